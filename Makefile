@@ -1,0 +1,45 @@
+# Every target works on a fresh clone: each one first makes the environment it needs.
+
+VENV := .venv
+BIN := $(VENV)/bin
+ready = $(VENV)/.ready-$(1)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test test-slow lint types docs benchmark clean
+
+help:  ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+
+demo: $(call ready,base)  ## Sample the flights model and draw a picture into demo_output/
+	$(BIN)/python examples/flights.py
+
+test: $(call ready,test)  ## Run the tests, but not the slow ones
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-slow: $(call ready,test)  ## Run the slow tests
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+lint: $(call ready,dev)  ## Check style and formatting
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(call ready,dev)  ## Check types
+	$(BIN)/mypy
+
+docs: $(call ready,docs)  ## Build the documentation into docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+benchmark: $(call ready,benchmark)  ## Compare with other samplers
+	$(BIN)/python -m tests.benchmarks $(BENCHMARK_ARGS)
+
+clean:  ## Remove the environment and everything built
+	rm -rf $(VENV) docs/_build docs/api/generated demo_output
+
+$(VENV)/.ready-base: pyproject.toml scripts/install
+	@scripts/install $(VENV)
+	@touch $@
+
+$(VENV)/.ready-%: pyproject.toml scripts/install
+	@scripts/install $(VENV) $*
+	@touch $@
