@@ -1,0 +1,32 @@
+from importlib.metadata import version as installed_version
+
+project = "pymc_subsample"
+author = "The pymc_subsample developers"
+project_copyright = author
+release = version = installed_version("pymc-subsample")
+
+extensions = [
+    "myst_nb",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+]
+exclude_patterns = ["_build", "jupyter_execute"]
+
+autosummary_generate = True
+numpydoc_show_class_members = False
+
+myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]
+myst_heading_anchors = 3
+
+# Notebooks are stored without outputs: building the pages runs them, and an error fails the build.
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600
+nb_merge_streams = True
+
+html_theme = "pydata_sphinx_theme"
+html_title = "pymc_subsample"
+html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_sidebars = {"changelog": [], "references": []}
