@@ -1,0 +1,157 @@
+"""The batch log-likelihood equals PyMC's own on the same rows, for every model of the bank."""
+
+import warnings
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from models import LARGE_DETERMINISTIC, MODELS, N, minibatch_normal
+from pymc.pytensorf import compile as compile_function
+from pytensor.compile.mode import Mode
+
+from pymc_subsample.likelihood import TallModel
+
+PYTHON = Mode("py", "fast_compile")
+
+
+def full_model(factory):
+    """The model with `pm.Minibatch` passing on all rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pm, "Minibatch", lambda *data, batch_size: data if data[1:] else data[0])
+        return factory(np.random.default_rng(1))
+
+
+def reference(model):
+    """PyMC's log-likelihood of each row, and the gradient of the sum over the rows `idx`."""
+    terms = model.logp(vars=model.observed_RVs + model.potentials, sum=False)
+    terms = [pt.as_tensor(term, allow_xtensor_conversion=True) for term in terms]
+    values = model.value_vars
+    names = [value.name for value in values]
+    point = [model.initial_point()[name] for name in names]
+    compiled = partial(compile_function, mode=PYTHON, on_unused_input="ignore")
+    shapes = [list(shape) for shape in compiled(values, [term.shape for term in terms])(*point)]
+    rows = sum(
+        pt.moveaxis(term, shape.index(N), 0).reshape((N, -1)).sum(axis=1)
+        for term, shape in zip(terms, shapes, strict=True)
+        if N in shape
+    )
+    idx = pt.lvector("idx")
+    gradients = pt.grad(
+        rows[idx].sum(), values, disconnected_inputs="ignore", return_disconnected="none"
+    )
+    gradients = {name: g for name, g in zip(names, gradients, strict=True) if g is not None}
+    function = compiled([*values, idx], [rows[idx], *gradients.values()])
+
+    def evaluate(point, idx):
+        loglik, *gradient = function(*[point[name] for name in names], idx)
+        zeros = {name: np.zeros_like(value) for name, value in point.items()}
+        return loglik, zeros | dict(zip(gradients, gradient, strict=True))
+
+    return evaluate
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def case(request):
+    factory, rng = MODELS[request.param], np.random.default_rng(2)
+    full = full_model(factory)
+    start = full.initial_point()
+    points = [start] + [
+        {name: np.asarray(x + 0.3 * rng.normal(size=x.shape)) for name, x in start.items()}
+        for _ in range(3)
+    ]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = factory(np.random.default_rng(1))
+        tall = TallModel(model)
+    return SimpleNamespace(
+        name=request.param,
+        model=model,
+        tall=tall,
+        full=full,
+        points=points,
+        indices=[rng.integers(0, N, m) for m in (1, 20, 150)],
+        warned=any("var_names" in str(warning.message) for warning in caught),
+    )
+
+
+def assert_equal(actual, expected):
+    expected = np.asarray(expected)
+    assert np.shape(actual) == expected.shape
+    assert np.isfinite(expected).all()
+    scale = max(1.0, np.abs(expected).max())
+    np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-10 * scale)
+
+
+def test_structure(case):
+    assert case.tall.n_rows == N
+    names = [value.name for value in case.tall.value_vars]
+    assert names == [value.name for value in case.model.value_vars]
+    theta = case.tall.ravel(case.points[0])
+    assert theta.dtype == np.float64
+    assert_equal(theta, np.concatenate([np.ravel(case.points[0][name]) for name in names]))
+
+
+def test_rows_equal_the_full_model(case):
+    evaluate = reference(case.full)
+    for point in case.points:
+        theta = case.tall.ravel(point)
+        for idx in case.indices:
+            values, gradients = evaluate(point, idx)
+            assert_equal(case.tall.row_loglik(theta, idx), values)
+            assert_equal(case.tall.row_loglik_grad(theta, idx), case.tall.ravel(gradients))
+
+
+def test_prior_and_rows_sum_to_the_full_model(case):
+    logp = case.full.compile_logp(mode=PYTHON)
+    for point in case.points:
+        theta = case.tall.ravel(point)
+        rows = case.tall.row_loglik(theta, np.arange(N))
+        assert_equal(case.tall.logprior(theta) + rows.sum(), logp(point))
+
+
+def test_rows_do_not_depend_on_their_company(case):
+    theta, idx = case.tall.ravel(case.points[1]), case.indices[1]
+    order = np.random.default_rng(3).permutation(len(idx))
+    rows = case.tall.row_loglik(theta, idx)
+    assert_equal(case.tall.row_loglik(theta, idx[order]), rows[order])
+    assert_equal(case.tall.row_loglik(theta, idx[:7]), rows[:7])
+
+
+def test_large_deterministics_warn(case):
+    assert case.warned == (case.name in LARGE_DETERMINISTIC)
+
+
+def test_observed_are_the_row_variables():
+    expected = {
+        "two_outcomes": {"positive", "amount"},
+        "small_unsubsampled_outcome": {"y"},
+        "outcome_and_potential": {"y", "smaller_than_three"},
+        "weibull_split_by_event": {"y"},
+        "potential_only": {"loglik"},
+    }
+    for name, observed in expected.items():
+        model = MODELS[name](np.random.default_rng(1))
+        assert set(TallModel(model).observed) == observed
+
+
+def test_observed_chosen_by_name():
+    model = MODELS["two_outcomes"](np.random.default_rng(1))
+    tall = TallModel(model, observed=["amount"])
+    assert tuple(tall.observed) == ("amount",)
+    point = model.initial_point()
+    theta = tall.ravel(point)
+    total = tall.logprior(theta) + tall.row_loglik(theta, np.arange(N)).sum()
+    assert_equal(total, model.compile_logp(mode=PYTHON)(point))
+
+
+def test_dim_chosen_by_name():
+    model = MODELS["data_containers_with_dims"](np.random.default_rng(1))
+    assert TallModel(model, dim="obs").n_rows == N
+
+
+def test_minibatch_keeps_the_order_of_the_users_model():
+    model = minibatch_normal(np.random.default_rng(1))
+    assert [v.name for v in TallModel(model).value_vars] == ["beta", "sigma_log__"]

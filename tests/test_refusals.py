@@ -1,0 +1,377 @@
+"""Models that cannot be subsampled are refused with a message that helps."""
+
+import re
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from models import MODELS, K, N, design
+from pytensor.compile.ops import wrap_py
+
+from pymc_subsample.likelihood import TallModel, TallModelError
+
+REFUSED = {}
+HINT = (
+    r"\b(add|assign|check|choose|condition|drop|fill|fix|give|index|integrate|leave|marginali[sz]e"
+    r"|model|move|name|observe|pass|precompute|remove|replace|rewrite|sample|set|split|standardi[sz]e"
+    r"|start|sum|use|write)\b"
+)
+
+
+def refused(*patterns):
+    """Register a model whose refusal must match all patterns."""
+
+    def register(function):
+        REFUSED[function.__name__] = function, patterns
+        return function
+
+    return register
+
+
+def name(variable):
+    return rf"(?<!\w){variable}(?!\w)"
+
+
+# Rows coupled by the likelihood
+
+
+@refused(name("y"), "RandomWalk")
+def random_walk(rng):
+    with pm.Model() as model:
+        sigma = pm.HalfNormal("sigma", 1)
+        pm.GaussianRandomWalk(
+            "y", sigma=sigma, init_dist=pm.Normal.dist(), observed=rng.normal(size=N)
+        )
+    return model
+
+
+@refused(name("y"), "AR|Autoregressive")
+def autoregression(rng):
+    with pm.Model() as model:
+        rho = pm.Normal("rho", 0, 0.5, shape=2)
+        pm.AR("y", rho, 1, init_dist=pm.Normal.dist(shape=2), observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("y"), "MvNormal|MultivariateNormal|Cholesky")
+def gaussian_process_marginal(rng):
+    x = rng.uniform(size=(N, 1))
+    with pm.Model() as model:
+        length = pm.HalfNormal("length", 1)
+        gp = pm.gp.Marginal(cov_func=pm.gp.cov.ExpQuad(1, ls=length))
+        gp.marginal_likelihood("y", X=x, y=rng.normal(size=N), sigma=0.5)
+    return model
+
+
+@refused(name("y"), "MvNormal|MultivariateNormal|Cholesky")
+def full_covariance(rng):
+    distance = np.abs(np.subtract.outer(*[rng.uniform(size=N)] * 2))
+    with pm.Model() as model:
+        length, mu = pm.HalfNormal("length", 1), pm.Normal("mu", 0, 1)
+        cov = pt.exp(-distance / length) + 0.1 * np.eye(N)
+        pm.MvNormal("y", mu * np.ones(N), cov=cov, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("y"), "CAR|Dot")
+def conditional_autoregression(rng):
+    W = np.eye(N, k=1) + np.eye(N, k=-1)
+    with pm.Model() as model:
+        alpha = pm.Uniform("alpha", 0, 1)
+        pm.CAR("y", mu=np.zeros(N), W=W, alpha=alpha, tau=1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("y"), "Sum|Mean")
+def centred_predictor(rng):
+    with pm.Model() as model:
+        mu = design(rng) @ pm.Normal("beta", 0, 1, shape=K)
+        pm.Normal("y", mu - mu.mean(), 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("y"), "Softmax")
+def softmax_over_rows(rng):
+    with pm.Model() as model:
+        mu = design(rng) @ pm.Normal("beta", 0, 1, shape=K)
+        pm.Normal("y", pm.math.softmax(mu), 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("y"), "Max")
+def scaled_by_largest_row(rng):
+    with pm.Model() as model:
+        mu = pt.exp(design(rng) @ pm.Normal("beta", 0, 1, shape=K))
+        pm.Normal("y", mu / mu.max(), 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("y"), "Cum")
+def cumulative_predictor(rng):
+    with pm.Model() as model:
+        mu = design(rng) @ pm.Normal("beta", 0, 1, shape=K)
+        pm.Normal("y", pt.cumsum(mu), 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("y"), "Subtensor")
+def differenced_predictor(rng):
+    with pm.Model() as model:
+        mu = rng.normal(size=(N + 1, K)) @ pm.Normal("beta", 0, 1, shape=K)
+        pm.Normal("y", mu[1:] - mu[:-1], 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("y"), "Subtensor")
+def reversed_predictor(rng):
+    with pm.Model() as model:
+        mu = design(rng) @ pm.Normal("beta", 0, 1, shape=K)
+        pm.Normal("y", mu[::-1], 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("y"), "Sort")
+def sorted_predictor(rng):
+    with pm.Model() as model:
+        mu = design(rng) @ pm.Normal("beta", 0, 1, shape=K)
+        pm.Normal("y", pt.sort(mu), 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("y"), "Dot|Matmul")
+def spatial_smoothing(rng):
+    W = rng.dirichlet(np.ones(N), size=N)
+    with pm.Model() as model:
+        mu = design(rng) @ pm.Normal("beta", 0, 1, shape=K)
+        pm.Normal("y", W @ mu, 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("y"), "AdvancedSubtensor")
+def neighbour_predictor(rng):
+    neighbour = rng.permutation(N)
+    with pm.Model() as model:
+        mu = design(rng) @ pm.Normal("beta", 0, 1, shape=K)
+        pm.Normal("y", mu + 0.5 * mu[neighbour], 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("y"), "opaque")
+def opaque_operation(rng):
+    @wrap_py(itypes=[pt.dvector], otypes=[pt.dvector])
+    def opaque(mu):
+        return mu - mu[0]
+
+    with pm.Model() as model:
+        mu = design(rng) @ pm.Normal("beta", 0, 1, shape=K)
+        pm.Normal("y", opaque(mu), 1, observed=rng.normal(size=N))
+    return model
+
+
+# One latent value per row
+
+
+@refused(name("level"), name("y"))
+def random_walk_latent(rng):
+    with pm.Model() as model:
+        level = pm.GaussianRandomWalk("level", sigma=0.1, init_dist=pm.Normal.dist(), shape=N)
+        pm.Normal("y", level, 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("level"), name("y"))
+def autoregressive_latent(rng):
+    with pm.Model() as model:
+        level = pm.AR("level", [0.5], 0.1, init_dist=pm.Normal.dist(shape=1), shape=N)
+        pm.Normal("y", level, 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused("f_rotated_", name("y"))
+def gaussian_process_latent(rng):
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=0.3))
+        f = gp.prior("f", X=rng.uniform(size=(N, 1)))
+        pm.Normal("y", f, 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("noise"), name("y"))
+def overdispersion_per_row(rng):
+    with pm.Model() as model:
+        alpha = pm.Normal("alpha", 0, 1)
+        noise = pm.Normal("noise", 0, 1, shape=N)
+        pm.Poisson("y", pt.exp(alpha + noise), observed=rng.poisson(2, N))
+    return model
+
+
+@refused(name("true_x"), name("y"))
+def covariate_with_error(rng):
+    x = rng.normal(size=N)
+    with pm.Model(coords={"obs": np.arange(N)}) as model:
+        true_x = pm.Normal("true_x", 0, 1, dims="obs")
+        pm.Normal("x", true_x, 0.3, observed=x, dims="obs")
+        pm.Normal("y", pm.Normal("b", 0, 1) * true_x, 1, observed=x, dims="obs")
+    return model
+
+
+# Missing values
+
+
+@refused(name("y_unobserved"), "missing|imput")
+def missing_outcome_masked(rng):
+    y = np.ma.masked_greater(rng.normal(size=N), 1.5)
+    with pm.Model() as model:
+        pm.Normal("y", design(rng) @ pm.Normal("beta", 0, 1, shape=K), 1, observed=y)
+    return model
+
+
+@refused(name("y_unobserved"), "missing|imput")
+def missing_outcome_nan(rng):
+    y = rng.normal(size=N)
+    y[[3, 50]] = np.nan
+    with pm.Model() as model:
+        pm.Normal("y", design(rng) @ pm.Normal("beta", 0, 1, shape=K), 1, observed=y)
+    return model
+
+
+@refused(name("x_unobserved"), "missing|imput")
+def missing_covariate(rng):
+    x = np.ma.masked_greater(rng.normal(size=N), 1)
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1, observed=x)
+        pm.Normal("y", pm.Normal("b", 0, 1) * x, 1, observed=rng.normal(size=N))
+    return model
+
+
+# Discrete parameters
+
+
+@refused(name("switchpoint"), "discrete|integer")
+def discrete_change_point(rng):
+    with pm.Model() as model:
+        switchpoint = pm.DiscreteUniform("switchpoint", 0, N)
+        rate = pm.Exponential("rate", 1, shape=2)
+        mu = pt.switch(switchpoint >= np.arange(N), rate[0], rate[1])
+        pm.Poisson("y", mu, observed=rng.poisson(2, N))
+    return model
+
+
+@refused(name("class_of_group"), "discrete|integer")
+def discrete_classes(rng):
+    with pm.Model() as model:
+        class_of_group = pm.Categorical("class_of_group", [0.5, 0.5], shape=4)
+        mu = pm.Normal("mu", 0, 1, shape=2)
+        pm.Normal("y", mu[class_of_group[rng.integers(0, 4, N)]], 1, observed=rng.normal(size=N))
+    return model
+
+
+# No row axis, or more than one
+
+
+@refused(name("y"), "row|axis")
+def scalar_outcome(rng):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("mu", 0, 1), 1, observed=0.3)
+    return model
+
+
+@refused("observed|Potential")
+def nothing_observed(rng):
+    with pm.Model() as model:
+        pm.Normal("mu", 0, 1)
+    return model
+
+
+@refused(name("loglik"), "Sum")
+def summed_potential(rng):
+    with pm.Model() as model:
+        mu = design(rng) @ pm.Normal("beta", 0, 1, shape=K)
+        pm.Potential("loglik", pm.logp(pm.Normal.dist(mu, 1), rng.normal(size=N)).sum())
+    return model
+
+
+@refused(name("y"), "axes|axis", "dim")
+def square_outcome(rng):
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        pm.Normal("y", mu, 1, observed=rng.normal(size=(N, N)))
+    return model
+
+
+# Log-likelihood not finite at the initial point
+
+
+@refused(name("y"), r"\b3\b", r"\b50\b", "inf")
+def outcome_outside_support(rng):
+    y = rng.poisson(2, N)
+    y[[3, 50]] = -1
+    with pm.Model() as model:
+        pm.Poisson("y", pt.exp(design(rng) @ pm.Normal("beta", 0, 1, shape=K)), observed=y)
+    return model
+
+
+@refused(name("y"), r"\b7\b", "(?i)nan")
+def covariate_not_a_number(rng):
+    X = design(rng)
+    X[7, 1] = np.nan
+    with pm.Model() as model:
+        pm.Normal("y", X @ pm.Normal("beta", 0, 1, shape=K), 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("pull"), r"\b12\b", "inf")
+def potential_infinite(rng):
+    x = rng.uniform(1, 2, N)
+    x[12] = 0
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 1)
+        pm.Normal("y", b * x, 1, observed=x)
+        pm.Potential("pull", b + pt.log(x))
+    return model
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", list(REFUSED))
+def test_refused(case):
+    factory, patterns = REFUSED[case]
+    model = factory(np.random.default_rng(1))
+    with pytest.raises(TallModelError) as error:
+        TallModel(model)
+    message = str(error.value)
+    for pattern in patterns:
+        assert re.search(pattern, message), message
+    assert re.search(HINT, message, re.IGNORECASE), message
+
+
+def test_error_is_a_value_error():
+    assert issubclass(TallModelError, ValueError)
+
+
+def test_square_outcome_is_settled_by_dim():
+    y = np.random.default_rng(1).normal(size=(6, 6))
+    with pm.Model(coords={"obs": range(6), "replicate": range(6)}) as model:
+        mu = pm.Normal("mu", 0, 1)
+        pm.Normal("y", mu, 1, observed=y, dims=("obs", "replicate"))
+    for dim, axis in ("obs", 1), ("replicate", 0):
+        tall = TallModel(model, dim=dim)
+        rows = tall.row_loglik(np.array([0.3]), np.arange(6))
+        expected = -0.5 * ((y - 0.3) ** 2 + np.log(2 * np.pi)).sum(axis=axis)
+        np.testing.assert_allclose(rows, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("arguments", [{"observed": ["z"]}, {"dim": "row"}], ids=str)
+def test_unknown_names(arguments):
+    model = MODELS["data_containers_with_dims"](np.random.default_rng(1))
+    with pytest.raises(TallModelError) as error:
+        TallModel(model, **arguments)
+    asked, known = ("z", "y") if "observed" in arguments else ("row", "obs")
+    assert re.search(name(asked), str(error.value))
+    assert re.search(name(known), str(error.value))
+
+
+def test_large_deterministic_warns():
+    model = MODELS["normal_deterministic_mu"](np.random.default_rng(1))
+    with pytest.warns(UserWarning, match=r"(?s)(?=.*\bmu\b)(?=.*var_names)"):
+        TallModel(model)
