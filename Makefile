@@ -31,7 +31,7 @@ docs: $(call ready,docs)  ## Build the documentation into docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 benchmark: $(call ready,benchmark)  ## Compare with other samplers
-	$(BIN)/python -m tests.benchmarks $(BENCHMARK_ARGS)
+	$(BIN)/python tests/benchmarks/run_all.py $(BENCHMARK_ARGS)
 
 clean:  ## Remove the environment and everything built
 	rm -rf $(VENV) docs/_build docs/api/generated demo_output
