@@ -140,6 +140,15 @@ def spatial_smoothing(rng):
     return model
 
 
+@refused(name("y"), "AdvancedSubtensor")
+def parent_row_predictor(rng):
+    parent = rng.integers(0, 5, N)  # valid in a batch too, where it would find the wrong row
+    with pm.Model() as model:
+        mu = design(rng) @ pm.Normal("beta", 0, 1, shape=K)
+        pm.Normal("y", mu + 0.5 * mu[parent], 1, observed=rng.normal(size=N))
+    return model
+
+
 @refused(name("y"), "opaque|FromFunctionOp")
 def opaque_operation(rng):
     @wrap_py(itypes=[pt.dvector], otypes=[pt.dvector])
