@@ -1,0 +1,150 @@
+"""What the benchmarks share: timed runs through ``pm.sample``, tables and checks."""
+
+import os
+import sys
+import tempfile
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+
+
+def empty_compile_cache():
+    """Environment that gives PyTensor and Numba an empty cache, if set before their import."""
+    folder = tempfile.mkdtemp(prefix="benchmark-cache-")
+    flags = [flag for flag in os.environ.get("PYTENSOR_FLAGS", "").split(",") if flag]
+    return {
+        "PYTENSOR_FLAGS": ",".join([*flags, f"base_compiledir={folder}/pytensor"]),
+        "NUMBA_CACHE_DIR": f"{folder}/numba",
+    }
+
+
+class Run(NamedTuple):
+    """Posterior draws of one sampler (draws by parameters) and what they cost."""
+
+    name: str
+    draws: np.ndarray
+    seconds: float  # for the draws after tuning alone
+    total: float  # with set-up, compilation and tuning
+    note: str = ""
+    projected: bool = False  # the draws are a smaller problem's: no use for accuracy
+
+    @property
+    def effective(self):
+        from arviz_stats.base import array_stats
+
+        return float(
+            min(
+                array_stats.ess(self.draws[None, :, j], method="bulk")
+                for j in range(self.draws.shape[1])
+            )
+        )
+
+    def row(self):
+        rate, total_rate = self.effective / self.seconds, self.effective / self.total
+        return [
+            self.name,
+            len(self.draws),
+            self.effective,
+            self.seconds,
+            rate,
+            self.total,
+            total_rate,
+            self.note,
+        ]
+
+
+HEADER = ["sampler", "draws", "min ESS", "s", "ESS/s", "s, all", "ESS/s, all", "note"]
+
+
+class Clock:
+    """Callback of ``pm.sample`` that keeps the time at which each draw arrived."""
+
+    def __init__(self):
+        self.times, self.tuned = [], 0
+
+    def __call__(self, trace, draw):
+        self.times.append(perf_counter())
+        self.tuned += draw.tuning
+
+    @property
+    def seconds(self):
+        """From the end of tuning to the last draw."""
+        return self.times[-1] - self.times[max(self.tuned - 1, 0)]
+
+
+def sample_hmcecs(model, var="beta", *, draws, tune=1000, seed=1, **kwargs):
+    """Run ``pms.HMCECS`` on one chain through ``pm.sample``; also returns PyMC's result."""
+    import pymc as pm
+
+    import pymc_subsample as pms
+
+    clock, start = Clock(), perf_counter()
+    with model:
+        idata = pm.sample(
+            draws,
+            tune=tune,
+            step=pms.HMCECS(**kwargs),
+            chains=1,
+            cores=1,
+            progressbar=False,
+            random_seed=seed,
+            callback=clock,
+        )
+    total = perf_counter() - start
+    stats = idata["sample_stats"]
+    values = idata["posterior"][var].values[0].reshape(draws, -1)
+    rates = {
+        "acceptance": "acceptance_rate",
+        "subset acceptance": "subset_accepted",
+        "steps": "n_steps",
+    }
+    note = ", ".join(
+        [f"m = {int(stats['subsample_size'].values[0, -1])}"]
+        + [f"{name} {float(stats[key].mean()):.2f}" for name, key in rates.items()]
+    )
+    return Run("pymc_subsample HMCECS", values, clock.seconds, total, note), idata
+
+
+def table(header, rows):
+    def text(cell):
+        if isinstance(cell, str):
+            return cell
+        return f"{cell:,.0f}" if isinstance(cell, int) or abs(cell) >= 1000 else f"{cell:.3g}"
+
+    cells = [[text(cell) for cell in row] for row in [header, *rows]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells
+    ]
+    print("\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]]), flush=True)
+
+
+class Checks:
+    """Bounds that a benchmark must meet, printed as they are checked."""
+
+    def __init__(self):
+        self.failed = False
+
+    def at_most(self, what, value, bound):
+        self._report(what, value, "<=", bound, value <= bound)
+
+    def at_least(self, what, value, bound):
+        self._report(what, value, ">=", bound, value >= bound)
+
+    def _report(self, what, value, sign, bound, passed):
+        self.failed |= not passed
+        print(
+            f"{'pass' if passed else 'FAIL'}  {what}: {value:,.4g} (must be {sign} {bound:,g})",
+            flush=True,
+        )
+
+    def accuracy(self, run, exact):
+        """Posterior means, sds and effective draws against the exact full-data posterior."""
+        self.at_least(f"{run.name}: effective draws", run.effective, 4000)
+        mean_error, sd_error = exact.errors(run.draws)
+        self.at_most(f"{run.name}: largest error of a mean, in sds", mean_error, 0.1)
+        self.at_most(f"{run.name}: largest relative error of an sd", sd_error, 0.05)
+
+    def exit(self):
+        sys.exit(int(self.failed))

@@ -1,0 +1,88 @@
+"""Other samplers on the same logistic regression: NumPyro's HMCECS, and nutpie on all rows."""
+
+from time import perf_counter
+
+import numpy as np
+from _measure import Run
+from _problems import logistic_model
+
+
+def numpyro_hmcecs(
+    X, y, prior_sd, mode, *, m=1000, blocks=100, tune=1000, draws=1000, seed=1, x64=True
+):
+    """NUTS inside, order-2 Taylor proxy, started at the mode, whose search is not timed."""
+    import jax
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+    from numpyro.infer import HMCECS, MCMC, NUTS
+
+    numpyro.enable_x64(x64)
+
+    def model(X, y):
+        beta = numpyro.sample("beta", dist.Normal(0.0, prior_sd).expand(X.shape[1:]).to_event(1))
+        with numpyro.plate("rows", len(X), subsample_size=m) as index:
+            numpyro.sample("y", dist.Bernoulli(logits=X[index] @ beta), obs=y[index])
+
+    reference = {"beta": jnp.asarray(mode, dtype=float)}
+    X, y = jnp.asarray(X, dtype=float), jnp.asarray(y, dtype=float)
+    start = perf_counter()
+    kernel = HMCECS(NUTS(model), num_blocks=blocks, proxy=HMCECS.taylor_proxy(reference, degree=2))
+    mcmc = MCMC(kernel, num_warmup=tune, num_samples=draws, progress_bar=False)
+    mcmc.warmup(jax.random.key(seed), X, y, init_params=reference)
+
+    def sample():
+        begin = perf_counter()
+        mcmc.run(mcmc.post_warmup_state.rng_key, X, y)
+        values = np.asarray(mcmc.get_samples()["beta"], dtype=float)
+        return values, perf_counter() - begin
+
+    first, _ = sample()  # compiles the loop
+    total = perf_counter() - start
+    mcmc.post_warmup_state = mcmc.last_state
+    second, seconds = sample()
+    return Run(
+        f"NumPyro HMCECS, float{64 if x64 else 32}",
+        np.concatenate([first, second]),
+        2 * seconds,
+        total + seconds,
+        f"m = {m}, {blocks} blocks, mode given",
+    )
+
+
+def nutpie_all_rows(
+    X, y, prior_sd, *, n_pilot=20_000, tune=1000, draws=1000, full_draws=10, seed=1
+):
+    """nutpie on all rows, projected where a whole run is unaffordable.
+
+    The posterior of ``n_pilot`` rows has the same shape but is cheap: it gives the effective draws
+    and the gradients that a run takes. A short run on all rows gives the time per gradient. The
+    projected cost is the product.
+    """
+    import nutpie
+
+    def run(rows, draws, tune):
+        start = perf_counter()
+        compiled = nutpie.compile_pymc_model(logistic_model(X[:rows], y[:rows], prior_sd))
+        compiling = perf_counter() - start
+        start = perf_counter()
+        idata = nutpie.sample(
+            compiled, draws=draws, tune=tune, chains=1, cores=1, seed=seed, progress_bar=False
+        )
+        seconds = perf_counter() - start
+        gradients = [
+            int(idata[g]["n_steps"].sum()) for g in ("sample_stats", "warmup_sample_stats")
+        ]
+        return idata["posterior"]["beta"].values[0], compiling, seconds, gradients
+
+    values, compiling, seconds, (drawing, warming) = run(min(n_pilot, len(X)), draws, tune)
+    note = f"{drawing / draws:.1f} gradients per draw"
+    projected = len(X) > n_pilot
+    if projected:
+        _, compiling, seconds, gradients = run(len(X), full_draws, full_draws)
+        note += f"; projected from {sum(gradients)} gradients on all rows and a run on {n_pilot:,}"
+    else:
+        gradients = [drawing, warming]
+    per_gradient = seconds / sum(gradients)
+    total = compiling + (drawing + warming) * per_gradient
+    return Run("nutpie, all rows", values, drawing * per_gradient, total, note, projected)

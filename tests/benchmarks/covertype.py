@@ -1,0 +1,39 @@
+"""Covertype, class 2 against the rest: accuracy on real, ordered data.
+
+PYMC_SUBSAMPLE_DATA=<folder that holds covtype.npz> python tests/benchmarks/covertype.py
+"""
+
+import argparse
+
+from _measure import HEADER, Checks, sample_hmcecs, table
+from _problems import covertype_rows, logistic_model
+from _reference import exact_posterior
+
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--n", type=int, help="rows, evenly spaced in file order; all of them if not given"
+)
+parser.add_argument("--draws", type=int, default=10_000)
+parser.add_argument("--tune", type=int, default=1000)
+parser.add_argument("--seed", type=int, default=1)
+args = parser.parse_args()
+
+PRIOR_SD = 10**0.5
+
+X, y = covertype_rows()
+if args.n:
+    X, y = X[:: len(X) // args.n], y[:: len(y) // args.n]
+print(f"Covertype, {len(y):,} rows, {X.shape[1]} coefficients, normal prior of variance 10")
+exact = exact_posterior(X, y, PRIOR_SD, pairs=5000)
+print(exact)
+run, _ = sample_hmcecs(
+    logistic_model(X, y, PRIOR_SD), draws=args.draws, tune=args.tune, seed=args.seed
+)
+print()
+table(HEADER, [run.row()])
+print()
+checks = Checks()
+checks.accuracy(run, exact)
+checks.exit()

@@ -1,0 +1,114 @@
+"""Time per gradient of the compiled density, beside a hand-written kernel on the same subset.
+
+python tests/benchmarks/gradient.py
+"""
+
+import argparse
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+from _handwritten import (
+    glm_terms,
+    handwritten,
+    linear,
+    linear_terms,
+    logistic_curve,
+    logistic_row,
+    one_predictor,
+    poisson_curve,
+    poisson_row,
+)
+from _measure import Checks, table
+from _problems import linear_model, logistic_model, poisson_model
+
+
+def ours(model, reference, index):
+    """``run(thetas, repeats)`` for the package: like ``handwritten``, from inside a compiled loop.
+
+    ``reference`` holds the untransformed parameters in the model's order; the rows of ``thetas``
+    are value variables.
+    """
+    raise NotImplementedError
+
+
+class Problem(NamedTuple):
+    name: str
+    model: Callable
+    density: Callable
+    terms: Callable
+    X: np.ndarray
+    y: np.ndarray
+    reference: np.ndarray
+    thetas: np.ndarray  # points around the reference, as value variables
+
+
+def problems(n, d, rng):
+    X = rng.normal(size=(n, d))
+    X[:, 0] = 1
+    beta = rng.normal(0, 0.1, d)
+    eta, thetas = X @ beta, beta + rng.normal(size=(16, d)) / np.sqrt(n)
+    log_sigma = np.log(0.7) + rng.normal(size=16) / np.sqrt(n)
+
+    density, terms = one_predictor(logistic_row), partial(glm_terms, curve=logistic_curve)
+    y = (rng.random(n) < 1 / (1 + np.exp(-eta))).astype(np.int8)
+    yield Problem("logistic", logistic_model, density, terms, X, y, beta, thetas)
+
+    density, terms = one_predictor(poisson_row), partial(glm_terms, curve=poisson_curve)
+    y = rng.poisson(np.exp(eta))
+    yield Problem("Poisson", poisson_model, density, terms, X, y, beta, thetas)
+
+    phi, thetas = np.append(beta, 0.7), np.column_stack([thetas, log_sigma])
+    yield Problem(
+        "linear", linear_model, linear, linear_terms, X, rng.normal(eta, 0.7), phi, thetas
+    )
+
+
+def compare(n, d, m, rounds, target_seconds=0.1):
+    """Rows of the table: interleaved rounds, medians."""
+    rng = np.random.default_rng(5)
+    for name, model, density, terms, X, y, reference, thetas in problems(n, d, rng):
+        index = rng.integers(n, size=m)
+        runs = [handwritten(density, terms, X, y, reference, index)]
+        with suppress(NotImplementedError):
+            runs.append(ours(model(X, y, 1.0), reference, index))
+        gradients = [run(thetas, 7)[1] for run in runs]
+        changes = [run(thetas, 7)[0] - 7 * run(thetas, 1)[0] for run in runs]  # free of constants
+        scale = np.abs(gradients[0]).max()
+        np.testing.assert_allclose(gradients[-1], gradients[0], rtol=1e-6, atol=1e-6 * scale)
+        np.testing.assert_allclose(changes[-1], changes[0], rtol=1e-6)
+        start = perf_counter()
+        runs[0](thetas, 1000)
+        repeats = int(1000 * target_seconds / (perf_counter() - start)) + 1
+        seconds = np.empty((rounds, len(runs)))
+        for i in range(rounds):
+            for j, run in enumerate(runs):
+                start = perf_counter()
+                run(thetas, repeats)
+                seconds[i, j] = (perf_counter() - start) / repeats
+        hand, mine = 1e6 * np.median(seconds, axis=0)[[0, -1]]
+        ratio = np.median(seconds[:, -1] / seconds[:, 0])
+        yield [name, m, hand, *((mine, ratio) if len(runs) == 2 else (np.nan, np.nan))]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--n", type=int, default=100_000)
+    parser.add_argument("--d", type=int, default=30)
+    parser.add_argument("--m", type=int, nargs="*", default=[100, 1000])
+    parser.add_argument("--rounds", type=int, default=15)
+    args = parser.parse_args()
+
+    print(f"Gradients, n = {args.n:,}, d = {args.d}; medians of {args.rounds} interleaved rounds")
+    rows = [row for m in args.m for row in compare(args.n, args.d, m, args.rounds)]
+    table(["model", "m", "hand-written, us", "pymc_subsample, us", "ratio"], rows)
+    print()
+    checks = Checks()
+    for name, m, _, _, ratio in rows:
+        checks.at_most(f"{name}, m = {m}: ratio to the hand-written kernel", ratio, 1.5)
+    checks.exit()

@@ -1,0 +1,39 @@
+"""Run every benchmark in turn and print all tables.
+
+python tests/benchmarks/run_all.py            # full size
+python tests/benchmarks/run_all.py --small    # does everything run?
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SMALL = {
+    "gradient": "--rounds 3",
+    "startup": "--rows 20000",
+    "scaling": "--n 10000 100000 --draws 500",
+    "covertype": "--n 20000 --draws 6000",
+    "logistic": "--n 20000 --draws 6000 --peer-draws 200",
+}
+
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument("--small", action="store_true", help="small sizes: the bounds need not hold")
+parser.add_argument("--only", nargs="+", choices=SMALL, default=list(SMALL))
+args = parser.parse_args()
+
+failed = []
+for name in args.only:
+    print(f"\n=== {name} ===", flush=True)
+    if name == "covertype" and "PYMC_SUBSAMPLE_DATA" not in os.environ:
+        print("skipped: set PYMC_SUBSAMPLE_DATA to the folder that holds covtype.npz")
+        continue
+    script = Path(__file__).with_name(f"{name}.py")
+    options = SMALL[name].split() if args.small else []
+    if subprocess.run([sys.executable, str(script), *options]).returncode:
+        failed.append(name)
+print(f"\nbounds missed or script failed: {', '.join(failed)}" if failed else "\nall bounds met")
+sys.exit(bool(failed))
