@@ -1,0 +1,245 @@
+"""From the graphs PyMC gives to graphs whose roots are placeholders of known shape.
+
+A row column inside a graph is a constant of n rows or a shared variable. Constants of that size
+are hashed at every compile, and shared variables have no static shape, so the first thing done to
+a model's graph is to replace every array root by a placeholder input of static shape.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.logprob.utils import CheckParameterValue
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.mode import Mode
+from pytensor.compile.rewriting import inline_ofg_node
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.special import LogSoftmax, Softmax
+from pytensor.tensor.subtensor import Subtensor, unflatten_index_variables
+from pytensor.tensor.symbolic import TensorSymbolicOp
+from pytensor.tensor.type import TensorType
+from pytensor.xtensor.basic import TensorFromXTensor, XTensorFromTensor
+from pytensor.xtensor.type import XTensorType
+
+PYTHON_MODE = Mode(linker="py", optimizer=None)
+
+# Shape vectors and index tuples must stay constants for static shapes to be inferred.
+_SMALL = 4
+_FOLD = 64
+
+
+@dataclass(frozen=True)
+class ConcreteGraph:
+    """Graphs over placeholders.
+
+    Attributes
+    ----------
+    outputs : list of Variable
+        One per graph given, every root array replaced.
+    arrays : dict of Variable to ndarray
+        The array behind each data placeholder (not copied).
+    values : list of Variable
+        Placeholders of the value variables, in the order given.
+    """
+
+    outputs: list[Variable]
+    arrays: dict[Variable, np.ndarray]
+    values: list[Variable]
+
+
+def rebuild(
+    outputs: Sequence[Variable],
+    memo: dict[Variable, Variable],
+    hook: Callable[[Apply, list[Variable]], Sequence[Variable] | None] = lambda node, inputs: None,
+    *,
+    remake: bool = False,
+) -> list[Variable]:
+    """Rebuild graphs from their roots up, inferring static shapes anew.
+
+    Parameters
+    ----------
+    outputs : sequence of Variable
+        The graphs.
+    memo : dict of Variable to Variable
+        Replacements known beforehand; nothing above a replaced variable is visited. Updated.
+    hook : callable, optional
+        ``hook(node, new_inputs)`` returns the node's new outputs, or None to apply the same Op.
+    remake : bool, default False
+        Apply every Op anew, also where its inputs have not changed.
+    """
+    for node in toposort(outputs, blockers=list(memo)):
+        if all(out in memo for out in node.outputs):
+            continue
+        inputs = [memo.get(i, i) for i in node.inputs]
+        new = hook(node, inputs)
+        if new is None:
+            changed = any(a is not b for a, b in zip(inputs, node.inputs, strict=True))
+            new = node.op.make_node(*inputs).outputs if changed or remake else node.outputs
+        memo.update(zip(node.outputs, new, strict=True))
+    return [memo.get(v, v) for v in outputs]
+
+
+def concretize(
+    outputs: Sequence[Variable], value_vars: Sequence[Variable], point: Mapping[str, np.ndarray]
+) -> ConcreteGraph:
+    """Replace every array root and value variable of `outputs` by a placeholder of static shape."""
+    arrays: dict[Variable, np.ndarray] = {}
+    memo: dict[Variable, Variable] = {}
+    for value_var in value_vars:
+        shape = np.shape(point[value_var.name])
+        memo[value_var] = tensor_input(value_var.name, value_var.type.dtype, shape)
+    for root in ancestors(outputs):
+        if root.owner is not None or root in memo:
+            continue
+        data = _root_array(root)
+        if data is None:
+            continue
+        if data.ndim == 0 or (data.ndim == 1 and data.size <= _SMALL and data.dtype.kind in "iu"):
+            if isinstance(root, SharedVariable):
+                memo[root] = pt.constant(data)
+        else:
+            memo[root] = tensor_input(root.name, data.dtype, data.shape)
+            arrays[memo[root]] = data
+
+    values = [memo[v] for v in value_vars]
+    return ConcreteGraph(rebuild(outputs, memo, _simplify), arrays, values)
+
+
+def _root_array(root: Variable) -> np.ndarray | None:
+    if isinstance(root, SharedVariable):
+        value = root.get_value(borrow=True)
+    elif isinstance(root, Constant):
+        value = root.data
+    else:
+        return None
+    value = getattr(value, "values", value)  # labelled arrays
+    return value if isinstance(value, np.ndarray) else None
+
+
+def _simplify(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+    """Fold static shapes, drop conversions of dimension-named roots, inline composed Ops."""
+    if isinstance(node.op, Subtensor) and isinstance(_op(inputs[0]), Shape):
+        [entry] = unflatten_index_variables(inputs[1:], node.op.idx_list)
+        lengths = inputs[0].owner.inputs[0].type.shape
+        if isinstance(entry, Constant) and lengths[int(entry.data)] is not None:
+            return [pt.constant(np.array(lengths[int(entry.data)], dtype="int64"))]
+    if isinstance(node.op, Softmax | LogSoftmax):
+        [output] = node.op.make_node(*inputs).outputs
+        return [pt.specify_shape(output, inputs[0].type.shape)]
+    if isinstance(node.op, Shape) and None not in inputs[0].type.shape:
+        return [pt.constant(np.array(inputs[0].type.shape, dtype="int64"))]
+    if isinstance(node.op, Shape_i) and inputs[0].type.shape[node.op.i] is not None:
+        return [pt.constant(np.array(inputs[0].type.shape[node.op.i], dtype="int64"))]
+    if all(isinstance(i, Constant) and np.size(i.data) <= _FOLD for i in inputs):
+        return _folded(node, inputs)
+    if isinstance(node.op, TensorFromXTensor):
+        [x] = inputs
+        if not isinstance(x.type, XTensorType):
+            return [x]
+        if x.owner is not None and isinstance(x.owner.op, XTensorFromTensor):
+            return x.owner.inputs
+    if isinstance(node.op, OpFromGraph) and not isinstance(node.op, TensorSymbolicOp):
+        composed = node.op.make_node(*inputs)
+        known = {i: i for i in inputs}
+        return rebuild(inline_ofg_node(composed), known, _simplify, remake=True)
+    return None
+
+
+def _op(var: Variable):
+    return None if var.owner is None else var.owner.op
+
+
+def _folded(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+    """Evaluate a node of small integers, so that lengths and indices are known."""
+    new = node.op.make_node(*inputs)
+    for output in new.outputs:
+        shape = getattr(output.type, "shape", None)
+        if shape is None or None in shape or np.prod(shape) > _FOLD:
+            return new.outputs
+        if np.dtype(output.type.dtype).kind not in "iu":
+            return new.outputs
+    storage: list[list] = [[None] for _ in new.outputs]
+    new.op.perform(new, [i.data for i in inputs], storage)
+    return [o.type.make_constant(v) for o, [v] in zip(new.outputs, storage, strict=True)]
+
+
+def tensor_input(name: str | None, dtype, shape: Sequence[int | None]) -> Variable:
+    """Return a new graph input (unlike `pt.tensor`, any name will do)."""
+    return TensorType(dtype, shape=tuple(shape))(name)
+
+
+def depends_on(outputs: Sequence[Variable], sources: Sequence[Variable]) -> set[Variable]:
+    """Return the variables above `outputs` whose *value* depends on `sources` (a shape does not)."""
+    dependent = set(sources)
+    for node in toposort(outputs):
+        if isinstance(node.op, Shape | Shape_i):
+            continue
+        if any(i in dependent for i in node.inputs):
+            dependent.update(node.outputs)
+    return dependent
+
+
+def evaluate(outputs: Sequence[Variable], givens: Mapping[Variable, np.ndarray]) -> list[np.ndarray]:
+    """Evaluate once, without compiling and without hashing large constants."""
+    inputs = [v for v in ancestors(outputs) if v in givens]
+    fn = pytensor.function(inputs, list(outputs), mode=PYTHON_MODE, on_unused_input="ignore")
+    return fn(*(givens[v] for v in inputs))
+
+
+@dataclass(frozen=True)
+class Check:
+    """A parameter check taken out of a graph: what it guarded and what had to hold."""
+
+    expression: Variable
+    conditions: list[Variable]
+    message: str
+
+
+def split_checks(outputs: Sequence[Variable]) -> tuple[list[Variable], list[Check]]:
+    """Take every check node out of the graphs; return the graphs and the parameter checks."""
+    checks = []
+
+    def hook(node, inputs):
+        if not isinstance(node.op, CheckAndRaise):
+            return None
+        expression, *conditions = inputs
+        if isinstance(node.op, CheckParameterValue):
+            leaves = [leaf for c in conditions for leaf in _leaves(c)]
+            checks.append(Check(expression, leaves, node.op.msg))
+        return [expression]
+
+    return rebuild(outputs, {}, hook), checks
+
+
+def _leaves(condition: Variable) -> list[Variable]:
+    """Undo PyMC's conjunction: the elementwise conditions under nested `All`."""
+    owner = condition.owner
+    if owner is None:
+        return [condition]
+    name = type(owner.op).__name__
+    if name in {"ScalarFromTensor", "TensorFromScalar", "All", "DimShuffle"}:
+        return _leaves(owner.inputs[0])
+    if name == "MakeVector":
+        return [leaf for i in owner.inputs for leaf in _leaves(i)]
+    return [condition]
+
+
+def is_constant(var: Variable, value: float) -> bool:
+    """Whether `var` is the constant `value`, up to broadcasting."""
+    while var.owner is not None and type(var.owner.op).__name__ in {"DimShuffle", "Alloc", "Second"}:
+        var = var.owner.inputs[1 if type(var.owner.op).__name__ == "Second" else 0]
+    return isinstance(var, Constant) and np.ndim(var.data) < 2 and bool(np.all(var.data == value))
+
+
+def elemwise_name(node) -> str | None:
+    """Name of the scalar Op of an Elemwise node."""
+    if node is not None and isinstance(node.op, Elemwise):
+        return type(node.op.scalar_op).__name__
+    return None

@@ -1,0 +1,283 @@
+"""Which axis of each variable carries the rows.
+
+The row axis is known at the per-row log-likelihood and is followed backwards, Op by Op. An Op for
+which one output row needs more than one input row couples the rows: it has no rule here.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import singledispatch
+
+import numpy as np
+from pytensor.graph.basic import Constant, Variable
+from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor.basic import Alloc, ExtractDiag, Join
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.extra_ops import CumOp
+from pytensor.tensor.math import Argmax, Dot
+from pytensor.tensor.reshape import JoinDims, SplitDims
+from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.special import LogSoftmax, LogSumExp, Softmax
+from pytensor.tensor.subtensor import (
+    AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
+    unflatten_index_variables,
+)
+from pytensor.tensor.symbolic import TensorSymbolicOp
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_subsample.likelihood.errors import CoupledRows
+
+Axis = int | None
+IsRowNumber = Callable[[Variable, int, int | None], bool]
+
+
+def trace_rows(
+    outputs: Iterable[tuple[Variable, int]],
+    stop: Callable[[Variable], bool],
+    is_row_number: IsRowNumber,
+) -> tuple[dict[Variable, int], set[Variable]]:
+    """Follow the row axis from outputs to roots.
+
+    Parameters
+    ----------
+    outputs : iterable of (Variable, int)
+        Variables and the axis that carries the rows.
+    stop : callable
+        ``stop(var)`` is true where the trace need not go further.
+    is_row_number : callable
+        ``is_row_number(index, axis, length)``: whether an index holds 0, 1, ..., length - 1 along
+        the axis, so that indexing with it takes row i from row i.
+
+    Returns
+    -------
+    axes : dict of Variable to int
+        Row axis of every variable that carries rows.
+    row_numbers : set of Variable
+        Index variables that are just the row number.
+
+    Raises
+    ------
+    CoupledRows
+        If an Op mixes rows, or one variable would have to carry the rows on two axes.
+    """
+    axes: dict[Variable, int] = {}
+    row_numbers: set[Variable] = set()
+    pending = list(outputs)
+    while pending:
+        var, axis = pending.pop()
+        if var in axes:
+            if axes[var] != axis:
+                raise CoupledRows(var.owner)
+            continue
+        axes[var] = axis
+        if var.owner is None or stop(var):
+            continue
+        node = var.owner
+        if isinstance(node.op, AdvancedSubtensor):
+            input_axes, numbers = _advanced_subtensor(node, axis, is_row_number)
+            row_numbers |= numbers
+        else:
+            input_axes = carried_axes(node.op, node, axis)
+        pending += [
+            (i, a) for i, a in zip(node.inputs, input_axes, strict=True) if a is not None
+        ]
+    return axes, row_numbers
+
+
+@singledispatch
+def carried_axes(op, node, axis: int) -> list[Axis]:
+    """Return, per input, the axis that carries the rows of output axis `axis` (None: none does)."""
+    raise CoupledRows(node)
+
+
+def _aligned(node, axis: int) -> list[Axis]:
+    """Inputs broadcast against the output from the right."""
+    ndim = node.outputs[0].type.ndim
+    result: list[Axis] = []
+    for i in node.inputs:
+        own = axis - (ndim - i.type.ndim)
+        result.append(None if own < 0 or i.type.broadcastable[own] else own)
+    return result
+
+
+def _first_only(node, axis: Axis) -> list[Axis]:
+    return [axis] + [None] * (len(node.inputs) - 1)
+
+
+@carried_axes.register(Elemwise)
+def _(op, node, axis):
+    return _aligned(node, axis)
+
+
+@carried_axes.register(TensorSymbolicOp)
+def _(op, node, axis):
+    return _aligned(node, axis)
+
+
+@carried_axes.register(Softmax)
+@carried_axes.register(LogSoftmax)
+def _(op, node, axis):
+    if op.axis is None or axis in np.atleast_1d(op.axis) % node.inputs[0].type.ndim:
+        raise CoupledRows(node)
+    return _first_only(node, axis)
+
+
+@carried_axes.register(CAReduce)
+@carried_axes.register(Argmax)
+@carried_axes.register(LogSumExp)
+def _(op, node, axis):
+    ndim = node.inputs[0].type.ndim
+    reduced = range(ndim) if op.axis is None else np.atleast_1d(op.axis) % ndim
+    if node.outputs[0].type.ndim == ndim:
+        raise CoupledRows(node)
+    return _first_only(node, [i for i in range(ndim) if i not in reduced][axis])
+
+
+@carried_axes.register(DimShuffle)
+def _(op, node, axis):
+    source = op.new_order[axis]
+    return [None if source == "x" else source]
+
+
+@carried_axes.register(Dot)
+def _(op, node, axis):
+    a, b = node.inputs
+    from_a = a.type.ndim - 1
+    return [axis, None] if axis < from_a else [None, axis - from_a + (b.type.ndim > 1)]
+
+
+@carried_axes.register(Alloc)
+def _(op, node, axis):
+    own = axis - (node.outputs[0].type.ndim - node.inputs[0].type.ndim)
+    broadcast = own < 0 or node.inputs[0].type.broadcastable[own]
+    return _first_only(node, None if broadcast else own)
+
+
+@carried_axes.register(SpecifyShape)
+@carried_axes.register(CheckAndRaise)
+def _(op, node, axis):
+    return _first_only(node, axis)
+
+
+@carried_axes.register(CumOp)
+def _(op, node, axis):
+    if op.axis is None or op.axis == axis:
+        raise CoupledRows(node)
+    return [axis]
+
+
+@carried_axes.register(ExtractDiag)
+def _(op, node, axis):
+    ndim = node.inputs[0].type.ndim
+    kept = [i for i in range(ndim) if i not in (op.axis1 % ndim, op.axis2 % ndim)]
+    if axis >= len(kept):
+        raise CoupledRows(node)
+    return [kept[axis]]
+
+
+@carried_axes.register(Join)
+def _(op, node, axis):
+    if op.axis % node.outputs[0].type.ndim == axis:
+        raise CoupledRows(node)
+    return [None if i.type.broadcastable[axis] else axis for i in node.inputs]
+
+
+@carried_axes.register(Reshape)
+@carried_axes.register(JoinDims)
+@carried_axes.register(SplitDims)
+def _(op, node, axis):
+    """Rows survive where the lengths before them multiply to the same number."""
+    before, after = node.inputs[0].type.shape, node.outputs[0].type.shape
+    if None in before[:-1] or None in after[:axis]:
+        raise CoupledRows(node)
+    for own, length in enumerate(before):
+        same_start = np.prod(before[:own], dtype=int) == np.prod(after[:axis], dtype=int)
+        if same_start and length == after[axis] and length != 1:
+            return _first_only(node, own)
+    raise CoupledRows(node)
+
+
+@carried_axes.register(Subtensor)
+def _(op, node, axis):
+    entries = unflatten_index_variables(node.inputs[1:], op.idx_list)
+    return _first_only(node, _kept_axis(node, entries, axis, node.inputs[0].type.ndim))
+
+
+def _kept_axis(node, entries, axis: int, ndim: int) -> int:
+    """Input axis of output axis `axis` under basic indexing, which must take it whole."""
+    entries = [*entries, *[slice(None)] * (ndim - len(entries))]
+    kept = [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
+    if entries[kept[axis]] != slice(None):
+        raise CoupledRows(node)
+    return kept[axis]
+
+
+@carried_axes.register(IncSubtensor)
+def _(op, node, axis):
+    x, y, *index = node.inputs
+    entries = unflatten_index_variables(index, op.idx_list)
+    entries = [*entries, *[slice(None)] * (x.type.ndim - len(entries))]
+    if entries[axis] != slice(None):
+        raise CoupledRows(node)
+    kept = [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
+    own = kept.index(axis) - (len(kept) - y.type.ndim)
+    from_y = None if own < 0 or y.type.broadcastable[own] else own
+    from_x = None if x.type.broadcastable[axis] else axis
+    return [from_x, from_y] + [None] * len(index)
+
+
+@carried_axes.register(Blockwise)
+def _(op, node, axis):
+    batch = op.batch_ndim(node)
+    if axis < batch:
+        result: list[Axis] = []
+        for i, core in zip(node.inputs, op.inputs_sig, strict=True):
+            own = axis - (batch - (i.type.ndim - len(core)))
+            result.append(None if own < 0 or i.type.broadcastable[own] else own)
+        return result
+    [out_core] = op.outputs_sig
+    letter = out_core[axis - batch]
+    separable = isinstance(op.core_op, Dot) or type(op.core_op).__name__.startswith("Solve")
+    owners = [core.count(letter) for core in op.inputs_sig]
+    if not separable or sum(owners) != 1:
+        raise CoupledRows(node)
+    return [
+        i.type.ndim - len(core) + core.index(letter) if count else None
+        for i, core, count in zip(node.inputs, op.inputs_sig, owners, strict=True)
+    ]
+
+
+def _advanced_subtensor(
+    node, axis: int, is_row_number: IsRowNumber
+) -> tuple[list[Axis], set[Variable]]:
+    x, *index = node.inputs
+    entries = list(unflatten_index_variables(index, node.op.idx_list))
+    entries += [slice(None)] * (x.type.ndim - len(entries))
+    arrays = [i for i, entry in enumerate(entries) if isinstance(entry, TensorVariable | Constant)]
+    if any(entries[i].type.dtype == "bool" for i in arrays):
+        raise CoupledRows(node)
+    adjacent = arrays == list(range(arrays[0], arrays[-1] + 1))
+    start = arrays[0] if adjacent else 0
+    ndim = max(entries[i].type.ndim for i in arrays)
+    axes: dict[Variable, int] = {}
+    row_numbers: set[Variable] = set()
+
+    if start <= axis < start + ndim:
+        from_x: Axis = None
+        for i in arrays:
+            own = axis - start - (ndim - entries[i].type.ndim)
+            if own < 0 or entries[i].type.broadcastable[own]:
+                continue
+            if is_row_number(entries[i], own, x.type.shape[i]):
+                from_x = i
+                row_numbers.add(entries[i])
+            else:
+                axes[entries[i]] = own
+    else:
+        slices = [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
+        from_x = slices[axis if axis < start else axis - ndim]
+        if entries[from_x] != slice(None):
+            raise CoupledRows(node)
+    return [from_x, *(axes.get(i) for i in index)], row_numbers
