@@ -30,8 +30,8 @@ class Posterior(NamedTuple):
 
     def __str__(self):
         return (
-            f"exact full-data posterior: standard errors {self.mean_error:.4f} sd (means), "
-            f"{self.sd_error:.2%} (sds); "
+            f"exact full-data posterior: standard errors {self.mean_error:.5f} sd (means), "
+            f"{self.sd_error:.3%} (sds); "
             f"importance efficiency {self.efficiency:.1%}, Pareto k {self.khat:.2f}"
         )
 
@@ -78,7 +78,7 @@ def log_posterior(betas, X, y, prior_sd, chunk=2**13, batch=256):
     return out
 
 
-def exact_posterior(X, y, prior_sd, pairs=2000, seed=1, groups=50):
+def exact_posterior(X, y, prior_sd, pairs=1000, seed=1, groups=50):
     mode, precision = laplace(X, y, prior_sd)
     covariance = np.linalg.inv(precision)
     half = np.random.default_rng(seed).normal(size=(pairs, 1, X.shape[1]))

@@ -26,7 +26,7 @@ X, y = covertype_rows()
 if args.n:
     X, y = X[:: len(X) // args.n], y[:: len(y) // args.n]
 print(f"Covertype, {len(y):,} rows, {X.shape[1]} coefficients, normal prior of variance 10")
-exact = exact_posterior(X, y, PRIOR_SD, pairs=5000)
+exact = exact_posterior(X, y, PRIOR_SD)
 print(exact)
 run, _ = sample_hmcecs(
     logistic_model(X, y, PRIOR_SD), draws=args.draws, tune=args.tune, seed=args.seed
