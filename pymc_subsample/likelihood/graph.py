@@ -12,18 +12,17 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pymc.logprob.utils import CheckParameterValue
-from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.builders import OpFromGraph, SymbolicOp
 from pytensor.compile.mode import Mode
 from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
-from pytensor.tensor.special import LogSoftmax, Softmax
 from pytensor.tensor.subtensor import Subtensor, unflatten_index_variables
-from pytensor.tensor.symbolic import TensorSymbolicOp
 from pytensor.tensor.type import TensorType
 from pytensor.xtensor.basic import TensorFromXTensor, XTensorFromTensor
 from pytensor.xtensor.type import XTensorType
@@ -81,9 +80,16 @@ def rebuild(
         new = hook(node, inputs)
         if new is None:
             changed = any(a is not b for a, b in zip(inputs, node.inputs, strict=True))
-            new = node.op.make_node(*inputs).outputs if changed or remake else node.outputs
+            new = apply_op(node.op, inputs) if changed or remake else node.outputs
         memo.update(zip(node.outputs, new, strict=True))
     return [memo.get(v, v) for v in outputs]
+
+
+def apply_op(op: Op, inputs: Sequence[Variable]) -> list[Variable]:
+    """Apply `op` to inputs whose static shapes may differ from those it was made for."""
+    if isinstance(op, SymbolicOp):  # builds its inner graph for given types; a call builds it anew
+        return op(*inputs, return_list=True)
+    return op.make_node(*inputs).outputs
 
 
 def concretize(
@@ -130,9 +136,6 @@ def _simplify(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         lengths = inputs[0].owner.inputs[0].type.shape
         if isinstance(entry, Constant) and lengths[int(entry.data)] is not None:
             return [pt.constant(np.array(lengths[int(entry.data)], dtype="int64"))]
-    if isinstance(node.op, Softmax | LogSoftmax):
-        [output] = node.op.make_node(*inputs).outputs
-        return [pt.specify_shape(output, inputs[0].type.shape)]
     if isinstance(node.op, Shape) and None not in inputs[0].type.shape:
         return [pt.constant(np.array(inputs[0].type.shape, dtype="int64"))]
     if isinstance(node.op, Shape_i) and inputs[0].type.shape[node.op.i] is not None:
@@ -145,7 +148,7 @@ def _simplify(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
             return [x]
         if x.owner is not None and isinstance(x.owner.op, XTensorFromTensor):
             return x.owner.inputs
-    if isinstance(node.op, OpFromGraph) and not isinstance(node.op, TensorSymbolicOp):
+    if isinstance(node.op, OpFromGraph) and not isinstance(node.op, SymbolicOp):
         composed = node.op.make_node(*inputs)
         known = {i: i for i in inputs}
         return rebuild(inline_ofg_node(composed), known, _simplify, remake=True)
