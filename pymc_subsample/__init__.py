@@ -1,0 +1,7 @@
+"""Subsampling MCMC for PyMC: Bayesian inference on tall data."""
+
+from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.steps.hmc_ecs import HMCECS
+
+__all__ = ["HMCECS", "TallModelError"]
+__version__ = "0.1.0"

@@ -5,10 +5,11 @@ transition itself is compiled once for all models. For that every function of on
 explicit signature, with results written into arrays that the caller owns.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 
 import numba
+import numpy as np
 import pytensor
 from numba import types
 from pytensor.graph.basic import Variable
@@ -19,46 +20,55 @@ VECTOR = types.Array(types.float64, 1, "C")
 MATRIX = types.Array(types.float64, 2, "C")
 SCALAR = types.float64
 
+# Reassociation lets dot products vectorise; NaN and infinity keep their meaning, because a
+# non-finite energy is how a trajectory is rejected.
+FAST = {"reassoc", "contract", "arcp", "nsz"}
+
 _VERSION = "1"
 
 
 def compile_graph(
     name: str,
     inputs: Sequence[Variable],
-    outputs: Sequence[Variable],
+    outputs: Mapping[str, Variable],
+    buffers: Sequence[str],
     signature: types.Type,
 ) -> Callable:
-    """Compile a PyTensor graph to ``name(*inputs, *output_buffers)``.
+    """Compile a PyTensor graph to ``name(*inputs, *buffers)``.
 
     Parameters
     ----------
     name : str
         Name of the function.
-    inputs, outputs : sequence of Variable
-        The graph. Buffers have the shapes of the outputs; a scalar output takes a buffer of
-        shape (1,).
+    inputs : sequence of Variable
+        Inputs of the graph.
+    outputs : mapping of str to Variable
+        Where each output goes: an indexed buffer such as ``"slope[:, 0]"``.
+    buffers : sequence of str
+        Names of the buffers, in order.
     signature : numba signature
         Of inputs and buffers; the function returns nothing.
 
     Returns
     -------
     callable
-        A compiled numba function.
+        A compiled numba function, cached on disk where PyTensor can cache the graph.
     """
     function = pytensor.function(
-        list(inputs), list(outputs), mode="NUMBA", on_unused_input="ignore"
+        list(inputs), list(outputs.values()), mode="NUMBA", on_unused_input="ignore"
     )
     inner, key = numba_funcify_ensure_cache(function.maker.fgraph)
     arguments = ", ".join(f"x{i}" for i in range(len(inputs)))
+    # PyTensor passes zero-dimensional arrays where a signature has plain numbers.
+    values = ", ".join(
+        f"np.asarray(x{i})" if v.type.ndim == 0 else f"x{i}" for i, v in enumerate(inputs)
+    )
     results = ", ".join(f"r{i}" for i in range(len(outputs)))
-    buffers = ", ".join(f"out{i}" for i in range(len(outputs)))
-    lines = [f"def {name}({arguments}, {buffers}):", f"    {results}, = inner({arguments})"]
-    for i, output in enumerate(outputs):
-        if output.type.ndim == 0:
-            lines.append(f"    out{i}[0] = r{i}.item()")
-        else:
-            lines.append(f"    out{i}[...] = r{i}")
-    return compile_source(name, "\n".join(lines), {"inner": inner}, signature, key)
+    lines = [f"def {name}({arguments}, {', '.join(buffers)}):", f"    {results}, = inner({values})"]
+    for i, (target, output) in enumerate(outputs.items()):
+        value = f"r{i}.item()" if output.type.ndim == 0 else f"r{i}"
+        lines.append(f"    {target} = {value}")
+    return compile_source(name, "\n".join(lines), {"inner": inner, "np": np}, signature, key)
 
 
 def compile_source(
@@ -73,13 +83,10 @@ def compile_source(
     function = compile_numba_function_src(
         source, name, {**environment, "__name__": __name__}, cache_key=key
     )
-    compiled = numba.njit(signature, cache=key is not None, error_model="numpy", fastmath=_FAST)(
+    compiled = numba.njit(signature, cache=key is not None, error_model="numpy", fastmath=FAST)(
         function
     )
-    compiled.cache_key = key
+    compiled.cache_key = key  # for functions built on this one
     return compiled
 
 
-# Reassociation lets dot products vectorise; NaN and infinity keep their meaning, because a
-# non-finite energy is how a trajectory is rejected.
-_FAST = {"reassoc", "contract", "arcp", "nsz"}

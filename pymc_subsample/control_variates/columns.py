@@ -1,0 +1,99 @@
+"""Packing raw columns into the rows that compiled functions read."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+
+from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood.graph import rebuild
+from pymc_subsample.likelihood.predictors import Column
+
+
+class Packer:
+    """Collects columns (one float64 per row) and packs batches of raw columns into them.
+
+    Columns that are elements of a raw column are copied; others are computed by one compiled
+    PyTensor function.
+    """
+
+    def __init__(self, model: TallModel):
+        self._model = model
+        self._position: dict[Column, int] = {}
+        self._direct: list[tuple[int, int, int]] = []
+        self._derived: list[tuple[int, Variable]] = []
+        self._function = None
+
+    def __len__(self) -> int:
+        return len(self._position)
+
+    def request(self, column: Column) -> int:
+        """Return the position of a column, adding it if it is new."""
+        if column not in self._position:
+            position = len(self._position)
+            self._position[column] = position
+            source = self._model.derived.get(column.var)
+            if source in self._model.raw:
+                raw = self._model.raw.index(source)
+                self._direct.append((position, raw, column.element))
+            else:
+                [graph] = rebuild([column.graph()], dict(self._model.derived))
+                self._derived.append((position, graph))
+        return self._position[column]
+
+    def request_all(self, var: Variable) -> tuple[int, ...]:
+        """Return the positions of every element of a data-only variable of the batch graph."""
+        axis = self._model.batch.axes[var]
+        size = int(np.prod([s for i, s in enumerate(var.type.shape) if i != axis], dtype=int))
+        return tuple(self.request(Column(var, axis, i)) for i in range(size))
+
+    def read(self, var: Variable, column: Callable[[int], Variable]) -> Variable:
+        """Return `var` rebuilt from packed columns, with its own dtype and shape.
+
+        ``column(position)`` gives the vector over rows at a position.
+        """
+        parts = [column(p) for p in self.request_all(var)]
+        axis = self._model.batch.axes[var]
+        lengths = [s for i, s in enumerate(var.type.shape) if i != axis]
+        if all(s == 1 for s in lengths):
+            value = pt.expand_dims(parts[0], [i for i in range(var.type.ndim) if i != axis])
+        else:
+            stacked = pt.stack(parts, axis=1).reshape((parts[0].shape[0], *lengths))
+            value = pt.moveaxis(stacked, 0, axis)
+        return value.astype(var.type.dtype)
+
+    def pack(self, columns: Sequence[np.ndarray], out: np.ndarray) -> np.ndarray:
+        """Write a batch of raw columns, rows first, into `out`, shape (>= len(self), m)."""
+        for start, raw, element, length in self._runs():
+            source = columns[raw].reshape(out.shape[1], -1)
+            out[start : start + length] = source[:, element : element + length].T
+        if self._derived:
+            arrays = [
+                np.moveaxis(a, 0, axis)
+                for a, axis in zip(columns, self._model.raw_axes, strict=True)
+            ]
+            for (position, _), value in zip(self._derived, self._compute(arrays), strict=True):
+                out[position] = value
+        return out
+
+    def _runs(self):
+        runs: list[list[int]] = []
+        for position, raw, element in self._direct:
+            if runs:
+                start, last_raw, first, length = runs[-1]
+                follows = position == start + length and element == first + length
+                if raw == last_raw and follows:
+                    runs[-1][3] += 1
+                    continue
+            runs.append([position, raw, element, 1])
+        return runs
+
+    def _compute(self, arrays):
+        if self._function is None:
+            graphs = [g.astype("float64") for _, g in self._derived]
+            self._function = pytensor.function(
+                self._model.raw, graphs, mode="NUMBA", on_unused_input="ignore"
+            )
+        return self._function(*arrays)

@@ -1,0 +1,108 @@
+"""Expansion of any smooth log-likelihood, by directional derivatives.
+
+With delta = phi - phi*, the control variate is q_i = l_i* + D l_i + D^2 l_i / 2, where D is the
+derivative along delta at phi*. No Hessian is formed; the derivatives of the subsample are
+computed anew at every call.
+"""
+
+import numpy as np
+import pytensor.tensor as pt
+from numba import types
+from pytensor.gradient import grad
+from pytensor.graph.basic import Variable
+
+from pymc_subsample.compile import MATRIX, VECTOR, compile_graph, compile_source
+from pymc_subsample.control_variates.columns import Packer
+from pymc_subsample.control_variates.expansion import Expansion, compile_parameter_functions
+from pymc_subsample.kernels.hmc import ANCHOR, DIFFERENCE
+from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood.graph import rebuild
+
+_LEVEL = types.void(VECTOR, MATRIX, VECTOR, VECTOR)
+_PRODUCT = types.void(VECTOR, MATRIX, VECTOR, VECTOR)
+
+
+def general_expansion(model: TallModel, order: int) -> Expansion:
+    """Compile the general path of `model` for control variates of the given order."""
+    packer = Packer(model)
+    rows = pt.tensor("rows", dtype="float64", shape=(None, None))
+    data = {var: packer.read(var, lambda p: rows[p]) for var in model.batch.columns}
+    phi = pt.tensor("phi", dtype="float64", shape=(model.phi_size,))
+    center = pt.tensor("center", dtype="float64", shape=(model.phi_size,))
+    weight = pt.tensor("weight", dtype="float64", shape=())
+    correction = pt.tensor("correction", dtype="float64", shape=())
+
+    def loglik(at: Variable) -> Variable:
+        parts = {
+            new: at[part].reshape(new.type.shape).astype(new.type.dtype)
+            for new, part in model.phi_slices.items()
+        }
+        [graph] = rebuild(model.batch.outputs, parts | data)
+        return graph.astype("float64")
+
+    at_center = loglik(center)
+    direction = phi.type("direction")
+    proxy, derivative, factorial = at_center, at_center, 1.0
+    for k in range(1, order + 1):
+        derivative = _directional(derivative, center, direction)
+        factorial *= k
+        proxy = proxy + derivative / factorial
+    [proxy] = rebuild([proxy], {direction: phi - center})
+    d = loglik(phi) - proxy
+    spread = ((d - d.mean()) ** 2).sum()
+    objective = weight * d.sum() - 0.5 * correction * weight**2 * spread
+    difference = compile_graph(
+        "difference",
+        [phi, rows, center, weight, correction],
+        {"d[...]": d, "grad[...]": grad(objective, phi)},
+        ["d", "grad"],
+        DIFFERENCE,
+    )
+    total = at_center.sum()
+    slope = grad(total, center)
+    level_function = compile_graph(
+        "level", [center, rows], {"level[0]": total, "slope[...]": slope}, ["level", "slope"], _LEVEL
+    )
+    vector = pt.tensor("vector", dtype="float64", shape=(model.phi_size,))
+    product = compile_graph(
+        "product",
+        [center, rows, vector],
+        {"out[...]": grad((slope * vector).sum(), center, disconnected_inputs="ignore")},
+        ["out"],
+        _PRODUCT,
+    )
+
+    def sums(center, rows, level, slope, curvature):
+        value, vector = np.empty(1), np.empty(len(center))
+        level_function(center, rows, value, vector)
+        level += value
+        slope += vector
+        for a, line in enumerate(curvature):
+            product(center, rows, np.eye(len(center))[a], vector)
+            line += vector
+
+    forward, backward = compile_parameter_functions(model)
+    return Expansion(
+        order=order,
+        theta_size=model.size,
+        phi_size=model.phi_size,
+        width=max(1, len(packer)),
+        linear=False,
+        forward=forward,
+        backward=backward,
+        difference=difference,
+        anchor=compile_source("anchor", "def anchor(center, rows):\n    pass", {}, ANCHOR, "none"),
+        sums=sums,
+        packer=packer,
+        store=model.rows,
+    )
+
+
+def _directional(values: Variable, at: Variable, direction: Variable) -> Variable:
+    """Derivative of each element of `values` along `direction`: the vjp is linear in its vector."""
+    dummy = pt.zeros_like(values)
+    vector = dummy.type("vector")
+    along = (grad((values * vector).sum(), at, disconnected_inputs="ignore") * direction).sum()
+    derivative = grad(along, vector, disconnected_inputs="ignore")
+    [derivative] = rebuild([derivative], {vector: dummy})
+    return derivative

@@ -1,0 +1,392 @@
+r"""Expansion of a log-likelihood of a few affine predictors per row.
+
+With :math:`x_i` the E predictors of row i (see `kernels.linear`) the second-order control variate
+of Dang et al. (2019, eq. 4.4), expanded in phi, is
+
+.. math:: q_i = l_i^* + g_i' (x_i - x_i^*) + \tfrac12 (x_i - x_i^*)' H_i (x_i - x_i^*)
+
+which takes 1 + E + E(E+1)/2 numbers per row in place of a d x d Hessian. They are cached behind
+the data columns of a packed row: the varying x_i*, l_i*, g_i and the upper triangle of H_i.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pytensor.tensor as pt
+import scipy.sparse
+from numba import types
+from pytensor.gradient import DisconnectedType, grad
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+
+from pymc_subsample.compile import MATRIX, VECTOR, compile_graph, compile_source
+from pymc_subsample.control_variates.columns import Packer
+from pymc_subsample.control_variates.expansion import Expansion, compile_parameter_functions
+from pymc_subsample.control_variates.fusion import NotElementwise, fuse
+from pymc_subsample.kernels import linear as kernels
+from pymc_subsample.kernels.hmc import ANCHOR, DIFFERENCE
+from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood.graph import rebuild
+from pymc_subsample.likelihood.predictors import Affine, Predictor
+
+# Beyond this many predictors per row, directional derivatives cost less than E x E Hessians.
+MAX_PREDICTORS = 10
+
+_ROW = types.void(MATRIX, VECTOR, MATRIX, MATRIX)
+
+
+@dataclass
+class AffineMap:
+    """Tables of the affine map from phi to predictors; see `kernels.linear`."""
+
+    dense: np.ndarray
+    dense_scale: np.ndarray
+    gather: np.ndarray
+    gather_scale: np.ndarray
+    const: np.ndarray
+    const_scale: np.ndarray
+    offset: np.ndarray
+    offset_scale: np.ndarray
+    base: np.ndarray
+
+
+def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: int) -> Expansion:
+    """Compile the linear-predictor path of `model` for control variates of the given order."""
+    predictors = sorted(predictors, key=lambda p: p.shared)
+    forms = [f for p in predictors for f in p.forms.flat]
+    n_varying = sum(p.forms.size for p in predictors if not p.shared)
+    packer = Packer(model)
+    affine = _affine_map(forms, packer)
+    code = _RowCode(model, predictors, n_varying, packer)
+    star = len(packer)
+    layout = _Layout(star, n_varying, len(forms), order)
+    tables = {f.name: getattr(affine, f.name) for f in fields(affine)}
+    environment = tables | {
+        "np": np,
+        "predict": kernels.predict,
+        "predict_shared": kernels.predict_shared,
+        "backproject": kernels.backproject,
+        "weigh": kernels.weigh,
+    }
+    table_key = "|".join(f"{k}{v.shape}{v.tobytes().hex()}" for k, v in tables.items())
+
+    def build(name, source, outputs, signature):
+        names, lines, key = code.evaluation(outputs)
+        key = None if key is None else key + table_key
+        text = source(layout, lines)
+        return compile_source(name, text, environment | names, signature, key)
+
+    forward, backward = compile_parameter_functions(model)
+    return Expansion(
+        order=order,
+        theta_size=model.size,
+        phi_size=model.phi_size,
+        width=layout.width,
+        linear=True,
+        forward=forward,
+        backward=backward,
+        difference=build("difference", _difference_source, code.first, DIFFERENCE),
+        anchor=build("anchor", _anchor_source, code.second, ANCHOR),
+        sums=_Sums(affine, layout),
+        packer=packer,
+        store=model.rows,
+    )
+
+
+@dataclass
+class _Layout:
+    """Positions of the cached columns of a packed row."""
+
+    star: int
+    n_varying: int
+    n_predictors: int
+    order: int
+
+    @property
+    def level(self) -> int:
+        return self.star + self.n_varying
+
+    @property
+    def slope(self) -> int:
+        return self.level + 1
+
+    @property
+    def bend(self) -> int:
+        return self.slope + self.n_predictors
+
+    @property
+    def width(self) -> int:
+        return self.bend + self.n_predictors * (self.n_predictors + 1) // 2
+
+    def bends(self) -> dict[tuple[int, int], int]:
+        """Column of H_i[e, f], for e <= f."""
+        pairs = [
+            (e, f) for e in range(self.n_predictors) for f in range(e, self.n_predictors)
+        ]
+        return {pair: self.bend + k for k, pair in enumerate(pairs)}
+
+
+class _RowCode:
+    """The row log-likelihood and its derivatives, as code to put inside a loop over rows."""
+
+    def __init__(self, model, predictors, n_varying, packer):
+        self.n_varying = n_varying
+        self.n_predictors = sum(p.forms.size for p in predictors)
+        self.x = [pt.tensor(f"x{e}", dtype="float64", shape=(None,)) for e in range(self.n_predictors)]
+        blocked = [p.var for p in predictors]
+        above = set(ancestors(model.batch.outputs, blockers=blocked)) - set(blocked)
+        memo: dict[Variable, Variable] = {}
+        self.data: dict[int, Variable] = {}
+        for var in model.batch.columns:
+            if var in above:
+                memo[var] = packer.read(var, self._column)
+        start = 0
+        for predictor in predictors:
+            parts = self.x[start : start + predictor.forms.size]
+            start += len(parts)
+            lengths = [s for i, s in enumerate(predictor.forms.shape) if i != predictor.axis]
+            if lengths:
+                stacked = pt.stack(parts, axis=1).reshape((parts[0].shape[0], *lengths))
+                value = pt.moveaxis(stacked, 0, predictor.axis)
+            else:
+                value = parts[0]
+            memo[predictor.var] = value.astype(predictor.var.type.dtype)
+        loglik = rebuild(model.batch.outputs, memo)[0].astype("float64")
+        slopes = _gradients(loglik, self.x)
+        bends = [h for e, g in enumerate(slopes) for h in _gradients(g, self.x)[e:]]
+        self.first = [loglik, *slopes]
+        self.second = [loglik, *slopes, *bends]
+
+    def _column(self, position: int) -> Variable:
+        if position not in self.data:
+            self.data[position] = pt.tensor(f"c{position}", dtype="float64", shape=(None,))
+        return self.data[position]
+
+    def evaluation(self, outputs: list[Variable]) -> tuple[dict, "_Evaluation", str | None]:
+        """Return names, code that computes `outputs` for row i, and a cache key."""
+        varying, shared = self.x[: self.n_varying], self.x[self.n_varying :]
+        results = ", ".join(f"y{k}" for k in range(len(outputs)))
+        try:
+            function = fuse(outputs, [*varying, *self.data.values()], shared)
+        except NotElementwise:
+            return self._vectorised(outputs, results)
+        sources = [f"eta[{e}, i]" for e in range(self.n_varying)]
+        sources += [f"rows[{p}, i]" for p in self.data]
+        arguments = [sources[k] for k in function.used]
+        hoisted = [f"h{k}" for k in range(function.n_hoisted)]
+        before = ""
+        names = {"row": function.row}
+        if function.hoist is not None:
+            names["hoist"] = function.hoist
+            constants = ", ".join(f"x[{self.n_varying + k}]" for k in function.used_shared)
+            before = f"    {', '.join(hoisted)} = hoist({constants})\n"
+        call = f"        {results} = row({', '.join([*arguments, *hoisted])})\n"
+        return names, _Evaluation(before, call), function.key
+
+    def _vectorised(self, outputs, results):
+        """Evaluate all rows at once by PyTensor's own loops, then read row i."""
+        eta = pt.tensor("eta", dtype="float64", shape=(self.n_varying, None))
+        constants = pt.tensor("s", dtype="float64", shape=(self.n_predictors - self.n_varying,))
+        rows = pt.tensor("rows", dtype="float64", shape=(None, None))
+        place = {v: eta[e] for e, v in enumerate(self.x[: self.n_varying])}
+        place |= {
+            v: pt.alloc(constants[e], rows.shape[1])
+            for e, v in enumerate(self.x[self.n_varying :])
+        }
+        place |= {v: rows[p] for p, v in self.data.items()}
+        graphs = rebuild(outputs, dict(place))
+        targets = {f"out[{k}]": g for k, g in enumerate(graphs)}
+        row = compile_graph("row", [eta, constants, rows], targets, ["out"], _ROW)
+        before = f"    y = np.empty(({len(outputs)}, m))\n    row(eta, x[{self.n_varying}:], rows, y)\n"
+        call = f"        {results} = {', '.join(f'y[{k}, i]' for k in range(len(outputs)))}\n"
+        return {"row": row}, _Evaluation(before, call), row.cache_key
+
+
+@dataclass
+class _Evaluation:
+    before: str
+    call: str
+
+
+_PREDICT = """
+    predict(dense, dense_scale, gather, gather_scale, offset, offset_scale, x, {at}, rows, eta)
+"""
+
+
+def _difference_source(at: _Layout, row: _Evaluation) -> str:
+    size = range(at.n_predictors)
+    lines = [
+        "def difference(phi, rows, center, weight, correction, d, grad):",
+        "    m = rows.shape[1]",
+        f"    eta = np.empty(({at.n_varying}, m))",
+        f"    x = np.empty({at.n_predictors})",
+        f"    x_star = np.empty({at.n_predictors})",
+        "    predict_shared(const, const_scale, base, center, x_star)",
+        "    predict_shared(const, const_scale, base, phi, x)",
+        _PREDICT.format(at="phi").strip("\n"),
+        f"    v = np.empty(({at.n_predictors}, m))",
+        *(f"    z{e} = x[{e}] - x_star[{e}]" for e in size if e >= at.n_varying),
+        row.before.rstrip("\n"),
+        "    for i in range(m):",
+        row.call.rstrip("\n"),
+        *(f"        z{e} = eta[{e}, i] - rows[{at.star + e}, i]" for e in size if e < at.n_varying),
+        f"        q = rows[{at.level}, i]",
+    ]
+    columns = at.bends()
+    for e in size:
+        slope = [f"rows[{at.slope + e}, i]"] if at.order >= 1 else []
+        bend = [f"rows[{columns[min(e, f), max(e, f)]}, i] * z{f}" for f in size]
+        bend = bend if at.order >= 2 else []
+        lines.append(f"        v[{e}, i] = y{e + 1} - ({' + '.join([*slope, *bend]) or '0.0'})")
+        if at.order >= 1:
+            half = f" + 0.5 * ({' + '.join(bend)})" if bend else ""
+            lines.append(f"        q += z{e} * ({slope[0]}{half})")
+    lines += [
+        "        d[i] = y0 - q",
+        "    weigh(weight, correction, d, v)",
+        "    backproject(dense, dense_scale, gather, gather_scale, const, const_scale, v, rows, grad)",
+    ]
+    return "\n".join(lines)
+
+
+def _anchor_source(at: _Layout, row: _Evaluation) -> str:
+    n_outputs = 1 + at.n_predictors + len(at.bends())
+    lines = [
+        "def anchor(center, rows):",
+        "    m = rows.shape[1]",
+        f"    eta = np.empty(({at.n_varying}, m))",
+        f"    x = np.empty({at.n_predictors})",
+        "    predict_shared(const, const_scale, base, center, x)",
+        _PREDICT.format(at="center").strip("\n"),
+        row.before.rstrip("\n"),
+        "    for i in range(m):",
+        row.call.rstrip("\n"),
+        *(f"        rows[{at.star + e}, i] = eta[{e}, i]" for e in range(at.n_varying)),
+        *(f"        rows[{at.level + k}, i] = y{k}" for k in range(n_outputs)),
+    ]
+    return "\n".join(lines)
+
+
+def _gradients(total: Variable, x: Sequence[Variable]) -> list[Variable]:
+    """Derivatives of independent rows: the gradient of their sum, row by row."""
+    found = grad(
+        total.sum(), list(x), disconnected_inputs="ignore", return_disconnected="disconnected"
+    )
+    return [
+        pt.zeros_like(v) if isinstance(g.type, DisconnectedType) else g
+        for g, v in zip(found, x, strict=True)
+    ]
+
+
+class _Sums:
+    """Full-data sums of anchored rows: dense columns by BLAS, groups by sparse products."""
+
+    def __init__(self, affine: AffineMap, layout: _Layout):
+        self._map = affine
+        self._at = layout
+
+    def __call__(self, center, rows, level, slope, curvature):
+        at, size = self._at, len(center)
+        level[0] += rows[at.level].sum()
+        dense, sparse = self._dense(rows), self._sparse(rows, size)
+        for e in range(at.n_predictors):
+            g = rows[at.slope + e]
+            for where, z in dense[e]:
+                slope[where] += z @ g
+            slope += sparse[e] @ g
+        if not len(curvature):
+            return
+        for (e, f), column in at.bends().items():
+            h = rows[column]
+            block = np.zeros_like(curvature)
+            for where, z in dense[e]:
+                weighted = z * h
+                for other, y in dense[f]:
+                    block[where, other] += weighted @ y.T
+                block[where] += (sparse[f] @ weighted.T).T
+            weighted = sparse[e].multiply(h).tocsr()
+            for other, y in dense[f]:
+                block[:, other] += weighted @ y.T
+            block += (weighted @ sparse[f].T).toarray()
+            curvature += block if e == f else block + block.T
+
+    def _dense(self, rows):
+        blocks: list[list[tuple[slice, np.ndarray]]] = [[] for _ in range(self._at.n_predictors)]
+        for (e, column, element, step, length), scale in zip(
+            self._map.dense, self._map.dense_scale, strict=True
+        ):
+            where = slice(element, element + (length - 1) * step + 1, step)
+            blocks[e].append((where, scale * rows[column : column + length]))
+        return blocks
+
+    def _sparse(self, rows, size):
+        """One (P, m) matrix per predictor for its groups and its constants."""
+        m = rows.shape[1]
+        entries: list[list[tuple[np.ndarray, np.ndarray]]] = [
+            [] for _ in range(self._at.n_predictors)
+        ]
+        for (e, column, element, group), scale in zip(
+            self._map.gather, self._map.gather_scale, strict=True
+        ):
+            values = scale * (rows[column] if column >= 0 else np.ones(m))
+            entries[e].append((element + rows[group].astype(np.int64), values))
+        for (e, element), scale in zip(self._map.const, self._map.const_scale, strict=True):
+            entries[e].append((np.full(m, element), np.full(m, scale)))
+        matrices = []
+        for parts in entries:
+            where = np.concatenate([p for p, _ in parts]) if parts else np.zeros(0, np.int64)
+            values = np.concatenate([v for _, v in parts]) if parts else np.zeros(0)
+            columns = np.tile(np.arange(m), len(parts))
+            matrices.append(scipy.sparse.csr_array((values, (where, columns)), shape=(size, m)))
+        return matrices
+
+
+def _affine_map(forms: Sequence[Affine], packer: Packer) -> AffineMap:
+    """Translate affine forms into tables, with neighbouring terms joined into runs."""
+    dense: list[tuple[int, int, int, float]] = []
+    gather, const, offset = [], [], []
+    for e, form in enumerate(forms):
+        for term in form.terms:
+            column = -1 if term.coefficient is None else packer.request(term.coefficient)
+            if term.group is not None:
+                gather.append(((e, column, term.index, packer.request(term.group)), term.scale))
+            elif column < 0:
+                const.append(((e, term.index), term.scale))
+            else:
+                dense.append((e, column, term.index, term.scale))
+        for scale, data in form.offsets:
+            offset.append(((e, packer.request(data)), scale))
+    runs, scales = _runs(dense)
+    return AffineMap(
+        dense=_table(runs, 5),
+        dense_scale=np.array(scales, dtype=float),
+        gather=_table([g for g, _ in gather], 4),
+        gather_scale=np.array([s for _, s in gather], dtype=float),
+        const=_table([c for c, _ in const], 2),
+        const_scale=np.array([s for _, s in const], dtype=float),
+        offset=_table([o for o, _ in offset], 2),
+        offset_scale=np.array([s for _, s in offset], dtype=float),
+        base=np.array([f.constant for f in forms], dtype=float),
+    )
+
+
+def _runs(dense) -> tuple[list[list[int]], list[float]]:
+    runs: list[list[int]] = []
+    scales: list[float] = []
+    for e, column, index, scale in dense:
+        if runs:
+            last = runs[-1]
+            step = index - (last[2] + (last[4] - 1) * last[3])
+            follows = last[0] == e and column == last[1] + last[4] and scales[-1] == scale
+            if follows and step > 0 and (last[4] == 1 or step == last[3]):
+                last[3] = step
+                last[4] += 1
+                continue
+        runs.append([e, column, index, 1, 1])
+        scales.append(scale)
+    return runs, scales
+
+
+def _table(entries, width: int) -> np.ndarray:
+    return np.array(entries, dtype=np.int64).reshape(-1, width)

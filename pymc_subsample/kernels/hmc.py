@@ -1,0 +1,303 @@
+r"""HMC with energy-conserving subsampling: the compiled transition.
+
+One iteration (Dang et al. 2019, Algorithm 1) refreshes one block of the subsample u by a
+pseudo-marginal step and then moves theta by Hamiltonian dynamics on
+
+.. math:: \hat U(\theta) = -\log p(\theta) - \hat\ell_m(\theta) + \tfrac12 \hat\sigma^2_m(\theta)
+
+with u held fixed in dynamics and acceptance alike.
+
+The model enters through three functions of fixed signature, so that this module is compiled once
+for all models:
+
+``forward(theta, phi, logprior)``
+    parameters where they meet data, shape (P,), and the log prior, shape (1,);
+``backward(theta, grad_phi, grad_theta)``
+    gradient of the log prior plus the pull-back of `grad_phi`;
+``difference(phi, rows, center, weight, correction, d, grad_phi)``
+    residuals d_i = l_i - q_i, shape (m,), and the gradient in phi of
+    w sum d - c/2 w^2 sum (d - mean d)^2.
+"""
+
+import numba
+import numpy as np
+from numba import types
+
+from pymc_subsample.compile import FAST, MATRIX, SCALAR, VECTOR
+
+FORWARD = types.void(VECTOR, VECTOR, VECTOR)
+BACKWARD = types.void(VECTOR, VECTOR, VECTOR)
+DIFFERENCE = types.void(VECTOR, MATRIX, VECTOR, SCALAR, SCALAR, VECTOR, VECTOR)
+ANCHOR = types.void(VECTOR, MATRIX)
+
+DIVERGENCE = 1000.0
+
+# Results of a transition, by position.
+INFO = (
+    "acceptance_rate",
+    "accepted",
+    "energy",
+    "energy_error",
+    "diverging",
+    "subset_accepted",
+    "loglik_variance",
+    "loglik_skew",
+    "log_posterior",
+    "n_steps",
+)
+
+_POTENTIAL = types.Tuple((SCALAR, SCALAR, SCALAR))
+
+
+@numba.njit(fastmath=FAST)
+def moments(d, weight):
+    """Return w sum d, w^2 sum (d - mean)^2 and w^3 sum (d - mean)^3."""
+    total = 0.0
+    for i in range(d.shape[0]):
+        total += d[i]
+    mean = total / d.shape[0]
+    second = 0.0
+    third = 0.0
+    for i in range(d.shape[0]):
+        e = d[i] - mean
+        second += e * e
+        third += e * e * e
+    return weight * total, weight * weight * second, weight**3 * third
+
+
+@numba.njit(
+    SCALAR(VECTOR, VECTOR, SCALAR, VECTOR, MATRIX, types.boolean, VECTOR),
+    cache=True,
+    fastmath=FAST,
+)
+def control_sum(phi, center, level, slope, curvature, second_order, grad):
+    """Sum of the control variates over all rows at phi; adds its gradient to `grad`."""
+    value = level
+    size = phi.shape[0]
+    for a in range(size):
+        delta = phi[a] - center[a]
+        bent = 0.0
+        if second_order:
+            for b in range(size):
+                bent += curvature[a, b] * (phi[b] - center[b])
+        value += delta * (slope[a] + 0.5 * bent)
+        grad[a] += slope[a] + bent
+    return value
+
+
+@numba.njit(
+    _POTENTIAL(
+        types.FunctionType(FORWARD),
+        types.FunctionType(BACKWARD),
+        types.FunctionType(DIFFERENCE),
+        VECTOR, VECTOR, SCALAR, VECTOR, MATRIX, types.boolean, MATRIX,
+        SCALAR, SCALAR, VECTOR, VECTOR, VECTOR,
+    ),
+    cache=True,
+)  # fmt: skip
+def density(forward, backward, difference, theta, center, level, slope, curvature, second_order,
+            rows, weight, correction, phi, d, grad):  # fmt: skip
+    """Estimated log posterior at theta on the given rows.
+
+    Returns
+    -------
+    logp : float
+        log p(theta) + lhat - c/2 s2.
+    variance : float
+        s2, the estimated variance of lhat.
+    skew : float
+        Estimated third cumulant of lhat.
+
+    `phi`, `d` and `grad` (of `logp`, in theta) are written.
+    """
+    logprior = np.empty(1)
+    grad_phi = np.zeros(phi.shape[0])
+    forward(theta, phi, logprior)
+    difference(phi, rows, center, weight, correction, d, grad_phi)
+    total, variance, skew = moments(d, weight)
+    control = control_sum(phi, center, level, slope, curvature, second_order, grad_phi)
+    backward(theta, grad_phi, grad)
+    return logprior[0] + control + total - 0.5 * correction * variance, variance, skew
+
+
+@numba.njit(fastmath=FAST)
+def scale_up(factor, x, out):
+    """Multiply by the mass matrix's factor: ``factor @ x``; a single row is a diagonal."""
+    if factor.shape[0] == 1:
+        for a in range(x.shape[0]):
+            out[a] = factor[0, a] * x[a]
+    else:
+        for a in range(x.shape[0]):
+            total = 0.0
+            for b in range(a + 1):
+                total += factor[a, b] * x[b]
+            out[a] = total
+
+
+@numba.njit(fastmath=FAST)
+def scale_back(factor, gradient, active, out):
+    """``factor.T @ gradient[active]``."""
+    if factor.shape[0] == 1:
+        for a in range(out.shape[0]):
+            out[a] = factor[0, a] * gradient[active[a]]
+    else:
+        out[:] = 0.0
+        for a in range(out.shape[0]):
+            g = gradient[active[a]]
+            for b in range(a + 1):
+                out[b] += factor[a, b] * g
+
+
+@numba.njit(fastmath=FAST)
+def log_estimate(d, weight, correction):
+    total, variance, _ = moments(d, weight)
+    return total - 0.5 * correction * variance
+
+
+@numba.njit(
+    types.void(
+        types.npy_rng,
+        types.FunctionType(FORWARD),
+        types.FunctionType(BACKWARD),
+        types.FunctionType(DIFFERENCE),
+        types.FunctionType(ANCHOR),
+        VECTOR, types.int64[::1], MATRIX, types.int64, VECTOR, SCALAR, VECTOR, MATRIX,
+        types.boolean, types.int64[::1], MATRIX, SCALAR, SCALAR, SCALAR, SCALAR,
+        types.int64[:, ::1], types.Array(types.float64, 3, "C"), VECTOR,
+    ),
+    cache=True,
+    fastmath=FAST,
+)  # fmt: skip
+def transitions(rng, forward, backward, difference, anchor, theta, index, rows, block, center,
+                level, slope, curvature, second_order, active, factor, weight, correction,
+                step_size, path_length, new_index, new_rows, info):  # fmt: skip
+    """Run one transition per leading element of `new_rows`, in place.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Source of momenta, path jitter and acceptance.
+    forward, backward, difference, anchor : first-class functions
+        The model (see the module's docstring); `anchor(center, rows)` fills what is cached of
+        new rows.
+    theta : array (d,)
+        Position; overwritten.
+    index, rows : array (m,), array (C, m)
+        Subsample and its packed, anchored rows; blocks are overwritten when accepted.
+    block : int
+        Which block of the subsample is refreshed first; the next transition takes the next one.
+    center, level, slope, curvature : array (P,), float, array (P,), array (P, P)
+        Reference point in phi and the full-data sums of l*, gradient and Hessian there.
+    second_order : bool
+        Whether control variates use the curvature.
+    active : array (a,)
+        Elements of theta that move.
+    factor : array (a, a) or (1, a)
+        Lower-triangular factor of the inverse mass matrix, or its diagonal.
+    weight, correction : float
+        n / (m T), and 1 (0 leaves the variance correction out).
+    step_size, path_length : float
+        Of the leapfrog integrator, in units of the mass matrix. Each transition's length is
+        drawn uniformly within 20% of `path_length`.
+    new_index, new_rows : array (k, b), array (k, C, b)
+        Proposed rows for k block refreshes, packed but not anchored.
+    info : array (len(INFO),)
+        Means over the k transitions; position-valued ones are those of the last.
+    """
+    size, m, b = active.shape[0], rows.shape[1], new_rows.shape[2]
+    k = new_rows.shape[0]
+    n_blocks = m // b
+    phi = np.empty(center.shape[0])
+    d = np.empty(m)
+    grad = np.empty(theta.shape[0])
+    info[:] = 0.0
+    position = np.empty(theta.shape[0])
+    gradient = np.empty(theta.shape[0])
+    momentum = np.empty(size)
+    velocity = np.empty(size)
+    force = np.empty(size)
+    trial_phi = np.empty(center.shape[0])
+    trial_d = np.empty(m)
+    scratch = np.empty(center.shape[0])
+    new_d = np.empty(b)
+    old_d = np.empty(b)
+
+    # Other step methods may have moved parameters on which phi depends: start from theta anew.
+    logp, variance, skew = density(forward, backward, difference, theta, center, level, slope,
+                                   curvature, second_order, rows, weight, correction, phi, d,
+                                   grad)  # fmt: skip
+    for t in range(k):
+        # Pseudo-marginal refresh of one block (eq. 3.5).
+        at = ((block + t) % n_blocks) * b
+        fresh = new_rows[t]
+        anchor(center, fresh)
+        difference(phi, fresh, center, weight, correction, new_d, scratch)
+        before = log_estimate(d, weight, correction)
+        for i in range(b):
+            old_d[i] = d[at + i]
+            d[at + i] = new_d[i]
+        log_ratio = log_estimate(d, weight, correction) - before
+        if np.log(rng.random()) < log_ratio:
+            rows[:, at : at + b] = fresh
+            index[at : at + b] = new_index[t]
+            info[5] += 1.0
+            logp, variance, skew = density(forward, backward, difference, theta, center, level,
+                                           slope, curvature, second_order, rows, weight,
+                                           correction, phi, d, grad)  # fmt: skip
+        else:
+            for i in range(b):
+                d[at + i] = old_d[i]
+
+        # Hamiltonian move on this subsample (eq. 3.7), in coordinates where the mass is one.
+        length = path_length * (0.8 + 0.4 * rng.random())
+        n_steps = max(1, int(np.round(length / step_size)))
+        kinetic = 0.0
+        for a in range(size):
+            momentum[a] = rng.standard_normal()
+            kinetic += 0.5 * momentum[a] * momentum[a]
+        energy = kinetic - logp
+        position[:] = theta
+        gradient[:] = grad
+        new_logp, new_variance, new_skew = logp, variance, skew
+        scale_back(factor, gradient, active, force)
+        taken = 0
+        for step in range(n_steps):
+            for a in range(size):
+                momentum[a] += 0.5 * step_size * force[a]
+            scale_up(factor, momentum, velocity)
+            for a in range(size):
+                position[active[a]] += step_size * velocity[a]
+            new_logp, new_variance, new_skew = density(
+                forward, backward, difference, position, center, level, slope, curvature,
+                second_order, rows, weight, correction, trial_phi, trial_d, gradient)  # fmt: skip
+            scale_back(factor, gradient, active, force)
+            for a in range(size):
+                momentum[a] += 0.5 * step_size * force[a]
+            taken += 1
+            if not np.isfinite(new_logp) or new_logp < logp - DIVERGENCE:
+                break
+        kinetic = 0.0
+        for a in range(size):
+            kinetic += 0.5 * momentum[a] * momentum[a]
+        error = kinetic - new_logp - energy
+        diverging = not np.isfinite(error) or error > DIVERGENCE
+        probability = 0.0 if diverging else min(1.0, np.exp(-error))
+        info[0] += probability
+        info[4] += 1.0 if diverging else 0.0
+        info[9] += taken
+        info[3] = error if np.isfinite(error) else np.inf
+        info[2] = energy
+        if rng.random() < probability:
+            theta[:] = position
+            grad[:] = gradient
+            phi[:] = trial_phi
+            d[:] = trial_d
+            logp, variance, skew = new_logp, new_variance, new_skew
+            info[1] += 1.0
+            info[2] = energy + error
+    info[0] /= k
+    info[1] /= k
+    info[5] /= k
+    info[6] = variance
+    info[7] = skew
+    info[8] = logp

@@ -1,0 +1,125 @@
+r"""The affine map from parameters to the predictors of a batch of rows, and back.
+
+Row i sees :math:`x_i = (\eta_i, s)`: R predictors :math:`\eta_i = o_i + Z_i \varphi` that vary
+over rows, and numbers :math:`s = c + S \varphi` shared by all rows, E in total.
+
+Rows are stored one contiguous vector per column, shape (columns, m), so that every loop below
+runs over rows and vectorises. The map is given by integer tables, each with one scale per entry:
+
+- `dense`: (predictor, first column, first element of phi, its stride, length);
+- `gather`: (predictor, coefficient column or -1, first element of phi, group column);
+- `const`: (predictor, element of phi), the same for every row;
+- `offset`: (predictor, column).
+"""
+
+import numba
+import numpy as np
+
+from pymc_subsample.compile import FAST
+
+_jit = numba.njit(fastmath=FAST, error_model="numpy")
+
+
+@_jit
+def predict_shared(const, const_scale, base, phi, x):
+    """Write what does not vary over rows of every predictor to `x`, shape (E,)."""
+    x[:] = base
+    for t in range(const.shape[0]):
+        x[const[t, 0]] += const_scale[t] * phi[const[t, 1]]
+
+
+@_jit
+def predict(dense, dense_scale, gather, gather_scale, offset, offset_scale, start, phi, rows, eta):
+    """Write the varying predictors of each row to `eta`, shape (R, m)."""
+    m = rows.shape[1]
+    for e in range(eta.shape[0]):
+        eta[e] = start[e]
+    for t in range(offset.shape[0]):
+        out, column, scale = eta[offset[t, 0]], rows[offset[t, 1]], offset_scale[t]
+        for i in range(m):
+            out[i] += scale * column[i]
+    for t in range(dense.shape[0]):
+        out, c, p, step, length = (
+            eta[dense[t, 0]], dense[t, 1], dense[t, 2], dense[t, 3], dense[t, 4],
+        )  # fmt: skip
+        scale = dense_scale[t]
+        j = 0
+        while j + 4 <= length:
+            r0, r1, r2, r3 = rows[c + j], rows[c + j + 1], rows[c + j + 2], rows[c + j + 3]
+            f0, f1 = scale * phi[p + j * step], scale * phi[p + (j + 1) * step]
+            f2, f3 = scale * phi[p + (j + 2) * step], scale * phi[p + (j + 3) * step]
+            for i in range(m):
+                out[i] += (f0 * r0[i] + f1 * r1[i]) + (f2 * r2[i] + f3 * r3[i])
+            j += 4
+        while j < length:
+            r0, f0 = rows[c + j], scale * phi[p + j * step]
+            for i in range(m):
+                out[i] += f0 * r0[i]
+            j += 1
+    for t in range(gather.shape[0]):
+        out, p, group, scale = eta[gather[t, 0]], gather[t, 2], rows[gather[t, 3]], gather_scale[t]
+        if gather[t, 1] >= 0:
+            coefficient = rows[gather[t, 1]]
+            for i in range(m):
+                out[i] += scale * coefficient[i] * phi[p + np.int64(group[i])]
+        else:
+            for i in range(m):
+                out[i] += scale * phi[p + np.int64(group[i])]
+
+
+@_jit
+def backproject(dense, dense_scale, gather, gather_scale, const, const_scale, v, rows, grad):
+    """Add sum_i Z_i' v_i, with v of shape (E, m), to `grad`, shape (P,)."""
+    m = rows.shape[1]
+    for t in range(dense.shape[0]):
+        w, c, p, step, length = (
+            v[dense[t, 0]], dense[t, 1], dense[t, 2], dense[t, 3], dense[t, 4],
+        )  # fmt: skip
+        scale = dense_scale[t]
+        j = 0
+        while j + 4 <= length:
+            r0, r1, r2, r3 = rows[c + j], rows[c + j + 1], rows[c + j + 2], rows[c + j + 3]
+            s0 = s1 = s2 = s3 = 0.0
+            for i in range(m):
+                s0 += w[i] * r0[i]
+                s1 += w[i] * r1[i]
+                s2 += w[i] * r2[i]
+                s3 += w[i] * r3[i]
+            grad[p + j * step] += scale * s0
+            grad[p + (j + 1) * step] += scale * s1
+            grad[p + (j + 2) * step] += scale * s2
+            grad[p + (j + 3) * step] += scale * s3
+            j += 4
+        while j < length:
+            r0, s0 = rows[c + j], 0.0
+            for i in range(m):
+                s0 += w[i] * r0[i]
+            grad[p + j * step] += scale * s0
+            j += 1
+    for t in range(gather.shape[0]):
+        w, p, group, scale = v[gather[t, 0]], gather[t, 2], rows[gather[t, 3]], gather_scale[t]
+        if gather[t, 1] >= 0:
+            coefficient = rows[gather[t, 1]]
+            for i in range(m):
+                grad[p + np.int64(group[i])] += scale * coefficient[i] * w[i]
+        else:
+            for i in range(m):
+                grad[p + np.int64(group[i])] += scale * w[i]
+    for t in range(const.shape[0]):
+        w, total = v[const[t, 0]], 0.0
+        for i in range(m):
+            total += w[i]
+        grad[const[t, 1]] += const_scale[t] * total
+
+
+@_jit
+def weigh(weight, correction, d, v):
+    """Scale each v_i by the derivative of w sum d - c/2 w^2 sum (d - mean d)^2 in d_i."""
+    mean = 0.0
+    for i in range(d.shape[0]):
+        mean += d[i]
+    mean /= d.shape[0]
+    for i in range(d.shape[0]):
+        factor = weight - correction * weight * weight * (d[i] - mean)
+        for e in range(v.shape[0]):
+            v[e, i] *= factor
