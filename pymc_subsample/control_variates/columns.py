@@ -25,6 +25,7 @@ class Packer:
         self._direct: list[tuple[int, int, int]] = []
         self._derived: list[tuple[int, Variable]] = []
         self._function = None
+        self._copies: list[list[int]] | None = None
 
     def __len__(self) -> int:
         return len(self._position)
@@ -66,7 +67,9 @@ class Packer:
 
     def pack(self, columns: Sequence[np.ndarray], out: np.ndarray) -> np.ndarray:
         """Write a batch of raw columns, rows first, into `out`, shape (>= len(self), m)."""
-        for start, raw, element, length in self._runs():
+        if self._copies is None:
+            self._copies = self._runs()
+        for start, raw, element, length in self._copies:
             source = columns[raw].reshape(out.shape[1], -1)
             out[start : start + length] = source[:, element : element + length].T
         if self._derived:

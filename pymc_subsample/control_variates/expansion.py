@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytensor.tensor as pt
 
-from pymc_subsample.compile import compile_graph
+from pymc_subsample.compile import address_of, compile_graph
 from pymc_subsample.control_variates.columns import Packer
-from pymc_subsample.kernels.hmc import BACKWARD, FORWARD
+from pymc_subsample.kernels.hmc import ANCHOR, BACKWARD, DIFFERENCE, FORWARD
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.rows import RowStore
 
@@ -28,6 +28,8 @@ class Expansion:
     width : int
         Columns of a packed row, cached ones included. Packed rows are stored column by column,
         shape (width, m).
+    addresses : ndarray, shape (4,)
+        Of the compiled functions, as the compiled transition takes them.
     linear : bool
         Whether the linear-predictor path was found.
     forward, backward, difference, anchor : callable
@@ -49,6 +51,17 @@ class Expansion:
     sums: Callable
     packer: Packer
     store: RowStore
+
+    def __post_init__(self):
+        self.addresses = np.array(
+            [
+                address_of(self.forward, FORWARD),
+                address_of(self.backward, BACKWARD),
+                address_of(self.difference, DIFFERENCE),
+                address_of(self.anchor, ANCHOR),
+            ],
+            dtype=np.int64,
+        )
 
     @property
     def n_rows(self) -> int:

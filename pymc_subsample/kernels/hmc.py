@@ -7,7 +7,7 @@ pseudo-marginal step and then moves theta by Hamiltonian dynamics on
 
 with u held fixed in dynamics and acceptance alike.
 
-The model enters through three functions of fixed signature, so that this module is compiled once
+The model enters through four functions of fixed signature, so that this module is compiled once
 for all models:
 
 ``forward(theta, phi, logprior)``
@@ -16,19 +16,26 @@ for all models:
     gradient of the log prior plus the pull-back of `grad_phi`;
 ``difference(phi, rows, center, weight, correction, d, grad_phi)``
     residuals d_i = l_i - q_i, shape (m,), and the gradient in phi of
-    w sum d - c/2 w^2 sum (d - mean d)^2.
+    w sum d - c/2 w^2 sum (d - mean d)^2;
+``anchor(center, rows)``
+    fills what is cached of new rows, at the reference point.
 """
 
 import numba
 import numpy as np
 from numba import types
 
-from pymc_subsample.compile import FAST, MATRIX, SCALAR, VECTOR
+from pymc_subsample.compile import FAST, MATRIX, SCALAR, VECTOR, function_at
 
 FORWARD = types.void(VECTOR, VECTOR, VECTOR)
 BACKWARD = types.void(VECTOR, VECTOR, VECTOR)
 DIFFERENCE = types.void(VECTOR, MATRIX, VECTOR, SCALAR, SCALAR, VECTOR, VECTOR)
 ANCHOR = types.void(VECTOR, MATRIX)
+
+_FORWARD = types.FunctionType(FORWARD)
+_BACKWARD = types.FunctionType(BACKWARD)
+_DIFFERENCE = types.FunctionType(DIFFERENCE)
+_ANCHOR = types.FunctionType(ANCHOR)
 
 DIVERGENCE = 1000.0
 
@@ -87,10 +94,7 @@ def control_sum(phi, center, level, slope, curvature, second_order, grad):
 
 @numba.njit(
     _POTENTIAL(
-        types.FunctionType(FORWARD),
-        types.FunctionType(BACKWARD),
-        types.FunctionType(DIFFERENCE),
-        VECTOR, VECTOR, SCALAR, VECTOR, MATRIX, types.boolean, MATRIX,
+        _FORWARD, _BACKWARD, _DIFFERENCE, VECTOR, VECTOR, SCALAR, VECTOR, MATRIX, types.boolean, MATRIX,
         SCALAR, SCALAR, VECTOR, VECTOR, VECTOR,
     ),
     cache=True,
@@ -156,30 +160,24 @@ def log_estimate(d, weight, correction):
 
 @numba.njit(
     types.void(
-        types.npy_rng,
-        types.FunctionType(FORWARD),
-        types.FunctionType(BACKWARD),
-        types.FunctionType(DIFFERENCE),
-        types.FunctionType(ANCHOR),
-        VECTOR, types.int64[::1], MATRIX, types.int64, VECTOR, SCALAR, VECTOR, MATRIX,
+        types.npy_rng, types.int64[::1], VECTOR, types.int64[::1], MATRIX, types.int64, VECTOR, SCALAR, VECTOR, MATRIX,
         types.boolean, types.int64[::1], MATRIX, SCALAR, SCALAR, SCALAR, SCALAR,
         types.int64[:, ::1], types.Array(types.float64, 3, "C"), VECTOR,
     ),
     cache=True,
     fastmath=FAST,
 )  # fmt: skip
-def transitions(rng, forward, backward, difference, anchor, theta, index, rows, block, center,
-                level, slope, curvature, second_order, active, factor, weight, correction,
-                step_size, path_length, new_index, new_rows, info):  # fmt: skip
+def transitions(rng, functions, theta, index, rows, block, center, level, slope, curvature,
+                second_order, active, factor, weight, correction, step_size, path_length,
+                new_index, new_rows, info):  # fmt: skip
     """Run one transition per leading element of `new_rows`, in place.
 
     Parameters
     ----------
     rng : numpy.random.Generator
         Source of momenta, path jitter and acceptance.
-    forward, backward, difference, anchor : first-class functions
-        The model (see the module's docstring); `anchor(center, rows)` fills what is cached of
-        new rows.
+    functions : array (4,)
+        Addresses of forward, backward, difference and anchor (see the module's docstring).
     theta : array (d,)
         Position; overwritten.
     index, rows : array (m,), array (C, m)
@@ -204,6 +202,10 @@ def transitions(rng, forward, backward, difference, anchor, theta, index, rows, 
     info : array (len(INFO),)
         Means over the k transitions; position-valued ones are those of the last.
     """
+    forward = function_at(functions[0], _FORWARD)
+    backward = function_at(functions[1], _BACKWARD)
+    difference = function_at(functions[2], _DIFFERENCE)
+    anchor = function_at(functions[3], _ANCHOR)
     size, m, b = active.shape[0], rows.shape[1], new_rows.shape[2]
     k = new_rows.shape[0]
     n_blocks = m // b

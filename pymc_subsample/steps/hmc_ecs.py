@@ -370,7 +370,7 @@ class HMCECS(BlockedStep):
         info = np.empty(len(INFO))
         self.step_size = float(self.step_adapt.current(self.tune))
         transitions(
-            self.rng, ex.forward, ex.backward, ex.difference, ex.anchor, theta, self.index,
+            self.rng, ex.addresses, theta, self.index,
             self._rows, self.block, self.center, self.level, self.slope, self.curvature,
             self.control_variate_order == 2, self._active, self.factor,
             self.n_rows / (m * self.temperature), 1.0, self.step_size, self.path_length,
