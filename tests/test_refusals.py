@@ -237,28 +237,6 @@ def missing_covariate(rng):
     return model
 
 
-# Discrete parameters
-
-
-@refused(name("switchpoint"), "discrete|integer")
-def discrete_change_point(rng):
-    with pm.Model() as model:
-        switchpoint = pm.DiscreteUniform("switchpoint", 0, N)
-        rate = pm.Exponential("rate", 1, shape=2)
-        mu = pt.switch(switchpoint >= np.arange(N), rate[0], rate[1])
-        pm.Poisson("y", mu, observed=rng.poisson(2, N))
-    return model
-
-
-@refused(name("class_of_group"), "discrete|integer")
-def discrete_classes(rng):
-    with pm.Model() as model:
-        class_of_group = pm.Categorical("class_of_group", [0.5, 0.5], shape=4)
-        mu = pm.Normal("mu", 0, 1, shape=2)
-        pm.Normal("y", mu[class_of_group[rng.integers(0, 4, N)]], 1, observed=rng.normal(size=N))
-    return model
-
-
 # No row axis, or more than one
 
 

@@ -1,5 +1,7 @@
 """What the model boundary refuses."""
 
+from pytensor.graph.basic import Apply
+
 
 class TallModelError(ValueError):
     """The model's rows cannot be subsampled; the message says why and what to do."""
@@ -8,9 +10,30 @@ class TallModelError(ValueError):
 class CoupledRows(Exception):
     """An Op mixes rows (internal: turned into a `TallModelError` that names the variable)."""
 
-    def __init__(self, node):
+    def __init__(self, node: Apply | None):
         self.node = node
-        super().__init__(op_name(node.op))
+        super().__init__("" if node is None else op_name(node.op))
+
+    def refusal(self, name: str) -> TallModelError:
+        """Return the error that the user sees, about the observed variable `name`."""
+        op = "an axis used twice" if self.node is None else op_name(self.node.op)
+        what = _KNOWN.get(op, "an operation that mixes rows or is not known to keep them apart")
+        return TallModelError(
+            f"The rows of {name!r} are coupled by {op} ({what}): the log-likelihood of a row must "
+            "depend on parameters and on that row alone. Compute quantities that need all rows "
+            "from data only, before the model; if rows really depend on each other, sample this "
+            "model with pm.NUTS."
+        )
+
+
+_KNOWN = {
+    "CumOp": "a cumulative operation over rows",
+    "Scan": "a recurrence over rows",
+    "Cholesky": "a covariance over rows",
+    "Sum": "a sum over rows",
+    "Subtensor": "rows that read other rows",
+    "AdvancedSubtensor": "rows that read other rows",
+}
 
 
 def op_name(op) -> str:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pymc.logprob.utils import CheckParameterValue
 from pytensor.compile.builders import OpFromGraph, SymbolicOp
 from pytensor.compile.mode import Mode
 from pytensor.compile.rewriting import inline_ofg_node
@@ -19,9 +18,17 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors, toposort
-from pytensor.raise_op import CheckAndRaise
-from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.basic import Alloc
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.special import (
+    LogAddExp,
+    LogSoftmax,
+    LogSumExp,
+    Softmax,
+    XLog1PY,
+    XLogY,
+)
 from pytensor.tensor.subtensor import Subtensor, unflatten_index_variables
 from pytensor.tensor.type import TensorType
 from pytensor.xtensor.basic import TensorFromXTensor, XTensorFromTensor
@@ -32,6 +39,9 @@ PYTHON_MODE = Mode(linker="py", optimizer=None)
 # Shape vectors and index tuples must stay constants for static shapes to be inferred.
 _SMALL = 4
 _FOLD = 64
+
+# Composed Ops that are kept; any other is replaced by the graph inside.
+_TELLING = (Softmax, LogSoftmax, LogSumExp, LogAddExp, XLogY, XLog1PY)
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,7 @@ def concretize(
     for root in ancestors(outputs):
         if root.owner is not None or root in memo:
             continue
-        data = _root_array(root)
+        data = root_array(root)
         if data is None:
             continue
         if data.ndim == 0 or (data.ndim == 1 and data.size <= _SMALL and data.dtype.kind in "iu"):
@@ -118,7 +128,8 @@ def concretize(
     return ConcreteGraph(rebuild(outputs, memo, _simplify), arrays, values)
 
 
-def _root_array(root: Variable) -> np.ndarray | None:
+def root_array(root: Variable) -> np.ndarray | None:
+    """Return the array behind a constant or shared variable, not copied."""
     if isinstance(root, SharedVariable):
         value = root.get_value(borrow=True)
     elif isinstance(root, Constant):
@@ -148,7 +159,7 @@ def _simplify(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
             return [x]
         if x.owner is not None and isinstance(x.owner.op, XTensorFromTensor):
             return x.owner.inputs
-    if isinstance(node.op, OpFromGraph) and not isinstance(node.op, SymbolicOp):
+    if isinstance(node.op, OpFromGraph) and not isinstance(node.op, _TELLING):
         composed = node.op.make_node(*inputs)
         known = {i: i for i in inputs}
         return rebuild(inline_ofg_node(composed), known, _simplify, remake=True)
@@ -179,7 +190,7 @@ def tensor_input(name: str | None, dtype, shape: Sequence[int | None]) -> Variab
 
 
 def depends_on(outputs: Sequence[Variable], sources: Sequence[Variable]) -> set[Variable]:
-    """Return the variables above `outputs` whose *value* depends on `sources` (a shape does not)."""
+    """Return the variables above `outputs` whose value, not only shape, depends on `sources`."""
     dependent = set(sources)
     for node in toposort(outputs):
         if isinstance(node.op, Shape | Shape_i):
@@ -189,55 +200,24 @@ def depends_on(outputs: Sequence[Variable], sources: Sequence[Variable]) -> set[
     return dependent
 
 
-def evaluate(outputs: Sequence[Variable], givens: Mapping[Variable, np.ndarray]) -> list[np.ndarray]:
+def evaluate(
+    outputs: Sequence[Variable], givens: Mapping[Variable, np.ndarray]
+) -> list[np.ndarray]:
     """Evaluate once, without compiling and without hashing large constants."""
     inputs = [v for v in ancestors(outputs) if v in givens]
     fn = pytensor.function(inputs, list(outputs), mode=PYTHON_MODE, on_unused_input="ignore")
     return fn(*(givens[v] for v in inputs))
 
 
-@dataclass(frozen=True)
-class Check:
-    """A parameter check taken out of a graph: what it guarded and what had to hold."""
-
-    expression: Variable
-    conditions: list[Variable]
-    message: str
-
-
-def split_checks(outputs: Sequence[Variable]) -> tuple[list[Variable], list[Check]]:
-    """Take every check node out of the graphs; return the graphs and the parameter checks."""
-    checks = []
-
-    def hook(node, inputs):
-        if not isinstance(node.op, CheckAndRaise):
-            return None
-        expression, *conditions = inputs
-        if isinstance(node.op, CheckParameterValue):
-            leaves = [leaf for c in conditions for leaf in _leaves(c)]
-            checks.append(Check(expression, leaves, node.op.msg))
-        return [expression]
-
-    return rebuild(outputs, {}, hook), checks
-
-
-def _leaves(condition: Variable) -> list[Variable]:
-    """Undo PyMC's conjunction: the elementwise conditions under nested `All`."""
-    owner = condition.owner
-    if owner is None:
-        return [condition]
-    name = type(owner.op).__name__
-    if name in {"ScalarFromTensor", "TensorFromScalar", "All", "DimShuffle"}:
-        return _leaves(owner.inputs[0])
-    if name == "MakeVector":
-        return [leaf for i in owner.inputs for leaf in _leaves(i)]
-    return [condition]
-
-
 def is_constant(var: Variable, value: float) -> bool:
     """Whether `var` is the constant `value`, up to broadcasting."""
-    while var.owner is not None and type(var.owner.op).__name__ in {"DimShuffle", "Alloc", "Second"}:
-        var = var.owner.inputs[1 if type(var.owner.op).__name__ == "Second" else 0]
+    while var.owner is not None:
+        if elemwise_name(var.owner) == "Second":
+            var = var.owner.inputs[1]
+        elif isinstance(var.owner.op, DimShuffle | Alloc):
+            var = var.owner.inputs[0]
+        else:
+            return False
     return isinstance(var, Constant) and np.ndim(var.data) < 2 and bool(np.all(var.data == value))
 
 
@@ -246,3 +226,17 @@ def elemwise_name(node) -> str | None:
     if node is not None and isinstance(node.op, Elemwise):
         return type(node.op.scalar_op).__name__
     return None
+
+
+def freeze(
+    outputs: Sequence[Variable], dependent: set[Variable], arrays: Mapping[Variable, np.ndarray]
+) -> dict[Variable, Variable]:
+    """Return constants for the largest data-only parts of graphs."""
+    used = [i for n in toposort(outputs) if n.outputs[0] in dependent for i in n.inputs]
+    fixed = [
+        v
+        for v in dict.fromkeys([*outputs, *used])
+        if v not in dependent and any(a in arrays for a in ancestors([v]))
+    ]
+    values = evaluate(fixed, arrays)
+    return {v: pt.constant(np.asarray(x, v.type.dtype)) for v, x in zip(fixed, values, strict=True)}

@@ -190,7 +190,9 @@ class AffineAlgebra:
         if isinstance(op, Reshape):
             [x] = self._inputs(node.inputs[:1])
             axis = self.axes.get(node.outputs[0])
-            return x.reshape([1 if i == axis else s for i, s in enumerate(node.outputs[0].type.shape)])
+            return x.reshape(
+                [1 if i == axis else s for i, s in enumerate(node.outputs[0].type.shape)]
+            )
         if isinstance(op, Join):
             return np.concatenate(self._inputs(node.inputs), axis=op.axis)
         if isinstance(op, Subtensor):
@@ -338,7 +340,9 @@ def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     left = a if a.ndim == 2 else a[None, :]
     right = b if b.ndim == 2 else b[:, None]
     forms = [
-        _total(x * y for x, y in zip(row, column, strict=True)) for row in left for column in right.T
+        _total(x * y for x, y in zip(row, column, strict=True))
+        for row in left
+        for column in right.T
     ]
     shape = ([left.shape[0]] if a.ndim == 2 else []) + ([right.shape[1]] if b.ndim == 2 else [])
     return _objects(forms, shape)

@@ -4,11 +4,12 @@ The row axis is known at the per-row log-likelihood and is followed backwards, O
 which one output row needs more than one input row couples the rows: it has no rule here.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import singledispatch
 
 import numpy as np
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.traversal import toposort
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import Alloc, ExtractDiag, Join
 from pytensor.tensor.blockwise import Blockwise
@@ -17,14 +18,20 @@ from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.math import Argmax, Dot
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, SpecifyShape
-from pytensor.tensor.special import LogSoftmax, LogSumExp, Softmax
+from pytensor.tensor.special import (
+    LogAddExp,
+    LogSoftmax,
+    LogSumExp,
+    Softmax,
+    XLog1PY,
+    XLogY,
+)
 from pytensor.tensor.subtensor import (
     AdvancedSubtensor,
     IncSubtensor,
     Subtensor,
     unflatten_index_variables,
 )
-from pytensor.tensor.symbolic import TensorSymbolicOp
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_subsample.likelihood.errors import CoupledRows
@@ -33,57 +40,81 @@ Axis = int | None
 IsRowNumber = Callable[[Variable, int, int | None], bool]
 
 
-def trace_rows(
-    outputs: Iterable[tuple[Variable, int]],
-    stop: Callable[[Variable], bool],
-    is_row_number: IsRowNumber,
-) -> tuple[dict[Variable, int], set[Variable]]:
-    """Follow the row axis from outputs to roots.
+class RowTrace:
+    """The row axis, followed from outputs to roots.
 
     Parameters
     ----------
-    outputs : iterable of (Variable, int)
-        Variables and the axis that carries the rows.
     stop : callable
         ``stop(var)`` is true where the trace need not go further.
     is_row_number : callable
         ``is_row_number(index, axis, length)``: whether an index holds 0, 1, ..., length - 1 along
         the axis, so that indexing with it takes row i from row i.
 
-    Returns
-    -------
+    Attributes
+    ----------
     axes : dict of Variable to int
         Row axis of every variable that carries rows.
-    row_numbers : set of Variable
-        Index variables that are just the row number.
-
-    Raises
-    ------
-    CoupledRows
-        If an Op mixes rows, or one variable would have to carry the rows on two axes.
+    row_numbers : dict of Apply to dict of int to int
+        Indexing node -> position of the inputs that are just the row number -> their row axis.
+    whole : dict of Variable to Apply
+        Inputs of row-carrying nodes that every row reads as a whole, and one such node.
     """
-    axes: dict[Variable, int] = {}
-    row_numbers: set[Variable] = set()
-    pending = list(outputs)
-    while pending:
-        var, axis = pending.pop()
-        if var in axes:
-            if axes[var] != axis:
-                raise CoupledRows(var.owner)
-            continue
-        axes[var] = axis
-        if var.owner is None or stop(var):
-            continue
-        node = var.owner
-        if isinstance(node.op, AdvancedSubtensor):
-            input_axes, numbers = _advanced_subtensor(node, axis, is_row_number)
-            row_numbers |= numbers
-        else:
-            input_axes = carried_axes(node.op, node, axis)
-        pending += [
-            (i, a) for i, a in zip(node.inputs, input_axes, strict=True) if a is not None
-        ]
-    return axes, row_numbers
+
+    def __init__(self, stop: Callable[[Variable], bool], is_row_number: IsRowNumber):
+        self.stop = stop
+        self._is_row_number = is_row_number
+        self.axes: dict[Variable, int] = {}
+        self.row_numbers: dict[Apply, dict[int, int]] = {}
+        self.whole: dict[Variable, Apply] = {}
+
+    def follow(self, output: Variable, axis: int) -> None:
+        """Follow the rows of one more output.
+
+        Raises
+        ------
+        CoupledRows
+            If an Op mixes rows, one variable would have to carry the rows on two axes, or rows are
+            also read as a whole. The trace is left as it was.
+        """
+        axes, row_numbers, whole = dict(self.axes), dict(self.row_numbers), dict(self.whole)
+        pending = [(output, axis)]
+        while pending:
+            var, axis = pending.pop()
+            if var in axes:
+                if axes[var] != axis:
+                    raise CoupledRows(var.owner)
+                continue
+            axes[var] = axis
+            node = var.owner
+            if node is None or self.stop(var):
+                continue
+            if isinstance(node.op, AdvancedSubtensor):
+                input_axes, row_numbers[node] = _advanced_subtensor(node, axis, self._is_row_number)
+            else:
+                input_axes = carried_axes(node.op, node, axis)
+            for position, (i, a) in enumerate(zip(node.inputs, input_axes, strict=True)):
+                if a is not None:
+                    pending.append((i, a))
+                elif position not in row_numbers.get(node, ()):
+                    whole.setdefault(i, node)
+        for var in whole.keys() & axes.keys():
+            raise CoupledRows(whole[var])
+        self.axes, self.row_numbers, self.whole = axes, row_numbers, whole
+
+    def refuse_reductions(self, dependent: set[Variable], n_rows: int) -> None:
+        """Raise if a quantity that every row reads depends on parameters and on rows."""
+
+        def has_rows(var):
+            return var in self.axes or n_rows in getattr(var.type, "shape", ())
+
+        for var in self.whole.keys() & dependent:
+            nodes = [n for n in toposort([var]) if n.outputs[0] in dependent]
+            if any(has_rows(i) for node in nodes for i in node.inputs):
+                lost = [
+                    n for n in nodes if any(map(has_rows, n.inputs)) and not has_rows(n.outputs[0])
+                ]
+                raise CoupledRows(lost[0] if lost else self.whole[var])
 
 
 @singledispatch
@@ -93,7 +124,7 @@ def carried_axes(op, node, axis: int) -> list[Axis]:
 
 
 def _aligned(node, axis: int) -> list[Axis]:
-    """Inputs broadcast against the output from the right."""
+    """Align inputs with the output from the right, as broadcasting does."""
     ndim = node.outputs[0].type.ndim
     result: list[Axis] = []
     for i in node.inputs:
@@ -107,11 +138,9 @@ def _first_only(node, axis: Axis) -> list[Axis]:
 
 
 @carried_axes.register(Elemwise)
-def _(op, node, axis):
-    return _aligned(node, axis)
-
-
-@carried_axes.register(TensorSymbolicOp)
+@carried_axes.register(LogAddExp)
+@carried_axes.register(XLogY)
+@carried_axes.register(XLog1PY)
 def _(op, node, axis):
     return _aligned(node, axis)
 
@@ -190,13 +219,16 @@ def _(op, node, axis):
 def _(op, node, axis):
     """Rows survive where the lengths before them multiply to the same number."""
     before, after = node.inputs[0].type.shape, node.outputs[0].type.shape
-    if None in before[:-1] or None in after[:axis]:
-        raise CoupledRows(node)
     for own, length in enumerate(before):
-        same_start = np.prod(before[:own], dtype=int) == np.prod(after[:axis], dtype=int)
-        if same_start and length == after[axis] and length != 1:
+        same_start = _same_size(before[:own], after[:axis])
+        same_end = _same_size(before[own + 1 :], after[axis + 1 :])
+        if same_start and length != 1 and (same_end or length == after[axis] is not None):
             return _first_only(node, own)
     raise CoupledRows(node)
+
+
+def _same_size(a, b) -> bool:
+    return None not in (*a, *b) and np.prod(a, dtype=int) == np.prod(b, dtype=int)
 
 
 @carried_axes.register(Subtensor)
@@ -251,7 +283,7 @@ def _(op, node, axis):
 
 def _advanced_subtensor(
     node, axis: int, is_row_number: IsRowNumber
-) -> tuple[list[Axis], set[Variable]]:
+) -> tuple[list[Axis], dict[int, int]]:
     x, *index = node.inputs
     entries = list(unflatten_index_variables(index, node.op.idx_list))
     entries += [slice(None)] * (x.type.ndim - len(entries))
@@ -261,23 +293,24 @@ def _advanced_subtensor(
     adjacent = arrays == list(range(arrays[0], arrays[-1] + 1))
     start = arrays[0] if adjacent else 0
     ndim = max(entries[i].type.ndim for i in arrays)
-    axes: dict[Variable, int] = {}
-    row_numbers: set[Variable] = set()
+    result: list[Axis] = [None] * len(node.inputs)
+    row_numbers: dict[int, int] = {}
 
     if start <= axis < start + ndim:
-        from_x: Axis = None
         for i in arrays:
             own = axis - start - (ndim - entries[i].type.ndim)
             if own < 0 or entries[i].type.broadcastable[own]:
                 continue
-            if is_row_number(entries[i], own, x.type.shape[i]):
-                from_x = i
-                row_numbers.add(entries[i])
+            position = 1 + node.op.idx_list[i]
+            if result[0] is None and is_row_number(entries[i], own, x.type.shape[i]):
+                result[0] = i
+                row_numbers[position] = own
             else:
-                axes[entries[i]] = own
+                result[position] = own
     else:
         slices = [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
-        from_x = slices[axis if axis < start else axis - ndim]
-        if entries[from_x] != slice(None):
+        own = slices[axis if axis < start else axis - ndim]
+        if entries[own] != slice(None):
             raise CoupledRows(node)
-    return [from_x, *(axes.get(i) for i in index)], row_numbers
+        result[0] = own
+    return result, row_numbers

@@ -1,0 +1,144 @@
+"""Parameter checks: taken out of the graphs, sorted into conditions on a row and on parameters."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.basic import MergeOptimizer
+from pytensor.graph.traversal import ancestors
+from pytensor.raise_op import CheckAndRaise
+
+from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_name
+from pymc_subsample.likelihood.graph import elemwise_name, evaluate, rebuild
+from pymc_subsample.likelihood.trace import RowTrace
+
+
+@dataclass(frozen=True)
+class Check:
+    """A condition that must hold for a log-likelihood to be finite."""
+
+    condition: Variable
+    message: str
+
+
+def split_checks(outputs: Sequence[Variable]) -> tuple[list[Variable], list[Check]]:
+    """Take every check out of the graphs; equal parts of what is left are merged."""
+    checks: list[Check] = []
+
+    def hook(node, inputs):
+        if not isinstance(node.op, CheckAndRaise):
+            return None
+        expression, *conditions = inputs
+        checks.extend(Check(leaf, node.op.msg) for c in conditions for leaf in _leaves(c))
+        return [expression]
+
+    graphs = rebuild(outputs, {}, hook)
+    merged = FunctionGraph(outputs=[*graphs, *(c.condition for c in checks)], clone=False)
+    MergeOptimizer().rewrite(merged)
+    conditions = merged.outputs[len(graphs) :]
+    messages = {c: check.message for c, check in zip(conditions, checks, strict=True)}
+    return merged.outputs[: len(graphs)], [Check(c, m) for c, m in messages.items()]
+
+
+def _leaves(condition: Variable) -> list[Variable]:
+    """Undo PyMC's conjunction: the elementwise conditions under nested `All`."""
+    owner = condition.owner
+    name = None if owner is None else type(owner.op).__name__
+    if name in {"ScalarFromTensor", "TensorFromScalar", "All", "DimShuffle"}:
+        return _leaves(owner.inputs[0])
+    if name == "MakeVector":
+        return [leaf for i in owner.inputs for leaf in _leaves(i)]
+    return [condition]
+
+
+def sort_checks(
+    checks: Sequence[Check],
+    trace: RowTrace,
+    dependent: set[Variable],
+    arrays: Mapping[Variable, np.ndarray],
+    n_rows: int,
+) -> tuple[list[tuple[Variable, int]], list[Variable]]:
+    """Sort checks into conditions on each row (with the row axis) and on parameters alone.
+
+    Checks of data are settled here, and what holds for all parameters is dropped. `trace` gains
+    the rows of the row conditions.
+    """
+    rows, scalars = [], []
+    for check in checks:
+        condition = check.condition
+        if condition not in dependent:
+            if not np.all(evaluate([condition], arrays)[0]):
+                raise TallModelError(
+                    f"A parameter check of the model fails for its data: {check.message}. Fix the "
+                    "data or the parameter it names."
+                )
+        elif _always_true(condition, dependent):
+            continue
+        elif any(v in trace.axes or _has_axis(v, n_rows) for v in ancestors([condition])):
+            rows.append((condition, _follow(check, trace, n_rows)))
+        else:
+            scalars.append(condition.all())
+    return rows, scalars
+
+
+def _has_axis(var: Variable, length: int) -> bool:
+    return length in getattr(var.type, "shape", ())
+
+
+def _follow(check: Check, trace: RowTrace, n_rows: int) -> int:
+    """Add a condition to the trace; return its row axis."""
+    for axis, length in enumerate(check.condition.type.shape):
+        if length == n_rows:
+            with suppress(CoupledRows):
+                trace.follow(check.condition, axis)
+                return axis
+    raise TallModelError(
+        f"The model checks a condition that couples rows: {check.message}. Rows can only be "
+        "subsampled if each one can be checked alone; write the parameter so that it holds for "
+        "any value, or sample this model with pm.NUTS."
+    )
+
+
+_BOUNDS = {
+    "GE": (0.0, {"Sigmoid", "Exp", "Softplus", "Sqr", "Abs", "Softmax"}),
+    "GT": (0.0, {"Exp", "Softplus"}),
+    "LE": (1.0, {"Sigmoid", "Softmax"}),
+}
+
+
+def _always_true(condition: Variable, dependent: set[Variable]) -> bool:
+    """Whether a check holds whatever the parameters: sigmoid >= 0, softmax sums to one."""
+    name = elemwise_name(condition.owner)
+    if name in _BOUNDS:
+        left, right = condition.owner.inputs
+        bound, functions = _BOUNDS[name]
+        return _op_name(_unwrapped(left)) in functions and _constant_value(right) == bound
+    pending, softmax = [condition], False
+    while pending:
+        var = pending.pop()
+        if var.owner is None:
+            if var in dependent:
+                return False
+        elif _op_name(var) == "Sum" and _op_name(var.owner.inputs[0]) == "Softmax":
+            softmax = True
+        else:
+            pending += var.owner.inputs
+    return softmax
+
+
+def _op_name(var: Variable) -> str | None:
+    return None if var.owner is None else op_name(var.owner.op)
+
+
+def _unwrapped(var: Variable) -> Variable:
+    while _op_name(var) in {"DimShuffle", "Subtensor", "AdvancedSubtensor", "Alloc", "Reshape"}:
+        var = var.owner.inputs[0]
+    return var
+
+
+def _constant_value(var: Variable):
+    var = _unwrapped(var)
+    return float(var.data) if isinstance(var, Constant) and np.ndim(var.data) == 0 else None

@@ -1,0 +1,62 @@
+"""Stable, shared forms of a batch log-likelihood."""
+
+import pytensor.tensor as pt
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.basic import ARange
+from pytensor.tensor.elemwise import DimShuffle
+
+from pymc_subsample.likelihood.batch import BatchGraph
+from pymc_subsample.likelihood.graph import depends_on, elemwise_name, is_constant, rebuild
+from pymc_subsample.likelihood.trace import RowTrace
+
+
+def simplified(rows: Variable, graph: BatchGraph) -> BatchGraph:
+    """Rewrite a batch log-likelihood into its stable, shared form and label it anew.
+
+    PyTensor's canonical and stable forms come first; then both branches of a choice made by
+    data (``y ? log p : log(1 - p)``) that apply one function are merged, so that the function is
+    evaluated once per row.
+    """
+    rows = rewrite_graph(rows, include=("canonicalize", "stabilize"), clone=False)
+    rows = _merge_branches(rows)
+    known = set(ancestors([rows]))
+    parameters = {k: v for k, v in graph.parameters.items() if k in known}
+    columns = {k: v for k, v in graph.columns.items() if k in known}
+    dependent = depends_on([rows], list(parameters))
+    trace = RowTrace(lambda v: v not in dependent, _counts_rows)
+    trace.follow(rows, 0)
+    return BatchGraph([rows], trace.axes | {v: graph.axes[v] for v in columns}, parameters, columns)
+
+
+def _counts_rows(index: Variable, axis: int, length: int | None) -> bool:
+    """Whether an index is the row number of a batch: the one `ARange` of unknown length in it."""
+    while index.owner is not None and isinstance(index.owner.op, DimShuffle):
+        index = index.owner.inputs[0]
+    if index.owner is None or not isinstance(index.owner.op, ARange):
+        return False
+    start, stop, step = index.owner.inputs
+    return is_constant(start, 0) and is_constant(step, 1) and not isinstance(stop, Constant)
+
+
+def _merge_branches(rows: Variable) -> Variable:
+    def hook(node, inputs):
+        if elemwise_name(node) != "Switch":
+            return None
+        condition, a, b = inputs
+        functions = []
+        while (
+            elemwise_name(a.owner) == elemwise_name(b.owner) is not None
+            and len(a.owner.inputs) == len(b.owner.inputs) == 1
+        ):
+            functions.append(a.owner.op)
+            a, b = a.owner.inputs[0], b.owner.inputs[0]
+        if not functions:
+            return None
+        merged = pt.switch(condition, a, b)
+        for function in reversed(functions):
+            merged = function(merged)
+        return [merged]
+
+    return rebuild([rows], {}, hook)[0]

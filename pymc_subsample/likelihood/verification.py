@@ -1,0 +1,160 @@
+"""Checks of a finished model on its own data."""
+
+import warnings
+from collections.abc import Mapping
+
+import numpy as np
+import pymc as pm
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
+
+from pymc_subsample.likelihood.errors import TallModelError
+from pymc_subsample.likelihood.graph import concretize, evaluate
+
+_CHUNK = 100_000
+_SHOWN = 10
+
+# Verification evaluates all rows at once if no quantity on the way is larger than this.
+_LARGEST_BYTES = 2**27
+_SAMPLE = 200
+_STEPS = (0.3, 0.01)
+# Cancellation may amplify rounding in a row or two.
+_AGREEING = 0.98
+
+
+def check_start(tall) -> None:
+    """Evaluate prior and every row at the initial point; name the rows that are not finite."""
+    theta = tall.ravel(tall.initial_point)
+    logprior = tall.logprior(theta)
+    if not np.isfinite(logprior):
+        raise TallModelError(
+            f"The log prior is not finite at the initial point ({logprior}); run "
+            "model.point_logps() and change `initval`."
+        )
+    bad: list[int] = []
+    kinds: set[str] = set()
+    for start in range(0, tall.n_rows, _CHUNK):
+        index = slice(start, min(start + _CHUNK, tall.n_rows))
+        try:
+            values = tall.row_loglik(theta, index)
+        except IndexError:
+            raise _bad_index(tall) from None
+        wrong = np.flatnonzero(~np.isfinite(values))
+        bad += (start + wrong[:_SHOWN]).tolist()
+        kinds |= {"NaN" if np.isnan(v) else str(v) for v in values[wrong]}
+    if bad:
+        shown = ", ".join(map(str, bad[:_SHOWN]))
+        raise TallModelError(
+            f"The log-likelihood of {_names(tall)} is {' or '.join(sorted(kinds))} at the initial "
+            f"point in rows {shown}{' and maybe more' if len(bad) >= _SHOWN else ''}. Look for "
+            "missing or impossible values in these rows, or give the parameters another `initval`."
+        )
+
+
+def _names(tall) -> str:
+    return ", ".join(map(repr, tall.observed))
+
+
+def _bad_index(tall) -> TallModelError:
+    """Find the integer column that points outside the array that it indexes."""
+    for node in toposort(tall.batch.outputs):
+        if not isinstance(node.op, AdvancedSubtensor):
+            continue
+        entries = unflatten_index_variables(node.inputs[1:], node.op.idx_list)
+        for entry, length in zip(entries, node.inputs[0].type.shape, strict=False):
+            if isinstance(entry, slice) or entry not in tall.batch.axes or length is None:
+                continue
+            value = tall.column(entry)
+            outside = np.argwhere((value < -length) | (value >= length))
+            if len(outside):
+                columns = [v.name for v in ancestors([entry]) if v in tall.batch.columns]
+                names = "".join(f" {name!r}" for name in columns if name)
+                rows = sorted(set(outside[:, tall.batch.axes[entry]].tolist()))
+                return TallModelError(
+                    f"An integer column{names} of {_names(tall)} points outside the array of "
+                    f"length {length} that it indexes, in rows "
+                    f"{', '.join(map(str, rows[:_SHOWN]))}. Use integers from 0 to {length - 1}."
+                )
+    return TallModelError(
+        f"An index of {_names(tall)} points outside the array that it indexes. Check the integer "
+        "columns of the model."
+    )
+
+
+def check_batches(
+    tall, rows: Variable, values: list[Variable], arrays: Mapping[Variable, np.ndarray], batch
+) -> None:
+    """Compare rows in random company with the same rows among all rows.
+
+    Parameters
+    ----------
+    tall : TallModel
+    rows : Variable
+        Log-likelihood of all rows, shape (n,).
+    values : list of Variable
+        Its value variables.
+    arrays : mapping of Variable to ndarray
+        Its data.
+    batch : callable
+        ``batch(theta, index)``: log-likelihood of the rows `index`, by the same Ops.
+    """
+    rng = np.random.default_rng(0)
+    continuous = tall.ravel(
+        {
+            n: np.full(s, n not in tall.discrete)
+            for n, s in zip(tall.names, tall.shapes, strict=True)
+        }
+    )
+    affordable = _largest(rows) <= _LARGEST_BYTES
+    for step in _STEPS:
+        theta = tall.ravel(tall.initial_point) + step * continuous * rng.normal(size=tall.size)
+        index = rng.integers(0, tall.n_rows, _SAMPLE)
+        if affordable:
+            point = zip(values, tall.unravel(theta).values(), strict=True)
+            givens = {**arrays, **{v: x.astype(v.type.dtype) for v, x in point}}
+            expected = evaluate([rows], givens)[0][index]
+        else:
+            expected = np.concatenate([batch(theta, [i]) for i in index])
+        actual = batch(theta, index)
+        same = np.isclose(actual, expected, rtol=1e-6, atol=1e-8, equal_nan=True)
+        if np.mean(same) < _AGREEING:
+            raise TallModelError(
+                f"The log-likelihood of {_names(tall)} in a row changes with the rows around it: "
+                "rows are coupled in a way that was not recognised. Write the likelihood so that "
+                "each row depends on parameters and on that row alone, or sample this model with "
+                "pm.NUTS."
+            )
+
+
+def _largest(output: Variable) -> int:
+    """Bytes of the largest array that is computed on the way to `output`."""
+    sizes = [
+        int(np.prod(out.type.shape, dtype=int)) * np.dtype(out.type.dtype).itemsize
+        for node in toposort([output])
+        if not getattr(node.op, "view_map", {})
+        for out in node.outputs
+        if None not in getattr(out.type, "shape", (None,))
+    ]
+    return max(sizes, default=0)
+
+
+def warn_about_deterministics(model: pm.Model, tall) -> None:
+    """Warn of deterministic variables with one element per row."""
+    deterministics = list(model.deterministics)
+    graphs = concretize(
+        model.replace_rvs_by_values(deterministics), tall.value_vars, tall.initial_point
+    ).outputs
+    large = [
+        v.name
+        for v, g in zip(deterministics, graphs, strict=True)
+        if tall.n_rows in getattr(g.type, "shape", ())
+    ]
+    if large:
+        warnings.warn(
+            f"Deterministic variables with one element per row are evaluated and stored at every "
+            f"draw, {tall.n_rows} numbers each: {', '.join(map(repr, large))}. Leave them out with "
+            "pm.sample(..., var_names=[...]) and compute them afterwards from a few draws.",
+            UserWarning,
+            stacklevel=4,
+        )
