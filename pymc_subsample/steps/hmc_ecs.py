@@ -372,7 +372,7 @@ class HMCECS(BlockedStep):
         transitions(
             self.rng, ex.addresses, theta, self.index,
             self._rows, self.block, self.center, self.level, self.slope, self.curvature,
-            self.control_variate_order == 2, self._active, self.factor,
+            self.control_variate_order, self._active, self.factor,
             self.n_rows / (m * self.temperature), 1.0, self.step_size, self.path_length,
             new_index, new_rows, info,
         )  # fmt: skip
