@@ -15,6 +15,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.experimental.function_type import _get_wrapper_address
+from pytensor.compile.io import In, Out
 from pytensor.graph.basic import Variable
 from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
@@ -27,7 +28,7 @@ SCALAR = types.float64
 # non-finite energy is how a trajectory is rejected.
 FAST = {"reassoc", "contract", "arcp", "nsz"}
 
-_VERSION = "1"
+_VERSION = "2"
 
 
 def compile_graph(
@@ -58,7 +59,10 @@ def compile_graph(
         A compiled numba function, cached on disk where PyTensor can cache the graph.
     """
     function = pytensor.function(
-        list(inputs), list(outputs.values()), mode="NUMBA", on_unused_input="ignore"
+        [In(v, borrow=True) for v in inputs],
+        [Out(v, borrow=True) for v in outputs.values()],
+        mode="NUMBA",
+        on_unused_input="ignore",
     )
     inner, key = numba_funcify_ensure_cache(function.maker.fgraph)
     arguments = ", ".join(f"x{i}" for i in range(len(inputs)))

@@ -105,7 +105,8 @@ def _stable(op, inputs: list[Variable], scalars) -> list[Variable]:
             scalars[key] = ps.exp(ps.neg(ps.abs(x)))
         small = scalars[key]
         if isinstance(op, ps.Softplus):
-            return [ps.add(ps.switch(ps.gt(x, 0.0), x, 0.0), ps.log1p(small))]
+            # small <= 1: log(1 + small) is exact to one unit of 1, and cheaper than log1p.
+            return [ps.add(ps.switch(ps.gt(x, 0.0), x, 0.0), ps.log(ps.add(1.0, small)))]
         inverse = ps.reciprocal(ps.add(1.0, small))
         return [ps.switch(ps.gt(x, 0.0), inverse, ps.mul(small, inverse))]
     return op.make_node(*inputs).outputs

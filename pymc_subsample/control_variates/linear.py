@@ -160,7 +160,7 @@ class _RowCode:
 
     def _column(self, position: int) -> Variable:
         if position not in self.data:
-            self.data[position] = pt.tensor(f"c{position}", dtype="float64", shape=(None,))
+            self.data[position] = pt.tensor(f"column{position}", dtype="float64", shape=(None,))
         return self.data[position]
 
     def evaluation(self, outputs: list[Variable]) -> tuple[dict, "_Evaluation", str | None]:
