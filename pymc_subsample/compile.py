@@ -28,7 +28,7 @@ SCALAR = types.float64
 # non-finite energy is how a trajectory is rejected.
 FAST = {"reassoc", "contract", "arcp", "nsz"}
 
-_VERSION = "2"
+_VERSION = "3"
 
 
 def compile_graph(

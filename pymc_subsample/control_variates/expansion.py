@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
 
 from pymc_subsample.compile import address_of, compile_graph
 from pymc_subsample.control_variates.columns import Packer
@@ -92,18 +93,35 @@ class Expansion:
 
 
 def compile_parameter_functions(model: TallModel) -> tuple[Callable, Callable]:
-    """Compile theta -> (phi, log prior) and its pull-back."""
+    """Compile theta -> (phi, log prior) and its pull-back, variable by variable."""
+    places = list(model.phi_slices.values())
     forward = compile_graph(
         "forward",
         [model.theta],
-        {"phi[...]": model.phi_graph, "logprior[0]": model.logprior_graph},
+        _parts("phi", places, model.phi_graphs) | {"logprior[0]": model.logprior_graph},
         ["phi", "logprior"],
         FORWARD,
     )
     grad_phi = pt.tensor("grad_phi", dtype="float64", shape=(model.phi_size,))
-    objective = model.logprior_graph + (model.phi_graph * grad_phi).sum()
-    gradient = pt.grad(objective, model.theta)
+    objective = model.logprior_graph
+    for graph, place in zip(model.phi_graphs, places, strict=True):
+        objective += (graph * grad_phi[place].reshape(graph.type.shape)).sum()
+    gradient = pt.grad(objective, model.value_graphs, disconnected_inputs="ignore")
     backward = compile_graph(
-        "backward", [model.theta, grad_phi], {"grad[...]": gradient}, ["grad"], BACKWARD
+        "backward",
+        [model.theta, grad_phi],
+        _parts("grad", model.slices, gradient),
+        ["grad"],
+        BACKWARD,
     )
     return forward, backward
+
+
+def _parts(buffer: str, places: list[slice], graphs: list[Variable]) -> dict[str, Variable]:
+    """Where each variable goes in a vector of all of them."""
+    return {
+        f"{buffer}[{at.start}:{at.stop}]" if graph.type.ndim else f"{buffer}[{at.start}]": (
+            graph.ravel() if graph.type.ndim else graph
+        )
+        for at, graph in zip(places, graphs, strict=True)
+    }

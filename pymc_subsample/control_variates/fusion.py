@@ -69,11 +69,14 @@ def fuse(
     )
     varying, shared = fgraph.inputs[: len(varying)], fgraph.inputs[len(varying) :]
     scalars: dict[Variable, Variable] = {v: ps.float64(v.name) for v in fgraph.inputs}
+    row_dependent = {scalars[v] for v in varying}
     for node in toposort(fgraph.outputs):
         if isinstance(node.op, Elemwise):
             inputs = [_scalar(i, scalars) for i in node.inputs]
-            results = _stable(node.op.scalar_op, inputs, scalars)
+            results = _cheaper(node.op.scalar_op, inputs, scalars, row_dependent)
             scalars.update(zip(node.outputs, results, strict=True))
+            if any(i in row_dependent for i in inputs):
+                row_dependent.update(results)
         elif isinstance(node.op, _TRANSPARENT):
             scalars[node.outputs[0]] = _scalar(node.inputs[0], scalars)
         elif not _is_shape(node, fgraph.inputs):
@@ -96,8 +99,14 @@ def _scalar(var: Variable, scalars: dict[Variable, Variable]) -> Variable:
     raise NotElementwise
 
 
-def _stable(op, inputs: list[Variable], scalars) -> list[Variable]:
-    """Apply a scalar Op; logistic functions of one argument share one exponential."""
+def _cheaper(op, inputs: list[Variable], scalars, row_dependent) -> list[Variable]:
+    """Apply a scalar Op, or what computes the same at less cost per row.
+
+    Logistic functions of one argument share one exponential; a division by what rows share
+    becomes a product with a reciprocal that is computed once.
+    """
+    if isinstance(op, ps.TrueDiv) and inputs[1] not in row_dependent:
+        return [ps.mul(inputs[0], ps.reciprocal(inputs[1]))]
     if isinstance(op, ps.Softplus | ps.Sigmoid):
         [x] = inputs
         key = ("exp", x)

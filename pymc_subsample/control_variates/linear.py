@@ -65,7 +65,6 @@ def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: i
     environment = tables | {
         "np": np,
         "predict": kernels.predict,
-        "predict_shared": kernels.predict_shared,
         "backproject": kernels.backproject,
         "weigh": kernels.weigh,
     }
@@ -74,7 +73,7 @@ def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: i
     def build(name, source, outputs, signature):
         names, lines, key = code.evaluation(outputs)
         key = None if key is None else key + table_key
-        text = source(layout, lines)
+        text = source(affine, layout, lines)
         return compile_source(name, text, environment | names, signature, key)
 
     forward, backward = compile_parameter_functions(model)
@@ -175,13 +174,13 @@ class _RowCode:
         sources += [f"rows[{p}, i]" for p in self.data]
         arguments = [sources[k] for k in function.used]
         hoisted = [f"h{k}" for k in range(function.n_hoisted)]
-        before = ""
+        before = []
         names = {"row": function.row}
         if function.hoist is not None:
             names["hoist"] = function.hoist
-            constants = ", ".join(f"x[{self.n_varying + k}]" for k in function.used_shared)
-            before = f"    {', '.join(hoisted)} = hoist({constants})\n"
-        call = f"        {results} = row({', '.join([*arguments, *hoisted])})\n"
+            constants = ", ".join(f"x{self.n_varying + k}" for k in function.used_shared)
+            before = [f"    {', '.join(hoisted)} = hoist({constants})"]
+        call = f"        {results} = row({', '.join([*arguments, *hoisted])})"
         return names, _Evaluation(before, call), function.key
 
     def _vectorised(self, outputs, results):
@@ -198,39 +197,58 @@ class _RowCode:
         graphs = rebuild(outputs, dict(place))
         targets = {f"out[{k}]": g for k, g in enumerate(graphs)}
         row = compile_graph("row", [eta, constants, rows], targets, ["out"], _ROW)
-        before = f"    y = np.empty(({len(outputs)}, m))\n    row(eta, x[{self.n_varying}:], rows, y)\n"
-        call = f"        {results} = {', '.join(f'y[{k}, i]' for k in range(len(outputs)))}\n"
+        shared = [f"x{e}" for e in range(self.n_varying, self.n_predictors)]
+        array = f"np.array([{', '.join(shared)}])" if shared else "np.empty(0)"
+        before = [f"    y = np.empty(({len(outputs)}, m))", f"    row(eta, {array}, rows, y)"]
+        call = f"        {results} = {', '.join(f'y[{k}, i]' for k in range(len(outputs)))}"
         return {"row": row}, _Evaluation(before, call), row.cache_key
 
 
 @dataclass
 class _Evaluation:
-    before: str
+    """Code for a row's values: lines before the loop over rows, and the line inside it."""
+
+    before: list[str]
     call: str
 
 
-_PREDICT = """
-    predict(dense, dense_scale, gather, gather_scale, offset, offset_scale, x, {at}, rows, eta)
-"""
+def _constants(affine: AffineMap, point: str, prefix: str, which: range) -> list[str]:
+    """Code for what predictors `which` have in common in all rows, at a point of phi."""
+    lines = []
+    for e in which:
+        terms = [repr(float(affine.base[e]))]
+        for (predictor, element), scale in zip(affine.const, affine.const_scale, strict=True):
+            if predictor == e:
+                terms.append(f"{float(scale)!r} * {point}[{element}]")
+        lines.append(f"    {prefix}{e} = {' + '.join(terms)}")
+    return lines
 
 
-def _difference_source(at: _Layout, row: _Evaluation) -> str:
-    size = range(at.n_predictors)
-    lines = [
-        "def difference(phi, rows, center, weight, correction, d, grad):",
+def _predict(affine: AffineMap, at: _Layout, point: str) -> list[str]:
+    """Code that computes every predictor of a batch at a point of phi."""
+    return [
         "    m = rows.shape[1]",
         f"    eta = np.empty(({at.n_varying}, m))",
-        f"    x = np.empty({at.n_predictors})",
-        f"    x_star = np.empty({at.n_predictors})",
-        "    predict_shared(const, const_scale, base, center, x_star)",
-        "    predict_shared(const, const_scale, base, phi, x)",
-        _PREDICT.format(at="phi").strip("\n"),
-        f"    v = np.empty(({at.n_predictors}, m))",
-        *(f"    z{e} = x[{e}] - x_star[{e}]" for e in size if e >= at.n_varying),
-        row.before.rstrip("\n"),
+        *_constants(affine, point, "x", range(at.n_predictors)),
         "    for i in range(m):",
-        row.call.rstrip("\n"),
-        *(f"        z{e} = eta[{e}, i] - rows[{at.star + e}, i]" for e in size if e < at.n_varying),
+        *(f"        eta[{e}, i] = x{e}" for e in range(at.n_varying)),
+        *([] if at.n_varying else ["        pass"]),
+        f"    predict(dense, dense_scale, gather, gather_scale, offset, offset_scale, {point}, rows, eta)",
+    ]
+
+
+def _difference_source(affine: AffineMap, at: _Layout, row: _Evaluation) -> str:
+    size, shared = range(at.n_predictors), range(at.n_varying, at.n_predictors)
+    lines = [
+        "def difference(phi, rows, center, weight, correction, d, grad):",
+        *_predict(affine, at, "phi"),
+        *_constants(affine, "center", "star", shared),
+        *(f"    z{e} = x{e} - star{e}" for e in shared),
+        f"    v = np.empty(({at.n_predictors}, m))",
+        *row.before,
+        "    for i in range(m):",
+        row.call,
+        *(f"        z{e} = eta[{e}, i] - rows[{at.star + e}, i]" for e in range(at.n_varying)),
         f"        q = rows[{at.level}, i]",
     ]
     columns = at.bends()
@@ -250,18 +268,14 @@ def _difference_source(at: _Layout, row: _Evaluation) -> str:
     return "\n".join(lines)
 
 
-def _anchor_source(at: _Layout, row: _Evaluation) -> str:
+def _anchor_source(affine: AffineMap, at: _Layout, row: _Evaluation) -> str:
     n_outputs = 1 + at.n_predictors + len(at.bends())
     lines = [
         "def anchor(center, rows):",
-        "    m = rows.shape[1]",
-        f"    eta = np.empty(({at.n_varying}, m))",
-        f"    x = np.empty({at.n_predictors})",
-        "    predict_shared(const, const_scale, base, center, x)",
-        _PREDICT.format(at="center").strip("\n"),
-        row.before.rstrip("\n"),
+        *_predict(affine, at, "center"),
+        *row.before,
         "    for i in range(m):",
-        row.call.rstrip("\n"),
+        row.call,
         *(f"        rows[{at.star + e}, i] = eta[{e}, i]" for e in range(at.n_varying)),
         *(f"        rows[{at.level + k}, i] = y{k}" for k in range(n_outputs)),
     ]

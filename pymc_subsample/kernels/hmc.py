@@ -81,14 +81,24 @@ def control_sum(phi, center, level, slope, curvature, second_order, grad):
     """Sum of the control variates over all rows at phi; adds its gradient to `grad`."""
     value = level
     size = phi.shape[0]
+    delta, bent = np.empty(size), np.zeros(size)
     for a in range(size):
-        delta = phi[a] - center[a]
-        bent = 0.0
-        if second_order:
+        delta[a] = phi[a] - center[a]
+    if second_order:
+        a = 0
+        while a + 4 <= size:
             for b in range(size):
-                bent += curvature[a, b] * (phi[b] - center[b])
-        value += delta * (slope[a] + 0.5 * bent)
-        grad[a] += slope[a] + bent
+                bent[b] += (curvature[a, b] * delta[a] + curvature[a + 1, b] * delta[a + 1]) + (
+                    curvature[a + 2, b] * delta[a + 2] + curvature[a + 3, b] * delta[a + 3]
+                )
+            a += 4
+        while a < size:
+            for b in range(size):
+                bent[b] += curvature[a, b] * delta[a]
+            a += 1
+    for a in range(size):
+        value += delta[a] * (slope[a] + 0.5 * bent[a])
+        grad[a] += slope[a] + bent[a]
     return value
 
 

@@ -21,20 +21,9 @@ _jit = numba.njit(fastmath=FAST, error_model="numpy")
 
 
 @_jit
-def predict_shared(const, const_scale, base, phi, x):
-    """Write what does not vary over rows of every predictor to `x`, shape (E,)."""
-    x[:] = base
-    for t in range(const.shape[0]):
-        x[const[t, 0]] += const_scale[t] * phi[const[t, 1]]
-
-
-@_jit
-def predict(dense, dense_scale, gather, gather_scale, offset, offset_scale, start, phi, rows, eta):
-    """Write the varying predictors of each row to `eta`, shape (R, m)."""
+def predict(dense, dense_scale, gather, gather_scale, offset, offset_scale, phi, rows, eta):
+    """Add what varies over rows to the predictors `eta`, shape (R, m)."""
     m = rows.shape[1]
-    for e in range(eta.shape[0]):
-        for i in range(m):
-            eta[e, i] = start[e]
     for t in range(offset.shape[0]):
         e, c, scale = offset[t, 0], offset[t, 1], offset_scale[t]
         for i in range(m):
@@ -118,7 +107,6 @@ def weigh(weight, correction, d, v):
     for i in range(d.shape[0]):
         mean += d[i]
     mean /= d.shape[0]
-    for i in range(d.shape[0]):
-        factor = weight - correction * weight * weight * (d[i] - mean)
-        for e in range(v.shape[0]):
-            v[e, i] *= factor
+    for e in range(v.shape[0]):
+        for i in range(d.shape[0]):
+            v[e, i] *= weight - correction * weight * weight * (d[i] - mean)

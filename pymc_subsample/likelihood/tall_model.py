@@ -189,9 +189,10 @@ class TallModel:
             for value, place in zip(self._values, self.slices, strict=True)
         }
         memo |= freeze(outputs, depends_on(outputs, self._values), self._arrays)
+        self.value_graphs = [memo[value] for value in self._values]
         *phi, logprior = rebuild(outputs, memo)
         self.logprior_graph = logprior.astype("float64")
-        self.phi_graph = pt.join(0, *(p.astype("float64").ravel() for p in [*phi, np.zeros(0)]))
+        self.phi_graphs = [p.astype("float64") for p in phi]
 
     def _place_columns(self, batch: BatchGraph, axes: Mapping[Variable, int]):
         """Find the raw columns on which the batch graph's data depend."""
@@ -257,7 +258,10 @@ class TallModel:
         return self._over_theta(self.batch.outputs[0])
 
     def _over_theta(self, rows: Variable) -> Variable:
-        parameters = {new: _part(self.phi_graph, at, new) for new, at in self.phi_slices.items()}
+        parameters = {
+            new: graph.astype(new.type.dtype)
+            for new, graph in zip(self.phi_slices, self.phi_graphs, strict=True)
+        }
         [graph] = rebuild([rows], parameters | self.derived)
         return graph
 
