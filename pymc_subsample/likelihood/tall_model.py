@@ -218,7 +218,7 @@ class TallModel:
             return -np.inf
         rows_first = np.moveaxis(self.column(column.var), column.axis, 0)
         where = np.unravel_index(column.element, rows_first.shape[1:])
-        return float(rows_first[..., *where].min())
+        return float(rows_first[(slice(None), *where)].min())  # type: ignore[arg-type]
 
     # Evaluation for checks and tests: plain Python, no compilation.
 
