@@ -7,9 +7,9 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.compile import address_of, compile_graph
+from pymc_subsample.compile import Compiled, compile_graph
 from pymc_subsample.control_variates.columns import Packer
-from pymc_subsample.kernels.hmc import ANCHOR, BACKWARD, DIFFERENCE, FORWARD
+from pymc_subsample.kernels.hmc import BACKWARD, FORWARD
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.rows import RowStore
 
@@ -33,8 +33,8 @@ class Expansion:
         Of the compiled functions, as the compiled transition takes them.
     linear : bool
         Whether the linear-predictor path was found.
-    forward, backward, difference, anchor : callable
-        Compiled functions; see `pymc_subsample.kernels.hmc`.
+    forward, backward, difference, anchor : Compiled
+        The model's functions; see `pymc_subsample.kernels.hmc`.
     sums : callable
         ``sums(center, rows, level, slope, curvature)`` adds sum l*, sum grad l* and, unless
         `curvature` is empty, sum hess l* of anchored rows.
@@ -45,24 +45,17 @@ class Expansion:
     phi_size: int
     width: int
     linear: bool
-    forward: Callable
-    backward: Callable
-    difference: Callable
-    anchor: Callable
+    forward: Compiled
+    backward: Compiled
+    difference: Compiled
+    anchor: Compiled
     sums: Callable
     packer: Packer
     store: RowStore
 
     def __post_init__(self):
-        self.addresses = np.array(
-            [
-                address_of(self.forward, FORWARD),
-                address_of(self.backward, BACKWARD),
-                address_of(self.difference, DIFFERENCE),
-                address_of(self.anchor, ANCHOR),
-            ],
-            dtype=np.int64,
-        )
+        functions = (self.forward, self.backward, self.difference, self.anchor)
+        self.addresses = np.array([f.address for f in functions], dtype=np.int64)
 
     @property
     def n_rows(self) -> int:
@@ -92,7 +85,7 @@ class Expansion:
         return grad
 
 
-def compile_parameter_functions(model: TallModel) -> tuple[Callable, Callable]:
+def compile_parameter_functions(model: TallModel) -> tuple[Compiled, Compiled]:
     """Compile theta -> (phi, log prior) and its pull-back, variable by variable."""
     places = list(model.phi_slices.values())
     forward = compile_graph(

@@ -34,6 +34,8 @@ from pymc_subsample.likelihood.predictors import Affine, Predictor
 MAX_PREDICTORS = 10
 
 _ROW = types.void(MATRIX, VECTOR, MATRIX, MATRIX)
+_ROWS = "dense, dense_scale, gather, gather_scale, offset, offset_scale"
+_BACK = "dense, dense_scale, gather, gather_scale, const, const_scale"
 
 
 @dataclass
@@ -120,9 +122,7 @@ class _Layout:
 
     def bends(self) -> dict[tuple[int, int], int]:
         """Column of H_i[e, f], for e <= f."""
-        pairs = [
-            (e, f) for e in range(self.n_predictors) for f in range(e, self.n_predictors)
-        ]
+        pairs = [(e, f) for e in range(self.n_predictors) for f in range(e, self.n_predictors)]
         return {pair: self.bend + k for k, pair in enumerate(pairs)}
 
 
@@ -132,7 +132,9 @@ class _RowCode:
     def __init__(self, model, predictors, n_varying, packer):
         self.n_varying = n_varying
         self.n_predictors = sum(p.forms.size for p in predictors)
-        self.x = [pt.tensor(f"x{e}", dtype="float64", shape=(None,)) for e in range(self.n_predictors)]
+        self.x = [
+            pt.tensor(f"x{e}", dtype="float64", shape=(None,)) for e in range(self.n_predictors)
+        ]
         blocked = [p.var for p in predictors]
         above = set(ancestors(model.batch.outputs, blockers=blocked)) - set(blocked)
         memo: dict[Variable, Variable] = {}
@@ -190,8 +192,7 @@ class _RowCode:
         rows = pt.tensor("rows", dtype="float64", shape=(None, None))
         place = {v: eta[e] for e, v in enumerate(self.x[: self.n_varying])}
         place |= {
-            v: pt.alloc(constants[e], rows.shape[1])
-            for e, v in enumerate(self.x[self.n_varying :])
+            v: pt.alloc(constants[e], rows.shape[1]) for e, v in enumerate(self.x[self.n_varying :])
         }
         place |= {v: rows[p] for p, v in self.data.items()}
         graphs = rebuild(outputs, dict(place))
@@ -201,7 +202,7 @@ class _RowCode:
         array = f"np.array([{', '.join(shared)}])" if shared else "np.empty(0)"
         before = [f"    y = np.empty(({len(outputs)}, m))", f"    row(eta, {array}, rows, y)"]
         call = f"        {results} = {', '.join(f'y[{k}, i]' for k in range(len(outputs)))}"
-        return {"row": row}, _Evaluation(before, call), row.cache_key
+        return {"row": row.function}, _Evaluation(before, call), row.key
 
 
 @dataclass
@@ -233,7 +234,7 @@ def _predict(affine: AffineMap, at: _Layout, point: str) -> list[str]:
         "    for i in range(m):",
         *(f"        eta[{e}, i] = x{e}" for e in range(at.n_varying)),
         *([] if at.n_varying else ["        pass"]),
-        f"    predict(dense, dense_scale, gather, gather_scale, offset, offset_scale, {point}, rows, eta)",
+        f"    predict({_ROWS}, {point}, rows, eta)",
     ]
 
 
@@ -263,7 +264,7 @@ def _difference_source(affine: AffineMap, at: _Layout, row: _Evaluation) -> str:
     lines += [
         "        d[i] = y0 - q",
         "    weigh(weight, correction, d, v)",
-        "    backproject(dense, dense_scale, gather, gather_scale, const, const_scale, v, rows, grad)",
+        f"    backproject({_BACK}, v, rows, grad)",
     ]
     return "\n".join(lines)
 
@@ -283,7 +284,7 @@ def _anchor_source(affine: AffineMap, at: _Layout, row: _Evaluation) -> str:
 
 
 def _gradients(total: Variable, x: Sequence[Variable]) -> list[Variable]:
-    """Derivatives of independent rows: the gradient of their sum, row by row."""
+    """Differentiate independent rows: the gradient of their sum, row by row."""
     found = grad(
         total.sum(), list(x), disconnected_inputs="ignore", return_disconnected="disconnected"
     )

@@ -104,7 +104,8 @@ def control_sum(phi, center, level, slope, curvature, second_order, grad):
 
 @numba.njit(
     _POTENTIAL(
-        _FORWARD, _BACKWARD, _DIFFERENCE, VECTOR, VECTOR, SCALAR, VECTOR, MATRIX, types.boolean, MATRIX,
+        _FORWARD, _BACKWARD, _DIFFERENCE, VECTOR, VECTOR, SCALAR, VECTOR, MATRIX,
+        types.boolean, MATRIX,
         SCALAR, SCALAR, VECTOR, VECTOR, VECTOR,
     ),
     cache=True,
