@@ -23,7 +23,8 @@ from pytensor.graph.traversal import ancestors
 from pymc_subsample.compile import MATRIX, VECTOR, compile_graph, compile_source
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.expansion import Expansion, compile_parameter_functions
-from pymc_subsample.control_variates.fusion import NotElementwise, fuse
+from pymc_subsample.control_variates.fusion import fuse
+from pymc_subsample.control_variates.scalars import NotScalar
 from pymc_subsample.kernels import linear as kernels
 from pymc_subsample.kernels.hmc import ANCHOR, DIFFERENCE
 from pymc_subsample.likelihood import TallModel
@@ -170,7 +171,7 @@ class _RowCode:
         results = ", ".join(f"y{k}" for k in range(len(outputs)))
         try:
             function = fuse(outputs, [*varying, *self.data.values()], shared)
-        except NotElementwise:
+        except NotScalar:
             return self._vectorised(outputs, results)
         sources = [f"eta[{e}, i]" for e in range(self.n_varying)]
         sources += [f"rows[{p}, i]" for p in self.data]

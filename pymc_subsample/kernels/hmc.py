@@ -165,13 +165,15 @@ def scale_back(factor, gradient, active, out):
 
 @numba.njit(fastmath=FAST)
 def log_estimate(d, weight, correction):
+    """Return w sum d - c/2 w^2 sum (d - mean)^2."""
     total, variance, _ = moments(d, weight)
     return total - 0.5 * correction * variance
 
 
 @numba.njit(
     types.void(
-        types.npy_rng, types.int64[::1], VECTOR, types.int64[::1], MATRIX, types.int64, VECTOR, SCALAR, VECTOR, MATRIX,
+        types.npy_rng, types.int64[::1], VECTOR, types.int64[::1], MATRIX, types.int64, VECTOR,
+        SCALAR, VECTOR, MATRIX,
         types.boolean, types.int64[::1], MATRIX, SCALAR, SCALAR, SCALAR, SCALAR,
         types.int64[:, ::1], types.Array(types.float64, 3, "C"), VECTOR,
     ),
@@ -274,7 +276,7 @@ def transitions(rng, functions, theta, index, rows, block, center, level, slope,
         new_logp, new_variance, new_skew = logp, variance, skew
         scale_back(factor, gradient, active, force)
         taken = 0
-        for step in range(n_steps):
+        for _ in range(n_steps):
             for a in range(size):
                 momentum[a] += 0.5 * step_size * force[a]
             scale_up(factor, momentum, velocity)
