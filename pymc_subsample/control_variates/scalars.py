@@ -102,11 +102,11 @@ class Scalars:
         if isinstance(op, Shape_i):
             return [_integers([self._array(node.inputs[0]).shape[op.i]], ())]
         if isinstance(op, Alloc):
-            shape = [_literal(self._array(i).item()) for i in node.inputs[1:]]
-            return [np.broadcast_to(self._array(node.inputs[0]), shape)]
+            lengths = [_literal(self._array(i).item()) for i in node.inputs[1:]]
+            return [np.broadcast_to(self._array(node.inputs[0]), lengths)]
         if isinstance(op, Reshape):
-            x, shape = (self._array(i) for i in node.inputs)
-            return [x.reshape([_literal(s) for s in shape])]
+            x, new_shape = (self._array(i) for i in node.inputs)
+            return [x.reshape([_literal(s) for s in new_shape])]
         if isinstance(op, ARange):
             start, stop, step = (_literal(self._array(i).item()) for i in node.inputs)
             values = list(range(start, stop, step))
