@@ -132,7 +132,8 @@ def check_batches(
         else:
             expected = np.concatenate([batch(theta, [i]) for i in index])
         actual = batch(theta, index)
-        same = np.isclose(actual, expected, rtol=1e-6, atol=1e-8, equal_nan=True)
+        # Before PyTensor's rewrites a log-likelihood may overflow where the batch's does not.
+        same = np.isclose(actual, expected, rtol=1e-6, atol=1e-8) | ~np.isfinite(expected)
         if np.mean(same) < _AGREEING:
             raise TallModelError(
                 f"The log-likelihood of {_names(tall)} in a row changes with the rows around it: "
