@@ -147,6 +147,8 @@ class HMCECS(BlockedStep):
     name = "hmc_ecs"
     default_blocked = True
     _state_class = HMCECSState
+    # 1 subtracts half the estimated variance; tests set 0 to see that leaving it out is noticed.
+    _correction = 1.0
 
     stats_dtypes_shapes = {
         "acceptance_rate": (np.float64, []),
@@ -373,7 +375,7 @@ class HMCECS(BlockedStep):
             self.rng, ex.addresses, theta, self.index,
             self._rows, self.block, self.center, self.level, self.slope, self.curvature,
             self.control_variate_order == 2, self._active, self.factor,
-            self.n_rows / (m * self.temperature), 1.0, self.step_size, self.path_length,
+            self.n_rows / (m * self.temperature), self._correction, self.step_size, self.path_length,
             new_index, new_rows, info,
         )  # fmt: skip
         self.block = (self.block + k) % self.n_blocks
