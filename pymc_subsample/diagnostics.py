@@ -286,8 +286,8 @@ def check_chain(
             PERTURBATION_BOUND,
             perturbation <= PERTURBATION_BOUND,
             f"The subsample perturbs the posterior: skewness and heavy tails of the rows' "
-            f"residuals change the log posterior by {perturbation:.3g} over the draws (should be at "
-            f"most {PERTURBATION_BOUND:g}), which can move means by as many standard deviations. "
+            f"residuals change the log posterior by {perturbation:.3g} over the draws (should be "
+            f"at most {PERTURBATION_BOUND:g}), and may move means by as many standard deviations. "
             f"Look for outlying rows, increase subsample_size (now {subsample_size}), or use "
             "control_variate_order=2.",
         )

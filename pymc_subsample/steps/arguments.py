@@ -1,7 +1,6 @@
 """The arguments of step methods: what is accepted, and what is said of anything else."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,14 @@ from pymc_subsample.likelihood.errors import op_name
 
 def one_of(name: str, value, choices: Sequence[int]) -> int:
     """Return `value` if it is one of some integers."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value not in choices:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value not in choices:
         raise ValueError(f"{name} must be one of {tuple(choices)}, got {value!r}.")
     return int(value)
 
 
 def between(name: str, value, low: float, high: float) -> float:
     """Return `value` if it is a number strictly between two bounds."""
-    number = isinstance(value, Real) and not isinstance(value, bool)
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not number or not low < value < high:
         wanted = f"between {low:g} and {high:g}" if np.isfinite(high) else f"above {low:g}, finite"
         raise ValueError(f"{name} must be a number {wanted} (exclusive), got {value!r}.")
@@ -35,7 +34,7 @@ def count(name: str, value, largest: int | None = None, of: str = "rows", auto: 
     """Return `value` if it is a positive integer, not above `largest`; None for "auto"."""
     if auto and isinstance(value, str) and value == "auto":
         return None
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         wanted = 'a positive integer or "auto"' if auto else "a positive integer"
         raise ValueError(f"{name} must be {wanted}, got {value!r}.")
     if largest is not None and value > largest:
@@ -123,9 +122,9 @@ def reference_theta(model: pm.Model, tall: TallModel, reference: Mapping[str, An
     missing = [n for n in names if n not in reference]
     unknown = [n for n in reference if n not in names]
     if missing or unknown:
-        said = [f"missing {missing}"] * bool(missing) + [f"unknown {unknown}"] * bool(unknown)
         raise ValueError(
-            f"reference must give a value for each free variable {names}: {', '.join(said)}."
+            f"reference must give a value for each free variable {names}: missing {missing}, "
+            f"unknown {unknown}."
         )
     shapes = model.eval_rv_shapes()
     values = {}

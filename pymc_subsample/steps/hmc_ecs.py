@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pymc as pm
@@ -32,6 +32,9 @@ from pymc_subsample.steps.setup import Preparation, choose_subsample, prepare, s
 from pymc_subsample.steps.tuning import Tuning, TuningState
 
 _log = logging.getLogger("pymc.subsample")
+
+# The entry point behind numba's dispatcher, which would spend 10 us on the type of a Generator.
+_transitions = transitions.get_overload(transitions.signatures[0])
 
 
 @dataclass_state
@@ -150,7 +153,7 @@ class HMCECS(BlockedStep):
     # 1 subtracts half the estimated variance; tests set 0 to see that leaving it out is noticed.
     _correction = 1.0
 
-    stats_dtypes_shapes = {
+    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
         "acceptance_rate": (np.float64, []),
         "accepted": (np.float64, []),
         "diverging": (bool, []),
@@ -209,7 +212,7 @@ class HMCECS(BlockedStep):
         self.rng = arguments.generator(rng)
         self._model = modelcontext(model)
         self.vars = arguments.continuous_vars(vars, self._model)
-        self._rows_of = {"observed": observed, "dim": dim}
+        self._rows_of: dict[str, Any] = {"observed": observed, "dim": dim}
         self._connect()
         arguments.count("subsample_size", m or 1, self.n_rows)
         arguments.count("n_blocks", blocks or 1, self.n_rows)
@@ -353,17 +356,17 @@ class HMCECS(BlockedStep):
     def _transitions(self, theta: np.ndarray) -> dict[str, float]:
         k, m, reference = self.transitions_per_draw, self.subsample_size, self.reference
         b = m // self.n_blocks
-        new_index = self.rng.integers(0, self.n_rows, (k, b))
-        new_rows = self._expansion.take(new_index.ravel())
+        new_index = self.rng.integers(0, self.n_rows, k * b)
+        new_rows = self._expansion.take(new_index)
         new_rows = np.ascontiguousarray(new_rows.reshape(-1, k, b).transpose(1, 0, 2))
         info = np.empty(len(INFO))
         self.step_size = float(self.tuning.step.current(self.tune))
-        transitions(
+        _transitions(
             self.rng, self._expansion.addresses, theta, self.index, self._rows, self.block,
             reference.center, reference.level, reference.slope, reference.curvature,
             self.control_variate_order == 2, self._active, self.tuning.factor,
             self.n_rows / (m * self.temperature), self._correction, self.step_size,
-            self.path_length, new_index, new_rows, info,
+            self.path_length, new_index.reshape(k, b), new_rows, info,
         )  # fmt: skip
         self.block = (self.block + k) % self.n_blocks
         return dict(zip(INFO, info.tolist(), strict=True))

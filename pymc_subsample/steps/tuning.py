@@ -102,7 +102,7 @@ class Tuning(WithSamplingState):
         return self.thetas[len(self.thetas) // 2 :]
 
     def pilot(self) -> np.ndarray:
-        """A few draws spread over the recent ones, shape (k, d)."""
+        """Return a few draws spread over the recent ones, shape (k, d)."""
         recent = self.recent()
         return recent[np.linspace(0, len(recent) - 1, _PILOT_DRAWS).astype(int)]
 
