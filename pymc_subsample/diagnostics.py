@@ -4,10 +4,10 @@ What a chain samples differs from the posterior by a factor :math:`e^{b(\theta)}
 
 .. math:: b(\theta) = \log E_u\, e^{\hat\ell - \hat\sigma^2 / 2} - \ell(\theta).
 
-To first order the mean of a function f then moves by :math:`\mathrm{Cov}(f, b)`: means by at most
-sd(b) posterior standard deviations, variances by at most :math:`\sqrt2\,\mathrm{sd}(b)` of
-themselves. With rows drawn independently b is a sum over rows, so it needs no normality and no
-small variance; `estimate_errors` computes it at a few draws.
+Draws reweighted by :math:`w = e^{-b}` follow the posterior, so that by the Cauchy-Schwarz
+inequality means are off by at most sd(w) / mean(w) standard deviations, and variances by about
+:math:`\sqrt2` times that share. Rows are drawn independently, so b is a sum over rows: it needs no
+normality and no small variance. `estimate_errors` computes it at a few draws.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ import numpy as np
 
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.estimators import VARIANCE_BOUND
+from pymc_subsample.estimators import VARIANCE_BOUND, Moments
 
 SUBSET_ACCEPTANCE_BOUND = 0.5
 # The share of draws that may exceed twice the variance bound.
@@ -25,9 +25,13 @@ EXCESS_BOUND = 0.05
 PERTURBATION_BOUND = 0.1
 
 _FOLD = 256
-_KEPT = 8
-# Rows of the first look; all rows are read when it leaves a doubt.
-_FIRST_LOOK = 20_000
+# Draws at which the estimate is checked, and rows of the first look at it.
+_KEPT = 32
+_FIRST_LOOK = 10_000
+# Where that leaves a doubt, all rows are read at these draws.
+_SECOND_LOOK = 8
+# Mean squared distance per parameter up to which the set-up's residual moments hold.
+_PREDICTED = 2.0
 
 
 @dataclass
@@ -102,6 +106,13 @@ class ChainRecord:
         return float(np.sqrt(max(shift @ solved, 0.0)))
 
 
+def whiten(factor: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Divide by a factor, shape (a, a), or a diagonal, shape (1, a), along the first axis."""
+    if len(factor) == 1 and len(x) > 1:
+        return (x.T / factor[0]).T
+    return np.linalg.solve(factor, x)
+
+
 @dataclass(frozen=True)
 class EstimateErrors:
     """Errors of the log-likelihood estimate at some points.
@@ -119,8 +130,9 @@ class EstimateErrors:
 
     @property
     def perturbation(self) -> float:
-        """Standard deviation of b over the points."""
-        return float(np.std(self.bias, ddof=1)) if len(self.bias) > 1 else 0.0
+        """Bound on the error of posterior means, in standard deviations: sd(w) / mean(w)."""
+        weights = np.exp(np.min(self.bias) - self.bias)
+        return float(np.std(weights) / np.mean(weights))
 
 
 def estimate_errors(
@@ -213,6 +225,8 @@ def check_chain(
     expansion: Expansion,
     reference: Reference,
     active: np.ndarray,
+    predicted: Moments,
+    factor: np.ndarray,
     subsample_size: int,
     temperature: float,
 ) -> list[Check]:
@@ -226,6 +240,10 @@ def check_chain(
         Compiled model and expansion point.
     active : ndarray, shape (a,)
         Elements of theta that the chain moved.
+    predicted : Moments
+        Residual moments over all rows around the reference.
+    factor : ndarray, shape (a, a) or (1, a)
+        Of the covariance within which `predicted` holds.
     subsample_size : int
         Rows per estimate.
     temperature : float
@@ -239,11 +257,39 @@ def check_chain(
     """
     record.fold()
     n, size = record.done, len(active)
-    errors = _errors_at_draws(record, expansion, reference, subsample_size, temperature)
-    variance = max(record.variance / n, float(np.mean(errors.variance)))
-    excess = record.excess / n
+    kept = np.array(record.kept)
+
+    def errors_at(thetas, batches):
+        return estimate_errors(expansion, reference, thetas, batches, subsample_size, temperature)
+
+    if expansion.n_rows <= _FIRST_LOOK:
+        errors, doubt = errors_at(kept, expansion.chunks()), False
+    else:
+        index = np.random.default_rng(0).integers(0, expansion.n_rows, _FIRST_LOOK)
+        errors = errors_at(kept, [expansion.take(index)])
+        z = whiten(factor, (kept - reference.theta)[:, active].T)
+        doubt = (
+            np.max(errors.variance) > VARIANCE_BOUND / 2
+            or errors.perturbation > PERTURBATION_BOUND / 2
+            or np.max(predicted.variance(subsample_size, temperature)) > VARIANCE_BOUND
+            or np.max(predicted.perturbation(subsample_size, temperature)) > PERTURBATION_BOUND
+            or np.mean(z**2) > _PREDICTED
+        )
+    if doubt:
+        chosen = np.linspace(0, len(kept) - 1, _SECOND_LOOK).astype(int)
+        errors = errors_at(kept[np.unique(chosen)], expansion.chunks())
+    return [
+        *_noise_checks(record, float(np.mean(errors.variance)), subsample_size),
+        *([_distance_check(record, reference, active)] if n > 2 * size else []),
+        _perturbation_check(errors.perturbation, subsample_size),
+    ]
+
+
+def _noise_checks(record: ChainRecord, measured: float, subsample_size: int) -> list[Check]:
+    n = record.done
+    variance, excess = max(record.variance / n, measured), record.excess / n
     accepted = record.subset_accepted / n
-    checks = [
+    return [
         Check(
             "loglik_variance",
             variance,
@@ -264,56 +310,30 @@ def check_chain(
             "subsample_size or n_blocks.",
         ),
     ]
-    if n > 2 * size:
-        distance, bound = record.distance(reference.theta, active), 3 + np.sqrt(size)
-        checks.append(
-            Check(
-                "reference_distance",
-                distance,
-                bound,
-                distance <= bound,
-                f"The reference point is stale: it lies {distance:.3g} posterior standard "
-                f"deviations from the mean of the draws (should be at most {bound:.3g}), and the "
-                "error of the control variates grows with that distance. Leave reference=None, "
-                "or give a point nearer the posterior mean.",
-            )
-        )
-    perturbation = errors.perturbation
-    checks.append(
-        Check(
-            "perturbation",
-            perturbation,
-            PERTURBATION_BOUND,
-            perturbation <= PERTURBATION_BOUND,
-            f"The subsample perturbs the posterior: skewness and heavy tails of the rows' "
-            f"residuals change the log posterior by {perturbation:.3g} over the draws (should be "
-            f"at most {PERTURBATION_BOUND:g}), and may move means by as many standard deviations. "
-            f"Look for outlying rows, increase subsample_size (now {subsample_size}), or use "
-            "control_variate_order=2.",
-        )
+
+
+def _distance_check(record: ChainRecord, reference: Reference, active: np.ndarray) -> Check:
+    distance, bound = record.distance(reference.theta, active), 3 + np.sqrt(len(active))
+    return Check(
+        "reference_distance",
+        distance,
+        bound,
+        distance <= bound,
+        f"The reference point is stale: it lies {distance:.3g} posterior standard deviations from "
+        f"the mean of the draws (should be at most {bound:.3g}), and the error of the control "
+        "variates grows with that distance. Leave reference=None, or give a point nearer the "
+        "posterior mean.",
     )
-    return checks
 
 
-def _errors_at_draws(record, expansion, reference, subsample_size, temperature) -> EstimateErrors:
-    """Errors at the kept draws: from some rows, or from all where those leave a doubt."""
-
-    def errors(batches):
-        return estimate_errors(
-            expansion, reference, np.array(record.kept), batches, subsample_size, temperature
-        )
-
-    n = expansion.n_rows
-    if n > _FIRST_LOOK:
-        index = np.random.default_rng(0).integers(0, n, _FIRST_LOOK)
-        found = errors([expansion.take(index)])
-        if _clear(found):
-            return found
-    return errors(expansion.chunks())
-
-
-def _clear(errors: EstimateErrors) -> bool:
-    return bool(
-        np.max(errors.variance) < VARIANCE_BOUND / 2
-        and errors.perturbation < PERTURBATION_BOUND / 4
+def _perturbation_check(value: float, subsample_size: int) -> Check:
+    return Check(
+        "perturbation",
+        value,
+        PERTURBATION_BOUND,
+        value <= PERTURBATION_BOUND,
+        "The subsample perturbs the posterior: skewed or heavy-tailed residuals of the rows may "
+        f"move posterior means by up to {value:.2g} standard deviations (should be at most "
+        f"{PERTURBATION_BOUND:g}). Increase subsample_size (now {subsample_size}), use "
+        "control_variate_order=2, or look for outlying rows.",
     )

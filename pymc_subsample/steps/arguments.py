@@ -163,7 +163,8 @@ def _check_support(model: pm.Model, point, values: Mapping[str, np.ndarray]):
         results = evaluate(point)
     for rv, value, density in zip(model.free_RVs, results, results[len(back) :], strict=False):
         given = values[rv.name]
-        if not np.allclose(value, given, rtol=1e-6, atol=1e-9) or not np.isfinite(density):
+        finite = np.isfinite(point[model.rvs_to_values[rv].name]).all() and np.isfinite(density)
+        if not finite or not np.allclose(value, given, rtol=1e-6, atol=1e-9):
             raise ValueError(
                 f"reference[{rv.name!r}] = {given} lies outside the support of {rv.name!r} "
                 f"({op_name(rv.owner.op)})."

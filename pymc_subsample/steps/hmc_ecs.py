@@ -35,6 +35,8 @@ _log = logging.getLogger("pymc.subsample")
 
 # The entry point behind numba's dispatcher, which would spend 10 us on the type of a Generator.
 _transitions = transitions.get_overload(transitions.signatures[0])
+# Of a trajectory; lengths are jittered by 20%.
+_MOST_STEPS = 1024
 
 
 @dataclass_state
@@ -361,12 +363,13 @@ class HMCECS(BlockedStep):
         new_rows = np.ascontiguousarray(new_rows.reshape(-1, k, b).transpose(1, 0, 2))
         info = np.empty(len(INFO))
         self.step_size = float(self.tuning.step.current(self.tune))
+        path_length = min(self.path_length, _MOST_STEPS / 1.2 * self.step_size)
         _transitions(
             self.rng, self._expansion.addresses, theta, self.index, self._rows, self.block,
             reference.center, reference.level, reference.slope, reference.curvature,
             self.control_variate_order == 2, self._active, self.tuning.factor,
             self.n_rows / (m * self.temperature), self._correction, self.step_size,
-            self.path_length, new_index.reshape(k, b), new_rows, info,
+            path_length, new_index.reshape(k, b), new_rows, info,
         )  # fmt: skip
         self.block = (self.block + k) % self.n_blocks
         return dict(zip(INFO, info.tolist(), strict=True))
@@ -440,6 +443,8 @@ class HMCECS(BlockedStep):
             expansion=self._expansion,
             reference=self.reference,
             active=self._active,
+            predicted=self.moments,
+            factor=self._prepared.factor,
             subsample_size=self.subsample_size,
             temperature=self.temperature,
         )

@@ -4,6 +4,7 @@ import numpy as np
 from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
 from pymc.step_methods.step_sizes import DualAverageAdaptation, StepSizeState
 
+from pymc_subsample.diagnostics import whiten
 from pymc_subsample.estimators import VARIANCE_BOUND
 
 # Fractions of the tuning phase after which its recent draws are looked at.
@@ -118,7 +119,7 @@ class Tuning(WithSamplingState):
             return False
         recent = self.recent()
         shift = recent.mean(axis=0) - reference
-        distance = np.sqrt(np.mean(_whiten(self.factor, shift[self._active]) ** 2))
+        distance = np.sqrt(np.mean(whiten(self.factor, shift[self._active]) ** 2))
         others = np.delete(np.arange(len(shift)), self._active)
         spread = recent[:, others].std(axis=0)
         return bool(distance > 0.5 or np.any(np.abs(shift[others]) > 0.5 * spread))
@@ -133,13 +134,13 @@ class Tuning(WithSamplingState):
         draws = self.recent()[:, self._active]
         n, size = draws.shape
         centred = draws - draws.mean(axis=0)
-        if _is_diagonal(self.factor, size):
+        if len(self.factor) == 1 and size > 1:
             scale = self.factor[0]
             ratio = np.var(centred / scale, axis=0)
             if ratio.max() < 4.0 and ratio.min() > 0.25:
                 return None
             return np.diag((n * ratio + 10) / (n + 10) * scale**2)
-        white = _whiten(self.factor, centred.T)
+        white = whiten(self.factor, centred.T)
         cov = white @ white.T / n
         edge = np.sqrt(3 * size / n)
         values = np.linalg.eigvalsh(cov)
@@ -154,14 +155,3 @@ class Tuning(WithSamplingState):
 
 def _dual_averaging(step_size: float, target_accept: float) -> DualAverageAdaptation:
     return DualAverageAdaptation(step_size, target_accept, 0.05, 0.75, 10)
-
-
-def _is_diagonal(factor: np.ndarray, size: int) -> bool:
-    return len(factor) == 1 and size > 1
-
-
-def _whiten(factor: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Divide by a factor or a diagonal, along the first axis of `x`."""
-    if _is_diagonal(factor, len(x)):
-        return (x.T / factor[0]).T
-    return np.linalg.solve(factor, x)
