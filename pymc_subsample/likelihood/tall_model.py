@@ -103,7 +103,13 @@ class TallModel:
         graphs = model.logp(vars=list(terms.values()), sum=False)
         graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
         prior = model.logp(vars=model.free_RVs) if model.free_RVs else pt.constant(0.0)
-        concrete = concretize([*graphs, prior], self.value_vars, self.initial_point)
+        try:
+            concrete = concretize([*graphs, prior], self.value_vars, self.initial_point)
+        except ValueError as error:
+            raise TallModelError(
+                f"The shapes of {', '.join(map(repr, terms))} and of the data do not fit together "
+                f"({error}). Check the number of rows of every column."
+            ) from error
         self._arrays, self._values = concrete.arrays, concrete.values
         [*graphs, prior], checks = split_checks(concrete.outputs)
 
@@ -115,7 +121,9 @@ class TallModel:
 
         dependent = depends_on([*rows, prior, *(c.condition for c in checks)], self._values)
         trace = self._trace(model, rows, list(row_axes.values()), dependent)
-        guards, conditions = sort_checks(checks, trace, dependent, self._arrays, self.n_rows)
+        guards, conditions = sort_checks(
+            checks, trace, dependent, self._arrays, self.n_rows, self.observed
+        )
         axes = [*row_axes.values(), *(axis for _, axis in guards)]
         graphs = [*rows, *(condition for condition, _ in guards)]
         try:
