@@ -29,7 +29,8 @@ SCALAR = types.float64
 # non-finite energy is how a trajectory is rejected.
 FAST = {"reassoc", "contract", "arcp", "nsz"}
 
-_VERSION = "3"
+# Compiled code is kept across sessions, not across versions of what made it.
+_VERSIONS = f"numba {numba.__version__}, pytensor {pytensor.__version__}"
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ def compile_source(
     `key` identifies everything that `environment` holds; with None nothing is cached.
     """
     if key is not None:
-        key = sha256("|".join([_VERSION, key, str(signature), source]).encode()).hexdigest()
+        parts = [_VERSIONS, key, str(signature), source]
+        key = sha256("|".join(parts).encode()).hexdigest()
     function = compile_numba_function_src(
         source, name, {**environment, "__name__": __name__}, cache_key=key
     )

@@ -9,6 +9,7 @@ which takes 1 + E + E(E+1)/2 numbers per row in place of a d x d Hessian. They a
 the data columns of a packed row: the varying x_i*, l_i*, g_i and the upper triangle of H_i.
 """
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -72,6 +73,7 @@ def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: i
         "weigh": kernels.weigh,
     }
     table_key = "|".join(f"{k}{v.shape}{v.tobytes().hex()}" for k, v in tables.items())
+    table_key += inspect.getsource(kernels)
 
     def build(name, source, outputs, signature):
         names, lines, key = code.evaluation(outputs)

@@ -47,7 +47,7 @@ def drive(functions, thetas, repeats, center, level, slope, curvature, rows, wei
     for k in range(repeats):
         logp, _, _ = density(
             forward, backward, difference, thetas[k % len(thetas)], center, level, slope,
-            curvature, True, rows, weight, 1.0, phi, d, grad,
+            curvature, 2, rows, weight, 1.0, phi, d, grad,
         )  # fmt: skip
         total += logp
     return total, grad
