@@ -8,9 +8,15 @@ With residuals :math:`d_i = l_i - q_i`, a subsample u of m rows drawn with repla
           \log \hat L = \hat\ell - \hat\sigma^2 / 2
 
 (Dang et al. 2019, eqs. 4.1 to 4.5). Were the estimator normal and its variance known, exp of it
-would be unbiased. To first order its log expectation is off by :math:`-\kappa_3 / 3`, from
-:math:`\kappa_3 / 6` and the covariance :math:`\kappa_3` of estimate and estimated variance, plus
-:math:`\mathrm{Var}(\hat\sigma^2) / 8`; `perturbation` is the sum of the two sizes.
+would be unbiased. With :math:`\mu_k` the central moments of the residuals and v the variance of
+the estimate, its log expectation is off by
+
+.. math:: -\frac{n^3 \mu_3}{3 m^2} + \frac{v + v^2}{2 m} - \frac{n^4 \mu_4}{12 m^3}
+
+up to terms of higher order in 1/m at constant v. The first is :math:`\kappa_3 / 6` less the
+covariance :math:`\kappa_3` of estimate and estimated variance over 2; the others collect the
+m - 1 of m in the expectation of :math:`\hat\sigma^2` and all cumulants of fourth order.
+`perturbation` is the sum of the three sizes.
 """
 
 from dataclasses import dataclass
@@ -46,9 +52,10 @@ class Moments:
     def perturbation(self, m: int, temperature: float = 1.0) -> np.ndarray:
         """Size of the error of log E[exp(lhat - s2 / 2)], shape (k,)."""
         n = self.n_rows / temperature
+        variance = self.variance(m, temperature)
         third = n**3 * np.abs(self.third) / m**2
-        spread = n**4 * np.maximum(self.fourth - self.second**2, 0.0) / m**3
-        return third / 3 + spread / 8
+        fourth = n**4 * self.fourth / m**3
+        return third / 3 + (variance + variance**2) / (2 * m) + fourth / 12
 
 
 def moments_from_sums(sums: np.ndarray, n_rows: int) -> Moments:

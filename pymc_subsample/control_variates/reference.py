@@ -104,7 +104,7 @@ def covariance(matrix: np.ndarray) -> np.ndarray:
 
 
 def factor(cov: np.ndarray) -> np.ndarray:
-    """Return the lower Cholesky factor, or the standard deviations, shape (1, a), when a is large."""
+    """Return the lower Cholesky factor or, for many parameters, standard deviations (1, a)."""
     if len(cov) > MAX_DENSE:
         return np.sqrt(np.diag(cov))[None, :]
     return np.ascontiguousarray(np.linalg.cholesky(cov))
@@ -226,9 +226,7 @@ def _polish(expansion, theta, active, temperature) -> Reference:
     return best
 
 
-def residual_moments(
-    expansion: Expansion, reference: Reference, thetas: np.ndarray
-) -> Moments:
+def residual_moments(expansion: Expansion, reference: Reference, thetas: np.ndarray) -> Moments:
     """Moments over all rows of the residuals at points theta, shape (k, d), in one pass."""
     points = [expansion.parameters(theta)[0] for theta in thetas]
     sums = np.zeros((4, len(points)))

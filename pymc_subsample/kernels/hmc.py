@@ -56,6 +56,12 @@ INFO = (
 _POTENTIAL = types.Tuple((SCALAR, SCALAR, SCALAR))
 
 
+@numba.njit
+def is_finite(x):
+    """Whether x is finite; with reassociation ``np.isfinite`` of a sum is always true."""
+    return -np.inf < x < np.inf
+
+
 @numba.njit(fastmath=FAST)
 def moments(d, weight):
     """Return w sum d, w^2 sum (d - mean)^2 and w^3 sum (d - mean)^3."""
@@ -73,33 +79,46 @@ def moments(d, weight):
 
 
 @numba.njit(
-    SCALAR(VECTOR, VECTOR, SCALAR, VECTOR, MATRIX, types.boolean, VECTOR),
+    SCALAR(VECTOR, VECTOR, SCALAR, VECTOR, MATRIX, types.int64, VECTOR),
     cache=True,
     fastmath=FAST,
 )
-def control_sum(phi, center, level, slope, curvature, second_order, grad):
+def control_sum(phi, center, level, slope, curvature, order, grad):
     """Sum of the control variates over all rows at phi; adds its gradient to `grad`."""
     value = level
+    if order == 0:
+        return value
     size = phi.shape[0]
+    delta, bent = np.empty(size), np.zeros(size)
     for a in range(size):
-        delta = phi[a] - center[a]
-        bent = 0.0
-        if second_order:
+        delta[a] = phi[a] - center[a]
+    if order == 2:
+        a = 0
+        while a + 4 <= size:
             for b in range(size):
-                bent += curvature[a, b] * (phi[b] - center[b])
-        value += delta * (slope[a] + 0.5 * bent)
-        grad[a] += slope[a] + bent
+                bent[b] += (curvature[a, b] * delta[a] + curvature[a + 1, b] * delta[a + 1]) + (
+                    curvature[a + 2, b] * delta[a + 2] + curvature[a + 3, b] * delta[a + 3]
+                )
+            a += 4
+        while a < size:
+            for b in range(size):
+                bent[b] += curvature[a, b] * delta[a]
+            a += 1
+    for a in range(size):
+        value += delta[a] * (slope[a] + 0.5 * bent[a])
+        grad[a] += slope[a] + bent[a]
     return value
 
 
 @numba.njit(
     _POTENTIAL(
-        _FORWARD, _BACKWARD, _DIFFERENCE, VECTOR, VECTOR, SCALAR, VECTOR, MATRIX, types.boolean, MATRIX,
+        _FORWARD, _BACKWARD, _DIFFERENCE, VECTOR, VECTOR, SCALAR, VECTOR, MATRIX,
+        types.int64, MATRIX,
         SCALAR, SCALAR, VECTOR, VECTOR, VECTOR,
     ),
     cache=True,
 )  # fmt: skip
-def density(forward, backward, difference, theta, center, level, slope, curvature, second_order,
+def density(forward, backward, difference, theta, center, level, slope, curvature, order,
             rows, weight, correction, phi, d, grad):  # fmt: skip
     """Estimated log posterior at theta on the given rows.
 
@@ -119,7 +138,7 @@ def density(forward, backward, difference, theta, center, level, slope, curvatur
     forward(theta, phi, logprior)
     difference(phi, rows, center, weight, correction, d, grad_phi)
     total, variance, skew = moments(d, weight)
-    control = control_sum(phi, center, level, slope, curvature, second_order, grad_phi)
+    control = control_sum(phi, center, level, slope, curvature, order, grad_phi)
     backward(theta, grad_phi, grad)
     return logprior[0] + control + total - 0.5 * correction * variance, variance, skew
 
@@ -154,21 +173,23 @@ def scale_back(factor, gradient, active, out):
 
 @numba.njit(fastmath=FAST)
 def log_estimate(d, weight, correction):
+    """Return w sum d - c/2 w^2 sum (d - mean)^2."""
     total, variance, _ = moments(d, weight)
     return total - 0.5 * correction * variance
 
 
 @numba.njit(
     types.void(
-        types.npy_rng, types.int64[::1], VECTOR, types.int64[::1], MATRIX, types.int64, VECTOR, SCALAR, VECTOR, MATRIX,
-        types.boolean, types.int64[::1], MATRIX, SCALAR, SCALAR, SCALAR, SCALAR,
+        types.npy_rng, types.int64[::1], VECTOR, types.int64[::1], MATRIX, types.int64, VECTOR,
+        SCALAR, VECTOR, MATRIX,
+        types.int64, types.int64[::1], MATRIX, SCALAR, SCALAR, SCALAR, SCALAR,
         types.int64[:, ::1], types.Array(types.float64, 3, "C"), VECTOR,
     ),
     cache=True,
     fastmath=FAST,
 )  # fmt: skip
 def transitions(rng, functions, theta, index, rows, block, center, level, slope, curvature,
-                second_order, active, factor, weight, correction, step_size, path_length,
+                order, active, factor, weight, correction, step_size, path_length,
                 new_index, new_rows, info):  # fmt: skip
     """Run one transition per leading element of `new_rows`, in place.
 
@@ -186,8 +207,8 @@ def transitions(rng, functions, theta, index, rows, block, center, level, slope,
         Which block of the subsample is refreshed first; the next transition takes the next one.
     center, level, slope, curvature : array (P,), float, array (P,), array (P, P)
         Reference point in phi and the full-data sums of l*, gradient and Hessian there.
-    second_order : bool
-        Whether control variates use the curvature.
+    order : {0, 1, 2}
+        Order of the control variates.
     active : array (a,)
         Elements of theta that move.
     factor : array (a, a) or (1, a)
@@ -226,7 +247,7 @@ def transitions(rng, functions, theta, index, rows, block, center, level, slope,
 
     # Other step methods may have moved parameters on which phi depends: start from theta anew.
     logp, variance, skew = density(forward, backward, difference, theta, center, level, slope,
-                                   curvature, second_order, rows, weight, correction, phi, d,
+                                   curvature, order, rows, weight, correction, phi, d,
                                    grad)  # fmt: skip
     for t in range(k):
         # Pseudo-marginal refresh of one block (eq. 3.5).
@@ -244,7 +265,7 @@ def transitions(rng, functions, theta, index, rows, block, center, level, slope,
             index[at : at + b] = new_index[t]
             info[5] += 1.0
             logp, variance, skew = density(forward, backward, difference, theta, center, level,
-                                           slope, curvature, second_order, rows, weight,
+                                           slope, curvature, order, rows, weight,
                                            correction, phi, d, grad)  # fmt: skip
         else:
             for i in range(b):
@@ -263,7 +284,7 @@ def transitions(rng, functions, theta, index, rows, block, center, level, slope,
         new_logp, new_variance, new_skew = logp, variance, skew
         scale_back(factor, gradient, active, force)
         taken = 0
-        for step in range(n_steps):
+        for _ in range(n_steps):
             for a in range(size):
                 momentum[a] += 0.5 * step_size * force[a]
             scale_up(factor, momentum, velocity)
@@ -271,23 +292,23 @@ def transitions(rng, functions, theta, index, rows, block, center, level, slope,
                 position[active[a]] += step_size * velocity[a]
             new_logp, new_variance, new_skew = density(
                 forward, backward, difference, position, center, level, slope, curvature,
-                second_order, rows, weight, correction, trial_phi, trial_d, gradient)  # fmt: skip
+                order, rows, weight, correction, trial_phi, trial_d, gradient)  # fmt: skip
             scale_back(factor, gradient, active, force)
             for a in range(size):
                 momentum[a] += 0.5 * step_size * force[a]
             taken += 1
-            if not np.isfinite(new_logp) or new_logp < logp - DIVERGENCE:
+            if not is_finite(new_logp) or new_logp < logp - DIVERGENCE:
                 break
         kinetic = 0.0
         for a in range(size):
             kinetic += 0.5 * momentum[a] * momentum[a]
         error = kinetic - new_logp - energy
-        diverging = not np.isfinite(error) or error > DIVERGENCE
+        diverging = not is_finite(error) or error > DIVERGENCE
         probability = 0.0 if diverging else min(1.0, np.exp(-error))
         info[0] += probability
         info[4] += 1.0 if diverging else 0.0
         info[9] += taken
-        info[3] = error if np.isfinite(error) else np.inf
+        info[3] = error if is_finite(error) else np.inf
         info[2] = energy
         if rng.random() < probability:
             theta[:] = position

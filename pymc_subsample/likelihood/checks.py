@@ -5,14 +5,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.traversal import ancestors
 from pytensor.raise_op import CheckAndRaise
 
+from pymc_subsample.likelihood.bounds import Bounds
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_name
-from pymc_subsample.likelihood.graph import elemwise_name, evaluate, rebuild
+from pymc_subsample.likelihood.graph import evaluate, rebuild
 from pymc_subsample.likelihood.trace import RowTrace
 
 
@@ -60,13 +61,15 @@ def sort_checks(
     dependent: set[Variable],
     arrays: Mapping[Variable, np.ndarray],
     n_rows: int,
+    names: Sequence[str],
 ) -> tuple[list[tuple[Variable, int]], list[Variable]]:
     """Sort checks into conditions on each row (with the row axis) and on parameters alone.
 
     Checks of data are settled here, and what holds for all parameters is dropped. `trace` gains
-    the rows of the row conditions.
+    the rows of the row conditions; `names` are the subsampled variables.
     """
     rows, scalars = [], []
+    bounds = Bounds(dependent, arrays)
     for check in checks:
         condition = check.condition
         if condition not in dependent:
@@ -75,10 +78,10 @@ def sort_checks(
                     f"A parameter check of the model fails for its data: {check.message}. Fix the "
                     "data or the parameter it names."
                 )
-        elif _always_true(condition, dependent):
+        elif bounds.always(condition) or _adds_to_one(condition, dependent):
             continue
         elif any(v in trace.axes or _has_axis(v, n_rows) for v in ancestors([condition])):
-            rows.append((condition, _follow(check, trace, n_rows)))
+            rows.append((condition, _follow(check, trace, n_rows, names)))
         else:
             scalars.append(condition.all())
     return rows, scalars
@@ -88,7 +91,7 @@ def _has_axis(var: Variable, length: int) -> bool:
     return length in getattr(var.type, "shape", ())
 
 
-def _follow(check: Check, trace: RowTrace, n_rows: int) -> int:
+def _follow(check: Check, trace: RowTrace, n_rows: int, names: Sequence[str]) -> int:
     """Add a condition to the trace; return its row axis."""
     for axis, length in enumerate(check.condition.type.shape):
         if length == n_rows:
@@ -96,26 +99,14 @@ def _follow(check: Check, trace: RowTrace, n_rows: int) -> int:
                 trace.follow(check.condition, axis)
                 return axis
     raise TallModelError(
-        f"The model checks a condition that couples rows: {check.message}. Rows can only be "
-        "subsampled if each one can be checked alone; write the parameter so that it holds for "
-        "any value, or sample this model with pm.NUTS."
+        f"The rows of {', '.join(map(repr, names))} are coupled by a condition: {check.message}. "
+        "Rows can only be subsampled if each one can be checked alone; write the parameter so that "
+        "it holds for any value, or sample this model with pm.NUTS."
     )
 
 
-_BOUNDS = {
-    "GE": (0.0, {"Sigmoid", "Exp", "Softplus", "Sqr", "Abs", "Softmax"}),
-    "GT": (0.0, {"Exp", "Softplus"}),
-    "LE": (1.0, {"Sigmoid", "Softmax"}),
-}
-
-
-def _always_true(condition: Variable, dependent: set[Variable]) -> bool:
-    """Whether a check holds whatever the parameters: sigmoid >= 0, softmax sums to one."""
-    name = elemwise_name(condition.owner)
-    if name in _BOUNDS:
-        left, right = condition.owner.inputs
-        bound, functions = _BOUNDS[name]
-        return _op_name(_unwrapped(left)) in functions and _constant_value(right) == bound
+def _adds_to_one(condition: Variable, dependent: set[Variable]) -> bool:
+    """Whether a check sees the parameters only through the sum of a softmax."""
     pending, softmax = [condition], False
     while pending:
         var = pending.pop()
@@ -131,14 +122,3 @@ def _always_true(condition: Variable, dependent: set[Variable]) -> bool:
 
 def _op_name(var: Variable) -> str | None:
     return None if var.owner is None else op_name(var.owner.op)
-
-
-def _unwrapped(var: Variable) -> Variable:
-    while _op_name(var) in {"DimShuffle", "Subtensor", "AdvancedSubtensor", "Alloc", "Reshape"}:
-        var = var.owner.inputs[0]
-    return var
-
-
-def _constant_value(var: Variable):
-    var = _unwrapped(var)
-    return float(var.data) if isinstance(var, Constant) and np.ndim(var.data) == 0 else None

@@ -11,6 +11,7 @@ import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import toposort
 from pytensor.raise_op import CheckAndRaise
+from pytensor.scan.op import Scan
 from pytensor.tensor.basic import Alloc, ExtractDiag, Join
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
@@ -242,7 +243,8 @@ def _kept_axis(node, entries, axis: int, ndim: int) -> int:
     entries = [*entries, *[slice(None)] * (ndim - len(entries))]
     kept = [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
     if entries[kept[axis]] != slice(None):
-        raise CoupledRows(node)
+        source = node.inputs[0].owner
+        raise CoupledRows(source if source and isinstance(source.op, Scan) else node)
     return kept[axis]
 
 

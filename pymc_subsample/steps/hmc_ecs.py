@@ -375,7 +375,7 @@ class HMCECS(BlockedStep):
         _transitions(
             self.rng, self._expansion.addresses, theta, self.index, self._rows, self.block,
             reference.center, reference.level, reference.slope, reference.curvature,
-            self.control_variate_order == 2, self._active, self.tuning.factor,
+            self.control_variate_order, self._active, self.tuning.factor,
             self.n_rows / (m * self.temperature), self._correction, self.step_size,
             path_length, new_index.reshape(k, b), new_rows, info,
         )  # fmt: skip

@@ -1,0 +1,32 @@
+"""Models and compiled expansions, made once per session."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from models import MODELS
+
+from pymc_subsample.control_variates import expand
+from pymc_subsample.likelihood import TallModel
+
+
+@pytest.fixture(scope="session")
+def tall_model():
+    """Return the `TallModel` of a model of the bank, by name."""
+
+    @cache
+    def make(name):
+        return TallModel(MODELS[name](np.random.default_rng(1)))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def expansion(tall_model):
+    """Return the compiled expansion of a model of the bank: name, order, linear or not."""
+
+    @cache
+    def make(name, order=2, linear=None):
+        return expand(tall_model(name), order, linear=linear)
+
+    return make
