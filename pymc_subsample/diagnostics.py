@@ -231,6 +231,7 @@ def check_chain(
     factor: np.ndarray,
     subsample_size: int,
     temperature: float,
+    given_reference: bool,
 ) -> list[Check]:
     """Check one HMC-ECS chain.
 
@@ -250,6 +251,9 @@ def check_chain(
         Rows per estimate.
     temperature : float
         Divides the log-likelihood.
+    given_reference : bool
+        Whether the user chose the reference: a distant one is then reported even where the other
+        checks pass. One that was found fails only together with them.
 
     Returns
     -------
@@ -285,7 +289,7 @@ def check_chain(
         _perturbation_check(errors.perturbation, subsample_size),
     ]
     if n > 2 * size:
-        harmless = all(check.passed for check in checks)
+        harmless = not given_reference and all(check.passed for check in checks)
         checks.append(_distance_check(record, reference, active, harmless))
     return checks
 
@@ -318,7 +322,7 @@ def _noise_checks(record: ChainRecord, measured: float, subsample_size: int) -> 
 
 
 def _distance_check(record, reference, active, harmless: bool) -> Check:
-    """Say whether a distant reference is why other checks fail; by itself it does no harm."""
+    """Say whether the reference is distant, unless that is known to do no harm."""
     distance, bound = record.distance(reference.theta, active), 3 + np.sqrt(len(active))
     return Check(
         "reference_distance",

@@ -455,6 +455,7 @@ class HMCECS(BlockedStep):
             factor=self._prepared.factor,
             subsample_size=self.subsample_size,
             temperature=self.temperature,
+            given_reference=bool(self.given["reference"]),
         )
         failed = [check.advice for check in checks if not check.passed]
         if not failed:
