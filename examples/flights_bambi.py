@@ -1,7 +1,7 @@
 """The flights again, as a formula: Bambi writes the PyMC model, HMCECS samples it.
 
-    pip install '.[bambi]'
-    python examples/flights_bambi.py
+pip install '.[bambi]'
+python examples/flights_bambi.py
 """
 
 import argparse
