@@ -131,6 +131,8 @@ class EstimateErrors:
     @property
     def perturbation(self) -> float:
         """Bound on the error of posterior means, in standard deviations: sd(w) / mean(w)."""
+        if not np.all(np.isfinite(self.bias)):
+            return np.inf
         weights = np.exp(np.min(self.bias) - self.bias)
         return float(np.std(weights) / np.mean(weights))
 
@@ -252,8 +254,8 @@ def check_chain(
     Returns
     -------
     list of Check
-        Variance of the estimate, acceptance of the subsample's refreshes, distance from the
-        reference point, perturbation of the posterior.
+        Variance of the estimate, acceptance of the subsample's refreshes, perturbation of the
+        posterior, and distance from the reference point.
     """
     record.fold()
     n, size = record.done, len(active)
@@ -278,11 +280,14 @@ def check_chain(
     if doubt:
         chosen = np.linspace(0, len(kept) - 1, _SECOND_LOOK).astype(int)
         errors = errors_at(kept[np.unique(chosen)], expansion.chunks())
-    return [
+    checks = [
         *_noise_checks(record, float(np.mean(errors.variance)), subsample_size),
-        *([_distance_check(record, reference, active)] if n > 2 * size else []),
         _perturbation_check(errors.perturbation, subsample_size),
     ]
+    if n > 2 * size:
+        harmless = all(check.passed for check in checks)
+        checks.append(_distance_check(record, reference, active, harmless))
+    return checks
 
 
 def _noise_checks(record: ChainRecord, measured: float, subsample_size: int) -> list[Check]:
@@ -312,13 +317,14 @@ def _noise_checks(record: ChainRecord, measured: float, subsample_size: int) -> 
     ]
 
 
-def _distance_check(record: ChainRecord, reference: Reference, active: np.ndarray) -> Check:
+def _distance_check(record, reference, active, harmless: bool) -> Check:
+    """Say whether a distant reference is why other checks fail; by itself it does no harm."""
     distance, bound = record.distance(reference.theta, active), 3 + np.sqrt(len(active))
     return Check(
         "reference_distance",
         distance,
         bound,
-        distance <= bound,
+        harmless or distance <= bound,
         f"The reference point is stale: it lies {distance:.3g} posterior standard deviations from "
         f"the mean of the draws (should be at most {bound:.3g}), and the error of the control "
         "variates grows with that distance. Leave reference=None, or give a point nearer the "

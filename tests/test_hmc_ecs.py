@@ -143,7 +143,9 @@ def step(model):
 # Chains
 
 
-@pytest.mark.parametrize("mp_ctx", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "mp_ctx", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)]
+)
 def test_chains_in_processes_equal_chains_in_sequence(model, step, mp_ctx):
     kwargs = {"draws": 6, "tune": 40, "chains": 2, "random_seed": 4, "step": step, "model": model}
     alone = pm.sample(cores=1, **kwargs, **QUIET)
@@ -301,7 +303,6 @@ def test_result_is_what_pymc_and_arviz_expect(model, step):
     expected = {"acceptance_rate", "diverging", "energy", "energy_error", "loglik_variance"}
     expected |= {"n_evaluations", "n_steps", "step_size", "subsample_size", "subset_accepted"}
     assert expected <= set(result.sample_stats.data_vars)
-    assert not result.sample_stats["tune"].any()
     assert "warning" not in result.sample_stats
     assert len(seen) == 2 * 70
     az.summary(result)

@@ -24,7 +24,7 @@ from pymc_subsample.control_variates.reference import (
     residual_moments,
 )
 from pymc_subsample.diagnostics import ChainRecord, check_chain
-from pymc_subsample.estimators import Moments
+from pymc_subsample.estimators import VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.hmc import INFO, transitions
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.steps import arguments
@@ -235,7 +235,7 @@ class HMCECS(BlockedStep):
             temperature=self.temperature,
         )
         self._begin(tune=0, draws=0)
-        _log.info(self._summary())
+        self._report()
 
     def _connect(self):
         """Trace and compile the model (also after unpickling in another process)."""
@@ -274,7 +274,8 @@ class HMCECS(BlockedStep):
         self.__dict__.update(state)
         self._connect()
 
-    def _summary(self) -> str:
+    def _report(self):
+        """Log what the set-up chose, and warn of what it could not achieve."""
         m, n = self.subsample_size, self.n_rows
         variance = float(np.max(self.moments.variance(m, self.temperature)))
         path = "linear predictors" if self._expansion.linear else "general path"
@@ -283,11 +284,18 @@ class HMCECS(BlockedStep):
             if m < n / 10
             else ". This is no small part of the data: pm.NUTS or nutpie on all rows may be faster"
         )
-        return (
-            f"HMCECS: {n:,} rows of {', '.join(self.observed)} ({path}); subsample of {m:,} "
-            f"rows ({m / n:.2%}) in {self.n_blocks} blocks; predicted variance of the "
-            f"log-likelihood estimate {variance:.2g}{saves}"
+        _log.info(
+            f"HMCECS: {n:,} rows of {', '.join(self.observed)} ({path}); subsample of {m:,} rows "
+            f"({m / n:.2%}) in {self.n_blocks} blocks; predicted variance of the log-likelihood "
+            f"estimate {variance:.2g}{saves}"
         )
+        if not variance <= VARIANCE_BOUND:
+            _log.warning(
+                f"HMCECS: the log-likelihood estimate is predicted to be too noisy, with a "
+                f"variance of {variance:.3g} (should be at most {VARIANCE_BOUND:g}) at "
+                f"subsample_size={m}. Increase subsample_size, use control_variate_order=2, or "
+                "give a better reference."
+            )
 
     # Chains
 
