@@ -22,6 +22,8 @@ from pymc_subsample.estimators import VARIANCE_BOUND, Moments
 SUBSET_ACCEPTANCE_BOUND = 0.5
 # The share of draws that may exceed twice the variance bound.
 EXCESS_BOUND = 0.05
+ACCEPTANCE_BOUND = 0.3
+DIVERGENCE_BOUND = 0.01
 SHIFT_BOUND = 0.1
 STRETCH_BOUND = 0.05
 
@@ -47,8 +49,9 @@ class ChainRecord:
         Draws to come in all, and so far.
     divergences : int
         Divergent draws.
-    variance, subset_accepted : float
-        Sums of the estimated variance of the log-likelihood and of accepted refreshes.
+    variance, acceptance, subset_accepted : float
+        Sums of the estimated variance of the log-likelihood, of the acceptance rate and of the
+        share of accepted refreshes.
     excess : int
         Draws whose estimated variance exceeds twice its bound.
     mean, square : ndarray, shape (d,), (d, d)
@@ -65,6 +68,7 @@ class ChainRecord:
     done: int = 0
     divergences: int = 0
     variance: float = 0.0
+    acceptance: float = 0.0
     subset_accepted: float = 0.0
     excess: int = 0
     mean: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -77,6 +81,7 @@ class ChainRecord:
         """Add a draw, shape (d,), and what its transition reported."""
         variance = info["loglik_variance"]
         self.variance += variance
+        self.acceptance += info["acceptance_rate"]
         self.subset_accepted += info["subset_accepted"]
         self.excess += not variance <= 2 * VARIANCE_BOUND
         self.pending.append(theta)
@@ -311,7 +316,7 @@ def check_chain(
     -------
     list of Check
         Variance of the estimate, acceptance of the subsample's refreshes, perturbation of the
-        posterior, and distance from the reference point.
+        posterior, distance from the reference point, divergences and acceptance of the moves.
     """
     record.fold()
     n, size = record.done, len(active)
@@ -346,7 +351,7 @@ def check_chain(
     if n > 2 * size:
         harmless = all(check.passed for check in checks)
         checks.append(_distance_check(record, reference, active, harmless))
-    return checks
+    return [*checks, *_dynamics_checks(record)]
 
 
 def _noise_checks(record: ChainRecord, measured: float, subsample_size: int) -> list[Check]:
@@ -404,3 +409,26 @@ def _perturbation_check(shift: float, stretch: float, subsample_size: int) -> Ch
         f"{STRETCH_BOUND:.0%}). Increase subsample_size (now {subsample_size}), use "
         "control_variate_order=2, or look for outlying rows.",
     )
+
+
+def _dynamics_checks(record: ChainRecord) -> list[Check]:
+    diverging, accepted = record.divergences / record.done, record.acceptance / record.done
+    return [
+        Check(
+            "divergences",
+            diverging,
+            DIVERGENCE_BOUND,
+            diverging <= DIVERGENCE_BOUND,
+            f"{diverging:.0%} of the trajectories diverged (should be at most "
+            f"{DIVERGENCE_BOUND:.0%}): regions of high curvature may be missed. Increase "
+            "target_accept or tune, or reparameterise (a non-centred hierarchy, for instance).",
+        ),
+        Check(
+            "acceptance_rate",
+            accepted,
+            ACCEPTANCE_BOUND,
+            accepted >= ACCEPTANCE_BOUND,
+            f"Only {accepted:.0%} of the moves were accepted (should be at least "
+            f"{ACCEPTANCE_BOUND:.0%}): the step size does not fit. Increase tune.",
+        ),
+    ]
