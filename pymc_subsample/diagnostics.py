@@ -4,12 +4,12 @@ What a chain samples differs from the posterior by a factor :math:`e^{b(\theta)}
 
 .. math:: b(\theta) = \log E_u\, e^{\hat\ell - \hat\sigma^2 / 2} - \ell(\theta).
 
-Draws reweighted by :math:`w = e^{-b}` follow the posterior, so that by the Cauchy-Schwarz
-inequality means are off by at most sd(w) / mean(w) standard deviations, and variances by about
-:math:`\sqrt2` times that share. Rows are drawn independently, so b is a sum over rows: it needs no
-normality and no small variance. `estimate_errors` computes it at a few draws.
+Rows are drawn independently, so b is a sum over rows: it needs no normality and no small variance.
+`estimate_errors` computes it at chosen draws, most of them where the estimate is noisiest, and
+reweighting those by :math:`e^{-b}` shows how far means and standard deviations are off.
 """
 
+from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -22,14 +22,19 @@ from pymc_subsample.estimators import VARIANCE_BOUND, Moments
 SUBSET_ACCEPTANCE_BOUND = 0.5
 # The share of draws that may exceed twice the variance bound.
 EXCESS_BOUND = 0.05
-PERTURBATION_BOUND = 0.1
+ACCEPTANCE_BOUND = 0.3
+DIVERGENCE_BOUND = 0.01
+SHIFT_BOUND = 0.1
+STRETCH_BOUND = 0.05
 
 _FOLD = 256
-# Draws at which the estimate is checked, and rows of the first look at it.
-_KEPT = 32
-_FIRST_LOOK = 10_000
-# Where that leaves a doubt, all rows are read at these draws.
-_SECOND_LOOK = 8
+# Draws among which those to check are chosen: evenly spread ones, and the noisiest.
+_KEPT = 512
+_NOISIEST = 16
+# Rows of the first look at the estimate; where that leaves a doubt, all are read, at fewer draws.
+_FIRST_LOOK = 5_000
+_FIRST_DRAWS = 16
+_SECOND_DRAWS = 4
 # Mean squared distance per parameter up to which the set-up's residual moments hold.
 _PREDICTED = 2.0
 
@@ -44,37 +49,49 @@ class ChainRecord:
         Draws to come in all, and so far.
     divergences : int
         Divergent draws.
-    variance, subset_accepted : float
-        Sums of the estimated variance of the log-likelihood and of accepted refreshes.
+    variance, acceptance, subset_accepted : float
+        Sums of the estimated variance of the log-likelihood, of the acceptance rate and of the
+        share of accepted refreshes.
     excess : int
         Draws whose estimated variance exceeds twice its bound.
     mean, square : ndarray, shape (d,), (d, d)
         Mean of the draws and sum of squared deviations from it.
-    kept : list of ndarray
-        A few draws, evenly spread.
+    kept : list of (float, int, ndarray)
+        Evenly spread draws: estimated variance, number, theta.
+    noisiest : list of (float, int, ndarray)
+        The draws of largest estimated variance, in increasing order.
+    pending : list of ndarray
+        Draws not yet part of `mean` and `square`.
     """
 
     draws: int = 0
     done: int = 0
     divergences: int = 0
     variance: float = 0.0
+    acceptance: float = 0.0
     subset_accepted: float = 0.0
     excess: int = 0
     mean: np.ndarray = field(default_factory=lambda: np.zeros(0))
     square: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
-    kept: list[np.ndarray] = field(default_factory=list)
+    kept: list[tuple[float, int, np.ndarray]] = field(default_factory=list)
+    noisiest: list[tuple[float, int, np.ndarray]] = field(default_factory=list)
     pending: list[np.ndarray] = field(default_factory=list)
 
     def add(self, theta: np.ndarray, info: dict[str, float]):
         """Add a draw, shape (d,), and what its transition reported."""
-        self.done += 1
         variance = info["loglik_variance"]
         self.variance += variance
+        self.acceptance += info["acceptance_rate"]
         self.subset_accepted += info["subset_accepted"]
         self.excess += not variance <= 2 * VARIANCE_BOUND
         self.pending.append(theta)
+        entry = (variance, self.done, theta)
+        self.done += 1
         if self.done * _KEPT // max(self.draws, 1) > len(self.kept):
-            self.kept.append(theta)
+            self.kept.append(entry)
+        if len(self.noisiest) < _NOISIEST or variance > self.noisiest[0][0]:
+            insort(self.noisiest, entry, key=lambda e: e[0])
+            del self.noisiest[:-_NOISIEST]
         if len(self.pending) == _FOLD:
             self.fold()
 
@@ -94,6 +111,31 @@ class ChainRecord:
         self.mean = self.mean + shift * count / (before + count)
         between = np.outer(shift, shift) * (before * count / (before + count))
         self.square = self.square + centred.T @ centred + between
+
+    def chosen(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draws to check, shape (k, d), and the share of all draws each stands for, shape (k,).
+
+        They are the `size` noisiest of all draws and, of the evenly spread ones, the `size`
+        noisiest, every sixth or so of the next ones, and a few of the rest.
+        """
+        top = self.noisiest[-size:]
+        taken = {number for _, number, _ in top}
+        spread = sorted((e for e in self.kept if e[1] not in taken), key=lambda e: -e[0])
+        strata = [spread[:size], spread[size : 4 * size], spread[4 * size :]]
+        entries, shares = list(top), [1 / self.done] * len(top)
+        for stratum, most in zip(strata, (size, size // 2, 3 * size // 2), strict=True):
+            if not stratum:
+                continue
+            places = np.unique(np.linspace(0, len(stratum) - 1, most).astype(int))
+            entries += [stratum[i] for i in places]
+            share = (1 - len(top) / self.done) * len(stratum) / len(spread) / len(places)
+            shares += [share] * len(places)
+        return np.array([theta for *_, theta in entries]), np.array(shares) / np.sum(shares)
+
+    def standardise(self, thetas: np.ndarray, active: np.ndarray) -> np.ndarray:
+        """Return draws, shape (k, d), less the mean and over the standard deviation, (k, a)."""
+        sd = np.sqrt(np.diag(self.square)[active] / max(self.done - 1, 1))
+        return (thetas - self.mean)[:, active] / np.where(sd > 0, sd, 1.0)
 
     def distance(self, reference: np.ndarray, active: np.ndarray) -> float:
         """Distance of the mean from the reference, in posterior standard deviations."""
@@ -128,13 +170,32 @@ class EstimateErrors:
     variance: np.ndarray
     bias: np.ndarray
 
-    @property
-    def perturbation(self) -> float:
-        """Bound on the error of posterior means, in standard deviations: sd(w) / mean(w)."""
-        if not np.all(np.isfinite(self.bias)):
-            return np.inf
-        weights = np.exp(np.min(self.bias) - self.bias)
-        return float(np.std(weights) / np.mean(weights))
+
+def perturbation(bias: np.ndarray, shares: np.ndarray, z: np.ndarray) -> tuple[float, float]:
+    """Estimate how far posterior means and standard deviations are off.
+
+    Parameters
+    ----------
+    bias : ndarray, shape (k,)
+        b at some draws.
+    shares : ndarray, shape (k,)
+        Share of all draws that each stands for.
+    z : ndarray, shape (k, a)
+        The draws, standardised.
+
+    Returns
+    -------
+    shift, stretch : float
+        Largest error of a mean, in standard deviations, and largest relative error of a standard
+        deviation.
+    """
+    if not np.all(np.isfinite(bias)):
+        return np.inf, np.inf
+    weights = shares * np.exp(np.min(bias) - bias)
+    weights = weights / weights.sum()
+    change = (weights - shares) @ np.column_stack([z, z**2])
+    shift, square = np.split(change, 2)
+    return float(np.max(np.abs(shift))), float(np.max(np.abs(square - shift**2)) / 2)
 
 
 def estimate_errors(
@@ -259,39 +320,42 @@ def check_chain(
     -------
     list of Check
         Variance of the estimate, acceptance of the subsample's refreshes, perturbation of the
-        posterior, and distance from the reference point.
+        posterior, distance from the reference point, divergences and acceptance of the moves.
     """
     record.fold()
     n, size = record.done, len(active)
-    kept = np.array(record.kept)
 
-    def errors_at(thetas, batches):
-        return estimate_errors(expansion, reference, thetas, batches, subsample_size, temperature)
+    def look(size, batches):
+        thetas, shares = record.chosen(size)
+        errors = estimate_errors(expansion, reference, thetas, batches, subsample_size, temperature)
+        off = perturbation(errors.bias, shares, record.standardise(thetas, active))
+        return float(shares @ errors.variance), *off
 
     if expansion.n_rows <= _FIRST_LOOK:
-        errors, doubt = errors_at(kept, expansion.chunks()), False
+        variance, shift, stretch = look(_FIRST_DRAWS, expansion.chunks())
     else:
         index = np.random.default_rng(0).integers(0, expansion.n_rows, _FIRST_LOOK)
-        errors = errors_at(kept, [expansion.take(index)])
+        variance, shift, stretch = look(_FIRST_DRAWS, [expansion.take(index)])
+        kept = np.array([theta for *_, theta in record.kept])
         z = whiten(factor, (kept - reference.theta)[:, active].T)
-        doubt = (
-            np.max(errors.variance) > VARIANCE_BOUND / 2
-            or errors.perturbation > PERTURBATION_BOUND / 2
-            or np.max(predicted.variance(subsample_size, temperature)) > VARIANCE_BOUND
-            or np.max(predicted.perturbation(subsample_size, temperature)) > PERTURBATION_BOUND
-            or np.mean(z**2) > _PREDICTED
+        clear = (
+            variance < VARIANCE_BOUND / 2
+            and shift < SHIFT_BOUND / 2
+            and stretch < STRETCH_BOUND / 2
+            and np.max(predicted.variance(subsample_size, temperature)) < VARIANCE_BOUND
+            and np.max(predicted.perturbation(subsample_size, temperature)) < SHIFT_BOUND
+            and np.mean(z**2) < _PREDICTED
         )
-    if doubt:
-        chosen = np.linspace(0, len(kept) - 1, _SECOND_LOOK).astype(int)
-        errors = errors_at(kept[np.unique(chosen)], expansion.chunks())
+        if not clear:
+            variance, shift, stretch = look(_SECOND_DRAWS, expansion.chunks())
     checks = [
-        *_noise_checks(record, float(np.mean(errors.variance)), subsample_size),
-        _perturbation_check(errors.perturbation, subsample_size),
+        *_noise_checks(record, variance, subsample_size),
+        _perturbation_check(shift, stretch, subsample_size),
     ]
     if n > 2 * size:
         harmless = not given_reference and all(check.passed for check in checks)
         checks.append(_distance_check(record, reference, active, harmless))
-    return checks
+    return [*checks, *_dynamics_checks(record)]
 
 
 def _noise_checks(record: ChainRecord, measured: float, subsample_size: int) -> list[Check]:
@@ -336,14 +400,39 @@ def _distance_check(record, reference, active, harmless: bool) -> Check:
     )
 
 
-def _perturbation_check(value: float, subsample_size: int) -> Check:
+def _perturbation_check(shift: float, stretch: float, subsample_size: int) -> Check:
+    value = max(shift / SHIFT_BOUND, stretch / STRETCH_BOUND)
     return Check(
         "perturbation",
         value,
-        PERTURBATION_BOUND,
-        value <= PERTURBATION_BOUND,
-        "The subsample perturbs the posterior: skewed or heavy-tailed residuals of the rows may "
-        f"move posterior means by up to {value:.2g} standard deviations (should be at most "
-        f"{PERTURBATION_BOUND:g}). Increase subsample_size (now {subsample_size}), use "
+        1.0,
+        value <= 1.0,
+        "The subsample perturbs the posterior: the rows' residuals are skewed or heavy-tailed, and "
+        f"posterior means are off by about {shift:.2g} standard deviations (should be at most "
+        f"{SHIFT_BOUND:g}), standard deviations by about {stretch:.0%} (at most "
+        f"{STRETCH_BOUND:.0%}). Increase subsample_size (now {subsample_size}), use "
         "control_variate_order=2, or look for outlying rows.",
     )
+
+
+def _dynamics_checks(record: ChainRecord) -> list[Check]:
+    diverging, accepted = record.divergences / record.done, record.acceptance / record.done
+    return [
+        Check(
+            "divergences",
+            diverging,
+            DIVERGENCE_BOUND,
+            diverging <= DIVERGENCE_BOUND,
+            f"{diverging:.0%} of the trajectories diverged (should be at most "
+            f"{DIVERGENCE_BOUND:.0%}): regions of high curvature may be missed. Increase "
+            "target_accept or tune, or reparameterise (a non-centred hierarchy, for instance).",
+        ),
+        Check(
+            "acceptance_rate",
+            accepted,
+            ACCEPTANCE_BOUND,
+            accepted >= ACCEPTANCE_BOUND,
+            f"Only {accepted:.0%} of the moves were accepted (should be at least "
+            f"{ACCEPTANCE_BOUND:.0%}): the step size does not fit. Increase tune.",
+        ),
+    ]

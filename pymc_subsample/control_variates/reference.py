@@ -150,7 +150,7 @@ def find_reference(
     else:
         rows = np.concatenate(list(expansion.chunks()), axis=1)
         theta = _mode_of_subset(expansion, theta, active, rows, 1.0 / temperature)
-    return _polish(expansion, theta, active, temperature)
+    return polish(expansion, theta, active, temperature)
 
 
 class _SubsetObjective:
@@ -200,8 +200,10 @@ def _mode_of_subset(expansion, theta, active, rows, weight) -> np.ndarray:
     return theta
 
 
-def _polish(expansion, theta, active, temperature) -> Reference:
-    """Newton's method on all rows, with step halving."""
+def polish(
+    expansion: Expansion, theta: np.ndarray, active: np.ndarray, temperature: float = 1.0
+) -> Reference:
+    """Find the posterior mode near theta by Newton's method on all rows, with step halving."""
     best = reference_at(expansion, theta, temperature)
     best_value = log_posterior(expansion, best)
     for _ in range(_MAX_POLISH):

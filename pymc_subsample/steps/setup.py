@@ -6,11 +6,18 @@ import numpy as np
 from scipy.stats import chi2
 
 from pymc_subsample.control_variates import Expansion
+from pymc_subsample.control_variates.hierarchy import (
+    MAX_INNER,
+    MAX_OUTER,
+    settle,
+    split_hierarchy,
+)
 from pymc_subsample.control_variates.reference import (
     Reference,
     covariance,
     factor,
     find_reference,
+    polish,
     precision,
     reference_at,
     residual_moments,
@@ -75,7 +82,7 @@ def prepare(
         Divides the log-likelihood.
     """
     if reference is None:
-        found = find_reference(expansion, start, free, rng, temperature)
+        found = _automatic_reference(expansion, start, free, rng, temperature)
     else:
         found = reference_at(expansion, reference, temperature)
     curvature = precision(expansion, found, free)
@@ -85,6 +92,16 @@ def prepare(
     moments = residual_moments(expansion, found, _ellipsoid(found.theta, spread, free, rng))
     m, n_blocks = choose_subsample(moments, temperature, subsample_size, n_blocks)
     return Preparation(found, scale, moments, m, n_blocks)
+
+
+def _automatic_reference(expansion, start, free, rng, temperature) -> Reference:
+    """Posterior mode; in hierarchical models given the marginal mode of the hyperparameters."""
+    inner, outer = split_hierarchy(expansion, start, free)
+    if not 0 < len(outer) <= MAX_OUTER or not 0 < len(inner) <= MAX_INNER:
+        return find_reference(expansion, start, free, rng, temperature)
+    found = find_reference(expansion, start, inner, rng, temperature)
+    theta = settle(expansion, found, inner, outer)
+    return polish(expansion, theta, inner, temperature)
 
 
 def choose_subsample(
