@@ -9,7 +9,6 @@ import argparse
 import time
 from pathlib import Path
 
-import arviz as az
 import numpy as np
 import pymc as pm
 
@@ -101,6 +100,8 @@ def print_cost(idata, n_rows, seconds):
 
 def plot_carriers(idata, path):
     """Draw each airline's chance of being late, best airline on top."""
+    import arviz as az
+
     posterior = idata["posterior"].dataset[["chance_late"]]
     order = posterior["chance_late"].mean(("chain", "draw")).argsort().values
     plot = az.plot_forest(
@@ -135,6 +136,8 @@ def main(argv=None):
             step=pms.HMCECS(),
         )
     seconds = time.perf_counter() - start
+
+    import arviz as az  # only now: it takes a second, and sampling does without
 
     print(az.summary(idata).to_string())
     print_cost(idata, len(data["arrival_delay"]), seconds)

@@ -6,6 +6,7 @@ results written into arrays that the caller owns.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 
 import numba
@@ -15,6 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.experimental.function_type import _get_wrapper_address
+from pytensor.compile.io import In, Out
 from pytensor.graph.basic import Variable
 from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
@@ -27,7 +29,40 @@ SCALAR = types.float64
 # non-finite energy is how a trajectory is rejected.
 FAST = {"reassoc", "contract", "arcp", "nsz"}
 
-_VERSION = "1"
+# Compiled code is kept across sessions, not across versions of what made it.
+_VERSIONS = f"numba {numba.__version__}, pytensor {pytensor.__version__}"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled function.
+
+    Attributes
+    ----------
+    function : callable
+        The numba function.
+    signature : numba signature
+        Its only one.
+    key : str or None
+        Identifies the function for the disk cache; None where it cannot be cached.
+    """
+
+    function: Callable
+    signature: types.Type
+    key: str | None
+
+    def __call__(self, *arguments) -> None:
+        """Call the function from Python."""
+        self.function(*arguments)
+
+    @property
+    def address(self) -> int:
+        """Where the function is, for `function_at`; keep `self` alive while it is used.
+
+        Addresses cost nothing to hand over; numba's own first-class functions cost 20 us per
+        argument and call.
+        """
+        return _get_wrapper_address(self.function, self.signature)
 
 
 def compile_graph(
@@ -36,7 +71,7 @@ def compile_graph(
     outputs: Mapping[str, Variable],
     buffers: Sequence[str],
     signature: types.Type,
-) -> Callable:
+) -> Compiled:
     """Compile a PyTensor graph to ``name(*inputs, *buffers)``.
 
     Parameters
@@ -54,11 +89,14 @@ def compile_graph(
 
     Returns
     -------
-    callable
-        A compiled numba function, cached on disk where PyTensor can cache the graph.
+    Compiled
+        Cached on disk where PyTensor can cache the graph.
     """
     function = pytensor.function(
-        list(inputs), list(outputs.values()), mode="NUMBA", on_unused_input="ignore"
+        [In(v, borrow=True) for v in inputs],
+        [Out(v, borrow=True) for v in outputs.values()],
+        mode="NUMBA",
+        on_unused_input="ignore",
     )
     inner, key = numba_funcify_ensure_cache(function.maker.fgraph)
     arguments = ", ".join(f"x{i}" for i in range(len(inputs)))
@@ -67,7 +105,10 @@ def compile_graph(
         f"np.asarray(x{i})" if v.type.ndim == 0 else f"x{i}" for i, v in enumerate(inputs)
     )
     results = ", ".join(f"r{i}" for i in range(len(outputs)))
-    lines = [f"def {name}({arguments}, {', '.join(buffers)}):", f"    {results}, = inner({values})"]
+    lines = [
+        f"def {name}({arguments}, {', '.join(buffers)}):",
+        f"    {results}, = inner({values})",
+    ]
     for i, (target, output) in enumerate(outputs.items()):
         value = f"r{i}.item()" if output.type.ndim == 0 else f"r{i}"
         lines.append(f"    {target} = {value}")
@@ -76,32 +117,21 @@ def compile_graph(
 
 def compile_source(
     name: str, source: str, environment: dict, signature: types.Type, key: str | None
-) -> Callable:
+) -> Compiled:
     """Compile Python source to a numba function with an explicit signature, cached under `key`.
 
     `key` identifies everything that `environment` holds; with None nothing is cached.
     """
     if key is not None:
-        key = sha256("|".join([_VERSION, key, str(signature), source]).encode()).hexdigest()
+        parts = [_VERSIONS, key, str(signature), source]
+        key = sha256("|".join(parts).encode()).hexdigest()
     function = compile_numba_function_src(
         source, name, {**environment, "__name__": __name__}, cache_key=key
     )
     compiled = numba.njit(signature, cache=key is not None, error_model="numpy", fastmath=FAST)(
         function
     )
-    compiled.cache_key = key  # for functions built on this one
-    return compiled
-
-
-
-
-def address_of(function: Callable, signature: types.Type) -> int:
-    """Return the address of a compiled function, to be called by `function_at`.
-
-    The function must be kept alive as long as its address is used. Handing addresses over costs
-    nothing; numba's own first-class functions cost 20 us per argument and call.
-    """
-    return _get_wrapper_address(function, signature)
+    return Compiled(compiled, signature, key)
 
 
 @numba.extending.intrinsic

@@ -1311,6 +1311,102 @@ def row_softmax_and_norm(rng):
     return model
 
 
+@register
+def rows_of_a_longer_predictor(rng):
+    with pm.Model() as model:
+        mu = rng.normal(size=(N + 1, K)) @ pm.Normal("beta", 0, 1, shape=K)
+        pm.Normal("y", mu[1:], 1, observed=rng.normal(size=N))
+    return model
+
+
+@register
+def parent_covariate_in_graph(rng):
+    parent = rng.integers(0, 5, N)
+    with pm.Model() as model:
+        x = pm.Data("x", rng.normal(size=N))
+        b = pm.Normal("b", 0, 1, shape=2)
+        pm.Normal("y", b[0] * x + b[1] * x[parent], 1, observed=rng.normal(size=N))
+    return model
+
+
+@register
+def covariates_over_all_rows(rng):
+    x = rng.normal(size=N)
+    with pm.Model() as model:
+        x = pm.Data("x", x)
+        b = pm.Normal("b", 0, 1, shape=4)
+        mu = b[0] * x + b[1] * pt.cumsum(x) + b[2] * (x - x[::-1]) + b[3] * pt.argsort(x)
+        pm.Normal("y", mu, 1, observed=rng.normal(size=N))
+    return model
+
+
+@register
+def row_number_twice(rng):
+    X = design(rng)
+    with pm.Model() as model:
+        row = pt.arange(N)
+        beta = pm.Normal("beta", 0, 1, shape=(K, 4))
+        trend = pm.Normal("trend", 0, 1, shape=4)
+        logits = X @ beta + trend * (row[:, None] / N)
+        logp = pm.math.log_softmax(logits, axis=1)
+        pm.Potential("loglik", logp[row, rng.integers(0, 4, N)])
+    return model
+
+
+@register
+def parameters_in_rows_reshaped(rng):
+    X = design(rng)
+    with pm.Model() as model:
+        W = pm.Normal("W", 0, 1, shape=(K, 4))
+        mu = (X @ W).reshape((N, 2, 2)).sum(axis=1)
+        pm.Normal("y", mu[:, 0] - mu[:, 1], 1, observed=rng.normal(size=N))
+    return model
+
+
+@register
+def mixture_of_supports(rng):
+    y = np.where(rng.random(N) < 0.5, -rng.exponential(size=N), rng.gamma(2, size=N))
+    with pm.Model() as model:
+        w = pm.Beta("w", 2, 2)
+        mu = pm.Normal("mu", 0, 1)
+        components = [pm.Normal.dist(mu, 1), pm.Gamma.dist(2, pm.Gamma("rate", 2, 1))]
+        pm.Mixture("y", w=pt.stack([w, 1 - w]), comp_dists=components, observed=y)
+    return model
+
+
+@register
+def probability_linear_in_data(rng):
+    x = rng.uniform(size=N)
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 0.01, initval=0.5)
+        b = pm.Normal("b", 0, 0.01)
+        pm.Bernoulli("y", p=pm.math.sigmoid(a) + 0.01 * b * x, observed=rng.binomial(1, 0.5, N))
+    return model
+
+
+@register
+def piecewise_by_data(rng):
+    x = rng.normal(size=N)
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 1, shape=3)
+        x = pm.Data("x", x)
+        mu = b[0] + pt.switch(x > 0, b[1] * x, b[2] * pt.sqrt(abs(x)))
+        pm.Normal("y", mu, 1, observed=rng.normal(size=N))
+    return model
+
+
+@register
+def softplus_scale_and_clipped_probability(rng):
+    X = design(rng)
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, 1, shape=(K, 2))
+        eta = X @ beta
+        pm.Normal("z", 0, pm.math.log1pexp(eta[:, 0]), observed=rng.normal(size=N))
+        p = pt.clip(pm.math.invlogit(eta[:, 1]), 0.01, 0.99)
+        pm.Bernoulli("y", p, observed=rng.binomial(1, 0.5, N))
+    return model
+
+
 # Named dimensions
 
 

@@ -129,7 +129,8 @@ class Sampler:
         ex, at = self.ex, self.reference
         phi, d, grad = np.empty(ex.phi_size), np.empty(len(index)), np.empty(ex.theta_size)
         value = density(
-            ex.forward, ex.backward, ex.difference, theta, at.center, at.level, at.slope,
+            ex.forward.function, ex.backward.function, ex.difference.function, theta, at.center,
+            at.level, at.slope,
             at.curvature, ex.order, self.anchored(index), self.weight, self.correction, phi, d,
             grad,
         )  # fmt: skip
@@ -262,7 +263,9 @@ class Target:
             marginal = self.p.sum(axis=2 - a)
             cdf = np.cumsum(marginal / marginal.sum(axis=1, keepdims=True), axis=1)
             cdf = np.column_stack([np.zeros(len(cdf)), cdf])
-            ranks = np.array([np.interp(x, edges, cdf[i]) for x, i in zip(theta[:, a], u, strict=True)])
+            ranks = np.array(
+                [np.interp(x, edges, cdf[i]) for x, i in zip(theta[:, a], u, strict=True)]
+            )
             values.append(scipy.stats.kstest(ranks, "uniform").pvalue)
         return min(1.0, len(values) * min(values))
 

@@ -4,12 +4,16 @@ import re
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
+import scipy.stats
 from models import MODELS, K, N, design
 from pytensor.compile.ops import wrap_py
+from pytensor.raise_op import Assert
+from pytensor.tensor.extra_ops import CumOp
 
-from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood import TallModel, TallModelError, trace, verification
 
 REFUSED = {}
 HINT = (
@@ -146,6 +150,48 @@ def parent_row_predictor(rng):
     with pm.Model() as model:
         mu = design(rng) @ pm.Normal("beta", 0, 1, shape=K)
         pm.Normal("y", mu + 0.5 * mu[parent], 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("y"), "Sum|Sub")
+def outer_product_of_rows(rng):
+    with pm.Model() as model:
+        mu = design(rng) @ pm.Normal("beta", 0, 1, shape=K)
+        kernel = pt.exp(-((mu[:, None] - mu[None, :]) ** 2))
+        pm.Normal("y", mu + kernel.sum(axis=1), 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("y"), "AdvancedSubtensor|Subtensor")
+def first_row_as_baseline(rng):
+    with pm.Model() as model:
+        mu = design(rng) @ pm.Normal("beta", 0, 1, shape=K)
+        pm.Normal("y", mu - mu[0], 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("y"), "Scan")
+def recurrence_in_the_mean(rng):
+    x = rng.normal(size=N)
+    with pm.Model() as model:
+        rho = pm.Normal("rho", 0, 0.5)
+        mu = pytensor.scan(
+            lambda x, last, rho: x + rho * last,
+            sequences=[pt.as_tensor(x)],
+            outputs_info=[np.float64(0)],
+            non_sequences=[rho],
+            return_updates=False,
+        )
+        pm.Normal("y", mu, 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("y"), "couples rows|coupled")
+def check_over_all_rows(rng):
+    with pm.Model() as model:
+        mu = design(rng) @ pm.Normal("beta", 0, 1, shape=K)
+        centred = Assert("mean of mu must be small")(mu, pt.abs(mu.mean()) < 10)
+        pm.Normal("y", centred, 1, observed=rng.normal(size=N))
     return model
 
 
@@ -302,6 +348,45 @@ def potential_infinite(rng):
     return model
 
 
+# Data that do not fit the model
+
+
+@refused("group", r"\b4\b", r"\b9\b", "length 5", "0 to 4")
+def index_out_of_range(rng):
+    group = rng.integers(0, 5, N)
+    group[[4, 9]] = 5
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 1, shape=5)
+        pm.Normal("y", a[pm.Data("group", group)], 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(r"\b11\b", "length 3")
+def constant_index_out_of_range(rng):
+    g, h = rng.integers(0, 5, N), rng.integers(0, 3, N)
+    h[11] = -4
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 1, shape=(5, 3))
+        pm.Normal("y", a[g, h], 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused("p", "0 <= p <= 1|0 <= p|data|sigma > 0")
+def data_fail_a_check(rng):
+    sigma = np.ones(N)
+    sigma[5] = -1
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("mu", 0, 1), sigma, observed=rng.normal(size=N))
+    return model
+
+
+@refused("no data|hold no data")
+def rows_without_data(rng):
+    with pm.Model() as model:
+        pm.Potential("p", pt.alloc(pm.Normal("a", 0, 1), N))
+    return model
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", list(REFUSED))
 def test_refused(case):
@@ -364,3 +449,94 @@ def test_large_deterministic_warns():
     model = MODELS["normal_deterministic_mu"](np.random.default_rng(1))
     with pytest.warns(UserWarning, match=r"(?s)(?=.*\bmu\b)(?=.*var_names)"):
         TallModel(model)
+
+
+@pytest.mark.parametrize("evaluate_all", [True, False])
+def test_verification_catches_what_the_trace_does_not(monkeypatch, evaluate_all):
+    right = trace.carried_axes
+
+    def wrong(op, node, axis):
+        return [axis] if isinstance(op, CumOp) else right(op, node, axis)
+
+    monkeypatch.setattr(trace, "carried_axes", wrong)
+    if not evaluate_all:
+        monkeypatch.setattr(verification, "_LARGEST_BYTES", 0)
+    model = cumulative_predictor(np.random.default_rng(1))
+    with pytest.raises(TallModelError, match="changes with the rows around it"):
+        TallModel(model)
+
+
+def test_rows_whose_parameters_are_invalid_are_impossible():
+    rng = np.random.default_rng(1)
+    x, y = rng.uniform(size=N), rng.binomial(1, 0.5, N)
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 1, initval=0.5)
+        b = pm.Normal("b", 0, 1)
+        pm.Bernoulli("y", p=a + b * x, observed=y)
+    tall = TallModel(model)
+    rows = tall.row_loglik(np.array([0.5, 0.7]), np.arange(N))
+    p = 0.5 + 0.7 * x
+    assert (p > 1).any()
+    np.testing.assert_array_equal(np.isneginf(rows), p > 1)
+    np.testing.assert_allclose(rows[p < 1], np.log(np.where(y, p, 1 - p))[p < 1])
+    assert np.isneginf(tall.row_loglik(np.array([-0.1, 0.0]), np.arange(N))).all()
+
+
+def test_invalid_parameters_shared_by_all_rows_are_impossible():
+    with pm.Model() as model:
+        sigma = pm.Normal("sigma", 1, 1)
+        pm.Normal("y", 0, sigma, observed=np.random.default_rng(1).normal(size=N))
+    tall = TallModel(model)
+    assert np.isfinite(tall.logprior(np.array([0.5])))
+    assert np.isneginf(tall.logprior(np.array([-0.5])))
+
+
+def test_data_changed_before_but_not_after():
+    rng = np.random.default_rng(1)
+    with pm.Model() as model:
+        x, y = pm.Data("x", rng.normal(size=N)), pm.Data("y_data", rng.normal(size=N))
+        pm.Normal("y", pm.Normal("b", 0, 1) * x, 1, observed=y, shape=x.shape)
+    new_x, new_y = rng.normal(size=2 * N), rng.normal(size=2 * N)
+    with model:
+        pm.set_data({"x": new_x, "y_data": new_y})
+    tall = TallModel(model)
+    assert tall.n_rows == 2 * N
+    with model:
+        pm.set_data({"x": np.zeros(3), "y_data": np.zeros(3)})
+    expected = -0.5 * ((new_y - 0.4 * new_x) ** 2 + np.log(2 * np.pi))
+    np.testing.assert_allclose(tall.row_loglik(np.array([0.4]), np.arange(2 * N)), expected)
+
+
+def test_columns_of_different_lengths_are_refused():
+    with pm.Model() as model:
+        x = pm.Data("x", np.ones(N))
+        pm.Normal("y", pm.Normal("b", 0, 1) * x, 1, observed=np.ones(N), shape=x.shape)
+        x.set_value(np.ones(N + 1))
+    with pytest.raises(TallModelError, match=r"\by\b"):
+        TallModel(model)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_very_few_rows(n):
+    """As few as the lengths that PyTensor folds."""
+    rng = np.random.default_rng(1)
+    x, y, group = rng.normal(size=n), rng.integers(0, 3, n), np.arange(n)[::-1] // 2
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 1, shape=7)
+        pm.Poisson("y", pt.exp(a[group] + 0.5 * x), observed=y)
+    tall = TallModel(model)
+    theta, index = rng.normal(size=7), rng.integers(0, n, 20)
+    mu = np.exp(theta[group] + 0.5 * x)
+    expected = scipy.stats.poisson(mu).logpmf(y)[index]
+    np.testing.assert_allclose(tall.row_loglik(theta, index), expected)
+
+
+def test_observed_variable_without_the_dimension():
+    rng = np.random.default_rng(1)
+    with pm.Model(coords={"obs": range(N)}) as model:
+        mu = pm.Normal("mu", 0, 1)
+        pm.Normal("y", mu, 1, observed=rng.normal(size=N), dims="obs")
+        pm.Normal("z", mu, 1, observed=rng.normal(size=7))
+    with pytest.raises(TallModelError, match=r"\bz\b"):
+        TallModel(model, observed=["y", "z"], dim="obs")
+    assert TallModel(model, dim="obs").observed == ("y",)

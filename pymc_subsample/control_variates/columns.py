@@ -24,7 +24,7 @@ class Packer:
         self._position: dict[Column, int] = {}
         self._direct: list[tuple[int, int, int]] = []
         self._derived: list[tuple[int, Variable]] = []
-        self._function = None
+        self._function: Callable | None = None
         self._copies: list[list[int]] | None = None
 
     def __len__(self) -> int:
@@ -99,4 +99,5 @@ class Packer:
             self._function = pytensor.function(
                 self._model.raw, graphs, mode="NUMBA", on_unused_input="ignore"
             )
-        return self._function(*arrays)
+        compute: Callable = self._function
+        return compute(*arrays)

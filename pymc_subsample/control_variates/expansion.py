@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
 
-from pymc_subsample.compile import address_of, compile_graph
+from pymc_subsample.compile import Compiled, compile_graph
 from pymc_subsample.control_variates.columns import Packer
-from pymc_subsample.kernels.hmc import ANCHOR, BACKWARD, DIFFERENCE, FORWARD
+from pymc_subsample.kernels.hmc import BACKWARD, FORWARD
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.rows import RowStore
 
@@ -32,8 +33,8 @@ class Expansion:
         Of the compiled functions, as the compiled transition takes them.
     linear : bool
         Whether the linear-predictor path was found.
-    forward, backward, difference, anchor : callable
-        Compiled functions; see `pymc_subsample.kernels.hmc`.
+    forward, backward, difference, anchor : Compiled
+        The model's functions; see `pymc_subsample.kernels.hmc`.
     sums : callable
         ``sums(center, rows, level, slope, curvature)`` adds sum l*, sum grad l* and, unless
         `curvature` is empty, sum hess l* of anchored rows.
@@ -44,24 +45,17 @@ class Expansion:
     phi_size: int
     width: int
     linear: bool
-    forward: Callable
-    backward: Callable
-    difference: Callable
-    anchor: Callable
+    forward: Compiled
+    backward: Compiled
+    difference: Compiled
+    anchor: Compiled
     sums: Callable
     packer: Packer
     store: RowStore
 
     def __post_init__(self):
-        self.addresses = np.array(
-            [
-                address_of(self.forward, FORWARD),
-                address_of(self.backward, BACKWARD),
-                address_of(self.difference, DIFFERENCE),
-                address_of(self.anchor, ANCHOR),
-            ],
-            dtype=np.int64,
-        )
+        functions = (self.forward, self.backward, self.difference, self.anchor)
+        self.addresses = np.array([f.address for f in functions], dtype=np.int64)
 
     @property
     def n_rows(self) -> int:
@@ -91,19 +85,36 @@ class Expansion:
         return grad
 
 
-def compile_parameter_functions(model: TallModel) -> tuple[Callable, Callable]:
-    """Compile theta -> (phi, log prior) and its pull-back."""
+def compile_parameter_functions(model: TallModel) -> tuple[Compiled, Compiled]:
+    """Compile theta -> (phi, log prior) and its pull-back, variable by variable."""
+    places = list(model.phi_slices.values())
     forward = compile_graph(
         "forward",
         [model.theta],
-        {"phi[...]": model.phi_graph, "logprior[0]": model.logprior_graph},
+        _parts("phi", places, model.phi_graphs) | {"logprior[0]": model.logprior_graph},
         ["phi", "logprior"],
         FORWARD,
     )
     grad_phi = pt.tensor("grad_phi", dtype="float64", shape=(model.phi_size,))
-    objective = model.logprior_graph + (model.phi_graph * grad_phi).sum()
-    gradient = pt.grad(objective, model.theta)
+    objective = model.logprior_graph
+    for graph, place in zip(model.phi_graphs, places, strict=True):
+        objective += (graph * grad_phi[place].reshape(graph.type.shape)).sum()
+    gradient = pt.grad(objective, model.value_graphs, disconnected_inputs="ignore")
     backward = compile_graph(
-        "backward", [model.theta, grad_phi], {"grad[...]": gradient}, ["grad"], BACKWARD
+        "backward",
+        [model.theta, grad_phi],
+        _parts("grad", model.slices, gradient),
+        ["grad"],
+        BACKWARD,
     )
     return forward, backward
+
+
+def _parts(buffer: str, places: list[slice], graphs: list[Variable]) -> dict[str, Variable]:
+    """Where each variable goes in a vector of all of them."""
+    return {
+        f"{buffer}[{at.start}:{at.stop}]" if graph.type.ndim else f"{buffer}[{at.start}]": (
+            graph.ravel() if graph.type.ndim else graph
+        )
+        for at, graph in zip(places, graphs, strict=True)
+    }

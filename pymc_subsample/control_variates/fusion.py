@@ -1,13 +1,14 @@
 """Row functions as scalar functions.
 
-Where a row's log-likelihood is elementwise in a few numbers, its PyTensor graph is turned into one
-scalar function, called once per row inside our own loop: no temporaries, and everything that
-depends on shared parameters alone is computed once per batch.
+A row's log-likelihood and its derivatives become one scalar function, called once per row inside
+our own loop: no temporaries, and everything that depends on shared parameters alone is computed
+once per batch.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pytensor.scalar as ps
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph
@@ -15,15 +16,8 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
 from pytensor.scalar.basic import Composite
-from pytensor.tensor.basic import Alloc, ScalarFromTensor, TensorFromScalar
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
-from pytensor.tensor.shape import SpecifyShape
 
-_TRANSPARENT = (DimShuffle, Alloc, ScalarFromTensor, TensorFromScalar, SpecifyShape)
-
-
-class NotElementwise(Exception):
-    """The graph is not elementwise in its inputs."""
+from pymc_subsample.control_variates.scalars import NotScalar, Scalars
 
 
 @dataclass
@@ -58,8 +52,8 @@ def fuse(
 
     Raises
     ------
-    NotElementwise
-        If some Op is not elementwise.
+    NotScalar
+        If some Op has no form for one row.
     """
     fgraph = FunctionGraph([*varying, *shared], list(outputs), clone=True)
     rewrite_graph(
@@ -68,47 +62,56 @@ def fuse(
         exclude=("fusion", "inplace", "BlasOpt"),
     )
     varying, shared = fgraph.inputs[: len(varying)], fgraph.inputs[len(varying) :]
-    scalars: dict[Variable, Variable] = {v: ps.float64(v.name) for v in fgraph.inputs}
-    for node in toposort(fgraph.outputs):
-        if isinstance(node.op, Elemwise):
-            inputs = [_scalar(i, scalars) for i in node.inputs]
-            results = _stable(node.op.scalar_op, inputs, scalars)
-            scalars.update(zip(node.outputs, results, strict=True))
-        elif isinstance(node.op, _TRANSPARENT):
-            scalars[node.outputs[0]] = _scalar(node.inputs[0], scalars)
-        elif not _is_shape(node, fgraph.inputs):
-            raise NotElementwise
-    results = [ps.cast(_scalar(o, scalars), "float64") for o in fgraph.outputs]
+    scalars = {v: ps.float64(v.name) for v in fgraph.inputs}
+    apply = _CheaperOps({scalars[v] for v in varying})
+    known = {v: _single(s) for v, s in scalars.items()}
+    arrays = Scalars(known, apply).evaluate(fgraph.outputs)
+    if any(a.size != 1 for a in arrays):
+        raise NotScalar
+    results = [ps.cast(a.item(), "float64") for a in arrays]
     return _split(results, [scalars[v] for v in varying], [scalars[v] for v in shared])
 
 
-def _is_shape(node, inputs) -> bool:
-    """Whether a node computes a length, which a scalar function does not need."""
-    return node.outputs[0].type.dtype.startswith("int") and node.outputs[0].type.ndim == 0
+def _single(scalar: Variable) -> np.ndarray:
+    array = np.empty(1, dtype=object)
+    array[0] = scalar
+    return array
 
 
-def _scalar(var: Variable, scalars: dict[Variable, Variable]) -> Variable:
-    if var in scalars:
-        return scalars[var]
-    if isinstance(var, Constant) and getattr(var.data, "size", 1) == 1:
-        value = var.data.item() if hasattr(var.data, "item") else var.data
-        return ps.constant(value, dtype=var.type.dtype)
-    raise NotElementwise
+class _CheaperOps:
+    """Applies scalar Ops, or what computes the same at less cost per row.
 
+    Logistic functions of one argument share one exponential; a division by what rows share
+    becomes a product with a reciprocal that is computed once; constants are folded.
+    """
 
-def _stable(op, inputs: list[Variable], scalars) -> list[Variable]:
-    """Apply a scalar Op; logistic functions of one argument share one exponential."""
-    if isinstance(op, ps.Softplus | ps.Sigmoid):
-        [x] = inputs
-        key = ("exp", x)
-        if key not in scalars:
-            scalars[key] = ps.exp(ps.neg(ps.abs(x)))
-        small = scalars[key]
-        if isinstance(op, ps.Softplus):
-            return [ps.add(ps.switch(ps.gt(x, 0.0), x, 0.0), ps.log1p(small))]
-        inverse = ps.reciprocal(ps.add(1.0, small))
-        return [ps.switch(ps.gt(x, 0.0), inverse, ps.mul(small, inverse))]
-    return op.make_node(*inputs).outputs
+    def __init__(self, row_dependent: set[Variable]):
+        self._row_dependent = row_dependent
+        self._exponentials: dict[Variable, Variable] = {}
+        self._applied: dict[tuple, list[Variable]] = {}
+
+    def __call__(self, op, inputs: list[Variable]) -> list[Variable]:
+        key = (op, *inputs)
+        if key not in self._applied:
+            self._applied[key] = self._apply(op, inputs)
+            if any(i in self._row_dependent for i in inputs):
+                self._row_dependent.update(self._applied[key])
+        return self._applied[key]
+
+    def _apply(self, op, inputs):
+        if isinstance(op, ps.TrueDiv) and inputs[1] not in self._row_dependent:
+            return [ps.mul(inputs[0], ps.reciprocal(inputs[1]))]
+        if isinstance(op, ps.Softplus | ps.Sigmoid):
+            [x] = inputs
+            if x not in self._exponentials:
+                self._exponentials[x] = ps.exp(ps.neg(ps.abs(x)))
+            small = self._exponentials[x]
+            if isinstance(op, ps.Softplus):
+                # small <= 1: log(1 + small) is exact to one unit of 1, and cheaper than log1p.
+                return [ps.add(ps.switch(ps.gt(x, 0.0), x, 0.0), ps.log(ps.add(1.0, small)))]
+            inverse = ps.reciprocal(ps.add(1.0, small))
+            return [ps.switch(ps.gt(x, 0.0), inverse, ps.mul(small, inverse))]
+        return op.make_node(*inputs).outputs
 
 
 def _split(results, varying, shared) -> ScalarFunction:

@@ -61,7 +61,11 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
     total = at_center.sum()
     slope = grad(total, center)
     level_function = compile_graph(
-        "level", [center, rows], {"level[0]": total, "slope[...]": slope}, ["level", "slope"], _LEVEL
+        "level",
+        [center, rows],
+        {"level[0]": total, "slope[...]": slope},
+        ["level", "slope"],
+        _LEVEL,
     )
     vector = pt.tensor("vector", dtype="float64", shape=(model.phi_size,))
     product = compile_graph(
@@ -99,7 +103,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
 
 
 def _directional(values: Variable, at: Variable, direction: Variable) -> Variable:
-    """Derivative of each element of `values` along `direction`: the vjp is linear in its vector."""
+    """Differentiate each element of `values` along `direction`: a vjp is linear in its vector."""
     dummy = pt.zeros_like(values)
     vector = dummy.type("vector")
     along = (grad((values * vector).sum(), at, disconnected_inputs="ignore") * direction).sum()

@@ -9,6 +9,7 @@ which takes 1 + E + E(E+1)/2 numbers per row in place of a d x d Hessian. They a
 the data columns of a packed row: the varying x_i*, l_i*, g_i and the upper triangle of H_i.
 """
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -23,7 +24,8 @@ from pytensor.graph.traversal import ancestors
 from pymc_subsample.compile import MATRIX, VECTOR, compile_graph, compile_source
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.expansion import Expansion, compile_parameter_functions
-from pymc_subsample.control_variates.fusion import NotElementwise, fuse
+from pymc_subsample.control_variates.fusion import fuse
+from pymc_subsample.control_variates.scalars import NotScalar
 from pymc_subsample.kernels import linear as kernels
 from pymc_subsample.kernels.hmc import ANCHOR, DIFFERENCE
 from pymc_subsample.likelihood import TallModel
@@ -34,6 +36,8 @@ from pymc_subsample.likelihood.predictors import Affine, Predictor
 MAX_PREDICTORS = 10
 
 _ROW = types.void(MATRIX, VECTOR, MATRIX, MATRIX)
+_ROWS = "dense, dense_scale, gather, gather_scale, offset, offset_scale"
+_BACK = "dense, dense_scale, gather, gather_scale, const, const_scale"
 
 
 @dataclass
@@ -65,16 +69,16 @@ def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: i
     environment = tables | {
         "np": np,
         "predict": kernels.predict,
-        "predict_shared": kernels.predict_shared,
         "backproject": kernels.backproject,
         "weigh": kernels.weigh,
     }
     table_key = "|".join(f"{k}{v.shape}{v.tobytes().hex()}" for k, v in tables.items())
+    table_key += inspect.getsource(kernels)
 
     def build(name, source, outputs, signature):
         names, lines, key = code.evaluation(outputs)
         key = None if key is None else key + table_key
-        text = source(layout, lines)
+        text = source(affine, layout, lines)
         return compile_source(name, text, environment | names, signature, key)
 
     forward, backward = compile_parameter_functions(model)
@@ -121,9 +125,7 @@ class _Layout:
 
     def bends(self) -> dict[tuple[int, int], int]:
         """Column of H_i[e, f], for e <= f."""
-        pairs = [
-            (e, f) for e in range(self.n_predictors) for f in range(e, self.n_predictors)
-        ]
+        pairs = [(e, f) for e in range(self.n_predictors) for f in range(e, self.n_predictors)]
         return {pair: self.bend + k for k, pair in enumerate(pairs)}
 
 
@@ -133,7 +135,9 @@ class _RowCode:
     def __init__(self, model, predictors, n_varying, packer):
         self.n_varying = n_varying
         self.n_predictors = sum(p.forms.size for p in predictors)
-        self.x = [pt.tensor(f"x{e}", dtype="float64", shape=(None,)) for e in range(self.n_predictors)]
+        self.x = [
+            pt.tensor(f"x{e}", dtype="float64", shape=(None,)) for e in range(self.n_predictors)
+        ]
         blocked = [p.var for p in predictors]
         above = set(ancestors(model.batch.outputs, blockers=blocked)) - set(blocked)
         memo: dict[Variable, Variable] = {}
@@ -160,7 +164,7 @@ class _RowCode:
 
     def _column(self, position: int) -> Variable:
         if position not in self.data:
-            self.data[position] = pt.tensor(f"c{position}", dtype="float64", shape=(None,))
+            self.data[position] = pt.tensor(f"column{position}", dtype="float64", shape=(None,))
         return self.data[position]
 
     def evaluation(self, outputs: list[Variable]) -> tuple[dict, "_Evaluation", str | None]:
@@ -169,19 +173,19 @@ class _RowCode:
         results = ", ".join(f"y{k}" for k in range(len(outputs)))
         try:
             function = fuse(outputs, [*varying, *self.data.values()], shared)
-        except NotElementwise:
+        except NotScalar:
             return self._vectorised(outputs, results)
         sources = [f"eta[{e}, i]" for e in range(self.n_varying)]
         sources += [f"rows[{p}, i]" for p in self.data]
         arguments = [sources[k] for k in function.used]
         hoisted = [f"h{k}" for k in range(function.n_hoisted)]
-        before = ""
+        before = []
         names = {"row": function.row}
         if function.hoist is not None:
             names["hoist"] = function.hoist
-            constants = ", ".join(f"x[{self.n_varying + k}]" for k in function.used_shared)
-            before = f"    {', '.join(hoisted)} = hoist({constants})\n"
-        call = f"        {results} = row({', '.join([*arguments, *hoisted])})\n"
+            constants = ", ".join(f"x{self.n_varying + k}" for k in function.used_shared)
+            before = [f"    {', '.join(hoisted)} = hoist({constants})"]
+        call = f"        {results} = row({', '.join([*arguments, *hoisted])})"
         return names, _Evaluation(before, call), function.key
 
     def _vectorised(self, outputs, results):
@@ -191,46 +195,64 @@ class _RowCode:
         rows = pt.tensor("rows", dtype="float64", shape=(None, None))
         place = {v: eta[e] for e, v in enumerate(self.x[: self.n_varying])}
         place |= {
-            v: pt.alloc(constants[e], rows.shape[1])
-            for e, v in enumerate(self.x[self.n_varying :])
+            v: pt.alloc(constants[e], rows.shape[1]) for e, v in enumerate(self.x[self.n_varying :])
         }
         place |= {v: rows[p] for p, v in self.data.items()}
         graphs = rebuild(outputs, dict(place))
         targets = {f"out[{k}]": g for k, g in enumerate(graphs)}
         row = compile_graph("row", [eta, constants, rows], targets, ["out"], _ROW)
-        before = f"    y = np.empty(({len(outputs)}, m))\n    row(eta, x[{self.n_varying}:], rows, y)\n"
-        call = f"        {results} = {', '.join(f'y[{k}, i]' for k in range(len(outputs)))}\n"
-        return {"row": row}, _Evaluation(before, call), row.cache_key
+        shared = [f"x{e}" for e in range(self.n_varying, self.n_predictors)]
+        array = f"np.array([{', '.join(shared)}])" if shared else "np.empty(0)"
+        before = [f"    y = np.empty(({len(outputs)}, m))", f"    row(eta, {array}, rows, y)"]
+        call = f"        {results} = {', '.join(f'y[{k}, i]' for k in range(len(outputs)))}"
+        return {"row": row.function}, _Evaluation(before, call), row.key
 
 
 @dataclass
 class _Evaluation:
-    before: str
+    """Code for a row's values: lines before the loop over rows, and the line inside it."""
+
+    before: list[str]
     call: str
 
 
-_PREDICT = """
-    predict(dense, dense_scale, gather, gather_scale, offset, offset_scale, x, {at}, rows, eta)
-"""
+def _constants(affine: AffineMap, point: str, prefix: str, which: range) -> list[str]:
+    """Code for what predictors `which` have in common in all rows, at a point of phi."""
+    lines = []
+    for e in which:
+        terms = [repr(float(affine.base[e]))]
+        for (predictor, element), scale in zip(affine.const, affine.const_scale, strict=True):
+            if predictor == e:
+                terms.append(f"{float(scale)!r} * {point}[{element}]")
+        lines.append(f"    {prefix}{e} = {' + '.join(terms)}")
+    return lines
 
 
-def _difference_source(at: _Layout, row: _Evaluation) -> str:
-    size = range(at.n_predictors)
-    lines = [
-        "def difference(phi, rows, center, weight, correction, d, grad):",
+def _predict(affine: AffineMap, at: _Layout, point: str) -> list[str]:
+    """Code that computes every predictor of a batch at a point of phi."""
+    return [
         "    m = rows.shape[1]",
         f"    eta = np.empty(({at.n_varying}, m))",
-        f"    x = np.empty({at.n_predictors})",
-        f"    x_star = np.empty({at.n_predictors})",
-        "    predict_shared(const, const_scale, base, center, x_star)",
-        "    predict_shared(const, const_scale, base, phi, x)",
-        _PREDICT.format(at="phi").strip("\n"),
-        f"    v = np.empty(({at.n_predictors}, m))",
-        *(f"    z{e} = x[{e}] - x_star[{e}]" for e in size if e >= at.n_varying),
-        row.before.rstrip("\n"),
+        *_constants(affine, point, "x", range(at.n_predictors)),
         "    for i in range(m):",
-        row.call.rstrip("\n"),
-        *(f"        z{e} = eta[{e}, i] - rows[{at.star + e}, i]" for e in size if e < at.n_varying),
+        *(f"        eta[{e}, i] = x{e}" for e in range(at.n_varying)),
+        *([] if at.n_varying else ["        pass"]),
+        f"    predict({_ROWS}, {point}, rows, eta)",
+    ]
+
+
+def _difference_source(affine: AffineMap, at: _Layout, row: _Evaluation) -> str:
+    size, shared = range(at.n_predictors), range(at.n_varying, at.n_predictors)
+    lines = [
+        "def difference(phi, rows, center, weight, correction, d, grad):",
+        *_predict(affine, at, "phi"),
+        *_constants(affine, "center", "star", shared),
+        *(f"    z{e} = x{e} - star{e}" for e in shared),
+        f"    v = np.empty(({at.n_predictors}, m))",
+        *row.before,
+        "    for i in range(m):",
+        row.call,
+        *(f"        z{e} = eta[{e}, i] - rows[{at.star + e}, i]" for e in range(at.n_varying)),
         f"        q = rows[{at.level}, i]",
     ]
     columns = at.bends()
@@ -245,23 +267,19 @@ def _difference_source(at: _Layout, row: _Evaluation) -> str:
     lines += [
         "        d[i] = y0 - q",
         "    weigh(weight, correction, d, v)",
-        "    backproject(dense, dense_scale, gather, gather_scale, const, const_scale, v, rows, grad)",
+        f"    backproject({_BACK}, v, rows, grad)",
     ]
     return "\n".join(lines)
 
 
-def _anchor_source(at: _Layout, row: _Evaluation) -> str:
+def _anchor_source(affine: AffineMap, at: _Layout, row: _Evaluation) -> str:
     n_outputs = 1 + at.n_predictors + len(at.bends())
     lines = [
         "def anchor(center, rows):",
-        "    m = rows.shape[1]",
-        f"    eta = np.empty(({at.n_varying}, m))",
-        f"    x = np.empty({at.n_predictors})",
-        "    predict_shared(const, const_scale, base, center, x)",
-        _PREDICT.format(at="center").strip("\n"),
-        row.before.rstrip("\n"),
+        *_predict(affine, at, "center"),
+        *row.before,
         "    for i in range(m):",
-        row.call.rstrip("\n"),
+        row.call,
         *(f"        rows[{at.star + e}, i] = eta[{e}, i]" for e in range(at.n_varying)),
         *(f"        rows[{at.level + k}, i] = y{k}" for k in range(n_outputs)),
     ]
@@ -269,7 +287,7 @@ def _anchor_source(at: _Layout, row: _Evaluation) -> str:
 
 
 def _gradients(total: Variable, x: Sequence[Variable]) -> list[Variable]:
-    """Derivatives of independent rows: the gradient of their sum, row by row."""
+    """Differentiate independent rows: the gradient of their sum, row by row."""
     found = grad(
         total.sum(), list(x), disconnected_inputs="ignore", return_disconnected="disconnected"
     )

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
-import scipy.optimize
 
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.estimators import Moments, moments_from_sums
@@ -104,7 +103,7 @@ def covariance(matrix: np.ndarray) -> np.ndarray:
 
 
 def factor(cov: np.ndarray) -> np.ndarray:
-    """Return the lower Cholesky factor, or the standard deviations, shape (1, a), when a is large."""
+    """Return the lower Cholesky factor or, for many parameters, standard deviations (1, a)."""
     if len(cov) > MAX_DENSE:
         return np.sqrt(np.diag(cov))[None, :]
     return np.ascontiguousarray(np.linalg.cholesky(cov))
@@ -150,7 +149,7 @@ def find_reference(
     else:
         rows = np.concatenate(list(expansion.chunks()), axis=1)
         theta = _mode_of_subset(expansion, theta, active, rows, 1.0 / temperature)
-    return _polish(expansion, theta, active, temperature)
+    return polish(expansion, theta, active, temperature)
 
 
 class _SubsetObjective:
@@ -185,6 +184,8 @@ class _SubsetObjective:
 
 
 def _mode_of_subset(expansion, theta, active, rows, weight) -> np.ndarray:
+    import scipy.optimize  # takes a third of a second to import, and only the search needs it
+
     objective = _SubsetObjective(expansion, theta, active, rows, weight)
     newton = len(active) <= MAX_DENSE and expansion.phi_size <= MAX_CURVATURE
     found = scipy.optimize.minimize(
@@ -200,8 +201,10 @@ def _mode_of_subset(expansion, theta, active, rows, weight) -> np.ndarray:
     return theta
 
 
-def _polish(expansion, theta, active, temperature) -> Reference:
-    """Newton's method on all rows, with step halving."""
+def polish(
+    expansion: Expansion, theta: np.ndarray, active: np.ndarray, temperature: float = 1.0
+) -> Reference:
+    """Find the posterior mode near theta by Newton's method on all rows, with step halving."""
     best = reference_at(expansion, theta, temperature)
     best_value = log_posterior(expansion, best)
     for _ in range(_MAX_POLISH):
@@ -227,19 +230,30 @@ def _polish(expansion, theta, active, temperature) -> Reference:
 
 
 def residual_moments(
-    expansion: Expansion, reference: Reference, thetas: np.ndarray
+    expansion: Expansion,
+    reference: Reference,
+    thetas: np.ndarray,
+    far: np.ndarray | tuple = (),
 ) -> Moments:
-    """Moments over all rows of the residuals at points theta, shape (k, d), in one pass."""
-    points = [expansion.parameters(theta)[0] for theta in thetas]
-    sums = np.zeros((4, len(points)))
+    """Moments over all rows of the residuals at points theta, shape (k, d), in one pass.
+
+    At the points `far`, shape (j, d), only the largest residual counts.
+    """
+    points = [expansion.parameters(theta)[0] for theta in [*thetas, *far]]
+    sums = np.zeros((4, len(thetas)))
+    largest = 0.0
     grad = np.zeros(expansion.phi_size)
     for rows in expansion.chunks():
         expansion.anchor(reference.center, rows)
         d = np.empty(rows.shape[1])
         for k, phi in enumerate(points):
             expansion.difference(phi, rows, reference.center, 1.0, 0.0, d, grad)
+            if k >= len(thetas):
+                finite = d[np.isfinite(d)]
+                largest = max(largest, float(np.abs(finite).max(initial=0.0)))
+                continue
             power = np.ones_like(d)
             for p in range(4):
                 power *= d
                 sums[p, k] += power.sum()
-    return moments_from_sums(sums, expansion.n_rows)
+    return moments_from_sums(sums, expansion.n_rows, largest)

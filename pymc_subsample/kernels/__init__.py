@@ -1,0 +1,1 @@
+"""Compiled transitions and estimators: numerics on arrays and functions."""

@@ -89,20 +89,31 @@ def control_sum(phi, center, level, slope, curvature, order, grad):
     if order == 0:
         return value
     size = phi.shape[0]
+    delta, bent = np.empty(size), np.zeros(size)
     for a in range(size):
-        delta = phi[a] - center[a]
-        bent = 0.0
-        if order == 2:
+        delta[a] = phi[a] - center[a]
+    if order == 2:
+        a = 0
+        while a + 4 <= size:
             for b in range(size):
-                bent += curvature[a, b] * (phi[b] - center[b])
-        value += delta * (slope[a] + 0.5 * bent)
-        grad[a] += slope[a] + bent
+                bent[b] += (curvature[a, b] * delta[a] + curvature[a + 1, b] * delta[a + 1]) + (
+                    curvature[a + 2, b] * delta[a + 2] + curvature[a + 3, b] * delta[a + 3]
+                )
+            a += 4
+        while a < size:
+            for b in range(size):
+                bent[b] += curvature[a, b] * delta[a]
+            a += 1
+    for a in range(size):
+        value += delta[a] * (slope[a] + 0.5 * bent[a])
+        grad[a] += slope[a] + bent[a]
     return value
 
 
 @numba.njit(
     _POTENTIAL(
-        _FORWARD, _BACKWARD, _DIFFERENCE, VECTOR, VECTOR, SCALAR, VECTOR, MATRIX, types.int64, MATRIX,
+        _FORWARD, _BACKWARD, _DIFFERENCE, VECTOR, VECTOR, SCALAR, VECTOR, MATRIX,
+        types.int64, MATRIX,
         SCALAR, SCALAR, VECTOR, VECTOR, VECTOR,
     ),
     cache=True,
@@ -162,13 +173,15 @@ def scale_back(factor, gradient, active, out):
 
 @numba.njit(fastmath=FAST)
 def log_estimate(d, weight, correction):
+    """Return w sum d - c/2 w^2 sum (d - mean)^2."""
     total, variance, _ = moments(d, weight)
     return total - 0.5 * correction * variance
 
 
 @numba.njit(
     types.void(
-        types.npy_rng, types.int64[::1], VECTOR, types.int64[::1], MATRIX, types.int64, VECTOR, SCALAR, VECTOR, MATRIX,
+        types.npy_rng, types.int64[::1], VECTOR, types.int64[::1], MATRIX, types.int64, VECTOR,
+        SCALAR, VECTOR, MATRIX,
         types.int64, types.int64[::1], MATRIX, SCALAR, SCALAR, SCALAR, SCALAR,
         types.int64[:, ::1], types.Array(types.float64, 3, "C"), VECTOR,
     ),
@@ -271,7 +284,7 @@ def transitions(rng, functions, theta, index, rows, block, center, level, slope,
         new_logp, new_variance, new_skew = logp, variance, skew
         scale_back(factor, gradient, active, force)
         taken = 0
-        for step in range(n_steps):
+        for _ in range(n_steps):
             for a in range(size):
                 momentum[a] += 0.5 * step_size * force[a]
             scale_up(factor, momentum, velocity)

@@ -21,50 +21,40 @@ _jit = numba.njit(fastmath=FAST, error_model="numpy")
 
 
 @_jit
-def predict_shared(const, const_scale, base, phi, x):
-    """Write what does not vary over rows of every predictor to `x`, shape (E,)."""
-    x[:] = base
-    for t in range(const.shape[0]):
-        x[const[t, 0]] += const_scale[t] * phi[const[t, 1]]
-
-
-@_jit
-def predict(dense, dense_scale, gather, gather_scale, offset, offset_scale, start, phi, rows, eta):
-    """Write the varying predictors of each row to `eta`, shape (R, m)."""
+def predict(dense, dense_scale, gather, gather_scale, offset, offset_scale, phi, rows, eta):
+    """Add what varies over rows to the predictors `eta`, shape (R, m)."""
     m = rows.shape[1]
-    for e in range(eta.shape[0]):
-        eta[e] = start[e]
     for t in range(offset.shape[0]):
-        out, column, scale = eta[offset[t, 0]], rows[offset[t, 1]], offset_scale[t]
+        e, c, scale = offset[t, 0], offset[t, 1], offset_scale[t]
         for i in range(m):
-            out[i] += scale * column[i]
+            eta[e, i] += scale * rows[c, i]
     for t in range(dense.shape[0]):
-        out, c, p, step, length = (
-            eta[dense[t, 0]], dense[t, 1], dense[t, 2], dense[t, 3], dense[t, 4],
-        )  # fmt: skip
+        e, c, p, step, length = dense[t, 0], dense[t, 1], dense[t, 2], dense[t, 3], dense[t, 4]
         scale = dense_scale[t]
         j = 0
-        while j + 4 <= length:
-            r0, r1, r2, r3 = rows[c + j], rows[c + j + 1], rows[c + j + 2], rows[c + j + 3]
+        while j + 4 <= length:  # four columns at a time: eta is read and written once for them
             f0, f1 = scale * phi[p + j * step], scale * phi[p + (j + 1) * step]
             f2, f3 = scale * phi[p + (j + 2) * step], scale * phi[p + (j + 3) * step]
+            a = c + j
             for i in range(m):
-                out[i] += (f0 * r0[i] + f1 * r1[i]) + (f2 * r2[i] + f3 * r3[i])
+                eta[e, i] += (f0 * rows[a, i] + f1 * rows[a + 1, i]) + (
+                    f2 * rows[a + 2, i] + f3 * rows[a + 3, i]
+                )
             j += 4
         while j < length:
-            r0, f0 = rows[c + j], scale * phi[p + j * step]
+            f0 = scale * phi[p + j * step]
             for i in range(m):
-                out[i] += f0 * r0[i]
+                eta[e, i] += f0 * rows[c + j, i]
             j += 1
     for t in range(gather.shape[0]):
-        out, p, group, scale = eta[gather[t, 0]], gather[t, 2], rows[gather[t, 3]], gather_scale[t]
-        if gather[t, 1] >= 0:
-            coefficient = rows[gather[t, 1]]
+        e, c, p, g = gather[t, 0], gather[t, 1], gather[t, 2], gather[t, 3]
+        scale = gather_scale[t]
+        if c >= 0:
             for i in range(m):
-                out[i] += scale * coefficient[i] * phi[p + np.int64(group[i])]
+                eta[e, i] += scale * rows[c, i] * phi[p + np.int64(rows[g, i])]
         else:
             for i in range(m):
-                out[i] += scale * phi[p + np.int64(group[i])]
+                eta[e, i] += scale * phi[p + np.int64(rows[g, i])]
 
 
 @_jit
@@ -72,43 +62,41 @@ def backproject(dense, dense_scale, gather, gather_scale, const, const_scale, v,
     """Add sum_i Z_i' v_i, with v of shape (E, m), to `grad`, shape (P,)."""
     m = rows.shape[1]
     for t in range(dense.shape[0]):
-        w, c, p, step, length = (
-            v[dense[t, 0]], dense[t, 1], dense[t, 2], dense[t, 3], dense[t, 4],
-        )  # fmt: skip
+        e, c, p, step, length = dense[t, 0], dense[t, 1], dense[t, 2], dense[t, 3], dense[t, 4]
         scale = dense_scale[t]
         j = 0
         while j + 4 <= length:
-            r0, r1, r2, r3 = rows[c + j], rows[c + j + 1], rows[c + j + 2], rows[c + j + 3]
+            a = c + j
             s0 = s1 = s2 = s3 = 0.0
             for i in range(m):
-                s0 += w[i] * r0[i]
-                s1 += w[i] * r1[i]
-                s2 += w[i] * r2[i]
-                s3 += w[i] * r3[i]
+                s0 += v[e, i] * rows[a, i]
+                s1 += v[e, i] * rows[a + 1, i]
+                s2 += v[e, i] * rows[a + 2, i]
+                s3 += v[e, i] * rows[a + 3, i]
             grad[p + j * step] += scale * s0
             grad[p + (j + 1) * step] += scale * s1
             grad[p + (j + 2) * step] += scale * s2
             grad[p + (j + 3) * step] += scale * s3
             j += 4
         while j < length:
-            r0, s0 = rows[c + j], 0.0
+            s0 = 0.0
             for i in range(m):
-                s0 += w[i] * r0[i]
+                s0 += v[e, i] * rows[c + j, i]
             grad[p + j * step] += scale * s0
             j += 1
     for t in range(gather.shape[0]):
-        w, p, group, scale = v[gather[t, 0]], gather[t, 2], rows[gather[t, 3]], gather_scale[t]
-        if gather[t, 1] >= 0:
-            coefficient = rows[gather[t, 1]]
+        e, c, p, g = gather[t, 0], gather[t, 1], gather[t, 2], gather[t, 3]
+        scale = gather_scale[t]
+        if c >= 0:
             for i in range(m):
-                grad[p + np.int64(group[i])] += scale * coefficient[i] * w[i]
+                grad[p + np.int64(rows[g, i])] += scale * rows[c, i] * v[e, i]
         else:
             for i in range(m):
-                grad[p + np.int64(group[i])] += scale * w[i]
+                grad[p + np.int64(rows[g, i])] += scale * v[e, i]
     for t in range(const.shape[0]):
-        w, total = v[const[t, 0]], 0.0
+        total = 0.0
         for i in range(m):
-            total += w[i]
+            total += v[const[t, 0], i]
         grad[const[t, 1]] += const_scale[t] * total
 
 
@@ -119,7 +107,6 @@ def weigh(weight, correction, d, v):
     for i in range(d.shape[0]):
         mean += d[i]
     mean /= d.shape[0]
-    for i in range(d.shape[0]):
-        factor = weight - correction * weight * weight * (d[i] - mean)
-        for e in range(v.shape[0]):
-            v[e, i] *= factor
+    for e in range(v.shape[0]):
+        for i in range(d.shape[0]):
+            v[e, i] *= weight - correction * weight * weight * (d[i] - mean)

@@ -61,11 +61,12 @@ def sort_checks(
     dependent: set[Variable],
     arrays: Mapping[Variable, np.ndarray],
     n_rows: int,
+    names: Sequence[str],
 ) -> tuple[list[tuple[Variable, int]], list[Variable]]:
     """Sort checks into conditions on each row (with the row axis) and on parameters alone.
 
     Checks of data are settled here, and what holds for all parameters is dropped. `trace` gains
-    the rows of the row conditions.
+    the rows of the row conditions; `names` are the subsampled variables.
     """
     rows, scalars = [], []
     bounds = Bounds(dependent, arrays)
@@ -80,7 +81,7 @@ def sort_checks(
         elif bounds.always(condition) or _adds_to_one(condition, dependent):
             continue
         elif any(v in trace.axes or _has_axis(v, n_rows) for v in ancestors([condition])):
-            rows.append((condition, _follow(check, trace, n_rows)))
+            rows.append((condition, _follow(check, trace, n_rows, names)))
         else:
             scalars.append(condition.all())
     return rows, scalars
@@ -90,7 +91,7 @@ def _has_axis(var: Variable, length: int) -> bool:
     return length in getattr(var.type, "shape", ())
 
 
-def _follow(check: Check, trace: RowTrace, n_rows: int) -> int:
+def _follow(check: Check, trace: RowTrace, n_rows: int, names: Sequence[str]) -> int:
     """Add a condition to the trace; return its row axis."""
     for axis, length in enumerate(check.condition.type.shape):
         if length == n_rows:
@@ -98,9 +99,9 @@ def _follow(check: Check, trace: RowTrace, n_rows: int) -> int:
                 trace.follow(check.condition, axis)
                 return axis
     raise TallModelError(
-        f"The model checks a condition that couples rows: {check.message}. Rows can only be "
-        "subsampled if each one can be checked alone; write the parameter so that it holds for "
-        "any value, or sample this model with pm.NUTS."
+        f"The rows of {', '.join(map(repr, names))} are coupled by a condition: {check.message}. "
+        "Rows can only be subsampled if each one can be checked alone; write the parameter so that "
+        "it holds for any value, or sample this model with pm.NUTS."
     )
 
 

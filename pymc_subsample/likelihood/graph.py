@@ -205,8 +205,38 @@ def evaluate(
 ) -> list[np.ndarray]:
     """Evaluate once, without compiling and without hashing large constants."""
     inputs = [v for v in ancestors(outputs) if v in givens]
-    fn = pytensor.function(inputs, list(outputs), mode=PYTHON_MODE, on_unused_input="ignore")
-    return fn(*(givens[v] for v in inputs))
+    return numpy_function(inputs, outputs)(*(givens[v] for v in inputs))
+
+
+def numpy_function(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable:
+    """Return a function that calls NumPy Op by Op: nothing is compiled, warnings are silent."""
+    graphs = rebuild(outputs, {v: v for v in inputs}, _vectorised)
+    function = pytensor.function(list(inputs), graphs, mode=PYTHON_MODE, on_unused_input="ignore")
+
+    def call(*arguments):
+        with np.errstate(all="ignore"):
+            return function(*arguments)
+
+    return call
+
+
+def _vectorised(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+    """Replace scalar Ops that are loops in Python."""
+    if not isinstance(node.op, Elemwise):
+        return None
+    x, *rest = inputs
+    match elemwise_name(node):
+        case "Second":
+            new = pt.switch(np.True_, rest[0], x)
+        case "Clip":
+            new = pt.minimum(pt.maximum(x, rest[0]), rest[1])
+        case "Softplus":
+            new = pt.maximum(x, 0) + pt.log1p(pt.exp(-abs(x)))
+        case "Log1mexp":
+            new = pt.switch(x < -np.log(2), pt.log1p(-pt.exp(x)), pt.log(-pt.expm1(x)))
+        case _:
+            return None
+    return [new.astype(node.outputs[0].type.dtype)]
 
 
 def is_constant(var: Variable, value: float) -> bool:

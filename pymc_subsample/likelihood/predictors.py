@@ -98,7 +98,8 @@ def find_predictors(
 def _independent(found: dict[Variable, Predictor], algebra: "_Algebra") -> list[Predictor]:
     """Compute predictors from one another, or from an affine variable below them, if that is less.
 
-    Examples are -eta and eta; y - mu and mu / sqrt(2); slices of one matrix.
+    Examples are -eta and eta; y - mu and mu / sqrt(2); slices of one matrix; and eta, whose
+    coefficients are the data's own columns, in place of y ? eta : -eta, whose are not.
     """
     for var in list(found):
         if not algebra.parameters_of(var, found.keys() - {var}):
@@ -107,9 +108,12 @@ def _independent(found: dict[Variable, Predictor], algebra: "_Algebra") -> list[
     for var in below:
         known = [v for v in found if not algebra.parameters_of(v, {var})]
         forms, axis = algebra.forms(var), algebra.axes[var]
-        if forms is not None and forms.size < sum(found[v].forms.size for v in known):
+        if forms is None or not known:
+            continue
+        candidate = Predictor(var, axis, False, forms)
+        if algebra.cost([candidate]) < algebra.cost([found[v] for v in known]):
             found = {v: p for v, p in found.items() if v not in known}
-            found[var] = Predictor(var, axis, False, forms)
+            found[var] = candidate
     return list(found.values())
 
 
@@ -124,6 +128,7 @@ class _Algebra:
     ):
         self.dependent = depends_on(graph.outputs, list(offsets))
         self.axes = graph.axes
+        self._columns = graph.columns
         self._offsets = offsets
         self._minimum = minimum
         self._known: dict[Variable, np.ndarray | None] = {}
@@ -140,6 +145,16 @@ class _Algebra:
     def is_row_predictor(self, var: Variable) -> bool:
         """Whether `var` carries rows and is affine in parameters."""
         return var in self.dependent and var in self.axes and self.forms(var) is not None
+
+    def cost(self, predictors: list[Predictor]) -> tuple[int, int]:
+        """Return the numbers per row of predictors, and of coefficients that must be computed."""
+        terms = [t for p in predictors for form in p.forms.flat for t in form.terms]
+        computed_columns = {
+            t.coefficient
+            for t in terms
+            if t.coefficient is not None and t.coefficient.var not in self._columns
+        }
+        return sum(p.forms.size for p in predictors), len(computed_columns)
 
     def parameters_of(self, var: Variable, given: set[Variable]) -> set[Variable]:
         """Return the parameters that `var` needs beside `given` variables."""

@@ -19,6 +19,7 @@ def simplified(rows: Variable, graph: BatchGraph) -> BatchGraph:
     data (``y ? log p : log(1 - p)``) that apply one function are merged, so that the function is
     evaluated once per row.
     """
+    [rows] = rebuild([rows], {}, remake=True)
     rows = rewrite_graph(rows, include=("canonicalize", "stabilize"), clone=False)
     rows = _merge_branches(rows)
     known = set(ancestors([rows]))

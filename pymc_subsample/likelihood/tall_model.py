@@ -1,11 +1,10 @@
 """A PyMC model seen as a prior, a set of rows and the log-likelihood of one row."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.xtensor.type import XTensorType
@@ -21,11 +20,11 @@ from pymc_subsample.likelihood.discovery import (
 )
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_name
 from pymc_subsample.likelihood.graph import (
-    PYTHON_MODE,
     concretize,
     depends_on,
     evaluate,
     freeze,
+    numpy_function,
     rebuild,
 )
 from pymc_subsample.likelihood.predictors import Column
@@ -104,7 +103,13 @@ class TallModel:
         graphs = model.logp(vars=list(terms.values()), sum=False)
         graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
         prior = model.logp(vars=model.free_RVs) if model.free_RVs else pt.constant(0.0)
-        concrete = concretize([*graphs, prior], self.value_vars, self.initial_point)
+        try:
+            concrete = concretize([*graphs, prior], self.value_vars, self.initial_point)
+        except ValueError as error:
+            raise TallModelError(
+                f"The shapes of {', '.join(map(repr, terms))} and of the data do not fit together "
+                f"({error}). Check the number of rows of every column."
+            ) from error
         self._arrays, self._values = concrete.arrays, concrete.values
         [*graphs, prior], checks = split_checks(concrete.outputs)
 
@@ -116,33 +121,31 @@ class TallModel:
 
         dependent = depends_on([*rows, prior, *(c.condition for c in checks)], self._values)
         trace = self._trace(model, rows, list(row_axes.values()), dependent)
-        guards, conditions = sort_checks(checks, trace, dependent, self._arrays, self.n_rows)
+        guards, conditions = sort_checks(
+            checks, trace, dependent, self._arrays, self.n_rows, self.observed
+        )
         axes = [*row_axes.values(), *(axis for _, axis in guards)]
         graphs = [*rows, *(condition for condition, _ in guards)]
         try:
             batch = batch_graph(graphs, trace, dependent, self._arrays)
         except CoupledRows as error:
             raise error.refusal(self.observed[0]) from None
-        unsimplified = _per_row(batch.outputs, axes, len(rows))
-        self.batch = simplified(unsimplified, batch)
-
         logprior = sum(rest, prior)
         for condition in conditions:
             logprior = pt.switch(condition, logprior, -np.inf)
         self._place_parameters(batch, logprior)
         self._place_columns(batch, trace.axes)
+        batch_rows = _per_row(batch.outputs, axes, len(rows))
+        plain = numpy_function([self.theta, *self.raw], [self._over_theta(batch_rows)])
+        self.batch = simplified(batch_rows, batch)
 
-        self._functions: dict[str, pytensor.compile.Function] = {}
-        check_start(self)
+        def batch_loglik(theta, index):
+            return plain(theta, *self._raw_batch(index))[0]
+
+        self._functions: dict[str, Callable] = {}
+        check_start(self, batch_loglik)
         all_rows = _per_row(graphs, axes, len(rows))
-        sample = self._compile([self.theta, *self.raw], self._over_theta(unsimplified))
-        check_batches(
-            self,
-            all_rows,
-            self._values,
-            self._arrays,
-            lambda theta, index: sample(theta, *self._raw_batch(index)),
-        )
+        check_batches(self, batch_loglik, all_rows, self._values, self._arrays)
         warn_about_deterministics(model, self)
 
     def _lay_out_theta(self):
@@ -189,9 +192,10 @@ class TallModel:
             for value, place in zip(self._values, self.slices, strict=True)
         }
         memo |= freeze(outputs, depends_on(outputs, self._values), self._arrays)
+        self.value_graphs = [memo[value] for value in self._values]
         *phi, logprior = rebuild(outputs, memo)
         self.logprior_graph = logprior.astype("float64")
-        self.phi_graph = pt.join(0, *(p.astype("float64").ravel() for p in [*phi, np.zeros(0)]))
+        self.phi_graphs = [p.astype("float64") for p in phi]
 
     def _place_columns(self, batch: BatchGraph, axes: Mapping[Variable, int]):
         """Find the raw columns on which the batch graph's data depend."""
@@ -235,39 +239,40 @@ class TallModel:
 
     def logprior(self, theta: np.ndarray) -> float:
         """Log density of everything but the rows: priors, Jacobians, small observed variables."""
-        if "prior" not in self._functions:
-            self._functions["prior"] = self._compile([self.theta], self.logprior_graph)
-        return float(self._functions["prior"](theta))
+        return float(self._evaluate("prior", lambda: self.logprior_graph, theta))
 
     def row_loglik(self, theta: np.ndarray, index: np.ndarray | slice) -> np.ndarray:
         """Log-likelihood of the rows `index`, shape (m,)."""
-        if "rows" not in self._functions:
-            self._functions["rows"] = self._compile([self.theta, *self.raw], self.row_graph())
-        return self._functions["rows"](theta, *self._raw_batch(index))
+        return self._evaluate("rows", self.row_graph, theta, index)
 
     def row_loglik_grad(self, theta: np.ndarray, index: np.ndarray | slice) -> np.ndarray:
         """Gradient with respect to theta, shape (d,), of the sum of `row_loglik`."""
-        if "grad" not in self._functions:
-            gradient = pt.grad(self.row_graph().sum(), self.theta)
-            self._functions["grad"] = self._compile([self.theta, *self.raw], gradient)
-        return self._functions["grad"](theta, *self._raw_batch(index))
+
+        def gradient():
+            return pt.grad(self.row_graph().sum(), self.theta)
+
+        return self._evaluate("gradient", gradient, theta, index)
+
+    def _evaluate(self, name, graph, theta, index=slice(0)):
+        if name not in self._functions:
+            self._functions[name] = numpy_function([self.theta, *self.raw], [graph()])
+        return self._functions[name](theta, *self._raw_batch(index))[0]
 
     def row_graph(self) -> Variable:
         """Return the log-likelihood of a batch as a graph of theta and the raw columns."""
         return self._over_theta(self.batch.outputs[0])
 
     def _over_theta(self, rows: Variable) -> Variable:
-        parameters = {new: _part(self.phi_graph, at, new) for new, at in self.phi_slices.items()}
+        parameters = {
+            new: graph.astype(new.type.dtype)
+            for new, graph in zip(self.phi_slices, self.phi_graphs, strict=True)
+        }
         [graph] = rebuild([rows], parameters | self.derived)
         return graph
 
     def _raw_batch(self, index):
         columns = zip(self.rows.take(index), self.raw_axes, strict=True)
         return [np.moveaxis(column, 0, axis) for column, axis in columns]
-
-    @staticmethod
-    def _compile(inputs, output):
-        return pytensor.function(inputs, output, mode=PYTHON_MODE, on_unused_input="ignore")
 
 
 def _consecutive(shapes) -> tuple[list[slice], int]:

@@ -1,16 +1,20 @@
 """Checks of a finished model on its own data."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pymc as pm
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
 
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.graph import concretize, evaluate
+
+Loglik = Callable[[np.ndarray, Any], np.ndarray]
 
 _CHUNK = 100_000
 _SHOWN = 10
@@ -23,8 +27,11 @@ _STEPS = (0.3, 0.01)
 _AGREEING = 0.98
 
 
-def check_start(tall) -> None:
-    """Evaluate prior and every row at the initial point; name the rows that are not finite."""
+def check_start(tall, batch: Loglik) -> None:
+    """Evaluate prior and every row at the initial point; name the rows that are not finite.
+
+    The stable form of the log-likelihood decides, but `batch` is much faster in plain Python.
+    """
     theta = tall.ravel(tall.initial_point)
     logprior = tall.logprior(theta)
     if not np.isfinite(logprior):
@@ -35,13 +42,16 @@ def check_start(tall) -> None:
     bad: list[int] = []
     kinds: set[str] = set()
     for start in range(0, tall.n_rows, _CHUNK):
-        index = slice(start, min(start + _CHUNK, tall.n_rows))
         try:
-            values = tall.row_loglik(theta, index)
+            values = batch(theta, slice(start, min(start + _CHUNK, tall.n_rows)))
         except IndexError:
             raise _bad_index(tall) from None
-        wrong = np.flatnonzero(~np.isfinite(values))
-        bad += (start + wrong[:_SHOWN]).tolist()
+        suspect = start + np.flatnonzero(~np.isfinite(values))
+        if not len(suspect):
+            continue
+        values = tall.row_loglik(theta, suspect)
+        wrong = ~np.isfinite(values)
+        bad += suspect[wrong][:_SHOWN].tolist()
         kinds |= {"NaN" if np.isnan(v) else str(v) for v in values[wrong]}
     if bad:
         shown = ", ".join(map(str, bad[:_SHOWN]))
@@ -83,21 +93,26 @@ def _bad_index(tall) -> TallModelError:
 
 
 def check_batches(
-    tall, rows: Variable, values: list[Variable], arrays: Mapping[Variable, np.ndarray], batch
+    tall,
+    batch: Loglik,
+    rows: Variable,
+    values: Sequence[Variable],
+    arrays: Mapping[Variable, np.ndarray],
 ) -> None:
-    """Compare rows in random company with the same rows among all rows.
+    """Compare rows in random company with the same rows among all rows, at random parameters.
 
     Parameters
     ----------
     tall : TallModel
+    batch : callable
+        ``batch(theta, index)``: log-likelihood of the rows `index`, by the Ops of `rows`.
     rows : Variable
-        Log-likelihood of all rows, shape (n,).
-    values : list of Variable
+        Log-likelihood of all rows, shape (n,). It is evaluated if that takes little memory;
+        otherwise each row is compared with itself alone.
+    values : sequence of Variable
         Its value variables.
     arrays : mapping of Variable to ndarray
         Its data.
-    batch : callable
-        ``batch(theta, index)``: log-likelihood of the rows `index`, by the same Ops.
     """
     rng = np.random.default_rng(0)
     continuous = tall.ravel(
@@ -129,15 +144,19 @@ def check_batches(
 
 
 def _largest(output: Variable) -> int:
-    """Bytes of the largest array that is computed on the way to `output`."""
-    sizes = [
-        int(np.prod(out.type.shape, dtype=int)) * np.dtype(out.type.dtype).itemsize
-        for node in toposort([output])
-        if not getattr(node.op, "view_map", {})
-        for out in node.outputs
-        if None not in getattr(out.type, "shape", (None,))
-    ]
-    return max(sizes, default=0)
+    """Bytes of the largest array made on the way to `output`; products copy what they convert."""
+    largest = 0
+    for node in toposort([output]):
+        if getattr(node.op, "view_map", {}):
+            continue
+        arrays = [v for v in node.outputs if None not in getattr(v.type, "shape", (None,))]
+        for out in arrays:
+            made = [out] if isinstance(node.op, Elemwise) else [out, *node.inputs]
+            for var in made:
+                if var is out or var.type.dtype != out.type.dtype:
+                    size = int(np.prod(var.type.shape, dtype=int))
+                    largest = max(largest, size * np.dtype(out.type.dtype).itemsize)
+    return largest
 
 
 def warn_about_deterministics(model: pm.Model, tall) -> None:

@@ -3,33 +3,46 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pymc as pm
 from pymc.blocking import PointType, StatsType
-from pymc.initial_point import make_initial_point_fn
 from pymc.model import modelcontext
 from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import BlockedStep, StepMethodState
 from pymc.step_methods.state import WithSamplingState, dataclass_state
-from pymc.step_methods.step_sizes import DualAverageAdaptation, StepSizeState
-from pymc.util import get_random_generator, get_value_vars_from_user_vars
 from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_subsample.control_variates import expand
-from pymc_subsample.control_variates.reference import MAX_CURVATURE, Reference, factor, reference_at
+from pymc_subsample.control_variates.reference import (
+    MAX_CURVATURE,
+    Reference,
+    factor,
+    reference_at,
+    residual_moments,
+)
 from pymc_subsample.diagnostics import ChainRecord, check_chain
-from pymc_subsample.estimators import Moments, choose_n_blocks, choose_subsample_size
+from pymc_subsample.estimators import VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.hmc import INFO, transitions
 from pymc_subsample.likelihood import TallModel, TallModelError
-from pymc_subsample.steps.setup import Preparation, pilot_moments, prepare, scaled
+from pymc_subsample.steps import arguments
+from pymc_subsample.steps.setup import (
+    Preparation,
+    choose_subsample,
+    far_points,
+    prepare,
+    scaled,
+)
 from pymc_subsample.steps.tuning import Tuning, TuningState
 
 _log = logging.getLogger("pymc.subsample")
 
-_INITIAL_STEP = 0.5
+# The entry point behind numba's dispatcher, which would spend 10 us on the type of a Generator.
+_transitions = transitions.get_overload(transitions.signatures[0])
+# Of a trajectory; lengths are jittered by 20%.
+_MOST_STEPS = 1024
 
 
 @dataclass_state
@@ -37,26 +50,24 @@ class HMCECSState(StepMethodState):
     """Everything the next draw depends on. The rows themselves are taken anew from the data."""
 
     tune: bool
-    index: np.ndarray
-    block: int
-    n_blocks: int
-    reference_theta: np.ndarray
-    center: np.ndarray
-    level: float
-    slope: np.ndarray
-    curvature: np.ndarray
-    factor: np.ndarray
-    moments: Moments
-    step_adapt: StepSizeState
-    tuning: TuningState
-    start_at_reference: bool
-    record: ChainRecord
     draws_left: int
+    start_at_reference: bool
+    reference: Reference
+    moments: Moments
+    index: np.ndarray
+    subsample_size: int
+    n_blocks: int
+    block: int
+    tuning: TuningState
+    record: ChainRecord
+    n_rows: int = field(metadata={"frozen": True})
+    observed: tuple[str, ...] = field(metadata={"frozen": True})
     control_variate_order: int = field(metadata={"frozen": True})
-    temperature: float = field(metadata={"frozen": True})
+    target_accept: float = field(metadata={"frozen": True})
     path_length: float = field(metadata={"frozen": True})
     transitions_per_draw: int = field(metadata={"frozen": True})
-    n_rows: int = field(metadata={"frozen": True})
+    temperature: float = field(metadata={"frozen": True})
+    given: dict[str, Any] = field(metadata={"frozen": True})
 
 
 class HMCECS(BlockedStep):
@@ -150,7 +161,7 @@ class HMCECS(BlockedStep):
     # 1 subtracts half the estimated variance; tests set 0 to see that leaving it out is noticed.
     _correction = 1.0
 
-    stats_dtypes_shapes = {
+    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
         "acceptance_rate": (np.float64, []),
         "accepted": (np.float64, []),
         "diverging": (bool, []),
@@ -189,105 +200,108 @@ class HMCECS(BlockedStep):
         compile_kwargs: dict | None = None,
         blocked: bool = True,
     ):
-        model = modelcontext(model)
-        _check_choice("control_variate_order", control_variate_order, (0, 1, 2))
-        _check_open("target_accept", target_accept, 0.0, 1.0)
-        _check_open("path_length", path_length, 0.0, np.inf)
-        _check_open("temperature", temperature, 0.0, np.inf)
-        transitions_per_draw = _count("transitions_per_draw", transitions_per_draw)
-        if not blocked:
-            raise ValueError("HMCECS samples its variables jointly: blocked must be True.")
-        if compile_kwargs and compile_kwargs != {"mode": "NUMBA"}:
-            raise ValueError(
-                f"HMCECS compiles with numba only; compile_kwargs={compile_kwargs!r} cannot be "
-                'honoured. Leave it out or pass {"mode": "NUMBA"}.'
-            )
-        self._model = model
-        self.vars = _continuous(vars, model)
-        self._arguments = {"observed": observed, "dim": dim}
-        self.control_variate_order = control_variate_order
-        self.target_accept = target_accept
-        self.path_length = float(path_length)
-        self.transitions_per_draw = transitions_per_draw
-        self.temperature = float(temperature)
-        self.rng = get_random_generator(0 if rng is None else rng)
-        self._fixed_reference = reference is not None
-        self._connect()
-
-        n = self.n_rows = self._tall.n_rows
-        self._fixed_size = subsample_size != "auto"
-        self._fixed_blocks = n_blocks != "auto"
-        m = _count("subsample_size", subsample_size, n) if self._fixed_size else None
-        blocks = _count("n_blocks", n_blocks, m or n) if self._fixed_blocks else None
+        self.control_variate_order = arguments.one_of(
+            "control_variate_order", control_variate_order, (0, 1, 2)
+        )
+        self.target_accept = arguments.between("target_accept", target_accept, 0.0, 1.0)
+        self.path_length = arguments.between("path_length", path_length, 0.0, np.inf)
+        self.temperature = arguments.between("temperature", temperature, 0.0, np.inf)
+        self.transitions_per_draw = arguments.count("transitions_per_draw", transitions_per_draw)
+        m = arguments.count("subsample_size", subsample_size, auto=True)
+        blocks = arguments.count("n_blocks", n_blocks, m, "rows of the subsample", auto=True)
         if m and blocks and m % blocks:
             raise ValueError(
                 f"n_blocks={blocks} does not divide subsample_size={m}. Choose a divisor, or leave "
                 'n_blocks="auto".'
             )
-        start = self._tall.ravel({**self._tall.initial_point, **(initial_point or {})})
+        if not blocked:
+            raise ValueError("blocked must be True: HMCECS samples its variables jointly.")
+        arguments.only_numba(compile_kwargs)
+        self.rng = arguments.generator(rng)
+        self._model = modelcontext(model)
+        self.vars = arguments.continuous_vars(vars, self._model)
+        self._rows_of: dict[str, Any] = {"observed": observed, "dim": dim}
+        self._connect()
+        arguments.count("subsample_size", m or 1, self.n_rows)
+        arguments.count("n_blocks", blocks or 1, self.n_rows)
+        self.given = {"reference": reference is not None, "subsample_size": m, "n_blocks": blocks}
         self._prepared: Preparation = prepare(
             self._expansion,
-            start,
+            arguments.starting_theta(self._tall, initial_point),
             self._active,
+            self._continuous(),
             self.rng,
-            reference=None if reference is None else _reference_theta(model, self._tall, reference),
+            reference=(
+                None
+                if reference is None
+                else arguments.reference_theta(self._model, self._tall, reference)
+            ),
             subsample_size=m,
             n_blocks=blocks,
             temperature=self.temperature,
         )
         self._begin(tune=0, draws=0)
-        _log.info(self._summary())
+        self._report()
 
     def _connect(self):
         """Trace and compile the model (also after unpickling in another process)."""
-        self._tall = TallModel(self._model, **self._arguments)
-        if self._tall.phi_size > MAX_CURVATURE:
+        tall = self._tall = TallModel(self._model, **self._rows_of)
+        if tall.phi_size > MAX_CURVATURE:
             raise TallModelError(
-                f"{self._tall.phi_size} parameters meet the data in this model; control variates "
-                f"and mass matrix need their full-data curvature, which is limited to "
+                f"{tall.phi_size} parameters meet the data in this model; control variates and "
+                "mass matrix need their full-data curvature, which is limited to "
                 f"{MAX_CURVATURE} parameters. Sample this model with pm.NUTS."
             )
-        self._expansion = expand(self._tall, self.control_variate_order)
+        self.n_rows = tall.n_rows
+        self.observed = tall.observed
+        self._expansion = expand(tall, self.control_variate_order)
+        self._active = self._places([v.name for v in self.vars])
         names = {v.name for v in self.vars}
-        active = [
-            np.arange(part.start, part.stop)
-            for name, part in zip(self._tall.names, self._tall.slices, strict=True)
-            if name in names
-        ]
-        self._active = np.concatenate(active)
-        self._moved = [
-            (name, part, shape)
-            for name, part, shape in zip(
-                self._tall.names, self._tall.slices, self._tall.shapes, strict=True
-            )
-            if name in names
-        ]
+        layout = list(zip(tall.names, tall.slices, tall.shapes, strict=True))
+        self._read = [(name, part) for name, part, _ in layout]
+        self._moved = [entry for entry in layout if entry[0] in names]
+        self._rows: np.ndarray | None = None
+
+    def _places(self, names) -> np.ndarray:
+        """Positions in theta of value variables."""
+        parts = zip(self._tall.names, self._tall.slices, strict=True)
+        return np.concatenate([np.r_[part] for name, part in parts if name in names]).astype(int)
+
+    def _continuous(self) -> np.ndarray:
+        return self._places(set(self._tall.names) - set(self._tall.discrete))
 
     def __getstate__(self):
         state = self.__dict__.copy()
-        for compiled in ("_tall", "_expansion", "_rows", "_buffers"):
-            state.pop(compiled, None)
+        for connected in ("_tall", "_expansion", "_rows", "_active", "_read", "_moved"):
+            del state[connected]
         return state
 
     def __setstate__(self, state):
         self.__dict__.update(state)
         self._connect()
-        self._rows = None
 
-    def _summary(self) -> str:
+    def _report(self):
+        """Log what the set-up chose, and warn of what it could not achieve."""
         m, n = self.subsample_size, self.n_rows
-        variance = float(np.max(self._prepared.moments.variance(m, self.temperature)))
+        variance = float(np.max(self.moments.variance(m, self.temperature)))
         path = "linear predictors" if self._expansion.linear else "general path"
         saves = (
             ""
             if m < n / 10
             else ". This is no small part of the data: pm.NUTS or nutpie on all rows may be faster"
         )
-        return (
-            f"HMCECS: {n:,} rows of {', '.join(self._tall.observed)} ({path}); subsample of {m:,} "
-            f"rows ({m / n:.2%}) in {self.n_blocks} blocks; predicted variance of the "
-            f"log-likelihood estimate {variance:.2g}{saves}"
+        _log.info(
+            f"HMCECS: {n:,} rows of {', '.join(self.observed)} ({path}); subsample of {m:,} rows "
+            f"({m / n:.2%}) in {self.n_blocks} blocks; predicted variance of the log-likelihood "
+            f"estimate {variance:.2g}{saves}"
         )
+        if not variance <= VARIANCE_BOUND:
+            _log.warning(
+                f"HMCECS: the log-likelihood estimate is predicted to be too noisy, with a "
+                f"variance of {variance:.3g} (should be at most {VARIANCE_BOUND:g}) at "
+                f"subsample_size={m}. Increase subsample_size, use control_variate_order=2, or "
+                "give a better reference."
+            )
 
     # Chains
 
@@ -296,53 +310,45 @@ class HMCECS(BlockedStep):
         super().setup_chain(rng, tune, draws)
         self._begin(tune, draws)
 
-    def _begin(self, tune: int, draws: int):
-        prepared = self._prepared
-        self.tune = tune > 0
-        self.start_at_reference = tune > 0
-        self.n_blocks = prepared.n_blocks
-        self._use(prepared.reference)
-        self.factor = prepared.factor.copy()
-        self.moments = prepared.moments
-        self.index = np.zeros(0, dtype=np.int64)
-        self.block = 0
-        self._rows = None
-        self._new_subsample_size = prepared.subsample_size
-        self.step_adapt = DualAverageAdaptation(_INITIAL_STEP, self.target_accept, 0.05, 0.75, 10)
-        self.tuning = Tuning(tune, len(self._active))
-        self.record = ChainRecord()
-        self.draws_left = draws
-
-    def _use(self, reference: Reference):
-        self.center = reference.center.copy()
-        self.level = reference.level
-        self.slope = reference.slope.copy()
-        self.curvature = reference.curvature.copy()
-        self.reference_theta = reference.theta.copy()
-
-    @property
-    def subsample_size(self) -> int:
-        """Rows per estimate."""
-        return len(self.index) or self._new_subsample_size
-
     def reset_tuning(self):
         """Start the adaptation of step size, mass matrix and reference again."""
         self._begin(self.tuning.total, self.draws_left)
 
+    def _begin(self, tune: int, draws: int):
+        prepared = self._prepared
+        self.tune = tune > 0
+        self.draws_left = draws
+        self.start_at_reference = tune > 0
+        self.reference = prepared.reference
+        self.moments = prepared.moments
+        self.subsample_size = prepared.subsample_size
+        self.n_blocks = prepared.n_blocks
+        self.index = np.zeros(0, dtype=np.int64)
+        self.block = 0
+        self._rows = None
+        self.tuning = Tuning(
+            tune, self._active, self._tall.size, prepared.factor, self.target_accept
+        )
+        self.record = ChainRecord(draws=draws)
+
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Run `transitions_per_draw` iterations from a point of value variables."""
-        theta = self._tall.ravel(point)
+        theta = np.empty(self._tall.size)
+        for name, part in self._read:
+            theta[part] = np.ravel(point[name])
         if self.start_at_reference:
             theta[self._active] = self._start()
             self.start_at_reference = False
         if not len(self.index):
-            self.index = self.rng.integers(0, self.n_rows, self._new_subsample_size)
+            self.index = self.rng.integers(0, self.n_rows, self.subsample_size)
         if self._rows is None:
             self._rows = self._anchored(self.index)
         info = self._transitions(theta)
-        stats = self._statistics(theta, info)
+        stats = self._statistics(info)
         if self.tune:
             self._adapt(theta, info)
+        else:
+            stats["warning"] = self._watch(theta, info)
         new = dict(point)
         for name, part, shape in self._moved:
             new[name] = theta[part].reshape(shape)
@@ -351,7 +357,7 @@ class HMCECS(BlockedStep):
     def _start(self) -> np.ndarray:
         """Draw around the reference, wider than the posterior."""
         z = self.rng.standard_normal(len(self._active))
-        return self.reference_theta[self._active] + 1.5 * scaled(self.factor, z[None])[0]
+        return self.reference.theta[self._active] + 1.5 * scaled(self.tuning.factor, z[None])[0]
 
     def _anchored(self, index: np.ndarray) -> np.ndarray:
         """Rows of the subsample with their star terms, block by block as the kernel does."""
@@ -359,40 +365,36 @@ class HMCECS(BlockedStep):
         size = len(index) // self.n_blocks
         for start in range(0, len(index), size):
             block = np.ascontiguousarray(rows[:, start : start + size])
-            self._expansion.anchor(self.center, block)
+            self._expansion.anchor(self.reference.center, block)
             rows[:, start : start + size] = block
         return rows
 
     def _transitions(self, theta: np.ndarray) -> dict[str, float]:
-        ex, k, m = self._expansion, self.transitions_per_draw, len(self.index)
+        k, m, reference = self.transitions_per_draw, self.subsample_size, self.reference
         b = m // self.n_blocks
-        new_index = self.rng.integers(0, self.n_rows, (k, b))
-        taken = ex.take(new_index.ravel())
-        new_rows = np.ascontiguousarray(taken.reshape(len(taken), k, b).transpose(1, 0, 2))
+        new_index = self.rng.integers(0, self.n_rows, k * b)
+        new_rows = self._expansion.take(new_index)
+        new_rows = np.ascontiguousarray(new_rows.reshape(-1, k, b).transpose(1, 0, 2))
         info = np.empty(len(INFO))
-        self.step_size = float(self.step_adapt.current(self.tune))
-        transitions(
-            self.rng, ex.addresses, theta, self.index,
-            self._rows, self.block, self.center, self.level, self.slope, self.curvature,
-            self.control_variate_order, self._active, self.factor,
-            self.n_rows / (m * self.temperature), self._correction, self.step_size, self.path_length,
-            new_index, new_rows, info,
+        self.step_size = float(self.tuning.step.current(self.tune))
+        path_length = min(self.path_length, _MOST_STEPS / 1.2 * self.step_size)
+        _transitions(
+            self.rng, self._expansion.addresses, theta, self.index, self._rows, self.block,
+            reference.center, reference.level, reference.slope, reference.curvature,
+            self.control_variate_order, self._active, self.tuning.factor,
+            self.n_rows / (m * self.temperature), self._correction, self.step_size,
+            path_length, new_index.reshape(k, b), new_rows, info,
         )  # fmt: skip
         self.block = (self.block + k) % self.n_blocks
         return dict(zip(INFO, info.tolist(), strict=True))
 
-    def _statistics(self, theta: np.ndarray, info: dict[str, float]) -> dict[str, Any]:
-        m, k = len(self.index), self.transitions_per_draw
-        b = m // self.n_blocks
+    def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
+        m, k = self.subsample_size, self.transitions_per_draw
         steps = int(info["n_steps"])
         diverging = info["diverging"] > 0
-        gradients = steps + int(round(k * info["subset_accepted"])) + 1
         if not self.tune:
-            self.record.add(theta[self._active], info)
-            self.draws_left -= 1
-        warning = None
-        if not self.tune and self.draws_left == 0:
-            warning = self._judge()
+            self.record.divergences += diverging
+        gradients = steps + round(k * info["subset_accepted"]) + 1
         return {
             "acceptance_rate": info["acceptance_rate"],
             "accepted": info["accepted"],
@@ -402,64 +404,65 @@ class HMCECS(BlockedStep):
             "energy_error": info["energy_error"],
             "loglik_variance": info["loglik_variance"],
             "model_logp": info["log_posterior"],
-            "n_evaluations": 2 * (m * gradients + 2 * b * k),
+            "n_evaluations": 2 * (m * gradients + 2 * (m // self.n_blocks) * k),
             "n_steps": steps,
             "step_size": self.step_size,
             "subsample_size": m,
             "subset_accepted": info["subset_accepted"],
             "tune": self.tune,
             "data_share": m / self.n_rows,
-            "warning": warning,
+            "warning": None,
         }
 
     # Tuning
 
     def _adapt(self, theta: np.ndarray, info: dict[str, float]):
-        self.step_adapt.update(info["acceptance_rate"], True)
-        self.tuning.add(theta[self._active], info["loglik_variance"])
-        if not self.tuning.due():
+        tuning = self.tuning
+        tuning.add(theta, info["acceptance_rate"], info["loglik_variance"])
+        if not tuning.due():
             return
-        new_factor = self.tuning.better_factor(self.factor)
-        moved = not self._fixed_reference and self.tuning.should_recentre(
-            self.reference_theta[self._active], self.factor
-        )
-        if new_factor is not None:
-            self.factor = factor(new_factor)
+        covariance = tuning.better_factor()
+        moved = not self.given["reference"] and tuning.should_recentre(self.reference.theta)
+        if covariance is not None:
+            tuning.factor = factor(covariance)
         if moved:
             self._recentre(theta)
-        if moved or new_factor is not None:
-            self.step_adapt = DualAverageAdaptation(
-                self.step_size, self.target_accept, 0.05, 0.75, 10
-            )
-        self.tuning.restart()
+        changed = moved or covariance is not None
+        tuning.restart(self.step_size if changed else None)
 
     def _recentre(self, theta: np.ndarray):
         """Move the reference to the mean of recent draws and choose the subsample size again."""
-        theta = theta.copy()
-        theta[self._active] = self.tuning.mean()
-        reference = reference_at(self._expansion, theta, self.temperature)
-        self._use(reference)
-        self.moments = pilot_moments(
-            self._expansion, reference, self.factor, self._active, self.rng
-        )
-        if not self._fixed_size:
-            m = choose_subsample_size(self.moments, self.temperature)
-            variance = float(np.max(self.moments.variance(m, self.temperature)))
-            m = -(-m // self.n_blocks) * self.n_blocks if self._fixed_blocks else -(-m // 10) * 10
-            if not self._fixed_blocks:
-                self.n_blocks = choose_n_blocks(m, variance)
-            self.index = self.rng.integers(0, self.n_rows, m)
+        center, free = theta.copy(), self._continuous()
+        center[free] = self.tuning.recent()[:, free].mean(axis=0)
+        self.reference = reference_at(self._expansion, center, self.temperature)
+        far = far_points(center, self.tuning.factor, self._active, self.rng)
+        self.moments = residual_moments(self._expansion, self.reference, self.tuning.pilot(), far)
+        if self.given["subsample_size"] is None:
+            self.subsample_size, self.n_blocks = choose_subsample(
+                self.moments, self.temperature, None, self.given["n_blocks"]
+            )
+            self.index = np.zeros(0, dtype=np.int64)
             self.block = 0
         self._rows = None
 
-    def _judge(self) -> SamplerWarning | None:
-        """Say after the last draw whether the chain can be trusted."""
+    # After tuning
+
+    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> SamplerWarning | None:
+        """Record a draw, and after the last one say whether the chain can be trusted."""
+        self.record.add(theta, info)
+        self.draws_left -= 1
+        if self.draws_left != 0:
+            return None
         checks = check_chain(
             self.record,
-            reference=self.reference_theta[self._active],
+            expansion=self._expansion,
+            reference=self.reference,
+            active=self._active,
             predicted=self.moments,
-            subsample_size=len(self.index),
+            factor=self._prepared.factor,
+            subsample_size=self.subsample_size,
             temperature=self.temperature,
+            given_reference=bool(self.given["reference"]),
         )
         failed = [check.advice for check in checks if not check.passed]
         if not failed:
@@ -497,74 +500,3 @@ class HMCECS(BlockedStep):
             return shown | {"failing": stats["divergences"] > 0}
 
         return (update,)
-
-
-def _continuous(vars, model) -> list:
-    """Return the value variables to sample, all of them continuous."""
-    if vars is None:
-        chosen = model.value_vars
-    else:
-        chosen = get_value_vars_from_user_vars(vars, model)
-    discrete = [v for v in chosen if v in model.discrete_value_vars]
-    if discrete:
-        names = ", ".join(repr(model.values_to_rvs[v].name) for v in discrete)
-        rest = [model.values_to_rvs[v].name for v in model.continuous_value_vars]
-        raise TallModelError(
-            f"{names} is discrete and has no gradient: HMCECS samples continuous variables only. "
-            f"Marginalise it, or give the continuous ones (vars={rest}) and leave the discrete ones "
-            "to another step method."
-        )
-    if not chosen:
-        raise ValueError("The model has no free variable to sample.")
-    return list(chosen)
-
-
-def _reference_theta(model, tall: TallModel, reference: Mapping[str, Any]) -> np.ndarray:
-    """Transform a reference point given as untransformed values to theta."""
-    if not isinstance(reference, Mapping):
-        raise TypeError(
-            f"reference must be a dict of untransformed values by variable name, got "
-            f"{type(reference).__name__}."
-        )
-    names = [rv.name for rv in model.free_RVs]
-    missing = [n for n in names if n not in reference]
-    unknown = [n for n in reference if n not in names]
-    if missing or unknown:
-        raise ValueError(
-            f"reference must give a value for each free variable {names}: missing {missing}, "
-            f"unknown {unknown}."
-        )
-    values = {}
-    for rv in model.free_RVs:
-        value = np.asarray(reference[rv.name], dtype=float)
-        if not np.all(np.isfinite(value)):
-            raise ValueError(f"reference[{rv.name!r}] is not finite: {value}.")
-        values[rv.name] = value
-    point = make_initial_point_fn(model=model, overrides=values)(0)
-    for name, shape in zip(tall.names, tall.shapes, strict=True):
-        if np.shape(point[name]) != tuple(shape):
-            raise ValueError(
-                f"reference gives {name!r} the shape {np.shape(point[name])}, expected {tuple(shape)}."
-            )
-    theta = tall.ravel(point)
-    if not np.all(np.isfinite(theta)) or not np.isfinite(tall.logprior(theta)):
-        raise ValueError("reference lies outside the support of the prior.")
-    return theta
-
-
-def _check_choice(name, value, choices):
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {choices}, got {value!r}.")
-
-
-def _check_open(name, value, low, high):
-    if not (isinstance(value, int | float | np.number) and low < value < high):
-        raise ValueError(f"{name} must lie strictly between {low} and {high}, got {value!r}.")
-
-
-def _count(name, value, largest=None) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f'{name} must be a positive integer (or "auto"), got {value!r}.')
-    if largest is not None and value > largest:
-        raise ValueError(f"{name}={value} is larger than the {largest} rows there are.")
-    return int(value)

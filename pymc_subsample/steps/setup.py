@@ -3,14 +3,21 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import chdtri
 
 from pymc_subsample.control_variates import Expansion
+from pymc_subsample.control_variates.hierarchy import (
+    MAX_INNER,
+    MAX_OUTER,
+    settle,
+    split_hierarchy,
+)
 from pymc_subsample.control_variates.reference import (
     Reference,
     covariance,
     factor,
     find_reference,
+    polish,
     precision,
     reference_at,
     residual_moments,
@@ -19,11 +26,25 @@ from pymc_subsample.estimators import Moments, choose_n_blocks, choose_subsample
 
 _PILOT_POINTS = 4
 _PILOT_RADIUS = 0.95
+_FAR_POINTS = 2
+_FAR = 3.0
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """Result of the set-up, shared by all chains and never changed."""
+    """Result of the set-up, shared by all chains and never changed.
+
+    Attributes
+    ----------
+    reference : Reference
+        Expansion point and full-data sums.
+    factor : ndarray, shape (a, a) or (1, a)
+        Of the covariance of the sampled parameters, or its diagonal.
+    moments : Moments
+        Of the residuals on the 95% ellipsoid around the reference.
+    subsample_size, n_blocks : int
+        As given or chosen.
+    """
 
     reference: Reference
     factor: np.ndarray
@@ -36,6 +57,7 @@ def prepare(
     expansion: Expansion,
     start: np.ndarray,
     active: np.ndarray,
+    free: np.ndarray,
     rng: np.random.Generator,
     *,
     reference: np.ndarray | None,
@@ -45,42 +67,86 @@ def prepare(
 ) -> Preparation:
     """Find the reference point and choose what was not given.
 
-    The residuals are evaluated on all rows at four points on the 95% ellipsoid of the normal
-    approximation around the reference, so that rare outlying rows count too.
+    Parameters
+    ----------
+    expansion : Expansion
+        Compiled model.
+    start : ndarray, shape (d,)
+        Where the search for the reference starts.
+    active, free : ndarray of int
+        Elements of theta that the step moves, and that are continuous: other steps may move
+        those, so the reference and the pilot take all of them into account.
+    rng : numpy.random.Generator
+        Draws subsets and pilot points.
+    reference, subsample_size, n_blocks
+        As given, or None. A given reference is used as it is.
+    temperature : float
+        Divides the log-likelihood.
     """
     if reference is None:
-        found = find_reference(expansion, start, active, rng, temperature)
+        found = _automatic_reference(expansion, start, free, rng, temperature)
     else:
         found = reference_at(expansion, reference, temperature)
-    scale = factor(covariance(precision(expansion, found, active)))
-    moments = pilot_moments(expansion, found, scale, active, rng)
-    m = subsample_size or choose_subsample_size(moments, temperature)
-    variance = float(np.max(moments.variance(m, temperature)))
-    if n_blocks is None:
-        n_blocks = choose_n_blocks(m, variance)
-        if subsample_size is None and m % 10:
-            m += 10 - m % 10
-            n_blocks = choose_n_blocks(m, variance)
-    elif subsample_size is None:
-        m = -(-m // n_blocks) * n_blocks
+    curvature = precision(expansion, found, free)
+    inner = np.searchsorted(free, active)
+    scale = factor(covariance(curvature[np.ix_(inner, inner)]))
+    spread = scale if len(free) == len(active) else factor(covariance(curvature))
+    pilot = _ellipsoid(found.theta, spread, free, rng)
+    far = far_points(found.theta, spread, free, rng)
+    moments = residual_moments(expansion, found, pilot, far)
+    m, n_blocks = choose_subsample(moments, temperature, subsample_size, n_blocks)
     return Preparation(found, scale, moments, m, n_blocks)
 
 
-def pilot_moments(
-    expansion: Expansion,
-    reference: Reference,
-    scale: np.ndarray,
-    active: np.ndarray,
-    rng: np.random.Generator,
-) -> Moments:
-    """Moments of the residuals on the 95% ellipsoid of N(theta*, Sigma*)."""
-    directions = rng.standard_normal((_PILOT_POINTS, len(active)))
-    directions *= np.sqrt(chi2.ppf(_PILOT_RADIUS, len(active))) / np.linalg.norm(
+def _automatic_reference(expansion, start, free, rng, temperature) -> Reference:
+    """Posterior mode; in hierarchical models given the marginal mode of the hyperparameters."""
+    inner, outer = split_hierarchy(expansion, start, free)
+    if not 0 < len(outer) <= MAX_OUTER or not 0 < len(inner) <= MAX_INNER:
+        return find_reference(expansion, start, free, rng, temperature)
+    found = find_reference(expansion, start, inner, rng, temperature)
+    theta = settle(expansion, found, inner, outer)
+    return polish(expansion, theta, inner, temperature)
+
+
+def choose_subsample(
+    moments: Moments, temperature: float, m: int | None, n_blocks: int | None
+) -> tuple[int, int]:
+    """Choose the size of the subsample and its number of blocks, where they are None."""
+    fixed = m is not None
+    if m is None:
+        unit = n_blocks or 10
+        m = -(-choose_subsample_size(moments, temperature) // unit) * unit
+        m = max(unit, min(m, moments.n_rows // unit * unit))
+    if n_blocks is None:
+        n_blocks = choose_n_blocks(m, float(np.max(moments.variance(m, temperature))))
+    assert fixed or m % n_blocks == 0
+    return m, n_blocks
+
+
+def _ellipsoid(theta, scale, free, rng) -> np.ndarray:
+    """Points on the 95% ellipsoid of N(theta*, Sigma*).
+
+    The residuals are evaluated on all rows there, so that rare outlying rows count too.
+    """
+    directions = rng.standard_normal((_PILOT_POINTS, len(free)))
+    directions *= np.sqrt(chdtri(len(free), 1 - _PILOT_RADIUS)) / np.linalg.norm(
         directions, axis=1, keepdims=True
     )
-    thetas = np.tile(reference.theta, (_PILOT_POINTS, 1))
-    thetas[:, active] += scaled(scale, directions)
-    return residual_moments(expansion, reference, thetas)
+    thetas = np.tile(theta, (_PILOT_POINTS, 1))
+    thetas[:, free] += scaled(scale, directions)
+    return thetas
+
+
+def far_points(theta, scale, free, rng) -> np.ndarray:
+    """Points where each direction of N(theta*, Sigma*) is three standard deviations out.
+
+    A row's own predictor is a few standard deviations out there, which on an ellipsoid of many
+    dimensions it hardly ever is.
+    """
+    signs = rng.choice([-_FAR, _FAR], (_FAR_POINTS, len(free)))
+    thetas = np.tile(theta, (_FAR_POINTS, 1))
+    thetas[:, free] += scaled(scale, signs)
+    return thetas
 
 
 def scaled(scale: np.ndarray, z: np.ndarray) -> np.ndarray:

@@ -1,23 +1,29 @@
-"""Adaptation of mass matrix and reference point from the draws of the tuning phase."""
+"""Adaptation of step size, mass matrix and reference point in the tuning phase of a chain."""
 
 import numpy as np
 from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
+from pymc.step_methods.step_sizes import DualAverageAdaptation, StepSizeState
 
+from pymc_subsample.diagnostics import whiten
 from pymc_subsample.estimators import VARIANCE_BOUND
 
 # Fractions of the tuning phase after which its recent draws are looked at.
 _LOOKS = (0.15, 0.4, 0.7)
 _FEWEST_DRAWS = 20
+_INITIAL_STEP = 0.5
+_PILOT_DRAWS = 8
 
 
 @dataclass_state
 class TuningState(DataClassState):
-    """Draws since the last look."""
+    """Draws since the last look, and what they have led to."""
 
     total: int
     done: int
-    draws: np.ndarray
+    thetas: np.ndarray
     variances: np.ndarray
+    factor: np.ndarray
+    step: StepSizeState
 
 
 class Tuning(WithSamplingState):
@@ -27,21 +33,35 @@ class Tuning(WithSamplingState):
     ----------
     total : int
         Draws of the tuning phase.
+    active : ndarray, shape (a,)
+        Elements of theta that the step moves.
     size : int
-        Number of parameters.
+        Elements of theta.
+    factor : ndarray, shape (a, a) or (1, a)
+        Factor of the inverse mass matrix, or its diagonal, to start with.
+    target_accept : float
+        Acceptance rate that the step size is tuned to.
     """
 
     _state_class = TuningState
 
-    def __init__(self, total: int, size: int):
+    def __init__(
+        self, total: int, active: np.ndarray, size: int, factor: np.ndarray, target_accept: float
+    ):
         self.total = total
         self.done = 0
-        self.draws = np.zeros((0, size))
+        self.thetas = np.zeros((0, size))
         self.variances = np.zeros(0)
+        self.factor = factor
+        self.step = _dual_averaging(_INITIAL_STEP, target_accept)
+        self._active = active
+        self._target_accept = target_accept
         self._pending: list[tuple[np.ndarray, float]] = []
+        self._looks = {int(f * total) for f in _LOOKS}
 
-    def add(self, theta: np.ndarray, variance: float):
-        """Record one draw, shape (a,), and the estimated variance of its log-likelihood."""
+    def add(self, theta: np.ndarray, acceptance: float, variance: float):
+        """Record one draw, its acceptance probability and its log-likelihood's variance."""
+        self.step.update(acceptance, True)
         self.done += 1
         self._pending.append((theta.copy(), variance))
 
@@ -53,68 +73,74 @@ class Tuning(WithSamplingState):
 
     @sampling_state.setter
     def sampling_state(self, state):
-        self._pending = []
         WithSamplingState.sampling_state.fset(self, state)
+        self._pending = []
+        self._looks = {int(f * self.total) for f in _LOOKS}
 
     def _fold(self):
         if self._pending:
             thetas, variances = zip(*self._pending, strict=True)
-            self.draws = np.concatenate([self.draws, thetas])
+            self.thetas = np.concatenate([self.thetas, thetas])
             self.variances = np.concatenate([self.variances, variances])
             self._pending = []
 
     def due(self) -> bool:
         """Whether now is the time to look at the recent draws."""
-        if self.done not in {int(f * self.total) for f in _LOOKS}:
+        if self.done not in self._looks:
             return False
         self._fold()
-        return len(self.draws) >= _FEWEST_DRAWS
+        return len(self.thetas) >= _FEWEST_DRAWS
 
-    def restart(self):
-        """Forget the recent draws."""
-        self.draws = self.draws[:0]
+    def restart(self, step_size: float | None = None):
+        """Forget the recent draws; with a step size, adapt it again from there."""
+        self.thetas = self.thetas[:0]
         self.variances = self.variances[:0]
+        if step_size is not None:
+            self.step = _dual_averaging(step_size, self._target_accept)
 
-    def _recent(self) -> np.ndarray:
-        """Later half of the draws: the earlier ones may still approach the posterior."""
-        return self.draws[len(self.draws) // 2 :]
+    def recent(self) -> np.ndarray:
+        """Later half of the draws, shape (k, d): the earlier ones may still be on their way."""
+        return self.thetas[len(self.thetas) // 2 :]
 
-    def mean(self) -> np.ndarray:
-        """Mean of the recent draws, shape (a,)."""
-        return self._recent().mean(axis=0)
+    def pilot(self) -> np.ndarray:
+        """Return a few draws spread over the recent ones, shape (k, d)."""
+        recent = self.recent()
+        return recent[np.linspace(0, len(recent) - 1, _PILOT_DRAWS).astype(int)]
 
-    def should_recentre(self, reference: np.ndarray, factor: np.ndarray) -> bool:
-        """Whether the estimator's variance asks for another reference point.
+    def should_recentre(self, reference: np.ndarray) -> bool:
+        """Whether the estimator's variance asks for another reference point, shape (d,).
 
-        It does when the variance of recent draws exceeds a quarter of its bound while the
-        chain's centre is more than half a posterior standard deviation per parameter away.
+        It does when the variance of recent draws exceeds a quarter of its bound while the chain's
+        centre is more than half a posterior standard deviation per parameter away. Parameters
+        that other step methods move count by the largest such distance.
         """
         variance = np.mean(self.variances[len(self.variances) // 2 :])
-        shift = self.mean() - reference
-        if len(factor) == 1 and len(shift) > 1:
-            z = shift / factor[0]
-        else:
-            z = np.linalg.solve(factor, shift)
-        distance = np.sqrt(np.mean(z**2))
-        return bool(variance > 0.25 * VARIANCE_BOUND and distance > 0.5)
+        if variance <= 0.25 * VARIANCE_BOUND:
+            return False
+        recent = self.recent()
+        shift = recent.mean(axis=0) - reference
+        distance = np.sqrt(np.mean(whiten(self.factor, shift[self._active]) ** 2))
+        others = np.delete(np.arange(len(shift)), self._active)
+        spread = recent[:, others].std(axis=0)
+        return bool(distance > 0.5 or np.any(np.abs(shift[others]) > 0.5 * spread))
 
-    def better_factor(self, factor: np.ndarray) -> np.ndarray | None:
-        """Return a covariance to replace the curvature's where that fits the draws badly.
+    def better_factor(self) -> np.ndarray | None:
+        """Return a covariance to replace the current one's where that fits the draws badly.
 
         In coordinates where the current mass matrix is the identity, the covariance of
         independent draws has its eigenvalues between (1 -/+ sqrt(a / N))^2. When one lies far
         outside, the draws' covariance, shrunk towards the current one, takes over.
         """
-        draws = self._recent()
+        draws = self.recent()[:, self._active]
         n, size = draws.shape
-        diagonal = len(factor) == 1 and size > 1
         centred = draws - draws.mean(axis=0)
-        if diagonal:
-            ratio = np.var(centred / factor[0], axis=0)
+        if len(self.factor) == 1 and size > 1:
+            scale = self.factor[0]
+            ratio = np.var(centred / scale, axis=0)
             if ratio.max() < 4.0 and ratio.min() > 0.25:
                 return None
-            return np.diag((n * ratio + 10) / (n + 10) * factor[0] ** 2)
-        white = np.linalg.solve(factor, centred.T)
+            return np.diag((n * ratio + 10) / (n + 10) * scale**2)
+        white = whiten(self.factor, centred.T)
         cov = white @ white.T / n
         edge = np.sqrt(3 * size / n)
         values = np.linalg.eigvalsh(cov)
@@ -124,4 +150,8 @@ class Tuning(WithSamplingState):
             return None
         weight = n / (n + 5 * size)
         shrunk = weight * cov + (1 - weight) * np.eye(size)
-        return factor @ shrunk @ factor.T
+        return self.factor @ shrunk @ self.factor.T
+
+
+def _dual_averaging(step_size: float, target_accept: float) -> DualAverageAdaptation:
+    return DualAverageAdaptation(step_size, target_accept, 0.05, 0.75, 10)

@@ -1,0 +1,171 @@
+"""The arguments of step methods: what is accepted, and what is said of anything else."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.initial_point import make_initial_point_fn
+from pymc.util import get_random_generator
+from pytensor.graph.basic import Variable
+
+from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood.errors import op_name
+
+
+def one_of(name: str, value, choices: Sequence[int]) -> int:
+    """Return `value` if it is one of some integers."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value not in choices:
+        raise ValueError(f"{name} must be one of {tuple(choices)}, got {value!r}.")
+    return int(value)
+
+
+def between(name: str, value, low: float, high: float) -> float:
+    """Return `value` if it is a number strictly between two bounds."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not low < value < high:
+        wanted = f"between {low:g} and {high:g}" if np.isfinite(high) else f"above {low:g}, finite"
+        raise ValueError(f"{name} must be a number {wanted} (exclusive), got {value!r}.")
+    return float(value)
+
+
+def count(name: str, value, largest: int | None = None, of: str = "rows", auto: bool = False):
+    """Return `value` if it is a positive integer, not above `largest`; None for "auto"."""
+    if auto and isinstance(value, str) and value == "auto":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        wanted = 'a positive integer or "auto"' if auto else "a positive integer"
+        raise ValueError(f"{name} must be {wanted}, got {value!r}.")
+    if largest is not None and value > largest:
+        raise ValueError(f"{name}={value} is larger than the number of {of}, {largest}.")
+    return int(value)
+
+
+def generator(rng) -> np.random.Generator:
+    """Return the generator for `rng`, which None, a seed or a generator may give."""
+    try:
+        return get_random_generator(0 if rng is None else rng)
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"rng must be None, an integer seed or a numpy Generator, got {rng!r}."
+        ) from error
+
+
+def only_numba(compile_kwargs: Mapping | None):
+    """Refuse compilation with anything but numba."""
+    if compile_kwargs and dict(compile_kwargs) != {"mode": "NUMBA"}:
+        raise ValueError(
+            f"compile_kwargs={compile_kwargs!r} cannot be honoured: this step compiles with numba "
+            'only. Leave it out or pass {"mode": "NUMBA"}.'
+        )
+
+
+def continuous_vars(vars, model: pm.Model) -> list[Variable]:
+    """Return the value variables to sample, all of them continuous.
+
+    `vars` are free variables of the model, their value variables or names; None stands for all.
+    """
+    if vars is None:
+        chosen = list(model.value_vars)
+    else:
+        if isinstance(vars, str | Variable) or not isinstance(vars, Iterable):
+            vars = [vars]
+        chosen = [_value_var(var, model) for var in vars]
+    discrete = [model.values_to_rvs[v].name for v in chosen if v in model.discrete_value_vars]
+    if discrete:
+        rest = [model.values_to_rvs[v].name for v in model.continuous_value_vars]
+        raise TallModelError(
+            f"{', '.join(map(repr, discrete))} is discrete and has no gradient: this step samples "
+            f"continuous variables only. Marginalise it, or give the continuous ones (vars={rest}) "
+            "and leave the discrete ones to another step method."
+        )
+    if not chosen:
+        raise ValueError("vars is empty: there is no free variable to sample.")
+    return list(dict.fromkeys(chosen))
+
+
+def _value_var(var, model: pm.Model) -> Variable:
+    found = model.named_vars.get(var) if isinstance(var, str) else var
+    value = model.rvs_to_values.get(found, found)
+    if value not in model.value_vars:
+        names = [rv.name for rv in model.free_RVs]
+        raise ValueError(
+            f"vars holds {getattr(var, 'name', var)!r}, which is not a free variable of the model. "
+            f"Its free variables are {names}."
+        )
+    return value
+
+
+def starting_theta(tall: TallModel, point: Mapping[str, Any] | None) -> np.ndarray:
+    """Return theta where the search for a reference starts, from values of value variables."""
+    values = dict(tall.initial_point)
+    for name, value in (point or {}).items():
+        if name not in values:
+            raise ValueError(
+                f"initial_point holds {name!r}, which is not a value variable of the model. Those "
+                f"are {tall.names}."
+            )
+        _check_shape(f"initial_point[{name!r}]", value, np.shape(values[name]))
+        values[name] = value
+    return tall.ravel(values)
+
+
+def reference_theta(model: pm.Model, tall: TallModel, reference: Mapping[str, Any]) -> np.ndarray:
+    """Return theta for a reference point given as untransformed values of the free variables."""
+    if not isinstance(reference, Mapping):
+        raise TypeError(
+            "reference must be a dict of untransformed values by variable name, got "
+            f"{type(reference).__name__}."
+        )
+    names = [rv.name for rv in model.free_RVs]
+    missing = [n for n in names if n not in reference]
+    unknown = [n for n in reference if n not in names]
+    if missing or unknown:
+        raise ValueError(
+            f"reference must give a value for each free variable {names}: missing {missing}, "
+            f"unknown {unknown}."
+        )
+    shapes = model.eval_rv_shapes()
+    values = {}
+    for rv in model.free_RVs:
+        said = f"reference[{rv.name!r}]"
+        try:
+            value = np.asarray(reference[rv.name], dtype=float)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"{said} must be a number or an array of numbers, got {reference[rv.name]!r}."
+            ) from None
+        _check_shape(said, value, tuple(map(int, shapes[rv.name])))
+        if not np.all(np.isfinite(value)):
+            raise ValueError(f"{said} is not finite: {value}.")
+        values[rv.name] = value.astype(rv.dtype)
+    with np.errstate(all="ignore"):
+        point = make_initial_point_fn(model=model, overrides=values)(0)
+    _check_support(model, point, values)
+    return tall.ravel(point)
+
+
+def _check_shape(said: str, value, shape: tuple[int, ...]):
+    if np.shape(value) != tuple(shape):
+        raise ValueError(f"{said} has shape {np.shape(value)}, expected {tuple(shape)}.")
+
+
+def _check_support(model: pm.Model, point, values: Mapping[str, np.ndarray]):
+    """Refuse values that their transform does not give back or whose density is zero."""
+    back = model.replace_rvs_by_values(model.free_RVs)
+    densities = model.logp(vars=model.free_RVs, jacobian=False, sum=False)
+    evaluate = model.compile_fn(
+        [*back, *(pt.sum(d) for d in densities)], inputs=model.value_vars, mode="FAST_COMPILE",
+        on_unused_input="ignore",
+    )  # fmt: skip
+    with np.errstate(all="ignore"):
+        results = evaluate(point)
+    for rv, value, density in zip(model.free_RVs, results, results[len(back) :], strict=False):
+        given = values[rv.name]
+        finite = np.isfinite(point[model.rvs_to_values[rv].name]).all() and np.isfinite(density)
+        if not finite or not np.allclose(value, given, rtol=1e-6, atol=1e-9):
+            raise ValueError(
+                f"reference[{rv.name!r}] = {given} lies outside the support of {rv.name!r} "
+                f"({op_name(rv.owner.op)})."
+            )

@@ -1,0 +1,594 @@
+"""`HMCECS` as a step method of PyMC: reproducible, resumable, composable, and right."""
+
+import copy
+import logging
+from types import SimpleNamespace
+
+import arviz as az
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+from arviz_stats.base import array_stats
+from scipy.special import expit, log_expit
+from scipy.stats import norm
+
+import pymc_subsample as pms
+from pymc_subsample.steps.tuning import Tuning
+
+QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
+
+
+def logistic(n=600, seed=1):
+    """Two coefficients, rows sorted by outcome."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=n)
+    y = np.sort((rng.random(n) < expit(0.3 + 0.8 * x)).astype("int8"))
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 2)
+        b = pm.Normal("b", 0, 2)
+        pm.Bernoulli("y", logit_p=a + b * x, observed=y)
+    return SimpleNamespace(
+        model=model,
+        logp=lambda a, b: (
+            norm.logpdf(a, 0, 2)
+            + norm.logpdf(b, 0, 2)
+            + sum(log_expit((2 * int(k) - 1) * (a + b * v)) for k, v in zip(y, x, strict=True))
+        ),
+        center=(y.mean() - 0.5, 0.0),
+        names=("a", "b"),
+    )
+
+
+def poisson(n=600, seed=2):
+    rng = np.random.default_rng(seed)
+    x = np.sort(rng.normal(size=n))
+    y = rng.poisson(np.exp(0.5 + 0.4 * x))
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 2)
+        b = pm.Normal("b", 0, 2)
+        pm.Poisson("y", mu=pm.math.exp(a + b * x), observed=y)
+
+    def logp(a, b):
+        total = norm.logpdf(a, 0, 2) + norm.logpdf(b, 0, 2) + y.sum() * a + (y @ x) * b
+        return total - sum(np.exp(a + b * v) for v in x)
+
+    return SimpleNamespace(model=model, logp=logp, center=(0.5, 0.4), names=("a", "b"))
+
+
+def normal(n=600, seed=3):
+    """Mean and scale, rows sorted."""
+    rng = np.random.default_rng(seed)
+    y = np.sort(rng.normal(1.0, 0.7, size=n))
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 2)
+        b = pm.HalfNormal("b", 2)
+        pm.Normal("y", a, b, observed=y)
+
+    def logp(a, b):
+        squares = ((y - y.mean()) ** 2).sum() + n * (a - y.mean()) ** 2
+        return norm.logpdf(a, 0, 2) + norm.logpdf(b, 0, 2) - n * np.log(b) - squares / (2 * b**2)
+
+    return SimpleNamespace(model=model, logp=logp, center=(1.0, 0.7), names=("a", "b"))
+
+
+def exact(case):
+    """Posterior mean and sd of two parameters, by quadrature."""
+    center, scale = np.array(case.center), np.array([0.3, 0.3])
+    for _ in range(6):  # zoom in on the bulk
+        axes = [c + s * np.linspace(-1, 1, 161) for c, s in zip(center, scale, strict=True)]
+        a, b = np.meshgrid(*axes, indexing="ij")
+        with np.errstate(invalid="ignore", divide="ignore"):
+            logp = case.logp(a, b)
+        weight = np.nan_to_num(np.exp(logp - np.nanmax(logp)))
+        weight /= weight.sum()
+        moments = [(float((weight * v).sum()), v) for v in (a, b)]
+        center = np.array([m for m, _ in moments])
+        sd = np.array([np.sqrt((weight * (v - m) ** 2).sum()) for m, v in moments])
+        scale = 7 * np.maximum(sd, (axes[0][1] - axes[0][0]) / 7)
+    return center, sd
+
+
+def assert_moments(draws, mean, sd, z=5.0):
+    """Mean and sd of draws, shape (chain, draw), within z Monte Carlo errors (1e-6 per test)."""
+    draws = np.asarray(draws, dtype=float)
+    deviation = (draws - mean) ** 2
+    error = sd / np.sqrt(array_stats.ess(draws))
+    assert abs(draws.mean() - mean) < z * error
+    error = deviation.std() / np.sqrt(array_stats.ess(deviation))
+    assert abs(deviation.mean() - sd**2) < z * error
+
+
+def run(step, point, n):
+    """Draws, shape (n, d), and statistics of n steps, and the last point."""
+    thetas, stats = [], []
+    for _ in range(n):
+        point, [stat] = step.step(point)
+        thetas.append(np.concatenate([np.ravel(point[v.name]) for v in step.vars]))
+        stats.append(stat)
+    return np.array(thetas), stats, point
+
+
+def chain(step, point, seed=0, tune=30, draws=20):
+    step.setup_chain(np.random.default_rng(seed), tune, draws)
+    before, first, point = run(step, point, tune)
+    step.stop_tuning()
+    after, second, _ = run(step, point, draws)
+    return np.concatenate([before, after]), first + second
+
+
+def assert_same(left, right):
+    np.testing.assert_array_equal(left[0], right[0])
+    assert [s.keys() for s in left[1]] == [s.keys() for s in right[1]]
+    for mine, other in zip(left[1], right[1], strict=True):
+        for name, value in mine.items():
+            assert value == other[name] or name == "warning", name
+
+
+@pytest.fixture(scope="module")
+def case():
+    return logistic()
+
+
+@pytest.fixture(scope="module")
+def model(case):
+    return case.model
+
+
+@pytest.fixture(scope="module")
+def step(model):
+    return pms.HMCECS(model=model)
+
+
+# Chains
+
+
+@pytest.mark.parametrize(
+    "mp_ctx", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)]
+)
+def test_chains_in_processes_equal_chains_in_sequence(model, step, mp_ctx):
+    kwargs = {"draws": 6, "tune": 40, "chains": 2, "random_seed": 4, "step": step, "model": model}
+    alone = pm.sample(cores=1, **kwargs, **QUIET)
+    apart = pm.sample(cores=2, mp_ctx=mp_ctx, **kwargs, **QUIET)
+    for group in ("posterior", "sample_stats"):
+        left, right = alone[group].dataset, apart[group].dataset
+        assert set(left.data_vars) == set(right.data_vars)
+        for name in left.data_vars:
+            np.testing.assert_array_equal(left[name].values, right[name].values, err_msg=name)
+
+
+def test_no_state_leaks_between_chains(model, step):
+    point = model.initial_point()
+    first = chain(step, point, seed=1)
+    chain(step, point, seed=2, tune=50, draws=7)
+    assert_same(first, chain(step, point, seed=1))
+    assert_same(first, chain(pms.HMCECS(model=model), point, seed=1))
+
+
+def test_sampling_twice_with_one_step_gives_the_same(model, step):
+    kwargs = {"draws": 5, "tune": 25, "chains": 2, "cores": 1, "random_seed": 3, "model": model}
+    first, second = (pm.sample(step=step, **kwargs, **QUIET) for _ in range(2))
+    other = pm.sample(step=step, **{**kwargs, "random_seed": 5}, **QUIET)
+    np.testing.assert_array_equal(first.posterior["b"], second.posterior["b"])
+    assert not np.array_equal(first.posterior["b"], other.posterior["b"])
+    assert not np.array_equal(first.posterior["b"][0], first.posterior["b"][1])
+
+
+def test_statistics_are_of_their_declared_type(model, step):
+    _, stats = chain(step, model.initial_point())
+    for stat in stats:
+        assert set(stat) == set(step.stats_dtypes_shapes)
+        for name, (dtype, shape) in step.stats_dtypes_shapes.items():
+            if name == "warning":
+                assert stat[name] is None or isinstance(stat[name], dtype)
+            else:
+                assert np.can_cast(np.asarray(stat[name]).dtype, dtype, "safe"), name
+                assert np.shape(stat[name]) == tuple(shape), name
+
+
+def test_statistics_describe_the_transition(model, step):
+    _, stats = chain(step, model.initial_point(), tune=100, draws=30)
+    m, b = step.subsample_size, step.subsample_size // step.n_blocks
+    for stat in stats:
+        gradients = stat["n_steps"] + 1 + round(stat["subset_accepted"])
+        assert stat["n_evaluations"] == 2 * (m * gradients + 2 * b)
+        assert stat["subsample_size"] == m
+        assert 0 <= stat["acceptance_rate"] <= 1
+    assert [s["tune"] for s in stats] == [True] * 100 + [False] * 30
+    assert len({s["step_size"] for s in stats[100:]}) == 1
+
+
+# State
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"control_variate_order": 1, "transitions_per_draw": 3}])
+@pytest.mark.parametrize("at", [0, 1, 11, 45, 55])
+def test_state_round_trips_exactly(model, at, kwargs):
+    tune, draws = 50, 15
+    one, other = (pms.HMCECS(model=model, **kwargs) for _ in range(2))
+    one.setup_chain(np.random.default_rng(7), tune, draws)
+    *_, point = run(one, model.initial_point(), min(at, tune))
+    if at >= tune:
+        one.stop_tuning()
+        *_, point = run(one, point, at - tune)
+    saved, point = copy.deepcopy(one.sampling_state), copy.deepcopy(point)
+    rest = run(one, point, 5)
+    other.sampling_state = saved
+    assert_same(rest, run(other, point, 5))
+    one.sampling_state = saved  # going back works as well
+    assert_same(rest, run(one, point, 5))
+
+
+def test_state_round_trips_across_a_new_reference_and_mass_matrix(model, monkeypatch):
+    monkeypatch.setattr(Tuning, "should_recentre", lambda *_: True)
+    monkeypatch.setattr(Tuning, "better_factor", lambda *_: np.diag([0.02, 0.01]))
+    one, other = (pms.HMCECS(model=model) for _ in range(2))
+    one.setup_chain(np.random.default_rng(8), 200, 20)
+    before = one.reference.theta.copy()
+    *_, point = run(one, model.initial_point(), 150)
+    assert not np.array_equal(one.reference.theta, before)
+    saved, point = copy.deepcopy(one.sampling_state), copy.deepcopy(point)
+    rest = run(one, point, 30)
+    other.sampling_state = saved
+    assert_same(rest, run(other, point, 30))
+    one.setup_chain(np.random.default_rng(8), 200, 20)
+    np.testing.assert_array_equal(one.reference.theta, before)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("control_variate_order", 1),
+        ("target_accept", 0.9),
+        ("path_length", 1.0),
+        ("transitions_per_draw", 2),
+        ("temperature", 2.0),
+        ("subsample_size", 50),
+        ("n_blocks", 5),
+    ],
+)
+def test_a_state_of_another_configuration_is_refused(model, step, name, value):
+    other = pms.HMCECS(model=model, **{name: value})
+    with pytest.raises(ValueError, match=name if hasattr(step, name) else "given"):
+        other.sampling_state = step.sampling_state
+
+
+def test_a_state_of_other_data_is_refused(step):
+    with pytest.raises(ValueError, match="n_rows"):
+        pms.HMCECS(model=logistic(n=500).model).sampling_state = step.sampling_state
+
+
+def wide(n, kind):
+    """A model with data of `n` rows given in some way."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 3, (n, 6)).astype("int8")
+    y = rng.integers(0, 2, n).astype("int8")
+    with pm.Model() as model:
+        if kind == "data":
+            x, y = pm.Data("x", x), pm.Data("y_data", y)
+        elif kind == "transposed":
+            x = np.ascontiguousarray(x.T).T
+        b = pm.Normal("b", 0, 1, shape=6)
+        pm.Bernoulli("y", logit_p=pm.math.dot(x, b), observed=y)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["constant", "data", "transposed"])
+def test_data_travel_once_and_are_no_state(kind):
+    n = 200_000
+    model = wide(n, kind)
+    step = pms.HMCECS(model=model)
+    *_, point = run(step, model.initial_point(), 3)
+    assert len(cloudpickle.dumps(step.sampling_state)) < 100_000
+    pickled = cloudpickle.dumps(step)
+    assert len(pickled) < len(cloudpickle.dumps(model)) + 300_000  # data: 1,400,000
+    copied = cloudpickle.loads(pickled)
+    step.setup_chain(np.random.default_rng(1), 0, 3)
+    copied.setup_chain(np.random.default_rng(1), 0, 3)
+    assert_same(run(step, point, 3), run(copied, point, 3))
+
+
+# pm.sample
+
+
+def test_result_is_what_pymc_and_arviz_expect(model, step):
+    seen = []
+    result = pm.sample(
+        draws=30, tune=40, chains=2, cores=1, random_seed=1, step=step, model=model,
+        discard_tuned_samples=False, progressbar=True,
+        callback=lambda trace, draw: seen.append(draw),
+    )  # fmt: skip
+    assert result.posterior.sizes["draw"] == 30
+    assert result.warmup_posterior.sizes["draw"] == 40
+    expected = {"acceptance_rate", "diverging", "energy", "energy_error", "loglik_variance"}
+    expected |= {"n_evaluations", "n_steps", "step_size", "subsample_size", "subset_accepted"}
+    assert expected <= set(result.sample_stats.data_vars)
+    assert "warning" not in result.sample_stats
+    assert len(seen) == 2 * 70
+    az.summary(result)
+    az.ess(result)
+    az.plot_trace(result, backend="none")
+    with model:
+        predictive = pm.sample_posterior_predictive(result, progressbar=False)
+    assert predictive.posterior_predictive["y"].shape == (2, 30, 600)
+
+
+def test_variables_and_groups_of_the_result_can_be_chosen(model, step):
+    kwargs = {"draws": 5, "tune": 5, "chains": 1, "step": step, "model": model, **QUIET}
+    assert set(pm.sample(var_names=["b"], **kwargs).posterior.data_vars) == {"b"}
+    result = pm.sample(idata_kwargs={"dims": {"a": []}, "include_transformed": True}, **kwargs)
+    pm.compute_log_likelihood(result, model=model, progressbar=False)
+    assert result.log_likelihood["y"].shape == (1, 5, 600)
+
+
+@pytest.mark.parametrize("bar", ["combined", "split", "combined+stats", "split+stats"])
+def test_progress_bars(model, step, bar, capsys):
+    pm.sample(3, tune=3, chains=2, cores=1, step=step, model=model, progressbar=bar)
+    shown = capsys.readouterr().out
+    assert ("Step" in shown) == ("16.6" in shown) == ("stats" in bar)
+
+
+def test_result_can_be_saved(model, step, tmp_path):
+    pytest.importorskip("h5netcdf")
+    result = pm.sample(10, tune=10, chains=1, step=step, model=model, random_seed=1, **QUIET)
+    result.to_netcdf(tmp_path / "result.nc")
+    back = az.from_netcdf(tmp_path / "result.nc")
+    np.testing.assert_array_equal(back.posterior["b"], result.posterior["b"])
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"draws": 1, "tune": 0},
+        {"draws": 1, "tune": 1},
+        {"draws": 3, "tune": 5, "initvals": {"a": 0.1}},
+        {"draws": 2, "tune": 0, "initvals": [{"a": 0.1}, {"a": 0.2}]},
+    ],
+)
+def test_short_runs_work(model, step, kwargs):
+    result = pm.sample(chains=2, cores=1, step=step, model=model, random_seed=1, **kwargs, **QUIET)
+    assert np.isfinite(result.posterior["a"]).all()
+
+
+def test_without_tuning_a_chain_starts_where_it_is_told(model):
+    step = pms.HMCECS(model=model, path_length=1e-6)
+    step.setup_chain(np.random.default_rng(0), 0, 1)
+    step.tuning.step._log_bar = np.log(1e-6)
+    [theta], *_ = run(step, {"a": np.array(0.4), "b": np.array(0.9)}, 1)
+    np.testing.assert_allclose(theta, [0.4, 0.9], atol=1e-5)
+
+
+def test_trajectories_are_bounded(model, step):
+    step.setup_chain(np.random.default_rng(0), 0, 1)
+    step.tuning.step._log_bar = np.log(1e-9)
+    _, [stat], _ = run(step, model.initial_point(), 1)
+    assert 500 < stat["n_steps"] <= 1024
+
+
+@pytest.mark.filterwarnings("ignore:.*return_inferencedata:FutureWarning")
+def test_multitrace(model, step):
+    trace = pm.sample(
+        5, tune=5, chains=1, step=step, model=model, return_inferencedata=False, **QUIET
+    )
+    assert trace["b"].shape == (5,)
+    assert trace.get_sampler_stats("subset_accepted").shape == (5,)
+
+
+def test_model_from_the_context(model):
+    with model:
+        step = pms.HMCECS([model["b"], "a"])
+        result = pm.sample(3, tune=3, chains=1, step=step, random_seed=1, **QUIET)
+    assert result.posterior["a"].shape == (1, 3)
+    with pytest.raises(TypeError, match="context"):
+        pms.HMCECS()
+
+
+def test_other_nuts_samplers_are_left_alone(model, step):
+    with pytest.raises(ValueError, match="nuts_sampler"):
+        pm.sample(nuts_sampler="nutpie", step=step, model=model, **QUIET)
+
+
+def test_set_up_is_reported(model, caplog):
+    with caplog.at_level(logging.INFO, "pymc.subsample"):
+        pms.HMCECS(model=model, subsample_size=60)
+    assert "600 rows of y" in caplog.text
+    assert "60 rows (10.00%)" in caplog.text
+
+
+# Right answers
+
+
+@pytest.mark.parametrize("factory", [logistic, poisson, normal])
+@pytest.mark.parametrize(
+    "kwargs",
+    [{}, {"control_variate_order": 1, "subsample_size": 200}, {"transitions_per_draw": 5}],
+    ids=["default", "first order", "several transitions"],
+)
+def test_posterior_is_the_exact_one(factory, kwargs):
+    case = factory()
+    result = pm.sample(
+        3000, tune=500, chains=2, cores=1, random_seed=6,
+        step=pms.HMCECS(model=case.model, **kwargs), model=case.model, **QUIET,
+    )  # fmt: skip
+    for name, mean, sd in zip(case.names, *exact(case), strict=True):
+        assert_moments(result.posterior[name], mean, sd)
+    if kwargs:
+        assert result.sample_stats["subset_accepted"].mean() < 1
+
+
+def regression(n=400, seed=4):
+    rng = np.random.default_rng(seed)
+    X = np.c_[np.ones(n), rng.normal(size=(n, 2))]
+    y = X @ [0.5, -1.0, 0.2] + rng.normal(size=n)
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, 1, shape=3)
+        pm.Normal("y", X @ beta, 1.0, observed=y)
+    return model, X, y
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_temperature_divides_the_log_likelihood(order):
+    model, X, y = regression()
+    step = pms.HMCECS(model=model, temperature=10, control_variate_order=order)
+    result = pm.sample(
+        4000, tune=500, chains=2, cores=1, random_seed=2, step=step, model=model, **QUIET
+    )
+    cov = np.linalg.inv(np.eye(3) + X.T @ X / 10)
+    mean = cov @ X.T @ y / 10
+    for j in range(3):
+        assert_moments(result.posterior["beta"][..., j], mean[j], np.sqrt(cov[j, j]))
+
+
+def test_compound_with_another_step():
+    case = normal()
+    with case.model as model:
+        steps = [pms.HMCECS([model["a"]], subsample_size=100), pm.Metropolis([model["b"]])]
+        result = pm.sample(6000, tune=1000, chains=2, cores=1, random_seed=3, step=steps, **QUIET)
+    for name, mean, sd in zip(case.names, *exact(case), strict=True):
+        assert_moments(result.posterior[name], mean, sd)
+    # The reference takes the other step's variable into account.
+    np.testing.assert_allclose(steps[0].reference.theta, [1.0, np.log(0.7)], atol=0.2)
+
+
+def test_compound_with_a_discrete_variable():
+    rng = np.random.default_rng(5)
+    n, shift = 400, 0.08
+    y = np.sort(rng.normal(0.3, 1, n))
+    with pm.Model():
+        a = pm.Normal("a", 0, 1)
+        z = pm.Bernoulli("z", 0.5)
+        pm.Normal("y", a + shift * z, 1.0, observed=y)
+        steps = [pms.HMCECS([a]), pm.BinaryMetropolis([z])]
+        result = pm.sample(4000, tune=300, chains=2, cores=1, random_seed=1, step=steps, **QUIET)
+    evidence = norm.pdf(y.mean(), [0, shift], np.sqrt(1 + 1 / n))
+    odds = evidence / evidence.sum()
+    means = n / (n + 1) * (y.mean() - np.array([0, shift]))
+    mean = odds @ means
+    sd = np.sqrt(1 / (n + 1) + odds @ (means - mean) ** 2)
+    assert_moments(result.posterior["a"], mean, sd)
+    assert_moments(result.posterior["z"], odds[1], np.sqrt(odds[0] * odds[1]))
+
+
+# Arguments
+
+
+def test_discrete_variables_are_refused_by_name():
+    with pm.Model() as model:
+        a = pm.Normal("a")
+        k = pm.Poisson("k", 3)
+        pm.Normal("y", a + k, 1, observed=np.zeros(50))
+    with pytest.raises(pms.TallModelError, match=r"'k' is discrete.*vars=\['a'\]"):
+        pms.HMCECS(model=model)
+    with pytest.raises(pms.TallModelError, match="'k' is discrete"):
+        pms.HMCECS([k], model=model)
+
+
+BAD = [
+    ({"subsample_size": 0}, "subsample_size must be a positive integer"),
+    ({"subsample_size": -1}, "subsample_size .*-1"),
+    ({"subsample_size": 2.5}, "subsample_size .*2.5"),
+    ({"subsample_size": "big"}, "subsample_size .*\"auto\".*'big'"),
+    ({"subsample_size": True}, "subsample_size"),
+    ({"subsample_size": 601}, "subsample_size=601 .*600"),
+    ({"n_blocks": 0}, "n_blocks must be a positive integer"),
+    ({"n_blocks": 1.0}, "n_blocks .*1.0"),
+    ({"n_blocks": 601}, "n_blocks=601 .*600"),
+    ({"n_blocks": 7, "subsample_size": 50}, "n_blocks=7 does not divide subsample_size=50"),
+    ({"n_blocks": 70, "subsample_size": 50}, "n_blocks=70 .*50"),
+    ({"control_variate_order": 3}, r"control_variate_order .*\(0, 1, 2\).*3"),
+    ({"control_variate_order": "2"}, "control_variate_order .*'2'"),
+    ({"target_accept": 0}, "target_accept .*between 0 and 1.*got 0"),
+    ({"target_accept": 1}, "target_accept"),
+    ({"target_accept": "high"}, "target_accept .*'high'"),
+    ({"path_length": np.nan}, "path_length .*above 0.*nan"),
+    ({"path_length": -1.0}, "path_length"),
+    ({"path_length": np.inf}, "path_length"),
+    ({"temperature": 0}, "temperature .*above 0"),
+    ({"temperature": np.nan}, "temperature"),
+    ({"transitions_per_draw": 0}, "transitions_per_draw .*positive integer"),
+    ({"transitions_per_draw": "auto"}, "transitions_per_draw"),
+    ({"rng": "junk"}, "rng .*'junk'"),
+    ({"rng": -1}, "rng .*-1"),
+    ({"observed": ["z"]}, "observed.*'z'"),
+    ({"observed": "z"}, "observed.*'z'"),
+    ({"dim": "rows"}, "dim='rows'"),
+    ({"vars": ["c"]}, r"vars holds 'c'.*\['a', 'b'\]"),
+    ({"vars": []}, "vars is empty|No free random variables"),
+    ({"blocked": False}, "blocked must be True"),
+    ({"compile_kwargs": {"mode": "JAX"}}, "compile_kwargs=.*JAX"),
+    ({"initial_point": {"q": 1.0}}, r"initial_point holds 'q'.*\['a', 'b'\]"),
+    ({"initial_point": {"a": [1.0, 2.0]}}, r"initial_point\['a'\] has shape \(2,\)"),
+]
+
+
+@pytest.mark.parametrize(("kwargs", "message"), BAD, ids=[str(k) for k, _ in BAD])
+def test_bad_arguments_are_named(model, kwargs, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        pms.HMCECS(model=model, **kwargs)
+
+
+def test_good_arguments_are_accepted(model):
+    for kwargs in (
+        {"compile_kwargs": {"mode": "NUMBA"}},
+        {"rng": np.random.default_rng(1)},
+        {"subsample_size": np.int64(40), "n_blocks": np.int64(8)},
+        {"vars": model["a"]},
+        {"observed": "y"},
+        {"observed": [model["y"]]},
+        {"initial_point": {"a": 0.2}},
+    ):
+        pms.HMCECS(model=model, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def transformed():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=300)
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", 1)
+        w = pm.Dirichlet("w", np.ones(3))
+        c = pm.Normal(
+            "c", [0, 1, 2], 1, shape=3, transform=pm.distributions.transforms.ordered,
+            initval=[-1.0, 0.0, 1.0],
+        )  # fmt: skip
+        u = pm.Uniform("u", 0, 2)
+        pm.Normal("y", (w * c).sum() + u, s, observed=y)
+    return model
+
+
+POINT = {"s": 1.1, "w": [0.2, 0.3, 0.5], "c": [-1.0, 0.5, 2.0], "u": 0.5}
+
+
+def test_reference_is_given_untransformed(transformed):
+    step = pms.HMCECS(model=transformed, reference=POINT, subsample_size=100)
+    values = step._tall.unravel(step.reference.theta)
+    outputs = transformed.replace_rvs_by_values(transformed.free_RVs)
+    back = transformed.compile_fn(outputs, inputs=transformed.value_vars, mode="FAST_COMPILE")
+    for name, value in zip(POINT, back(values), strict=True):
+        np.testing.assert_allclose(value, POINT[name])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"s": -1.0}, r"reference\['s'\] = -1.0 lies outside the support of 's' \(HalfNormal"),
+        ({"s": 0.0}, r"reference\['s'\] = 0.0 lies outside"),
+        ({"w": [0.2, 0.3, 0.6]}, r"reference\['w'\] .* outside the support of 'w' \(Dirichlet"),
+        ({"c": [2.0, 1.0, 0.0]}, r"reference\['c'\] .* outside"),
+        ({"u": 3.0}, r"reference\['u'\] = 3.0 lies outside the support of 'u' \(Uniform"),
+        ({"u": np.nan}, r"reference\['u'\] is not finite"),
+        ({"u": "half"}, r"reference\['u'\] must be a number"),
+        ({"w": [0.5, 0.5]}, r"reference\['w'\] has shape \(2,\), expected \(3,\)"),
+        ({"v": 1.0}, r"unknown \['v'\]"),
+    ],
+)
+def test_bad_reference_names_the_variable(transformed, change, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        pms.HMCECS(model=transformed, reference=POINT | change)
+
+
+def test_incomplete_reference_names_the_variable(transformed):
+    with pytest.raises(ValueError, match=r"missing \['s', 'w', 'u'\]"):
+        pms.HMCECS(model=transformed, reference={"c": POINT["c"]})
+    with pytest.raises(TypeError, match="reference must be a dict"):
+        pms.HMCECS(model=transformed, reference=[1.0])

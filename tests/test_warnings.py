@@ -1,0 +1,202 @@
+"""A run that cannot be trusted says so and what to change; a healthy one is silent."""
+
+import logging
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy.special import expit
+
+import pymc_subsample as pms
+from pymc_subsample.control_variates import expand
+from pymc_subsample.control_variates.reference import reference_at
+from pymc_subsample.diagnostics import estimate_errors
+from pymc_subsample.likelihood import TallModel
+
+
+def logistic(seed=0, n=1000, d=4, intercept=0.0):
+    rng = np.random.default_rng(seed)
+    X = np.c_[np.ones(n), rng.normal(size=(n, d - 1))]
+    y = rng.random(n) < expit(intercept + X @ rng.normal(scale=0.5, size=d))
+    order = np.argsort(y, kind="stable")
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, 2, shape=d)
+        pm.Bernoulli("y", logit_p=X[order] @ beta, observed=y[order])
+    return model
+
+
+def linear(seed=0, n=1000, d=3, outlier=0.0):
+    rng = np.random.default_rng(seed)
+    X = np.c_[np.ones(n), rng.normal(size=(n, d - 1))]
+    y = X @ rng.normal(size=d) + rng.normal(size=n)
+    y[0] += outlier
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, 5, shape=d)
+        sigma = pm.HalfNormal("sigma", 2)
+        pm.Normal("y", X @ beta, sigma, observed=y)
+    return model
+
+
+def poisson(seed=0, n=1000, d=3, scale=0.4):
+    rng = np.random.default_rng(seed)
+    X = np.c_[np.ones(n), rng.normal(size=(n, d - 1))]
+    y = np.sort(rng.poisson(np.exp(0.5 + X @ rng.normal(scale=scale, size=d))))
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, 2, shape=d)
+        pm.Poisson("y", pm.math.exp(X @ beta), observed=y)
+    return model
+
+
+def negative_binomial(seed=0, n=1000):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=n)
+    mu = np.exp(1 + 0.3 * x)
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0, 2), pm.Normal("b", 0, 2)
+        alpha = pm.Exponential("alpha", 0.5)
+        y = rng.negative_binomial(2, 2 / (2 + mu))
+        pm.NegativeBinomial("y", mu=pm.math.exp(a + b * x), alpha=alpha, observed=y)
+    return model
+
+
+def hierarchical(seed=0, n=1500, groups=8, spread=0.6):
+    """Varying intercepts, centred, rows sorted by group."""
+    rng = np.random.default_rng(seed)
+    g = np.sort(rng.integers(0, groups, n))
+    x = rng.normal(size=n)
+    eta = rng.normal(0.2, spread, groups)[g] + 0.5 * x
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 1), pm.HalfNormal("tau", 1)
+        a = pm.Normal("a", mu, tau, shape=groups)
+        b = pm.Normal("b", 0, 1)
+        pm.Bernoulli("y", logit_p=a[g] + b * x, observed=rng.random(n) < expit(eta))
+    return model
+
+
+def warnings_of(model, caplog, draws=600, tune=300, chains=2, seed=1, **kwargs):
+    """What our step says at the end of each chain, through PyMC's logger."""
+    step = pms.HMCECS(model=model, **kwargs)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "pymc.stats.convergence"):
+        pm.sample(
+            draws, tune=tune, chains=chains, cores=1, random_seed=seed, step=step, model=model,
+            progressbar=False, compute_convergence_checks=False,
+        )  # fmt: skip
+    said = [r for r in caplog.records if r.getMessage().startswith("HMCECS")]
+    assert all(r.name == "pymc.stats.convergence" for r in said)
+    return [r.getMessage() for r in said]
+
+
+HEALTHY = [
+    *[(logistic, {}), (linear, {}), (poisson, {}), (negative_binomial, {}), (hierarchical, {})],
+    *[(logistic, {"n": 50, "d": 2}), (logistic, {"n": 3000, "intercept": -3.0})],
+    *[(poisson, {"n": 100}), (linear, {"n": 60, "d": 2})],
+]
+
+
+@pytest.mark.parametrize(
+    ("factory", "kwargs"), HEALTHY, ids=[f"{f.__name__}-{k}" for f, k in HEALTHY]
+)
+def test_healthy_runs_are_silent(factory, kwargs, caplog):
+    assert not warnings_of(factory(**kwargs), caplog)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("factory", [logistic, linear, poisson, negative_binomial, hierarchical])
+def test_healthy_runs_are_silent_whatever_the_seed(factory, caplog):
+    said = [warnings_of(factory(seed), caplog, chains=1, seed=seed) for seed in range(1, 7)]
+    assert sum(map(bool, said)) == 0
+
+
+def far_reference(model, distance):
+    """A point about `distance` posterior standard deviations from the mode in each coefficient."""
+    tall = TallModel(model)
+    step = pms.HMCECS(model=model)
+    sd = np.linalg.norm(step.tuning.factor, axis=1)
+    return dict(zip(tall.names, [step.reference.theta + distance * sd], strict=True))
+
+
+def test_bad_reference_warns(caplog):
+    model = logistic()
+    said = warnings_of(model, caplog, reference=far_reference(model, 10))
+    assert len(said) == 2
+    assert all("give a better reference" in s for s in said)
+
+
+def test_harmlessly_distant_reference_is_silent(caplog):
+    model = logistic(n=3000)
+    assert not warnings_of(model, caplog, reference=far_reference(model, 2))
+
+
+HARD = {
+    "order 0": (logistic, {}, {"control_variate_order": 0, "subsample_size": 100}),
+    "order 1": (hierarchical, {}, {"control_variate_order": 1, "subsample_size": 40}),
+    "order 1, linear": (linear, {"d": 12}, {"control_variate_order": 1, "subsample_size": 40}),
+    "few rows": (logistic, {"n": 150, "d": 12}, {"subsample_size": 20}),
+    "outlier": (linear, {"outlier": 300.0}, {"control_variate_order": 1, "subsample_size": 50}),
+}
+
+
+@pytest.mark.parametrize(("factory", "data", "kwargs"), HARD.values(), ids=HARD)
+def test_hard_cases_warn_and_say_what_to_change(factory, data, kwargs, caplog):
+    said = warnings_of(factory(**data), caplog, tune=200, draws=300, **kwargs)
+    assert said
+    assert all("ncrease subsample_size" in s for s in said)
+    assert all(f"now {kwargs['subsample_size']}" in s for s in said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spread", [0.05, 0.2])
+def test_few_groups_do_not_trap_the_chain(spread, caplog):
+    """The joint mode has the group scale at zero; the posterior is elsewhere."""
+    model = hierarchical(seed=33, n=600, groups=5, spread=spread)
+    step = pms.HMCECS(model=model)
+    result = pm.sample(
+        2000, tune=1000, chains=2, cores=1, random_seed=1, step=step, model=model,
+        progressbar=False, compute_convergence_checks=False,
+    )  # fmt: skip
+    assert np.log(result.posterior["tau"]).mean() > -4
+    assert result.sample_stats["diverging"].mean() < 0.1
+    where = dict(zip(step._tall.names, step._tall.slices, strict=True))
+    assert -4 < step.reference.theta[where["tau_log__"]] < 1
+
+
+def test_unfit_step_size_warns(caplog, monkeypatch):
+    monkeypatch.setattr("pymc_subsample.steps.tuning._INITIAL_STEP", 2.5)  # unstable above 2
+    said = warnings_of(logistic(n=200), caplog, tune=0, draws=100, path_length=40.0)
+    assert len(said) == 2
+    assert all("trajectories diverged" in s and "target_accept" in s for s in said)
+    assert all("0% of the moves were accepted" in s and "Increase tune" in s for s in said)
+
+
+def test_set_up_warns_of_noise_it_predicts(caplog):
+    with caplog.at_level(logging.WARNING, "pymc.subsample"):
+        pms.HMCECS(model=logistic(), control_variate_order=0)
+    assert "predicted to be too noisy" in caplog.text
+    assert "control_variate_order=2" in caplog.text
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_errors_of_the_estimate_are_those_of_simulated_subsamples(order, temperature):
+    tall = TallModel(logistic(n=400))
+    expansion = expand(tall, order)
+    rng = np.random.default_rng(3)
+    theta = rng.normal(scale=0.3, size=4)
+    reference = reference_at(expansion, theta, temperature)
+    step = {0: 0.003, 1: 0.08, 2: 0.25}[order]
+    thetas = theta + step * np.array([[1.0, 1, 1, 1], [1, -1, 1, -1]])
+    m, weight = 60, 400 / (60 * temperature)
+    found = estimate_errors(expansion, reference, thetas, expansion.chunks(), m, temperature)
+    for k, point in enumerate(thetas):
+        rows = expansion.take(np.arange(400))
+        expansion.anchor(reference.center, rows)
+        phi, d = expansion.parameters(point)[0], np.empty(400)
+        expansion.difference(phi, rows, reference.center, 1.0, 0.0, d, np.zeros(expansion.phi_size))
+        sample = d[rng.integers(0, 400, (200_000, m))]
+        total, centred = weight * sample.sum(1), sample - sample.mean(1, keepdims=True)
+        log_ratio = total - 0.5 * weight**2 * (centred**2).sum(1) - d.sum() / temperature
+        ratio = np.exp(log_ratio)
+        error = 5 * ratio.std() / ratio.mean() / np.sqrt(len(ratio))
+        assert abs(np.log(ratio.mean()) - found.bias[k]) < error + 0.02 * abs(found.bias[k]) + 1e-4
+        np.testing.assert_allclose(found.variance[k], total.var(), rtol=0.03)
