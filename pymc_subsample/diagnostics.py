@@ -292,6 +292,7 @@ def check_chain(
     factor: np.ndarray,
     subsample_size: int,
     temperature: float,
+    given_reference: bool,
 ) -> list[Check]:
     """Check one HMC-ECS chain.
 
@@ -311,6 +312,9 @@ def check_chain(
         Rows per estimate.
     temperature : float
         Divides the log-likelihood.
+    given_reference : bool
+        Whether the user chose the reference: a distant one is then reported even where the other
+        checks pass. One that was found fails only together with them.
 
     Returns
     -------
@@ -344,17 +348,26 @@ def check_chain(
         )
         if not clear:
             variance, shift, stretch = look(_SECOND_DRAWS, expansion.chunks())
+    remedies = [f"increase subsample_size (now {subsample_size})"]
+    remedies += ["use control_variate_order=2"] if expansion.order < 2 else []
+    remedies += ["give a better reference"] if given_reference else []
     checks = [
-        *_noise_checks(record, variance, subsample_size),
-        _perturbation_check(shift, stretch, subsample_size),
+        *_noise_checks(record, variance, _sentence(remedies)),
+        _perturbation_check(shift, stretch, _sentence([*remedies, "look for outlying rows"])),
     ]
     if n > 2 * size:
-        harmless = all(check.passed for check in checks)
-        checks.append(_distance_check(record, reference, active, harmless))
+        harmless = not given_reference and all(check.passed for check in checks)
+        checks.append(_distance_check(record, reference, active, harmless, given_reference))
     return [*checks, *_dynamics_checks(record)]
 
 
-def _noise_checks(record: ChainRecord, measured: float, subsample_size: int) -> list[Check]:
+def _sentence(remedies: list[str]) -> str:
+    *first, last = remedies
+    text = f"{', '.join(first)} or {last}." if first else f"{last}."
+    return text[0].upper() + text[1:]
+
+
+def _noise_checks(record: ChainRecord, measured: float, advice: str) -> list[Check]:
     n = record.done
     variance, excess = max(record.variance / n, measured), record.excess / n
     accepted = record.subset_accepted / n
@@ -366,8 +379,7 @@ def _noise_checks(record: ChainRecord, measured: float, subsample_size: int) -> 
             variance <= VARIANCE_BOUND and excess <= EXCESS_BOUND,
             f"The log-likelihood estimate is too noisy: its variance is {variance:.3g} on average "
             f"(should be at most {VARIANCE_BOUND:g}) and above {2 * VARIANCE_BOUND:g} in "
-            f"{excess:.0%} of the draws, so the posterior can be wrong. Increase subsample_size "
-            f"(now {subsample_size}), use control_variate_order=2, or give a better reference.",
+            f"{excess:.0%} of the draws, so the posterior can be wrong. {advice}",
         ),
         Check(
             "subset_accepted",
@@ -381,8 +393,8 @@ def _noise_checks(record: ChainRecord, measured: float, subsample_size: int) -> 
     ]
 
 
-def _distance_check(record, reference, active, harmless: bool) -> Check:
-    """Say whether a distant reference is why other checks fail; by itself it does no harm."""
+def _distance_check(record, reference, active, harmless: bool, given: bool) -> Check:
+    """Say whether the reference is distant, unless that is known to do no harm."""
     distance, bound = record.distance(reference.theta, active), 3 + np.sqrt(len(active))
     return Check(
         "reference_distance",
@@ -391,12 +403,13 @@ def _distance_check(record, reference, active, harmless: bool) -> Check:
         harmless or distance <= bound,
         f"The reference point is stale: it lies {distance:.3g} posterior standard deviations from "
         f"the mean of the draws (should be at most {bound:.3g}), and the error of the control "
-        "variates grows with that distance. Leave reference=None, or give a point nearer the "
-        "posterior mean.",
+        "variates grows with that distance. "
+        + ("Leave reference=None, or give" if given else "Tune for longer, or give as reference=")
+        + " a point nearer the posterior mean.",
     )
 
 
-def _perturbation_check(shift: float, stretch: float, subsample_size: int) -> Check:
+def _perturbation_check(shift: float, stretch: float, advice: str) -> Check:
     value = max(shift / SHIFT_BOUND, stretch / STRETCH_BOUND)
     return Check(
         "perturbation",
@@ -406,8 +419,7 @@ def _perturbation_check(shift: float, stretch: float, subsample_size: int) -> Ch
         "The subsample perturbs the posterior: the rows' residuals are skewed or heavy-tailed, and "
         f"posterior means are off by about {shift:.2g} standard deviations (should be at most "
         f"{SHIFT_BOUND:g}), standard deviations by about {stretch:.0%} (at most "
-        f"{STRETCH_BOUND:.0%}). Increase subsample_size (now {subsample_size}), use "
-        "control_variate_order=2, or look for outlying rows.",
+        f"{STRETCH_BOUND:.0%}). {advice}",
     )
 
 

@@ -25,6 +25,8 @@ import numpy as np
 
 VARIANCE_BOUND = 1.0
 PERTURBATION_BOUND = 0.05
+# What one row may add to the log-likelihood estimate, three standard deviations out.
+ROW_BOUND = 2.0
 SMALLEST_SUBSAMPLE = 100
 
 
@@ -38,12 +40,15 @@ class Moments:
         Mean powers of d_i - mean d.
     n_rows : int
         Number of rows.
+    largest : float, default 0
+        Largest size of a residual where every direction is three standard deviations out.
     """
 
     second: np.ndarray
     third: np.ndarray
     fourth: np.ndarray
     n_rows: int
+    largest: float = 0.0
 
     def variance(self, m: int, temperature: float = 1.0) -> np.ndarray:
         """Variance of the log-likelihood estimate from m rows, shape (k,)."""
@@ -58,7 +63,7 @@ class Moments:
         return third / 3 + (variance + variance**2) / (2 * m) + fourth / 12
 
 
-def moments_from_sums(sums: np.ndarray, n_rows: int) -> Moments:
+def moments_from_sums(sums: np.ndarray, n_rows: int, largest: float = 0.0) -> Moments:
     """Return central moments from sums of powers 1 to 4, shape (4, k)."""
     mean, second, third, fourth = sums / n_rows
     return Moments(
@@ -66,6 +71,7 @@ def moments_from_sums(sums: np.ndarray, n_rows: int) -> Moments:
         third=third - 3 * mean * second + 2 * mean**3,
         fourth=np.maximum(fourth - 4 * mean * third + 6 * mean**2 * second - 3 * mean**4, 0.0),
         n_rows=n_rows,
+        largest=largest,
     )
 
 
@@ -74,12 +80,16 @@ def choose_subsample_size(moments: Moments, temperature: float = 1.0) -> int:
 
     The evaluations for one effective draw grow with m once :math:`\hat\sigma^2 \le 1`
     (Pitt et al. 2012; Quiroz et al. 2018), so the smallest m that keeps the variance at or below
-    1 and the perturbation at or below 0.05 is the cheapest one; not fewer than 100 rows, for
-    which the cost of a transition no longer depends on m, and not more than n.
+    1 and the perturbation at or below 0.05 is the cheapest one. A single row, such as one of a
+    small group, must not add more than 2 to the estimate where its own predictor is a few standard
+    deviations out: else a subsample that holds it bends the trajectory until it diverges. Not
+    fewer than 100 rows, for which the cost of a transition no longer depends on m, and not more
+    than n.
     """
     n = moments.n_rows
     largest = float(np.max(moments.variance(1, temperature)))
-    m = max(SMALLEST_SUBSAMPLE, int(np.ceil(min(largest / VARIANCE_BOUND, n))))
+    alone = n * moments.largest / temperature / ROW_BOUND
+    m = max(SMALLEST_SUBSAMPLE, int(np.ceil(min(max(largest / VARIANCE_BOUND, alone), n))))
     while m < n and np.max(moments.perturbation(m, temperature)) > PERTURBATION_BOUND:
         m = int(np.ceil(1.1 * m))
     return min(m, n)

@@ -17,7 +17,8 @@ from models import G, K, N
 from pytensor.gradient import grad
 from scipy.special import expit
 
-from pymc_subsample.control_variates import expand, expansion as expansion_module, general
+from pymc_subsample.control_variates import expand, general
+from pymc_subsample.control_variates import expansion as expansion_module
 from pymc_subsample.control_variates.reference import (
     covariance,
     factor,

@@ -9,6 +9,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL = {
     "flights": ["--rows=5000", "--draws=50", "--tune=100", "--chains=2"],
+    "flights_bambi": ["--rows=5000", "--draws=50", "--tune=100", "--chains=2"],
 }
 
 
@@ -47,6 +48,22 @@ def test_flights(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "carrier_sd" in printed
     assert "Rows used per draw" in printed
+
+
+def test_flights_bambi(capsys):
+    pytest.importorskip("bambi")
+    idata = load("flights_bambi").main(SMALL["flights_bambi"])
+
+    posterior = idata["posterior"]
+    assert set(posterior.data_vars) == {
+        "Intercept",
+        "scale(hour)",
+        "scale(rain)",
+        "1|carrier_sigma",
+        "1|carrier",
+    }
+    assert all(np.isfinite(values).all() for values in posterior.data_vars.values())
+    assert "scale(rain)" in capsys.readouterr().out
 
 
 def test_flights_data_are_complete():

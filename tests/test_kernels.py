@@ -129,7 +129,8 @@ class Sampler:
         ex, at = self.ex, self.reference
         phi, d, grad = np.empty(ex.phi_size), np.empty(len(index)), np.empty(ex.theta_size)
         value = density(
-            ex.forward, ex.backward, ex.difference, theta, at.center, at.level, at.slope,
+            ex.forward.function, ex.backward.function, ex.difference.function, theta, at.center,
+            at.level, at.slope,
             at.curvature, ex.order, self.anchored(index), self.weight, self.correction, phi, d,
             grad,
         )  # fmt: skip

@@ -11,8 +11,11 @@ import pytest
 from models import LARGE_DETERMINISTIC, MODELS, N, minibatch_normal
 from pymc.pytensorf import compile as compile_function
 from pytensor.compile.mode import Mode
+from pytensor.graph.basic import Constant
 
 from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood.bounds import Bounds
+from pymc_subsample.likelihood.graph import depends_on, elemwise_name
 
 PYTHON = Mode("py", "fast_compile")
 
@@ -155,3 +158,51 @@ def test_dim_chosen_by_name():
 def test_minibatch_keeps_the_order_of_the_users_model():
     model = minibatch_normal(np.random.default_rng(1))
     assert [v.name for v in TallModel(model).value_vars] == ["beta", "sigma_log__"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bernoulli_logit", "bernoulli_p", "binomial", "poisson_offset", "negative_binomial", "weibull"]
+    + ["normal", "categorical_softmax", "multinomial", "item_response", "bambi_bernoulli"],
+)
+def test_common_models_check_nothing_per_row(name):
+    """Checks that hold for any parameters cost nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tall = TallModel(MODELS[name](np.random.default_rng(1)))
+    [rows] = tall.batch.outputs
+    assert elemwise_name(rows.owner) != "Switch" or -np.inf not in [
+        i.data for i in rows.owner.inputs if isinstance(i, Constant)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        (lambda x, d: pt.sigmoid(x) >= 0, True),
+        (lambda x, d: pt.sigmoid(x) <= 1, True),
+        (lambda x, d: pt.sigmoid(x) > 0, False),  # it underflows
+        (lambda x, d: 1 - pt.sigmoid(x) >= 0, True),
+        (lambda x, d: pt.sigmoid(x) <= 0.9, False),
+        (lambda x, d: pt.exp(x) > 0, True),
+        (lambda x, d: pt.exp(x) * d >= 0, True),
+        (lambda x, d: pt.exp(x) * (d - 2) >= 0, False),
+        (lambda x, d: d / pt.exp(x) > 0, True),
+        (lambda x, d: pt.sqrt(x**2 + d**2) > 0, True),
+        (lambda x, d: pt.sqrt(x**2) > 0, False),
+        (lambda x, d: 2 * pt.exp(x) - 2 >= 0, False),
+        (lambda x, d: d * d > 1, False),  # reached
+        (lambda x, d: x >= 0, False),
+        (lambda x, d: x + d <= 1, False),
+        (lambda x, d: pt.switch(x > 0, pt.exp(x), 1.0) > 0, True),
+        (lambda x, d: pt.tanh(x) + 1 >= 0, True),
+        (lambda x, d: -pt.exp(x) < 0, False),  # true, but not recognised
+        (lambda x, d: 1 / x >= 0, False),
+    ],
+)
+def test_bounds(condition, expected):
+    x, data = pt.dvector("x"), pt.dvector("data")
+    holds = condition(x, data)
+    dependent = depends_on([holds], [x]) | {holds}
+    bounds = Bounds(dependent, {data: np.array([1.0, 2.0, 1.5])})
+    assert bounds.always(holds) == expected

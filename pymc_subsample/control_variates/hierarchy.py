@@ -17,7 +17,6 @@ References
 
 import numpy as np
 import scipy.linalg
-import scipy.optimize
 
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.reference import Reference, gradient
@@ -68,6 +67,8 @@ def settle(
 
     start = theta[outer]
     simplex = np.vstack([start, start + 0.5 * np.eye(len(outer))])
+    import scipy.optimize  # takes a third of a second to import
+
     scipy.optimize.minimize(
         objective,
         start,

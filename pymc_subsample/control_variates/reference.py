@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.linalg
-import scipy.optimize
 
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.estimators import Moments, moments_from_sums
@@ -190,6 +189,8 @@ def mode_of_rows(expansion, theta, active, rows, weight) -> tuple[np.ndarray, fl
     Returns theta, shape (d,), and the log posterior there, divided by `weight` times the number
     of rows.
     """
+    import scipy.optimize  # takes a third of a second to import, and only the search needs it
+
     objective = _SubsetObjective(expansion, theta, active, rows, weight)
     newton = len(active) <= MAX_DENSE and expansion.phi_size <= MAX_CURVATURE
     found = scipy.optimize.minimize(
@@ -233,18 +234,31 @@ def polish(
     return best
 
 
-def residual_moments(expansion: Expansion, reference: Reference, thetas: np.ndarray) -> Moments:
-    """Moments over all rows of the residuals at points theta, shape (k, d), in one pass."""
-    points = [expansion.parameters(theta)[0] for theta in thetas]
-    sums = np.zeros((4, len(points)))
+def residual_moments(
+    expansion: Expansion,
+    reference: Reference,
+    thetas: np.ndarray,
+    far: np.ndarray | tuple = (),
+) -> Moments:
+    """Moments over all rows of the residuals at points theta, shape (k, d), in one pass.
+
+    At the points `far`, shape (j, d), only the largest residual counts.
+    """
+    points = [expansion.parameters(theta)[0] for theta in [*thetas, *far]]
+    sums = np.zeros((4, len(thetas)))
+    largest = 0.0
     grad = np.zeros(expansion.phi_size)
     for rows in expansion.chunks():
         expansion.anchor(reference.center, rows)
         d = np.empty(rows.shape[1])
         for k, phi in enumerate(points):
             expansion.difference(phi, rows, reference.center, 1.0, 0.0, d, grad)
+            if k >= len(thetas):
+                finite = d[np.isfinite(d)]
+                largest = max(largest, float(np.abs(finite).max(initial=0.0)))
+                continue
             power = np.ones_like(d)
             for p in range(4):
                 power *= d
                 sums[p, k] += power.sum()
-    return moments_from_sums(sums, expansion.n_rows)
+    return moments_from_sums(sums, expansion.n_rows, largest)

@@ -28,7 +28,13 @@ from pymc_subsample.estimators import VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.hmc import INFO, transitions
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.steps import arguments
-from pymc_subsample.steps.setup import Preparation, choose_subsample, prepare, scaled
+from pymc_subsample.steps.setup import (
+    Preparation,
+    choose_subsample,
+    far_points,
+    prepare,
+    scaled,
+)
 from pymc_subsample.steps.tuning import Tuning, TuningState
 
 _log = logging.getLogger("pymc.subsample")
@@ -441,7 +447,8 @@ class HMCECS(BlockedStep):
         center, free = theta.copy(), self._continuous()
         center[free] = self.tuning.recent()[:, free].mean(axis=0)
         self.reference = reference_at(self._expansion, center, self.temperature)
-        self.moments = residual_moments(self._expansion, self.reference, self.tuning.pilot())
+        far = far_points(center, self.tuning.factor, self._active, self.rng)
+        self.moments = residual_moments(self._expansion, self.reference, self.tuning.pilot(), far)
         if self.given["subsample_size"] is None:
             self.subsample_size, self.n_blocks = choose_subsample(
                 self.moments, self.temperature, None, self.given["n_blocks"]
@@ -467,6 +474,7 @@ class HMCECS(BlockedStep):
             factor=self._prepared.factor,
             subsample_size=self.subsample_size,
             temperature=self.temperature,
+            given_reference=bool(self.given["reference"]),
         )
         failed = [check.advice for check in checks if not check.passed]
         if not failed:

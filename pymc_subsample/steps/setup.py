@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import chdtri
 
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.hierarchy import (
@@ -28,6 +28,8 @@ from pymc_subsample.estimators import Moments, choose_n_blocks, choose_subsample
 
 _PILOT_POINTS = 4
 _PILOT_RADIUS = 0.95
+_FAR_POINTS = 2
+_FAR = 3.0
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,9 @@ def prepare(
     inner = np.searchsorted(free, active)
     scale = factor(covariance(curvature[np.ix_(inner, inner)]))
     spread = scale if len(free) == len(active) else factor(covariance(curvature))
-    moments = residual_moments(expansion, found, _ellipsoid(found.theta, spread, free, rng))
+    pilot = _ellipsoid(found.theta, spread, free, rng)
+    far = far_points(found.theta, spread, free, rng)
+    moments = residual_moments(expansion, found, pilot, far)
     m, n_blocks = choose_subsample(moments, temperature, subsample_size, n_blocks)
     return Preparation(found, scale, moments, m, n_blocks, other)
 
@@ -144,11 +148,23 @@ def _ellipsoid(theta, scale, free, rng) -> np.ndarray:
     The residuals are evaluated on all rows there, so that rare outlying rows count too.
     """
     directions = rng.standard_normal((_PILOT_POINTS, len(free)))
-    directions *= np.sqrt(chi2.ppf(_PILOT_RADIUS, len(free))) / np.linalg.norm(
+    directions *= np.sqrt(chdtri(len(free), 1 - _PILOT_RADIUS)) / np.linalg.norm(
         directions, axis=1, keepdims=True
     )
     thetas = np.tile(theta, (_PILOT_POINTS, 1))
     thetas[:, free] += scaled(scale, directions)
+    return thetas
+
+
+def far_points(theta, scale, free, rng) -> np.ndarray:
+    """Points where each direction of N(theta*, Sigma*) is three standard deviations out.
+
+    A row's own predictor is a few standard deviations out there, which on an ellipsoid of many
+    dimensions it hardly ever is.
+    """
+    signs = rng.choice([-_FAR, _FAR], (_FAR_POINTS, len(free)))
+    thetas = np.tile(theta, (_FAR_POINTS, 1))
+    thetas[:, free] += scaled(scale, signs)
     return thetas
 
 

@@ -113,10 +113,10 @@ def problems(n, d, rng):
 def compare(n, d, m, rounds, target_seconds=0.1):
     """Rows of the table: interleaved rounds, medians."""
     rng = np.random.default_rng(5)
-    for name, model, density, terms, X, y, reference, thetas in problems(n, d, rng):
+    for name, model, kernel, terms, X, y, reference, thetas in problems(n, d, rng):
         index = rng.integers(n, size=m)
         runs = [
-            handwritten(density, terms, X, y, reference, index),
+            handwritten(kernel, terms, X, y, reference, index),
             ours(model(X, y, 1.0), reference, index),
         ]
         gradients = [run(thetas, 7)[1] for run in runs]

@@ -1,0 +1,240 @@
+"""Which axis of each input carries the rows of an output, Op by Op.
+
+An Op for which one output row needs more than one input row couples the rows: it has no rule.
+"""
+
+from collections.abc import Callable
+from functools import singledispatch
+
+import numpy as np
+from pytensor.graph.basic import Constant, Variable
+from pytensor.raise_op import CheckAndRaise
+from pytensor.scan.op import Scan
+from pytensor.tensor.basic import Alloc, ExtractDiag, Join
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.extra_ops import CumOp
+from pytensor.tensor.math import Argmax, Dot
+from pytensor.tensor.reshape import JoinDims, SplitDims
+from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.special import (
+    LogAddExp,
+    LogSoftmax,
+    LogSumExp,
+    Softmax,
+    XLog1PY,
+    XLogY,
+)
+from pytensor.tensor.subtensor import (
+    IncSubtensor,
+    Subtensor,
+    unflatten_index_variables,
+)
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_subsample.likelihood.errors import CoupledRows
+
+Axis = int | None
+IsRowNumber = Callable[[Variable, int, int | None], bool]
+
+
+@singledispatch
+def carried_axes(op, node, axis: int) -> list[Axis]:
+    """Return, per input, the axis that carries the rows of output axis `axis` (None: none does)."""
+    raise CoupledRows(node)
+
+
+def _aligned(node, axis: int) -> list[Axis]:
+    """Align inputs with the output from the right, as broadcasting does."""
+    ndim = node.outputs[0].type.ndim
+    result: list[Axis] = []
+    for i in node.inputs:
+        own = axis - (ndim - i.type.ndim)
+        result.append(None if own < 0 or i.type.broadcastable[own] else own)
+    return result
+
+
+def _first_only(node, axis: Axis) -> list[Axis]:
+    return [axis] + [None] * (len(node.inputs) - 1)
+
+
+@carried_axes.register(Elemwise)
+@carried_axes.register(LogAddExp)
+@carried_axes.register(XLogY)
+@carried_axes.register(XLog1PY)
+def _(op, node, axis):
+    return _aligned(node, axis)
+
+
+@carried_axes.register(Softmax)
+@carried_axes.register(LogSoftmax)
+def _(op, node, axis):
+    if op.axis is None or axis in np.atleast_1d(op.axis) % node.inputs[0].type.ndim:
+        raise CoupledRows(node)
+    return _first_only(node, axis)
+
+
+@carried_axes.register(CAReduce)
+@carried_axes.register(Argmax)
+@carried_axes.register(LogSumExp)
+def _(op, node, axis):
+    ndim = node.inputs[0].type.ndim
+    reduced = range(ndim) if op.axis is None else np.atleast_1d(op.axis) % ndim
+    if node.outputs[0].type.ndim == ndim:
+        raise CoupledRows(node)
+    return _first_only(node, [i for i in range(ndim) if i not in reduced][axis])
+
+
+@carried_axes.register(DimShuffle)
+def _(op, node, axis):
+    source = op.new_order[axis]
+    return [None if source == "x" else source]
+
+
+@carried_axes.register(Dot)
+def _(op, node, axis):
+    a, b = node.inputs
+    from_a = a.type.ndim - 1
+    return [axis, None] if axis < from_a else [None, axis - from_a + (b.type.ndim > 1)]
+
+
+@carried_axes.register(Alloc)
+def _(op, node, axis):
+    own = axis - (node.outputs[0].type.ndim - node.inputs[0].type.ndim)
+    broadcast = own < 0 or node.inputs[0].type.broadcastable[own]
+    return _first_only(node, None if broadcast else own)
+
+
+@carried_axes.register(SpecifyShape)
+@carried_axes.register(CheckAndRaise)
+def _(op, node, axis):
+    return _first_only(node, axis)
+
+
+@carried_axes.register(CumOp)
+def _(op, node, axis):
+    if op.axis is None or op.axis == axis:
+        raise CoupledRows(node)
+    return [axis]
+
+
+@carried_axes.register(ExtractDiag)
+def _(op, node, axis):
+    ndim = node.inputs[0].type.ndim
+    kept = [i for i in range(ndim) if i not in (op.axis1 % ndim, op.axis2 % ndim)]
+    if axis >= len(kept):
+        raise CoupledRows(node)
+    return [kept[axis]]
+
+
+@carried_axes.register(Join)
+def _(op, node, axis):
+    if op.axis % node.outputs[0].type.ndim == axis:
+        raise CoupledRows(node)
+    return [None if i.type.broadcastable[axis] else axis for i in node.inputs]
+
+
+@carried_axes.register(Reshape)
+@carried_axes.register(JoinDims)
+@carried_axes.register(SplitDims)
+def _(op, node, axis):
+    """Rows survive where the lengths before them multiply to the same number."""
+    before, after = node.inputs[0].type.shape, node.outputs[0].type.shape
+    for own, length in enumerate(before):
+        same_start = _same_size(before[:own], after[:axis])
+        same_end = _same_size(before[own + 1 :], after[axis + 1 :])
+        if same_start and length != 1 and (same_end or length == after[axis] is not None):
+            return _first_only(node, own)
+    raise CoupledRows(node)
+
+
+def _same_size(a, b) -> bool:
+    return None not in (*a, *b) and np.prod(a, dtype=int) == np.prod(b, dtype=int)
+
+
+@carried_axes.register(Subtensor)
+def _(op, node, axis):
+    entries = unflatten_index_variables(node.inputs[1:], op.idx_list)
+    return _first_only(node, _kept_axis(node, entries, axis, node.inputs[0].type.ndim))
+
+
+def _kept_axis(node, entries, axis: int, ndim: int) -> int:
+    """Input axis of output axis `axis` under basic indexing, which must take it whole."""
+    entries = [*entries, *[slice(None)] * (ndim - len(entries))]
+    kept = [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
+    if entries[kept[axis]] != slice(None):
+        source = node.inputs[0].owner
+        raise CoupledRows(source if source and isinstance(source.op, Scan) else node)
+    return kept[axis]
+
+
+@carried_axes.register(IncSubtensor)
+def _(op, node, axis):
+    x, y, *index = node.inputs
+    entries = unflatten_index_variables(index, op.idx_list)
+    entries = [*entries, *[slice(None)] * (x.type.ndim - len(entries))]
+    if entries[axis] != slice(None):
+        raise CoupledRows(node)
+    kept = [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
+    own = kept.index(axis) - (len(kept) - y.type.ndim)
+    from_y = None if own < 0 or y.type.broadcastable[own] else own
+    from_x = None if x.type.broadcastable[axis] else axis
+    return [from_x, from_y] + [None] * len(index)
+
+
+@carried_axes.register(Blockwise)
+def _(op, node, axis):
+    batch = op.batch_ndim(node)
+    if axis < batch:
+        result: list[Axis] = []
+        for i, core in zip(node.inputs, op.inputs_sig, strict=True):
+            own = axis - (batch - (i.type.ndim - len(core)))
+            result.append(None if own < 0 or i.type.broadcastable[own] else own)
+        return result
+    [out_core] = op.outputs_sig
+    letter = out_core[axis - batch]
+    separable = isinstance(op.core_op, Dot) or type(op.core_op).__name__.startswith("Solve")
+    owners = [core.count(letter) for core in op.inputs_sig]
+    if not separable or sum(owners) != 1:
+        raise CoupledRows(node)
+    return [
+        i.type.ndim - len(core) + core.index(letter) if count else None
+        for i, core, count in zip(node.inputs, op.inputs_sig, owners, strict=True)
+    ]
+
+
+def indexed_axes(node, axis: int, is_row_number: IsRowNumber) -> tuple[list[Axis], dict[int, int]]:
+    """Return `carried_axes` of integer indexing, and its row numbers.
+
+    The latter are the positions of index inputs that are just the row number, with their row axis.
+    """
+    x, *index = node.inputs
+    entries = list(unflatten_index_variables(index, node.op.idx_list))
+    entries += [slice(None)] * (x.type.ndim - len(entries))
+    arrays = [i for i, entry in enumerate(entries) if isinstance(entry, TensorVariable | Constant)]
+    if any(entries[i].type.dtype == "bool" for i in arrays):
+        raise CoupledRows(node)
+    adjacent = arrays == list(range(arrays[0], arrays[-1] + 1))
+    start = arrays[0] if adjacent else 0
+    ndim = max(entries[i].type.ndim for i in arrays)
+    result: list[Axis] = [None] * len(node.inputs)
+    row_numbers: dict[int, int] = {}
+
+    if start <= axis < start + ndim:
+        for i in arrays:
+            own = axis - start - (ndim - entries[i].type.ndim)
+            if own < 0 or entries[i].type.broadcastable[own]:
+                continue
+            position = 1 + node.op.idx_list[i]
+            if result[0] is None and is_row_number(entries[i], own, x.type.shape[i]):
+                result[0] = i
+                row_numbers[position] = own
+            else:
+                result[position] = own
+    else:
+        slices = [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
+        own = slices[axis if axis < start else axis - ndim]
+        if entries[own] != slice(None):
+            raise CoupledRows(node)
+        result[0] = own
+    return result, row_numbers
