@@ -226,7 +226,9 @@ def test_compiled_general_path(name, expansion, taylor):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["poisson_offset", "normal", "student_t", "ordered_logistic", *NOT_LINEAR])
+@pytest.mark.parametrize(
+    "name", ["poisson_offset", "normal", "student_t", "ordered_logistic", *NOT_LINEAR]
+)
 def test_compiled_general_path_of_more_models(name, expansion, taylor):
     check_expansion(expansion(name, linear=False), taylor(name), order=2)
 
@@ -290,7 +292,9 @@ def test_quadratic_loglikelihoods_are_matched_exactly(known_sigma):
     np.testing.assert_allclose(d, 0, atol=1e-13 * scale)
     np.testing.assert_allclose(grad_phi, 0, atol=1e-10 * scale)
     reference = reference_at(ex, star)
-    exact = tall.row_loglik_grad(10 * theta, slice(None)) + ex.pull_back(10 * theta, np.zeros(ex.phi_size))
+    exact = tall.row_loglik_grad(10 * theta, slice(None)) + ex.pull_back(
+        10 * theta, np.zeros(ex.phi_size)
+    )
     np.testing.assert_allclose(gradient(ex, reference, 10 * theta), exact, rtol=1e-11)
 
 
@@ -321,7 +325,8 @@ def test_gathers_of_repeated_groups(repeated_groups):
 
 
 @pytest.mark.parametrize(
-    ("name", "linear"), [("poisson_offset", None), ("slopes_noncentred", None), ("slopes_noncentred", False)]
+    ("name", "linear"),
+    [("poisson_offset", None), ("slopes_noncentred", None), ("slopes_noncentred", False)],
 )
 def test_sums_do_not_depend_on_chunks(name, linear, expansion, tall_model, monkeypatch):
     ex, star, theta = expansion(name, 2, linear), *(point(tall_model(name), s) for s in (1, 2))

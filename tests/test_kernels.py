@@ -263,7 +263,9 @@ class Target:
             marginal = self.p.sum(axis=2 - a)
             cdf = np.cumsum(marginal / marginal.sum(axis=1, keepdims=True), axis=1)
             cdf = np.column_stack([np.zeros(len(cdf)), cdf])
-            ranks = np.array([np.interp(x, edges, cdf[i]) for x, i in zip(theta[:, a], u, strict=True)])
+            ranks = np.array(
+                [np.interp(x, edges, cdf[i]) for x, i in zip(theta[:, a], u, strict=True)]
+            )
             values.append(scipy.stats.kstest(ranks, "uniform").pvalue)
         return min(1.0, len(values) * min(values))
 
