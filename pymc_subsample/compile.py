@@ -16,8 +16,9 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.experimental.function_type import _get_wrapper_address
-from pytensor.compile.io import In, Out
+from pytensor.compile.mode import get_mode
 from pytensor.graph.basic import Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
 
@@ -28,6 +29,9 @@ SCALAR = types.float64
 # Reassociation lets dot products vectorise; NaN and infinity keep their meaning, because a
 # non-finite energy is how a trajectory is rejected.
 FAST = {"reassoc", "contract", "arcp", "nsz"}
+
+# Without rewrites that overwrite inputs, which belong to the caller.
+_MODE = get_mode("NUMBA").excluding("inplace")
 
 # Compiled code is kept across sessions, not across versions of what made it.
 _VERSIONS = f"numba {numba.__version__}, pytensor {pytensor.__version__}"
@@ -81,7 +85,8 @@ def compile_graph(
     inputs : sequence of Variable
         Inputs of the graph.
     outputs : mapping of str to Variable
-        Where each output goes: an indexed buffer such as ``"slope[:, 0]"``.
+        Where each output goes: an element of a buffer for a scalar, such as ``"total[0]"``, and
+        element i of it for a vector, such as ``"grad[4 + i]"``.
     buffers : sequence of str
         Names of the buffers, in order.
     signature : numba signature
@@ -92,13 +97,9 @@ def compile_graph(
     Compiled
         Cached on disk where PyTensor can cache the graph.
     """
-    function = pytensor.function(
-        [In(v, borrow=True) for v in inputs],
-        [Out(v, borrow=True) for v in outputs.values()],
-        mode="NUMBA",
-        on_unused_input="ignore",
-    )
-    inner, key = numba_funcify_ensure_cache(function.maker.fgraph)
+    fgraph = FunctionGraph(list(inputs), list(outputs.values()), clone=True)
+    _MODE.optimizer.rewrite(fgraph)
+    inner, key = numba_funcify_ensure_cache(fgraph)
     arguments = ", ".join(f"x{i}" for i in range(len(inputs)))
     # PyTensor passes zero-dimensional arrays where a signature has plain numbers.
     values = ", ".join(
@@ -109,9 +110,12 @@ def compile_graph(
         f"def {name}({arguments}, {', '.join(buffers)}):",
         f"    {results}, = inner({values})",
     ]
+    # Loops, because numba takes a second or two to compile an assignment to a slice.
     for i, (target, output) in enumerate(outputs.items()):
-        value = f"r{i}.item()" if output.type.ndim == 0 else f"r{i}"
-        lines.append(f"    {target} = {value}")
+        if output.type.ndim == 0:
+            lines.append(f"    {target} = r{i}.item()")
+        else:
+            lines += [f"    for i in range(r{i}.shape[0]):", f"        {target} = r{i}[i]"]
     return compile_source(name, "\n".join(lines), {"inner": inner, "np": np}, signature, key)
 
 

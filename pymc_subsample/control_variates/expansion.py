@@ -113,7 +113,7 @@ def compile_parameter_functions(model: TallModel) -> tuple[Compiled, Compiled]:
 def _parts(buffer: str, places: list[slice], graphs: list[Variable]) -> dict[str, Variable]:
     """Where each variable goes in a vector of all of them."""
     return {
-        f"{buffer}[{at.start}:{at.stop}]" if graph.type.ndim else f"{buffer}[{at.start}]": (
+        f"{buffer}[{at.start} + i]" if graph.type.ndim else f"{buffer}[{at.start}]": (
             graph.ravel() if graph.type.ndim else graph
         )
         for at, graph in zip(places, graphs, strict=True)

@@ -54,7 +54,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
     difference = compile_graph(
         "difference",
         [phi, rows, center, weight, correction],
-        {"d[...]": d, "grad[...]": grad(objective, phi)},
+        {"d[i]": d, "grad[i]": grad(objective, phi)},
         ["d", "grad"],
         DIFFERENCE,
     )
@@ -63,7 +63,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
     level_function = compile_graph(
         "level",
         [center, rows],
-        {"level[0]": total, "slope[...]": slope},
+        {"level[0]": total, "slope[i]": slope},
         ["level", "slope"],
         _LEVEL,
     )
@@ -71,7 +71,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
     product = compile_graph(
         "product",
         [center, rows, vector],
-        {"out[...]": grad((slope * vector).sum(), center, disconnected_inputs="ignore")},
+        {"out[i]": grad((slope * vector).sum(), center, disconnected_inputs="ignore")},
         ["out"],
         _PRODUCT,
     )

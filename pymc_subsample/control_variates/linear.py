@@ -199,7 +199,7 @@ class _RowCode:
         }
         place |= {v: rows[p] for p, v in self.data.items()}
         graphs = rebuild(outputs, dict(place))
-        targets = {f"out[{k}]": g for k, g in enumerate(graphs)}
+        targets = {f"out[{k}, i]": g for k, g in enumerate(graphs)}
         row = compile_graph("row", [eta, constants, rows], targets, ["out"], _ROW)
         shared = [f"x{e}" for e in range(self.n_varying, self.n_predictors)]
         array = f"np.array([{', '.join(shared)}])" if shared else "np.empty(0)"

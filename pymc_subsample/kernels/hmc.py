@@ -57,6 +57,13 @@ _POTENTIAL = types.Tuple((SCALAR, SCALAR, SCALAR))
 
 
 @numba.njit
+def copy(source, target):
+    """Copy a vector; a slice assignment takes a second or two to compile."""
+    for a in range(source.shape[0]):
+        target[a] = source[a]
+
+
+@numba.njit
 def is_finite(x):
     """Whether x is finite; with reassociation ``np.isfinite`` of a sum is always true."""
     return -np.inf < x < np.inf
@@ -164,7 +171,8 @@ def scale_back(factor, gradient, active, out):
         for a in range(out.shape[0]):
             out[a] = factor[0, a] * gradient[active[a]]
     else:
-        out[:] = 0.0
+        for a in range(out.shape[0]):
+            out[a] = 0.0
         for a in range(out.shape[0]):
             g = gradient[active[a]]
             for b in range(a + 1):
@@ -233,7 +241,8 @@ def transitions(rng, functions, theta, index, rows, block, center, level, slope,
     phi = np.empty(center.shape[0])
     d = np.empty(m)
     grad = np.empty(theta.shape[0])
-    info[:] = 0.0
+    for a in range(info.shape[0]):
+        info[a] = 0.0
     position = np.empty(theta.shape[0])
     gradient = np.empty(theta.shape[0])
     momentum = np.empty(size)
@@ -261,8 +270,10 @@ def transitions(rng, functions, theta, index, rows, block, center, level, slope,
             d[at + i] = new_d[i]
         log_ratio = log_estimate(d, weight, correction) - before
         if np.log(rng.random()) < log_ratio:
-            rows[:, at : at + b] = fresh
-            index[at : at + b] = new_index[t]
+            for i in range(b):
+                index[at + i] = new_index[t, i]
+                for c in range(rows.shape[0]):
+                    rows[c, at + i] = fresh[c, i]
             info[5] += 1.0
             logp, variance, skew = density(forward, backward, difference, theta, center, level,
                                            slope, curvature, order, rows, weight,
@@ -279,8 +290,8 @@ def transitions(rng, functions, theta, index, rows, block, center, level, slope,
             momentum[a] = rng.standard_normal()
             kinetic += 0.5 * momentum[a] * momentum[a]
         energy = kinetic - logp
-        position[:] = theta
-        gradient[:] = grad
+        copy(theta, position)
+        copy(grad, gradient)
         new_logp, new_variance, new_skew = logp, variance, skew
         scale_back(factor, gradient, active, force)
         taken = 0
@@ -311,10 +322,10 @@ def transitions(rng, functions, theta, index, rows, block, center, level, slope,
         info[3] = error if is_finite(error) else np.inf
         info[2] = energy
         if rng.random() < probability:
-            theta[:] = position
-            grad[:] = gradient
-            phi[:] = trial_phi
-            d[:] = trial_d
+            copy(position, theta)
+            copy(gradient, grad)
+            copy(trial_phi, phi)
+            copy(trial_d, d)
             logp, variance, skew = new_logp, new_variance, new_skew
             info[1] += 1.0
             info[2] = energy + error
