@@ -16,9 +16,8 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.experimental.function_type import _get_wrapper_address
-from pytensor.compile.mode import get_mode
+from pytensor.compile.io import In, Out
 from pytensor.graph.basic import Variable
-from pytensor.graph.fg import FunctionGraph
 from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
 
@@ -29,9 +28,6 @@ SCALAR = types.float64
 # Reassociation lets dot products vectorise; NaN and infinity keep their meaning, because a
 # non-finite energy is how a trajectory is rejected.
 FAST = {"reassoc", "contract", "arcp", "nsz"}
-
-# Without rewrites that overwrite inputs, which belong to the caller.
-_MODE = get_mode("NUMBA").excluding("inplace")
 
 # Compiled code is kept across sessions, not across versions of what made it.
 _VERSIONS = f"numba {numba.__version__}, pytensor {pytensor.__version__}"
@@ -97,9 +93,13 @@ def compile_graph(
     Compiled
         Cached on disk where PyTensor can cache the graph.
     """
-    fgraph = FunctionGraph(list(inputs), list(outputs.values()), clone=True)
-    _MODE.optimizer.rewrite(fgraph)
-    inner, key = numba_funcify_ensure_cache(fgraph)
+    function = pytensor.function(
+        [In(v, borrow=True) for v in inputs],
+        [Out(v, borrow=True) for v in outputs.values()],
+        mode="NUMBA",
+        on_unused_input="ignore",
+    )
+    inner, key = numba_funcify_ensure_cache(function.maker.fgraph)
     arguments = ", ".join(f"x{i}" for i in range(len(inputs)))
     # PyTensor passes zero-dimensional arrays where a signature has plain numbers.
     values = ", ".join(
