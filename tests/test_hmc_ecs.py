@@ -416,6 +416,82 @@ def test_posterior_is_the_exact_one(factory, kwargs):
         assert result.sample_stats["subset_accepted"].mean() < 1
 
 
+@pytest.mark.parametrize("order", [1, 2])
+def test_posterior_of_a_centred_hierarchy_is_the_exact_one(order):
+    """Rows sorted by group; given mean and scale of the groups, everything is normal."""
+    rng = np.random.default_rng(7)
+    groups, size = 8, 100
+    g = np.repeat(np.arange(groups), size)
+    y = rng.normal(0.5, 0.5, groups)[g] + rng.normal(size=groups * size)
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 1), pm.HalfNormal("tau", 1)
+        a = pm.Normal("a", mu, tau, shape=groups)
+        pm.Normal("y", a[g], 1.0, observed=y)
+    step = pms.HMCECS(model=model, control_variate_order=order, subsample_size=200)
+    result = pm.sample(
+        5000, tune=1000, chains=2, cores=1, random_seed=9, step=step, model=model, **QUIET
+    )
+    assert (result.sample_stats["subset_accepted"].mean() < 1) == (order == 1)
+
+    means = y.reshape(groups, size).mean(axis=1)
+    m, t = np.meshgrid(np.linspace(-1, 2, 301), np.linspace(0.01, 2.5, 500), indexing="ij")
+    variance = t**2 + 1 / size
+    logp = norm.logpdf(m) + norm.logpdf(t)
+    logp += norm.logpdf(means[:, None, None], m, np.sqrt(variance)).sum(axis=0)
+    weight = np.exp(logp - logp.max())
+    weight /= weight.sum()
+
+    def moments(value, spread=0.0):
+        mean = (weight * value).sum()
+        return mean, np.sqrt((weight * (spread + (value - mean) ** 2)).sum())
+
+    assert_moments(result.posterior["mu"], *moments(m))
+    assert_moments(result.posterior["tau"], *moments(t))
+    for j in range(groups):
+        shrunk = m + t**2 / variance * (means[j] - m)
+        expected = moments(shrunk, t**2 / variance / size)
+        assert_moments(result.posterior["a"][..., j], *expected)
+
+
+@pytest.fixture(scope="module")
+def hierarchical_logistic():
+    """A centred hierarchy of varying intercepts and its posterior by NUTS on all rows."""
+    rng = np.random.default_rng(4)
+    g = np.sort(rng.integers(0, 10, 3000))
+    x = rng.normal(size=3000)
+    y = rng.random(3000) < expit(rng.normal(0.2, 0.6, 10)[g] + 0.5 * x)
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 1), pm.HalfNormal("tau", 1)
+        a, b = pm.Normal("a", mu, tau, shape=10), pm.Normal("b", 0, 1)
+        pm.Bernoulli("y", logit_p=a[g] + b * x, observed=y)
+        full = pm.sample(
+            4000, tune=1000, chains=2, cores=1, random_seed=1, step=pm.NUTS(target_accept=0.9),
+            **QUIET,
+        )  # fmt: skip
+    return model, full
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", [1, 2])
+def test_posterior_equals_that_of_nuts_on_all_rows(hierarchical_logistic, order):
+    model, full = hierarchical_logistic
+    step = pms.HMCECS(model=model, control_variate_order=order)
+    result = pm.sample(
+        5000, tune=1000, chains=2, cores=1, random_seed=2, step=step, model=model, **QUIET
+    )
+    for name in full.posterior.data_vars:
+        left, right = (r.posterior[name].values for r in (result, full))
+        left, right = (x.reshape(*x.shape[:2], -1) for x in (left, right))
+        for j in range(left.shape[2]):
+            ours, theirs = left[..., j], right[..., j]
+            mean, sd = theirs.mean(), theirs.std()
+            error = sd * np.sqrt(1 / array_stats.ess(ours) + 1 / array_stats.ess(theirs))
+            assert abs(ours.mean() - mean) < 5 * error
+            squares = [(d - mean) ** 2 for d in (ours, theirs)]
+            error = np.sqrt(sum(s.var() / array_stats.ess(s) for s in squares))
+            assert abs(squares[0].mean() - squares[1].mean()) < 5 * error
+
+
 def regression(n=400, seed=4):
     rng = np.random.default_rng(seed)
     X = np.c_[np.ones(n), rng.normal(size=(n, 2))]

@@ -142,13 +142,13 @@ def find_reference(
     size = min(n, max(_FIRST_SUBSET, 20 * len(active)))
     while size < n:
         rows = expansion.take(rng.integers(0, n, size))
-        theta = _mode_of_subset(expansion, theta, active, rows, n / (size * temperature))
+        theta, _ = mode_of_rows(expansion, theta, active, rows, n / (size * temperature))
         if size >= min(_LAST_SUBSET, n // 2):
             break
         size = min(size * 10, _LAST_SUBSET, n // 2)
     else:
         rows = np.concatenate(list(expansion.chunks()), axis=1)
-        theta = _mode_of_subset(expansion, theta, active, rows, 1.0 / temperature)
+        theta, _ = mode_of_rows(expansion, theta, active, rows, 1.0 / temperature)
     return polish(expansion, theta, active, temperature)
 
 
@@ -183,7 +183,12 @@ class _SubsetObjective:
         return self._scale * np.nan_to_num(precision(self._expansion, summed, self._active))
 
 
-def _mode_of_subset(expansion, theta, active, rows, weight) -> np.ndarray:
+def mode_of_rows(expansion, theta, active, rows, weight) -> tuple[np.ndarray, float]:
+    """Find the mode of the posterior that weighs each of some rows by `weight`.
+
+    Returns theta, shape (d,), and the log posterior there, divided by `weight` times the number
+    of rows.
+    """
     import scipy.optimize  # takes a third of a second to import, and only the search needs it
 
     objective = _SubsetObjective(expansion, theta, active, rows, weight)
@@ -198,7 +203,7 @@ def _mode_of_subset(expansion, theta, active, rows, weight) -> np.ndarray:
     )
     theta = theta.copy()
     theta[active] = found.x
-    return theta
+    return theta, -float(found.fun)
 
 
 def polish(

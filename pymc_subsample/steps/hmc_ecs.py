@@ -295,6 +295,18 @@ class HMCECS(BlockedStep):
             f"({m / n:.2%}) in {self.n_blocks} blocks; predicted variance of the log-likelihood "
             f"estimate {variance:.2g}{saves}"
         )
+        if self._prepared.other_mode is not None:
+            here, there = self.reference.theta, self._prepared.other_mode
+            names = [
+                name
+                for name, part in self._read
+                if not np.allclose(here[part], there[part], rtol=0.1, atol=0.1)
+            ]
+            _log.warning(
+                "HMCECS: the posterior has at least two modes, about equally high, that differ in "
+                f"{', '.join(names)}. All chains explore the same one. If the model is symmetric "
+                "there, restrict it to one mode (a sign, an order); otherwise use another sampler."
+            )
         if not variance <= VARIANCE_BOUND:
             _log.warning(
                 f"HMCECS: the log-likelihood estimate is predicted to be too noisy, with a "

@@ -12,11 +12,13 @@ from pymc_subsample.control_variates.hierarchy import (
     settle,
     split_hierarchy,
 )
+from pymc_subsample.control_variates.modes import other_mode
 from pymc_subsample.control_variates.reference import (
     Reference,
     covariance,
     factor,
     find_reference,
+    log_posterior,
     polish,
     precision,
     reference_at,
@@ -44,6 +46,8 @@ class Preparation:
         Of the residuals on the 95% ellipsoid around the reference.
     subsample_size, n_blocks : int
         As given or chosen.
+    other_mode : ndarray, shape (d,), or None
+        Another mode of the posterior, about as high, where one was found.
     """
 
     reference: Reference
@@ -51,6 +55,7 @@ class Preparation:
     moments: Moments
     subsample_size: int
     n_blocks: int
+    other_mode: np.ndarray | None
 
 
 def prepare(
@@ -83,8 +88,9 @@ def prepare(
     temperature : float
         Divides the log-likelihood.
     """
+    other = None
     if reference is None:
-        found = _automatic_reference(expansion, start, free, rng, temperature)
+        found, other = _automatic_reference(expansion, start, free, rng, temperature)
     else:
         found = reference_at(expansion, reference, temperature)
     curvature = precision(expansion, found, free)
@@ -95,17 +101,30 @@ def prepare(
     far = far_points(found.theta, spread, free, rng)
     moments = residual_moments(expansion, found, pilot, far)
     m, n_blocks = choose_subsample(moments, temperature, subsample_size, n_blocks)
-    return Preparation(found, scale, moments, m, n_blocks)
+    return Preparation(found, scale, moments, m, n_blocks, other)
 
 
-def _automatic_reference(expansion, start, free, rng, temperature) -> Reference:
-    """Posterior mode; in hierarchical models given the marginal mode of the hyperparameters."""
+def _automatic_reference(
+    expansion, start, free, rng, temperature
+) -> tuple[Reference, np.ndarray | None]:
+    """Posterior mode; in hierarchical models given the marginal mode of the hyperparameters.
+
+    The second result is another mode, about as high; where it is higher the two change places.
+    """
     inner, outer = split_hierarchy(expansion, start, free)
-    if not 0 < len(outer) <= MAX_OUTER or not 0 < len(inner) <= MAX_INNER:
-        return find_reference(expansion, start, free, rng, temperature)
+    nested = 0 < len(outer) <= MAX_OUTER and 0 < len(inner) <= MAX_INNER
+    if not nested:
+        inner = free
     found = find_reference(expansion, start, inner, rng, temperature)
-    theta = settle(expansion, found, inner, outer)
-    return polish(expansion, theta, inner, temperature)
+    scale = np.sqrt(np.diag(covariance(precision(expansion, found, inner))))
+    other = other_mode(expansion, found, start, inner, scale, rng, temperature)
+    second = None if other is None else other.theta
+    if other is not None and log_posterior(expansion, other) > log_posterior(expansion, found):
+        found, second = other, found.theta
+    if nested:
+        theta = settle(expansion, found, inner, outer)
+        found = polish(expansion, theta, inner, temperature)
+    return found, second
 
 
 def choose_subsample(
