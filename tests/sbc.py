@@ -189,12 +189,12 @@ class Calibration:
         return min(1.0, len(values) * min(values))
 
 
-def _quantities(problem: Problem, data: dict, point: dict) -> dict[str, float]:
-    """Return what is ranked: each parameter, and the log-likelihood of the rows."""
+def _quantities(problem, point, data) -> dict[str, float]:
+    """Elements of the parameters, and the log-likelihood."""
     flat = {
-        f"{k}[{i}]" if np.size(v) > 1 else k: x
-        for k, v in point.items()
-        for i, x in enumerate(np.ravel(v))
+        f"{name}[{i}]" if np.size(value) > 1 else name: x
+        for name, value in point.items()
+        for i, x in enumerate(np.ravel(value))
     }
     return flat | {"log-likelihood": problem.loglik(point, **data)}
 
@@ -225,8 +225,8 @@ def calibrate(
         sizes.append(size)
         variances.append(variance)
 
-        draws = [_quantities(problem, data, point) for point in points]
-        for key, value in _quantities(problem, data, truth).items():
+        draws = [_quantities(problem, point, data) for point in points]
+        for key, value in _quantities(problem, truth, data).items():
             ranks.setdefault(key, []).append(sum(draw[key] < value for draw in draws))
     return Calibration(
         {key: np.array(values) for key, values in ranks.items()},

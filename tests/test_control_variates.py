@@ -150,7 +150,8 @@ def interpreted(monkeypatch):
             values = function(*arguments[: len(inputs)])
             buffer = dict(zip(buffers, arguments[len(inputs) :], strict=True))
             for target, value in zip(outputs, values, strict=True):
-                exec(f"{target} = value", {**buffer, "value": value})
+                for i, x in enumerate(np.ravel(value)):
+                    exec(f"{target} = x", {**buffer, "i": i, "x": x})
 
         call.address = 0
         return call

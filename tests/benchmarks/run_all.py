@@ -13,6 +13,7 @@ from pathlib import Path
 SMALL = {
     "gradient": "--rounds 3",
     "startup": "--rows 20000",
+    "calibration": "--replications 40",
     "scaling": "--n 10000 100000 --draws 500",
     "covertype": "--n 20000 --draws 6000",
     "logistic": "--n 20000 --draws 6000 --peer-draws 200",

@@ -1,0 +1,32 @@
+"""Draws are calibrated: ranks of simulated truths among posterior draws are uniform."""
+
+import pytest
+from sbc import BINS, DRAWS, PROBLEMS, calibrate
+
+ERROR_RATE = 1e-5
+REPLICATIONS = 320  # 20 expected in each of 16 bins
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_automatic_settings_are_calibrated(problem):
+    found = calibrate(problem, REPLICATIONS)
+    assert all(
+        ranks.max() <= DRAWS and len(ranks) == REPLICATIONS for ranks in found.ranks.values()
+    )
+    assert REPLICATIONS / BINS >= 5  # for the chi-square distribution to hold
+    assert found.p_value() > ERROR_RATE
+
+
+# First-order control variates and 40 of 400 rows: the correction carries much of the weight.
+HARD = {"order": 1, "subsample_size": 40}
+
+
+def test_noisy_estimate_is_calibrated():
+    assert calibrate("unknown sigma", REPLICATIONS, **HARD).p_value() > ERROR_RATE
+
+
+def test_leaving_the_correction_out_is_noticed():
+    found = calibrate("unknown sigma", REPLICATIONS, **HARD, corrected=False)
+    assert found.p_value() < ERROR_RATE
