@@ -24,6 +24,7 @@ from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
 VECTOR = types.Array(types.float64, 1, "C")
 MATRIX = types.Array(types.float64, 2, "C")
 SCALAR = types.float64
+INDEX = types.Array(types.int64, 1, "C")
 
 # Reassociation lets dot products vectorise; NaN and infinity keep their meaning, because a
 # non-finite energy is how a trajectory is rejected.

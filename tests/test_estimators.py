@@ -65,7 +65,7 @@ def test_estimated_moments_on_every_subsample():
     for subsample in all_subsamples(6, m):
         d = RESIDUALS[subsample]
         centred = d - d.mean()
-        expected = [weight**p * np.sum(x**p) for p, x in ((1, d), (2, centred), (3, centred))]
+        expected = [weight**p * np.sum(x**p) for p, x in ((1, d), (2, centred))]
         np.testing.assert_allclose(subsample_moments(d, weight), expected, rtol=1e-12, atol=1e-12)
 
 

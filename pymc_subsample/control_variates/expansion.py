@@ -9,7 +9,7 @@ from pytensor.graph.basic import Variable
 
 from pymc_subsample.compile import Compiled, compile_graph
 from pymc_subsample.control_variates.columns import Packer
-from pymc_subsample.kernels.hmc import BACKWARD, FORWARD
+from pymc_subsample.kernels.model import BACKWARD, FORWARD
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.rows import RowStore
 

@@ -14,7 +14,7 @@ from pytensor.graph.basic import Variable
 from pymc_subsample.compile import MATRIX, VECTOR, compile_graph, compile_source
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.expansion import Expansion, compile_parameter_functions
-from pymc_subsample.kernels.hmc import ANCHOR, DIFFERENCE
+from pymc_subsample.kernels.model import ANCHOR, DIFFERENCE
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.graph import rebuild
 

@@ -15,22 +15,23 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 import pytensor.tensor as pt
-import scipy.sparse
 from numba import types
 from pytensor.gradient import DisconnectedType, grad
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.compile import MATRIX, VECTOR, compile_graph, compile_source
+from pymc_subsample.control_variates.affine import AffineMap, Layout, affine_map
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.expansion import Expansion, compile_parameter_functions
 from pymc_subsample.control_variates.fusion import fuse
 from pymc_subsample.control_variates.scalars import NotScalar
+from pymc_subsample.control_variates.sums import LinearSums
 from pymc_subsample.kernels import linear as kernels
-from pymc_subsample.kernels.hmc import ANCHOR, DIFFERENCE
+from pymc_subsample.kernels.model import ANCHOR, DIFFERENCE
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.graph import rebuild
-from pymc_subsample.likelihood.predictors import Affine, Predictor
+from pymc_subsample.likelihood.predictors import Predictor
 
 # Beyond this many predictors per row, directional derivatives cost less than E x E Hessians.
 MAX_PREDICTORS = 10
@@ -40,31 +41,16 @@ _ROWS = "dense, dense_scale, gather, gather_scale, offset, offset_scale"
 _BACK = "dense, dense_scale, gather, gather_scale, const, const_scale"
 
 
-@dataclass
-class AffineMap:
-    """Tables of the affine map from phi to predictors; see `kernels.linear`."""
-
-    dense: np.ndarray
-    dense_scale: np.ndarray
-    gather: np.ndarray
-    gather_scale: np.ndarray
-    const: np.ndarray
-    const_scale: np.ndarray
-    offset: np.ndarray
-    offset_scale: np.ndarray
-    base: np.ndarray
-
-
 def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: int) -> Expansion:
     """Compile the linear-predictor path of `model` for control variates of the given order."""
     predictors = sorted(predictors, key=lambda p: p.shared)
     forms = [f for p in predictors for f in p.forms.flat]
     n_varying = sum(p.forms.size for p in predictors if not p.shared)
     packer = Packer(model)
-    affine = _affine_map(forms, packer)
+    affine = affine_map(forms, packer)
     code = _RowCode(model, predictors, n_varying, packer)
     star = len(packer)
-    layout = _Layout(star, n_varying, len(forms), order)
+    layout = Layout(star, n_varying, len(forms), order)
     tables = {f.name: getattr(affine, f.name) for f in fields(affine)}
     environment = tables | {
         "np": np,
@@ -92,41 +78,10 @@ def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: i
         backward=backward,
         difference=build("difference", _difference_source, code.first, DIFFERENCE),
         anchor=build("anchor", _anchor_source, code.second, ANCHOR),
-        sums=_Sums(affine, layout),
+        sums=LinearSums(affine, layout),
         packer=packer,
         store=model.rows,
     )
-
-
-@dataclass
-class _Layout:
-    """Positions of the cached columns of a packed row."""
-
-    star: int
-    n_varying: int
-    n_predictors: int
-    order: int
-
-    @property
-    def level(self) -> int:
-        return self.star + self.n_varying
-
-    @property
-    def slope(self) -> int:
-        return self.level + 1
-
-    @property
-    def bend(self) -> int:
-        return self.slope + self.n_predictors
-
-    @property
-    def width(self) -> int:
-        return self.bend + self.n_predictors * (self.n_predictors + 1) // 2
-
-    def bends(self) -> dict[tuple[int, int], int]:
-        """Column of H_i[e, f], for e <= f."""
-        pairs = [(e, f) for e in range(self.n_predictors) for f in range(e, self.n_predictors)]
-        return {pair: self.bend + k for k, pair in enumerate(pairs)}
 
 
 class _RowCode:
@@ -228,7 +183,7 @@ def _constants(affine: AffineMap, point: str, prefix: str, which: range) -> list
     return lines
 
 
-def _predict(affine: AffineMap, at: _Layout, point: str) -> list[str]:
+def _predict(affine: AffineMap, at: Layout, point: str) -> list[str]:
     """Code that computes every predictor of a batch at a point of phi."""
     return [
         "    m = rows.shape[1]",
@@ -241,7 +196,7 @@ def _predict(affine: AffineMap, at: _Layout, point: str) -> list[str]:
     ]
 
 
-def _difference_source(affine: AffineMap, at: _Layout, row: _Evaluation) -> str:
+def _difference_source(affine: AffineMap, at: Layout, row: _Evaluation) -> str:
     size, shared = range(at.n_predictors), range(at.n_varying, at.n_predictors)
     lines = [
         "def difference(phi, rows, center, weight, correction, d, grad):",
@@ -272,7 +227,7 @@ def _difference_source(affine: AffineMap, at: _Layout, row: _Evaluation) -> str:
     return "\n".join(lines)
 
 
-def _anchor_source(affine: AffineMap, at: _Layout, row: _Evaluation) -> str:
+def _anchor_source(affine: AffineMap, at: Layout, row: _Evaluation) -> str:
     n_outputs = 1 + at.n_predictors + len(at.bends())
     lines = [
         "def anchor(center, rows):",
@@ -295,116 +250,3 @@ def _gradients(total: Variable, x: Sequence[Variable]) -> list[Variable]:
         pt.zeros_like(v) if isinstance(g.type, DisconnectedType) else g
         for g, v in zip(found, x, strict=True)
     ]
-
-
-class _Sums:
-    """Full-data sums of anchored rows: dense columns by BLAS, groups by sparse products."""
-
-    def __init__(self, affine: AffineMap, layout: _Layout):
-        self._map = affine
-        self._at = layout
-
-    def __call__(self, center, rows, level, slope, curvature):
-        at, size = self._at, len(center)
-        level[0] += rows[at.level].sum()
-        dense, sparse = self._dense(rows), self._sparse(rows, size)
-        for e in range(at.n_predictors):
-            g = rows[at.slope + e]
-            for where, z in dense[e]:
-                slope[where] += z @ g
-            slope += sparse[e] @ g
-        if not len(curvature):
-            return
-        for (e, f), column in at.bends().items():
-            h = rows[column]
-            block = np.zeros_like(curvature)
-            for where, z in dense[e]:
-                weighted = z * h
-                for other, y in dense[f]:
-                    block[where, other] += weighted @ y.T
-                block[where] += (sparse[f] @ weighted.T).T
-            weighted = sparse[e].multiply(h).tocsr()
-            for other, y in dense[f]:
-                block[:, other] += weighted @ y.T
-            block += (weighted @ sparse[f].T).toarray()
-            curvature += block if e == f else block + block.T
-
-    def _dense(self, rows):
-        blocks: list[list[tuple[slice, np.ndarray]]] = [[] for _ in range(self._at.n_predictors)]
-        for (e, column, element, step, length), scale in zip(
-            self._map.dense, self._map.dense_scale, strict=True
-        ):
-            where = slice(element, element + (length - 1) * step + 1, step)
-            blocks[e].append((where, scale * rows[column : column + length]))
-        return blocks
-
-    def _sparse(self, rows, size):
-        """One (P, m) matrix per predictor for its groups and its constants."""
-        m = rows.shape[1]
-        entries: list[list[tuple[np.ndarray, np.ndarray]]] = [
-            [] for _ in range(self._at.n_predictors)
-        ]
-        for (e, column, element, group), scale in zip(
-            self._map.gather, self._map.gather_scale, strict=True
-        ):
-            values = scale * (rows[column] if column >= 0 else np.ones(m))
-            entries[e].append((element + rows[group].astype(np.int64), values))
-        for (e, element), scale in zip(self._map.const, self._map.const_scale, strict=True):
-            entries[e].append((np.full(m, element), np.full(m, scale)))
-        matrices = []
-        for parts in entries:
-            where = np.concatenate([p for p, _ in parts]) if parts else np.zeros(0, np.int64)
-            values = np.concatenate([v for _, v in parts]) if parts else np.zeros(0)
-            columns = np.tile(np.arange(m), len(parts))
-            matrices.append(scipy.sparse.csr_array((values, (where, columns)), shape=(size, m)))
-        return matrices
-
-
-def _affine_map(forms: Sequence[Affine], packer: Packer) -> AffineMap:
-    """Translate affine forms into tables, with neighbouring terms joined into runs."""
-    dense: list[tuple[int, int, int, float]] = []
-    gather, const, offset = [], [], []
-    for e, form in enumerate(forms):
-        for term in form.terms:
-            column = -1 if term.coefficient is None else packer.request(term.coefficient)
-            if term.group is not None:
-                gather.append(((e, column, term.index, packer.request(term.group)), term.scale))
-            elif column < 0:
-                const.append(((e, term.index), term.scale))
-            else:
-                dense.append((e, column, term.index, term.scale))
-        for scale, data in form.offsets:
-            offset.append(((e, packer.request(data)), scale))
-    runs, scales = _runs(dense)
-    return AffineMap(
-        dense=_table(runs, 5),
-        dense_scale=np.array(scales, dtype=float),
-        gather=_table([g for g, _ in gather], 4),
-        gather_scale=np.array([s for _, s in gather], dtype=float),
-        const=_table([c for c, _ in const], 2),
-        const_scale=np.array([s for _, s in const], dtype=float),
-        offset=_table([o for o, _ in offset], 2),
-        offset_scale=np.array([s for _, s in offset], dtype=float),
-        base=np.array([f.constant for f in forms], dtype=float),
-    )
-
-
-def _runs(dense) -> tuple[list[list[int]], list[float]]:
-    runs: list[list[int]] = []
-    scales: list[float] = []
-    for e, column, index, scale in dense:
-        if runs:
-            last = runs[-1]
-            step = index - (last[2] + (last[4] - 1) * last[3])
-            follows = last[0] == e and column == last[1] + last[4] and scales[-1] == scale
-            if follows and step > 0 and (last[4] == 1 or step == last[3]):
-                last[3] = step
-                last[4] += 1
-                continue
-        runs.append([e, column, index, 1, 1])
-        scales.append(scale)
-    return runs, scales
-
-
-def _table(entries, width: int) -> np.ndarray:
-    return np.array(entries, dtype=np.int64).reshape(-1, width)

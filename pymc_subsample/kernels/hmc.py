@@ -7,18 +7,7 @@ pseudo-marginal step and then moves theta by Hamiltonian dynamics on
 
 with u held fixed in dynamics and acceptance alike.
 
-The model enters through four functions of fixed signature, so that this module is compiled once
-for all models:
-
-``forward(theta, phi, logprior)``
-    parameters where they meet data, shape (P,), and the log prior, shape (1,);
-``backward(theta, grad_phi, grad_theta)``
-    gradient of the log prior plus the pull-back of `grad_phi`;
-``difference(phi, rows, center, weight, correction, d, grad_phi)``
-    residuals d_i = l_i - q_i, shape (m,), and the gradient in phi of
-    w sum d - c/2 w^2 sum (d - mean d)^2;
-``anchor(center, rows)``
-    fills what is cached of new rows, at the reference point.
+The model enters through the functions of `kernels.model`.
 """
 
 import numba
@@ -26,11 +15,7 @@ import numpy as np
 from numba import types
 
 from pymc_subsample.compile import FAST, MATRIX, SCALAR, VECTOR, function_at
-
-FORWARD = types.void(VECTOR, VECTOR, VECTOR)
-BACKWARD = types.void(VECTOR, VECTOR, VECTOR)
-DIFFERENCE = types.void(VECTOR, MATRIX, VECTOR, SCALAR, SCALAR, VECTOR, VECTOR)
-ANCHOR = types.void(VECTOR, MATRIX)
+from pymc_subsample.kernels.model import ANCHOR, BACKWARD, DIFFERENCE, FORWARD
 
 _FORWARD = types.FunctionType(FORWARD)
 _BACKWARD = types.FunctionType(BACKWARD)
@@ -48,12 +33,11 @@ INFO = (
     "diverging",
     "subset_accepted",
     "loglik_variance",
-    "loglik_skew",
     "log_posterior",
     "n_steps",
 )
 
-_POTENTIAL = types.Tuple((SCALAR, SCALAR, SCALAR))
+_POTENTIAL = types.UniTuple(SCALAR, 2)
 
 
 @numba.njit
@@ -71,18 +55,15 @@ def is_finite(x):
 
 @numba.njit(fastmath=FAST)
 def moments(d, weight):
-    """Return w sum d, w^2 sum (d - mean)^2 and w^3 sum (d - mean)^3."""
+    """Return w sum d and w^2 sum (d - mean)^2."""
     total = 0.0
     for i in range(d.shape[0]):
         total += d[i]
     mean = total / d.shape[0]
     second = 0.0
-    third = 0.0
     for i in range(d.shape[0]):
-        e = d[i] - mean
-        second += e * e
-        third += e * e * e
-    return weight * total, weight * weight * second, weight**3 * third
+        second += (d[i] - mean) ** 2
+    return weight * total, weight * weight * second
 
 
 @numba.njit(
@@ -135,8 +116,6 @@ def density(forward, backward, difference, theta, center, level, slope, curvatur
         log p(theta) + lhat - c/2 s2.
     variance : float
         s2, the estimated variance of lhat.
-    skew : float
-        Estimated third cumulant of lhat.
 
     `phi`, `d` and `grad` (of `logp`, in theta) are written.
     """
@@ -144,10 +123,10 @@ def density(forward, backward, difference, theta, center, level, slope, curvatur
     grad_phi = np.zeros(phi.shape[0])
     forward(theta, phi, logprior)
     difference(phi, rows, center, weight, correction, d, grad_phi)
-    total, variance, skew = moments(d, weight)
+    total, variance = moments(d, weight)
     control = control_sum(phi, center, level, slope, curvature, order, grad_phi)
     backward(theta, grad_phi, grad)
-    return logprior[0] + control + total - 0.5 * correction * variance, variance, skew
+    return logprior[0] + control + total - 0.5 * correction * variance, variance
 
 
 @numba.njit(fastmath=FAST)
@@ -182,7 +161,7 @@ def scale_back(factor, gradient, active, out):
 @numba.njit(fastmath=FAST)
 def log_estimate(d, weight, correction):
     """Return w sum d - c/2 w^2 sum (d - mean)^2."""
-    total, variance, _ = moments(d, weight)
+    total, variance = moments(d, weight)
     return total - 0.5 * correction * variance
 
 
@@ -255,9 +234,9 @@ def transitions(rng, functions, theta, index, rows, block, center, level, slope,
     old_d = np.empty(b)
 
     # Other step methods may have moved parameters on which phi depends: start from theta anew.
-    logp, variance, skew = density(forward, backward, difference, theta, center, level, slope,
-                                   curvature, order, rows, weight, correction, phi, d,
-                                   grad)  # fmt: skip
+    logp, variance = density(forward, backward, difference, theta, center, level, slope,
+                             curvature, order, rows, weight, correction, phi, d,
+                             grad)  # fmt: skip
     for t in range(k):
         # Pseudo-marginal refresh of one block (eq. 3.5).
         at = ((block + t) % n_blocks) * b
@@ -275,9 +254,9 @@ def transitions(rng, functions, theta, index, rows, block, center, level, slope,
                 for c in range(rows.shape[0]):
                     rows[c, at + i] = fresh[c, i]
             info[5] += 1.0
-            logp, variance, skew = density(forward, backward, difference, theta, center, level,
-                                           slope, curvature, order, rows, weight,
-                                           correction, phi, d, grad)  # fmt: skip
+            logp, variance = density(forward, backward, difference, theta, center, level,
+                                     slope, curvature, order, rows, weight,
+                                     correction, phi, d, grad)  # fmt: skip
         else:
             for i in range(b):
                 d[at + i] = old_d[i]
@@ -292,7 +271,7 @@ def transitions(rng, functions, theta, index, rows, block, center, level, slope,
         energy = kinetic - logp
         copy(theta, position)
         copy(grad, gradient)
-        new_logp, new_variance, new_skew = logp, variance, skew
+        new_logp, new_variance = logp, variance
         scale_back(factor, gradient, active, force)
         taken = 0
         for _ in range(n_steps):
@@ -301,7 +280,7 @@ def transitions(rng, functions, theta, index, rows, block, center, level, slope,
             scale_up(factor, momentum, velocity)
             for a in range(size):
                 position[active[a]] += step_size * velocity[a]
-            new_logp, new_variance, new_skew = density(
+            new_logp, new_variance = density(
                 forward, backward, difference, position, center, level, slope, curvature,
                 order, rows, weight, correction, trial_phi, trial_d, gradient)  # fmt: skip
             scale_back(factor, gradient, active, force)
@@ -318,7 +297,7 @@ def transitions(rng, functions, theta, index, rows, block, center, level, slope,
         probability = 0.0 if diverging else min(1.0, np.exp(-error))
         info[0] += probability
         info[4] += 1.0 if diverging else 0.0
-        info[9] += taken
+        info[8] += taken
         info[3] = error if is_finite(error) else np.inf
         info[2] = energy
         if rng.random() < probability:
@@ -326,12 +305,11 @@ def transitions(rng, functions, theta, index, rows, block, center, level, slope,
             copy(gradient, grad)
             copy(trial_phi, phi)
             copy(trial_d, d)
-            logp, variance, skew = new_logp, new_variance, new_skew
+            logp, variance = new_logp, new_variance
             info[1] += 1.0
             info[2] = energy + error
     info[0] /= k
     info[1] /= k
     info[5] /= k
     info[6] = variance
-    info[7] = skew
-    info[8] = logp
+    info[7] = logp

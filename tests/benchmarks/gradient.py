@@ -28,7 +28,8 @@ from numba import njit, types
 from pymc_subsample.compile import function_at
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.reference import reference_at
-from pymc_subsample.kernels.hmc import BACKWARD, DIFFERENCE, FORWARD, density
+from pymc_subsample.kernels.hmc import density
+from pymc_subsample.kernels.model import BACKWARD, DIFFERENCE, FORWARD
 from pymc_subsample.likelihood import TallModel
 
 FORWARD_TYPE = types.FunctionType(FORWARD)

@@ -1,0 +1,81 @@
+"""Full-data sums of anchored rows: dense columns by BLAS, groups by counting."""
+
+import numpy as np
+
+from pymc_subsample.control_variates.affine import AffineMap, Layout
+
+
+class LinearSums:
+    """Adds sum l*, sum grad l* and sum hess l* of anchored rows of the linear-predictor path.
+
+    Parameters
+    ----------
+    affine : AffineMap
+        From phi to predictors.
+    layout : Layout
+        Of the packed rows.
+    """
+
+    def __init__(self, affine: AffineMap, layout: Layout):
+        self._map = affine
+        self._at = layout
+
+    def __call__(self, center, rows, level, slope, curvature):
+        """Add to `level`, shape (1,), `slope`, (P,), and `curvature`, (P, P) or empty."""
+        at, size = self._at, len(center)
+        level[0] += rows[at.level].sum()
+        dense, groups = self._dense(rows), self._groups(rows)
+        for e in range(at.n_predictors):
+            g = rows[at.slope + e]
+            for where, z in dense[e]:
+                slope[where] += z @ g
+            for index, value in groups[e]:
+                slope += _count(index, value * g, size)
+        if not len(curvature):
+            return
+        for (e, f), column in at.bends().items():
+            h = rows[column]
+            block = np.zeros_like(curvature)
+            for where, z in dense[e]:
+                weighted = z * h
+                for other, y in dense[f]:
+                    block[where, other] += weighted @ y.T
+                for index, value in groups[f]:
+                    block[where] += [_count(index, value * w, size) for w in weighted]
+            for index, value in groups[e]:
+                weight = value * h
+                for other, y in dense[f]:
+                    columns = [_count(index, weight * z, size) for z in y]
+                    block[:, other] += np.transpose(columns)
+                for second, factor in groups[f]:
+                    pairs = _count(index * size + second, weight * factor, size * size)
+                    block += pairs.reshape(size, size)
+            curvature += block if e == f else block + block.T
+
+    def _dense(self, rows):
+        """Per predictor, the columns that multiply some elements of phi: (place, (k, m))."""
+        blocks: list[list[tuple[slice, np.ndarray]]] = [[] for _ in range(self._at.n_predictors)]
+        for (e, column, element, step, length), scale in zip(
+            self._map.dense, self._map.dense_scale, strict=True
+        ):
+            where = slice(element, element + (length - 1) * step + 1, step)
+            blocks[e].append((where, scale * rows[column : column + length]))
+        for (e, element), scale in zip(self._map.const, self._map.const_scale, strict=True):
+            blocks[e].append((slice(element, element + 1), np.full((1, rows.shape[1]), scale)))
+        return blocks
+
+    def _groups(self, rows):
+        """Per predictor, which element of phi each row sees and its coefficient, each (m,)."""
+        entries: list[list[tuple[np.ndarray, np.ndarray]]] = [
+            [] for _ in range(self._at.n_predictors)
+        ]
+        for (e, column, element, group), scale in zip(
+            self._map.gather, self._map.gather_scale, strict=True
+        ):
+            value = scale * (rows[column] if column >= 0 else np.ones(rows.shape[1]))
+            entries[e].append((element + rows[group].astype(np.int64), value))
+        return entries
+
+
+def _count(index: np.ndarray, weights: np.ndarray, size: int) -> np.ndarray:
+    return np.bincount(index, weights, minlength=size)

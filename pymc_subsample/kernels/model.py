@@ -1,0 +1,31 @@
+"""The functions through which a model enters a compiled transition.
+
+Each has one fixed signature and is handed over by address, so that the transitions are compiled
+once for all models:
+
+``forward(theta, phi, logprior)``
+    parameters where they meet data, shape (P,), and the log prior, shape (1,);
+``backward(theta, grad_phi, grad_theta)``
+    gradient of the log prior plus the pull-back of `grad_phi`;
+``difference(phi, rows, center, weight, correction, d, grad_phi)``
+    residuals d_i = l_i - q_i, shape (m,), and the gradient in phi of
+    w sum d - c/2 w^2 sum (d - mean d)^2;
+``anchor(center, rows)``
+    fills what is cached of new rows, at the reference point;
+``change(phi, new_phi, center, rows, change)``
+    d_i(new_phi) - d_i(phi), shape (m,), of rows that need not be anchored;
+``gather(columns, index, rows)``
+    packs rows `index`, shape (m,), of the raw columns at the addresses `columns` into `rows`,
+    shape (width, m).
+"""
+
+from numba import types
+
+from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR
+
+FORWARD = types.void(VECTOR, VECTOR, VECTOR)
+BACKWARD = types.void(VECTOR, VECTOR, VECTOR)
+DIFFERENCE = types.void(VECTOR, MATRIX, VECTOR, SCALAR, SCALAR, VECTOR, VECTOR)
+ANCHOR = types.void(VECTOR, MATRIX)
+CHANGE = types.void(VECTOR, VECTOR, VECTOR, MATRIX, VECTOR)
+GATHER = types.void(INDEX, INDEX, MATRIX)
