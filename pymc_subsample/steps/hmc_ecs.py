@@ -10,14 +10,12 @@ import pymc as pm
 from pymc.blocking import PointType, StatsType
 from pymc.model import modelcontext
 from pymc.stats.convergence import SamplerWarning, WarningType
-from pymc.step_methods.compound import BlockedStep, StepMethodState
-from pymc.step_methods.state import WithSamplingState, dataclass_state
+from pymc.step_methods.compound import StepMethodState
+from pymc.step_methods.state import dataclass_state
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.reference import (
-    MAX_CURVATURE,
     Reference,
     factor,
     reference_at,
@@ -26,8 +24,8 @@ from pymc_subsample.control_variates.reference import (
 from pymc_subsample.diagnostics import ChainRecord, check_chain
 from pymc_subsample.estimators import VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.hmc import INFO, transitions
-from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.steps import arguments
+from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.setup import (
     Preparation,
     choose_subsample,
@@ -70,7 +68,7 @@ class HMCECSState(StepMethodState):
     given: dict[str, Any] = field(metadata={"frozen": True})
 
 
-class HMCECS(BlockedStep):
+class HMCECS(SubsampledStep):
     r"""Hamiltonian Monte Carlo with energy-conserving subsampling (perturbed).
 
     Each iteration refreshes one block of a subsample of rows by a pseudo-marginal step and then
@@ -158,6 +156,7 @@ class HMCECS(BlockedStep):
     name = "hmc_ecs"
     default_blocked = True
     _state_class = HMCECSState
+    _connected = (*SubsampledStep._connected, "_rows")
     # 1 subtracts half the estimated variance; tests set 0 to see that leaving it out is noticed.
     _correction = 1.0
 
@@ -218,10 +217,9 @@ class HMCECS(BlockedStep):
             raise ValueError("blocked must be True: HMCECS samples its variables jointly.")
         arguments.only_numba(compile_kwargs)
         self.rng = arguments.generator(rng)
-        self._model = modelcontext(model)
-        self.vars = arguments.continuous_vars(vars, self._model)
-        self._rows_of: dict[str, Any] = {"observed": observed, "dim": dim}
-        self._connect()
+        model = modelcontext(model)
+        chosen = arguments.continuous_vars(vars, model)
+        self._attach(model, chosen, observed, dim, self.control_variate_order)
         arguments.count("subsample_size", m or 1, self.n_rows)
         arguments.count("n_blocks", blocks or 1, self.n_rows)
         self.given = {"reference": reference is not None, "subsample_size": m, "n_blocks": blocks}
@@ -234,7 +232,7 @@ class HMCECS(BlockedStep):
             reference=(
                 None
                 if reference is None
-                else arguments.reference_theta(self._model, self._tall, reference)
+                else arguments.reference_theta(model, self._tall, reference)
             ),
             subsample_size=m,
             n_blocks=blocks,
@@ -245,40 +243,11 @@ class HMCECS(BlockedStep):
 
     def _connect(self):
         """Trace and compile the model (also after unpickling in another process)."""
-        tall = self._tall = TallModel(self._model, **self._rows_of)
-        if tall.phi_size > MAX_CURVATURE:
-            raise TallModelError(
-                f"{tall.phi_size} parameters meet the data in this model; control variates and "
-                "mass matrix need their full-data curvature, which is limited to "
-                f"{MAX_CURVATURE} parameters. Sample this model with pm.NUTS."
-            )
-        self.n_rows = tall.n_rows
-        self.observed = tall.observed
-        self._expansion = expand(tall, self.control_variate_order)
-        self._active = self._places([v.name for v in self.vars])
-        names = {v.name for v in self.vars}
-        layout = list(zip(tall.names, tall.slices, tall.shapes, strict=True))
-        self._read = [(name, part) for name, part, _ in layout]
-        self._moved = [entry for entry in layout if entry[0] in names]
+        super()._connect()
+        self._forget()
+
+    def _forget(self):
         self._rows: np.ndarray | None = None
-
-    def _places(self, names) -> np.ndarray:
-        """Positions in theta of value variables."""
-        parts = zip(self._tall.names, self._tall.slices, strict=True)
-        return np.concatenate([np.r_[part] for name, part in parts if name in names]).astype(int)
-
-    def _continuous(self) -> np.ndarray:
-        return self._places(set(self._tall.names) - set(self._tall.discrete))
-
-    def __getstate__(self):
-        state = self.__dict__.copy()
-        for connected in ("_tall", "_expansion", "_rows", "_active", "_read", "_moved"):
-            del state[connected]
-        return state
-
-    def __setstate__(self, state):
-        self.__dict__.update(state)
-        self._connect()
 
     def _report(self):
         """Log what the set-up chose, and warn of what it could not achieve."""
@@ -345,9 +314,7 @@ class HMCECS(BlockedStep):
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Run `transitions_per_draw` iterations from a point of value variables."""
-        theta = np.empty(self._tall.size)
-        for name, part in self._read:
-            theta[part] = np.ravel(point[name])
+        theta = self._theta(point)
         if self.start_at_reference:
             theta[self._active] = self._start()
             self.start_at_reference = False
@@ -361,10 +328,7 @@ class HMCECS(BlockedStep):
             self._adapt(theta, info)
         else:
             stats["warning"] = self._watch(theta, info)
-        new = dict(point)
-        for name, part, shape in self._moved:
-            new[name] = theta[part].reshape(shape)
-        return new, [stats]
+        return self._point(point, theta), [stats]
 
     def _start(self) -> np.ndarray:
         """Draw around the reference, wider than the posterior."""
@@ -480,18 +444,6 @@ class HMCECS(BlockedStep):
         if not failed:
             return None
         return SamplerWarning(WarningType.BAD_PARAMS, "HMCECS: " + " ".join(failed), "warn")
-
-    # State
-
-    @property
-    def sampling_state(self):
-        """Everything the next draw depends on."""
-        return WithSamplingState.sampling_state.fget(self)
-
-    @sampling_state.setter
-    def sampling_state(self, state):
-        WithSamplingState.sampling_state.fset(self, state)
-        self._rows = None
 
     # Progress bar
 

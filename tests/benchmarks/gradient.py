@@ -46,7 +46,7 @@ def drive(functions, thetas, repeats, center, level, slope, curvature, rows, wei
     phi, d, grad = np.empty(len(center)), np.empty(rows.shape[1]), np.empty(thetas.shape[1])
     total = 0.0
     for k in range(repeats):
-        logp, _, _ = density(
+        logp, _ = density(
             forward, backward, difference, thetas[k % len(thetas)], center, level, slope,
             curvature, 2, rows, weight, 1.0, phi, d, grad,
         )  # fmt: skip

@@ -1,0 +1,101 @@
+"""What all step methods share: the model they sample, and points read into and out of theta."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pymc as pm
+from pymc.blocking import PointType
+from pymc.step_methods.compound import BlockedStep
+from pymc.step_methods.state import WithSamplingState
+
+from pymc_subsample.compile import building_graphs
+from pymc_subsample.control_variates import Expansion, expand
+from pymc_subsample.control_variates.reference import MAX_CURVATURE
+from pymc_subsample.likelihood import TallModel, TallModelError
+
+
+class SubsampledStep(BlockedStep):
+    """A step method on a model whose rows are subsampled.
+
+    Attributes
+    ----------
+    n_rows : int
+        Rows of the data.
+    observed : tuple of str
+        Names of the subsampled variables.
+    """
+
+    # Made anew from the model wherever a step is unpickled.
+    _connected: ClassVar[tuple[str, ...]] = ("_tall", "_expansion", "_active", "_read", "_moved")
+
+    def _attach(self, model: pm.Model, vars: Sequence, observed, dim: str | None, order: int):
+        """Trace and compile a model for control variates of some order."""
+        self._model = model
+        self.vars = vars
+        self._rows_of: dict[str, Any] = {"observed": observed, "dim": dim}
+        self._order = order
+        self._connect()
+
+    def _connect(self):
+        with building_graphs():
+            tall = self._tall = TallModel(self._model, **self._rows_of)
+            if tall.phi_size > MAX_CURVATURE:
+                raise TallModelError(
+                    f"{tall.phi_size} parameters meet the data in this model; control variates and "
+                    "mass matrix need their full-data curvature, which is limited to "
+                    f"{MAX_CURVATURE} parameters. Sample this model with pm.NUTS."
+                )
+            self._expansion: Expansion = expand(tall, self._order)
+        self.n_rows = tall.n_rows
+        self.observed = tall.observed
+        self._active = self._places([v.name for v in self.vars])
+        names = {v.name for v in self.vars}
+        layout = list(zip(tall.names, tall.slices, tall.shapes, strict=True))
+        self._read = [(name, part) for name, part, _ in layout]
+        self._moved = [entry for entry in layout if entry[0] in names]
+
+    def _places(self, names) -> np.ndarray:
+        """Positions in theta of value variables."""
+        parts = zip(self._tall.names, self._tall.slices, strict=True)
+        return np.concatenate([np.r_[part] for name, part in parts if name in names]).astype(int)
+
+    def _continuous(self) -> np.ndarray:
+        return self._places(set(self._tall.names) - set(self._tall.discrete))
+
+    def _theta(self, point: PointType) -> np.ndarray:
+        """Read a point of value variables into theta, shape (d,)."""
+        theta = np.empty(self._tall.size)
+        for name, part in self._read:
+            theta[part] = np.ravel(point[name])
+        return theta
+
+    def _point(self, point: PointType, theta: np.ndarray) -> PointType:
+        """Return `point` with this step's variables as in theta."""
+        new = dict(point)
+        for name, part, shape in self._moved:
+            new[name] = theta[part].reshape(shape)
+        return new
+
+    def __getstate__(self):
+        state = self.__dict__.copy()
+        for connected in self._connected:
+            state.pop(connected, None)
+        return state
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._connect()
+
+    @property
+    def sampling_state(self):
+        """Everything the next draw depends on."""
+        return WithSamplingState.sampling_state.fget(self)
+
+    @sampling_state.setter
+    def sampling_state(self, state):
+        WithSamplingState.sampling_state.fset(self, state)
+        self._forget()
+
+    def _forget(self):
+        """Drop what is cached of the state."""
