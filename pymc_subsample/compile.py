@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 
+import llvmlite.binding
 import numba
 import numpy as np
 import pytensor
@@ -18,6 +19,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.experimental.function_type import _get_wrapper_address
+from numba.extending import get_cython_function_address
 from pytensor.compile.io import In, Out
 from pytensor.compile.maker import FunctionMaker
 from pytensor.graph.basic import Variable, clone
@@ -97,15 +99,7 @@ def compile_graph(
     Compiled
         Cached on disk where PyTensor can cache the graph.
     """
-    # The maker rewrites the graph as `pytensor.function` does, without making a Python function.
-    sources, results = clone(list(inputs), list(outputs.values()))
-    maker = FunctionMaker(
-        [In(v, borrow=True) for v in sources],
-        [Out(v, borrow=True) for v in results],
-        mode="NUMBA",
-        on_unused_input="ignore",
-    )
-    inner, key = numba_funcify_ensure_cache(maker.fgraph)
+    inner, key = lower(inputs, list(outputs.values()))
     arguments = ", ".join(f"x{i}" for i in range(len(inputs)))
     # PyTensor passes zero-dimensional arrays where a signature has plain numbers.
     values = ", ".join(
@@ -123,6 +117,19 @@ def compile_graph(
         else:
             lines += [f"    for i in range(r{i}.shape[0]):", f"        {target} = r{i}[i]"]
     return compile_source(name, "\n".join(lines), {"inner": inner, "np": np}, signature, key)
+
+
+def lower(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> tuple[Callable, str | None]:
+    """Return a numba function of a graph, to call from compiled code, and its cache key."""
+    # The maker rewrites the graph as `pytensor.function` does, without making a Python function.
+    sources, results = clone(list(inputs), list(outputs))
+    maker = FunctionMaker(
+        [In(v, borrow=True) for v in sources],
+        [Out(v, borrow=True) for v in results],
+        mode="NUMBA",
+        on_unused_input="ignore",
+    )
+    return numba_funcify_ensure_cache(maker.fgraph)
 
 
 def compile_source(
@@ -172,3 +179,33 @@ def function_at(typingctx, address, function_type):
         return function._getvalue()
 
     return kind(types.int64, function_type), codegen
+
+
+@numba.extending.intrinsic
+def load(typingctx, address, dtype):
+    """Read a number of some NumPy type at an address (inside compiled code)."""
+    kind = dtype.dtype
+
+    def codegen(context, builder, signature, arguments):
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(context.get_data_type(kind)))
+        value = builder.load(pointer)
+        value.align = 1
+        return value
+
+    return kind(types.int64, dtype), codegen
+
+
+def external(name: str, n_arguments: int):
+    """Make a function of doubles of `scipy.special.cython_special` callable from compiled code.
+
+    It is bound by name, so that the code that calls it can be kept on disk.
+    """
+    from scipy.special import cython_special
+
+    kind = f"double ({'double, ' * n_arguments}int __pyx_skip_dispatch)"
+    exported = cython_special.__pyx_capi__
+    [key] = [k for k, v in exported.items() if k.endswith(name) and f'"{kind}"' in str(v)]
+    symbol = f"pymc_subsample_{name}"
+    address = get_cython_function_address("scipy.special.cython_special", key)
+    llvmlite.binding.add_symbol(symbol, address)
+    return types.ExternalFunction(symbol, SCALAR(*[SCALAR] * n_arguments, types.int32))

@@ -15,7 +15,7 @@ from scipy.special import gammaln, logsumexp
 
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.reference import covariance, factor, precision, reference_at
-from pymc_subsample.kernels.hmc import INFO, density, transitions
+from pymc_subsample.kernels.hmc import FUNCTIONS, INFO, density, transitions
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.rows import RowStore
 
@@ -112,8 +112,8 @@ class Sampler:
         """Overwrite theta, index and rows by k transitions; return what they report."""
         info, at = np.empty(len(INFO)), self.reference
         transitions(
-            rng, self.ex.addresses, theta, index, rows, block, at.center, at.level, at.slope,
-            at.curvature, self.ex.order, self.active, self.factor, self.weight,
+            rng, self.ex.addresses(*FUNCTIONS), theta, index, rows, block, at.center, at.level,
+            at.slope, at.curvature, self.ex.order, self.active, self.factor, self.weight,
             self.correction, self.step_size, self.path_length, *fresh, info,
         )  # fmt: skip
         return dict(zip(INFO, info, strict=True))

@@ -7,6 +7,8 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
+from pymc_subsample.compile import Compiled
+from pymc_subsample.control_variates.gather import RawColumns, compile_gather
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.graph import rebuild
 from pymc_subsample.likelihood.predictors import Column
@@ -101,3 +103,11 @@ class Packer:
             )
         compute: Callable = self._function
         return compute(*arrays)
+
+    def compile_gather(self) -> Compiled:
+        """Compile the packing of rows out of memory; see `kernels.model`."""
+        self._memory = RawColumns(self._model.rows.columns)
+        gather, self.table = compile_gather(
+            self._memory, self._direct, self._derived, self._model.raw, self._model.raw_axes
+        )
+        return gather

@@ -1,7 +1,8 @@
 """A log-likelihood expanded around a reference point: compiled functions and packed rows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pytensor.tensor as pt
@@ -16,9 +17,15 @@ from pymc_subsample.rows import RowStore
 _CHUNK_BYTES = 2**25
 
 
+def _compiled(name: str) -> "cached_property[Compiled]":
+    return cached_property(lambda expansion: expansion.build[name]())
+
+
 @dataclass
 class Expansion:
-    """Everything that is compiled for a model, for control variates of one order.
+    """What a model's compiled transitions and full-data passes need, for one order.
+
+    Functions are compiled when first asked for.
 
     Attributes
     ----------
@@ -29,12 +36,12 @@ class Expansion:
     width : int
         Columns of a packed row, cached ones included. Packed rows are stored column by column,
         shape (width, m).
-    addresses : ndarray, shape (4,)
-        Of the compiled functions, as the compiled transition takes them.
     linear : bool
         Whether the linear-predictor path was found.
-    forward, backward, difference, anchor : Compiled
-        The model's functions; see `pymc_subsample.kernels.hmc`.
+    build : mapping of str to callable
+        Compiles each of the model's functions.
+    forward, backward, difference, anchor, change, gather : Compiled
+        The model's functions; see `pymc_subsample.kernels.model`.
     sums : callable
         ``sums(center, rows, level, slope, curvature)`` adds sum l*, sum grad l* and, unless
         `curvature` is empty, sum hess l* of anchored rows.
@@ -45,17 +52,21 @@ class Expansion:
     phi_size: int
     width: int
     linear: bool
-    forward: Compiled
-    backward: Compiled
-    difference: Compiled
-    anchor: Compiled
+    build: Mapping[str, Callable[[], Compiled]]
     sums: Callable
     packer: Packer
     store: RowStore
 
-    def __post_init__(self):
-        functions = (self.forward, self.backward, self.difference, self.anchor)
-        self.addresses = np.array([f.address for f in functions], dtype=np.int64)
+    forward = _compiled("forward")
+    backward = _compiled("backward")
+    difference = _compiled("difference")
+    anchor = _compiled("anchor")
+    change = _compiled("change")
+    gather = _compiled("gather")
+
+    def addresses(self, *names: str) -> np.ndarray:
+        """Addresses of some of the functions, for a compiled transition."""
+        return np.array([getattr(self, name).address for name in names], dtype=np.int64)
 
     @property
     def n_rows(self) -> int:
@@ -85,29 +96,34 @@ class Expansion:
         return grad
 
 
-def compile_parameter_functions(model: TallModel) -> tuple[Compiled, Compiled]:
-    """Compile theta -> (phi, log prior) and its pull-back, variable by variable."""
+def parameter_functions(model: TallModel) -> dict[str, Callable[[], Compiled]]:
+    """How to compile theta -> (phi, log prior) and its pull-back, variable by variable."""
     places = list(model.phi_slices.values())
-    forward = compile_graph(
-        "forward",
-        [model.theta],
-        _parts("phi", places, model.phi_graphs) | {"logprior[0]": model.logprior_graph},
-        ["phi", "logprior"],
-        FORWARD,
-    )
-    grad_phi = pt.tensor("grad_phi", dtype="float64", shape=(model.phi_size,))
-    objective = model.logprior_graph
-    for graph, place in zip(model.phi_graphs, places, strict=True):
-        objective += (graph * grad_phi[place].reshape(graph.type.shape)).sum()
-    gradient = pt.grad(objective, model.value_graphs, disconnected_inputs="ignore")
-    backward = compile_graph(
-        "backward",
-        [model.theta, grad_phi],
-        _parts("grad", model.slices, gradient),
-        ["grad"],
-        BACKWARD,
-    )
-    return forward, backward
+
+    def forward():
+        return compile_graph(
+            "forward",
+            [model.theta],
+            _parts("phi", places, model.phi_graphs) | {"logprior[0]": model.logprior_graph},
+            ["phi", "logprior"],
+            FORWARD,
+        )
+
+    def backward():
+        grad_phi = pt.tensor("grad_phi", dtype="float64", shape=(model.phi_size,))
+        objective = model.logprior_graph
+        for graph, place in zip(model.phi_graphs, places, strict=True):
+            objective += (graph * grad_phi[place].reshape(graph.type.shape)).sum()
+        gradient = pt.grad(objective, model.value_graphs, disconnected_inputs="ignore")
+        return compile_graph(
+            "backward",
+            [model.theta, grad_phi],
+            _parts("grad", model.slices, gradient),
+            ["grad"],
+            BACKWARD,
+        )
+
+    return {"forward": forward, "backward": backward}
 
 
 def _parts(buffer: str, places: list[slice], graphs: list[Variable]) -> dict[str, Variable]:

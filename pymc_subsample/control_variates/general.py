@@ -5,16 +5,18 @@ derivative along delta at phi*. No Hessian is formed; the derivatives of the sub
 computed anew at every call.
 """
 
+from functools import cached_property
+
 import numpy as np
 import pytensor.tensor as pt
 from numba import types
 from pytensor.gradient import grad
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.compile import MATRIX, VECTOR, compile_graph, compile_source
+from pymc_subsample.compile import MATRIX, VECTOR, Compiled, compile_graph, compile_source
 from pymc_subsample.control_variates.columns import Packer
-from pymc_subsample.control_variates.expansion import Expansion, compile_parameter_functions
-from pymc_subsample.kernels.model import ANCHOR, DIFFERENCE
+from pymc_subsample.control_variates.expansion import Expansion, parameter_functions
+from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.graph import rebuild
 
@@ -41,65 +43,98 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         return graph.astype("float64")
 
     at_center = loglik(center)
-    direction = phi.type("direction")
-    proxy, derivative, factorial = at_center, at_center, 1.0
-    for k in range(1, order + 1):
-        derivative = _directional(derivative, center, direction)
-        factorial *= k
-        proxy = proxy + derivative / factorial
-    [proxy] = rebuild([proxy], {direction: phi - center})
-    d = loglik(phi) - proxy
-    spread = ((d - d.mean()) ** 2).sum()
-    objective = weight * d.sum() - 0.5 * correction * weight**2 * spread
-    difference = compile_graph(
-        "difference",
-        [phi, rows, center, weight, correction],
-        {"d[i]": d, "grad[i]": grad(objective, phi)},
-        ["d", "grad"],
-        DIFFERENCE,
-    )
-    total = at_center.sum()
-    slope = grad(total, center)
-    level_function = compile_graph(
-        "level",
-        [center, rows],
-        {"level[0]": total, "slope[i]": slope},
-        ["level", "slope"],
-        _LEVEL,
-    )
-    vector = pt.tensor("vector", dtype="float64", shape=(model.phi_size,))
-    product = compile_graph(
-        "product",
-        [center, rows, vector],
-        {"out[i]": grad((slope * vector).sum(), center, disconnected_inputs="ignore")},
-        ["out"],
-        _PRODUCT,
-    )
 
-    def sums(center, rows, level, slope, curvature):
-        value, vector = np.empty(1), np.empty(len(center))
-        level_function(center, rows, value, vector)
-        level += value
-        slope += vector
-        for a, line in enumerate(curvature):
-            product(center, rows, np.eye(len(center))[a], vector)
-            line += vector
+    def residual(point: Variable) -> Variable:
+        """Log-likelihoods at a point less their control variates."""
+        direction = phi.type("direction")
+        proxy, derivative, factorial = at_center, at_center, 1.0
+        for k in range(1, order + 1):
+            derivative = _directional(derivative, center, direction)
+            factorial *= k
+            proxy = proxy + derivative / factorial
+        [proxy] = rebuild([proxy], {direction: point - center})
+        return loglik(point) - proxy
 
-    forward, backward = compile_parameter_functions(model)
+    def difference():
+        d = residual(phi)
+        spread = ((d - d.mean()) ** 2).sum()
+        objective = weight * d.sum() - 0.5 * correction * weight**2 * spread
+        return compile_graph(
+            "difference",
+            [phi, rows, center, weight, correction],
+            {"d[i]": d, "grad[i]": grad(objective, phi)},
+            ["d", "grad"],
+            DIFFERENCE,
+        )
+
+    def change():
+        new_phi = phi.type("new_phi")
+        of = residual if order else loglik
+        return compile_graph(
+            "change",
+            [phi, new_phi, center, rows],
+            {"change[i]": of(new_phi) - of(phi)},
+            ["change"],
+            CHANGE,
+        )
+
+    def anchor():
+        return compile_source("anchor", "def anchor(center, rows):\n    pass", {}, ANCHOR, "none")
+
+    functions = {
+        "difference": difference,
+        "anchor": anchor,
+        "change": change,
+        "gather": packer.compile_gather,
+    }
     return Expansion(
         order=order,
         theta_size=model.size,
         phi_size=model.phi_size,
         width=max(1, len(packer)),
         linear=False,
-        forward=forward,
-        backward=backward,
-        difference=difference,
-        anchor=compile_source("anchor", "def anchor(center, rows):\n    pass", {}, ANCHOR, "none"),
-        sums=sums,
+        build=parameter_functions(model) | functions,
+        sums=_GeneralSums(center, rows, at_center.sum()),
         packer=packer,
         store=model.rows,
     )
+
+
+class _GeneralSums:
+    """Full-data sums by one gradient and, for the Hessian, P vector products per chunk."""
+
+    def __init__(self, center: Variable, rows: Variable, total: Variable):
+        self._center, self._rows, self._total = center, rows, total
+
+    @cached_property
+    def _slope(self) -> Variable:
+        return grad(self._total, self._center)
+
+    @cached_property
+    def _level_function(self) -> Compiled:
+        return compile_graph(
+            "level",
+            [self._center, self._rows],
+            {"level[0]": self._total, "slope[i]": self._slope},
+            ["level", "slope"],
+            _LEVEL,
+        )
+
+    @cached_property
+    def _product(self) -> Compiled:
+        vector = self._center.type("vector")
+        product = grad((self._slope * vector).sum(), self._center, disconnected_inputs="ignore")
+        inputs = [self._center, self._rows, vector]
+        return compile_graph("product", inputs, {"out[i]": product}, ["out"], _PRODUCT)
+
+    def __call__(self, center, rows, level, slope, curvature):
+        value, vector = np.empty(1), np.empty(len(center))
+        self._level_function(center, rows, value, vector)
+        level += value
+        slope += vector
+        for a, line in enumerate(curvature):
+            self._product(center, rows, np.eye(len(center))[a], vector)
+            line += vector
 
 
 def _directional(values: Variable, at: Variable, direction: Variable) -> Variable:

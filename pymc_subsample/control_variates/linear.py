@@ -12,6 +12,7 @@ the data columns of a packed row: the varying x_i*, l_i*, g_i and the upper tria
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 import pytensor.tensor as pt
@@ -23,12 +24,12 @@ from pytensor.graph.traversal import ancestors
 from pymc_subsample.compile import MATRIX, VECTOR, compile_graph, compile_source
 from pymc_subsample.control_variates.affine import AffineMap, Layout, affine_map
 from pymc_subsample.control_variates.columns import Packer
-from pymc_subsample.control_variates.expansion import Expansion, compile_parameter_functions
+from pymc_subsample.control_variates.expansion import Expansion, parameter_functions
 from pymc_subsample.control_variates.fusion import fuse
 from pymc_subsample.control_variates.scalars import NotScalar
 from pymc_subsample.control_variates.sums import LinearSums
 from pymc_subsample.kernels import linear as kernels
-from pymc_subsample.kernels.model import ANCHOR, DIFFERENCE
+from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.graph import rebuild
 from pymc_subsample.likelihood.predictors import Predictor
@@ -67,17 +68,19 @@ def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: i
         text = source(affine, layout, lines)
         return compile_source(name, text, environment | names, signature, key)
 
-    forward, backward = compile_parameter_functions(model)
+    functions = {
+        "difference": lambda: build("difference", _difference_source, code.first, DIFFERENCE),
+        "anchor": lambda: build("anchor", _anchor_source, code.second, ANCHOR),
+        "change": lambda: build("change", _change_source, [code.loglik], CHANGE),
+        "gather": packer.compile_gather,
+    }
     return Expansion(
         order=order,
         theta_size=model.size,
         phi_size=model.phi_size,
         width=layout.width,
         linear=True,
-        forward=forward,
-        backward=backward,
-        difference=build("difference", _difference_source, code.first, DIFFERENCE),
-        anchor=build("anchor", _anchor_source, code.second, ANCHOR),
+        build=parameter_functions(model) | functions,
         sums=LinearSums(affine, layout),
         packer=packer,
         store=model.rows,
@@ -111,11 +114,18 @@ class _RowCode:
             else:
                 value = parts[0]
             memo[predictor.var] = value.astype(predictor.var.type.dtype)
-        loglik = rebuild(model.batch.outputs, memo)[0].astype("float64")
-        slopes = _gradients(loglik, self.x)
-        bends = [h for e, g in enumerate(slopes) for h in _gradients(g, self.x)[e:]]
-        self.first = [loglik, *slopes]
-        self.second = [loglik, *slopes, *bends]
+        self.loglik = rebuild(model.batch.outputs, memo)[0].astype("float64")
+
+    @cached_property
+    def first(self) -> list[Variable]:
+        """The log-likelihood and its gradient in the predictors."""
+        return [self.loglik, *_gradients(self.loglik, self.x)]
+
+    @cached_property
+    def second(self) -> list[Variable]:
+        """The same and the upper triangle of the Hessian."""
+        slopes = self.first[1:]
+        return [*self.first, *(h for e, g in enumerate(slopes) for h in _gradients(g, self.x)[e:])]
 
     def _column(self, position: int) -> Variable:
         if position not in self.data:
@@ -224,6 +234,28 @@ def _difference_source(affine: AffineMap, at: Layout, row: _Evaluation) -> str:
         "    weigh(weight, correction, d, v)",
         f"    backproject({_BACK}, v, rows, grad)",
     ]
+    return "\n".join(lines)
+
+
+def _change_source(affine: AffineMap, at: Layout, row: _Evaluation) -> str:
+    size, shared = range(at.n_predictors), range(at.n_varying, at.n_predictors)
+    columns = at.bends()
+    lines = ["def change(phi, new_phi, center, rows, change):"]
+    for point, result in (("phi", "change[i] = q - y0"), ("new_phi", "change[i] += y0 - q")):
+        lines += [*_predict(affine, at, point), *row.before]
+        if at.order:
+            lines += _constants(affine, "center", "star", shared)
+            lines += [f"    z{e} = x{e} - star{e}" for e in shared]
+        lines += ["    for i in range(m):", row.call, "        q = 0.0"]
+        if at.order:
+            lines += [
+                f"        z{e} = eta[{e}, i] - rows[{at.star + e}, i]" for e in range(at.n_varying)
+            ]
+        for e in size if at.order else ():
+            bend = [f"rows[{columns[min(e, f), max(e, f)]}, i] * z{f}" for f in size]
+            half = f" + 0.5 * ({' + '.join(bend)})" if at.order >= 2 else ""
+            lines.append(f"        q += z{e} * (rows[{at.slope + e}, i]{half})")
+        lines.append(f"        {result}")
     return "\n".join(lines)
 
 

@@ -15,7 +15,9 @@ import numpy as np
 from numba import types
 
 from pymc_subsample.compile import FAST, MATRIX, SCALAR, VECTOR, function_at
+from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.model import ANCHOR, BACKWARD, DIFFERENCE, FORWARD
+from pymc_subsample.kernels.vectors import copy, is_finite, scale_back, scale_up
 
 _FORWARD = types.FunctionType(FORWARD)
 _BACKWARD = types.FunctionType(BACKWARD)
@@ -23,6 +25,9 @@ _DIFFERENCE = types.FunctionType(DIFFERENCE)
 _ANCHOR = types.FunctionType(ANCHOR)
 
 DIVERGENCE = 1000.0
+
+# Of the model, in the order of their addresses.
+FUNCTIONS = ("forward", "backward", "difference", "anchor")
 
 # Results of a transition, by position.
 INFO = (
@@ -40,19 +45,6 @@ INFO = (
 _POTENTIAL = types.UniTuple(SCALAR, 2)
 
 
-@numba.njit
-def copy(source, target):
-    """Copy a vector; a slice assignment takes a second or two to compile."""
-    for a in range(source.shape[0]):
-        target[a] = source[a]
-
-
-@numba.njit
-def is_finite(x):
-    """Whether x is finite; with reassociation ``np.isfinite`` of a sum is always true."""
-    return -np.inf < x < np.inf
-
-
 @numba.njit(fastmath=FAST)
 def moments(d, weight):
     """Return w sum d and w^2 sum (d - mean)^2."""
@@ -64,38 +56,6 @@ def moments(d, weight):
     for i in range(d.shape[0]):
         second += (d[i] - mean) ** 2
     return weight * total, weight * weight * second
-
-
-@numba.njit(
-    SCALAR(VECTOR, VECTOR, SCALAR, VECTOR, MATRIX, types.int64, VECTOR),
-    cache=True,
-    fastmath=FAST,
-)
-def control_sum(phi, center, level, slope, curvature, order, grad):
-    """Sum of the control variates over all rows at phi; adds its gradient to `grad`."""
-    value = level
-    if order == 0:
-        return value
-    size = phi.shape[0]
-    delta, bent = np.empty(size), np.zeros(size)
-    for a in range(size):
-        delta[a] = phi[a] - center[a]
-    if order == 2:
-        a = 0
-        while a + 4 <= size:
-            for b in range(size):
-                bent[b] += (curvature[a, b] * delta[a] + curvature[a + 1, b] * delta[a + 1]) + (
-                    curvature[a + 2, b] * delta[a + 2] + curvature[a + 3, b] * delta[a + 3]
-                )
-            a += 4
-        while a < size:
-            for b in range(size):
-                bent[b] += curvature[a, b] * delta[a]
-            a += 1
-    for a in range(size):
-        value += delta[a] * (slope[a] + 0.5 * bent[a])
-        grad[a] += slope[a] + bent[a]
-    return value
 
 
 @numba.njit(
@@ -130,35 +90,6 @@ def density(forward, backward, difference, theta, center, level, slope, curvatur
 
 
 @numba.njit(fastmath=FAST)
-def scale_up(factor, x, out):
-    """Multiply by the mass matrix's factor: ``factor @ x``; a single row is a diagonal."""
-    if factor.shape[0] == 1:
-        for a in range(x.shape[0]):
-            out[a] = factor[0, a] * x[a]
-    else:
-        for a in range(x.shape[0]):
-            total = 0.0
-            for b in range(a + 1):
-                total += factor[a, b] * x[b]
-            out[a] = total
-
-
-@numba.njit(fastmath=FAST)
-def scale_back(factor, gradient, active, out):
-    """``factor.T @ gradient[active]``."""
-    if factor.shape[0] == 1:
-        for a in range(out.shape[0]):
-            out[a] = factor[0, a] * gradient[active[a]]
-    else:
-        for a in range(out.shape[0]):
-            out[a] = 0.0
-        for a in range(out.shape[0]):
-            g = gradient[active[a]]
-            for b in range(a + 1):
-                out[b] += factor[a, b] * g
-
-
-@numba.njit(fastmath=FAST)
 def log_estimate(d, weight, correction):
     """Return w sum d - c/2 w^2 sum (d - mean)^2."""
     total, variance = moments(d, weight)
@@ -185,7 +116,7 @@ def transitions(rng, functions, theta, index, rows, block, center, level, slope,
     rng : numpy.random.Generator
         Source of momenta, path jitter and acceptance.
     functions : array (4,)
-        Addresses of forward, backward, difference and anchor (see the module's docstring).
+        Addresses of `FUNCTIONS`.
     theta : array (d,)
         Position; overwritten.
     index, rows : array (m,), array (C, m)

@@ -27,7 +27,11 @@ class SubsampledStep(BlockedStep):
     """
 
     # Made anew from the model wherever a step is unpickled.
-    _connected: ClassVar[tuple[str, ...]] = ("_tall", "_expansion", "_active", "_read", "_moved")
+    _connected: ClassVar[tuple[str, ...]] = (
+        "_tall", "_expansion", "_addresses", "_active", "_read", "_moved",
+    )  # fmt: skip
+    # Of the model, as the step's compiled transition takes them.
+    _functions: ClassVar[tuple[str, ...]]
 
     def _attach(self, model: pm.Model, vars: Sequence, observed, dim: str | None, order: int):
         """Trace and compile a model for control variates of some order."""
@@ -47,6 +51,7 @@ class SubsampledStep(BlockedStep):
                     f"{MAX_CURVATURE} parameters. Sample this model with pm.NUTS."
                 )
             self._expansion: Expansion = expand(tall, self._order)
+            self._addresses = self._expansion.addresses(*self._functions)
         self.n_rows = tall.n_rows
         self.observed = tall.observed
         self._active = self._places([v.name for v in self.vars])

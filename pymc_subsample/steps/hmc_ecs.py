@@ -23,7 +23,7 @@ from pymc_subsample.control_variates.reference import (
 )
 from pymc_subsample.diagnostics import ChainRecord, check_chain
 from pymc_subsample.estimators import VARIANCE_BOUND, Moments
-from pymc_subsample.kernels.hmc import INFO, transitions
+from pymc_subsample.kernels.hmc import FUNCTIONS, INFO, transitions
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.setup import (
@@ -156,6 +156,7 @@ class HMCECS(SubsampledStep):
     name = "hmc_ecs"
     default_blocked = True
     _state_class = HMCECSState
+    _functions = FUNCTIONS
     _connected = (*SubsampledStep._connected, "_rows")
     # 1 subtracts half the estimated variance; tests set 0 to see that leaving it out is noticed.
     _correction = 1.0
@@ -355,7 +356,7 @@ class HMCECS(SubsampledStep):
         self.step_size = float(self.tuning.step.current(self.tune))
         path_length = min(self.path_length, _MOST_STEPS / 1.2 * self.step_size)
         _transitions(
-            self.rng, self._expansion.addresses, theta, self.index, self._rows, self.block,
+            self.rng, self._addresses, theta, self.index, self._rows, self.block,
             reference.center, reference.level, reference.slope, reference.curvature,
             self.control_variate_order, self._active, self.tuning.factor,
             self.n_rows / (m * self.temperature), self._correction, self.step_size,

@@ -28,7 +28,7 @@ from numba import njit, types
 from pymc_subsample.compile import function_at
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.reference import reference_at
-from pymc_subsample.kernels.hmc import density
+from pymc_subsample.kernels.hmc import FUNCTIONS, density
 from pymc_subsample.kernels.model import BACKWARD, DIFFERENCE, FORWARD
 from pymc_subsample.likelihood import TallModel
 
@@ -72,8 +72,8 @@ def ours(model, reference, index):
     def run(thetas, repeats):
         # `expansion` owns the functions behind the addresses.
         return drive(
-            expansion.addresses, thetas, repeats, at.center, at.level, at.slope, at.curvature,
-            rows, tall.n_rows / len(index),
+            expansion.addresses(*FUNCTIONS), thetas, repeats, at.center, at.level, at.slope,
+            at.curvature, rows, tall.n_rows / len(index),
         )  # fmt: skip
 
     return run

@@ -1,0 +1,414 @@
+r"""Metropolis-Hastings on growing batches of rows: the compiled transition.
+
+A transition composes three independent parts: a *proposal*, an estimate of the log-ratio from
+rows drawn without replacement, optionally with control variates, and an *acceptance test* (see
+`kernels.evidence`) that asks for more rows until it can decide. The log-ratio of a proposal is
+
+.. math:: \log\frac{p(\theta') q(\theta | \theta')}{p(\theta) q(\theta' | \theta)}
+          + \frac1T \sum_i [q_i(\theta') - q_i(\theta)]
+          + \frac1n \sum_i \frac nT [d_i(\theta') - d_i(\theta)]
+
+with :math:`d_i = l_i - q_i`; the first two terms are known, the batch estimates the third.
+"""
+
+import numba
+import numpy as np
+from numba import types
+
+from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR, function_at
+from pymc_subsample.kernels.control import control_sum
+from pymc_subsample.kernels.evidence import (
+    ACCEPT,
+    COUNT,
+    DECIDE,
+    ERROR,
+    EVIDENCE,
+    HIGH,
+    KNOWN,
+    LOOK,
+    LOW,
+    MEAN,
+    N_ROWS,
+    NORMAL,
+    PROBABILITY,
+    SECOND,
+    THIRD,
+    UNIFORM,
+    VARIANCE,
+)
+from pymc_subsample.kernels.model import ANCHOR, BACKWARD, CHANGE, DIFFERENCE, FORWARD, GATHER
+from pymc_subsample.kernels.vectors import copy, is_finite, scale_back, scale_up
+
+_FORWARD = types.FunctionType(FORWARD)
+_BACKWARD = types.FunctionType(BACKWARD)
+_DIFFERENCE = types.FunctionType(DIFFERENCE)
+_ANCHOR = types.FunctionType(ANCHOR)
+_CHANGE = types.FunctionType(CHANGE)
+_GATHER = types.FunctionType(GATHER)
+_DECIDE = types.FunctionType(DECIDE)
+
+# Of the model, in the order of their addresses; those of Langevin proposals come last.
+FUNCTIONS = ("forward", "anchor", "change", "gather")
+GRADIENTS = ("backward", "difference")
+
+RANDOM_WALK, LANGEVIN, GIVEN = 0, 1, 2
+GIVEN_BOUND, LINEAR_BOUND, FULL_BOUND = 0, 1, 2
+
+# Results of a run of transitions, by position: means over them, but for the rows read.
+INFO = (
+    "accepted",
+    "acceptance_rate",
+    "batch_size",
+    "n_looks",
+    "error",
+    "loglik_ratio_variance",
+    "rows_tested",
+    "rows_proposed",
+    "full_batches",
+)
+
+# Rows evaluated at a time.
+_CHUNK = 256
+
+PERMUTATION = types.Array(types.uint32, 1, "C")
+
+
+@numba.njit
+def draw(rng, permutation, start, index):
+    """Draw rows without replacement: elements `start` onwards of a random permutation."""
+    n = permutation.shape[0]
+    for j in range(index.shape[0]):
+        at = start + j
+        other = at + int(rng.random() * (n - at))
+        row = permutation[other]
+        permutation[other] = permutation[at]
+        permutation[at] = row
+        index[j] = row
+
+
+@numba.njit
+def restore(permutation, count):
+    """Undo `count` draws: a displaced row is one of those drawn."""
+    for j in range(count):
+        row = permutation[j]
+        permutation[row] = row
+        permutation[j] = j
+
+
+@numba.njit
+def add(y, evidence):
+    """Merge new numbers into count, mean and central moments (Chan et al. 1979; Pebay 2008)."""
+    b = y.shape[0]
+    mean = 0.0
+    for i in range(b):
+        mean += y[i]
+    mean /= b
+    second = 0.0
+    third = 0.0
+    for i in range(b):
+        e = y[i] - mean
+        second += e * e
+        third += e * e * e
+    a = evidence[COUNT]
+    total = a + b
+    shift = mean - evidence[MEAN]
+    old_second, old_third = evidence[SECOND] * a, evidence[THIRD] * a
+    evidence[MEAN] += shift * b / total if a > 0.0 else mean
+    evidence[THIRD] = (
+        old_third + third + shift**3 * a * b * (a - b) / (total * total)
+        + 3.0 * shift * (a * second - b * old_second) / total
+    ) / total  # fmt: skip
+    evidence[SECOND] = (old_second + second + shift * shift * a * b / total) / total
+    evidence[COUNT] = total
+
+
+@numba.njit(
+    types.int64(
+        _DECIDE, _ANCHOR, _CHANGE, _GATHER, INDEX, types.npy_rng, PERMUTATION, VECTOR, VECTOR,
+        VECTOR, types.int64, types.int64, SCALAR, types.int64, VECTOR, VECTOR,
+    ),
+    cache=True,
+)  # fmt: skip
+def accept(decide, anchor, change, gather, columns, rng, permutation, phi, new_phi, center, order,
+           width, weight, full_bound, settings, evidence):  # fmt: skip
+    """Read rows until the test decides; return its decision.
+
+    Parameters
+    ----------
+    decide, anchor, change, gather
+        The test and the model's functions.
+    columns : array of int
+        Addresses of the raw columns.
+    rng : numpy.random.Generator
+        Draws rows.
+    permutation : array (n,) of uint32
+        0, 1, ..., n - 1; left as it was found.
+    phi, new_phi, center : array (P,)
+        Current and proposed parameters, and the reference.
+    order, width : int
+        Order of the control variates (0: none), and columns of a packed row.
+    weight : float
+        n / T.
+    full_bound : int
+        Whether the bounds of y come from a pass over all rows.
+    settings, evidence
+        Of the test. The known part, the random numbers and, unless `full_bound`, the bounds are
+        given; the rest is written.
+    """
+    n = permutation.shape[0]
+    index = np.empty(_CHUNK, dtype=np.int64)
+    rows = np.empty((width, _CHUNK))
+    y = np.empty(_CHUNK)
+    evidence[N_ROWS] = n
+    for field in (COUNT, LOOK, MEAN, SECOND, THIRD):
+        evidence[field] = 0.0
+    if full_bound:
+        evidence[LOW], evidence[HIGH] = np.inf, -np.inf
+        for start in range(0, n, _CHUNK):
+            m = min(_CHUNK, n - start)
+            if m < _CHUNK:
+                index, y, rows = np.empty(m, dtype=np.int64), np.empty(m), np.empty((width, m))
+            for j in range(m):
+                index[j] = start + j
+            gather(columns, index, rows)
+            if order > 0:
+                anchor(center, rows)
+            change(phi, new_phi, center, rows, y)
+            for j in range(m):
+                evidence[LOW] = min(evidence[LOW], weight * y[j])
+                evidence[HIGH] = max(evidence[HIGH], weight * y[j])
+    drawn = 0
+    wanted = np.int64(min(n, settings[0]))
+    while True:
+        count = np.int64(evidence[COUNT])
+        while count < wanted:
+            m = min(_CHUNK, wanted - count)
+            if m != index.shape[0]:
+                index, y, rows = np.empty(m, dtype=np.int64), np.empty(m), np.empty((width, m))
+            if drawn == 0 and wanted == n:
+                for j in range(m):
+                    index[j] = count + j
+            else:
+                draw(rng, permutation, count, index)
+                drawn = count + m
+            gather(columns, index, rows)
+            if order > 0:
+                anchor(center, rows)
+            change(phi, new_phi, center, rows, y)
+            for j in range(m):
+                y[j] *= weight
+            add(y, evidence)
+            count += m
+        evidence[LOOK] += 1.0
+        if not is_finite(evidence[MEAN]):
+            # A row that is impossible at the proposal, or was at the current point.
+            evidence[PROBABILITY] = 1.0 if evidence[MEAN] > 0.0 else 0.0
+            evidence[VARIANCE] = evidence[ERROR] = 0.0
+            decision = ACCEPT if evidence[MEAN] > 0.0 else 0
+            break
+        decision = decide(settings, evidence)
+        if decision <= 0:
+            break
+        wanted = decision
+    restore(permutation, drawn)
+    return decision
+
+
+@numba.njit
+def farthest(one, other, reach):
+    r"""Largest change of any row's predictor between two values of phi.
+
+    `reach`, shape (P + 2, P), bounds :math:`|x_i' \delta|` in two ways: by
+    :math:`\sum_a |\delta_a| \max_i |x_{ia}|`, maxima in row P, and by
+    :math:`\|W \delta\| \max_i \|W^{-T} x_i\|`, W in the first P rows and the maximum in the last.
+    """
+    size = one.shape[0]
+    crude = 0.0
+    whitened = 0.0
+    for a in range(size):
+        crude += abs(one[a] - other[a]) * reach[size, a]
+        total = 0.0
+        for b in range(size):
+            total += reach[a, b] * (one[b] - other[b])
+        whitened += total * total
+    return min(crude, np.sqrt(whitened) * reach[size + 1, 0])
+
+
+@numba.njit(SCALAR(VECTOR, VECTOR, VECTOR, types.int64, SCALAR, SCALAR, MATRIX), cache=True)
+def linear_bound(phi, new_phi, center, order, weight, slope, reach):
+    r"""Bound |y| over all rows by how far their predictor moves.
+
+    A row's log-likelihood is a function of one predictor whose derivative of order k + 1 is at most
+    `slope` in size. Its remainder of order k is then at most :math:`c |z|^{k+1} / (k + 1)!` where
+    the predictor is z from the reference; without control variates it changes by at most c times
+    the change of the predictor.
+    """
+    if order == 0:
+        return weight * slope * farthest(new_phi, phi, reach)
+    power, factorial = order + 1, 2.0 if order == 1 else 6.0
+    near, far = farthest(phi, center, reach), farthest(new_phi, center, reach)
+    return weight * slope / factorial * (near**power + far**power)
+
+
+@numba.njit
+def control_change(phi, new_phi, center, slope, curvature, order, scratch):
+    """Change of the sum of the control variates."""
+    if order == 0:
+        return 0.0
+    before = control_sum(phi, center, 0.0, slope, curvature, order, scratch)
+    return control_sum(new_phi, center, 0.0, slope, curvature, order, scratch) - before
+
+
+@numba.njit
+def gradient(backward, difference, theta, phi, rows, center, slope, curvature, order, weight,
+             d, grad_phi, grad):  # fmt: skip
+    """Gradient in theta of the log posterior estimated on anchored rows."""
+    for a in range(grad_phi.shape[0]):
+        grad_phi[a] = 0.0
+    difference(phi, rows, center, weight, 0.0, d, grad_phi)
+    control_sum(phi, center, 0.0, slope, curvature, order, grad_phi)
+    backward(theta, grad_phi, grad)
+
+
+@numba.njit(
+    types.void(
+        types.npy_rng, types.npy_rng, INDEX, types.int64, types.int64, INDEX,
+        PERMUTATION, VECTOR, INDEX, MATRIX, SCALAR, types.int64, VECTOR, SCALAR,
+        VECTOR, VECTOR, MATRIX, types.int64, types.int64, SCALAR,
+        types.int64, SCALAR, MATRIX, VECTOR, types.int64, VECTOR,
+    ),
+    cache=True,
+)  # fmt: skip
+def transitions(rng, row_rng, functions, test, kind, columns,
+                permutation, theta, active, factor, step_size, batch, given, given_factor,
+                center, slope, curvature, order, width, weight,
+                bound, bound_slope, reach, settings, k, info):  # fmt: skip
+    """Run k transitions from theta, in place.
+
+    Parameters
+    ----------
+    rng, row_rng : numpy.random.Generator
+        Of proposals and decisions, and of the rows that are read: proposals and thresholds do not
+        depend on how many rows were needed.
+    functions : array (6,) of int
+        Addresses of `FUNCTIONS` and, for Langevin proposals, `GRADIENTS` (zeros otherwise).
+    test : int
+        Address of the acceptance test's ``decide``.
+    kind : {RANDOM_WALK, LANGEVIN, GIVEN}
+        Of the proposals. Given ones come one at a time.
+    columns : array of int
+        Addresses of the raw columns.
+    permutation : array (n,) of uint32
+        0, 1, ..., n - 1.
+    theta : array (d,)
+        Position; overwritten.
+    active : array (a,) of int
+        Elements of theta that move.
+    factor : array (a, a) or (1, a)
+        Lower-triangular factor L of the proposal's covariance, or its diagonal.
+    step_size : float
+        h: a random walk proposes theta + h L z; Langevin theta + h^2 / 2 L L' g + h L z with g
+        the gradient estimated on `batch` rows drawn for that purpose (their density given those
+        rows enters the log-ratio).
+    batch : int
+        Rows of a Langevin proposal.
+    given, given_factor : array (d,), float
+        A given proposal and its log q(theta | theta') - log q(theta' | theta).
+    center, slope, curvature, order
+        Reference in phi and full-data sums of the control variates (tempered), of order 0 (none),
+        1 or 2.
+    width : int
+        Columns of a packed row.
+    weight : float
+        n / T.
+    bound : {GIVEN_BOUND, LINEAR_BOUND, FULL_BOUND}
+        Where bounds of y come from: `bound_slope` itself (infinite where the test needs none),
+        `linear_bound` with `bound_slope` and `reach`, or a pass over all rows.
+    settings : array
+        Of the test.
+    k : int
+        Number of transitions.
+    info : array (len(INFO),)
+        Written.
+    """
+    forward = function_at(functions[0], _FORWARD)
+    anchor = function_at(functions[1], _ANCHOR)
+    change = function_at(functions[2], _CHANGE)
+    gather = function_at(functions[3], _GATHER)
+    backward = function_at(functions[4], _BACKWARD)
+    difference = function_at(functions[5], _DIFFERENCE)
+    decide = function_at(test, _DECIDE)
+    n, size, p = permutation.shape[0], active.shape[0], center.shape[0]
+    evidence = np.empty(len(EVIDENCE))
+    phi, new_phi, grad_phi = np.empty(p), np.empty(p), np.empty(p)
+    prior, new_prior = np.empty(1), np.empty(1)
+    new_theta, grad = np.empty(theta.shape[0]), np.empty(theta.shape[0])
+    z, move, force = np.empty(size), np.empty(size), np.empty(size)
+    langevin = kind == LANGEVIN
+    index = np.empty(batch if langevin else 0, dtype=np.int64)
+    rows, d = np.zeros((width, index.shape[0])), np.empty(index.shape[0])
+    for field in range(info.shape[0]):
+        info[field] = 0.0
+    forward(theta, phi, prior)
+    for _ in range(k):
+        copy(theta, new_theta)
+        evidence[KNOWN] = 0.0
+        if kind == GIVEN:
+            copy(given, new_theta)
+            evidence[KNOWN] = given_factor
+        else:
+            for a in range(size):
+                z[a] = rng.standard_normal()
+                move[a] = step_size * z[a]
+        if langevin:
+            draw(row_rng, permutation, 0, index)
+            restore(permutation, index.shape[0])
+            gather(columns, index, rows)
+            if order > 0:
+                anchor(center, rows)
+            gradient(backward, difference, theta, phi, rows, center, slope, curvature, order,
+                     weight / batch, d, grad_phi, grad)  # fmt: skip
+            scale_back(factor, grad, active, force)
+            for a in range(size):
+                move[a] += 0.5 * step_size * step_size * force[a]
+            info[7] += batch
+        if kind != GIVEN:
+            scale_up(factor, move, force)
+            for a in range(size):
+                new_theta[active[a]] += force[a]
+        forward(new_theta, new_phi, new_prior)
+        if langevin:
+            scale_back(factor, grad, active, force)
+            gradient(backward, difference, new_theta, new_phi, rows, center, slope, curvature,
+                     order, weight / batch, d, grad_phi, grad)  # fmt: skip
+            scale_back(factor, grad, active, move)
+            for a in range(size):
+                back = z[a] + 0.5 * step_size * (force[a] + move[a])
+                evidence[KNOWN] += 0.5 * (z[a] * z[a] - back * back)
+        evidence[KNOWN] += new_prior[0] - prior[0]
+        evidence[KNOWN] += control_change(phi, new_phi, center, slope, curvature, order, grad_phi)
+        evidence[UNIFORM] = rng.random()
+        evidence[NORMAL] = rng.standard_normal()
+        if not evidence[KNOWN] > -np.inf:
+            continue
+        largest = bound_slope
+        if bound == LINEAR_BOUND:
+            largest = linear_bound(phi, new_phi, center, order, weight, bound_slope, reach)
+        evidence[LOW], evidence[HIGH] = -largest, largest
+        decision = accept(decide, anchor, change, gather, columns, row_rng, permutation, phi,
+                          new_phi, center, order, width, weight, bound == FULL_BOUND, settings,
+                          evidence)  # fmt: skip
+        if decision == ACCEPT:
+            copy(new_theta, theta)
+            copy(new_phi, phi)
+            prior[0] = new_prior[0]
+            info[0] += 1.0
+        info[1] += evidence[PROBABILITY]
+        info[2] += evidence[COUNT]
+        info[3] += evidence[LOOK]
+        info[4] += evidence[ERROR]
+        info[5] += evidence[VARIANCE]
+        info[6] += evidence[COUNT] + (n if bound == FULL_BOUND else 0)
+        info[8] += 1.0 if evidence[COUNT] >= n else 0.0
+    for field in (0, 1, 2, 3, 4, 5, 8):
+        info[field] /= k

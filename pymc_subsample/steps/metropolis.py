@@ -1,0 +1,335 @@
+"""Minibatch Metropolis-Hastings as PyMC step methods."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from typing import Any, ClassVar
+
+import numpy as np
+import pymc as pm
+from pymc.blocking import PointType, StatsType
+from pymc.model import modelcontext
+from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.step_methods.compound import StepMethodState
+from pymc.step_methods.state import dataclass_state
+from rich.progress import TextColumn
+from rich.table import Column
+
+from pymc_subsample.compile import Compiled
+from pymc_subsample.control_variates.reference import Reference, factor, reference_at
+from pymc_subsample.kernels import metropolis as kernel
+from pymc_subsample.kernels.metropolis import INFO, transitions
+from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
+from pymc_subsample.steps import arguments
+from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.setup import Preparation, prepare, scaled
+from pymc_subsample.steps.tuning import ProposalTuning, TuningState
+
+_log = logging.getLogger("pymc.subsample")
+
+_transitions = transitions.get_overload(transitions.signatures[0])
+
+Proposal = RandomWalk | AdaptiveMetropolis | Langevin | Callable
+
+
+@dataclass_state
+class MinibatchMHState(StepMethodState):
+    """Everything the next draw depends on. The rows themselves are taken anew from the data."""
+
+    tune: bool
+    draws_left: int
+    draws_done: int
+    start_at_reference: bool
+    reference: Reference | None
+    row_rng: np.random.Generator
+    tuning: TuningState
+    n_rows: int = field(metadata={"frozen": True})
+    observed: tuple[str, ...] = field(metadata={"frozen": True})
+    control_variate_order: int | None = field(metadata={"frozen": True})
+    batch_size: int = field(metadata={"frozen": True})
+    transitions_per_draw: int = field(metadata={"frozen": True})
+    temperature: float = field(metadata={"frozen": True})
+
+
+class MinibatchMH(SubsampledStep):
+    """Metropolis-Hastings on growing batches of rows; its subclasses say how it decides."""
+
+    default_blocked = True
+    _state_class = MinibatchMHState
+    _functions = kernel.FUNCTIONS
+    _connected = (*SubsampledStep._connected, "_permutation")
+    # Optimal acceptance rates: random walk in one dimension and in many, Langevin.
+    _targets: ClassVar[tuple[float, float, float]] = (0.44, 0.234, 0.574)
+    _scale: ClassVar[float] = 2.38
+
+    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
+        "accepted": (np.float64, []),
+        "acceptance_rate": (np.float64, []),
+        "batch_size": (np.float64, []),
+        "n_evaluations": (np.int64, []),
+        "n_looks": (np.float64, []),
+        "error": (np.float64, []),
+        "loglik_ratio_variance": (np.float64, []),
+        "scaling": (np.float64, []),
+        "tune": (bool, []),
+        "data_share": (np.float64, []),
+        "warning": (SamplerWarning, None),
+    }
+
+    def _set_up(
+        self,
+        vars,
+        model: pm.Model | None,
+        *,
+        observed,
+        dim,
+        batch_size: int,
+        proposal: Proposal | None,
+        control_variate_order: int | None,
+        reference: Mapping[str, Any] | None,
+        temperature: float,
+        transitions_per_draw: int,
+        rng,
+        initial_point: PointType | None,
+        compile_kwargs: dict | None,
+        blocked: bool,
+    ):
+        if control_variate_order is not None:
+            control_variate_order = arguments.one_of(
+                "control_variate_order", control_variate_order, (1, 2), "None"
+            )
+        self.control_variate_order = control_variate_order
+        self.temperature = arguments.between("temperature", temperature, 0.0, np.inf)
+        self.transitions_per_draw = arguments.count("transitions_per_draw", transitions_per_draw)
+        arguments.count("batch_size", batch_size)
+        if reference is not None and control_variate_order is None:
+            raise ValueError(
+                "reference is the expansion point of the control variates, and "
+                "control_variate_order is None. Give one or the other."
+            )
+        if not blocked:
+            raise ValueError(f"blocked must be True: {type(self).__name__} samples jointly.")
+        arguments.only_numba(compile_kwargs)
+        self.rng = arguments.generator(rng)
+        self.proposal = arguments.proposal(proposal)
+        model = modelcontext(model)
+        chosen = arguments.continuous_vars(vars, model)
+        self._attach(model, chosen, observed, dim, control_variate_order or 0)
+        self.batch_size = arguments.count("batch_size", batch_size, self.n_rows)
+        arguments.proposal_size(self.proposal, len(self._active), self.n_rows)
+        self.row_rng = self.rng
+        self._prepared = self._prepare(reference, initial_point)
+        self._begin(tune=0, draws=0)
+
+    def _prepare(self, reference, initial_point) -> Preparation | None:
+        if self.control_variate_order is None:
+            return None
+        return prepare(
+            self._expansion,
+            arguments.starting_theta(self._tall, initial_point),
+            self._active,
+            self._continuous(),
+            self.rng,
+            reference=(
+                None
+                if reference is None
+                else arguments.reference_theta(self._model, self._tall, reference)
+            ),
+            subsample_size=self.batch_size,
+            n_blocks=1,
+            temperature=self.temperature,
+        )
+
+    def _connect(self):
+        """Trace and compile the model (also after unpickling in another process)."""
+        if isinstance(self.proposal, Langevin):
+            self._functions = (*kernel.FUNCTIONS, *kernel.GRADIENTS)
+        super()._connect()
+        addresses = np.zeros(len(kernel.FUNCTIONS) + len(kernel.GRADIENTS), dtype=np.int64)
+        addresses[: len(self._addresses)] = self._addresses
+        self._addresses = addresses
+        self._permutation = np.arange(self.n_rows, dtype=np.uint32)
+
+    # The test: what subclasses fill in.
+
+    _test: Compiled
+
+    def _settings(self) -> np.ndarray:
+        """The numbers of the test for the next draw; see `kernels.evidence`."""
+        raise NotImplementedError
+
+    # Chains
+
+    def setup_chain(self, rng, tune: int, draws: int) -> None:
+        """Reset all that belongs to one chain; PyMC calls this right before it starts."""
+        super().setup_chain(rng, tune, draws)
+        self.row_rng = self.rng.spawn(1)[0]
+        self._begin(tune, draws)
+
+    def reset_tuning(self):
+        """Start the adaptation of the proposal again."""
+        self._begin(self.tuning.total, self.draws_left)
+
+    def _begin(self, tune: int, draws: int):
+        self.tune = tune > 0
+        self.draws_left = draws
+        self.draws_done = 0
+        self.start_at_reference = tune > 0 and self._prepared is not None
+        self.reference = None if self._prepared is None else self._prepared.reference
+        self.tuning = ProposalTuning(
+            tune,
+            self._active,
+            self._tall.size,
+            self._first_factor(),
+            self._target(),
+            self._first_scale(),
+        )
+
+    def _first_factor(self) -> np.ndarray:
+        given = getattr(self.proposal, "covariance", None)
+        if given is not None:
+            return np.sqrt(given)[None, :] if given.ndim == 1 else factor(given)
+        if self._prepared is None or isinstance(self.proposal, RandomWalk):
+            return np.ones((1, len(self._active)))
+        return self._prepared.factor
+
+    def _first_scale(self) -> float:
+        size = len(self._active)
+        if isinstance(self.proposal, RandomWalk):
+            return self.proposal.scale
+        if isinstance(self.proposal, Langevin):
+            return self.proposal.step_size or 1.65 / size ** (1 / 6)
+        return self._scale / np.sqrt(size)
+
+    def _target(self) -> float:
+        one, many, langevin = self._targets
+        given = getattr(self.proposal, "target_accept", None)
+        if given is not None:
+            return given
+        if isinstance(self.proposal, Langevin):
+            return langevin
+        return one if len(self._active) == 1 else many
+
+    @property
+    def _adapts(self) -> bool:
+        return isinstance(self.proposal, AdaptiveMetropolis | Langevin)
+
+    def step(self, point: PointType) -> tuple[PointType, StatsType]:
+        """Run `transitions_per_draw` transitions from a point of value variables."""
+        theta = self._theta(point)
+        if self.start_at_reference:
+            theta[self._active] = self._start()
+            self.start_at_reference = False
+        info = self._transitions(theta)
+        stats = self._statistics(info)
+        if self.tune:
+            self._adapt(theta, info)
+        else:
+            self.draws_done += 1
+            self.draws_left -= 1
+        return self._point(point, theta), [stats]
+
+    def _start(self) -> np.ndarray:
+        """Draw around the reference, wider than the posterior."""
+        z = self.rng.standard_normal(len(self._active))
+        return self.reference.theta[self._active] + 1.5 * scaled(self._prepared.factor, z[None])[0]
+
+    def _transitions(self, theta: np.ndarray) -> dict[str, float]:
+        k, settings = self.transitions_per_draw, self._settings()
+        if not callable(self.proposal):
+            kind = kernel.LANGEVIN if isinstance(self.proposal, Langevin) else kernel.RANDOM_WALK
+            return self._run(theta, kind, theta, 0.0, settings, k)
+        infos = []
+        for _ in range(k):
+            given, log_factor = arguments.proposed(self.proposal, self._tall, theta, self.rng)
+            infos.append(self._run(theta, kernel.GIVEN, given, log_factor, settings, 1))
+        totals = {name: sum(info[name] for info in infos) for name in INFO}
+        return {name: v if name.startswith("rows") else v / k for name, v in totals.items()}
+
+    def _run(self, theta, kind, given, log_factor, settings, k) -> dict[str, float]:
+        info = np.empty(len(INFO))
+        at, order = self.reference, self.control_variate_order or 0
+        center, slope, curvature = (
+            (at.center, at.slope, at.curvature) if at is not None else self._no_reference()
+        )
+        batch = self.proposal.batch_size if isinstance(self.proposal, Langevin) else 0
+        bound, bound_slope, reach = self._bound(theta, given)
+        _transitions(
+            self.rng, self.row_rng, self._addresses, self._test.address, kind,
+            self._expansion.packer.table, self._permutation, theta, self._active,
+            self.tuning.factor, self.scaling, batch, given, log_factor, center, slope,
+            curvature, order, self._expansion.width, self.n_rows / self.temperature,
+            bound, bound_slope, reach, settings, k, info,
+        )  # fmt: skip
+        return dict(zip(INFO, info.tolist(), strict=True))
+
+    @property
+    def scaling(self) -> float:
+        """Scale of the proposal, or its step size."""
+        fixed = not self._adapts or (
+            isinstance(self.proposal, Langevin) and self.proposal.step_size is not None
+        )
+        return self._first_scale() if fixed else float(self.tuning.step.current(self.tune))
+
+    def _no_reference(self):
+        size = self._tall.phi_size
+        return np.zeros(size), np.zeros(size), np.zeros((0, 0))
+
+    def _bound(self, theta, given) -> tuple[int, float, np.ndarray]:
+        """Where bounds of the rows' terms come from, for tests that need them."""
+        return kernel.GIVEN_BOUND, np.inf, np.zeros((0, 0))
+
+    def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
+        anchored = 2 if self.control_variate_order else 0
+        tested = info["rows_tested"] * (2 + anchored)
+        proposed = info["rows_proposed"] * (4 + anchored)
+        return {
+            "accepted": info["accepted"],
+            "acceptance_rate": info["acceptance_rate"],
+            "batch_size": info["batch_size"],
+            "n_evaluations": int(tested + proposed),
+            "n_looks": info["n_looks"],
+            "error": info["error"],
+            "loglik_ratio_variance": info["loglik_ratio_variance"],
+            "scaling": self.scaling,
+            "tune": self.tune,
+            "data_share": info["batch_size"] / self.n_rows,
+            "warning": None,
+        }
+
+    def _adapt(self, theta: np.ndarray, info: dict[str, float]):
+        if not self._adapts:
+            return
+        tuning = self.tuning
+        tuning.add(theta, info["acceptance_rate"], info["loglik_ratio_variance"])
+        if not tuning.due():
+            return
+        covariance = tuning.better_factor()
+        if covariance is not None:
+            tuning.factor = factor(covariance)
+        if self._prepared is not None and not self._given_reference and tuning.left(
+            self.reference.theta
+        ):
+            center, free = theta.copy(), self._continuous()
+            center[free] = tuning.recent()[:, free].mean(axis=0)
+            self.reference = reference_at(self._expansion, center, self.temperature)
+        tuning.restart(None if covariance is None else self.scaling)
+
+    # Progress bar
+
+    @staticmethod
+    def _progressbar_config(n_chains=1):
+        columns = [
+            TextColumn("{task.fields[acceptance_rate]:0.2f}", table_column=Column("Accepted", ratio=1)),
+            TextColumn("{task.fields[batch_size]:0.0f}", table_column=Column("Batch", ratio=1)),
+            TextColumn("{task.fields[data_share]:0.3%}", table_column=Column("Data", ratio=1)),
+        ]
+        fields = ("acceptance_rate", "batch_size", "data_share")
+        return columns, {name: [0] * n_chains for name in fields}
+
+    @staticmethod
+    def _make_progressbar_update_functions():
+        def update(stats):
+            return {key: stats[key] for key in ("acceptance_rate", "batch_size", "data_share")}
+
+        return (update,)
