@@ -1,7 +1,51 @@
-"""Subsampling MCMC for PyMC: Bayesian inference on tall data."""
+"""Bayesian inference on tall data: PyMC step methods that look at a subsample of rows."""
 
-from pymc_subsample.likelihood import TallModelError
-from pymc_subsample.steps.hmc_ecs import HMCECS
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING
 
-__all__ = ["HMCECS", "TallModelError"]
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from pymc_subsample.correction import BarkerCorrection, barker_correction
+    from pymc_subsample.likelihood import TallModelError
+    from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
+    from pymc_subsample.steps.austerity import AusterityMH
+    from pymc_subsample.steps.barker import MinibatchBarkerMH
+    from pymc_subsample.steps.confidence import ConfidenceMH
+    from pymc_subsample.steps.hmc_ecs import HMCECS
+
+__all__ = [
+    "HMCECS",
+    "AdaptiveMetropolis",
+    "AusterityMH",
+    "BarkerCorrection",
+    "ConfidenceMH",
+    "Langevin",
+    "MinibatchBarkerMH",
+    "RandomWalk",
+    "TallModelError",
+    "barker_correction",
+]
+__version__ = metadata.version("pymc_subsample")
+
+# A step's compiled transition is loaded with the step, which takes a tenth of a second.
+_HOMES = {
+    "HMCECS": "steps.hmc_ecs",
+    "AdaptiveMetropolis": "proposals",
+    "AusterityMH": "steps.austerity",
+    "BarkerCorrection": "correction",
+    "ConfidenceMH": "steps.confidence",
+    "Langevin": "proposals",
+    "MinibatchBarkerMH": "steps.barker",
+    "RandomWalk": "proposals",
+    "TallModelError": "likelihood",
+    "barker_correction": "correction",
+}
+
+
+def __getattr__(name: str):
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__():
+    return sorted([*globals(), *__all__])

@@ -12,13 +12,22 @@ from pytensor.graph.basic import Variable
 
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.errors import op_name
+from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 
 
-def one_of(name: str, value, choices: Sequence[int]) -> int:
-    """Return `value` if it is one of some integers."""
+def one_of(name: str, value, choices: Sequence[int], other: str | None = None) -> int:
+    """Return `value` if it is one of some integers; `other` is named as one more choice."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value not in choices:
-        raise ValueError(f"{name} must be one of {tuple(choices)}, got {value!r}.")
+        wanted = ", ".join([*map(str, choices), *([other] if other else [])])
+        raise ValueError(f"{name} must be one of {wanted}; got {value!r}.")
     return int(value)
+
+
+def choice(name: str, value, choices: Sequence[str]) -> str:
+    """Return `value` if it is one of some words."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}.")
+    return value
 
 
 def between(name: str, value, low: float, high: float) -> float:
@@ -40,6 +49,62 @@ def count(name: str, value, largest: int | None = None, of: str = "rows", auto: 
     if largest is not None and value > largest:
         raise ValueError(f"{name}={value} is larger than the number of {of}, {largest}.")
     return int(value)
+
+
+def proposal(value):
+    """Return a proposal: None stands for adaptive Metropolis."""
+    if value is None:
+        return AdaptiveMetropolis()
+    if isinstance(value, type) or not (
+        isinstance(value, RandomWalk | AdaptiveMetropolis | Langevin) or callable(value)
+    ):
+        raise TypeError(
+            "proposal must be an instance of pms.RandomWalk, pms.AdaptiveMetropolis or "
+            "pms.Langevin, or a function proposal(point, rng) -> (new_point, log_factor); got "
+            f"{value!r}."
+        )
+    return value
+
+
+def proposal_size(value, size: int, n_rows: int):
+    """Check the proposal's covariance and batch against the model."""
+    covariance = getattr(value, "covariance", None)
+    if covariance is not None and len(covariance) != size:
+        raise ValueError(
+            f"proposal: covariance has shape {covariance.shape}, but the step samples {size} "
+            "unconstrained values."
+        )
+    batch = getattr(value, "batch_size", 1)
+    if batch > n_rows:
+        raise ValueError(
+            f"proposal: batch_size={batch} is larger than the number of rows, {n_rows}."
+        )
+
+
+def proposed(function, tall: TallModel, theta: np.ndarray, rng) -> tuple[np.ndarray, float]:
+    """Call a user's proposal; return theta', shape (d,), and its log factor."""
+    point = {name: np.array(value) for name, value in tall.unravel(theta).items()}
+    result = function(point, rng)
+    try:
+        new, log_factor = result
+        log_factor = float(log_factor)
+        given = tall.ravel({**point, **new})
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            "proposal must return (new_point, log_factor): a dict of values by the names "
+            f"{tall.names} and a number; got {result!r}."
+        ) from error
+    unknown = set(new) - set(tall.names)
+    if unknown or given.shape != theta.shape:
+        raise ValueError(
+            f"proposal returned values for {sorted(map(str, new))}; expected names among "
+            f"{tall.names} with shapes {tall.shapes}."
+        )
+    if np.isnan(log_factor) or not np.all(np.isfinite(given)):
+        raise ValueError(
+            f"proposal returned values that are not finite: {new}, log_factor {log_factor}."
+        )
+    return given, log_factor
 
 
 def generator(rng) -> np.random.Generator:

@@ -1,7 +1,7 @@
 """Minibatch Metropolis-Hastings as PyMC step methods."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, ClassVar
 
@@ -9,7 +9,7 @@ import numpy as np
 import pymc as pm
 from pymc.blocking import PointType, StatsType
 from pymc.model import modelcontext
-from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 from rich.progress import TextColumn
@@ -62,19 +62,21 @@ class MinibatchMH(SubsampledStep):
     _targets: ClassVar[tuple[float, float, float]] = (0.44, 0.234, 0.574)
     _scale: ClassVar[float] = 2.38
 
-    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
-        "accepted": (np.float64, []),
-        "acceptance_rate": (np.float64, []),
-        "batch_size": (np.float64, []),
-        "n_evaluations": (np.int64, []),
-        "n_looks": (np.float64, []),
-        "error": (np.float64, []),
-        "loglik_ratio_variance": (np.float64, []),
-        "scaling": (np.float64, []),
-        "tune": (bool, []),
-        "data_share": (np.float64, []),
-        "warning": (SamplerWarning, None),
-    }
+    # What the test's own error is called among the statistics.
+    _error: ClassVar[str] = "test_error"
+
+    @staticmethod
+    def statistics(error: str) -> dict[str, tuple[type, list[int] | None]]:
+        """Types and shapes of the statistics of a draw."""
+        numbers = (
+            "accepted", "acceptance_rate", "batch_size", "n_looks", error,
+            "loglik_ratio_variance", "scaling", "data_share",
+        )  # fmt: skip
+        return {name: (np.float64, []) for name in numbers} | {
+            "n_evaluations": (np.int64, []),
+            "tune": (bool, []),
+            "warning": (SamplerWarning, None),
+        }
 
     def _set_up(
         self,
@@ -118,6 +120,7 @@ class MinibatchMH(SubsampledStep):
         self.batch_size = arguments.count("batch_size", batch_size, self.n_rows)
         arguments.proposal_size(self.proposal, len(self._active), self.n_rows)
         self.row_rng = self.rng
+        self._given_reference = reference is not None
         self._prepared = self._prepare(reference, initial_point)
         self._begin(tune=0, draws=0)
 
@@ -155,7 +158,7 @@ class MinibatchMH(SubsampledStep):
     _test: Compiled
 
     def _settings(self) -> np.ndarray:
-        """The numbers of the test for the next draw; see `kernels.evidence`."""
+        """Return the numbers of the test for the next draw; see `kernels.evidence`."""
         raise NotImplementedError
 
     # Chains
@@ -289,7 +292,7 @@ class MinibatchMH(SubsampledStep):
             "batch_size": info["batch_size"],
             "n_evaluations": int(tested + proposed),
             "n_looks": info["n_looks"],
-            "error": info["error"],
+            self._error: info["error"],
             "loglik_ratio_variance": info["loglik_ratio_variance"],
             "scaling": self.scaling,
             "tune": self.tune,
@@ -307,8 +310,10 @@ class MinibatchMH(SubsampledStep):
         covariance = tuning.better_factor()
         if covariance is not None:
             tuning.factor = factor(covariance)
-        if self._prepared is not None and not self._given_reference and tuning.left(
-            self.reference.theta
+        if (
+            self._prepared is not None
+            and not self._given_reference
+            and tuning.left(self.reference.theta)
         ):
             center, free = theta.copy(), self._continuous()
             center[free] = tuning.recent()[:, free].mean(axis=0)
@@ -320,7 +325,9 @@ class MinibatchMH(SubsampledStep):
     @staticmethod
     def _progressbar_config(n_chains=1):
         columns = [
-            TextColumn("{task.fields[acceptance_rate]:0.2f}", table_column=Column("Accepted", ratio=1)),
+            TextColumn(
+                "{task.fields[acceptance_rate]:0.2f}", table_column=Column("Accepted", ratio=1)
+            ),
             TextColumn("{task.fields[batch_size]:0.0f}", table_column=Column("Batch", ratio=1)),
             TextColumn("{task.fields[data_share]:0.3%}", table_column=Column("Data", ratio=1)),
         ]

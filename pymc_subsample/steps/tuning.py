@@ -1,14 +1,15 @@
 """Adaptation of step size, mass matrix and reference point in the tuning phase of a chain."""
 
+from typing import ClassVar
+
 import numpy as np
 from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
 from pymc.step_methods.step_sizes import DualAverageAdaptation, StepSizeState
 
+from pymc_subsample.control_variates.reference import MAX_DENSE
 from pymc_subsample.diagnostics import whiten
 from pymc_subsample.estimators import VARIANCE_BOUND
 
-# Fractions of the tuning phase after which its recent draws are looked at.
-_LOOKS = (0.15, 0.4, 0.7)
 _FEWEST_DRAWS = 20
 _INITIAL_STEP = 0.5
 _PILOT_DRAWS = 8
@@ -44,6 +45,8 @@ class Tuning(WithSamplingState):
     """
 
     _state_class = TuningState
+    # Fractions of the tuning phase after which its recent draws are looked at.
+    looks: ClassVar[tuple[float, ...]] = (0.15, 0.4, 0.7)
 
     def __init__(
         self, total: int, active: np.ndarray, size: int, factor: np.ndarray, target_accept: float
@@ -57,7 +60,7 @@ class Tuning(WithSamplingState):
         self._active = active
         self._target_accept = target_accept
         self._pending: list[tuple[np.ndarray, float]] = []
-        self._looks = {int(f * total) for f in _LOOKS}
+        self._looks = {int(f * total) for f in self.looks}
 
     def add(self, theta: np.ndarray, acceptance: float, variance: float):
         """Record one draw, its acceptance probability and its log-likelihood's variance."""
@@ -75,7 +78,7 @@ class Tuning(WithSamplingState):
     def sampling_state(self, state):
         WithSamplingState.sampling_state.fset(self, state)
         self._pending = []
-        self._looks = {int(f * self.total) for f in _LOOKS}
+        self._looks = {int(f * self.total) for f in self.looks}
 
     def _fold(self):
         if self._pending:
@@ -155,3 +158,49 @@ class Tuning(WithSamplingState):
 
 def _dual_averaging(step_size: float, target_accept: float) -> DualAverageAdaptation:
     return DualAverageAdaptation(step_size, target_accept, 0.05, 0.75, 10)
+
+
+class ProposalTuning(Tuning):
+    """Adaptation of a Metropolis proposal: its scale at every draw, its covariance now and then.
+
+    Parameters
+    ----------
+    total, active, size, factor, target_accept
+        As for `Tuning`.
+    scale : float
+        Of the proposal, to start with.
+    """
+
+    looks: ClassVar[tuple[float, ...]] = (0.1, 0.2, 0.35, 0.55, 0.75)
+
+    def __init__(
+        self,
+        total: int,
+        active: np.ndarray,
+        size: int,
+        factor: np.ndarray,
+        target_accept: float,
+        scale: float,
+    ):
+        super().__init__(total, active, size, factor, target_accept)
+        self.step = _dual_averaging(scale, target_accept)
+
+    def left(self, reference: np.ndarray) -> bool:
+        """Whether recent draws have settled half a standard deviation per parameter away."""
+        shift = (self.recent().mean(axis=0) - reference)[self._active]
+        return bool(np.sqrt(np.mean(whiten(self.factor, shift) ** 2)) > 0.5)
+
+    def better_factor(self) -> np.ndarray | None:
+        """Covariance of the recent draws, shrunk towards its own diagonal (Haario et al. 2001).
+
+        None where the draws have hardly moved. Correlated draws are worth fewer: a tenth.
+        """
+        draws = self.recent()[:, self._active]
+        n, size = len(draws) / 10, draws.shape[1]
+        variance = draws.var(axis=0)
+        if not np.all(variance > 0):
+            return None
+        if len(self.factor) == 1 and size > MAX_DENSE:
+            return np.diag(variance)
+        weight = n / (n + size)
+        return weight * np.atleast_2d(np.cov(draws.T)) + (1 - weight) * np.diag(variance)

@@ -1,0 +1,135 @@
+"""The confidence sampler as a PyMC step method."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.blocking import PointType
+
+from pymc_subsample.compile import Compiled
+from pymc_subsample.kernels import confidence
+from pymc_subsample.kernels.evidence import DECIDE
+from pymc_subsample.steps import arguments
+from pymc_subsample.steps.metropolis import MinibatchMH, Proposal
+
+_BOUNDS = ("auto", "linear", "full")
+
+
+class ConfidenceMH(MinibatchMH):
+    r"""Metropolis-Hastings decided by a concentration inequality on a growing batch.
+
+    Every decision agrees with exact MH's with probability at least 1 - delta, whatever the
+    distribution of the rows' log-ratios, given a bound on their size [1]_.
+
+    Parameters
+    ----------
+    vars : sequence of variables, optional
+        Continuous free variables to sample. Default: all of the model.
+    model : pymc.Model, optional
+        Default: the model on the context stack.
+    observed : sequence of str or variable, optional
+        Observed variables and potentials whose rows are subsampled. Default: all that share the
+        longest row axis; the others are evaluated in full at every proposal.
+    dim : str, optional
+        Name of the rows' dimension, where lengths leave it ambiguous.
+    delta : float, default 0.01
+        Probability of a wrong decision, at most.
+    batch_size : int, default 100
+        Rows to start with.
+    p : float, default 2
+        Look k spends (p - 1) / (p k^p) of delta.
+    gamma : float, default 2
+        Factor by which a batch grows.
+    inequality : {"bernstein-serfling", "bernstein", "hoeffding-serfling"}
+        Concentration inequality.
+    bound : {"auto", "linear", "full"} or callable
+        Where the bound C on the rows' terms |log p(x_i | theta') - log p(x_i | theta)| (less
+        their control variates') comes from. "linear": from how far the linear predictors move,
+        where the likelihood's derivatives are bounded (logistic regression, for instance);
+        "full": a pass over all rows per proposal, counted in `n_evaluations`; a callable
+        ``bound(point, new_point)`` of value variables gives C itself, and is trusted. "auto"
+        takes "linear" where that exists and else "full".
+    proposal : RandomWalk, AdaptiveMetropolis, Langevin or callable, optional
+        How moves are proposed. A callable ``proposal(point, rng)`` gets a dict of value variables
+        (PyMC's unconstrained space) and returns ``(new_point, log_factor)``, where `new_point` may
+        hold only what changed and `log_factor` is log q(point | new) - log q(new | point).
+        Default: `AdaptiveMetropolis()`.
+    control_variate_order : {2, 1, None}
+        Order of the Taylor control variates: their sum over all rows is exact and a batch
+        estimates the remainder alone. None takes plain batches, which needs no gradients and no
+        reference but far more rows.
+    reference : dict, optional
+        Expansion point: untransformed values by variable name, for every free variable. Default:
+        the posterior mode, found automatically.
+    temperature : float, default 1
+        Divides the log-likelihood of the subsampled rows. Anything but 1 samples another
+        distribution than the posterior, and warns.
+    transitions_per_draw : int, default 10
+        Transitions per recorded draw, all within one compiled call.
+    rng : int, RandomState or Generator, optional
+        Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
+    initial_point : dict, optional
+        Values of value variables where the search for the reference starts. Default: the model's
+        initial point.
+    compile_kwargs : dict, optional
+        Not used by this step, which always compiles with numba: anything but
+        ``{"mode": "NUMBA"}`` raises.
+    blocked : bool, default True
+        Must be true: the variables are sampled jointly.
+
+    Raises
+    ------
+    TallModelError
+        If the model's rows cannot be subsampled; the message names the variable and the Op.
+    ValueError, TypeError
+        If an argument is out of range or of the wrong kind.
+
+    References
+    ----------
+    .. [1] R. Bardenet, A. Doucet and C. Holmes (2014). Towards scaling up Markov chain Monte Carlo:
+       an adaptive subsampling approach. ICML, section 2.
+    """
+
+    name = "confidence_mh"
+    _test = Compiled(confidence.decide, DECIDE, None)
+    stats_dtypes_shapes = MinibatchMH.statistics("test_error")
+
+    def __init__(
+        self,
+        vars: Sequence | None = None,
+        *,
+        model: pm.Model | None = None,
+        observed: Sequence[str] | None = None,
+        dim: str | None = None,
+        delta: float = 0.01,
+        batch_size: int = 100,
+        p: float = 2.0,
+        gamma: float = 2.0,
+        inequality: str = "bernstein-serfling",
+        bound: str | Callable[[dict, dict], float] = "auto",
+        proposal: Proposal | None = None,
+        control_variate_order: int | None = 2,
+        reference: Mapping[str, Any] | None = None,
+        temperature: float = 1.0,
+        transitions_per_draw: int = 10,
+        rng=None,
+        initial_point: PointType | None = None,
+        compile_kwargs: dict | None = None,
+        blocked: bool = True,
+    ):
+        self.delta = arguments.between("delta", delta, 0.0, 1.0)
+        self.p = arguments.between("p", p, 1.0, np.inf)
+        self.gamma = arguments.between("gamma", gamma, 1.0, np.inf)
+        self.inequality = arguments.choice("inequality", inequality, confidence.INEQUALITIES)
+        self.bound = bound if callable(bound) else arguments.choice("bound", bound, _BOUNDS)
+        self._set_up(
+            vars, model, observed=observed, dim=dim, batch_size=batch_size, proposal=proposal,
+            control_variate_order=control_variate_order, reference=reference,
+            temperature=temperature, transitions_per_draw=transitions_per_draw, rng=rng,
+            initial_point=initial_point, compile_kwargs=compile_kwargs, blocked=blocked,
+        )  # fmt: skip
+
+    def _settings(self) -> np.ndarray:
+        inequality = confidence.INEQUALITIES.index(self.inequality)
+        return np.array([self.batch_size, self.delta, self.p, self.gamma, inequality])
