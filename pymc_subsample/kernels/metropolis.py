@@ -182,7 +182,7 @@ def accept(decide, anchor, change, gather, columns, rng, permutation, phi, new_p
     while True:
         count = np.int64(evidence[COUNT])
         while count < wanted:
-            m = min(_CHUNK, wanted - count)
+            m = int(min(_CHUNK, wanted - count))
             if m != index.shape[0]:
                 index, y, rows = np.empty(m, dtype=np.int64), np.empty(m), np.empty((width, m))
             if drawn == 0 and wanted == n:

@@ -156,7 +156,7 @@ class HMCECS(SubsampledStep):
     name = "hmc_ecs"
     default_blocked = True
     _state_class = HMCECSState
-    _functions = FUNCTIONS
+    _functions: tuple[str, ...] = FUNCTIONS
     _connected = (*SubsampledStep._connected, "_rows")
     # 1 subtracts half the estimated variance; tests set 0 to see that leaving it out is noticed.
     _correction = 1.0

@@ -56,7 +56,7 @@ class MinibatchMH(SubsampledStep):
 
     default_blocked = True
     _state_class = MinibatchMHState
-    _functions = kernel.FUNCTIONS
+    _functions: tuple[str, ...] = kernel.FUNCTIONS
     _connected = (*SubsampledStep._connected, "_permutation")
     # Optimal acceptance rates: random walk in one dimension and in many, Langevin.
     _targets: ClassVar[tuple[float, float, float]] = (0.44, 0.234, 0.574)
@@ -220,8 +220,8 @@ class MinibatchMH(SubsampledStep):
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Run `transitions_per_draw` transitions from a point of value variables."""
         theta = self._theta(point)
-        if self.start_at_reference:
-            theta[self._active] = self._start()
+        if self.start_at_reference and self._prepared is not None:
+            theta[self._active] = self._start(self._prepared)
             self.start_at_reference = False
         info = self._transitions(theta)
         stats = self._statistics(info)
@@ -232,22 +232,35 @@ class MinibatchMH(SubsampledStep):
             self.draws_left -= 1
         return self._point(point, theta), [stats]
 
-    def _start(self) -> np.ndarray:
+    def _start(self, prepared: Preparation) -> np.ndarray:
         """Draw around the reference, wider than the posterior."""
-        z = self.rng.standard_normal(len(self._active))
-        return self.reference.theta[self._active] + 1.5 * scaled(self._prepared.factor, z[None])[0]
+        z = 1.5 * self.rng.standard_normal(len(self._active))
+        return prepared.reference.theta[self._active] + scaled(prepared.factor, z[None])[0]
 
     def _transitions(self, theta: np.ndarray) -> dict[str, float]:
         k, settings = self.transitions_per_draw, self._settings()
-        if not callable(self.proposal):
+        if not self._one_by_one:
             kind = kernel.LANGEVIN if isinstance(self.proposal, Langevin) else kernel.RANDOM_WALK
             return self._run(theta, kind, theta, 0.0, settings, k)
         infos = []
         for _ in range(k):
-            given, log_factor = arguments.proposed(self.proposal, self._tall, theta, self.rng)
+            given, log_factor = self._propose(theta)
             infos.append(self._run(theta, kernel.GIVEN, given, log_factor, settings, 1))
         totals = {name: sum(info[name] for info in infos) for name in INFO}
         return {name: v if name.startswith("rows") else v / k for name, v in totals.items()}
+
+    @property
+    def _one_by_one(self) -> bool:
+        """Whether Python code takes part in every transition."""
+        return callable(self.proposal)
+
+    def _propose(self, theta: np.ndarray) -> tuple[np.ndarray, float]:
+        if callable(self.proposal):
+            return arguments.proposed(self.proposal, self._tall, theta, self.rng)
+        new = theta.copy()
+        z = self.rng.standard_normal(len(self._active))
+        new[self._active] += self.scaling * scaled(self.tuning.factor, z[None])[0]
+        return new, 0.0
 
     def _run(self, theta, kind, given, log_factor, settings, k) -> dict[str, float]:
         info = np.empty(len(INFO))
