@@ -149,6 +149,9 @@ class ConfidenceMH(MinibatchMH):
                 'bound="full", or give a function bound(point, new_point).'
             )
 
+    def _remedies(self) -> list[str]:
+        return [f"decrease delta (now {self.delta:g})"]
+
     def _settings(self) -> np.ndarray:
         inequality = confidence.INEQUALITIES.index(self.inequality)
         return np.array([self.batch_size, self.delta, self.p, self.gamma, inequality])
