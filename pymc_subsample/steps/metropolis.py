@@ -332,11 +332,8 @@ class MinibatchMH(SubsampledStep):
         covariance = tuning.better_factor()
         if covariance is not None:
             tuning.factor = factor(covariance)
-        if (
-            self._prepared is not None
-            and not self._given_reference
-            and tuning.left(self.reference.theta)
-        ):
+        at = self.reference
+        if at is not None and not self._given_reference and tuning.left(at.theta):
             center, free = theta.copy(), self._continuous()
             center[free] = tuning.recent()[:, free].mean(axis=0)
             self.reference = reference_at(self._expansion, center, self.temperature)
