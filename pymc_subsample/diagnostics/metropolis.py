@@ -88,6 +88,12 @@ def _error_check(errors: AcceptanceErrors, remedies: list[str]) -> Check:
         value <= 1.0,
         f"The acceptance test is wrong too often: on proposals of this chain its acceptance "
         f"probability is off by up to {errors.worst:.2g} (should be at most {ERROR_BOUND:g}), and "
-        f"posterior standard deviations by about {stretch:+.0%} (at most {STRETCH_BOUND:.0%}). "
+        f"posterior standard deviations {_said(stretch)} (at most {STRETCH_BOUND:.0%} off). "
         f"{tails}{sentence(remedies)}",
     )
+
+
+def _said(stretch: float) -> str:
+    if stretch > 1:
+        return f"about {min(1 + stretch, 1000):.3g} times too large"
+    return f"about {abs(stretch):.0%} too {'large' if stretch > 0 else 'small'}"
