@@ -16,6 +16,7 @@ import scipy.optimize
 from models import G, K, N
 from pytensor.gradient import grad
 from scipy.special import expit
+from test_predictors import PRODUCTS, model_of_integers
 
 from pymc_subsample.control_variates import expand, general
 from pymc_subsample.control_variates import expansion as expansion_module
@@ -244,6 +245,24 @@ def test_graphs_of_the_general_path(name, tall_model, taylor):
 def test_lower_orders_of_the_general_path(order, tall_model, taylor):
     name = "two_layer_network"
     check_expansion(expand(tall_model(name), order), taylor(name), order)
+
+
+@pytest.mark.parametrize("linear", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", ["uint8", pytest.param("int16", marks=pytest.mark.slow)])
+def test_products_of_integers_do_not_overflow_when_compiled(dtype, linear):
+    narrow, wide = map(TallModel, model_of_integers(sum_of_products, dtype))
+    theta = np.array([0.02, -0.5])
+    ex = expand(narrow, linear=linear)
+    reference = reference_at(ex, theta)
+    assert_close(reference.level, wide.row_loglik(theta, slice(None)).sum())
+    expected = wide.row_loglik_grad(theta, slice(None))
+    prior = ex.pull_back(theta, np.zeros(ex.phi_size))
+    assert_close(ex.pull_back(theta, reference.slope) - prior, expected)
+
+
+def sum_of_products(A, B, C, b, c):
+    products = [f(A, B, C, b, c) for f in PRODUCTS.values()]
+    return sum(products[1:], products[0])
 
 
 def test_forcing_the_linear_path_of_a_network_raises(tall_model):

@@ -199,3 +199,49 @@ def test_square_design_is_refused_by_name():
     X = rng.normal(size=(N, N))
     with pytest.raises(TallModelError, match=r"\bbeta\b"):
         TallModel(model_of(lambda rng: X @ effects("beta", N)))
+
+
+# Columns of small integers, whose products and sums overflow in their own type. PyMC meets a
+# parameter first and computes in double precision.
+PRODUCTS = {
+    "b*A*B": lambda A, B, C, b, c: b * A * B,
+    "A*(B*b)": lambda A, B, C, b, c: A * (B * b),
+    "A*b*B*C": lambda A, B, C, b, c: A * b * B * C,
+    "c+A*(b*B+c)": lambda A, B, C, b, c: c + A * (b * B + c),
+    "switch*A": lambda A, B, C, b, c: pt.switch(pt.gt(B, 40), B * b, c) * A,
+    "A*b*(A+B)": lambda A, B, C, b, c: A * b * (A + B),
+    "b/A/B": lambda A, B, C, b, c: b / A / B,
+    "b-A-B-C": lambda A, B, C, b, c: b - A - B - C,
+    "mul(A,B,b)": lambda A, B, C, b, c: pt.mul(A, B, b),
+}
+
+
+def model_of_integers(predictor, dtype):
+    """Return a model of three integer columns, and the same of the numbers in double precision."""
+    rng = np.random.default_rng(1)
+    columns = rng.integers(20, 60, (3, N)) * (1000 if dtype == "int32" else 1)
+    y = rng.normal(size=N)
+    models = []
+    for kind in (dtype, "float64"):
+        with pm.Model() as model:
+            A, B, C = (
+                pm.Data(name, x.astype(kind)) for name, x in zip("ABC", columns, strict=True)
+            )
+            b, c = pm.Normal("b", 0, 1e-3), pm.Normal("c", 0, 1e-3)
+            pm.Normal("y", predictor(A, B, C, b, c), 10.0, observed=y)
+        models.append(model)
+    return models
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32"])
+@pytest.mark.parametrize("name", list(PRODUCTS))
+def test_products_of_integers_do_not_overflow(name, dtype):
+    narrow, wide = map(TallModel, model_of_integers(PRODUCTS[name], dtype))
+    theta = np.array([0.02, -0.5])
+    np.testing.assert_allclose(
+        narrow.row_loglik(theta, slice(None)), wide.row_loglik(theta, slice(None)), rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        narrow.row_loglik_grad(theta, slice(None)), wide.row_loglik_grad(theta, slice(None))
+    )
+    assert_right(narrow)

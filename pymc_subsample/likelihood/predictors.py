@@ -171,11 +171,20 @@ class _Algebra:
         if var not in self.dependent and axis is not None:
             shape = _one_row(var.type.shape, axis)
             size = int(np.prod(shape, dtype=int))
-            columns = (Column(var, axis, i) for i in range(size))
+            source = self._unconverted(var)
+            columns = (Column(source, axis, i) for i in range(size))
             return array_of((Affine(offsets=((1.0, c),)) for c in columns), shape)
         if var.owner is None:
             raise NotAffine
         return self._apply(var.owner, axis)
+
+    def _unconverted(self, var: Variable) -> Variable:
+        """Return the column of the graph behind a conversion to double precision."""
+        if elemwise_name(var.owner) == "Cast" and var.type.dtype == "float64":
+            [source] = var.owner.inputs
+            if source in self._columns:
+                return source
+        return var
 
     def _inputs(self, *variables: Variable) -> list[np.ndarray]:
         forms = [self.forms(v) for v in variables]
