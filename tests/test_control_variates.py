@@ -4,6 +4,7 @@ The expected values are PyTensor's own derivatives of the batch graph, evaluated
 """
 
 import tracemalloc
+from copy import copy
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,10 +15,11 @@ import pytensor.tensor as pt
 import pytest
 import scipy.optimize
 from models import G, K, N
-from pytensor.gradient import grad
+from pytensor.gradient import grad, grad_scale
 from scipy.special import expit
 from test_predictors import PRODUCTS, model_of_integers
 
+from pymc_subsample import control_variates
 from pymc_subsample.control_variates import expand, general
 from pymc_subsample.control_variates import expansion as expansion_module
 from pymc_subsample.control_variates.reference import (
@@ -30,8 +32,9 @@ from pymc_subsample.control_variates.reference import (
     reference_at,
     residual_moments,
 )
-from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.graph import PYTHON_MODE, rebuild
+from pymc_subsample.likelihood.predictors import find_predictors
 from pymc_subsample.rows import RowStore
 
 # Compile in a few seconds each on the linear path.
@@ -263,6 +266,43 @@ def test_products_of_integers_do_not_overflow_when_compiled(dtype, linear):
 def sum_of_products(A, B, C, b, c):
     products = [f(A, B, C, b, c) for f in PRODUCTS.values()]
     return sum(products[1:], products[0])
+
+
+def stretched(predictors):
+    return [replace(p, forms=np.vectorize(lambda f: f.scaled(1.001))(p.forms)) for p in predictors]
+
+
+@pytest.mark.parametrize("order", [0, 2])
+def test_misread_predictors_are_noticed(order, tall_model, monkeypatch, caplog):
+    tall = tall_model("poisson_offset")
+    monkeypatch.setattr(
+        control_variates,
+        "find_predictors",
+        lambda *arguments: stretched(find_predictors(*arguments)),
+    )
+    with pytest.raises(TallModelError, match="graph was misread"):
+        expand(tall, order, linear=True)
+    assert not expand(tall, order).linear
+    assert "general path" in caplog.text
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_wrong_general_path_is_noticed(tall_model, monkeypatch):
+    tall = copy(tall_model("poisson_offset"))
+    [rows] = tall.batch.outputs
+    for wrong in (1.0001 * rows, pt.switch(pt.eq(pt.arange(rows.shape[0]), 7), 0.0, rows)):
+        tall.batch = replace(tall.batch, outputs=[wrong])
+        with pytest.raises(TallModelError, match="graph was misread"):
+            expand(tall, 1, linear=False)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_wrong_gradient_is_noticed(tall_model):
+    tall = copy(tall_model("poisson_offset"))
+    [rows] = tall.batch.outputs
+    tall.batch = replace(tall.batch, outputs=[grad_scale(rows, 1.01)])
+    with pytest.raises(TallModelError, match="graph was misread"):
+        expand(tall, 1, linear=False)
 
 
 def test_forcing_the_linear_path_of_a_network_raises(tall_model):
