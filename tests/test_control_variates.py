@@ -268,6 +268,21 @@ def sum_of_products(A, B, C, b, c):
     return sum(products[1:], products[0])
 
 
+def test_masked_infinities_stay_out_of_the_sums():
+    rng = np.random.default_rng(1)
+    x = np.maximum(rng.normal(size=N), 0.0)
+    with pm.Model() as model:
+        b, xx = pm.Normal("b"), pt.as_tensor(x)
+        pm.Normal("y", pt.switch(xx > 0, b * pt.log(xx), 0.0), 1, observed=rng.normal(size=N))
+    tall = TallModel(model)
+    ex = expand(tall)
+    assert ex.linear
+    reference = reference_at(ex, np.array([0.3]))
+    log_x = np.log(x[x > 0])
+    assert_close(reference.curvature, [[-(log_x @ log_x)]])
+    assert np.isfinite(reference.slope).all()
+
+
 def stretched(predictors):
     return [replace(p, forms=np.vectorize(lambda f: f.scaled(1.001))(p.forms)) for p in predictors]
 

@@ -40,7 +40,7 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
     predictors = None
     if linear is not False:
         starts = {v: part.start for v, part in model.phi_slices.items()}
-        predictors = find_predictors(model.batch, starts, model.column_minimum)
+        predictors = find_predictors(model.batch, starts, model.column_values)
         if predictors is not None and sum(p.forms.size for p in predictors) > MAX_PREDICTORS:
             predictors = None
     if predictors is not None:
@@ -51,14 +51,15 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
         if predictors is not None:
             raise TallModelError(_MISREAD)
         raise ValueError("The model has no linear predictors; use linear=None.")
-    if predictors is not None:
-        _log.warning(
-            "The linear predictors of this model were misread; it takes the slower general path. "
-            "The results are right, but please report the model."
-        )
     expansion = general_expansion(model, order)
     if not agrees(model, expansion):
         raise TallModelError(_MISREAD)
+    if predictors is not None:
+        _log.warning(
+            "The linear predictors of this model do not give its log-likelihood: they were misread, "
+            "or have columns that are not finite. It takes the slower general path, which agrees. "
+            "Please report the model if its columns are finite."
+        )
     return expansion
 
 

@@ -48,7 +48,7 @@ def _sums_agree(model, expansion, theta, index) -> bool:
         expansion.sums(center, rows, level, slope, np.empty((0, 0)))
         if not abs(level[0] - expected[group].sum()) <= allowed[group].sum():
             return False
-    gradient = expansion.pull_back(theta, slope) - expansion.pull_back(theta, 0.0 * slope)
+    gradient = expansion.pull_back(theta, slope) - expansion.pull_back(theta, np.zeros_like(slope))
     return _gradient_agrees(model, theta, index, gradient)
 
 

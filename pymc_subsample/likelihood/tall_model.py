@@ -217,13 +217,11 @@ class TallModel:
         [value] = evaluate([graph], self._arrays)
         return value
 
-    def column_minimum(self, column: Column) -> float:
-        """Return the smallest value of a column of the batch graph over all rows."""
-        if column.var not in self.batch.columns:
-            return -np.inf
+    def column_values(self, column: Column) -> np.ndarray:
+        """Return a column of the batch graph over all rows, shape (n,)."""
         rows_first = np.moveaxis(self.column(column.var), column.axis, 0)
         where = np.unravel_index(column.element, rows_first.shape[1:])
-        return float(rows_first[(slice(None), *where)].min())  # type: ignore[arg-type]
+        return rows_first[(slice(None), *where)]
 
     # Evaluation for checks and tests: plain Python, no compilation.
 
