@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numba
 import numpy as np
 import pymc as pm
 import pytensor
@@ -22,6 +23,7 @@ from test_predictors import PRODUCTS, model_of_integers
 from pymc_subsample import control_variates
 from pymc_subsample.control_variates import expand, general
 from pymc_subsample.control_variates import expansion as expansion_module
+from pymc_subsample.control_variates.fusion import fuse
 from pymc_subsample.control_variates.reference import (
     covariance,
     factor,
@@ -33,7 +35,7 @@ from pymc_subsample.control_variates.reference import (
     residual_moments,
 )
 from pymc_subsample.likelihood import TallModel, TallModelError
-from pymc_subsample.likelihood.graph import PYTHON_MODE, rebuild
+from pymc_subsample.likelihood.graph import PYTHON_MODE, numpy_function, rebuild
 from pymc_subsample.likelihood.predictors import find_predictors
 from pymc_subsample.rows import RowStore
 
@@ -281,6 +283,26 @@ def test_masked_infinities_stay_out_of_the_sums():
     log_x = np.log(x[x > 0])
     assert_close(reference.curvature, [[-(log_x @ log_x)]])
     assert np.isfinite(reference.slope).all()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: -pt.softplus(x),
+        lambda x: 3 * x - pt.softplus(x),
+        lambda x: pt.log(pt.softplus(x)),
+        lambda x: pt.log(2 * pt.softplus(x)) - pt.softplus(x),
+        lambda x: 1 / pt.softplus(x),
+        lambda x: pt.log(1e-30 + pt.softplus(x)),
+    ],
+)
+def test_softplus_is_exact_where_it_must_be(function):
+    x = pt.vector("x", dtype="float64")
+    row = fuse([function(x)], [x], []).row
+    found = numba.njit(lambda value: row(value))  # not made to be called from Python
+    for value in (-60.0, -45.0, -1.0, 0.0, 30.0):
+        [exact] = numpy_function([x], [function(x)])(np.array([value]))
+        np.testing.assert_allclose(found(value), exact.item(), rtol=1e-14, atol=1e-15)
 
 
 def stretched(predictors):

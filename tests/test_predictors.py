@@ -70,6 +70,7 @@ def assert_right(tall):
     predictors = predictors_of(tall)
     rng = np.random.default_rng(4)
     index, phi = rng.integers(0, tall.n_rows, 40), rng.uniform(0.2, 1, tall.phi_size)
+    phi = np.sort(phi)  # thresholds among them
     columns = {
         v: np.take(tall.column(v), index, axis=tall.batch.axes[v]) for v in tall.batch.columns
     }
