@@ -501,6 +501,18 @@ def test_largest_residual_at_far_points(expansion, taylor):
 # Mass matrix
 
 
+def test_residuals_that_are_not_finite_name_their_rows():
+    x, y = np.linspace(0.1, 1, N), np.ones(N, dtype=int)
+    with pm.Model() as model:
+        rate = pm.Normal("a", 0.5) + pm.Normal("b", initval=1.0) * x
+        pm.Poisson("y", rate, observed=y)
+    tall = TallModel(model)
+    ex = expand(tall)
+    reference = reference_at(ex, np.array([0.5, 1.0]))
+    with pytest.raises(TallModelError, match=r"'y' is not finite .* in rows 94, 95, 96: .*link"):
+        residual_moments(ex, reference, np.array([[0.5, 1.0], [0.5, -0.5 / x[93:95].mean()]]))
+
+
 def finite_difference_hessian(function, x, h=1e-5):
     steps = h * np.eye(len(x))
     return np.array([(function(x + s) - function(x - s)) / (2 * h) for s in steps])

@@ -240,6 +240,16 @@ def test_common_models_check_nothing_per_row(name):
     ]
 
 
+def test_divisor_that_is_always_zero():
+    with pm.Model() as model:
+        scale, z = pm.HalfNormal("s"), pm.Data("z", np.zeros(N))
+        sd = pt.switch(pt.gt(z, 0), scale / z, scale)
+        pm.Normal("y", 0, sd, observed=np.random.default_rng(1).normal(size=N))
+    logp = model.compile_logp(mode=PYTHON)({"s_log__": np.array(0.3)})
+    tall, theta = TallModel(model), np.array([0.3])
+    assert_equal(tall.logprior(theta) + tall.row_loglik(theta, slice(None)).sum(), logp)
+
+
 @pytest.mark.parametrize(
     ("condition", "expected"),
     [
