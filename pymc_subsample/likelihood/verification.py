@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from pymc_subsample.likelihood.graph import concretize, evaluate
 
 Loglik = Callable[[np.ndarray, Any], np.ndarray]
 
+# Warnings point to the line outside of the package.
+_INSIDE = str(Path(__file__).parents[1])
 _CHUNK = 100_000
 _SHOWN = 10
 
@@ -209,3 +212,19 @@ def warn_about_deterministics(model: pm.Model, tall) -> None:
             UserWarning,
             stacklevel=4,
         )
+
+
+def warn_about_whole_terms(
+    terms: Mapping[str, Variable], arrays: Mapping[Variable, np.ndarray], n_rows: int
+) -> None:
+    """Warn of terms outside the rows, by name, that read as many numbers as there are rows."""
+    for name, graph in terms.items():
+        read = sum(arrays[v].size for v in ancestors([graph]) if v in arrays)
+        if read >= n_rows:
+            warnings.warn(
+                f"{name!r} is not subsampled and reads {read} numbers, all of them at every "
+                "gradient. Write it with one element per row (a potential as a vector, without "
+                "the sum) and among observed=, or precompute from data what it needs.",
+                UserWarning,
+                skip_file_prefixes=(_INSIDE,),
+            )
