@@ -25,7 +25,8 @@ def agrees(model: TallModel, expansion: Expansion) -> bool:
 def _changes_agree(model, expansion, theta, index) -> bool:
     start = model.ravel(model.initial_point)
     old, new = (model.loglik_as_written(point, index) for point in (start, theta))
-    allowed = sum(tolerance(model, model.loglik_as_written, x, index) for x in (start, theta))
+    allowed = tolerance(model, model.loglik_as_written, start, index)
+    allowed += tolerance(model, model.loglik_as_written, theta, index)
     (phi, _), (new_phi, _) = expansion.parameters(start), expansion.parameters(theta)
     found = np.empty(len(index))
     expansion.change(phi, new_phi, phi, expansion.take(index), found)
