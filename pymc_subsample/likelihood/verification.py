@@ -1,7 +1,9 @@
 """Checks of a finished model on its own data."""
 
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,14 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variabl
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.graph import concretize, evaluate
 
+_log = logging.getLogger("pymc.subsample")
+
 Loglik = Callable[[np.ndarray, Any], np.ndarray]
+
+# Warnings point to the line outside that made the model or the step.
+_PACKAGE = str(Path(__file__).parents[1])
+# The rows' dimension in models that Bambi writes.
+_BAMBI_ROWS = "__obs__"
 
 _CHUNK = 100_000
 _SHOWN = 10
@@ -160,7 +169,11 @@ def _largest(output: Variable) -> int:
 
 
 def warn_about_deterministics(model: pm.Model, tall) -> None:
-    """Warn of deterministic variables with one element per row."""
+    """Warn of deterministic variables with one element per row.
+
+    Bambi writes some into its models. Its own `fit` leaves them out of the result, and puts back
+    the intercept, which `pm.sample` does not: that is said instead.
+    """
     deterministics = list(model.deterministics)
     graphs = concretize(
         model.replace_rvs_by_values(deterministics), tall.value_vars, tall.initial_point
@@ -170,11 +183,17 @@ def warn_about_deterministics(model: pm.Model, tall) -> None:
         for v, g in zip(deterministics, graphs, strict=True)
         if tall.n_rows in getattr(g.type, "shape", ())
     ]
-    if large:
+    if large and all(_BAMBI_ROWS in model.named_vars_to_dims.get(name, ()) for name in large):
+        _log.info(
+            "This model is Bambi's: sample it with model.fit(step=...), which leaves the fitted "
+            f"values of all rows out of the result ({', '.join(large)}) and gives the intercept "
+            "for predictors as they are. pm.sample would give it for centred ones."
+        )
+    elif large:
         warnings.warn(
             f"Deterministic variables with one element per row are evaluated and stored at every "
             f"draw, {tall.n_rows} numbers each: {', '.join(map(repr, large))}. Leave them out with "
             "pm.sample(..., var_names=[...]) and compute them afterwards from a few draws.",
             UserWarning,
-            stacklevel=4,
+            skip_file_prefixes=(_PACKAGE,),
         )
