@@ -7,6 +7,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.initial_point import make_initial_point_fn
+from pymc.model import modelcontext
 from pymc.util import get_random_generator
 from pytensor.graph.basic import Variable
 
@@ -34,17 +35,26 @@ def between(name: str, value, low: float, high: float) -> float:
     """Return `value` if it is a number strictly between two bounds."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not number or not low < value < high:
-        wanted = f"between {low:g} and {high:g}" if np.isfinite(high) else f"above {low:g}, finite"
-        raise ValueError(f"{name} must be a number {wanted} (exclusive), got {value!r}.")
+        bounded = f"a number between {low:g} and {high:g} (exclusive)"
+        wanted = bounded if np.isfinite(high) else f"a finite number above {low:g}"
+        raise ValueError(f"{name} must be {wanted}, got {value!r}.")
     return float(value)
 
 
-def count(name: str, value, largest: int | None = None, of: str = "rows", auto: bool = False):
-    """Return `value` if it is a positive integer, not above `largest`; None for "auto"."""
+def count(
+    name: str,
+    value,
+    largest: int | None = None,
+    of: str = "rows",
+    auto: bool = False,
+    smallest: int = 1,
+):
+    """Return `value` if it is an integer from `smallest` to `largest`; None for "auto"."""
     if auto and isinstance(value, str) and value == "auto":
         return None
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        wanted = 'a positive integer or "auto"' if auto else "a positive integer"
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < smallest:
+        wanted = "a positive integer" if smallest == 1 else f"an integer of at least {smallest}"
+        wanted += ' or "auto"' if auto else ""
         raise ValueError(f"{name} must be {wanted}, got {value!r}.")
     if largest is not None and value > largest:
         raise ValueError(f"{name}={value} is larger than the number of {of}, {largest}.")
@@ -137,10 +147,23 @@ def only_numba(compile_kwargs: Mapping | None):
         )
 
 
+def model_in_context(model: pm.Model | None, step: str) -> pm.Model:
+    """Return `model`, or the model of the `with` block in which a step is made."""
+    try:
+        return modelcontext(model)
+    except TypeError as error:
+        if model is not None:
+            raise
+        raise TypeError(
+            f"There is no model in context: create {step} inside `with model:`, or pass model=."
+        ) from error
+
+
 def continuous_vars(vars, model: pm.Model) -> list[Variable]:
-    """Return the value variables to sample, all of them continuous.
+    """Return the value variables to sample, which the step takes to be continuous.
 
     `vars` are free variables of the model, their value variables or names; None stands for all.
+    `refuse_discrete` follows once the rows are known.
     """
     if vars is None:
         chosen = list(model.value_vars)
@@ -148,7 +171,18 @@ def continuous_vars(vars, model: pm.Model) -> list[Variable]:
         if isinstance(vars, str | Variable) or not isinstance(vars, Iterable):
             vars = [vars]
         chosen = [_value_var(var, model) for var in vars]
-    discrete = [model.values_to_rvs[v].name for v in chosen if v in model.discrete_value_vars]
+    if not chosen:
+        raise ValueError("vars is empty: there is no free variable to sample.")
+    return list(dict.fromkeys(chosen))
+
+
+def refuse_discrete(vars: Sequence[Variable], model: pm.Model) -> None:
+    """Raise if value variables to sample are discrete.
+
+    After the rows have been found: a discrete variable with one element per row is refused as
+    that, since leaving it to another step would not help.
+    """
+    discrete = [model.values_to_rvs[v].name for v in vars if v in model.discrete_value_vars]
     if discrete:
         rest = [model.values_to_rvs[v].name for v in model.continuous_value_vars]
         raise TallModelError(
@@ -156,9 +190,6 @@ def continuous_vars(vars, model: pm.Model) -> list[Variable]:
             f"continuous variables only. Marginalise it, or give the continuous ones (vars={rest}) "
             "and leave the discrete ones to another step method."
         )
-    if not chosen:
-        raise ValueError("vars is empty: there is no free variable to sample.")
-    return list(dict.fromkeys(chosen))
 
 
 def _value_var(var, model: pm.Model) -> Variable:

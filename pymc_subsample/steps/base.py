@@ -13,6 +13,7 @@ from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand
 from pymc_subsample.control_variates.reference import MAX_CURVATURE
 from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.steps import arguments
 
 
 class SubsampledStep(BlockedStep):
@@ -33,6 +34,11 @@ class SubsampledStep(BlockedStep):
     # Of the model, as the step's compiled transition takes them.
     _functions: tuple[str, ...]
 
+    def __new__(cls, *args, **kwargs):
+        """Say what to do where there is no model; PyMC's own constructor asks for it first."""
+        arguments.model_in_context(kwargs.get("model"), cls.__name__)
+        return super().__new__(cls, *args, **kwargs)
+
     def _attach(self, model: pm.Model, vars: Sequence, observed, dim: str | None, order: int):
         """Trace and compile a model for control variates of some order."""
         self._model = model
@@ -45,6 +51,7 @@ class SubsampledStep(BlockedStep):
     def _connect(self):
         with building_graphs():
             tall = self._tall = TallModel(self._model, **self._rows_of)
+            arguments.refuse_discrete(self.vars, self._model)
             if tall.phi_size > MAX_CURVATURE:
                 raise TallModelError(
                     f"{tall.phi_size} parameters meet the data in this model; control variates and "
