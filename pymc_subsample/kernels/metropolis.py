@@ -64,7 +64,6 @@ INFO = (
     "loglik_ratio_variance",
     "rows_tested",
     "rows_proposed",
-    "full_batches",
 )
 
 # Rows evaluated at a time.
@@ -411,8 +410,7 @@ def transitions(rng, row_rng, functions, test, kind, columns,
         info[4] += evidence[ERROR]
         info[5] += evidence[VARIANCE]
         info[6] += evidence[COUNT] + (n if bound == FULL_BOUND else 0)
-        info[8] += 1.0 if evidence[COUNT] >= n else 0.0
-    for field in (0, 1, 2, 3, 4, 5, 8):
+    for field in range(6):
         info[field] /= k
 
 

@@ -136,6 +136,9 @@ class AusterityMH(MinibatchMH):
     def _exact(self) -> bool:
         return self._level(self.draws_done) == 0
 
+    def _cause(self) -> str:
+        return "The t-test cannot decide on fewer: the rows' log-ratios vary too much."
+
     def _remedies(self) -> list[str]:
         level = self._level(self.draws_done)
         return [f"decrease epsilon (now {level:g})", "increase batch_size"]

@@ -124,6 +124,12 @@ class MinibatchBarkerMH(MinibatchMH):
 
     _probability = staticmethod(barker_probability)
 
+    def _cause(self) -> str:
+        return (
+            "The variance of the log-ratio, estimated from fewer rows, cannot be brought below "
+            f"sigma^2 = {self.sigma**2:.3g}."
+        )
+
     def _remedies(self) -> list[str]:
         return [f"decrease max_error (now {self.max_error:g})", "increase batch_size"]
 

@@ -350,13 +350,18 @@ class MinibatchMH(SubsampledStep):
         """Whether reading all rows is what the user asked for."""
         return False
 
+    def _cause(self) -> str:
+        """Say why the test reads many rows, where it does."""
+        raise NotImplementedError
+
     def _remedies(self) -> list[str]:
         """Say what makes the test more accurate."""
         raise NotImplementedError
 
     def _watch(self, theta: np.ndarray, info: dict[str, float]) -> SamplerWarning | None:
         """Record a draw, and after the last one say whether the chain can be trusted."""
-        self.record.add(theta, info)
+        share = info["rows_tested"] / (self.transitions_per_draw * self.n_rows)
+        self.record.add(theta, info["accepted"], share)
         self.draws_left -= 1
         if self.draws_left != 0:
             return None
@@ -373,13 +378,14 @@ class MinibatchMH(SubsampledStep):
             probability=self._probability,
             rng=rng,
         )
-        remedies = self._remedies() + (["use control_variate_order=2"] if order < 2 else [])
         checks = check_moves(
             self.record,
             errors,
+            order=order,
             exact=self._exact,
             temperature=self.temperature,
-            remedies=remedies,
+            cause=self._cause(),
+            remedies=self._remedies(),
         )
         failed = [check.advice for check in checks if not check.passed]
         if not failed:
