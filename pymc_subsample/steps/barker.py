@@ -45,7 +45,7 @@ class MinibatchBarkerMH(MinibatchMH):
     proposal : RandomWalk, AdaptiveMetropolis, Langevin or callable, optional
         How moves are proposed. A callable ``proposal(point, rng)`` gets a dict of value variables
         (PyMC's unconstrained space) and returns ``(new_point, log_factor)``, where `new_point` may
-        hold only what changed and `log_factor` is log q(point | new) - log q(new | point).
+        hold only what changed and `log_factor` is ``log q(point | new) - log q(new | point)``.
         Default: `AdaptiveMetropolis()`.
     control_variate_order : {2, 1, None}
         Order of the Taylor control variates: their sum over all rows is exact and a batch
