@@ -88,10 +88,11 @@ def draw(rng, permutation, start, index):
 
 @numba.njit
 def restore(permutation, count):
-    """Undo `count` draws: a displaced row is one of those drawn."""
+    """Undo `count` draws: a place beyond them that has changed is that of a row drawn."""
     for j in range(count):
         row = permutation[j]
-        permutation[row] = row
+        if row >= count:
+            permutation[row] = row
         permutation[j] = j
 
 
