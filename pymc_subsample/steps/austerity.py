@@ -114,9 +114,6 @@ class AusterityMH(MinibatchMH):
     ):
         self.epsilon = epsilon
         self._level(0)
-        arguments.count("batch_size", batch_size)
-        if batch_size < 2:
-            raise ValueError("batch_size must be at least 2: a t-test needs a variance.")
         self._set_up(
             vars, model, observed=observed, dim=dim, batch_size=batch_size, proposal=proposal,
             control_variate_order=control_variate_order, reference=reference,

@@ -112,6 +112,8 @@ class MinibatchMH(SubsampledStep):
         self.temperature = arguments.between("temperature", temperature, 0.0, np.inf)
         self.transitions_per_draw = arguments.count("transitions_per_draw", transitions_per_draw)
         arguments.count("batch_size", batch_size)
+        if batch_size < 2:
+            raise ValueError("batch_size must be at least 2: the test needs a variance.")
         if reference is not None and control_variate_order is None:
             raise ValueError(
                 "reference is the expansion point of the control variates, and "
@@ -127,7 +129,7 @@ class MinibatchMH(SubsampledStep):
         self._attach(model, chosen, observed, dim, control_variate_order or 0)
         self.batch_size = arguments.count("batch_size", batch_size, self.n_rows)
         arguments.proposal_size(self.proposal, len(self._active), self.n_rows)
-        self.row_rng = self.rng
+        self.row_rng = self.rng.spawn(1)[0]
         self._given_reference = reference is not None
         self._prepared = self._prepare(reference, initial_point)
         self._begin(tune=0, draws=0)
