@@ -1,11 +1,11 @@
 r"""The confidence sampler's test (Bardenet, Doucet and Holmes 2014, Figure 3).
 
-At look k with b rows seen, drawn without replacement, a concentration inequality bounds
-:math:`|\bar y - E y|` by c with probability :math:`1 - \delta_k`,
-:math:`\delta_k = \frac{p - 1}{p k^p} \delta`. The test decides once
-:math:`|\bar y + \text{known} - \log u| > c`, and else multiplies b by gamma; its decision is
-wrong with probability at most delta. With R the range of y, :math:`\hat\sigma` its empirical
-standard deviation and :math:`\rho` about 1 - b/n:
+At look k with b rows seen, drawn without replacement, a concentration inequality says that
+:math:`\bar y` lies no more than c beyond :math:`E y`, on the side that would mislead the test,
+with probability :math:`1 - \delta_k`, :math:`\delta_k = \frac{p - 1}{p k^p} \delta`. The test
+decides once :math:`|\bar y + \text{known} - \log u| > c`, and else multiplies b by gamma; its
+decision is wrong with probability at most delta. With R the range of y, :math:`\hat\sigma` its
+empirical standard deviation and :math:`\rho` about 1 - b/n:
 
 - Hoeffding-Serfling: :math:`c = R \sqrt{(1 - (b-1)/n) \log(2/\delta_k) / (2b)}`;
 - empirical Bernstein:

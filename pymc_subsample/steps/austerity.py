@@ -12,7 +12,6 @@ from pymc_subsample.compile import Compiled
 from pymc_subsample.diagnostics.acceptance import AcceptanceErrors
 from pymc_subsample.kernels import austerity
 from pymc_subsample.kernels.evidence import DECIDE
-from pymc_subsample.steps import arguments
 from pymc_subsample.steps.metropolis import MinibatchMH, Proposal
 
 _log = logging.getLogger("pymc.subsample")
@@ -41,7 +40,7 @@ class AusterityMH(MinibatchMH):
         ``epsilon(draw)`` gets the number of draws recorded so far, 0 while tuning, and returns
         the level: let it shrink to trade speed for accuracy as draws accumulate.
     batch_size : int, default 500
-        Rows to start with, and by which a batch grows.
+        Rows to start with (at most all), and by which a batch grows.
     proposal : RandomWalk, AdaptiveMetropolis, Langevin or callable, optional
         How moves are proposed. A callable ``proposal(point, rng)`` gets a dict of value variables
         (PyMC's unconstrained space) and returns ``(new_point, log_factor)``, where `new_point` may

@@ -36,7 +36,7 @@ class MinibatchBarkerMH(MinibatchMH):
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
     batch_size : int, default 100
-        Rows to start with, and by which a batch grows.
+        Rows to start with (at most all), and by which a batch grows.
     max_error : float, default 0.02
         The batch also grows until the estimated error of the acceptance probability is below
         this (leading term, from the skewness of the rows' log-ratios).
@@ -115,6 +115,12 @@ class MinibatchBarkerMH(MinibatchMH):
         correction = barker_correction(self.sigma)
         self._table = np.concatenate([correction.support, np.cumsum(correction.probabilities)])
         self._floor = correction.error
+        if not self.max_error > self._floor:
+            raise ValueError(
+                f"max_error={self.max_error:g} cannot be met: the correction at sigma="
+                f"{self.sigma:g} has an error of {self._floor:.2g} itself. Increase max_error or "
+                "decrease sigma."
+            )
         self._set_up(
             vars, model, observed=observed, dim=dim, batch_size=batch_size, proposal=proposal,
             control_variate_order=control_variate_order, reference=reference,

@@ -1,6 +1,7 @@
 """What all step methods share: the model they sample, and points read into and out of theta."""
 
 from collections.abc import Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -8,6 +9,8 @@ import pymc as pm
 from pymc.blocking import PointType
 from pymc.step_methods.compound import BlockedStep
 from pymc.step_methods.state import WithSamplingState
+from pytensor.gradient import NullTypeGradError
+from pytensor.graph.utils import MethodNotDefined
 
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand
@@ -31,6 +34,8 @@ class SubsampledStep(BlockedStep):
     _connected: ClassVar[tuple[str, ...]] = (
         "_tall", "_expansion", "_addresses", "_active", "_read", "_moved",
     )  # fmt: skip
+    # What to do about a log-likelihood that has no gradient.
+    _without_gradient = "Use a Metropolis-Hastings step with control_variate_order=None."
     # Of the model, as the step's compiled transition takes them.
     _functions: tuple[str, ...]
 
@@ -58,8 +63,9 @@ class SubsampledStep(BlockedStep):
                     "mass matrix need their full-data curvature, which is limited to "
                     f"{MAX_CURVATURE} parameters. Sample this model with pm.NUTS."
                 )
-            self._expansion: Expansion = expand(tall, self._order)
-            self._addresses = self._expansion.addresses(*self._functions)
+            with differentiated(tall, self._without_gradient):
+                self._expansion: Expansion = expand(tall, self._order)
+                self._addresses = self._expansion.addresses(*self._functions)
         self.n_rows = tall.n_rows
         self.observed = tall.observed
         self._active = self._places([v.name for v in self.vars])
@@ -128,6 +134,18 @@ class SubsampledStep(BlockedStep):
 
     def _forget(self):
         """Drop what is cached of the state."""
+
+
+@contextmanager
+def differentiated(tall: TallModel, advice: str):
+    """Say which log-likelihood it is that PyTensor cannot differentiate."""
+    try:
+        yield
+    except (NullTypeGradError, MethodNotDefined, NotImplementedError) as error:
+        raise TallModelError(
+            f"PyTensor cannot differentiate the log-likelihood of "
+            f"{', '.join(map(repr, tall.observed))} ({type(error).__name__}: {error}). {advice}"
+        ) from error
 
 
 def _contents(model: pm.Model) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class ConfidenceMH(MinibatchMH):
     delta : float, default 0.01
         Probability of a wrong decision, at most.
     batch_size : int, default 100
-        Rows to start with.
+        Rows to start with (at most all).
     p : float, default 2
         Look k spends (p - 1) / (p k^p) of delta.
     gamma : float, default 2

@@ -27,7 +27,7 @@ from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.metropolis import INFO, transitions
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.steps import arguments
-from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.base import SubsampledStep, differentiated
 from pymc_subsample.steps.setup import Preparation, prepare, scaled
 from pymc_subsample.steps.tuning import ProposalTuning, TuningState
 
@@ -64,7 +64,7 @@ class MinibatchMH(SubsampledStep):
 
     default_blocked = True
     _state_class = MinibatchMHState
-    _functions: tuple[str, ...] = kernel.FUNCTIONS
+    _without_gradient = "Use control_variate_order=None, and a proposal without gradients."
     _connected = (*SubsampledStep._connected, "_permutation")
     # Optimal acceptance rates: random walk in one dimension and in many, Langevin.
     _targets: ClassVar[tuple[float, float, float]] = (0.44, 0.234, 0.574)
@@ -111,7 +111,7 @@ class MinibatchMH(SubsampledStep):
         self.control_variate_order = control_variate_order
         self.temperature = arguments.between("temperature", temperature, 0.0, np.inf)
         self.transitions_per_draw = arguments.count("transitions_per_draw", transitions_per_draw)
-        arguments.count("batch_size", batch_size)
+        batch_size = arguments.count("batch_size", batch_size)
         if batch_size < 2:
             raise ValueError("batch_size must be at least 2: the test needs a variance.")
         if reference is not None and control_variate_order is None:
@@ -127,7 +127,7 @@ class MinibatchMH(SubsampledStep):
         model = modelcontext(model)
         chosen = arguments.continuous_vars(vars, model)
         self._attach(model, chosen, observed, dim, control_variate_order or 0)
-        self.batch_size = arguments.count("batch_size", batch_size, self.n_rows)
+        self.batch_size = min(batch_size, self.n_rows)
         arguments.proposal_size(self.proposal, len(self._active), self.n_rows)
         self.row_rng = self.rng.spawn(1)[0]
         self._given_reference = reference is not None
@@ -137,6 +137,10 @@ class MinibatchMH(SubsampledStep):
     def _prepare(self, reference, initial_point) -> Preparation | None:
         if self.control_variate_order is None:
             return None
+        with differentiated(self._tall, self._without_gradient):
+            return self._prepare_reference(reference, initial_point)
+
+    def _prepare_reference(self, reference, initial_point) -> Preparation:
         return prepare(
             self._expansion,
             arguments.starting_theta(self._tall, initial_point),
@@ -155,12 +159,15 @@ class MinibatchMH(SubsampledStep):
 
     def _connect(self):
         """Trace and compile the model (also after unpickling in another process)."""
-        if isinstance(self.proposal, Langevin):
-            self._functions = (*kernel.FUNCTIONS, *kernel.GRADIENTS)
+        needed = ["forward", "change", "gather"]
+        needed += ["anchor"] if self.control_variate_order else []
+        needed += kernel.GRADIENTS if isinstance(self.proposal, Langevin) else []
+        self._functions = tuple(needed)
         super()._connect()
-        addresses = np.zeros(len(kernel.FUNCTIONS) + len(kernel.GRADIENTS), dtype=np.int64)
-        addresses[: len(self._addresses)] = self._addresses
-        self._addresses = addresses
+        found = dict(zip(self._functions, self._addresses, strict=True))
+        unused = {"anchor": kernel.NUMBERS[0].address}
+        names = (*kernel.FUNCTIONS, *kernel.GRADIENTS)
+        self._addresses = np.array([(unused | found).get(name, 0) for name in names])
         self._permutation = np.arange(self.n_rows, dtype=np.uint32)
 
     # The test: what subclasses fill in.
@@ -412,7 +419,7 @@ class MinibatchMH(SubsampledStep):
                 "{task.fields[acceptance_rate]:0.2f}", table_column=Column("Accepted", ratio=1)
             ),
             TextColumn("{task.fields[batch_size]:0.0f}", table_column=Column("Batch", ratio=1)),
-            TextColumn("{task.fields[data_share]:0.3%}", table_column=Column("Data", ratio=1)),
+            TextColumn("{task.fields[data_share]:0.1%}", table_column=Column("Data", ratio=1)),
         ]
         fields = ("acceptance_rate", "batch_size", "data_share")
         return columns, {name: [0] * n_chains for name in fields}
