@@ -33,6 +33,7 @@ from pymc_subsample.kernels.evidence import (
     PROBABILITY,
     SECOND,
     THIRD,
+    THRESHOLD,
     UNIFORM,
     VARIANCE,
 )
@@ -70,6 +71,9 @@ INFO = (
 _CHUNK = 256
 
 PERMUTATION = types.Array(types.uint32, 1, "C")
+MEMBERS = types.Array(types.int32, 1, "C")
+
+_ALL = np.empty(0, dtype=np.int32)
 
 
 @numba.njit
@@ -125,13 +129,13 @@ def add(y, evidence):
 
 @numba.njit(
     types.int64(
-        _DECIDE, _ANCHOR, _CHANGE, _GATHER, INDEX, types.npy_rng, PERMUTATION, VECTOR, VECTOR,
-        VECTOR, types.int64, types.int64, SCALAR, types.int64, VECTOR, VECTOR,
+        _DECIDE, _ANCHOR, _CHANGE, _GATHER, INDEX, types.npy_rng, PERMUTATION, MEMBERS, VECTOR,
+        VECTOR, VECTOR, types.int64, types.int64, SCALAR, types.int64, VECTOR, VECTOR,
     ),
     cache=True,
 )  # fmt: skip
-def accept(decide, anchor, change, gather, columns, rng, permutation, phi, new_phi, center, order,
-           width, weight, full_bound, settings, evidence):  # fmt: skip
+def accept(decide, anchor, change, gather, columns, rng, permutation, members, phi, new_phi,
+           center, order, width, weight, full_bound, settings, evidence):  # fmt: skip
     """Read rows until the test decides; return its decision.
 
     Parameters
@@ -144,6 +148,8 @@ def accept(decide, anchor, change, gather, columns, rng, permutation, phi, new_p
         Draws rows.
     permutation : array (n,) of uint32
         0, 1, ..., n - 1; left as it was found.
+    members : array (n,) of int32 or empty
+        Rows that the log-ratio sums over. Empty: rows 0 to n - 1.
     phi, new_phi, center : array (P,)
         Current and proposed parameters, and the reference.
     order, width : int
@@ -170,7 +176,7 @@ def accept(decide, anchor, change, gather, columns, rng, permutation, phi, new_p
             if m < _CHUNK:
                 index, y, rows = np.empty(m, dtype=np.int64), np.empty(m), np.empty((width, m))
             for j in range(m):
-                index[j] = start + j
+                index[j] = members[start + j] if members.shape[0] > 0 else start + j
             gather(columns, index, rows)
             if order > 0:
                 anchor(center, rows)
@@ -192,6 +198,9 @@ def accept(decide, anchor, change, gather, columns, rng, permutation, phi, new_p
             else:
                 draw(rng, permutation, count, index)
                 drawn = count + m
+            if members.shape[0] > 0:
+                for j in range(m):
+                    index[j] = members[index[j]]
             gather(columns, index, rows)
             if order > 0:
                 anchor(center, rows)
@@ -389,6 +398,7 @@ def transitions(rng, row_rng, functions, test, kind, columns,
         evidence[KNOWN] += new_prior[0] - prior[0]
         evidence[KNOWN] += control_change(phi, new_phi, center, slope, curvature, order, grad_phi)
         evidence[UNIFORM] = rng.random()
+        evidence[THRESHOLD] = np.log(evidence[UNIFORM])
         evidence[NORMAL] = rng.standard_normal()
         if not evidence[KNOWN] > -np.inf:
             continue
@@ -396,9 +406,9 @@ def transitions(rng, row_rng, functions, test, kind, columns,
         if bound == LINEAR_BOUND:
             largest = linear_bound(phi, new_phi, center, order, weight, bound_slope, reach)
         evidence[LOW], evidence[HIGH] = -largest, largest
-        decision = accept(decide, anchor, change, gather, columns, row_rng, permutation, phi,
-                          new_phi, center, order, width, weight, bound == FULL_BOUND, settings,
-                          evidence)  # fmt: skip
+        decision = accept(decide, anchor, change, gather, columns, row_rng, permutation, _ALL,
+                          phi, new_phi, center, order, width, weight, bound == FULL_BOUND,
+                          settings, evidence)  # fmt: skip
         if decision == ACCEPT:
             copy(new_theta, theta)
             copy(new_phi, phi)
