@@ -73,8 +73,6 @@ _CHUNK = 256
 PERMUTATION = types.Array(types.uint32, 1, "C")
 MEMBERS = types.Array(types.int32, 1, "C")
 
-_ALL = np.empty(0, dtype=np.int32)
-
 
 @numba.njit
 def draw(rng, permutation, start, index):
@@ -355,6 +353,7 @@ def transitions(rng, row_rng, functions, test, kind, columns,
     new_theta, grad = np.empty(theta.shape[0]), np.empty(theta.shape[0])
     z, move, force = np.empty(size), np.empty(size), np.empty(size)
     langevin = kind == LANGEVIN
+    every = np.empty(0, dtype=np.int32)
     index = np.empty(batch if langevin else 0, dtype=np.int64)
     rows, d = np.zeros((width, index.shape[0])), np.empty(index.shape[0])
     for field in range(info.shape[0]):
@@ -406,7 +405,7 @@ def transitions(rng, row_rng, functions, test, kind, columns,
         if bound == LINEAR_BOUND:
             largest = linear_bound(phi, new_phi, center, order, weight, bound_slope, reach)
         evidence[LOW], evidence[HIGH] = -largest, largest
-        decision = accept(decide, anchor, change, gather, columns, row_rng, permutation, _ALL,
+        decision = accept(decide, anchor, change, gather, columns, row_rng, permutation, every,
                           phi, new_phi, center, order, width, weight, bound == FULL_BOUND,
                           settings, evidence)  # fmt: skip
         if decision == ACCEPT:
@@ -452,12 +451,12 @@ NUMBERS = (
 @numba.njit(
     types.int64(
         INDEX, types.int64, INDEX, types.npy_rng, PERMUTATION, SCALAR, SCALAR, SCALAR, VECTOR,
-        VECTOR, VECTOR, types.int64,
+        VECTOR, VECTOR, VECTOR, types.int64,
     ),
     cache=True,
 )  # fmt: skip
 def decisions(functions, test, columns, rng, permutation, known, low, high, settings, uniforms,
-              accepted, most_rows):  # fmt: skip
+              thresholds, accepted, most_rows):  # fmt: skip
     """Let a test decide about one proposal again and again; return how often it did.
 
     Parameters
@@ -476,8 +475,8 @@ def decisions(functions, test, columns, rng, permutation, known, low, high, sett
         Known part of the log-ratio and bounds of y.
     settings : array
         Of the test.
-    uniforms : array (j,)
-        Thresholds.
+    uniforms, thresholds : array (j,)
+        Of each decision; see `kernels.evidence`.
     accepted : array (j,)
         Written: 1 where the proposal was accepted.
     most_rows : int
@@ -488,14 +487,15 @@ def decisions(functions, test, columns, rng, permutation, known, low, high, sett
     gather = function_at(functions[2], _GATHER)
     decide = function_at(test, _DECIDE)
     evidence = np.empty(len(EVIDENCE))
-    nothing = np.empty(0)
+    nothing, every = np.empty(0), np.empty(0, dtype=np.int32)
     read = 0.0
     for j in range(uniforms.shape[0]):
         evidence[KNOWN], evidence[LOW], evidence[HIGH] = known, low, high
         evidence[UNIFORM] = uniforms[j]
+        evidence[THRESHOLD] = thresholds[j]
         evidence[NORMAL] = rng.standard_normal()
-        decision = accept(decide, anchor, change, gather, columns, rng, permutation, nothing,
-                          nothing, nothing, 0, 1, 1.0, 0, settings, evidence)  # fmt: skip
+        decision = accept(decide, anchor, change, gather, columns, rng, permutation, every,
+                          nothing, nothing, nothing, 0, 1, 1.0, 0, settings, evidence)  # fmt: skip
         accepted[j] = 1.0 if decision == ACCEPT else 0.0
         read += evidence[COUNT]
         if read > most_rows:
