@@ -1,4 +1,4 @@
-"""How wrong the conditional probabilities of subsampled Gibbs sampling are, and whether that is too wrong.
+"""Whether a subsampled Gibbs chain can be trusted: errors of its conditional probabilities.
 
 At a few states of the chain every row that touches a variable is read once; the test then decides
 about that variable again and again on fresh random batches of those numbers.

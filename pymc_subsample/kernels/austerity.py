@@ -7,8 +7,9 @@ standard deviation,
           s = \frac{s_y}{\sqrt b} \sqrt{1 - \frac{b - 1}{n - 1}},
 
 with the threshold :math:`\tau = \log u` for Metropolis-Hastings and
-:math:`\tau = \log\frac{u}{1 - u}` for Gibbs sampling, and the sign of t decides once :math:`1 - F_{b-1}(|t|) < \epsilon`, F being Student's distribution
-function; else b grows. With all rows seen the decision is that of exact MH.
+:math:`\tau = \log\frac{u}{1 - u}` for Gibbs sampling. The sign of t decides once
+:math:`1 - F_{b-1}(|t|) < \epsilon`, F being Student's distribution function; else b grows. With
+all rows seen the decision is the exact one.
 """
 
 import numba

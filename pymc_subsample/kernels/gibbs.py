@@ -105,6 +105,8 @@ def sweeps(rng, row_rng, functions, test, columns, permutation, start, members, 
     forward(theta, phi, prior)
     for _ in range(k):
         if shuffled:
+            for s in range(size):
+                order[s] = s
             for s in range(size - 1):
                 other = s + int(rng.random() * (size - s))
                 order[s], order[other] = order[other], order[s]

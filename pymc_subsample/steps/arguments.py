@@ -247,17 +247,14 @@ def is_binary(rv: Variable) -> bool:
     name = type(op).__name__
     if name == "BernoulliRV":
         return True
-    if op is not rv.owner.op:
+    if op is not rv.owner.op or name not in ("CategoricalRV", "DiscreteUniformRV", "BinomialRV"):
         return False
-    parameters = op.dist_params(rv.owner) if hasattr(op, "dist_params") else ()
-    match name:
-        case "CategoricalRV":
-            return parameters[0].type.shape[-1] == 2
-        case "DiscreteUniformRV":
-            return _all_equal(parameters[0], 0) and _all_equal(parameters[1], 1)
-        case "BinomialRV":
-            return _all_equal(parameters[0], 1)
-    return False
+    first, second, *_ = (*op.dist_params(rv.owner), None)
+    if name == "CategoricalRV":
+        return first.type.shape[-1] == 2
+    if name == "DiscreteUniformRV":
+        return _all_equal(first, 0) and _all_equal(second, 1)
+    return _all_equal(first, 1)
 
 
 def _all_equal(var: Variable, value: int) -> bool:

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any
 
 import numpy as np
 import pymc as pm
