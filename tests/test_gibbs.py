@@ -69,7 +69,8 @@ def ring():
     with pm.Model() as model:
         x = pm.Bernoulli("x", PRIOR, shape=D)
         spin = 2 * x - 1
-        pm.Potential("pairs", tables(5, D) * spin[np.roll(np.arange(D), 1)] * spin[[3, 2, 4, 5, 1, 0]])
+        other = spin[[3, 2, 4, 5, 1, 0]]
+        pm.Potential("pairs", tables(5, D) * spin[np.roll(np.arange(D), 1)] * other)
     return model
 
 
@@ -208,7 +209,7 @@ EXPRESSIONS = {
     "sum": lambda x, i, c: (c[:, None] * x[i]).sum(axis=1),
     "coefficients": lambda x, i, c: pt.tanh((np.eye(D)[i[:, 0]] * x * c[:, None]).sum(axis=1)),
     "choice": lambda x, i, c: pt.switch(c > 0, x[i[:, 0]], x[i[:, 1]]) * c,
-    "matrix": lambda x, i, c: pt.dot(np.eye(D)[i[:, 0]], pt.outer(x, pt.as_tensor([1.0, 2.0]))).sum(axis=1) * c,
+    "matrix": lambda x, i, c: pt.dot(np.eye(D)[i[:, 0]], pt.stack([x, 2 * x], 1)).sum(1) * c,
     "grid": lambda x, i, c: c * x.reshape((2, 3))[i[:, 0] % 2, i[:, 1] % 3],
     "stacked": lambda x, i, c: c * pt.stack([x, 1 - x])[np.ones(len(c), int), i[:, 2]],
     "slices": lambda x, i, c: c * (x[::-1][i[:, 0] % D] + x[2:4][i[:, 1] % 2]),
@@ -557,7 +558,7 @@ def test_other_variables_are_sampled_by_other_steps():
     """x, continuous mu and a count together: marginals of x by enumeration and Gaussian algebra."""
     rng = np.random.default_rng(16)
     group, y = rng.integers(0, 3, 45), rng.normal(0.6, 1, 45)
-    with pm.Model() as model:
+    with pm.Model():
         x = pm.Bernoulli("x", [0.3, 0.5, 0.6], shape=3)
         mu = pm.Normal("mu", 0, 1)
         pm.Normal("y", mu + 0.8 * x[group], 1, observed=y)

@@ -124,12 +124,12 @@ def conditional_errors(
             continue
         spread = (y - y.mean()) ** 2
         largest = max(largest, float(spread.max() / max(spread.sum(), 1e-300)))
-        share, noise = decided(
+        share, error = decided(
             y * len(y), known, test=test, settings=settings, uniforms=uniforms,
             thresholds=thresholds, permutation=permutation[: len(y)],
             most_rows=_MOST_ROWS // len(updates), rng=rng,
         )  # fmt: skip
-        results.append((share, expit(known + y.sum()), noise))
+        results.append((share, expit(known + y.sum()), error))
     probability, exact, noise = np.array(results).reshape(-1, 3).T
     return ConditionalErrors(probability, exact, noise, largest, impossible)
 

@@ -121,6 +121,10 @@ class _Value:
         return replace(self, shape=shape, data=data, sources=tuple(map(function, self.sources)))
 
 
+# What is no array: a missing index, say.
+_NOTHING = _Value(())
+
+
 class _Sources:
     """Evaluates the sources of the rows, batch by batch."""
 
@@ -150,13 +154,16 @@ class _Sources:
         values = self._read(*self._model._raw_batch(rows))
         known |= {v: _data(x) for v, x in zip(self._given, values, strict=True)}
         for node in self._nodes:
-            inputs = [known.get(i) for i in node.inputs]
-            known[node.outputs[0]] = self._apply(node, inputs)
+            inputs = [known.get(i, _NOTHING) for i in node.inputs]
+            if not any(i.sources for i in inputs):
+                known |= {out: self._opaque(node, inputs, out) for out in node.outputs}
+            elif len(node.outputs) > 1:
+                raise _Unknown(op_name(node.op))
+            else:
+                known[node.outputs[0]] = self._apply(node, inputs)
         return known[self._graph].sources
 
-    def _apply(self, node: Apply, inputs: list[_Value | None]) -> _Value:
-        if not any(i is not None and i.sources for i in inputs):
-            return self._opaque(node, inputs)
+    def _apply(self, node: Apply, inputs: list[_Value]) -> _Value:
         op = node.op
         if isinstance(op, _ELEMENTWISE):
             value = _elementwise(elemwise_name(node) or "", inputs)
@@ -183,25 +190,25 @@ class _Sources:
             raise _Unknown(op_name(op))
         return _fewer(value) if len(value.sources) > _MANY else value
 
-    def _opaque(self, node, inputs) -> _Value:
+    def _opaque(self, node: Apply, inputs: list[_Value], output: Variable) -> _Value:
         """Describe a variable that has no sources: only its shape matters."""
-        shape = tuple(self._m if s is None else s for s in node.outputs[0].type.shape)
+        shape = tuple(self._m if s is None else s for s in output.type.shape)
         return _Value(shape, finite=_finite(elemwise_name(node) or "", inputs))
 
     def _rearranged(self, node, inputs) -> _Value:
         first, *rest = inputs
-        if any(i is None or i.data is None for i in rest):
+        if any(i.data is None for i in rest):
             raise _Unknown(op_name(node.op))
         return first.mapped(lambda x: _perform(node, x, [i.data for i in rest]))
 
     def _gathered(self, node, inputs) -> _Value:
         """Elements of an array: of theta's by data, or of data by theta's."""
         table, *index = inputs
-        if all(i is not None and i.data is not None for i in index):
+        if all(i.data is not None for i in index):
             return replace(self._rearranged(node, inputs), finite=table.finite)
         entries = unflatten_index_variables(index, node.op.idx_list)
         arrays = [k for k, e in enumerate(entries) if not isinstance(e, slice)]
-        if table.sources or any(entries[k] is None for k in arrays):
+        if table.sources or any(i is _NOTHING for i in index):
             raise _Unknown(op_name(node.op))
         adjacent = arrays == list(range(arrays[0], arrays[-1] + 1))
         before = arrays[0] if adjacent else 0
@@ -217,9 +224,7 @@ def _data(array) -> _Value:
     return _Value(array.shape, data=array)
 
 
-def _is_finite(value: _Value | None) -> bool:
-    if value is None:
-        return False
+def _is_finite(value: _Value) -> bool:
     if value.data is None:
         return value.finite
     return value.data.dtype.kind in "biu" or bool(np.isfinite(value.data).all())

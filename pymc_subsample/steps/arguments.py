@@ -249,11 +249,11 @@ def is_binary(rv: Variable) -> bool:
         return True
     if op is not rv.owner.op or name not in ("CategoricalRV", "DiscreteUniformRV", "BinomialRV"):
         return False
-    first, second, *_ = (*op.dist_params(rv.owner), None)
+    first, *others = op.dist_params(rv.owner)
     if name == "CategoricalRV":
         return first.type.shape[-1] == 2
     if name == "DiscreteUniformRV":
-        return _all_equal(first, 0) and _all_equal(second, 1)
+        return _all_equal(first, 0) and _all_equal(others[0], 1)
     return _all_equal(first, 1)
 
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import field
+from typing import ClassVar
 
 import numpy as np
 import pymc as pm
@@ -145,7 +146,7 @@ class AusterityGibbs(SubsampledStep):
     _connected = (*SubsampledStep._connected, "_touching", "_permutation", "_center", "_dtypes")
     _test = Compiled(austerity.decide, DECIDE, None)
 
-    stats_dtypes_shapes = {
+    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
         name: (np.float64, [])
         for name in ("flips", "batch_size", "data_share", "n_looks", "test_error")
     } | {"n_evaluations": (np.int64, []), "tune": (bool, []), "warning": (SamplerWarning, None)}
