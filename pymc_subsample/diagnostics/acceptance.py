@@ -126,13 +126,14 @@ def acceptance_errors(
         largest = max(largest, float(spread.max() / max(spread.sum(), 1e-300)))
         for sign in (1.0, -1.0):
             numbers = sign * y
-            share, error = decided(
+            accepted = decided(
                 numbers, sign * known, test=test, settings=settings, uniforms=uniforms,
                 thresholds=thresholds, permutation=permutation, most_rows=most, rng=rng,
             )  # fmt: skip
             ratios.append(sign * (known + y.mean()))
+            share, done = accepted.mean(), len(accepted)
             probabilities.append(share)
-            noise.append(error)
+            noise.append(np.sqrt(max(share * (1 - share), 1 / done) / done))
     log_ratio = np.array(ratios)
     return AcceptanceErrors(
         log_ratio, np.array(probabilities), probability(log_ratio), np.array(noise), largest
@@ -150,8 +151,8 @@ def decided(
     permutation: np.ndarray,
     most_rows: int,
     rng: np.random.Generator,
-) -> tuple[float, float]:
-    """How often a test accepts, and the standard error of that; see `kernels.metropolis.decisions`.
+) -> np.ndarray:
+    """Return what a test decides again and again, 1 or 0; see `kernels.metropolis.decisions`.
 
     Parameters
     ----------
@@ -168,8 +169,7 @@ def decided(
         functions, test, np.array([y.ctypes.data]), rng, permutation, known, y.min(), y.max(),
         settings, uniforms, thresholds, accepted, most_rows,
     )  # fmt: skip
-    share = accepted[:done].mean()
-    return float(share), float(np.sqrt(max(share * (1 - share), 1 / done) / done))
+    return accepted[:done]
 
 
 def _rows(

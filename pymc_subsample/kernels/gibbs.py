@@ -40,7 +40,7 @@ _DECIDE = types.FunctionType(DECIDE)
 FUNCTIONS = ("forward", "change", "gather")
 
 # Results of a run of sweeps, by position: means over all updates, but for the rows.
-INFO = ("flips", "batch_size", "n_looks", "error", "full_batches", "rows_read", "rows_touching")
+INFO = ("flips", "batch_size", "n_looks", "error", "rows_read", "rows_touching")
 
 
 @numba.njit(
@@ -145,8 +145,7 @@ def sweeps(rng, row_rng, functions, test, columns, permutation, start, members, 
             info[1] += evidence[COUNT]
             info[2] += evidence[LOOK]
             info[3] += evidence[ERROR]
-            info[4] += 1.0 if evidence[COUNT] >= n else 0.0
-            info[5] += evidence[COUNT]
-            info[6] += n
-    for field in range(5):
+            info[4] += evidence[COUNT]
+            info[5] += n
+    for field in range(4):
         info[field] /= k * size

@@ -279,7 +279,8 @@ class AusterityGibbs(SubsampledStep):
 
     def _watch(self, theta: np.ndarray, info: dict[str, float]) -> SamplerWarning | None:
         """Record a draw, and after the last one say whether the chain can be trusted."""
-        self.record.add(theta, {**info, "accepted": info["flips"]})
+        share = info["rows_read"] / max(info["rows_touching"], 1.0)
+        self.record.add(theta, info["flips"], share)
         self.draws_left -= 1
         level = self._level(self.draws_done)
         if self.draws_left != 0 or level == 0 or self.n_touching.max() <= self.batch_size:

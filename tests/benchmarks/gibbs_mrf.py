@@ -163,13 +163,13 @@ for epsilon in [0.0, *LEVELS]:
             chain._expansion,
             chain._touching,
             chain._active,
-            chosen[first : first + 20],
+            chosen[first : first + 5],
             test=chain._test.address,
             settings=chain._settings(),
-            decisions=1000,
+            decisions=4000,
             rng=np.random.default_rng(first),
         )
-        for first in range(0, len(chosen), 20)
+        for first in range(0, len(chosen), 5)
     ]
     exact = np.concatenate([p.exact for p in parts])
     error = np.concatenate([p.error for p in parts])
