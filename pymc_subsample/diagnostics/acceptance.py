@@ -115,8 +115,8 @@ def acceptance_errors(
         Draws batches.
     """
     permutation = np.arange(expansion.n_rows, dtype=np.uint32)
-    functions = np.array([f.address for f in kernel.NUMBERS], dtype=np.int64)
     uniforms = (rng.permutation(_DECISIONS) + 0.5) / _DECISIONS
+    thresholds = np.log(uniforms)
     most = _MOST_ROWS // (2 * len(proposals))
     ratios, probabilities, noise, largest = [], [], [], 0.0
     for theta, new_theta, factor in proposals:
@@ -126,19 +126,50 @@ def acceptance_errors(
         largest = max(largest, float(spread.max() / max(spread.sum(), 1e-300)))
         for sign in (1.0, -1.0):
             numbers = sign * y
-            accepted = np.empty(_DECISIONS)
-            done = kernel.decisions(
-                functions, test, np.array([numbers.ctypes.data]), rng, permutation, sign * known,
-                numbers.min(), numbers.max(), settings, uniforms, accepted, most,
+            accepted = decided(
+                numbers, sign * known, test=test, settings=settings, uniforms=uniforms,
+                thresholds=thresholds, permutation=permutation, most_rows=most, rng=rng,
             )  # fmt: skip
-            share = accepted[:done].mean()
             ratios.append(sign * (known + y.mean()))
+            share, done = accepted.mean(), len(accepted)
             probabilities.append(share)
             noise.append(np.sqrt(max(share * (1 - share), 1 / done) / done))
     log_ratio = np.array(ratios)
     return AcceptanceErrors(
         log_ratio, np.array(probabilities), probability(log_ratio), np.array(noise), largest
     )
+
+
+def decided(
+    y: np.ndarray,
+    known: float,
+    *,
+    test: int,
+    settings: np.ndarray,
+    uniforms: np.ndarray,
+    thresholds: np.ndarray,
+    permutation: np.ndarray,
+    most_rows: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Return what a test decides again and again, 1 or 0; see `kernels.metropolis.decisions`.
+
+    Parameters
+    ----------
+    y : ndarray, shape (n,)
+        Every row's term, contiguous.
+    known : float
+        Known part of the log-ratio.
+    test, settings, uniforms, thresholds, permutation, most_rows, rng
+        As `kernels.metropolis.decisions` takes them.
+    """
+    functions = np.array([f.address for f in kernel.NUMBERS], dtype=np.int64)
+    accepted = np.empty(len(uniforms))
+    done = kernel.decisions(
+        functions, test, np.array([y.ctypes.data]), rng, permutation, known, y.min(), y.max(),
+        settings, uniforms, thresholds, accepted, most_rows,
+    )  # fmt: skip
+    return accepted[:done]
 
 
 def _rows(

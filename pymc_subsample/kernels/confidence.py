@@ -32,7 +32,7 @@ from pymc_subsample.kernels.evidence import (
     PROBABILITY,
     REJECT,
     SECOND,
-    UNIFORM,
+    THRESHOLD,
     VARIANCE,
 )
 
@@ -64,7 +64,7 @@ def decide(settings, evidence):
     delta, p, gamma, inequality = settings[1], settings[2], settings[3], int(settings[4])
     n, b, look = evidence[N_ROWS], evidence[COUNT], evidence[LOOK]
     ratio = evidence[MEAN] + evidence[KNOWN]
-    distance = ratio - np.log(evidence[UNIFORM])
+    distance = ratio - evidence[THRESHOLD]
     evidence[PROBABILITY] = np.exp(min(ratio, 0.0))
     evidence[VARIANCE] = 0.0
     evidence[ERROR] = 0.0

@@ -55,6 +55,10 @@ class TallModel:
         row axis.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
+    binary : sequence of str, optional
+        Names of value variables that are 0 or 1 and will be sampled one element at a time. There
+        may be as many of them as rows, as long as rows gather them by an index; the checks of the
+        batch graph draw them at random.
 
     Attributes
     ----------
@@ -90,7 +94,9 @@ class TallModel:
         model: pm.Model,
         observed: Sequence[str | Variable] | None = None,
         dim: str | None = None,
+        binary: Sequence[str] = (),
     ):
+        self.binary = tuple(binary)
         order = [v.name for v in model.value_vars]
         model = full_data_model(model)
         refuse_imputed(model)
@@ -156,18 +162,24 @@ class TallModel:
 
     def _trace(self, model, graphs, axes, dependent) -> RowTrace:
         trace = RowTrace(lambda v: v not in dependent, row_number_test(self._arrays))
+        if self.binary:
+            values = zip(self._values, self.value_vars, strict=True)
+            others = depends_on(graphs, [v for v, x in values if x.name not in self.binary])
+        else:
+            others = dependent
         for name, graph, axis in zip(self.observed, graphs, axes, strict=True):
             try:
                 trace.follow(graph, axis)
                 self._refuse_latents(model, trace)
-                trace.refuse_reductions(dependent, self.n_rows)
+                trace.refuse_reductions(others, self.n_rows)
             except CoupledRows as error:
                 raise error.refusal(name) from None
         return trace
 
     def _refuse_latents(self, model, trace):
         for value, var in zip(self._values, self.value_vars, strict=True):
-            if value in trace.axes or self.n_rows in value.type.shape:
+            alike = self.n_rows in value.type.shape and var.name not in self.binary
+            if value in trace.axes or alike:
                 rv = model.values_to_rvs[var]
                 raise TallModelError(
                     f"Free variable {rv.name!r} ({op_name(rv.owner.op)}) has one element per row "

@@ -133,6 +133,9 @@ def check_batches(
     affordable = _largest(rows) <= _LARGEST_BYTES
     for step in _STEPS:
         theta = tall.ravel(tall.initial_point) + step * continuous * rng.normal(size=tall.size)
+        for name, place in zip(tall.names, tall.slices, strict=True):
+            if name in tall.binary:
+                theta[place] = rng.random(place.stop - place.start) < 0.5
         index = rng.integers(0, tall.n_rows, _SAMPLE)
         if affordable:
             point = zip(values, tall.unravel(theta).values(), strict=True)

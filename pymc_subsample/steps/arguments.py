@@ -9,10 +9,12 @@ import pytensor.tensor as pt
 from pymc.initial_point import make_initial_point_fn
 from pymc.model import modelcontext
 from pymc.util import get_random_generator
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.errors import op_name
+from pymc_subsample.likelihood.graph import evaluate
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 
 
@@ -59,6 +61,16 @@ def count(
     if largest is not None and value > largest:
         raise ValueError(f"{name}={value} is larger than the number of {of}, {largest}.")
     return int(value)
+
+
+def level(name: str, value, draw: int) -> float:
+    """Return the level of a test at some draw, from 0 to below 0.5; `value` may be a function."""
+    given = value(draw) if callable(value) else value
+    number = isinstance(given, int | float | np.number) and not isinstance(given, bool)
+    if not number or not 0 <= given < 0.5:
+        said = f"{name}({draw})" if callable(value) else name
+        raise ValueError(f"{said} must be a number from 0 to below 0.5, got {given!r}.")
+    return float(given)
 
 
 def proposal(value):
@@ -190,6 +202,67 @@ def refuse_discrete(vars: Sequence[Variable], model: pm.Model) -> None:
             f"continuous variables only. Marginalise it, or give the continuous ones (vars={rest}) "
             "and leave the discrete ones to another step method."
         )
+
+
+def binary_vars(vars, model: pm.Model) -> list[Variable]:
+    """Return the value variables to sample, all of them 0 or 1.
+
+    `vars` are free variables of the model, their value variables or names; None stands for all
+    binary ones.
+    """
+    if vars is None:
+        chosen = [v for v in model.value_vars if is_binary(model.values_to_rvs[v])]
+        if not chosen:
+            found = ", ".join(map(_described, model.free_RVs)) or "none"
+            raise TallModelError(
+                f"The model has no binary free variable: this step samples variables that can only "
+                f"be 0 or 1 (Bernoulli, or Categorical and DiscreteUniform on these two). Found: "
+                f"{found}. Use another step method, such as AusterityMH or pm.NUTS."
+            )
+        return chosen
+    if isinstance(vars, str | Variable) or not isinstance(vars, Iterable):
+        vars = [vars]
+    chosen = list(dict.fromkeys(_value_var(var, model) for var in vars))
+    if not chosen:
+        raise ValueError("vars is empty: there is no free variable to sample.")
+    wrong = [rv for rv in (model.values_to_rvs[v] for v in chosen) if not is_binary(rv)]
+    if wrong:
+        binary = [rv.name for rv in model.free_RVs if is_binary(rv)]
+        raise TallModelError(
+            f"vars holds {', '.join(map(_described, wrong))}: this step samples variables that can "
+            "only be 0 or 1 (Bernoulli, or Categorical and DiscreteUniform on these two). Give the "
+            f"binary ones (vars={binary}) and leave the others to another step method."
+        )
+    return chosen
+
+
+def _described(rv: Variable) -> str:
+    kind = "discrete" if rv.type.dtype.startswith(("int", "uint", "bool")) else "continuous"
+    return f"{rv.name!r} ({op_name(rv.owner.op)}, {kind})"
+
+
+def is_binary(rv: Variable) -> bool:
+    """Whether the support of a random variable is provably {0, 1}."""
+    op = getattr(rv.owner.op, "core_op", rv.owner.op)
+    name = type(op).__name__
+    if name == "BernoulliRV":
+        return True
+    if op is not rv.owner.op or name not in ("CategoricalRV", "DiscreteUniformRV", "BinomialRV"):
+        return False
+    first, *others = op.dist_params(rv.owner)
+    if name == "CategoricalRV":
+        return first.type.shape[-1] == 2
+    if name == "DiscreteUniformRV":
+        return _all_equal(first, 0) and _all_equal(others[0], 1)
+    return _all_equal(first, 1)
+
+
+def _all_equal(var: Variable, value: int) -> bool:
+    """Whether a variable is a constant that equals `value` everywhere, as far as can be seen."""
+    roots = [v for v in ancestors([var]) if v.owner is None]
+    if not all(isinstance(v, Constant) for v in roots):
+        return False
+    return bool(np.all(evaluate([var], {})[0] == value))
 
 
 def _value_var(var, model: pm.Model) -> Variable:

@@ -121,12 +121,7 @@ class AusterityMH(MinibatchMH):
         )  # fmt: skip
 
     def _level(self, draw: int) -> float:
-        level = self.epsilon(draw) if callable(self.epsilon) else self.epsilon
-        number = isinstance(level, int | float | np.number) and not isinstance(level, bool)
-        if not number or not 0 <= level < 0.5:
-            said = f"epsilon({draw})" if callable(self.epsilon) else "epsilon"
-            raise ValueError(f"{said} must be a number from 0 to below 0.5, got {level!r}.")
-        return float(level)
+        return arguments.level("epsilon", self.epsilon, draw)
 
     @property
     def _exact(self) -> bool:

@@ -56,8 +56,8 @@ class SubsampledStep(BlockedStep):
     def _connect(self):
         with building_graphs():
             tall = self._tall = TallModel(self._model, **self._rows_of)
-            arguments.refuse_discrete(self.vars, self._model)
-            if tall.phi_size > MAX_CURVATURE:
+            self._check_vars()
+            if self._order and tall.phi_size > MAX_CURVATURE:
                 raise TallModelError(
                     f"{tall.phi_size} parameters meet the data in this model; control variates and "
                     "mass matrix need their full-data curvature, which is limited to "
@@ -87,6 +87,10 @@ class SubsampledStep(BlockedStep):
                 f"{', '.join(map(repr, changed))} changed after this {type(self).__name__} was "
                 "made, which read model and data then. Make a new step for the model as it is."
             )
+
+    def _check_vars(self):
+        """Refuse variables that this step cannot sample."""
+        arguments.refuse_discrete(self.vars, self._model)
 
     def _places(self, names) -> np.ndarray:
         """Positions in theta of value variables."""
