@@ -9,6 +9,7 @@ from pymc.blocking import PointType
 
 from pymc_subsample.compile import Compiled
 from pymc_subsample.correction import DEFAULT_SIGMA, barker_correction
+from pymc_subsample.diagnostics.acceptance import barker_probability
 from pymc_subsample.kernels import barker
 from pymc_subsample.kernels.evidence import DECIDE
 from pymc_subsample.steps import arguments
@@ -120,6 +121,17 @@ class MinibatchBarkerMH(MinibatchMH):
             temperature=temperature, transitions_per_draw=transitions_per_draw, rng=rng,
             initial_point=initial_point, compile_kwargs=compile_kwargs, blocked=blocked,
         )  # fmt: skip
+
+    _probability = staticmethod(barker_probability)
+
+    def _cause(self) -> str:
+        return (
+            "The variance of the log-ratio, estimated from fewer rows, cannot be brought below "
+            f"sigma^2 = {self.sigma**2:.3g}."
+        )
+
+    def _remedies(self) -> list[str]:
+        return [f"decrease max_error (now {self.max_error:g})", "increase batch_size"]
 
     def _settings(self) -> np.ndarray:
         size = len(self._table) // 2

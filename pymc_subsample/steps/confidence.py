@@ -149,6 +149,14 @@ class ConfidenceMH(MinibatchMH):
                 'bound="full", or give a function bound(point, new_point).'
             )
 
+    def _cause(self) -> str:
+        if not callable(self.bound) and self._linear is None:
+            return "The bound itself takes a pass over all rows: give a function as bound."
+        return "The bound on the rows' terms is too wide to decide on fewer."
+
+    def _remedies(self) -> list[str]:
+        return [f"decrease delta (now {self.delta:g})"]
+
     def _settings(self) -> np.ndarray:
         inequality = confidence.INEQUALITIES.index(self.inequality)
         return np.array([self.batch_size, self.delta, self.p, self.gamma, inequality])

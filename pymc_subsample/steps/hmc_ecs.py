@@ -21,7 +21,8 @@ from pymc_subsample.control_variates.reference import (
     reference_at,
     residual_moments,
 )
-from pymc_subsample.diagnostics import ChainRecord, check_chain
+from pymc_subsample.diagnostics.hmc import check_hmc
+from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.hmc import FUNCTIONS, INFO, transitions
 from pymc_subsample.steps import arguments
@@ -165,7 +166,7 @@ class HMCECS(SubsampledStep):
         "acceptance_rate": (np.float64, []),
         "accepted": (np.float64, []),
         "diverging": (bool, []),
-        "divergences": (np.int64, []),
+        "divergences": (int, []),  # as PyMC's NUTS has it
         "energy": (np.float64, []),
         "energy_error": (np.float64, []),
         "loglik_variance": (np.float64, []),
@@ -430,7 +431,7 @@ class HMCECS(SubsampledStep):
         self.draws_left -= 1
         if self.draws_left != 0:
             return None
-        checks = check_chain(
+        checks = check_hmc(
             self.record,
             expansion=self._expansion,
             reference=self.reference,

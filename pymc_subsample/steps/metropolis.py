@@ -1,6 +1,5 @@
 """Minibatch Metropolis-Hastings as PyMC step methods."""
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, ClassVar
@@ -9,7 +8,7 @@ import numpy as np
 import pymc as pm
 from pymc.blocking import PointType, StatsType
 from pymc.model import modelcontext
-from pymc.stats.convergence import SamplerWarning
+from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 from rich.progress import TextColumn
@@ -17,6 +16,13 @@ from rich.table import Column
 
 from pymc_subsample.compile import Compiled
 from pymc_subsample.control_variates.reference import Reference, factor, reference_at
+from pymc_subsample.diagnostics.acceptance import (
+    AcceptanceErrors,
+    acceptance_errors,
+    metropolis_probability,
+)
+from pymc_subsample.diagnostics.metropolis import check_moves
+from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.metropolis import INFO, transitions
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
@@ -25,9 +31,10 @@ from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.setup import Preparation, prepare, scaled
 from pymc_subsample.steps.tuning import ProposalTuning, TuningState
 
-_log = logging.getLogger("pymc.subsample")
-
 _transitions = transitions.get_overload(transitions.signatures[0])
+
+# Rows to read for the check of a chain.
+_PILOT_ROWS = 8_000_000
 
 Proposal = RandomWalk | AdaptiveMetropolis | Langevin | Callable
 
@@ -43,6 +50,7 @@ class MinibatchMHState(StepMethodState):
     reference: Reference | None
     row_rng: np.random.Generator
     tuning: TuningState
+    record: MoveRecord
     n_rows: int = field(metadata={"frozen": True})
     observed: tuple[str, ...] = field(metadata={"frozen": True})
     control_variate_order: int | None = field(metadata={"frozen": True})
@@ -179,6 +187,7 @@ class MinibatchMH(SubsampledStep):
         self.draws_done = 0
         self.start_at_reference = tune > 0 and self._prepared is not None
         self.reference = None if self._prepared is None else self._prepared.reference
+        self.record = MoveRecord(draws=draws)
         self.tuning = ProposalTuning(
             tune,
             self._active,
@@ -229,7 +238,7 @@ class MinibatchMH(SubsampledStep):
             self._adapt(theta, info)
         else:
             self.draws_done += 1
-            self.draws_left -= 1
+            stats["warning"] = self._watch(theta, info)
         return self._point(point, theta), [stats]
 
     def _start(self, prepared: Preparation) -> np.ndarray:
@@ -244,7 +253,7 @@ class MinibatchMH(SubsampledStep):
             return self._run(theta, kind, theta, 0.0, settings, k)
         infos = []
         for _ in range(k):
-            given, log_factor = self._propose(theta)
+            given, log_factor = self._moved_from(theta, self.rng)
             infos.append(self._run(theta, kernel.GIVEN, given, log_factor, settings, 1))
         totals = {name: sum(info[name] for info in infos) for name in INFO}
         return {name: v if name.startswith("rows") else v / k for name, v in totals.items()}
@@ -254,11 +263,12 @@ class MinibatchMH(SubsampledStep):
         """Whether Python code takes part in every transition."""
         return callable(self.proposal)
 
-    def _propose(self, theta: np.ndarray) -> tuple[np.ndarray, float]:
+    def _moved_from(self, theta: np.ndarray, rng) -> tuple[np.ndarray, float]:
+        """Propose from theta; a Langevin proposal without its drift."""
         if callable(self.proposal):
-            return arguments.proposed(self.proposal, self._tall, theta, self.rng)
+            return arguments.proposed(self.proposal, self._tall, theta, rng)
         new = theta.copy()
-        z = self.rng.standard_normal(len(self._active))
+        z = rng.standard_normal(len(self._active))
         new[self._active] += self.scaling * scaled(self.tuning.factor, z[None])[0]
         return new, 0.0
 
@@ -323,15 +333,73 @@ class MinibatchMH(SubsampledStep):
         covariance = tuning.better_factor()
         if covariance is not None:
             tuning.factor = factor(covariance)
-        if (
-            self._prepared is not None
-            and not self._given_reference
-            and tuning.left(self.reference.theta)
-        ):
+        at = self.reference
+        if at is not None and not self._given_reference and tuning.left(at.theta):
             center, free = theta.copy(), self._continuous()
             center[free] = tuning.recent()[:, free].mean(axis=0)
             self.reference = reference_at(self._expansion, center, self.temperature)
         tuning.restart(None if covariance is None else self.scaling)
+
+    # After tuning
+
+    # The acceptance probability without subsampling.
+    _probability: Callable = staticmethod(metropolis_probability)
+
+    @property
+    def _exact(self) -> bool:
+        """Whether reading all rows is what the user asked for."""
+        return False
+
+    def _cause(self) -> str:
+        """Say why the test reads many rows, where it does."""
+        raise NotImplementedError
+
+    def _remedies(self) -> list[str]:
+        """Say what makes the test more accurate."""
+        raise NotImplementedError
+
+    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> SamplerWarning | None:
+        """Record a draw, and after the last one say whether the chain can be trusted."""
+        share = info["rows_tested"] / (self.transitions_per_draw * self.n_rows)
+        self.record.add(theta, info["accepted"], share)
+        self.draws_left -= 1
+        if self.draws_left != 0:
+            return None
+        order = self.control_variate_order or 0
+        rng = np.random.default_rng(0)
+        errors = acceptance_errors(
+            self._expansion,
+            self.reference,
+            [(at, *self._moved_from(at, rng)) for at in self.record.kept[-self._pilots() :]],
+            order=order,
+            temperature=self.temperature,
+            test=self._test.address,
+            settings=self._settings(),
+            probability=self._probability,
+            rng=rng,
+        )
+        checks = check_moves(
+            self.record,
+            errors,
+            order=order,
+            exact=self._exact,
+            temperature=self.temperature,
+            cause=self._cause(),
+            remedies=self._remedies(),
+        )
+        failed = [check.advice for check in checks if not check.passed]
+        if not failed:
+            self._conclude(errors)
+            return None
+        said = f"{type(self).__name__}: " + " ".join(failed)
+        return SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
+
+    def _conclude(self, errors: AcceptanceErrors):
+        """Say what is known of a chain that passed its checks."""
+
+    def _pilots(self) -> int:
+        """Proposals to check: fewer where a pass over the rows takes long."""
+        return int(np.clip(_PILOT_ROWS // self.n_rows, 2, 8))
 
     # Progress bar
 
