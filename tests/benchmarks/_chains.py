@@ -89,7 +89,8 @@ def sample(
 
 
 def show_warnings(runs):
-    """Print the first line of every warning, once per run."""
+    """Print every warning once per run, but for those about few draws."""
     for run in runs:
         for message in dict.fromkeys(re.sub(r"\s+", " ", text) for text in run.warnings):
-            print(f"{run.name} warned: {message}")
+            if not message.startswith("Only "):
+                print(f"{run.name} warned: {message}")

@@ -34,8 +34,8 @@ parser = argparse.ArgumentParser(
 )
 parser.add_argument("--budget", type=float, default=60, help="evaluations per chain, in n")
 parser.add_argument("--chains", type=int, default=2)
-parser.add_argument("--gradient-rows", type=int, default=5000)
-parser.add_argument("--biases", type=float, nargs="+", default=[0.15, 0.01], help="predicted of SGLD")
+parser.add_argument("--gradient-rows", type=int, default=20_000)
+parser.add_argument("--biases", type=float, nargs="+", default=[0.3, 0.012], help="predicted of SGLD")
 parser.add_argument("--reference-draws", type=int, default=200, help="per chain, of 8")
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--figure", help="where to draw figures 5 and 6")
@@ -141,7 +141,7 @@ def langevin(X, y, covariance, factor, h, b, theta, steps, every, rng):
 
 
 def run_langevin(h, start, seed):
-    every, b = 5, args.gradient_rows
+    every, b = 1, args.gradient_rows
     steps = int(args.budget * len(y) / (2 * b))
     rng = np.random.default_rng(seed)
     draws = langevin(X, y, covariance, factor, h, b, start, steps, every, rng)
@@ -205,7 +205,7 @@ for bias in args.biases:
             with model:
                 step = pms.AusterityMH(
                     epsilon=epsilon, batch_size=500, control_variate_order=None,
-                    proposal=proposal, transitions_per_draw=1 if name == "MH" else 5,
+                    proposal=proposal, transitions_per_draw=1,
                 )  # fmt: skip
         began, runs = perf_counter(), []
         for c, start in enumerate(starts):

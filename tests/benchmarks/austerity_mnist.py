@@ -3,8 +3,9 @@
 PYMC_SUBSAMPLE_DATA=<folder that holds mnist_7v9.npz> python tests/benchmarks/austerity_mnist.py
 
 12,214 images, their first 50 principal components scaled to unit variance, N(0, 10) coefficients.
-The random walk is isotropic with h = 2.38 / sqrt(trace of the posterior's precision). The
-reference is a long run of HMC-ECS, whose own error is bounded by comparing its moments with exact
+The random walk is isotropic with h = 2.38 / sqrt(trace of the posterior's precision); figure 2 is
+also made with a quarter of it, for the paper's h is not given and wrong decisions depend on it: the
+test's level holds for each look, and close calls have many looks. The reference is a long run of HMC-ECS, whose own error is bounded by comparing its moments with exact
 ones. Chains start in the posterior (at its draws), so that risk is variance and bias, not burn-in.
 """
 
@@ -17,16 +18,16 @@ from _chains import sample, show_warnings
 from _measure import Checks, sample_hmcecs, table
 from _problems import logistic_model
 from _reference import exact_posterior, laplace
-from scipy.special import expit
+from scipy.special import expit, stdtr
 
 import pymc_subsample as pms
 
 parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
 )
-parser.add_argument("--transitions", type=int, default=2000, help="of exact MH, per chain")
-parser.add_argument("--decisions", type=int, default=2000, help="that are compared for figure 2")
-parser.add_argument("--reference-draws", type=int, default=10_000)
+parser.add_argument("--transitions", type=int, default=400, help="of exact MH, per chain")
+parser.add_argument("--decisions", type=int, default=1000, help="that are compared for figure 2")
+parser.add_argument("--reference-draws", type=int, default=6_000)
 parser.add_argument("--chains", type=int, default=8)
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--figure", help="where to draw figures 2 and 3")
@@ -51,7 +52,7 @@ def principal_components():
 X, y, X_test = principal_components()
 model = logistic_model(X, y, PRIOR_SD)
 mode, precision = laplace(X, y, PRIOR_SD)
-proposal = pms.RandomWalk(2.38 / np.sqrt(np.trace(precision)))
+SCALE = 2.38 / np.sqrt(np.trace(precision))
 print(f"MNIST 7 against 9: {len(y):,} rows, {X.shape[1]} coefficients, {len(X_test):,} test images")
 
 exact = exact_posterior(X, y, PRIOR_SD)
@@ -67,19 +68,21 @@ print(
 )
 
 
-def austerity(epsilon, order=None, per_draw=PER_DRAW):
+def austerity(epsilon, order=None, per_draw=PER_DRAW, scale=SCALE):
     with model:
         return pms.AusterityMH(
-            epsilon=epsilon, batch_size=500, control_variate_order=order, proposal=proposal,
-            transitions_per_draw=per_draw,
+            epsilon=epsilon, batch_size=500, control_variate_order=order,
+            proposal=pms.RandomWalk(scale), transitions_per_draw=per_draw,
         )  # fmt: skip
+
+
+at = np.linspace(0, len(reference.draws) - 1, args.decisions).astype(int)
 
 
 def decisions(step):
     """Decisions at posterior draws, and rows read; proposal and u depend on the draw alone."""
     step.setup_chain(np.random.default_rng(args.seed), 0, args.decisions)
     accepted, rows = np.zeros(args.decisions, dtype=bool), np.zeros(args.decisions)
-    at = np.linspace(0, len(reference.draws) - 1, args.decisions).astype(int)
     for i, beta in enumerate(reference.draws[at]):
         step.rng = np.random.default_rng([args.seed, i])
         _, (stats,) = step.step({"beta": beta})
@@ -87,22 +90,53 @@ def decisions(step):
     return accepted, rows
 
 
+def decisions_by_hand(scale):
+    """The same with NumPy, on row orders of its own: decisions and rows by epsilon."""
+    n, rng = len(y), np.random.default_rng([args.seed, 10**6])
+    looks = np.append(np.arange(500, n, 500), n)
+    accepted = {e: np.zeros(args.decisions, dtype=bool) for e in EPSILONS}
+    rows = {e: np.zeros(args.decisions) for e in EPSILONS}
+    for i, beta in enumerate(reference.draws[at]):
+        draw = np.random.default_rng([args.seed, i])
+        new = beta + scale * draw.standard_normal(len(beta))
+        threshold = np.log(draw.random()) + 0.5 * (new @ new - beta @ beta) / PRIOR_SD**2
+        eta, new_eta = X @ beta, X @ new
+        terms = y * (new_eta - eta) - np.logaddexp(0, new_eta) + np.logaddexp(0, eta)
+        terms = n * rng.permutation(terms)
+        mean = np.cumsum(terms)[looks - 1] / looks
+        second = np.cumsum((terms - mean[-1]) ** 2)[looks - 1] / looks - (mean - mean[-1]) ** 2
+        sd = np.sqrt(second / (looks - 1) * (1 - (looks - 1) / (n - 1)))
+        with np.errstate(divide="ignore"):
+            level = 1 - stdtr(looks - 1, np.abs(mean - threshold) / sd)
+        level[-1] = -1
+        for epsilon in EPSILONS:
+            stop = int(np.argmax(level < epsilon)) if epsilon > 0 else len(looks) - 1
+            accepted[epsilon][i], rows[epsilon][i] = mean[stop] > threshold, looks[stop]
+    return accepted, rows
+
+
 checks = Checks()
 print("Figure 2: data used and wrong decisions, against exact MH with the same proposals and u")
-truly, _ = decisions(austerity(0.0, per_draw=1))
-lines, used, wrong = [], {}, {}
-for key in [*((e, None) for e in EPSILONS), (0.05, 2)]:
-    accepted, rows = decisions(austerity(*key, per_draw=1))
-    used[key], wrong[key] = rows.mean() / len(y), np.mean(accepted != truly)
-    error = np.sqrt(max(wrong[key] * (1 - wrong[key]), 0) / len(truly))
-    lines.append(
-        [f"{key[0]:g}", "none" if key[1] is None else f"order {key[1]}", f"{used[key]:.1%}",
-         f"{np.median(rows) / len(y):.1%}", f"{wrong[key]:.2%}", f"{error:.2%}", accepted.mean(),
-         1 / used[key], PAPER_SAMPLES[key[0]] / PAPER_SAMPLES[0] if key[1] is None else ""]
-    )  # fmt: skip
-table(["epsilon", "control variates", "data used", "median", "wrong decisions", "+-", "accepted",
-       "tests for the rows of one of exact MH", "the paper, samples per time / exact MH"], lines)  # fmt: skip
-print("The paper shows figure 2 without numbers: wrong decisions stay below epsilon.\n")
+lines, used, wrong, by_hand = [], {}, {}, {}
+for share in (1, 0.25):
+    truly, _ = decisions(austerity(0.0, per_draw=1, scale=share * SCALE))
+    hand, hand_rows = decisions_by_hand(share * SCALE)
+    for epsilon, order in [*((e, None) for e in EPSILONS), (0.05, 2)]:
+        key = share, epsilon, order
+        accepted, rows = decisions(austerity(epsilon, order, per_draw=1, scale=share * SCALE))
+        used[key], wrong[key] = rows.mean() / len(y), np.mean(accepted != truly)
+        line = [f"{share:g}", f"{epsilon:g}", "none" if order is None else f"order {order}",
+                f"{used[key]:.1%}", f"{wrong[key]:.2%}"]  # fmt: skip
+        if order is None:
+            by_hand[key] = hand_rows[epsilon].mean() / len(y), np.mean(hand[epsilon] != truly)
+            line += [f"{by_hand[key][0]:.1%}", f"{by_hand[key][1]:.2%}"]
+        else:
+            line += ["", ""]
+        line += [accepted.mean(), 1 / used[key]]
+        lines.append([*line, PAPER_SAMPLES[epsilon] / PAPER_SAMPLES[0] if order is None else ""])
+table(["h / optimal", "epsilon", "control variates", "data used", "wrong", "used, by hand", "wrong, by hand",
+       "accepted", "tests for the rows of one of exact MH", "the paper, samples per time / exact MH"], lines)  # fmt: skip
+print(f"{args.decisions:,} decisions: +- {np.sqrt(0.05 * 0.95 / args.decisions):.1%} at 5%. The paper shows figure 2 without numbers.\n")
 
 budget = args.transitions * len(y)  # rows that decisions may read, per chain
 results, lines, clock = {}, [], None
@@ -110,7 +144,7 @@ starts = [
     {"beta": b} for b in reference.draws[:: len(reference.draws) // args.chains][: args.chains]
 ]
 for epsilon, order in [*((e, None) for e in EPSILONS), (0.05, 2)]:
-    share = used[epsilon, order]
+    share = used[1, epsilon, order]
     draws = int(min(1.15 * args.transitions / share, 25 * args.transitions)) // PER_DRAW
     name = f"{epsilon:g}" if order is None else f"{epsilon:g}, order {order}"
     run = sample(
@@ -177,15 +211,20 @@ print()
 
 checks.at_most("reference: largest error of a mean, in sds", mean_error, 0.1)
 checks.at_most("reference: largest relative error of an sd", sd_error, 0.05)
-checks.at_most("epsilon 0: wrong decisions", wrong[0.0, None], 0)
-for epsilon in EPSILONS[1:]:
-    checks.at_most(f"epsilon {epsilon:g}: wrong decisions", wrong[epsilon, None], epsilon)
-    checks.at_most(f"epsilon {epsilon:g}: data used", used[epsilon, None], 0.8)
+for share in (1, 0.25):
+    checks.at_most(f"h {share:g}, epsilon 0: wrong decisions", wrong[share, 0.0, None], 0)
+    for epsilon in EPSILONS[1:]:
+        (_, p), q = by_hand[share, epsilon, None], wrong[share, epsilon, None]
+        error = np.sqrt((p * (1 - p) + q * (1 - q) + 1e-4) / args.decisions)
+        said = f"h {share:g}, epsilon {epsilon:g}"
+        checks.at_most(f"{said}: wrong decisions against those by hand, standard errors", abs(p - q) / error, 4.5)
+    order = [used[share, e, None] for e in EPSILONS]
+    checks.at_most(f"h {share:g}: largest growth of data used with epsilon", max(np.diff(order)), 0)
 risk = {key: risks[-1] for key, (_, _, risks, _) in results.items()}
 best = min(v for (e, order), v in risk.items() if e > 0 and order is None)
 checks.at_most("best risk with epsilon > 0, over that of exact MH", best / risk[0.0, None], 1)
-checks.at_most("order 2, epsilon 0.05: data used", used[0.05, 2], 0.1)
-checks.at_most("order 2, epsilon 0.05: wrong decisions", wrong[0.05, 2], 0.05)
+checks.at_most("order 2, epsilon 0.05: data used", used[1, 0.05, 2], 0.1)
+checks.at_most("order 2, epsilon 0.05: wrong decisions", wrong[1, 0.05, 2], 0.05)
 checks.at_most("order 2, epsilon 0.05: error of means, rms sds", errors[0.05, 2][0], 0.1)
 checks.at_most("order 2, epsilon 0.05: mean sd ratio less 1", abs(errors[0.05, 2][2] - 1), 0.05)
 
@@ -196,8 +235,10 @@ if args.figure:
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
-    left.plot(EPSILONS, [100 * used[e, None] for e in EPSILONS], "b.-", label="data used, %")
-    left.plot(EPSILONS, [100 * wrong[e, None] for e in EPSILONS], "r.-", label="wrong decisions, %")
+    for share, line in ((1, "-"), (0.25, "--")):
+        for color, what, values in (("b", "data used", used), ("r", "wrong decisions", wrong)):
+            percent = [100 * values[share, e, None] for e in EPSILONS]
+            left.plot(EPSILONS, percent, f"{color}.{line}", label=f"{what}, %, h {share:g}")
     left.plot(EPSILONS, [100 * e for e in EPSILONS], "k", label="epsilon, %")
     left.set(xlabel="epsilon")
     left.legend()

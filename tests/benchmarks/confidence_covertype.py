@@ -24,8 +24,8 @@ parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
 )
 parser.add_argument("--n", type=int, default=400_000)
-parser.add_argument("--draws", type=int, default=400)
-parser.add_argument("--tune", type=int, default=400)
+parser.add_argument("--draws", type=int, default=200)
+parser.add_argument("--tune", type=int, default=700)
 parser.add_argument("--cheap-draws", type=int, default=4000, help="with control variates")
 parser.add_argument("--seed", type=int, default=1)
 args = parser.parse_args()
@@ -68,7 +68,7 @@ print(f"(exact, by importance sampling with efficiency {efficiency:.2%})\n")
 with pm.Model() as model:
     beta = pm.Cauchy("beta", 0, SCALES, shape=3)
     pm.Bernoulli("y", logit_p=pm.Data("X", X) @ beta, observed=y)
-starts = [{"beta": value} for value in rng.normal(0, 2, (CHAINS, 3))]
+starts = [{"beta": value} for value in rng.normal(0, 1, (CHAINS, 3))]
 
 common = {"transitions_per_draw": 1, "proposal": pms.AdaptiveMetropolis(target_accept=0.25)}
 SAMPLERS = {

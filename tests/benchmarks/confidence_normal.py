@@ -21,8 +21,8 @@ parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
 )
 parser.add_argument("--n", type=int, default=100_000)
-parser.add_argument("--draws", type=int, default=2000)
-parser.add_argument("--tune", type=int, default=1000)
+parser.add_argument("--draws", type=int, default=400)
+parser.add_argument("--tune", type=int, default=400)
 parser.add_argument("--chains", type=int, default=2)
 parser.add_argument("--log-sd", type=float, default=2**0.5)
 parser.add_argument("--seed", type=int, default=1)
