@@ -1,4 +1,4 @@
-"""Chains of the minibatch Metropolis-Hastings steps, with what they cost and what they warned of."""
+"""Chains of the minibatch Metropolis-Hastings steps: their draws, cost and warnings."""
 
 import logging
 import re
@@ -56,7 +56,17 @@ def _heard():
 
 
 def sample(
-    name, step, model, var_names, *, draws, tune=0, chains=1, seed=1, initvals=None, keep_tuned=False
+    name,
+    step,
+    model,
+    var_names,
+    *,
+    draws,
+    tune=0,
+    chains=1,
+    seed=1,
+    initvals=None,
+    keep_tuned=False,
 ):
     """Run a step through ``pm.sample`` on one core; `keep_tuned` puts the tuning draws in front."""
     import pymc as pm

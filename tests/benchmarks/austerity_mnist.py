@@ -5,8 +5,9 @@ PYMC_SUBSAMPLE_DATA=<folder that holds mnist_7v9.npz> python tests/benchmarks/au
 12,214 images, their first 50 principal components scaled to unit variance, N(0, 10) coefficients.
 The random walk is isotropic with h = 2.38 / sqrt(trace of the posterior's precision); figure 2 is
 also made with a quarter of it, for the paper's h is not given and wrong decisions depend on it: the
-test's level holds for each look, and close calls have many looks. The reference is a long run of HMC-ECS, whose own error is bounded by comparing its moments with exact
-ones. Chains start in the posterior (at its draws), so that risk is variance and bias, not burn-in.
+test's level holds for each look, and close calls have many looks. The reference is
+a long run of HMC-ECS, whose own error is bounded by comparing its moments with exact ones. Chains
+start in the posterior (at its draws), so that risk is variance and bias, not burn-in.
 """
 
 import argparse
@@ -62,8 +63,9 @@ mean_error, sd_error = exact.errors(reference.draws)
 variance = float(idata["sample_stats"]["loglik_variance"].mean())
 print(exact)
 print(
-    f"reference: HMCECS, {len(reference.draws):,} draws, at least {reference.effective:,.0f} effective; "
-    f"variance of its log-likelihood {variance:.2g};\n  against the exact posterior: means within "
+    f"reference: HMCECS, {len(reference.draws):,} draws, at least {reference.effective:,.0f} "
+    f"effective; variance of its log-likelihood {variance:.2g};\n"
+    "  against the exact posterior: means within "
     f"{mean_error:.3f} sd, sds within {sd_error:.1%}\n"
 )
 
@@ -71,9 +73,12 @@ print(
 def austerity(epsilon, order=None, per_draw=PER_DRAW, scale=SCALE):
     with model:
         return pms.AusterityMH(
-            epsilon=epsilon, batch_size=500, control_variate_order=order,
-            proposal=pms.RandomWalk(scale), transitions_per_draw=per_draw,
-        )  # fmt: skip
+            epsilon=epsilon,
+            batch_size=500,
+            control_variate_order=order,
+            proposal=pms.RandomWalk(scale),
+            transitions_per_draw=per_draw,
+        )
 
 
 at = np.linspace(0, len(reference.draws) - 1, args.decisions).astype(int)
@@ -125,8 +130,13 @@ for share in (1, 0.25):
         key = share, epsilon, order
         accepted, rows = decisions(austerity(epsilon, order, per_draw=1, scale=share * SCALE))
         used[key], wrong[key] = rows.mean() / len(y), np.mean(accepted != truly)
-        line = [f"{share:g}", f"{epsilon:g}", "none" if order is None else f"order {order}",
-                f"{used[key]:.1%}", f"{wrong[key]:.2%}"]  # fmt: skip
+        line = [
+            f"{share:g}",
+            f"{epsilon:g}",
+            "none" if order is None else f"order {order}",
+            f"{used[key]:.1%}",
+            f"{wrong[key]:.2%}",
+        ]
         if order is None:
             by_hand[key] = hand_rows[epsilon].mean() / len(y), np.mean(hand[epsilon] != truly)
             line += [f"{by_hand[key][0]:.1%}", f"{by_hand[key][1]:.2%}"]
@@ -134,9 +144,25 @@ for share in (1, 0.25):
             line += ["", ""]
         line += [accepted.mean(), 1 / used[key]]
         lines.append([*line, PAPER_SAMPLES[epsilon] / PAPER_SAMPLES[0] if order is None else ""])
-table(["h / optimal", "epsilon", "control variates", "data used", "wrong", "used, by hand", "wrong, by hand",
-       "accepted", "tests for the rows of one of exact MH", "the paper, samples per time / exact MH"], lines)  # fmt: skip
-print(f"{args.decisions:,} decisions: +- {np.sqrt(0.05 * 0.95 / args.decisions):.1%} at 5%. The paper shows figure 2 without numbers.\n")
+table(
+    [
+        "h / optimal",
+        "epsilon",
+        "control variates",
+        "data used",
+        "wrong",
+        "used, by hand",
+        "wrong, by hand",
+        "accepted",
+        "tests for the rows of one of exact MH",
+        "the paper, samples per time / exact MH",
+    ],
+    lines,
+)
+print(
+    f"{args.decisions:,} decisions: +- {np.sqrt(0.05 * 0.95 / args.decisions):.1%} at 5%. "
+    "The paper shows figure 2 without numbers.\n"
+)
 
 budget = args.transitions * len(y)  # rows that decisions may read, per chain
 results, lines, clock = {}, [], None
@@ -148,15 +174,19 @@ for epsilon, order in [*((e, None) for e in EPSILONS), (0.05, 2)]:
     draws = int(min(1.15 * args.transitions / share, 25 * args.transitions)) // PER_DRAW
     name = f"{epsilon:g}" if order is None else f"{epsilon:g}, order {order}"
     run = sample(
-        f"epsilon {name}", austerity(epsilon, order), model, ["beta"], draws=draws,
-        chains=args.chains, seed=args.seed, initvals=starts,
-    )  # fmt: skip
+        f"epsilon {name}",
+        austerity(epsilon, order),
+        model,
+        ["beta"],
+        draws=draws,
+        chains=args.chains,
+        seed=args.seed,
+        initvals=starts,
+    )
     rows = np.cumsum(run.stats["batch_size"] * PER_DRAW, axis=1)
     transitions = run.stats["batch_size"].size * PER_DRAW
     clock = clock or run.seconds / transitions
-    running = np.array(
-        [np.cumsum(expit(chain @ X_test.T), axis=0) for chain in run.draws]
-    )
+    running = np.array([np.cumsum(expit(chain @ X_test.T), axis=0) for chain in run.draws])
     risks, last = [], None
     for part in CHECKPOINTS:
         upto = [int(np.searchsorted(r, part * budget)) for r in rows]
@@ -171,29 +201,60 @@ for epsilon, order in [*((e, None) for e in EPSILONS), (0.05, 2)]:
     results[epsilon, order] = run, rows, risks, upto
     read = float(np.mean([r[k - 1] for r, k in zip(rows, upto, strict=True)]))
     lines.append(
-        [name, int(np.mean(upto)) * PER_DRAW, read / len(y), run.acceptance,
-         run.seconds / transitions / clock, run.seconds / transitions / clock * np.mean(upto) * PER_DRAW / args.transitions]
-        + [f"{r:.2e}" for r in risks] + [f"{bias:.1e}"]
-    )  # fmt: skip
+        [
+            name,
+            int(np.mean(upto)) * PER_DRAW,
+            read / len(y),
+            run.acceptance,
+            run.seconds / transitions / clock,
+            run.seconds / transitions / clock * np.mean(upto) * PER_DRAW / args.transitions,
+        ]
+        + [f"{r:.2e}" for r in risks]
+        + [f"{bias:.1e}"]
+    )
 print(
-    f"Figure 3: risk of the predictive mean, {args.chains} chains, against rows read; the whole budget is "
-    f"{args.transitions:,} n rows per chain"
+    f"Figure 3: risk of the predictive mean, {args.chains} chains, against rows read; the whole "
+    f"budget is {args.transitions:,} n rows per chain"
 )
-table(["epsilon", "transitions", "rows read / n", "accepted", "time per transition / exact MH",
-       "time / exact MH", *(f"risk at {p:g}" for p in CHECKPOINTS), "bias^2 at 1"], lines)  # fmt: skip
+table(
+    [
+        "epsilon",
+        "transitions",
+        "rows read / n",
+        "accepted",
+        "time per transition / exact MH",
+        "time / exact MH",
+        *(f"risk at {p:g}" for p in CHECKPOINTS),
+        "bias^2 at 1",
+    ],
+    lines,
+)
 print("With control variates the budget could not be spent: parts are shares of its draws instead.")
-print("The paper, figure 3: the smallest risk at 400 s has epsilon > 0; variance still dominates.\n")
+print(
+    "The paper, figure 3: the smallest risk at 400 s has epsilon > 0; variance still dominates.\n"
+)
 
 print("Figure 4: marginals of the first two coefficients, three chains")
-lines = [["reference", "", *(f"{v:.4f}" for v in (exact.mean[0], exact.sd[0], exact.mean[1], exact.sd[1]))]]
+lines = [
+    [
+        "reference",
+        "",
+        *(f"{v:.4f}" for v in (exact.mean[0], exact.sd[0], exact.mean[1], exact.sd[1])),
+    ]
+]
 for epsilon in (0.0, 0.01):
     run, rows, _, _ = results[epsilon, None]
     for part in (1 / 4, 1):
         for c in range(min(3, args.chains)):
             kept = run.draws[c, : max(2, int(np.searchsorted(rows[c], part * budget))), :2]
             m, s = kept.mean(axis=0), kept.std(axis=0)
-            lines.append([f"epsilon {epsilon:g}, chain {c + 1}", f"{part:g} ({len(kept) * PER_DRAW:,})",
-                          *(f"{v:.4f}" for v in (m[0], s[0], m[1], s[1]))])  # fmt: skip
+            lines.append(
+                [
+                    f"epsilon {epsilon:g}, chain {c + 1}",
+                    f"{part:g} ({len(kept) * PER_DRAW:,})",
+                    *(f"{v:.4f}" for v in (m[0], s[0], m[1], s[1])),
+                ]
+            )
 table(["", "of the budget (transitions)", "mean 1", "sd 1", "mean 2", "sd 2"], lines)
 
 print("\nAll coefficients, all chains pooled")
@@ -201,11 +262,22 @@ lines, errors = [], {}
 for (epsilon, order), (run, *_) in results.items():
     m, s, m_error, s_error = run.moments(batches=2)
     errors[epsilon, order] = (
-        np.sqrt(np.mean(((m - exact.mean) / exact.sd) ** 2)), np.sqrt(np.mean((m_error / exact.sd) ** 2)),
-        np.mean(s / exact.sd), np.sqrt(np.mean((s_error / exact.sd) ** 2)),
-    )  # fmt: skip
+        np.sqrt(np.mean(((m - exact.mean) / exact.sd) ** 2)),
+        np.sqrt(np.mean((m_error / exact.sd) ** 2)),
+        np.mean(s / exact.sd),
+        np.sqrt(np.mean((s_error / exact.sd) ** 2)),
+    )
     lines.append([run.name, *errors[epsilon, order]])
-table(["", "error of means, rms sds", "expected from its variance", "mean of sd / exact", "+- of one"], lines)
+table(
+    [
+        "",
+        "error of means, rms sds",
+        "expected from its variance",
+        "mean of sd / exact",
+        "+- of one",
+    ],
+    lines,
+)
 show_warnings(run for run, *_ in results.values())
 print()
 
@@ -217,7 +289,11 @@ for share in (1, 0.25):
         (_, p), q = by_hand[share, epsilon, None], wrong[share, epsilon, None]
         error = np.sqrt((p * (1 - p) + q * (1 - q) + 1e-4) / args.decisions)
         said = f"h {share:g}, epsilon {epsilon:g}"
-        checks.at_most(f"{said}: wrong decisions against those by hand, standard errors", abs(p - q) / error, 4.5)
+        checks.at_most(
+            f"{said}: wrong decisions against those by hand, standard errors",
+            abs(p - q) / error,
+            4.5,
+        )
     order = [used[share, e, None] for e in EPSILONS]
     checks.at_most(f"h {share:g}: largest growth of data used with epsilon", max(np.diff(order)), 0)
 risk = {key: risks[-1] for key, (_, _, risks, _) in results.items()}
@@ -242,7 +318,7 @@ if args.figure:
     left.plot(EPSILONS, [100 * e for e in EPSILONS], "k", label="epsilon, %")
     left.set(xlabel="epsilon")
     left.legend()
-    for (epsilon, order), (_, rows, risks, upto) in results.items():
+    for (epsilon, order), (_, rows, risks, _) in results.items():
         at = np.array(CHECKPOINTS) * (rows[:, -1].mean() if order is not None else budget) / len(y)
         right.loglog(at, risks, ".-", label=f"{epsilon:g}" + (", order 2" if order else ""))
     right.set(xlabel="rows read / n", ylabel="risk of the predictive mean")

@@ -83,8 +83,19 @@ SAMPLERS = {
         bound="linear", control_variate_order=2, **common
     ),
 }
-HEADER = ["sampler", "rows to converge / n, by start", "share on the way", "share in equilibrium",
-          "evaluations / n", "time / exact MH", "accepted", "worst mean, sds", "+-", "sd / exact", "+-"]  # fmt: skip
+HEADER = [
+    "sampler",
+    "rows to converge / n, by start",
+    "share on the way",
+    "share in equilibrium",
+    "evaluations / n",
+    "time / exact MH",
+    "accepted",
+    "worst mean, sds",
+    "+-",
+    "sd / exact",
+    "+-",
+]
 inverse, radius = np.linalg.inv(covariance), scipy.stats.chi2(3).ppf(0.999)
 lines, runs, needed, clock = [], {}, {}, None
 for name, make in SAMPLERS.items():
@@ -93,14 +104,24 @@ for name, make in SAMPLERS.items():
         step = make()
     tune, draws = (1000, args.cheap_draws) if anchored else (args.tune, args.draws)
     run = sample(
-        name, step, model, ["beta"], draws=draws, tune=tune, chains=CHAINS, seed=args.seed,
-        initvals=None if anchored else starts, keep_tuned=True,
-    )  # fmt: skip
+        name,
+        step,
+        model,
+        ["beta"],
+        draws=draws,
+        tune=tune,
+        chains=CHAINS,
+        seed=args.seed,
+        initvals=None if anchored else starts,
+        keep_tuned=True,
+    )
     far = run.draws - mean
     inside = np.einsum("cda,ab,cdb->cd", far, inverse, far) < radius
     reached = [int(np.argmax(i)) if i.any() else len(i) for i in inside]
     batch = run.stats["batch_size"]
-    needed[name] = np.array([b[: r + 1].sum() / len(y) for b, r in zip(batch, reached, strict=True)])
+    needed[name] = np.array(
+        [b[: r + 1].sum() / len(y) for b, r in zip(batch, reached, strict=True)]
+    )
     way = np.concatenate([b[: r + 1] for b, r in zip(batch, reached, strict=True)]).mean()
     settled = run._replace(
         draws=run.draws[:, tune:], stats={k: v[:, tune:] for k, v in run.stats.items()}
@@ -110,26 +131,37 @@ for name, make in SAMPLERS.items():
     clock = clock or run.seconds / run.draws[..., 0].size
     worst, off = np.abs((m - mean) / sd).argmax(), np.abs(s / sd - 1).argmax()
     lines.append(
-        [name, "starts at the mode" if anchored else " ".join(f"{v:.1f}" for v in needed[name]),
-         "" if anchored else f"{way / len(y):.1%}", f"{settled.share:.3%}",
-         settled.stats["n_evaluations"].mean() / len(y),
-         run.seconds / run.draws[..., 0].size / clock, settled.acceptance,
-         (m - mean)[worst] / sd[worst], (m_error / sd)[worst], (s / sd)[off],
-         (s_error / sd)[off]]
-    )  # fmt: skip
+        [
+            name,
+            "starts at the mode" if anchored else " ".join(f"{v:.1f}" for v in needed[name]),
+            "" if anchored else f"{way / len(y):.1%}",
+            f"{settled.share:.3%}",
+            settled.stats["n_evaluations"].mean() / len(y),
+            run.seconds / run.draws[..., 0].size / clock,
+            settled.acceptance,
+            (m - mean)[worst] / sd[worst],
+            (m_error / sd)[worst],
+            (s / sd)[off],
+            (s_error / sd)[off],
+        ]
+    )
 table(HEADER, lines)
 show_warnings(runs.values())
 ratio = needed["exact MH"] / needed["confidence, plain"]
 print(
-    f"\nrows to converge, MH over confidence sampler, by start: {' '.join(f'{r:.2f}' for r in ratio)} "
-    "(the paper: up to 3)\nshare in equilibrium: "
+    "\nrows to converge, MH over confidence sampler, by start: "
+    f"{' '.join(f'{r:.2f}' for r in ratio)} (the paper: up to 3)\nshare in equilibrium: "
     f"{runs['confidence, plain'].share:.1%} (the paper: close to n)\n"
 )
 checks = Checks()
 for name, run in runs.items():
     m, s, m_error, s_error = run.moments(batches=5 if "order" not in name else 20)
-    checks.at_most(f"{name}: error of a mean, standard errors", np.abs((m - mean) / m_error).max(), 4.5)
-    checks.at_most(f"{name}: error of an sd, standard errors", np.abs((s - sd) / s_error).max(), 4.5)
+    checks.at_most(
+        f"{name}: error of a mean, standard errors", np.abs((m - mean) / m_error).max(), 4.5
+    )
+    checks.at_most(
+        f"{name}: error of an sd, standard errors", np.abs((s - sd) / s_error).max(), 4.5
+    )
     if "order" in name:
         checks.at_most(f"{name}: error of a mean, sds", np.abs((m - mean) / sd).max(), 0.1)
         checks.at_most(f"{name}: relative error of an sd", np.abs(s / sd - 1).max(), 0.05)

@@ -1,4 +1,4 @@
-"""Bardenet et al. 2014, section 4.3: the mean of N(theta, 1), where sampling can save at equilibrium.
+"""Bardenet et al. 2014, section 4.3: the mean of N(theta, 1), where batches save at equilibrium.
 
 python tests/benchmarks/confidence_gaussian.py
 
@@ -69,8 +69,20 @@ def samplers(x):
     yield "confidence, order 2, C = 0", 20 * args.tests, confidence(2, lambda point, new: 0.0)
 
 
-HEADER = ["sampler", "transitions", "rows per test", "share", "running share: 1/4, 1/2, 3/4",
-          "evaluations / n", "time / exact MH", "accepted", "error, sds", "+-", "sd / exact", "+-"]  # fmt: skip
+HEADER = [
+    "sampler",
+    "transitions",
+    "rows per test",
+    "share",
+    "running share: 1/4, 1/2, 3/4",
+    "evaluations / n",
+    "time / exact MH",
+    "accepted",
+    "error, sds",
+    "+-",
+    "sd / exact",
+    "+-",
+]
 
 checks, shares = Checks(), {}
 for n in args.n:
@@ -83,19 +95,37 @@ for n in args.n:
         with model:
             step = make()
         run = sample(
-            f"{name}, n = {n:,}", step, model, ["theta"], draws=draws, seed=args.seed, initvals=start
+            f"{name}, n = {n:,}",
+            step,
+            model,
+            ["theta"],
+            draws=draws,
+            seed=args.seed,
+            initvals=start,
         )
         runs.append(run)
         clock = clock or run.seconds / draws
         m, s, m_error, s_error = (float(v[0]) for v in run.moments())
         batch = run.stats["batch_size"][0]
-        running = (np.cumsum(batch) / np.arange(1, draws + 1) / n)[[draws * k // 4 for k in (1, 2, 3)]]
+        running = (np.cumsum(batch) / np.arange(1, draws + 1) / n)[
+            [draws * k // 4 for k in (1, 2, 3)]
+        ]
         rows.append(
-            [name, draws, float(batch.mean()), f"{run.share:.3%}",
-             " ".join(f"{v:.2%}" for v in running), run.stats["n_evaluations"].mean() / n,
-             run.seconds / draws / clock, run.acceptance, (m - mean) / sd, m_error / sd, s / sd,
-             s_error / sd]
-        )  # fmt: skip
+            [
+                name,
+                draws,
+                float(batch.mean()),
+                f"{run.share:.3%}",
+                " ".join(f"{v:.2%}" for v in running),
+                run.stats["n_evaluations"].mean() / n,
+                run.seconds / draws / clock,
+                run.acceptance,
+                (m - mean) / sd,
+                m_error / sd,
+                s / sd,
+                s_error / sd,
+            ]
+        )
         shares[name, n] = run, (m - mean) / sd, m_error / sd, s / sd - 1, s_error / sd
     table(HEADER, rows)
     show_warnings(runs)

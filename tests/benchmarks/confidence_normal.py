@@ -60,8 +60,19 @@ def steps(order):
     yield "confidence .01", lambda: pms.ConfidenceMH(bound="full", **common)
 
 
-HEADER = ["sampler", "control variates", "sigma mean", "error, sds", "+-", "sigma sd / exact", "+-",
-          "rows per test", "share", "evaluations / n per transition", "time / exact MH"]  # fmt: skip
+HEADER = [
+    "sampler",
+    "control variates",
+    "sigma mean",
+    "error, sds",
+    "+-",
+    "sigma sd / exact",
+    "+-",
+    "rows per test",
+    "share",
+    "evaluations / n per transition",
+    "time / exact MH",
+]
 
 rng = np.random.default_rng(args.seed)
 DATA = {
@@ -79,19 +90,34 @@ for title, x in DATA.items():
             with model:
                 step = make()
             run = sample(
-                f"{name}, {'plain' if order is None else 'order 2'}, {title}", step, model,
-                ["sigma"], draws=args.draws, tune=args.tune, chains=args.chains, seed=args.seed,
+                f"{name}, {'plain' if order is None else 'order 2'}, {title}",
+                step,
+                model,
+                ["sigma"],
+                draws=args.draws,
+                tune=args.tune,
+                chains=args.chains,
+                seed=args.seed,
                 initvals=start,
-            )  # fmt: skip
+            )
             runs[name, order] = run
             m, s, m_error, s_error = (float(v[0]) for v in run.moments())
             n_evaluations = run.stats["n_evaluations"].mean() / step.transitions_per_draw
             rows.append(
-                [name, "none" if order is None else "order 2", f"{m:.6g}", (m - mean) / sd,
-                 m_error / sd, s / sd, s_error / sd, float(run.stats["batch_size"].mean()),
-                 f"{run.share:.2%}", n_evaluations / args.n,
-                 run.seconds / runs["exact MH", None].seconds]
-            )  # fmt: skip
+                [
+                    name,
+                    "none" if order is None else "order 2",
+                    f"{m:.6g}",
+                    (m - mean) / sd,
+                    m_error / sd,
+                    s / sd,
+                    s_error / sd,
+                    float(run.stats["batch_size"].mean()),
+                    f"{run.share:.2%}",
+                    n_evaluations / args.n,
+                    run.seconds / runs["exact MH", None].seconds,
+                ]
+            )
     table(HEADER, rows)
     show_warnings(runs.values())
     collected[title] = (mean, sd, runs)
@@ -130,8 +156,9 @@ if args.figure:
             if order is None:
                 values = run.draws[..., 0].ravel()
                 low, high = np.quantile(values, [0.005, 0.995])
-                axis.hist(values, np.linspace(low, high, 60), density=True, histtype="step",
-                          label=name)  # fmt: skip
+                axis.hist(
+                    values, np.linspace(low, high, 60), density=True, histtype="step", label=name
+                )
         grid = np.linspace(mean - 4 * sd, mean + 4 * sd, 200)
         density = np.exp(-0.5 * ((grid - mean) / sd) ** 2) / sd / np.sqrt(2 * np.pi)
         axis.plot(grid, density, "k:", label="analytic")
