@@ -162,7 +162,7 @@ def check_updates(
     share = record.share / record.done
     tails = (
         "The rows' terms are heavy-tailed, so that a batch says too little of all rows. "
-        if errors.largest > TAIL_BOUND
+        if errors.largest > TAIL_BOUND * share
         else ""
     )
     return [

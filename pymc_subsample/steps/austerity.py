@@ -12,6 +12,7 @@ from pymc_subsample.compile import Compiled
 from pymc_subsample.diagnostics.acceptance import AcceptanceErrors
 from pymc_subsample.kernels import austerity
 from pymc_subsample.kernels.evidence import DECIDE
+from pymc_subsample.steps import arguments
 from pymc_subsample.steps.metropolis import MinibatchMH, Proposal
 
 _log = logging.getLogger("pymc.subsample")
@@ -36,7 +37,8 @@ class AusterityMH(MinibatchMH):
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
     epsilon : float or callable, default 0.05
-        Level of the test, from 0 (exact MH: every proposal reads all rows) to 0.5. A callable
+        Level of the test at every look, from 0 (exact MH: every proposal reads all rows) to 0.5.
+        The share of wrong decisions is larger than that where a test looks often. A callable
         ``epsilon(draw)`` gets the number of draws recorded so far, 0 while tuning, and returns
         the level: let it shrink to trade speed for accuracy as draws accumulate.
     batch_size : int, default 500
@@ -137,6 +139,8 @@ class AusterityMH(MinibatchMH):
     def _conclude(self, errors: AcceptanceErrors):
         """Log the bound of Theorem 1 with what the pilot and the chain show."""
         slowest = self.record.autocorrelation(self._active) ** (1 / self.transitions_per_draw)
+        if not len(errors.error):
+            return
         worst = max(errors.worst, float(np.max(errors.noise)))
         bound = min(1.0, worst / max(1 - slowest, 1e-12))
         _log.info(
