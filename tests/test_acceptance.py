@@ -28,6 +28,7 @@ from pymc_subsample.kernels.evidence import (
     REJECT,
     SECOND,
     THIRD,
+    THRESHOLD,
     UNIFORM,
     VARIANCE,
 )
@@ -44,6 +45,7 @@ def evidence_of(y, n, known=0.0, uniform=0.5, normal=0.0, look=1, low=np.nan, hi
     evidence[[N_ROWS, COUNT, LOOK, MEAN]] = n, len(y), look, y.mean()
     evidence[[SECOND, THIRD]] = [np.mean((y - y.mean()) ** k) for k in (2, 3)]
     evidence[[LOW, HIGH, KNOWN, UNIFORM, NORMAL]] = low, high, known, uniform, normal
+    evidence[THRESHOLD] = np.log(uniform)
     return evidence
 
 
@@ -400,9 +402,11 @@ class Loop:
             permutation = np.arange(n, dtype=np.uint32)
         evidence = np.full(len(EVIDENCE), np.nan)
         evidence[[KNOWN, UNIFORM, NORMAL, LOW, HIGH]] = known, uniform, normal, low, high
+        evidence[THRESHOLD] = np.log(uniform)
         answer = accept(
             decide, *self.functions, np.array([column.ctypes.data, 8]), rng, permutation,
-            np.zeros(1), np.ones(1), np.zeros(1), 0, self.ex.width, float(n), int(full),
+            np.empty(0, np.int32), np.zeros(1), np.ones(1), np.zeros(1), 0, self.ex.width,
+            float(n), int(full),
             np.asarray(settings, dtype=float), evidence,
         )  # fmt: skip
         return answer, evidence

@@ -195,6 +195,9 @@ class AusterityGibbs(SubsampledStep):
     def _level(self, draw: int) -> float:
         return arguments.level("epsilon", self.epsilon, draw)
 
+    def _check_vars(self):
+        """Do nothing: the constructor has seen that all are binary."""
+
     def _connect(self):
         """Trace and compile the model (also after unpickling in another process)."""
         self._rows_of["binary"] = [v.name for v in self.vars]
