@@ -84,7 +84,7 @@ class AusterityGibbs(SubsampledStep):
         longest row axis; the others are evaluated in full at every update.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
-    epsilon : float or callable, default 0.05
+    epsilon : float or callable, default 0.01
         Level of the test, from 0 (Gibbs sampling: every update reads all its rows) to 0.5. A
         callable ``epsilon(draw)`` gets the number of draws recorded so far, 0 while tuning, and
         returns the level.
@@ -158,7 +158,7 @@ class AusterityGibbs(SubsampledStep):
         model: pm.Model | None = None,
         observed: Sequence[str] | None = None,
         dim: str | None = None,
-        epsilon: float | Callable[[int], float] = 0.05,
+        epsilon: float | Callable[[int], float] = 0.01,
         batch_size: int = 500,
         scan: str = "random",
         sweeps_per_draw: int = 1,
