@@ -98,6 +98,7 @@ def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: i
         reach=bounded,
         packer=packer,
         store=model.rows,
+        observed=model.observed,
     )
     return expansion
 

@@ -7,6 +7,7 @@ import scipy.linalg
 
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.estimators import Moments, moments_from_sums
+from pymc_subsample.likelihood import TallModelError
 
 # The mass matrix is dense up to this many parameters and diagonal beyond.
 MAX_DENSE = 500
@@ -17,6 +18,7 @@ _FIRST_SUBSET = 1_000
 _LAST_SUBSET = 100_000
 _MAX_POLISH = 8
 _POLISHED = 0.1
+_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -250,11 +252,18 @@ def residual_moments(
     """Moments over all rows of the residuals at points theta, shape (k, d), in one pass.
 
     At the points `far`, shape (j, d), only the largest residual counts.
+
+    Raises
+    ------
+    TallModelError
+        If a residual is not finite at one of the points `thetas`.
     """
     points = [expansion.parameters(theta)[0] for theta in [*thetas, *far]]
     sums = np.zeros((4, len(thetas)))
     largest = 0.0
     grad = np.zeros(expansion.phi_size)
+    bad: set[int] = set()
+    start = 0
     for rows in expansion.chunks():
         expansion.anchor(reference.center, rows)
         d = np.empty(rows.shape[1])
@@ -264,8 +273,23 @@ def residual_moments(
                 finite = d[np.isfinite(d)]
                 largest = max(largest, float(np.abs(finite).max(initial=0.0)))
                 continue
+            bad.update((start + np.flatnonzero(~np.isfinite(d))[:_SHOWN]).tolist())
             power = np.ones_like(d)
             for p in range(4):
                 power *= d
                 sums[p, k] += power.sum()
+        start += len(d)
+    if bad:
+        raise _not_finite(expansion, sorted(bad))
     return moments_from_sums(sums, expansion.n_rows, largest)
+
+
+def _not_finite(expansion: Expansion, rows: list[int]) -> TallModelError:
+    shown = ", ".join(map(str, rows[:_SHOWN]))
+    return TallModelError(
+        f"The log-likelihood of {', '.join(map(repr, expansion.observed))} is not finite within "
+        f"the spread of the posterior, in rows {shown}{' and maybe more' * (len(rows) >= _SHOWN)}: "
+        "some likely parameters make these data impossible, and control variates need a smooth "
+        "log-likelihood. Use a link that keeps parameters in range for every row (exp or softplus "
+        "for a rate or a scale, sigmoid for a probability), or sample this model with pm.NUTS."
+    )

@@ -11,13 +11,18 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import CAReduce
+from pytensor.tensor.type_other import NoneTypeT
 
 from pymc_subsample.likelihood.errors import TallModelError, op_name
 from pymc_subsample.likelihood.graph import rebuild, root_array
 
 
 def full_data_model(model: pm.Model) -> pm.Model:
-    """Return the model behind `pm.Minibatch`, without the scaling of `total_size`."""
+    """Return the model behind `pm.Minibatch`.
+
+    Scaling by `total_size` stays: it is one where the full data have that many rows, and PyMC's
+    weight of a row elsewhere. Initial values are left out, since PyMC cannot carry them over.
+    """
     graphs = [*model.basic_RVs, *model.potentials, *model.deterministics]
     graphs += [model.rvs_to_values[rv] for rv in model.observed_RVs]
     if not any(v.owner and isinstance(v.owner.op, MinibatchOp) for v in ancestors(graphs)):
@@ -26,11 +31,18 @@ def full_data_model(model: pm.Model) -> pm.Model:
     def hook(node, inputs):
         if isinstance(node.op, MinibatchOp):
             return inputs[: len(node.outputs)]
-        if isinstance(node.op, MinibatchRandomVariable):
-            return inputs[:1]
+        if isinstance(node.op, MinibatchRandomVariable):  # takes None, but not its constant
+            rv, *sizes = inputs
+            sizes = [None if isinstance(s.type, NoneTypeT) else s for s in sizes]
+            return node.op.make_node(rv, *sizes).outputs
         return None
 
-    old, _ = fgraph_from_model(model)
+    given = dict(model.rvs_to_initial_values)
+    try:
+        model.rvs_to_initial_values.update(dict.fromkeys(given))
+        old, _ = fgraph_from_model(model)
+    finally:
+        model.rvs_to_initial_values.update(given)
     new = FunctionGraph(outputs=rebuild(old.outputs, {}, hook), clone=False)
     new._coords, new._dim_lengths = old._coords, old._dim_lengths
     return model_from_fgraph(new, mutate_fgraph=True)

@@ -277,20 +277,6 @@ def _value_var(var, model: pm.Model) -> Variable:
     return value
 
 
-def starting_theta(tall: TallModel, point: Mapping[str, Any] | None) -> np.ndarray:
-    """Return theta where the search for a reference starts, from values of value variables."""
-    values = dict(tall.initial_point)
-    for name, value in (point or {}).items():
-        if name not in values:
-            raise ValueError(
-                f"initial_point holds {name!r}, which is not a value variable of the model. Those "
-                f"are {tall.names}."
-            )
-        _check_shape(f"initial_point[{name!r}]", value, np.shape(values[name]))
-        values[name] = value
-    return tall.ravel(values)
-
-
 def reference_theta(model: pm.Model, tall: TallModel, reference: Mapping[str, Any]) -> np.ndarray:
     """Return theta for a reference point given as untransformed values of the free variables."""
     if not isinstance(reference, Mapping):

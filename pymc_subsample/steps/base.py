@@ -44,11 +44,23 @@ class SubsampledStep(BlockedStep):
         arguments.model_in_context(kwargs.get("model"), cls.__name__)
         return super().__new__(cls, *args, **kwargs)
 
-    def _attach(self, model: pm.Model, vars: Sequence, observed, dim: str | None, order: int):
+    def _attach(
+        self,
+        model: pm.Model,
+        vars: Sequence,
+        observed,
+        dim: str | None,
+        order: int,
+        initial_point: PointType | None = None,
+    ):
         """Trace and compile a model for control variates of some order."""
         self._model = model
         self.vars = vars
-        self._rows_of: dict[str, Any] = {"observed": observed, "dim": dim}
+        self._rows_of: dict[str, Any] = {
+            "observed": observed,
+            "dim": dim,
+            "initial_point": initial_point,
+        }
         self._order = order
         self._connect()
         self._seen = _contents(model)
@@ -91,6 +103,11 @@ class SubsampledStep(BlockedStep):
     def _check_vars(self):
         """Refuse variables that this step cannot sample."""
         arguments.refuse_discrete(self.vars, self._model)
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the rows, so that a state is not continued on other data."""
+        return self._tall.rows.fingerprint
 
     def _places(self, names) -> np.ndarray:
         """Positions in theta of value variables."""

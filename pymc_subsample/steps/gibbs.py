@@ -45,6 +45,7 @@ class AusterityGibbsState(StepMethodState):
     row_rng: np.random.Generator
     record: MoveRecord
     n_rows: int = field(metadata={"frozen": True})
+    fingerprint: str = field(metadata={"frozen": True})
     observed: tuple[str, ...] = field(metadata={"frozen": True})
     batch_size: int = field(metadata={"frozen": True})
     sweeps_per_draw: int = field(metadata={"frozen": True})

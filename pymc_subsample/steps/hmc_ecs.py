@@ -60,6 +60,7 @@ class HMCECSState(StepMethodState):
     tuning: TuningState
     record: ChainRecord
     n_rows: int = field(metadata={"frozen": True})
+    fingerprint: str = field(metadata={"frozen": True})
     observed: tuple[str, ...] = field(metadata={"frozen": True})
     control_variate_order: int = field(metadata={"frozen": True})
     target_accept: float = field(metadata={"frozen": True})
@@ -225,13 +226,13 @@ class HMCECS(SubsampledStep):
         self.rng = arguments.generator(rng)
         model = arguments.model_in_context(model, "HMCECS")
         chosen = arguments.continuous_vars(vars, model)
-        self._attach(model, chosen, observed, dim, self.control_variate_order)
+        self._attach(model, chosen, observed, dim, self.control_variate_order, initial_point)
         arguments.count("subsample_size", m or 1, self.n_rows)
         arguments.count("n_blocks", blocks or 1, self.n_rows)
         self.given = {"reference": reference is not None, "subsample_size": m, "n_blocks": blocks}
         self._prepared: Preparation = prepare(
             self._expansion,
-            arguments.starting_theta(self._tall, initial_point),
+            self._tall.ravel(self._tall.initial_point),
             self._active,
             self._continuous(),
             self.rng,

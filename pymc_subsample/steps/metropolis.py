@@ -54,6 +54,7 @@ class MinibatchMHState(StepMethodState):
     tuning: TuningState
     record: MoveRecord
     n_rows: int = field(metadata={"frozen": True})
+    fingerprint: str = field(metadata={"frozen": True})
     observed: tuple[str, ...] = field(metadata={"frozen": True})
     control_variate_order: int | None = field(metadata={"frozen": True})
     batch_size: int = field(metadata={"frozen": True})
@@ -128,24 +129,24 @@ class MinibatchMH(SubsampledStep):
         self.proposal = arguments.proposal(proposal)
         model = modelcontext(model)
         chosen = arguments.continuous_vars(vars, model)
-        self._attach(model, chosen, observed, dim, control_variate_order or 0)
+        self._attach(model, chosen, observed, dim, control_variate_order or 0, initial_point)
         self.batch_size = min(batch_size, self.n_rows)
         arguments.proposal_size(self.proposal, len(self._active), self.n_rows)
         self.row_rng = self.rng.spawn(1)[0]
         self._given_reference = reference is not None
-        self._prepared = self._prepare(reference, initial_point)
+        self._prepared = self._prepare(reference)
         self._begin(tune=0, draws=0)
 
-    def _prepare(self, reference, initial_point) -> Preparation | None:
+    def _prepare(self, reference) -> Preparation | None:
         if self.control_variate_order is None:
             return None
         with differentiated(self._tall, self._without_gradient):
-            return self._prepare_reference(reference, initial_point)
+            return self._prepare_reference(reference)
 
-    def _prepare_reference(self, reference, initial_point) -> Preparation:
+    def _prepare_reference(self, reference) -> Preparation:
         return prepare(
             self._expansion,
-            arguments.starting_theta(self._tall, initial_point),
+            self._tall.ravel(self._tall.initial_point),
             self._active,
             self._continuous(),
             self.rng,
