@@ -294,13 +294,13 @@ class TallModel:
 def _started(start: dict[str, np.ndarray], given: Mapping[str, np.ndarray]):
     for name, value in given.items():
         if name not in start:
-            raise TallModelError(
+            raise ValueError(
                 f"initial_point holds {name!r}, which is not a value variable of the model. Those "
                 f"are {', '.join(start)}."
             )
         old, new = np.asarray(start[name]), np.asarray(value)
         if new.shape != old.shape:
-            raise TallModelError(
+            raise ValueError(
                 f"initial_point[{name!r}] has shape {new.shape}; the variable has {old.shape}."
             )
         start[name] = new.astype(old.dtype)
