@@ -15,7 +15,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import scipy.optimize
-from models import G, K, N
+from models import MODELS, G, K, N
 from pytensor.gradient import grad, grad_scale
 from scipy.special import expit
 from test_predictors import PRODUCTS, model_of_integers
@@ -34,6 +34,7 @@ from pymc_subsample.control_variates.reference import (
     reference_at,
     residual_moments,
 )
+from pymc_subsample.control_variates.verification import agrees
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.graph import PYTHON_MODE, numpy_function, rebuild
 from pymc_subsample.likelihood.predictors import find_predictors
@@ -340,6 +341,28 @@ def test_a_wrong_gradient_is_noticed(tall_model):
     tall.batch = replace(tall.batch, outputs=[grad_scale(rows, 1.01)])
     with pytest.raises(TallModelError, match="graph was misread"):
         expand(tall, 1, linear=False)
+
+
+# Data of every kind, minibatches, dimensions and potentials; `expand` compares with the model.
+KINDS = [
+    "minibatch_groups",
+    "dims_bernoulli",
+    "index_column_of_matrix",
+    "outcome_and_potential",
+]
+
+
+@pytest.mark.parametrize("name", [*KINDS, *slow(sorted(MODELS.keys() - set(KINDS)))])
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_expansion_is_the_model(name, tall_model, caplog):
+    assert agrees(tall_model(name), expand(tall_model(name), 1))
+    assert "general path" not in caplog.text
+
+
+@pytest.mark.parametrize("name", ["minibatch_groups", "dims_hierarchy", "potential_only"])
+@pytest.mark.usefixtures("interpreted")
+def test_interpreted_expansion_is_the_model(name, tall_model):
+    assert agrees(tall_model(name), expand(tall_model(name), 1, linear=False))
 
 
 def test_forcing_the_linear_path_of_a_network_raises(tall_model):

@@ -184,6 +184,19 @@ def test_total_size_weighs_what_is_not_a_minibatch():
     assert_equal(tall.row_loglik(theta, slice(None)), rows)
 
 
+def test_terms_that_read_all_rows_warn():
+    rng = np.random.default_rng(1)
+    with pm.Model() as model:
+        b = pm.Normal("b")
+        pm.Potential("penalty", -((rng.normal(size=2 * N) * b) ** 2).sum())
+        pm.Potential("small", -(b**2))
+        pm.Normal("y", b, observed=rng.normal(size=N))
+    with pytest.warns(UserWarning, match=f"'penalty' .* reads {2 * N} numbers") as caught:
+        TallModel(model)
+    assert not any("'small'" in str(w.message) for w in caught)
+    assert caught[0].filename == __file__
+
+
 def exponential(y, **kwargs):
     with pm.Model() as model:
         rate = pm.Normal("rate", 0, 1, **kwargs)
@@ -203,9 +216,9 @@ def test_start_given():
     with pytest.raises(TallModelError, match="-inf at the initial point"):
         TallModel(model)
     assert TallModel(model, initial_point={"rate": 2}).initial_point["rate"] == 2.0
-    with pytest.raises(TallModelError, match="'speed', which is not a value variable"):
+    with pytest.raises(ValueError, match="'speed', which is not a value variable"):
         TallModel(model, initial_point={"speed": 2.0})
-    with pytest.raises(TallModelError, match="shape"):
+    with pytest.raises(ValueError, match="shape"):
         TallModel(model, initial_point={"rate": [2.0]})
 
 

@@ -4,7 +4,7 @@ import logging
 
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.general import general_expansion
-from pymc_subsample.control_variates.linear import MAX_PREDICTORS, linear_expansion
+from pymc_subsample.control_variates.linear import is_small, linear_expansion
 from pymc_subsample.control_variates.verification import agrees
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.predictors import find_predictors
@@ -25,7 +25,7 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
         Order of the Taylor expansion in phi.
     linear : bool, optional
         Force the linear-predictor path (True) or the general one (False). Default: the linear
-        one where the graph has at most ten predictors per row.
+        one where a row has at most ten predictors and reads few columns beside them.
 
     Returns
     -------
@@ -41,7 +41,7 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
     if linear is not False:
         starts = {v: part.start for v, part in model.phi_slices.items()}
         predictors = find_predictors(model.batch, starts, model.column_values)
-        if predictors is not None and sum(p.forms.size for p in predictors) > MAX_PREDICTORS:
+        if predictors is not None and not is_small(model, predictors):
             predictors = None
     if predictors is not None:
         expansion = linear_expansion(model, predictors, order)

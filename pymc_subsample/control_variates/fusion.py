@@ -30,8 +30,17 @@ _LINEAR = {"Add", "Sub", "Neg", "Mul", "Switch", "Identity", "Second"}
 class ScalarFunction:
     """``row(*varying, *hoisted) -> outputs`` and ``hoist(*shared) -> hoisted``.
 
-    `used` and `used_shared` say which of the varying and shared inputs are arguments; `hoist` is
-    None where nothing is computed from shared inputs alone.
+    Attributes
+    ----------
+    row, hoist : callable
+        Numba functions of floats: a tuple of outputs for one row, one float for one output.
+        `hoist` is None where nothing is computed from shared inputs alone.
+    used, used_shared : list of int
+        Which of the varying and the shared inputs are arguments.
+    n_hoisted : int
+        Number of hoisted values.
+    key : str or None
+        Identifies the functions for the disk cache.
     """
 
     row: Callable

@@ -75,13 +75,18 @@ def gradient(expansion: Expansion, reference: Reference, theta: np.ndarray) -> n
     return expansion.pull_back(theta, slope)
 
 
-def precision(expansion: Expansion, reference: Reference, active: np.ndarray) -> np.ndarray:
-    """Negative Hessian of the log posterior at the reference, shape (a, a).
+def precision(
+    expansion: Expansion,
+    reference: Reference,
+    active: np.ndarray,
+    theta: np.ndarray | None = None,
+) -> np.ndarray:
+    """Negative Hessian of prior and quadratic log-likelihood, shape (a, a), in elements `active`.
 
-    The quadratic log-likelihood and the prior have the log posterior's own derivatives at the
-    reference; the Hessian is the central difference of their gradient.
+    At the reference, where it is taken unless theta is given, they have the log posterior's own
+    derivatives. The Hessian is the central difference of their gradient.
     """
-    theta = reference.theta
+    theta = reference.theta if theta is None else theta
     columns = []
     for a in active:
         h = 1e-5 * max(1.0, abs(theta[a]))
@@ -195,8 +200,25 @@ class _SubsetObjective:
 def mode_of_rows(expansion, theta, active, rows, weight) -> tuple[np.ndarray, float]:
     """Find the mode of the posterior that weighs each of some rows by `weight`.
 
-    Returns theta, shape (d,), and the log posterior there, divided by `weight` times the number
-    of rows.
+    Parameters
+    ----------
+    expansion : Expansion
+        Compiled model.
+    theta : ndarray, shape (d,)
+        Start.
+    active : ndarray of int, shape (a,)
+        Elements of theta that may move.
+    rows : ndarray, shape (width, m)
+        Packed rows; anchored anew at every step.
+    weight : float
+        Weight of a row, n / (m T).
+
+    Returns
+    -------
+    ndarray, shape (d,)
+        The mode.
+    float
+        The log posterior there, divided by `weight` times m.
     """
     import scipy.optimize  # takes a third of a second to import, and only the search needs it
 

@@ -34,6 +34,7 @@ from pymc_subsample.likelihood.verification import (
     check_batches,
     check_start,
     warn_about_deterministics,
+    warn_about_whole_terms,
 )
 from pymc_subsample.rows import RowStore
 
@@ -129,7 +130,7 @@ class TallModel:
         self.n_rows, row_axes = find_rows(model, by_name, observed, dim)
         self.observed = tuple(row_axes)
         rows = [by_name[name] for name in row_axes]
-        rest = [graph.sum() for name, graph in by_name.items() if name not in row_axes]
+        whole = {name: graph.sum() for name, graph in by_name.items() if name not in row_axes}
 
         dependent = depends_on([*rows, prior, *(c.condition for c in checks)], self._values)
         trace = self._trace(model, rows, list(row_axes.values()), dependent)
@@ -142,7 +143,7 @@ class TallModel:
             batch = batch_graph(graphs, trace, dependent, self._arrays)
         except CoupledRows as error:
             raise error.refusal(self.observed[0]) from None
-        logprior = sum(rest, prior)
+        logprior = sum(whole.values(), prior)
         for condition in conditions:
             logprior = pt.switch(condition, logprior, -np.inf)
         self._place_parameters(batch, logprior)
@@ -155,6 +156,7 @@ class TallModel:
         all_rows = _per_row(graphs, axes, len(rows))
         check_batches(self, self.loglik_as_written, all_rows, self._values, self._arrays)
         warn_about_deterministics(model, self)
+        warn_about_whole_terms(whole, self._arrays, self.n_rows)
 
     def _lay_out_theta(self):
         self.names = [v.name for v in self.value_vars]
@@ -296,7 +298,7 @@ def _started(start: dict[str, np.ndarray], given: Mapping[str, np.ndarray]):
         if name not in start:
             raise ValueError(
                 f"initial_point holds {name!r}, which is not a value variable of the model. Those "
-                f"are {', '.join(start)}."
+                f"are {list(start)}."
             )
         old, new = np.asarray(start[name]), np.asarray(value)
         if new.shape != old.shape:

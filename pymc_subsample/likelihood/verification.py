@@ -231,3 +231,19 @@ def warn_about_deterministics(model: pm.Model, tall) -> None:
             UserWarning,
             skip_file_prefixes=(_PACKAGE,),
         )
+
+
+def warn_about_whole_terms(
+    terms: Mapping[str, Variable], arrays: Mapping[Variable, np.ndarray], n_rows: int
+) -> None:
+    """Warn of terms outside the rows, by name, that read as many numbers as there are rows."""
+    for name, graph in terms.items():
+        read = sum(arrays[v].size for v in ancestors([graph]) if v in arrays)
+        if read >= n_rows:
+            warnings.warn(
+                f"{name!r} is not subsampled and reads {read} numbers, all of them at every "
+                "gradient. Write it with one element per row (a potential as a vector, without "
+                "the sum) and among observed=, or precompute from data what it needs.",
+                UserWarning,
+                skip_file_prefixes=(_PACKAGE,),
+            )
