@@ -370,6 +370,76 @@ def test_forcing_the_linear_path_of_a_network_raises(tall_model):
         expand(tall_model("two_layer_network"), linear=True)
 
 
+# Changes of the residuals, for Metropolis-Hastings
+
+
+def check_change(ex, taylor, order):
+    """Differences of the residuals at two points equal those of the directly computed ones.
+
+    Rows are packed by the compiled code that reads them out of memory.
+    """
+    tall = taylor.tall
+    star, theta, new = (point(tall, seed) for seed in (1, 2, 3))
+    center, phi, new_phi = (ex.parameters(t)[0] for t in (star, theta, new))
+    index = np.random.default_rng(4).integers(0, N, 13)
+    rows = np.zeros((ex.width, len(index)))
+    ex.gather(ex.packer.table, index, rows)
+    if order:
+        ex.anchor(center, rows)
+    for one, other in ((phi, new_phi), (new_phi, phi), (phi, phi), (center, phi)):
+        found = np.full(len(index), np.nan)
+        ex.change(one, other, center, rows, found)
+        before, after = (
+            taylor.difference(at, index, center, order, 1.0, 0.0)[0] for at in (one, other)
+        )
+        assert_close(found, after - before)
+    direct = tall.row_loglik(new, slice(None)) - tall.row_loglik(theta, slice(None))
+    if order == 0:
+        ex.change(phi, new_phi, center, rows, found)
+        assert_close(found, direct[index])
+    else:
+        assert not np.allclose(found, direct[index])
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("bernoulli_logit", 0),
+        ("poisson_offset", 0),
+        ("poisson_offset", 1),
+        ("poisson_offset", 2),
+        ("normal", 1),
+        ("categorical_softmax", 2),
+        ("slopes_noncentred", 2),
+        pytest.param("student_t", 2, marks=pytest.mark.slow),
+        pytest.param("weibull_censored_potential", 2, marks=pytest.mark.slow),
+        *(pytest.param(n, k, marks=pytest.mark.slow) for n in SLOW_LINEAR for k in (0, 1, 2)),
+    ],
+)
+def test_changes_of_the_linear_path(name, order, expansion, taylor):
+    ex = expansion(name, order)
+    assert ex.linear
+    check_change(ex, taylor(name), order)
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("slopes_noncentred", 1),
+        *(pytest.param(n, k, marks=pytest.mark.slow) for n in NOT_LINEAR for k in (0, 1, 2)),
+    ],
+)
+def test_changes_of_the_compiled_general_path(name, order, expansion, taylor):
+    check_change(expansion(name, order, linear=False), taylor(name), order)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("name", ["poisson_offset", "two_layer_network", *slow(["mvnormal_lkj"])])
+@pytest.mark.usefixtures("interpreted")
+def test_changes_of_the_general_path(name, order, tall_model, taylor):
+    check_change(expand(tall_model(name), order, linear=False), taylor(name), order)
+
+
 # Order of the error
 
 

@@ -216,9 +216,9 @@ def test_start_given():
     with pytest.raises(TallModelError, match="-inf at the initial point"):
         TallModel(model)
     assert TallModel(model, initial_point={"rate": 2}).initial_point["rate"] == 2.0
-    with pytest.raises(TallModelError, match="'speed', which is not a value variable"):
+    with pytest.raises(ValueError, match="'speed', which is not a value variable"):
         TallModel(model, initial_point={"speed": 2.0})
-    with pytest.raises(TallModelError, match="shape"):
+    with pytest.raises(ValueError, match="shape"):
         TallModel(model, initial_point={"rate": [2.0]})
 
 

@@ -25,13 +25,12 @@ def agrees(model: TallModel, expansion: Expansion) -> bool:
 def _changes_agree(model, expansion, theta, index) -> bool:
     start = model.ravel(model.initial_point)
     old, new = (model.loglik_as_written(point, index) for point in (start, theta))
-    allowed = tolerance(model, model.loglik_as_written, start, index)
-    allowed += tolerance(model, model.loglik_as_written, theta, index)
+    near, far = (tolerance(model, model.loglik_as_written, x, index) for x in (start, theta))
     (phi, _), (new_phi, _) = expansion.parameters(start), expansion.parameters(theta)
     found = np.empty(len(index))
     expansion.change(phi, new_phi, phi, expansion.take(index), found)
     known = np.isfinite(new - old)
-    return bool(np.all(abs(found - (new - old))[known] <= allowed[known]))
+    return bool(np.all(abs(found - (new - old))[known] <= (near + far)[known]))
 
 
 def _sums_agree(model, expansion, theta, index) -> bool:

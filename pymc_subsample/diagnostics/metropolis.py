@@ -9,13 +9,13 @@ ERROR_BOUND = 0.03
 STRETCH_BOUND = 0.05
 SHARE_BOUND = 0.5
 ACCEPTED_BOUND = 0.01
-# One row's share in the sum of squares, from which a batch's moments say little of all rows'.
-TAIL_BOUND = 0.01
+# One row's share in a batch's sum of squares, above which a batch without it says too little.
+TAIL_BOUND = 0.5
 
 
 def check_moves(
     record: MoveRecord,
-    errors: AcceptanceErrors,
+    errors: AcceptanceErrors | None,
     *,
     order: int,
     exact: bool,
@@ -29,8 +29,8 @@ def check_moves(
     ----------
     record : MoveRecord
         What the chain did.
-    errors : AcceptanceErrors
-        Of its test, on proposals of its own.
+    errors : AcceptanceErrors or None
+        Of its test, on proposals of its own; None for an exact test.
     order : int
         Order of the control variates, 0 for none.
     exact : bool
@@ -52,8 +52,9 @@ def check_moves(
     if order < 2:
         saving.insert(0, "use control_variate_order=2")
         remedies = [*remedies, "use control_variate_order=2"]
+    inexact = [] if errors is None else [_error_check(errors, share, remedies)]
     return [
-        _error_check(errors, remedies),
+        *inexact,
         Check(
             "share",
             share,
@@ -81,14 +82,13 @@ def check_moves(
     ]
 
 
-def _error_check(errors: AcceptanceErrors, remedies: list[str]) -> Check:
-    stretch, noise = errors.stretch()
-    off = max(abs(stretch) - 3 * noise, 0.0)
-    value = max(errors.worst / ERROR_BOUND, off / STRETCH_BOUND)
+def _error_check(errors: AcceptanceErrors, share: float, remedies: list[str]) -> Check:
+    stretch, sure = errors.stretch()
+    value = max(errors.worst / ERROR_BOUND, abs(sure) / STRETCH_BOUND)
     tails = (
         "The rows' log-ratios are heavy-tailed, so that a batch says too little of all rows: "
         "neither a t-test nor a normal approximation is valid. Use ConfidenceMH. "
-        if errors.largest > TAIL_BOUND
+        if errors.largest > TAIL_BOUND * share
         else ""
     )
     return Check(

@@ -69,13 +69,24 @@ def row_terms(model: pm.Model, observed: Sequence[str | Variable] | None) -> dic
             "The model has no observed variable and no potential: there are no rows to "
             "subsample. Give a variable `observed=` data."
         )
-    for name in map(_name, observed or ()):
+    for name in chosen_names(observed):
         if name not in terms:
             raise TallModelError(
-                f"observed={name!r} is not an observed variable or potential of the model; choose "
-                f"among {sorted(terms)}."
+                f"observed holds {name!r}, which is not an observed variable or potential of the "
+                f"model; choose among {sorted(terms)}."
             )
     return terms
+
+
+def chosen_names(observed: str | Variable | Sequence[str | Variable] | None) -> list[str]:
+    """Return the names in `observed`, which may be a single variable or name."""
+    if observed is None:
+        return []
+    chosen = [observed] if isinstance(observed, str | Variable) else list(observed)
+    for var in chosen:
+        if not isinstance(var, str | Variable):
+            raise TypeError(f"observed must hold variables or their names, got {var!r}.")
+    return [var if isinstance(var, str) else str(var.name) for var in chosen]
 
 
 def find_rows(
@@ -94,14 +105,15 @@ def find_rows(
     observed, dim
         As given to `TallModel`.
     """
-    wanted = {_name(v) for v in observed} if observed else set(graphs)
+    named = set(chosen_names(observed))
+    wanted = named or set(graphs)
     chosen = {name: graph for name, graph in graphs.items() if name in wanted}
     shapes = {name: _fixed_shape(name, graph) for name, graph in chosen.items()}
     if dim is None:
         n_rows, axes = _longest_axis(model, shapes, chosen)
     else:
         n_rows, axes = _axis_of_dim(model, shapes, dim)
-    if observed and set(axes) != wanted:
+    if named and set(axes) != wanted:
         missing = ", ".join(sorted(repr(n) for n in wanted - set(axes)))
         raise TallModelError(
             f"observed= names variables with different rows: {missing} has no axis for the "
@@ -135,10 +147,6 @@ def _longest_axis(model, shapes, chosen) -> tuple[int, dict[str, int]]:
     if not axes:
         raise _no_rows(chosen)
     return n_rows, axes
-
-
-def _name(var) -> str:
-    return var if isinstance(var, str) else var.name
 
 
 def _fixed_shape(name: str, graph: Variable) -> tuple[int, ...]:

@@ -56,6 +56,10 @@ class TallModel:
         row axis.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
+    binary : sequence of str, optional
+        Names of value variables that are 0 or 1 and will be sampled one element at a time. There
+        may be as many of them as rows, as long as rows gather them by an index; the checks of the
+        batch graph draw them at random.
     initial_point : dict, optional
         Start, as values of some value variables (unconstrained), in place of the model's own.
         Prior and rows are checked there.
@@ -96,8 +100,10 @@ class TallModel:
         model: pm.Model,
         observed: Sequence[str | Variable] | None = None,
         dim: str | None = None,
+        binary: Sequence[str] = (),
         initial_point: Mapping[str, np.ndarray] | None = None,
     ):
+        self.binary = tuple(binary)
         order = [v.name for v in model.value_vars]
         self.initial_point = _started(model.initial_point(), initial_point or {})
         model = full_data_model(model)
@@ -160,18 +166,24 @@ class TallModel:
 
     def _trace(self, model, graphs, axes, dependent) -> RowTrace:
         trace = RowTrace(lambda v: v not in dependent, row_number_test(self._arrays))
+        if self.binary:
+            values = zip(self._values, self.value_vars, strict=True)
+            others = depends_on(graphs, [v for v, x in values if x.name not in self.binary])
+        else:
+            others = dependent
         for name, graph, axis in zip(self.observed, graphs, axes, strict=True):
             try:
                 trace.follow(graph, axis)
                 self._refuse_latents(model, trace)
-                trace.refuse_reductions(dependent, self.n_rows)
+                trace.refuse_reductions(others, self.n_rows)
             except CoupledRows as error:
                 raise error.refusal(name) from None
         return trace
 
     def _refuse_latents(self, model, trace):
         for value, var in zip(self._values, self.value_vars, strict=True):
-            if value in trace.axes or self.n_rows in value.type.shape:
+            alike = self.n_rows in value.type.shape and var.name not in self.binary
+            if value in trace.axes or alike:
                 rv = model.values_to_rvs[var]
                 raise TallModelError(
                     f"Free variable {rv.name!r} ({op_name(rv.owner.op)}) has one element per row "
@@ -283,13 +295,13 @@ class TallModel:
 def _started(start: dict[str, np.ndarray], given: Mapping[str, np.ndarray]):
     for name, value in given.items():
         if name not in start:
-            raise TallModelError(
+            raise ValueError(
                 f"initial_point holds {name!r}, which is not a value variable of the model. Those "
-                f"are {', '.join(start)}."
+                f"are {list(start)}."
             )
         old, new = np.asarray(start[name]), np.asarray(value)
         if new.shape != old.shape:
-            raise TallModelError(
+            raise ValueError(
                 f"initial_point[{name!r}] has shape {new.shape}; the variable has {old.shape}."
             )
         start[name] = new.astype(old.dtype)

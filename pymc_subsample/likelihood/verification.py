@@ -1,5 +1,6 @@
 """Checks of a finished model on its own data."""
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +16,15 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variabl
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.graph import concretize, evaluate
 
+_log = logging.getLogger("pymc.subsample")
+
 Loglik = Callable[[np.ndarray, Any], np.ndarray]
 
-# Warnings point to the line outside of the package.
-_INSIDE = str(Path(__file__).parents[1])
+# Warnings point to the line outside that made the model or the step.
+_PACKAGE = str(Path(__file__).parents[1])
+# The rows' dimension in models that Bambi writes.
+_BAMBI_ROWS = "__obs__"
+
 _CHUNK = 100_000
 _SHOWN = 10
 
@@ -147,6 +153,9 @@ def probes(tall) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         theta = tall.ravel(tall.initial_point) + step * continuous(tall) * rng.normal(
             size=tall.size
         )
+        for name, place in zip(tall.names, tall.slices, strict=True):
+            if name in tall.binary:
+                theta[place] = rng.random(place.stop - place.start) < 0.5
         yield theta, rng.integers(0, tall.n_rows, min(_SAMPLE, 2 * tall.n_rows))
 
 
@@ -194,7 +203,11 @@ def _largest(output: Variable) -> int:
 
 
 def warn_about_deterministics(model: pm.Model, tall) -> None:
-    """Warn of deterministic variables with one element per row."""
+    """Warn of deterministic variables with one element per row.
+
+    Bambi writes some into its models. Its own `fit` leaves them out of the result, and puts back
+    the intercept, which `pm.sample` does not: that is said instead.
+    """
     deterministics = list(model.deterministics)
     graphs = concretize(
         model.replace_rvs_by_values(deterministics), tall.value_vars, tall.initial_point
@@ -204,13 +217,19 @@ def warn_about_deterministics(model: pm.Model, tall) -> None:
         for v, g in zip(deterministics, graphs, strict=True)
         if tall.n_rows in getattr(g.type, "shape", ())
     ]
-    if large:
+    if large and all(_BAMBI_ROWS in model.named_vars_to_dims.get(name, ()) for name in large):
+        _log.info(
+            "This model is Bambi's: sample it with model.fit(step=...), which leaves the fitted "
+            f"values of all rows out of the result ({', '.join(large)}) and gives the intercept "
+            "for predictors as they are. pm.sample would give it for centred ones."
+        )
+    elif large:
         warnings.warn(
             f"Deterministic variables with one element per row are evaluated and stored at every "
             f"draw, {tall.n_rows} numbers each: {', '.join(map(repr, large))}. Leave them out with "
             "pm.sample(..., var_names=[...]) and compute them afterwards from a few draws.",
             UserWarning,
-            stacklevel=4,
+            skip_file_prefixes=(_PACKAGE,),
         )
 
 
@@ -226,5 +245,5 @@ def warn_about_whole_terms(
                 "gradient. Write it with one element per row (a potential as a vector, without "
                 "the sum) and among observed=, or precompute from data what it needs.",
                 UserWarning,
-                skip_file_prefixes=(_INSIDE,),
+                skip_file_prefixes=(_PACKAGE,),
             )
