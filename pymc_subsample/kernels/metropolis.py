@@ -88,10 +88,12 @@ def draw(rng, permutation, start, index):
 
 @numba.njit
 def restore(permutation, count):
-    """Undo `count` draws: a displaced row is one of those drawn."""
+    """Undo `count` draws: a displaced row is one of those drawn, or its place is among the first."""
     for j in range(count):
         row = permutation[j]
-        permutation[row] = row
+        if row >= count:
+            permutation[row] = row
+    for j in range(count):
         permutation[j] = j
 
 
