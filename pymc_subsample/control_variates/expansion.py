@@ -45,6 +45,10 @@ class Expansion:
     sums : callable
         ``sums(center, rows, level, slope, curvature)`` adds sum l*, sum grad l* and, unless
         `curvature` is empty, sum hess l* of anchored rows.
+    reach : callable
+        ``reach()`` returns a bound on the derivative of order `order` + 1 of a row's log-likelihood
+        in its predictor and the table of `kernels.metropolis.farthest`, or None where rows have
+        no single predictor or the derivative is not bounded.
     """
 
     order: int
@@ -54,6 +58,7 @@ class Expansion:
     linear: bool
     build: Mapping[str, Callable[[], Compiled]]
     sums: Callable
+    reach: Callable[[], tuple[float, np.ndarray] | None]
     packer: Packer
     store: RowStore
 

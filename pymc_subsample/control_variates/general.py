@@ -95,6 +95,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         linear=False,
         build=parameter_functions(model) | functions,
         sums=_GeneralSums(center, rows, at_center.sum()),
+        reach=lambda: None,
         packer=packer,
         store=model.rows,
     )

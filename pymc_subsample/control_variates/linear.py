@@ -26,6 +26,7 @@ from pymc_subsample.control_variates.affine import AffineMap, Layout, affine_map
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.expansion import Expansion, parameter_functions
 from pymc_subsample.control_variates.fusion import fuse
+from pymc_subsample.control_variates.reach import derivative_bound, distinct, reach
 from pymc_subsample.control_variates.scalars import NotScalar
 from pymc_subsample.control_variates.sums import LinearSums
 from pymc_subsample.kernels import linear as kernels
@@ -74,17 +75,31 @@ def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: i
         "change": lambda: build("change", _change_source, [code.loglik], CHANGE),
         "gather": packer.compile_gather,
     }
-    return Expansion(
+    sums = LinearSums(affine, layout, model.phi_size)
+
+    def bounded():
+        if len(forms) > 1 or not n_varying:
+            return None
+        kinds = distinct(expansion.chunks(), list(code.data))
+        if kinds is None:
+            return None
+        [x] = code.x
+        slope = derivative_bound(code.derivative(order + 1), x, list(code.data.values()), kinds)
+        return None if slope is None else (slope, reach(expansion, sums.design))
+
+    expansion = Expansion(
         order=order,
         theta_size=model.size,
         phi_size=model.phi_size,
         width=layout.width,
         linear=True,
         build=parameter_functions(model) | functions,
-        sums=LinearSums(affine, layout),
+        sums=sums,
+        reach=bounded,
         packer=packer,
         store=model.rows,
     )
+    return expansion
 
 
 class _RowCode:
@@ -126,6 +141,13 @@ class _RowCode:
         """The same and the upper triangle of the Hessian."""
         slopes = self.first[1:]
         return [*self.first, *(h for e, g in enumerate(slopes) for h in _gradients(g, self.x)[e:])]
+
+    def derivative(self, order: int) -> Variable:
+        """Differentiate the log-likelihood in the first predictor."""
+        derivative = self.loglik
+        for _ in range(order):
+            [derivative] = _gradients(derivative, self.x[:1])
+        return derivative
 
     def _column(self, position: int) -> Variable:
         if position not in self.data:

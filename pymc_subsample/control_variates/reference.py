@@ -109,6 +109,13 @@ def factor(cov: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.linalg.cholesky(cov))
 
 
+def whiten(factor: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Divide by a factor, shape (a, a), or a diagonal, shape (1, a), along the first axis."""
+    if len(factor) == 1 and len(x) > 1:
+        return (x.T / factor[0]).T
+    return np.linalg.solve(factor, x)
+
+
 def find_reference(
     expansion: Expansion,
     start: np.ndarray,

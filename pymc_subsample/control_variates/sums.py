@@ -14,11 +14,14 @@ class LinearSums:
         From phi to predictors.
     layout : Layout
         Of the packed rows.
+    size : int
+        P.
     """
 
-    def __init__(self, affine: AffineMap, layout: Layout):
+    def __init__(self, affine: AffineMap, layout: Layout, size: int):
         self._map = affine
         self._at = layout
+        self._size = size
 
     def __call__(self, center, rows, level, slope, curvature):
         """Add to `level`, shape (1,), `slope`, (P,), and `curvature`, (P, P) or empty."""
@@ -51,6 +54,16 @@ class LinearSums:
                     pairs = _count(index * size + second, weight * factor, size * size)
                     block += pairs.reshape(size, size)
             curvature += block if e == f else block + block.T
+
+    def design(self, rows: np.ndarray) -> np.ndarray:
+        """Return dx/dphi of packed rows, shape (P, m), where there is one predictor."""
+        x = np.zeros((self._size, rows.shape[1]))
+        for where, z in self._dense(rows)[0]:
+            x[where] += z
+        every = np.arange(rows.shape[1])
+        for index, value in self._groups(rows)[0]:
+            x[index, every] += value
+        return x
 
     def _dense(self, rows):
         """Per predictor, the columns that multiply some elements of phi: (place, (k, m))."""

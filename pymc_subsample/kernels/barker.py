@@ -36,8 +36,9 @@ SETTINGS = ("batch_size", "max_error", "sigma", "correction_error", "n_support")
 
 @numba.njit(cache=True)
 def skewness_error(third, n, b):
-    """Leading error of the acceptance probability."""
-    return abs(third) / (b * b) * (1.0 - b / n) * (1.0 - 2.0 * b / n) / 24.0
+    """Leading error of the acceptance probability; see `pymc_subsample.correction.test_error`."""
+    share = b / n
+    return abs(third) / (b * b) * (1.0 - share) * (2.0 - share) / 48.0
 
 
 @numba.njit(DECIDE, cache=True)

@@ -15,7 +15,7 @@ import numba
 import numpy as np
 from numba import types
 
-from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR, function_at
+from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR, Compiled, function_at, load
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.evidence import (
     ACCEPT,
@@ -88,7 +88,7 @@ def draw(rng, permutation, start, index):
 
 @numba.njit
 def restore(permutation, count):
-    """Undo `count` draws: a displaced row is one of those drawn, or its place is among the first."""
+    """Undo `count` draws: a row that is not in its place has been drawn."""
     for j in range(count):
         row = permutation[j]
         if row >= count:
@@ -184,7 +184,7 @@ def accept(decide, anchor, change, gather, columns, rng, permutation, phi, new_p
     while True:
         count = np.int64(evidence[COUNT])
         while count < wanted:
-            m = min(_CHUNK, wanted - count)
+            m = int(min(_CHUNK, wanted - count))
             if m != index.shape[0]:
                 index, y, rows = np.empty(m, dtype=np.int64), np.empty(m), np.empty((width, m))
             if drawn == 0 and wanted == n:
@@ -414,3 +414,82 @@ def transitions(rng, row_rng, functions, test, kind, columns,
         info[8] += 1.0 if evidence[COUNT] >= n else 0.0
     for field in (0, 1, 2, 3, 4, 5, 8):
         info[field] /= k
+
+
+@numba.njit(ANCHOR, cache=True)
+def _leave(center, rows):
+    """Anchor nothing."""
+
+
+@numba.njit(CHANGE, cache=True)
+def _read(phi, new_phi, center, rows, y):
+    for i in range(y.shape[0]):
+        y[i] = rows[0, i]
+
+
+@numba.njit(GATHER, cache=True)
+def _number(columns, index, rows):
+    for i in range(index.shape[0]):
+        rows[0, i] = load(columns[0] + 8 * index[i], np.float64)
+
+
+# A model whose rows are the numbers y themselves, at the address `columns[0]`.
+NUMBERS = (
+    Compiled(_leave, ANCHOR, None),
+    Compiled(_read, CHANGE, None),
+    Compiled(_number, GATHER, None),
+)
+
+
+@numba.njit(
+    types.int64(
+        INDEX, types.int64, INDEX, types.npy_rng, PERMUTATION, SCALAR, SCALAR, SCALAR, VECTOR,
+        VECTOR, VECTOR, types.int64,
+    ),
+    cache=True,
+)  # fmt: skip
+def decisions(functions, test, columns, rng, permutation, known, low, high, settings, uniforms,
+              accepted, most_rows):  # fmt: skip
+    """Let a test decide about one proposal again and again; return how often it did.
+
+    Parameters
+    ----------
+    functions : array (3,) of int
+        Addresses of `NUMBERS`.
+    test : int
+        Address of the test.
+    columns : array (1,) of int
+        Address of y, shape (n,).
+    rng : numpy.random.Generator
+        Draws rows and normal numbers.
+    permutation : array (n,) of uint32
+        0, 1, ..., n - 1.
+    known, low, high : float
+        Known part of the log-ratio and bounds of y.
+    settings : array
+        Of the test.
+    uniforms : array (j,)
+        Thresholds.
+    accepted : array (j,)
+        Written: 1 where the proposal was accepted.
+    most_rows : int
+        Stop when so many rows have been read.
+    """
+    anchor = function_at(functions[0], _ANCHOR)
+    change = function_at(functions[1], _CHANGE)
+    gather = function_at(functions[2], _GATHER)
+    decide = function_at(test, _DECIDE)
+    evidence = np.empty(len(EVIDENCE))
+    nothing = np.empty(0)
+    read = 0.0
+    for j in range(uniforms.shape[0]):
+        evidence[KNOWN], evidence[LOW], evidence[HIGH] = known, low, high
+        evidence[UNIFORM] = uniforms[j]
+        evidence[NORMAL] = rng.standard_normal()
+        decision = accept(decide, anchor, change, gather, columns, rng, permutation, nothing,
+                          nothing, nothing, 0, 1, 1.0, 0, settings, evidence)  # fmt: skip
+        accepted[j] = 1.0 if decision == ACCEPT else 0.0
+        read += evidence[COUNT]
+        if read > most_rows:
+            return j + 1
+    return uniforms.shape[0]

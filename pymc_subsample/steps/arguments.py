@@ -107,6 +107,17 @@ def proposed(function, tall: TallModel, theta: np.ndarray, rng) -> tuple[np.ndar
     return given, log_factor
 
 
+def row_bound(value) -> float:
+    """Return what a user's bound on the rows' terms gave, if it is a number from 0 up."""
+    number = isinstance(value, int | float | np.number | np.ndarray) and np.ndim(value) == 0
+    if not number or not 0 <= value < np.inf:
+        raise ValueError(
+            "bound(point, new_point) must return a finite number, 0 or above: the largest "
+            f"|log p(x_i | new) - log p(x_i | old)| over rows; got {value!r}."
+        )
+    return float(value)
+
+
 def generator(rng) -> np.random.Generator:
     """Return the generator for `rng`, which None, a seed or a generator may give."""
     try:

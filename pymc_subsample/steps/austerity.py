@@ -128,5 +128,13 @@ class AusterityMH(MinibatchMH):
             raise ValueError(f"{said} must be a number from 0 to below 0.5, got {level!r}.")
         return float(level)
 
+    @property
+    def _exact(self) -> bool:
+        return self._level(self.draws_done) == 0
+
+    def _remedies(self) -> list[str]:
+        level = self._level(self.draws_done)
+        return [f"decrease epsilon (now {level:g})", "increase batch_size"]
+
     def _settings(self) -> np.ndarray:
         return np.array([self.batch_size, self._level(self.draws_done)])

@@ -8,7 +8,8 @@ import pymc as pm
 from pymc.blocking import PointType
 
 from pymc_subsample.compile import Compiled
-from pymc_subsample.correction import barker_correction
+from pymc_subsample.correction import DEFAULT_SIGMA, barker_correction
+from pymc_subsample.diagnostics.acceptance import barker_probability
 from pymc_subsample.kernels import barker
 from pymc_subsample.kernels.evidence import DECIDE
 from pymc_subsample.steps import arguments
@@ -39,7 +40,7 @@ class MinibatchBarkerMH(MinibatchMH):
     max_error : float, default 0.02
         The batch also grows until the estimated error of the acceptance probability is below
         this (leading term, from the skewness of the rows' log-ratios).
-    sigma : float, default 1.0
+    sigma : float, default 1.2
         Standard deviation of the noise that the test absorbs; see `barker_correction`.
     proposal : RandomWalk, AdaptiveMetropolis, Langevin or callable, optional
         How moves are proposed. A callable ``proposal(point, rng)`` gets a dict of value variables
@@ -98,7 +99,7 @@ class MinibatchBarkerMH(MinibatchMH):
         dim: str | None = None,
         batch_size: int = 100,
         max_error: float = 0.02,
-        sigma: float = 1.0,
+        sigma: float = DEFAULT_SIGMA,
         proposal: Proposal | None = None,
         control_variate_order: int | None = 2,
         reference: Mapping[str, Any] | None = None,
@@ -120,6 +121,11 @@ class MinibatchBarkerMH(MinibatchMH):
             temperature=temperature, transitions_per_draw=transitions_per_draw, rng=rng,
             initial_point=initial_point, compile_kwargs=compile_kwargs, blocked=blocked,
         )  # fmt: skip
+
+    _probability = staticmethod(barker_probability)
+
+    def _remedies(self) -> list[str]:
+        return [f"decrease max_error (now {self.max_error:g})", "increase batch_size"]
 
     def _settings(self) -> np.ndarray:
         size = len(self._table) // 2

@@ -31,7 +31,7 @@ class SubsampledStep(BlockedStep):
         "_tall", "_expansion", "_addresses", "_active", "_read", "_moved",
     )  # fmt: skip
     # Of the model, as the step's compiled transition takes them.
-    _functions: ClassVar[tuple[str, ...]]
+    _functions: tuple[str, ...]
 
     def _attach(self, model: pm.Model, vars: Sequence, observed, dim: str | None, order: int):
         """Trace and compile a model for control variates of some order."""

@@ -9,11 +9,14 @@ from pymc.blocking import PointType
 
 from pymc_subsample.compile import Compiled
 from pymc_subsample.kernels import confidence
+from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.evidence import DECIDE
+from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.metropolis import MinibatchMH, Proposal
 
 _BOUNDS = ("auto", "linear", "full")
+_NO_TABLE = np.zeros((0, 0))
 
 
 class ConfidenceMH(MinibatchMH):
@@ -92,6 +95,7 @@ class ConfidenceMH(MinibatchMH):
     """
 
     name = "confidence_mh"
+    _connected = (*MinibatchMH._connected, "_linear")
     _test = Compiled(confidence.decide, DECIDE, None)
     stats_dtypes_shapes = MinibatchMH.statistics("test_error")
 
@@ -123,6 +127,11 @@ class ConfidenceMH(MinibatchMH):
         self.gamma = arguments.between("gamma", gamma, 1.0, np.inf)
         self.inequality = arguments.choice("inequality", inequality, confidence.INEQUALITIES)
         self.bound = bound if callable(bound) else arguments.choice("bound", bound, _BOUNDS)
+        if callable(bound) and isinstance(proposal, Langevin):
+            raise ValueError(
+                'bound: a function cannot be combined with Langevin proposals. Use bound="full" or '
+                '"linear".'
+            )
         self._set_up(
             vars, model, observed=observed, dim=dim, batch_size=batch_size, proposal=proposal,
             control_variate_order=control_variate_order, reference=reference,
@@ -130,6 +139,32 @@ class ConfidenceMH(MinibatchMH):
             initial_point=initial_point, compile_kwargs=compile_kwargs, blocked=blocked,
         )  # fmt: skip
 
+    def _connect(self):
+        super()._connect()
+        self._linear = self._expansion.reach() if self.bound in ("auto", "linear") else None
+        if self.bound == "linear" and self._linear is None:
+            raise ValueError(
+                'bound="linear" needs a likelihood with one linear predictor per row and bounded '
+                "derivatives in it (logistic regression, for instance); this model has not. Use "
+                'bound="full", or give a function bound(point, new_point).'
+            )
+
+    def _remedies(self) -> list[str]:
+        return [f"decrease delta (now {self.delta:g})"]
+
     def _settings(self) -> np.ndarray:
         inequality = confidence.INEQUALITIES.index(self.inequality)
         return np.array([self.batch_size, self.delta, self.p, self.gamma, inequality])
+
+    @property
+    def _one_by_one(self) -> bool:
+        return callable(self.bound) or super()._one_by_one
+
+    def _bound(self, theta: np.ndarray, given: np.ndarray) -> tuple[int, float, np.ndarray]:
+        if callable(self.bound):
+            points = [self._tall.unravel(theta.copy()), self._tall.unravel(given.copy())]
+            value = arguments.row_bound(self.bound(*points))
+            return kernel.GIVEN_BOUND, value * self.n_rows / self.temperature, _NO_TABLE
+        if self._linear is None:
+            return kernel.FULL_BOUND, np.inf, _NO_TABLE
+        return kernel.LINEAR_BOUND, *self._linear

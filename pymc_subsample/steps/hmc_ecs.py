@@ -21,7 +21,8 @@ from pymc_subsample.control_variates.reference import (
     reference_at,
     residual_moments,
 )
-from pymc_subsample.diagnostics import ChainRecord, check_chain
+from pymc_subsample.diagnostics.hmc import check_hmc
+from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.hmc import FUNCTIONS, INFO, transitions
 from pymc_subsample.steps import arguments
@@ -156,7 +157,7 @@ class HMCECS(SubsampledStep):
     name = "hmc_ecs"
     default_blocked = True
     _state_class = HMCECSState
-    _functions = FUNCTIONS
+    _functions: tuple[str, ...] = FUNCTIONS
     _connected = (*SubsampledStep._connected, "_rows")
     # 1 subtracts half the estimated variance; tests set 0 to see that leaving it out is noticed.
     _correction = 1.0
@@ -430,7 +431,7 @@ class HMCECS(SubsampledStep):
         self.draws_left -= 1
         if self.draws_left != 0:
             return None
-        checks = check_chain(
+        checks = check_hmc(
             self.record,
             expansion=self._expansion,
             reference=self.reference,

@@ -9,7 +9,7 @@ import numpy as np
 import pymc as pm
 from pymc.blocking import PointType, StatsType
 from pymc.model import modelcontext
-from pymc.stats.convergence import SamplerWarning
+from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 from rich.progress import TextColumn
@@ -17,6 +17,9 @@ from rich.table import Column
 
 from pymc_subsample.compile import Compiled
 from pymc_subsample.control_variates.reference import Reference, factor, reference_at
+from pymc_subsample.diagnostics.acceptance import acceptance_errors, metropolis_probability
+from pymc_subsample.diagnostics.metropolis import check_moves
+from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.metropolis import INFO, transitions
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
@@ -28,6 +31,9 @@ from pymc_subsample.steps.tuning import ProposalTuning, TuningState
 _log = logging.getLogger("pymc.subsample")
 
 _transitions = transitions.get_overload(transitions.signatures[0])
+
+# Rows to read for the check of a chain.
+_PILOT_ROWS = 8_000_000
 
 Proposal = RandomWalk | AdaptiveMetropolis | Langevin | Callable
 
@@ -43,6 +49,7 @@ class MinibatchMHState(StepMethodState):
     reference: Reference | None
     row_rng: np.random.Generator
     tuning: TuningState
+    record: MoveRecord
     n_rows: int = field(metadata={"frozen": True})
     observed: tuple[str, ...] = field(metadata={"frozen": True})
     control_variate_order: int | None = field(metadata={"frozen": True})
@@ -56,7 +63,7 @@ class MinibatchMH(SubsampledStep):
 
     default_blocked = True
     _state_class = MinibatchMHState
-    _functions = kernel.FUNCTIONS
+    _functions: tuple[str, ...] = kernel.FUNCTIONS
     _connected = (*SubsampledStep._connected, "_permutation")
     # Optimal acceptance rates: random walk in one dimension and in many, Langevin.
     _targets: ClassVar[tuple[float, float, float]] = (0.44, 0.234, 0.574)
@@ -179,6 +186,7 @@ class MinibatchMH(SubsampledStep):
         self.draws_done = 0
         self.start_at_reference = tune > 0 and self._prepared is not None
         self.reference = None if self._prepared is None else self._prepared.reference
+        self.record = MoveRecord(draws=draws)
         self.tuning = ProposalTuning(
             tune,
             self._active,
@@ -220,8 +228,8 @@ class MinibatchMH(SubsampledStep):
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Run `transitions_per_draw` transitions from a point of value variables."""
         theta = self._theta(point)
-        if self.start_at_reference:
-            theta[self._active] = self._start()
+        if self.start_at_reference and self._prepared is not None:
+            theta[self._active] = self._start(self._prepared)
             self.start_at_reference = False
         info = self._transitions(theta)
         stats = self._statistics(info)
@@ -229,25 +237,39 @@ class MinibatchMH(SubsampledStep):
             self._adapt(theta, info)
         else:
             self.draws_done += 1
-            self.draws_left -= 1
+            stats["warning"] = self._watch(theta, info)
         return self._point(point, theta), [stats]
 
-    def _start(self) -> np.ndarray:
+    def _start(self, prepared: Preparation) -> np.ndarray:
         """Draw around the reference, wider than the posterior."""
-        z = self.rng.standard_normal(len(self._active))
-        return self.reference.theta[self._active] + 1.5 * scaled(self._prepared.factor, z[None])[0]
+        z = 1.5 * self.rng.standard_normal(len(self._active))
+        return prepared.reference.theta[self._active] + scaled(prepared.factor, z[None])[0]
 
     def _transitions(self, theta: np.ndarray) -> dict[str, float]:
         k, settings = self.transitions_per_draw, self._settings()
-        if not callable(self.proposal):
+        if not self._one_by_one:
             kind = kernel.LANGEVIN if isinstance(self.proposal, Langevin) else kernel.RANDOM_WALK
             return self._run(theta, kind, theta, 0.0, settings, k)
         infos = []
         for _ in range(k):
-            given, log_factor = arguments.proposed(self.proposal, self._tall, theta, self.rng)
+            given, log_factor = self._moved_from(theta, self.rng)
             infos.append(self._run(theta, kernel.GIVEN, given, log_factor, settings, 1))
         totals = {name: sum(info[name] for info in infos) for name in INFO}
         return {name: v if name.startswith("rows") else v / k for name, v in totals.items()}
+
+    @property
+    def _one_by_one(self) -> bool:
+        """Whether Python code takes part in every transition."""
+        return callable(self.proposal)
+
+    def _moved_from(self, theta: np.ndarray, rng) -> tuple[np.ndarray, float]:
+        """Propose from theta; a Langevin proposal without its drift."""
+        if callable(self.proposal):
+            return arguments.proposed(self.proposal, self._tall, theta, rng)
+        new = theta.copy()
+        z = rng.standard_normal(len(self._active))
+        new[self._active] += self.scaling * scaled(self.tuning.factor, z[None])[0]
+        return new, 0.0
 
     def _run(self, theta, kind, given, log_factor, settings, k) -> dict[str, float]:
         info = np.empty(len(INFO))
@@ -310,15 +332,63 @@ class MinibatchMH(SubsampledStep):
         covariance = tuning.better_factor()
         if covariance is not None:
             tuning.factor = factor(covariance)
-        if (
-            self._prepared is not None
-            and not self._given_reference
-            and tuning.left(self.reference.theta)
-        ):
+        at = self.reference
+        if at is not None and not self._given_reference and tuning.left(at.theta):
             center, free = theta.copy(), self._continuous()
             center[free] = tuning.recent()[:, free].mean(axis=0)
             self.reference = reference_at(self._expansion, center, self.temperature)
         tuning.restart(None if covariance is None else self.scaling)
+
+    # After tuning
+
+    # The acceptance probability without subsampling.
+    _probability: Callable = staticmethod(metropolis_probability)
+
+    @property
+    def _exact(self) -> bool:
+        """Whether reading all rows is what the user asked for."""
+        return False
+
+    def _remedies(self) -> list[str]:
+        """Say what makes the test more accurate."""
+        raise NotImplementedError
+
+    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> SamplerWarning | None:
+        """Record a draw, and after the last one say whether the chain can be trusted."""
+        self.record.add(theta, info)
+        self.draws_left -= 1
+        if self.draws_left != 0:
+            return None
+        order = self.control_variate_order or 0
+        rng = np.random.default_rng(0)
+        errors = acceptance_errors(
+            self._expansion,
+            self.reference,
+            [(at, *self._moved_from(at, rng)) for at in self.record.kept[-self._pilots() :]],
+            order=order,
+            temperature=self.temperature,
+            test=self._test.address,
+            settings=self._settings(),
+            probability=self._probability,
+            rng=rng,
+        )
+        remedies = self._remedies() + (["use control_variate_order=2"] if order < 2 else [])
+        checks = check_moves(
+            self.record,
+            errors,
+            exact=self._exact,
+            temperature=self.temperature,
+            remedies=remedies,
+        )
+        failed = [check.advice for check in checks if not check.passed]
+        if not failed:
+            return None
+        said = f"{type(self).__name__}: " + " ".join(failed)
+        return SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
+
+    def _pilots(self) -> int:
+        """Proposals to check: fewer where a pass over the rows takes long."""
+        return int(np.clip(_PILOT_ROWS // self.n_rows, 2, 8))
 
     # Progress bar
 

@@ -6,8 +6,7 @@ import numpy as np
 from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
 from pymc.step_methods.step_sizes import DualAverageAdaptation, StepSizeState
 
-from pymc_subsample.control_variates.reference import MAX_DENSE
-from pymc_subsample.diagnostics import whiten
+from pymc_subsample.control_variates.reference import MAX_DENSE, whiten
 from pymc_subsample.estimators import VARIANCE_BOUND
 
 _FEWEST_DRAWS = 20

@@ -1,0 +1,183 @@
+"""Whether an HMC-ECS chain can be trusted: the checks behind its warnings."""
+
+import numpy as np
+
+from pymc_subsample.control_variates import Expansion
+from pymc_subsample.control_variates.reference import Reference, whiten
+from pymc_subsample.diagnostics.checks import Check, sentence
+from pymc_subsample.diagnostics.perturbation import estimate_errors, perturbation
+from pymc_subsample.diagnostics.record import ChainRecord
+from pymc_subsample.estimators import VARIANCE_BOUND, Moments
+
+SUBSET_ACCEPTANCE_BOUND = 0.5
+# The share of draws that may exceed twice the variance bound.
+EXCESS_BOUND = 0.05
+ACCEPTANCE_BOUND = 0.3
+DIVERGENCE_BOUND = 0.01
+SHIFT_BOUND = 0.1
+STRETCH_BOUND = 0.05
+
+# Rows of the first look at the estimate; where that leaves a doubt, all are read, at fewer draws.
+_FIRST_LOOK = 5_000
+_FIRST_DRAWS = 16
+_SECOND_DRAWS = 4
+# Mean squared distance per parameter up to which the set-up's residual moments hold.
+_PREDICTED = 2.0
+
+
+def check_hmc(
+    record: ChainRecord,
+    *,
+    expansion: Expansion,
+    reference: Reference,
+    active: np.ndarray,
+    predicted: Moments,
+    factor: np.ndarray,
+    subsample_size: int,
+    temperature: float,
+    given_reference: bool,
+) -> list[Check]:
+    """Check one HMC-ECS chain.
+
+    Parameters
+    ----------
+    record : ChainRecord
+        What the chain did.
+    expansion, reference
+        Compiled model and expansion point.
+    active : ndarray, shape (a,)
+        Elements of theta that the chain moved.
+    predicted : Moments
+        Residual moments over all rows around the reference.
+    factor : ndarray, shape (a, a) or (1, a)
+        Of the covariance within which `predicted` holds.
+    subsample_size : int
+        Rows per estimate.
+    temperature : float
+        Divides the log-likelihood.
+    given_reference : bool
+        Whether the user chose the reference: a distant one is then reported even where the other
+        checks pass. One that was found fails only together with them.
+
+    Returns
+    -------
+    list of Check
+        Variance of the estimate, acceptance of the subsample's refreshes, perturbation of the
+        posterior, distance from the reference point, divergences and acceptance of the moves.
+    """
+    record.fold()
+    n, size = record.done, len(active)
+
+    def look(size, batches):
+        thetas, shares = record.chosen(size)
+        errors = estimate_errors(expansion, reference, thetas, batches, subsample_size, temperature)
+        off = perturbation(errors.bias, shares, record.standardise(thetas, active))
+        return float(shares @ errors.variance), *off
+
+    if expansion.n_rows <= _FIRST_LOOK:
+        variance, shift, stretch = look(_FIRST_DRAWS, expansion.chunks())
+    else:
+        index = np.random.default_rng(0).integers(0, expansion.n_rows, _FIRST_LOOK)
+        variance, shift, stretch = look(_FIRST_DRAWS, [expansion.take(index)])
+        kept = np.array([theta for *_, theta in record.kept])
+        z = whiten(factor, (kept - reference.theta)[:, active].T)
+        clear = (
+            variance < VARIANCE_BOUND / 2
+            and shift < SHIFT_BOUND / 2
+            and stretch < STRETCH_BOUND / 2
+            and np.max(predicted.variance(subsample_size, temperature)) < VARIANCE_BOUND
+            and np.max(predicted.perturbation(subsample_size, temperature)) < SHIFT_BOUND
+            and np.mean(z**2) < _PREDICTED
+        )
+        if not clear:
+            variance, shift, stretch = look(_SECOND_DRAWS, expansion.chunks())
+    remedies = [f"increase subsample_size (now {subsample_size})"]
+    remedies += ["use control_variate_order=2"] if expansion.order < 2 else []
+    remedies += ["give a better reference"] if given_reference else []
+    checks = [
+        *_noise_checks(record, variance, sentence(remedies)),
+        _perturbation_check(shift, stretch, sentence([*remedies, "look for outlying rows"])),
+    ]
+    if n > 2 * size:
+        harmless = not given_reference and all(check.passed for check in checks)
+        checks.append(_distance_check(record, reference, active, harmless, given_reference))
+    return [*checks, *_dynamics_checks(record)]
+
+
+def _noise_checks(record: ChainRecord, measured: float, advice: str) -> list[Check]:
+    n = record.done
+    variance, excess = max(record.variance / n, measured), record.excess / n
+    accepted = record.subset_accepted / n
+    return [
+        Check(
+            "loglik_variance",
+            variance,
+            VARIANCE_BOUND,
+            variance <= VARIANCE_BOUND and excess <= EXCESS_BOUND,
+            f"The log-likelihood estimate is too noisy: its variance is {variance:.3g} on average "
+            f"(should be at most {VARIANCE_BOUND:g}) and above {2 * VARIANCE_BOUND:g} in "
+            f"{excess:.0%} of the draws, so the posterior can be wrong. {advice}",
+        ),
+        Check(
+            "subset_accepted",
+            accepted,
+            SUBSET_ACCEPTANCE_BOUND,
+            accepted >= SUBSET_ACCEPTANCE_BOUND,
+            f"Only {accepted:.0%} of the subsample's refreshes were accepted (should be at least "
+            f"{SUBSET_ACCEPTANCE_BOUND:.0%}): the chain may be stuck on one subsample. Increase "
+            "subsample_size or n_blocks.",
+        ),
+    ]
+
+
+def _distance_check(record, reference, active, harmless: bool, given: bool) -> Check:
+    """Say whether the reference is distant, unless that is known to do no harm."""
+    distance, bound = record.distance(reference.theta, active), 3 + np.sqrt(len(active))
+    return Check(
+        "reference_distance",
+        distance,
+        bound,
+        harmless or distance <= bound,
+        f"The reference point is stale: it lies {distance:.3g} posterior standard deviations from "
+        f"the mean of the draws (should be at most {bound:.3g}), and the error of the control "
+        "variates grows with that distance. "
+        + ("Leave reference=None, or give" if given else "Tune for longer, or give as reference=")
+        + " a point nearer the posterior mean.",
+    )
+
+
+def _perturbation_check(shift: float, stretch: float, advice: str) -> Check:
+    value = max(shift / SHIFT_BOUND, stretch / STRETCH_BOUND)
+    return Check(
+        "perturbation",
+        value,
+        1.0,
+        value <= 1.0,
+        "The subsample perturbs the posterior: the rows' residuals are skewed or heavy-tailed, and "
+        f"posterior means are off by about {shift:.2g} standard deviations (should be at most "
+        f"{SHIFT_BOUND:g}), standard deviations by about {stretch:.0%} (at most "
+        f"{STRETCH_BOUND:.0%}). {advice}",
+    )
+
+
+def _dynamics_checks(record: ChainRecord) -> list[Check]:
+    diverging, accepted = record.divergences / record.done, record.acceptance / record.done
+    return [
+        Check(
+            "divergences",
+            diverging,
+            DIVERGENCE_BOUND,
+            diverging <= DIVERGENCE_BOUND,
+            f"{diverging:.0%} of the trajectories diverged (should be at most "
+            f"{DIVERGENCE_BOUND:.0%}): regions of high curvature may be missed. Increase "
+            "target_accept or tune, or reparameterise (a non-centred hierarchy, for instance).",
+        ),
+        Check(
+            "acceptance_rate",
+            accepted,
+            ACCEPTANCE_BOUND,
+            accepted >= ACCEPTANCE_BOUND,
+            f"Only {accepted:.0%} of the moves were accepted (should be at least "
+            f"{ACCEPTANCE_BOUND:.0%}): the step size does not fit. Increase tune.",
+        ),
+    ]

@@ -1,0 +1,153 @@
+"""What a chain did after tuning."""
+
+from bisect import insort
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pymc_subsample.estimators import VARIANCE_BOUND
+
+_FOLD = 256
+# Draws among which those to check are chosen: evenly spread ones, and the noisiest.
+_KEPT = 512
+_NOISIEST = 16
+# Draws of a Metropolis-Hastings chain to check its test at.
+_MOVES = 8
+
+
+@dataclass
+class ChainRecord:
+    """What a chain did after tuning.
+
+    Attributes
+    ----------
+    draws, done : int
+        Draws to come in all, and so far.
+    divergences : int
+        Divergent draws.
+    variance, acceptance, subset_accepted : float
+        Sums of the estimated variance of the log-likelihood, of the acceptance rate and of the
+        share of accepted refreshes.
+    excess : int
+        Draws whose estimated variance exceeds twice its bound.
+    mean, square : ndarray, shape (d,), (d, d)
+        Mean of the draws and sum of squared deviations from it.
+    kept : list of (float, int, ndarray)
+        Evenly spread draws: estimated variance, number, theta.
+    noisiest : list of (float, int, ndarray)
+        The draws of largest estimated variance, in increasing order.
+    pending : list of ndarray
+        Draws not yet part of `mean` and `square`.
+    """
+
+    draws: int = 0
+    done: int = 0
+    divergences: int = 0
+    variance: float = 0.0
+    acceptance: float = 0.0
+    subset_accepted: float = 0.0
+    excess: int = 0
+    mean: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    square: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    kept: list[tuple[float, int, np.ndarray]] = field(default_factory=list)
+    noisiest: list[tuple[float, int, np.ndarray]] = field(default_factory=list)
+    pending: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, theta: np.ndarray, info: dict[str, float]):
+        """Add a draw, shape (d,), and what its transition reported."""
+        variance = info["loglik_variance"]
+        self.variance += variance
+        self.acceptance += info["acceptance_rate"]
+        self.subset_accepted += info["subset_accepted"]
+        self.excess += not variance <= 2 * VARIANCE_BOUND
+        self.pending.append(theta)
+        entry = (variance, self.done, theta)
+        self.done += 1
+        if self.done * _KEPT // max(self.draws, 1) > len(self.kept):
+            self.kept.append(entry)
+        if len(self.noisiest) < _NOISIEST or variance > self.noisiest[0][0]:
+            insort(self.noisiest, entry, key=lambda e: e[0])
+            del self.noisiest[:-_NOISIEST]
+        if len(self.pending) == _FOLD:
+            self.fold()
+
+    def fold(self):
+        """Merge pending draws into mean and squares."""
+        if not self.pending:
+            return
+        new = np.array(self.pending)
+        self.pending = []
+        before, count = self.done - len(new), len(new)
+        mean = new.mean(axis=0)
+        centred = new - mean
+        if not before:
+            self.mean, self.square = mean, centred.T @ centred
+            return
+        shift = mean - self.mean
+        self.mean = self.mean + shift * count / (before + count)
+        between = np.outer(shift, shift) * (before * count / (before + count))
+        self.square = self.square + centred.T @ centred + between
+
+    def chosen(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draws to check, shape (k, d), and the share of all draws each stands for, shape (k,).
+
+        They are the `size` noisiest of all draws and, of the evenly spread ones, the `size`
+        noisiest, every sixth or so of the next ones, and a few of the rest.
+        """
+        top = self.noisiest[-size:]
+        taken = {number for _, number, _ in top}
+        spread = sorted((e for e in self.kept if e[1] not in taken), key=lambda e: -e[0])
+        strata = [spread[:size], spread[size : 4 * size], spread[4 * size :]]
+        entries, shares = list(top), [1 / self.done] * len(top)
+        for stratum, most in zip(strata, (size, size // 2, 3 * size // 2), strict=True):
+            if not stratum:
+                continue
+            places = np.unique(np.linspace(0, len(stratum) - 1, most).astype(int))
+            entries += [stratum[i] for i in places]
+            share = (1 - len(top) / self.done) * len(stratum) / len(spread) / len(places)
+            shares += [share] * len(places)
+        return np.array([theta for *_, theta in entries]), np.array(shares) / np.sum(shares)
+
+    def standardise(self, thetas: np.ndarray, active: np.ndarray) -> np.ndarray:
+        """Return draws, shape (k, d), less the mean and over the standard deviation, (k, a)."""
+        sd = np.sqrt(np.diag(self.square)[active] / max(self.done - 1, 1))
+        return (thetas - self.mean)[:, active] / np.where(sd > 0, sd, 1.0)
+
+    def distance(self, reference: np.ndarray, active: np.ndarray) -> float:
+        """Distance of the mean from the reference, in posterior standard deviations."""
+        self.fold()
+        cov = self.square[np.ix_(active, active)] / max(self.done - 1, 1)
+        scale = np.sqrt(np.diag(cov))
+        scale = np.where(scale > 0, scale, 1.0)
+        shift = (self.mean - reference)[active] / scale
+        solved = np.linalg.lstsq(cov / np.outer(scale, scale), shift, rcond=1e-10)[0]
+        return float(np.sqrt(max(shift @ solved, 0.0)))
+
+
+@dataclass
+class MoveRecord:
+    """What a Metropolis-Hastings chain did after tuning.
+
+    Attributes
+    ----------
+    draws, done : int
+        Draws to come in all, and so far.
+    accepted, full_batches : float
+        Sums of the share of accepted proposals and of the share that read all rows.
+    kept : list of ndarray
+        Evenly spread draws theta, shape (d,).
+    """
+
+    draws: int = 0
+    done: int = 0
+    accepted: float = 0.0
+    full_batches: float = 0.0
+    kept: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, theta: np.ndarray, info: dict[str, float]):
+        """Add a draw, shape (d,), and what its transitions reported."""
+        self.accepted += info["accepted"]
+        self.full_batches += info["full_batches"]
+        self.done += 1
+        if self.done * _MOVES // max(self.draws, 1) > len(self.kept):
+            self.kept.append(theta.copy())
