@@ -70,7 +70,7 @@ class Bins:
         counts = np.append(counts, 0.0) + np.append(0.0, np.bincount(left, share))
         grid = x.min() + 0.005 * np.arange(len(counts))
         self.shape = np.round((HIGH - LOW) / SIDE).astype(int)
-        axes = [a + SIDE / POINTS * (np.arange(k * POINTS) + 0.5) for a, k in zip(LOW, self.shape)]
+        axes = [a + SIDE / POINTS * (np.arange(k * POINTS) + 0.5) for a, k in zip(LOW, self.shape, strict=True)]
         theta = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
         logp = log_posterior(theta, grid, counts, temperature)
         density = np.exp(logp - logp.max())

@@ -1,0 +1,112 @@
+"""Minibatch tests at T = 1 with control variates of order 2 on Covertype, beside PyMC's Metropolis.
+
+PYMC_SUBSAMPLE_DATA=<folder that holds covtype.npz> python tests/benchmarks/minibatch_covertype.py
+
+Row evaluations are `n_evaluations` of the draws after tuning: with control variates four per row
+read (log-likelihood at both points, and log-likelihood and gradient at the reference), without two.
+PyMC's Metropolis evaluates both points on all rows. It runs twice: with a scale of its own for all
+coefficients (its default), and with the posterior covariance, both tuned. Effective draws are the
+smallest bulk ESS over the coefficients.
+"""
+
+import argparse
+from time import perf_counter
+
+import numpy as np
+import pymc as pm
+from _measure import Checks, Run, sample_batches, table
+from _problems import covertype_rows, logistic_model
+from _reference import exact_posterior, laplace
+
+import pymc_subsample as pms
+
+PRIOR_SD = 10**0.5
+
+
+def minibatch(name, method, seed, **options):
+    """A run, its mean batch and its row evaluations."""
+    with MODEL:
+        start = perf_counter()
+        step = method(transitions_per_draw=args.transitions, **options)
+        draws, stats = sample_batches(step, args.draws, tune=args.tune, seed=seed)
+        seconds = perf_counter() - start
+    run = Run(name, draws["beta"], seconds, seconds)
+    return (
+        run,
+        stats["batch_size"].mean(),
+        int(stats["n_evaluations"].sum()),
+        stats["acceptance_rate"].mean(),
+    )
+
+
+def metropolis(name, draws, seed, start, **options):
+    """PyMC's own, as it comes, from the posterior mode."""
+    with MODEL:
+        step = pm.Metropolis(tune_interval=50, **options)
+        begin = perf_counter()
+        found, stats = sample_batches(
+            step, draws, tune=args.peer_tune, seed=seed, start={"beta": start}
+        )
+        seconds = perf_counter() - begin
+    run = Run(name, found["beta"], seconds, seconds)
+    return run, float(len(y)), 2 * len(y) * draws, stats["accepted"].mean()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--n", type=int, help="rows, evenly spaced in file order; all if not given")
+    parser.add_argument("--draws", type=int, default=10_000)
+    parser.add_argument("--tune", type=int, default=1000)
+    parser.add_argument("--transitions", type=int, default=50, help="per draw")
+    parser.add_argument("--peer-draws", type=int, default=3000)
+    parser.add_argument("--peer-tune", type=int, default=800)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+
+    X, y = covertype_rows()
+    if args.n:
+        X, y = X[:: len(X) // args.n], y[:: len(y) // args.n]
+    print(f"Covertype, {len(y):,} rows, {X.shape[1]} coefficients, normal prior of variance 10")
+    exact = exact_posterior(X, y, PRIOR_SD)
+    print(exact)
+    MODEL = logistic_model(X, y, PRIOR_SD)
+    mode, precision = laplace(X, y, PRIOR_SD)
+    covariance = np.linalg.inv(precision)
+    results = [
+        minibatch("Barker, order 2", pms.MinibatchBarkerMH, args.seed),
+        minibatch("austerity, order 2", pms.AusterityMH, args.seed, batch_size=100),
+        metropolis(
+            "PyMC Metropolis, posterior covariance", args.peer_draws, args.seed, mode,
+            S=covariance, scaling=2.38 / len(mode) ** 0.5,
+        ),
+        metropolis(
+            "PyMC Metropolis, default", args.peer_draws // 2, args.seed, mode,
+            scaling=np.diag(covariance).min() ** 0.5,
+        ),
+    ]  # fmt: skip
+    costs = [evaluations / run.effective for run, _, evaluations, _ in results]
+    print()
+    header = ["sampler", "draws", "transitions", "accepted", "mean batch", "row evaluations"]
+    header += ["min ESS", "evaluations per effective draw", "times fewer", "mean error", "sd error"]
+    rows = []
+    for (run, batch, evaluations, accepted), cost in zip(results, costs, strict=True):
+        per_draw = 1 if "PyMC" in run.name else args.transitions
+        rows.append([
+            run.name, len(run.draws), len(run.draws) * per_draw, accepted, batch, evaluations,
+            run.effective, cost, costs[2] / cost, *exact.errors(run.draws),
+        ])  # fmt: skip
+    table([*header, "s, all"], [r + [x[0].total] for r, x in zip(rows, results, strict=True)])
+    print("errors: largest, in posterior sds (means) and relative (sds); times fewer: than row 3")
+    print()
+    checks = Checks()
+    for (run, batch, *_), cost in zip(results[:2], costs[:2], strict=True):
+        checks.at_most(f"{run.name}: mean batch", batch, 200)
+        checks.accuracy(run, exact)
+        checks.at_least(
+            f"{run.name}: times fewer row evaluations per effective draw than PyMC's Metropolis "
+            "with the posterior covariance",
+            costs[2] / cost, 500,
+        )  # fmt: skip
+    checks.exit()
