@@ -82,7 +82,8 @@ def compile_gather(
             f"        rows[{position}, i] = load(at, np.{columns.arrays[source].dtype})",
         ]
         table += columns.element(source, element)
-    environment, key = {"np": np, "load": load}, "gather"
+    environment: dict = {"np": np, "load": load}
+    key: str | None = "gather"
     if derived:
         graphs = [graph.astype("float64") for _, graph in derived]
         known = set(ancestors(graphs))

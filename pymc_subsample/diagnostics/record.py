@@ -136,6 +136,10 @@ class MoveRecord:
         Sums of the share of accepted proposals and of the share that read all rows.
     kept : list of ndarray
         Evenly spread draws theta, shape (d,).
+    origin, last : ndarray, shape (d,)
+        The first draw, and the last less the first.
+    total, square, product : ndarray, shape (d,)
+        Sums over draws, less the first, of theta, its square and its product with the one before.
     """
 
     draws: int = 0
@@ -143,11 +147,36 @@ class MoveRecord:
     accepted: float = 0.0
     full_batches: float = 0.0
     kept: list[np.ndarray] = field(default_factory=list)
+    origin: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    last: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    total: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    square: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    product: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def add(self, theta: np.ndarray, info: dict[str, float]):
         """Add a draw, shape (d,), and what its transitions reported."""
+        if not self.done:
+            self.origin = theta.copy()
+            self.last = self.total = self.square = self.product = np.zeros(len(theta))
+        shift = theta - self.origin
+        self.total = self.total + shift
+        self.square = self.square + shift**2
+        self.product = self.product + shift * self.last
+        self.last = shift
         self.accepted += info["accepted"]
         self.full_batches += info["full_batches"]
         self.done += 1
         if self.done * _MOVES // max(self.draws, 1) > len(self.kept):
             self.kept.append(theta.copy())
+
+    def autocorrelation(self, active: np.ndarray) -> float:
+        """Largest autocorrelation of successive draws among parameters `active`, from 0 to 1."""
+        n = max(self.done, 1)
+        mean = self.total / n
+        variance = self.square / n - mean**2
+        moved = variance > 0
+        moved[np.setdiff1d(np.arange(len(moved)), active)] = False
+        if not moved.any():
+            return 1.0
+        lagged = (self.product / n - mean**2)[moved] / variance[moved]
+        return float(np.clip(lagged.max(), 0.0, 1.0))

@@ -180,11 +180,11 @@ def accept(decide, anchor, change, gather, columns, rng, permutation, phi, new_p
                 evidence[LOW] = min(evidence[LOW], weight * y[j])
                 evidence[HIGH] = max(evidence[HIGH], weight * y[j])
     drawn = 0
-    wanted = np.int64(min(n, settings[0]))
+    wanted = int(min(n, settings[0]))
     while True:
-        count = np.int64(evidence[COUNT])
+        count = int(evidence[COUNT])
         while count < wanted:
-            m = int(min(_CHUNK, wanted - count))
+            m = min(_CHUNK, wanted - count)
             if m != index.shape[0]:
                 index, y, rows = np.empty(m, dtype=np.int64), np.empty(m), np.empty((width, m))
             if drawn == 0 and wanted == n:
@@ -211,7 +211,7 @@ def accept(decide, anchor, change, gather, columns, rng, permutation, phi, new_p
         decision = decide(settings, evidence)
         if decision <= 0:
             break
-        wanted = decision
+        wanted = int(decision)
     restore(permutation, drawn)
     return decision
 

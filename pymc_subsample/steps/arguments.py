@@ -18,8 +18,8 @@ from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 def one_of(name: str, value, choices: Sequence[int], other: str | None = None) -> int:
     """Return `value` if it is one of some integers; `other` is named as one more choice."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value not in choices:
-        wanted = ", ".join([*map(str, choices), *([other] if other else [])])
-        raise ValueError(f"{name} must be one of {wanted}; got {value!r}.")
+        wanted = f"{tuple(choices)} or {other}" if other else str(tuple(choices))
+        raise ValueError(f"{name} must be one of {wanted}, got {value!r}.")
     return int(value)
 
 

@@ -40,6 +40,7 @@ class SubsampledStep(BlockedStep):
         self._rows_of: dict[str, Any] = {"observed": observed, "dim": dim}
         self._order = order
         self._connect()
+        self._seen = _contents(model)
 
     def _connect(self):
         with building_graphs():
@@ -59,6 +60,20 @@ class SubsampledStep(BlockedStep):
         layout = list(zip(tall.names, tall.slices, tall.shapes, strict=True))
         self._read = [(name, part) for name, part, _ in layout]
         self._moved = [entry for entry in layout if entry[0] in names]
+
+    def setup_chain(self, rng, tune: int, draws: int) -> None:
+        """Refuse a model that is no longer the one the step was made for."""
+        self._refuse_changes()
+        super().setup_chain(rng, tune, draws)
+
+    def _refuse_changes(self):
+        seen, now = self._seen, _contents(self._model)
+        changed = [name for name in {**seen, **now} if seen.get(name) is not now.get(name)]
+        if changed:
+            raise ValueError(
+                f"{', '.join(map(repr, changed))} changed after this {type(self).__name__} was "
+                "made, which read model and data then. Make a new step for the model as it is."
+            )
 
     def _places(self, names) -> np.ndarray:
         """Positions in theta of value variables."""
@@ -83,14 +98,16 @@ class SubsampledStep(BlockedStep):
         return new
 
     def __getstate__(self):
+        self._refuse_changes()
         state = self.__dict__.copy()
-        for connected in self._connected:
+        for connected in (*self._connected, "_seen"):
             state.pop(connected, None)
         return state
 
     def __setstate__(self, state):
         self.__dict__.update(state)
         self._connect()
+        self._seen = _contents(self._model)
 
     @property
     def sampling_state(self):
@@ -104,3 +121,10 @@ class SubsampledStep(BlockedStep):
 
     def _forget(self):
         """Drop what is cached of the state."""
+
+
+def _contents(model: pm.Model) -> dict[str, Any]:
+    """Variables of a model and the arrays behind its data, by name."""
+    variables = [*model.basic_RVs, *model.potentials]
+    data = {v.name: v.get_value(borrow=True) for v in model.data_vars if hasattr(v, "get_value")}
+    return {v.name: v for v in variables} | data

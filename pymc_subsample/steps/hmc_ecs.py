@@ -166,7 +166,7 @@ class HMCECS(SubsampledStep):
         "acceptance_rate": (np.float64, []),
         "accepted": (np.float64, []),
         "diverging": (bool, []),
-        "divergences": (np.int64, []),
+        "divergences": (int, []),  # as PyMC's NUTS has it
         "energy": (np.float64, []),
         "energy_error": (np.float64, []),
         "loglik_variance": (np.float64, []),

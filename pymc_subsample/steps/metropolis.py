@@ -1,6 +1,5 @@
 """Minibatch Metropolis-Hastings as PyMC step methods."""
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, ClassVar
@@ -17,7 +16,11 @@ from rich.table import Column
 
 from pymc_subsample.compile import Compiled
 from pymc_subsample.control_variates.reference import Reference, factor, reference_at
-from pymc_subsample.diagnostics.acceptance import acceptance_errors, metropolis_probability
+from pymc_subsample.diagnostics.acceptance import (
+    AcceptanceErrors,
+    acceptance_errors,
+    metropolis_probability,
+)
 from pymc_subsample.diagnostics.metropolis import check_moves
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.kernels import metropolis as kernel
@@ -27,8 +30,6 @@ from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.setup import Preparation, prepare, scaled
 from pymc_subsample.steps.tuning import ProposalTuning, TuningState
-
-_log = logging.getLogger("pymc.subsample")
 
 _transitions = transitions.get_overload(transitions.signatures[0])
 
@@ -382,9 +383,13 @@ class MinibatchMH(SubsampledStep):
         )
         failed = [check.advice for check in checks if not check.passed]
         if not failed:
+            self._conclude(errors)
             return None
         said = f"{type(self).__name__}: " + " ".join(failed)
         return SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
+
+    def _conclude(self, errors: AcceptanceErrors):
+        """Say what is known of a chain that passed its checks."""
 
     def _pilots(self) -> int:
         """Proposals to check: fewer where a pass over the rows takes long."""
