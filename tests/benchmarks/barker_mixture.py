@@ -70,7 +70,10 @@ class Bins:
         counts = np.append(counts, 0.0) + np.append(0.0, np.bincount(left, share))
         grid = x.min() + 0.005 * np.arange(len(counts))
         self.shape = np.round((HIGH - LOW) / SIDE).astype(int)
-        axes = [a + SIDE / POINTS * (np.arange(k * POINTS) + 0.5) for a, k in zip(LOW, self.shape, strict=True)]
+        axes = [
+            a + SIDE / POINTS * (np.arange(k * POINTS) + 0.5)
+            for a, k in zip(LOW, self.shape, strict=True)
+        ]
         theta = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
         logp = log_posterior(theta, grid, counts, temperature)
         density = np.exp(logp - logp.max())
@@ -211,7 +214,7 @@ if __name__ == "__main__":
     parser.add_argument("--n", type=int, default=1_000_000)
     parser.add_argument("--draws", type=int, default=5000)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--every", type=int, default=20, help="exact chains take every k-th row")
+    parser.add_argument("--every", type=int, default=100, help="exact chains take every k-th row")
     parser.add_argument("--sigma", type=float, nargs="*", default=[1.0, 1.2])
     parser.add_argument("--full-draws", type=int, default=200)
     args = parser.parse_args()

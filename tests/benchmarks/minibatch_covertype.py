@@ -69,7 +69,7 @@ if __name__ == "__main__":
     if args.n:
         X, y = X[:: len(X) // args.n], y[:: len(y) // args.n]
     print(f"Covertype, {len(y):,} rows, {X.shape[1]} coefficients, normal prior of variance 10")
-    exact = exact_posterior(X, y, PRIOR_SD)
+    exact = exact_posterior(X, y, PRIOR_SD, pairs=300)
     print(exact)
     MODEL = logistic_model(X, y, PRIOR_SD)
     mode, precision = laplace(X, y, PRIOR_SD)
