@@ -80,7 +80,7 @@ def scores(theta, test):
 
 
 def methods():
-    for sigma in (1.0, 1.2):
+    for sigma in args.sigma:
         yield f"Barker, sigma = {sigma:g}", pms.MinibatchBarkerMH, {"sigma": sigma}, args.draws
     options = {"epsilon": 0.05, "batch_size": 100}
     yield "austerity, epsilon = 0.05", pms.AusterityMH, options, args.draws
@@ -88,10 +88,12 @@ def methods():
     yield "confidence, gamma = 1.5", pms.ConfidenceMH, options, args.full_draws
 
 
-def report(model, test, sd, label):
+def report(model, test, sd, label, only=""):
     print(f"\nRandom walk with {label}")
     rows, curves, found = [], [], {}
     for name, method, options, draws in methods():
+        if only not in name:
+            continue
         with model:
             start = perf_counter()
             step = method(
@@ -134,7 +136,8 @@ if __name__ == "__main__":
     parser.add_argument("--temperature", type=float, default=1000.0)
     parser.add_argument("--draws", type=int, default=3000)
     parser.add_argument("--full-draws", type=int, default=20)
-    parser.add_argument("--variance", action="store_true", help="also run variance 0.05")
+    parser.add_argument("--sigma", type=float, nargs="*", default=[1.0, 1.2, 1.6])
+    parser.add_argument("--only", default="", help="part of the names of the tests to run")
     args = parser.parse_args()
 
     MILESTONES = [1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7, 3e7]
@@ -144,11 +147,10 @@ if __name__ == "__main__":
         f"the pixels' squares sum to {(X[::100].astype(float) ** 2).sum(1).mean() / 255**2:.0f}"
     )
     model = logistic(X, y)
-    found = report(model, test, 0.05, "standard deviation 0.05")
-    if args.variance:
-        report(model, test, 0.05**0.5, "variance 0.05")
+    found = report(model, test, 0.05, "standard deviation 0.05", args.only)
+    report(model, test, 0.05**0.5, "variance 0.05", "Barker")
     print()
     checks = Checks()
-    for name in ("Barker, sigma = 1", "Barker, sigma = 1.2"):
+    for name in (name for name in found if "Barker" in name):
         checks.at_most(f"{name}, standard deviation 0.05: average batch", found[name], 393)
     checks.exit()

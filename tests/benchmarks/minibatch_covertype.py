@@ -4,9 +4,12 @@ PYMC_SUBSAMPLE_DATA=<folder that holds covtype.npz> python tests/benchmarks/mini
 
 Row evaluations are `n_evaluations` of the draws after tuning: with control variates four per row
 read (log-likelihood at both points, and log-likelihood and gradient at the reference), without two.
-PyMC's Metropolis evaluates both points on all rows. It runs twice: with a scale of its own for all
-coefficients (its default), and with the posterior covariance, both tuned. Effective draws are the
-smallest bulk ESS over the coefficients.
+PyMC's Metropolis evaluates both points on all rows. It runs with the posterior covariance, and with
+one scale for all coefficients (its default), both tuned. Effective draws are the smallest bulk ESS
+over the coefficients. On all rows Metropolis is too slow for many draws, so that its ESS is a
+rough one; a long run on evenly spaced rows, whose posterior has the same shape, has a better ESS
+per draw, and its evaluations are counted as if its rows were all n. The bound takes whichever of
+the two needs fewer evaluations.
 """
 
 import argparse
@@ -39,17 +42,18 @@ def minibatch(name, method, seed, **options):
     )
 
 
-def metropolis(name, draws, seed, start, **options):
-    """PyMC's own, as it comes, from the posterior mode."""
-    with MODEL:
-        step = pm.Metropolis(tune_interval=50, **options)
+def metropolis(name, X, y, draws, tune, covariance=None):
+    """PyMC's own, from the posterior mode; its evaluations are those on all rows."""
+    mode, precision = laplace(X, y, PRIOR_SD)
+    posterior = np.linalg.inv(precision)
+    scaling = 2.38 / len(mode) ** 0.5 if covariance else np.diag(posterior).min() ** 0.5
+    with logistic_model(X, y, PRIOR_SD):
+        step = pm.Metropolis(tune_interval=50, scaling=scaling, S=posterior if covariance else None)
         begin = perf_counter()
-        found, stats = sample_batches(
-            step, draws, tune=args.peer_tune, seed=seed, start={"beta": start}
-        )
+        found, stats = sample_batches(step, draws, tune=tune, seed=args.seed, start={"beta": mode})
         seconds = perf_counter() - begin
     run = Run(name, found["beta"], seconds, seconds)
-    return run, float(len(y)), 2 * len(y) * draws, stats["accepted"].mean()
+    return run, float(N_ROWS), 2 * N_ROWS * draws, stats["accepted"].mean()
 
 
 if __name__ == "__main__":
@@ -59,9 +63,10 @@ if __name__ == "__main__":
     parser.add_argument("--n", type=int, help="rows, evenly spaced in file order; all if not given")
     parser.add_argument("--draws", type=int, default=10_000)
     parser.add_argument("--tune", type=int, default=1000)
-    parser.add_argument("--transitions", type=int, default=50, help="per draw")
-    parser.add_argument("--peer-draws", type=int, default=3000)
-    parser.add_argument("--peer-tune", type=int, default=800)
+    parser.add_argument("--transitions", type=int, default=30, help="per draw")
+    parser.add_argument("--peer-draws", type=int, default=400, help="of Metropolis on all rows")
+    parser.add_argument("--peer-rows", type=int, default=10_000, help="of its long runs")
+    parser.add_argument("--long-draws", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
 
@@ -72,21 +77,20 @@ if __name__ == "__main__":
     exact = exact_posterior(X, y, PRIOR_SD, pairs=300)
     print(exact)
     MODEL = logistic_model(X, y, PRIOR_SD)
-    mode, precision = laplace(X, y, PRIOR_SD)
-    covariance = np.linalg.inv(precision)
+    N_ROWS = len(y)
+    some, peer = slice(None, None, max(len(y) // args.peer_rows, 1)), "PyMC Metropolis"
+    few = f"{len(y[some]):,} rows"
+    long = {"draws": args.long_draws, "tune": args.long_draws // 5}
+    short = {"draws": args.peer_draws, "tune": args.peer_draws // 2}
     results = [
         minibatch("Barker, order 2", pms.MinibatchBarkerMH, args.seed),
         minibatch("austerity, order 2", pms.AusterityMH, args.seed, batch_size=100),
-        metropolis(
-            "PyMC Metropolis, posterior covariance", args.peer_draws, args.seed, mode,
-            S=covariance, scaling=2.38 / len(mode) ** 0.5,
-        ),
-        metropolis(
-            "PyMC Metropolis, default", args.peer_draws // 2, args.seed, mode,
-            scaling=np.diag(covariance).min() ** 0.5,
-        ),
-    ]  # fmt: skip
+        metropolis(f"{peer}, covariance", X, y, **short, covariance=True),
+        metropolis(f"{peer}, covariance, {few}", X[some], y[some], **long, covariance=True),
+        metropolis(f"{peer}, default, {few}", X[some], y[some], **long),
+    ]
     costs = [evaluations / run.effective for run, _, evaluations, _ in results]
+    full = min(costs[2:4])
     print()
     header = ["sampler", "draws", "transitions", "accepted", "mean batch", "row evaluations"]
     header += ["min ESS", "evaluations per effective draw", "times fewer", "mean error", "sd error"]
@@ -95,10 +99,11 @@ if __name__ == "__main__":
         per_draw = 1 if "PyMC" in run.name else args.transitions
         rows.append([
             run.name, len(run.draws), len(run.draws) * per_draw, accepted, batch, evaluations,
-            run.effective, cost, costs[2] / cost, *exact.errors(run.draws),
+            run.effective, cost, full / cost,
+            *(exact.errors(run.draws) if few not in run.name else ("", "")),
         ])  # fmt: skip
     table([*header, "s, all"], [r + [x[0].total] for r, x in zip(rows, results, strict=True)])
-    print("errors: largest, in posterior sds (means) and relative (sds); times fewer: than row 3")
+    print("errors: largest, in posterior sds (means) and relative (sds)")
     print()
     checks = Checks()
     for (run, batch, *_), cost in zip(results[:2], costs[:2], strict=True):
@@ -107,6 +112,6 @@ if __name__ == "__main__":
         checks.at_least(
             f"{run.name}: times fewer row evaluations per effective draw than PyMC's Metropolis "
             "with the posterior covariance",
-            costs[2] / cost, 500,
+            full / cost, 500,
         )  # fmt: skip
     checks.exit()
