@@ -19,18 +19,37 @@ def dot(x, b):
 
 
 @fast
-def plain_change(x, y, theta, new, center):
-    return logistic_row(y, dot(x, new))[0] - logistic_row(y, dot(x, theta))[0]
+def plain_changes(X, y, rows, theta, new, center, predictors, out):
+    """Log-likelihood differences of rows; `predictors` is scratch, shape (3, rows)."""
+    before, after = predictors[0], predictors[1]
+    for i in range(len(rows)):
+        row, a, b = rows[i], 0.0, 0.0
+        for j in range(len(theta)):
+            x = X[row, j]
+            a += x * theta[j]
+            b += x * new[j]
+        before[i], after[i] = a, b
+    for i in range(len(rows)):
+        out[i] = logistic_row(y[rows[i]], after[i])[0] - logistic_row(y[rows[i]], before[i])[0]
 
 
 @fast
-def controlled_change(x, y, theta, new, center):
-    """The same less the change of the row's second-order Taylor expansion."""
-    star = dot(x, center)
-    a, b = dot(x, theta), dot(x, new)
-    p = y - logistic_row(y, star)[1]
-    change = logistic_row(y, b)[0] - logistic_row(y, a)[0]
-    return change - (b - a) * (y - p - 0.5 * p * (1 - p) * (a + b - 2 * star))
+def controlled_changes(X, y, rows, theta, new, center, predictors, out):
+    """The same less the change of each row's second-order Taylor expansion."""
+    before, after, star = predictors[0], predictors[1], predictors[2]
+    for i in range(len(rows)):
+        row, a, b, c = rows[i], 0.0, 0.0, 0.0
+        for j in range(len(theta)):
+            x = X[row, j]
+            a += x * theta[j]
+            b += x * new[j]
+            c += x * center[j]
+        before[i], after[i], star[i] = a, b, c
+    for i in range(len(rows)):
+        label, a, b = y[rows[i]], before[i], after[i]
+        p = 1 / (1 + np.exp(-star[i]))
+        slope = label - p - 0.5 * p * (1 - p) * (a + b - 2 * star[i])
+        out[i] = logistic_row(label, b)[0] - logistic_row(label, a)[0] - (b - a) * slope
 
 
 @fast
@@ -47,7 +66,7 @@ def barker(sigma, max_error, floor, support, cumulative):
         ratio = mean + known
         if b >= n:
             return 1 if ratio > np.log((1 - u) / u) else -1
-        variance = second / (b - 1.0) * (1 - b / n)
+        variance = second / b / (b - 1.0) * (1 - b / n)
         error = floor + abs(third) / b**3 * (1 - b / n) * (1 - 2 * b / n) / 24
         if variance >= variance_bound or error > max_error:
             return 0
@@ -72,14 +91,14 @@ def austerity(epsilon, batch, largest):
     return decide
 
 
-def chain(change, decide, order):
+def chain(changes, decide, order):
     """``run(...)``: k transitions in place; returns how many were accepted and the rows read."""
 
     @fast
     def run(rng, X, y, order_of_rows, theta, factor, tau, batch, weight, center, A, B, k):
         n, d = X.shape
         new, z, scratch = np.empty(d), np.empty(d), np.empty(d)
-        values = np.empty(batch)
+        rows, values, predictors = np.empty(batch, np.int64), np.empty(batch), np.empty((3, batch))
         accepted, read = 0, 0
         for _ in range(k):
             for j in range(d):
@@ -97,14 +116,17 @@ def chain(change, decide, order):
             b, mean, second, third, decision = 0, 0.0, 0.0, 0.0, 0
             while decision == 0:
                 m = min(batch, n - b)
-                total = 0.0
                 for i in range(m):
                     at = b + i
                     other = at + int(rng.random() * (n - at))
                     row = order_of_rows[other]
                     order_of_rows[other] = order_of_rows[at]
                     order_of_rows[at] = row
-                    values[i] = weight * change(X[row], y[row], theta, new, center)
+                    rows[i] = row
+                changes(X, y, rows[:m], theta, new, center, predictors, values)
+                total = 0.0
+                for i in range(m):
+                    values[i] *= weight
                     total += values[i]
                 average, squares, cubes = total / m, 0.0, 0.0
                 for i in range(m):
@@ -135,8 +157,8 @@ def chain(change, decide, order):
 
 def handwritten(decide, order, X, y, *, factor, tau, batch, temperature, reference, seed=1):
     """``run(k)``: k transitions onwards; their acceptance rate and average batch."""
-    change = controlled_change if order == 2 else plain_change
-    loop, rng = chain(change, decide, order), np.random.default_rng(seed)
+    changes = controlled_changes if order == 2 else plain_changes
+    loop, rng = chain(changes, decide, order), np.random.default_rng(seed)
     theta, rows = reference.copy(), np.arange(len(X), dtype=np.uint32)
     _, A, B = glm_terms(X, y, reference, logistic_curve)
     A, B = A / temperature, B / temperature

@@ -4,8 +4,10 @@ PYMC_SUBSAMPLE_DATA=<folder that holds mnist_1v7.npz> python tests/benchmarks/ba
 
 Logistic regression on 784 pixels in [0, 1], flat prior, no intercept, plain batches of 100, 3,000
 draws of one transition each from theta = 0. The paper took 450,000 rows of MNIST8M and 192,000 test
-rows. Here the 13,007 training images are deformed in the manner of MNIST8M until there are 450,000:
-shifts by up to one pixel of five shears, nearest first. The test images are MNIST's own 2,163.
+rows. MNIST's own training images are 13,007; they are taken in two ways. As they are, at the
+temperature that keeps n / T; and deformed in the manner of MNIST8M until there are 450,000 (shifts
+by up to one pixel of five shears, nearest first), which is a harder problem than the images as they
+are. The test images are MNIST's own 2,163.
 
 The paper gives its random walk the covariance 0.05 I. Both readings are run, 0.05 as standard
 deviation and as variance: the paper's average batch of 393 is that of the former, as in section
@@ -88,7 +90,7 @@ def methods():
     yield "confidence, gamma = 1.5", pms.ConfidenceMH, options, args.full_draws
 
 
-def report(model, test, sd, label, only=""):
+def report(model, test, temperature, sd, label, only):
     print(f"\nRandom walk with {label}")
     rows, curves, found = [], [], {}
     for name, method, options, draws in methods():
@@ -98,7 +100,7 @@ def report(model, test, sd, label, only=""):
             start = perf_counter()
             step = method(
                 proposal=pms.RandomWalk(scale=sd), control_variate_order=None,
-                temperature=args.temperature, transitions_per_draw=1, **options,
+                temperature=temperature, transitions_per_draw=1, **options,
             )  # fmt: skip
             chain, stats = sample_batches(step, draws, start={"theta": np.zeros(784)})
             seconds = perf_counter() - start
@@ -108,7 +110,7 @@ def report(model, test, sd, label, only=""):
         accuracy, loglik = scores(chain["theta"][-1], test)
         rows.append([
             name, draws, size.mean(), PAPER.get(name.split(",")[0], ""), np.median(size),
-            np.mean(size >= args.n), read[-1] / draws, read[-1], stats["accepted"].mean(),
+            np.mean(stats["data_share"] >= 1), read[-1] / draws, read[-1], stats["accepted"].mean(),
             accuracy, loglik, seconds,
         ])  # fmt: skip
         cells = []
@@ -132,25 +134,30 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--n", type=int, default=450_000)
+    parser.add_argument("--n", type=int, default=450_000, help="deformed images")
     parser.add_argument("--temperature", type=float, default=1000.0)
     parser.add_argument("--draws", type=int, default=3000)
     parser.add_argument("--full-draws", type=int, default=20)
     parser.add_argument("--sigma", type=float, nargs="*", default=[1.0, 1.2, 1.6])
-    parser.add_argument("--only", default="", help="part of the names of the tests to run")
+    parser.add_argument("--own", type=int, default=13_007, help="images as they are")
     args = parser.parse_args()
 
     MILESTONES = [1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7, 3e7]
-    X, y, test = data(args.n)
-    print(
-        f"MNIST 1 against 7, {args.n:,} deformed training images, T = {args.temperature:,.0f}; "
-        f"the pixels' squares sum to {(X[::100].astype(float) ** 2).sum(1).mean() / 255**2:.0f}"
-    )
-    model = logistic(X, y)
-    found = report(model, test, 0.05, "standard deviation 0.05", args.only)
-    report(model, test, 0.05**0.5, "variance 0.05", "Barker")
+    checks, bounds = Checks(), []
+    for n, kind in ((args.own, "own"), (args.n, "deformed")):
+        X, y, test = data(n)
+        temperature = args.temperature * n / args.n
+        squares = (X[:: n // 1000].astype(float) ** 2).sum(axis=1).mean() / 255**2
+        print(
+            f"\nMNIST 1 against 7, {n:,} {kind} training images, T = {temperature:,.4g}; the "
+            f"squares of an image's pixels sum to {squares:.0f}"
+        )
+        model, only = logistic(X, y), "Barker" if kind == "own" else ""
+        found = report(model, test, temperature, 0.05, "standard deviation 0.05", only)
+        report(model, test, temperature, 0.05**0.5, "variance 0.05", "Barker")
+        bounds += [(f"{name}, {kind} images", size) for name, size in found.items()]
     print()
-    checks = Checks()
-    for name in (name for name in found if "Barker" in name):
-        checks.at_most(f"{name}, standard deviation 0.05: average batch", found[name], 393)
+    for name, size in bounds:
+        if "Barker" in name:
+            checks.at_most(f"{name}, standard deviation 0.05: average batch", size, 393)
     checks.exit()

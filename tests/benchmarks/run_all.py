@@ -16,7 +16,7 @@ SMALL = {
     "worst_case": "--n 1000 10000 --tests 16",
     "transition_rate": "--n 20000 --rounds 3",
     "barker_mixture": "--n 100000 --draws 500 --seeds 2 --full-draws 10",
-    "barker_mnist": "--n 13000 --temperature 28.9 --draws 200 --full-draws 10",
+    "barker_mnist": "--n 26000 --own 5000 --temperature 100 --draws 100 --full-draws 5",
     "minibatch_covertype": "--n 20000 --draws 1000 --peer-draws 500",
     "calibration": "--replications 40",
     "scaling": "--n 10000 100000 --draws 500",

@@ -89,8 +89,8 @@ if __name__ == "__main__":
     parser.add_argument("--n", type=int, default=200_000)
     parser.add_argument("--d", type=int, default=11)
     parser.add_argument("--temperature", type=float, help="of plain batches; n / 5 if not given")
-    parser.add_argument("--transitions", type=int, default=500, help="per compiled call")
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--transitions", type=int, default=2000, help="per compiled call")
+    parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
     args.temperature = args.temperature or args.n / 5
 
