@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from pymc_subsample.steps.austerity import AusterityMH
     from pymc_subsample.steps.barker import MinibatchBarkerMH
     from pymc_subsample.steps.confidence import ConfidenceMH
+    from pymc_subsample.steps.gibbs import AusterityGibbs
     from pymc_subsample.steps.hmc_ecs import HMCECS
 
 __all__ = [
     "HMCECS",
     "AdaptiveMetropolis",
+    "AusterityGibbs",
     "AusterityMH",
     "BarkerCorrection",
     "ConfidenceMH",
@@ -30,6 +32,7 @@ __version__ = metadata.version("pymc_subsample")
 _HOMES = {
     "HMCECS": "steps.hmc_ecs",
     "AdaptiveMetropolis": "proposals",
+    "AusterityGibbs": "steps.gibbs",
     "AusterityMH": "steps.austerity",
     "BarkerCorrection": "correction",
     "ConfidenceMH": "steps.confidence",

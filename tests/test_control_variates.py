@@ -4,21 +4,26 @@ The expected values are PyTensor's own derivatives of the batch graph, evaluated
 """
 
 import tracemalloc
+from copy import copy
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numba
 import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
 import scipy.optimize
-from models import G, K, N
-from pytensor.gradient import grad
+from models import MODELS, G, K, N
+from pytensor.gradient import grad, grad_scale
 from scipy.special import expit
+from test_predictors import PRODUCTS, model_of_integers
 
+from pymc_subsample import control_variates
 from pymc_subsample.control_variates import expand, general
 from pymc_subsample.control_variates import expansion as expansion_module
+from pymc_subsample.control_variates.fusion import fuse
 from pymc_subsample.control_variates.reference import (
     covariance,
     factor,
@@ -29,8 +34,10 @@ from pymc_subsample.control_variates.reference import (
     reference_at,
     residual_moments,
 )
-from pymc_subsample.likelihood import TallModel
-from pymc_subsample.likelihood.graph import PYTHON_MODE, rebuild
+from pymc_subsample.control_variates.verification import agrees
+from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood.graph import PYTHON_MODE, numpy_function, rebuild
+from pymc_subsample.likelihood.predictors import find_predictors
 from pymc_subsample.rows import RowStore
 
 # Compile in a few seconds each on the linear path.
@@ -246,9 +253,191 @@ def test_lower_orders_of_the_general_path(order, tall_model, taylor):
     check_expansion(expand(tall_model(name), order), taylor(name), order)
 
 
+@pytest.mark.parametrize("linear", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", ["uint8", pytest.param("int16", marks=pytest.mark.slow)])
+def test_products_of_integers_do_not_overflow_when_compiled(dtype, linear):
+    narrow, wide = map(TallModel, model_of_integers(sum_of_products, dtype))
+    theta = np.array([0.02, -0.5])
+    ex = expand(narrow, linear=linear)
+    reference = reference_at(ex, theta)
+    assert_close(reference.level, wide.row_loglik(theta, slice(None)).sum())
+    expected = wide.row_loglik_grad(theta, slice(None))
+    prior = ex.pull_back(theta, np.zeros(ex.phi_size))
+    assert_close(ex.pull_back(theta, reference.slope) - prior, expected)
+
+
+def sum_of_products(A, B, C, b, c):
+    products = [f(A, B, C, b, c) for f in PRODUCTS.values()]
+    return sum(products[1:], products[0])
+
+
+def test_masked_infinities_stay_out_of_the_sums():
+    rng = np.random.default_rng(1)
+    x = np.maximum(rng.normal(size=N), 0.0)
+    with pm.Model() as model:
+        b, xx = pm.Normal("b"), pt.as_tensor(x)
+        pm.Normal("y", pt.switch(xx > 0, b * pt.log(xx), 0.0), 1, observed=rng.normal(size=N))
+    tall = TallModel(model)
+    ex = expand(tall)
+    assert ex.linear
+    reference = reference_at(ex, np.array([0.3]))
+    log_x = np.log(x[x > 0])
+    assert_close(reference.curvature, [[-(log_x @ log_x)]])
+    assert np.isfinite(reference.slope).all()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: -pt.softplus(x),
+        lambda x: 3 * x - pt.softplus(x),
+        lambda x: pt.log(pt.softplus(x)),
+        lambda x: pt.log(2 * pt.softplus(x)) - pt.softplus(x),
+        lambda x: 1 / pt.softplus(x),
+        lambda x: pt.log(1e-30 + pt.softplus(x)),
+    ],
+)
+def test_softplus_is_exact_where_it_must_be(function):
+    x = pt.vector("x", dtype="float64")
+    row = fuse([function(x)], [x], []).row
+    found = numba.njit(lambda value: row(value))  # not made to be called from Python
+    for value in (-60.0, -45.0, -1.0, 0.0, 30.0):
+        [exact] = numpy_function([x], [function(x)])(np.array([value]))
+        np.testing.assert_allclose(found(value), exact.item(), rtol=1e-14, atol=1e-15)
+
+
+def stretched(predictors):
+    return [replace(p, forms=np.vectorize(lambda f: f.scaled(1.001))(p.forms)) for p in predictors]
+
+
+@pytest.mark.parametrize("order", [0, 2])
+def test_misread_predictors_are_noticed(order, tall_model, monkeypatch, caplog):
+    tall = tall_model("poisson_offset")
+    monkeypatch.setattr(
+        control_variates,
+        "find_predictors",
+        lambda *arguments: stretched(find_predictors(*arguments)),
+    )
+    with pytest.raises(TallModelError, match="graph was misread"):
+        expand(tall, order, linear=True)
+    assert not expand(tall, order).linear
+    assert "general path" in caplog.text
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_wrong_general_path_is_noticed(tall_model, monkeypatch):
+    tall = copy(tall_model("poisson_offset"))
+    [rows] = tall.batch.outputs
+    for wrong in (1.0001 * rows, pt.switch(pt.eq(pt.arange(rows.shape[0]), 7), 0.0, rows)):
+        tall.batch = replace(tall.batch, outputs=[wrong])
+        with pytest.raises(TallModelError, match="graph was misread"):
+            expand(tall, 1, linear=False)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_wrong_gradient_is_noticed(tall_model):
+    tall = copy(tall_model("poisson_offset"))
+    [rows] = tall.batch.outputs
+    tall.batch = replace(tall.batch, outputs=[grad_scale(rows, 1.01)])
+    with pytest.raises(TallModelError, match="graph was misread"):
+        expand(tall, 1, linear=False)
+
+
+# Data of every kind, minibatches, dimensions and potentials; `expand` compares with the model.
+KINDS = [
+    "minibatch_groups",
+    "dims_bernoulli",
+    "index_column_of_matrix",
+    "outcome_and_potential",
+]
+
+
+@pytest.mark.parametrize("name", [*KINDS, *slow(sorted(MODELS.keys() - set(KINDS)))])
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_expansion_is_the_model(name, tall_model, caplog):
+    assert agrees(tall_model(name), expand(tall_model(name), 1))
+    assert "general path" not in caplog.text
+
+
+@pytest.mark.parametrize("name", ["minibatch_groups", "dims_hierarchy", "potential_only"])
+@pytest.mark.usefixtures("interpreted")
+def test_interpreted_expansion_is_the_model(name, tall_model):
+    assert agrees(tall_model(name), expand(tall_model(name), 1, linear=False))
+
+
 def test_forcing_the_linear_path_of_a_network_raises(tall_model):
     with pytest.raises(ValueError, match="no linear predictors"):
         expand(tall_model("two_layer_network"), linear=True)
+
+
+# Changes of the residuals, for Metropolis-Hastings
+
+
+def check_change(ex, taylor, order):
+    """Differences of the residuals at two points equal those of the directly computed ones.
+
+    Rows are packed by the compiled code that reads them out of memory.
+    """
+    tall = taylor.tall
+    star, theta, new = (point(tall, seed) for seed in (1, 2, 3))
+    center, phi, new_phi = (ex.parameters(t)[0] for t in (star, theta, new))
+    index = np.random.default_rng(4).integers(0, N, 13)
+    rows = np.zeros((ex.width, len(index)))
+    ex.gather(ex.packer.table, index, rows)
+    if order:
+        ex.anchor(center, rows)
+    for one, other in ((phi, new_phi), (new_phi, phi), (phi, phi), (center, phi)):
+        found = np.full(len(index), np.nan)
+        ex.change(one, other, center, rows, found)
+        before, after = (
+            taylor.difference(at, index, center, order, 1.0, 0.0)[0] for at in (one, other)
+        )
+        assert_close(found, after - before)
+    direct = tall.row_loglik(new, slice(None)) - tall.row_loglik(theta, slice(None))
+    if order == 0:
+        ex.change(phi, new_phi, center, rows, found)
+        assert_close(found, direct[index])
+    else:
+        assert not np.allclose(found, direct[index])
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("bernoulli_logit", 0),
+        ("poisson_offset", 0),
+        ("poisson_offset", 1),
+        ("poisson_offset", 2),
+        ("normal", 1),
+        ("categorical_softmax", 2),
+        ("slopes_noncentred", 2),
+        pytest.param("student_t", 2, marks=pytest.mark.slow),
+        pytest.param("weibull_censored_potential", 2, marks=pytest.mark.slow),
+        *(pytest.param(n, k, marks=pytest.mark.slow) for n in SLOW_LINEAR for k in (0, 1, 2)),
+    ],
+)
+def test_changes_of_the_linear_path(name, order, expansion, taylor):
+    ex = expansion(name, order)
+    assert ex.linear
+    check_change(ex, taylor(name), order)
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("slopes_noncentred", 1),
+        *(pytest.param(n, k, marks=pytest.mark.slow) for n in NOT_LINEAR for k in (0, 1, 2)),
+    ],
+)
+def test_changes_of_the_compiled_general_path(name, order, expansion, taylor):
+    check_change(expansion(name, order, linear=False), taylor(name), order)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("name", ["poisson_offset", "two_layer_network", *slow(["mvnormal_lkj"])])
+@pytest.mark.usefixtures("interpreted")
+def test_changes_of_the_general_path(name, order, tall_model, taylor):
+    check_change(expand(tall_model(name), order, linear=False), taylor(name), order)
 
 
 # Order of the error
@@ -403,6 +592,18 @@ def test_largest_residual_at_far_points(expansion, taylor):
 
 
 # Mass matrix
+
+
+def test_residuals_that_are_not_finite_name_their_rows():
+    x, y = np.linspace(0.1, 1, N), np.ones(N, dtype=int)
+    with pm.Model() as model:
+        rate = pm.Normal("a", 0.5) + pm.Normal("b", initval=1.0) * x
+        pm.Poisson("y", rate, observed=y)
+    tall = TallModel(model)
+    ex = expand(tall)
+    reference = reference_at(ex, np.array([0.5, 1.0]))
+    with pytest.raises(TallModelError, match=r"'y' is not finite .* in rows 94, 95, 96: .*link"):
+        residual_moments(ex, reference, np.array([[0.5, 1.0], [0.5, -0.5 / x[93:95].mean()]]))
 
 
 def finite_difference_hessian(function, x, h=1e-5):

@@ -179,6 +179,11 @@ def test_subsample_size_bounds_what_one_row_adds():
         assert n * largest / (expected * temperature) <= ROW_BOUND
 
 
+def test_all_rows_where_moments_overflow():
+    infinite = np.array([np.nan])
+    assert choose_subsample_size(Moments(infinite, infinite, infinite, 1000)) == 1000
+
+
 def test_subsample_size_with_few_rows():
     few = moments_of(0.5 * np.random.default_rng(3).normal(size=40))
     assert choose_subsample_size(few) == 40
@@ -193,6 +198,13 @@ def test_blocks_divide_the_subsample(m, variance):
     if m % 100 == 0:
         assert 10 <= blocks <= 100
         assert blocks >= 25 or variance < 1
+
+
+@pytest.mark.parametrize(("m", "least"), [(101, 5), (97, 5), (4, 4), (2, 2), (211, 1), (422, 2)])
+def test_few_blocks_only_where_nothing_else_divides(m, least):
+    blocks = choose_n_blocks(m, 0.0)
+    assert blocks >= least
+    assert blocks == least or least == 5
 
 
 def test_more_blocks_for_noisier_estimates():

@@ -14,6 +14,7 @@ from scipy.special import expit, log_expit
 from scipy.stats import norm
 
 import pymc_subsample as pms
+from pymc_subsample.steps import hmc_ecs
 from pymc_subsample.steps.tuning import Tuning
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
@@ -379,8 +380,14 @@ def test_model_from_the_context(model):
         step = pms.HMCECS([model["b"], "a"])
         result = pm.sample(3, tune=3, chains=1, step=step, random_seed=1, **QUIET)
     assert result.posterior["a"].shape == (1, 3)
-    with pytest.raises(TypeError, match="context"):
-        pms.HMCECS()
+
+
+@pytest.mark.parametrize(
+    "step", [pms.HMCECS, pms.AusterityMH, pms.ConfidenceMH, pms.MinibatchBarkerMH]
+)
+def test_without_a_model_it_is_said_where_one_comes_from(step):
+    with pytest.raises(TypeError, match=f"create {step.__name__} inside `with model:`.*model="):
+        step()
 
 
 def test_other_nuts_samplers_are_left_alone(model, step):
@@ -393,6 +400,32 @@ def test_set_up_is_reported(model, caplog):
         pms.HMCECS(model=model, subsample_size=60)
     assert "600 rows of y" in caplog.text
     assert "60 rows (10.00%)" in caplog.text
+    assert "to start with" not in caplog.text
+    with caplog.at_level(logging.INFO, "pymc.subsample"):
+        pms.HMCECS(model=model)
+    assert "to start with" in caplog.text
+
+
+def test_a_subsample_size_that_does_not_divide_is_reported(model, caplog):
+    with caplog.at_level(logging.INFO, "pymc.subsample"):
+        assert pms.HMCECS(model=model, subsample_size=211).n_blocks == 1
+    assert "subsample_size=210 divides well" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "pymc.subsample"):
+        pms.HMCECS(model=model, subsample_size=210)
+        pms.HMCECS(model=model, subsample_size=211, n_blocks=1)
+        pms.HMCECS(model=model, subsample_size=2)
+    assert "divides well" not in caplog.text
+
+
+def test_a_subsample_that_changes_in_tuning_is_reported(model, caplog, monkeypatch):
+    step = pms.HMCECS(model=model)
+    monkeypatch.setattr(Tuning, "should_recentre", lambda *_: True)
+    monkeypatch.setattr(hmc_ecs, "choose_subsample", lambda *_: (200, 20))
+    with caplog.at_level(logging.INFO, "pymc.subsample"):
+        chain(step, model.initial_point(), tune=200, draws=2)
+    assert "from 100 to 200 rows (33.33%). This is no small part of the data" in caplog.text
+    assert caplog.text.count("subsample changed") == 1
 
 
 # Right answers
@@ -526,6 +559,17 @@ def test_compound_with_another_step():
     np.testing.assert_allclose(steps[0].reference.theta, [1.0, np.log(0.7)], atol=0.2)
 
 
+def test_compound_with_nuts():
+    """PyMC gives the variables that are left to NUTS."""
+    case = normal()
+    with case.model as model:
+        step = pms.HMCECS(vars=[model["a"]], control_variate_order=1, subsample_size=100)
+        result = pm.sample(3000, tune=1000, chains=2, cores=1, random_seed=3, step=step, **QUIET)
+    assert {"tree_depth", "subset_accepted"} <= set(result.sample_stats.data_vars)
+    for name, mean, sd in zip(case.names, *exact(case), strict=True):
+        assert_moments(result.posterior[name], mean, sd)
+
+
 def test_compound_with_a_discrete_variable():
     rng = np.random.default_rng(5)
     n, shift = 400, 0.08
@@ -559,8 +603,20 @@ def test_discrete_variables_are_refused_by_name():
         pms.HMCECS([k], model=model)
 
 
+def test_discrete_variables_of_each_row_are_refused_as_such():
+    with pm.Model() as model:
+        a = pm.Normal("a", shape=2)
+        z = pm.Bernoulli("z", 0.5, shape=50)
+        pm.Normal("y", a[z], 1, observed=np.arange(50.0))
+    for given in None, [z], [a]:
+        with pytest.raises(pms.TallModelError, match=r"'z' .* has one element per row") as error:
+            pms.HMCECS(given, model=model)
+        assert "another step" not in str(error.value)
+
+
 BAD = [
-    ({"subsample_size": 0}, "subsample_size must be a positive integer"),
+    ({"subsample_size": 0}, "subsample_size must be an integer of at least 2 or"),
+    ({"subsample_size": 1}, "subsample_size must be an integer of at least 2.*got 1"),
     ({"subsample_size": -1}, "subsample_size .*-1"),
     ({"subsample_size": 2.5}, "subsample_size .*2.5"),
     ({"subsample_size": "big"}, "subsample_size .*\"auto\".*'big'"),

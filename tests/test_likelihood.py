@@ -13,9 +13,10 @@ from pymc.pytensorf import compile as compile_function
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Constant
 
-from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.bounds import Bounds
 from pymc_subsample.likelihood.graph import depends_on, elemwise_name
+from pymc_subsample.rows import RowStore
 
 PYTHON = Mode("py", "fast_compile")
 
@@ -160,6 +161,82 @@ def test_minibatch_keeps_the_order_of_the_users_model():
     assert [v.name for v in TallModel(model).value_vars] == ["beta", "sigma_log__"]
 
 
+def test_total_size_weighs_what_is_not_a_minibatch():
+    rng = np.random.default_rng(1)
+    y, z = rng.normal(size=N), rng.normal(size=50)
+
+    def build():
+        with pm.Model() as model:
+            a = pm.Normal("a")
+            pm.Normal("y", a, observed=pm.Minibatch(y, batch_size=10), total_size=N)
+            pm.Normal("z", a, observed=z, total_size=500)
+            pm.Normal("w", a, 2, observed=pm.Minibatch(y, batch_size=10), total_size=3 * N)
+        return model
+
+    tall, theta = TallModel(build()), np.array([0.3])
+    normal = pm.logp(pm.Normal.dist(0.3, 1), z).eval(mode=PYTHON).sum()
+    prior = pm.logp(pm.Normal.dist(), 0.3).eval(mode=PYTHON)
+    assert_equal(tall.logprior(theta), prior + 10 * normal)
+    rows = sum(
+        weight * pm.logp(pm.Normal.dist(0.3, sd), y).eval(mode=PYTHON)
+        for weight, sd in ((1, 1), (3, 2))
+    )
+    assert_equal(tall.row_loglik(theta, slice(None)), rows)
+
+
+def test_terms_that_read_all_rows_warn():
+    rng = np.random.default_rng(1)
+    with pm.Model() as model:
+        b = pm.Normal("b")
+        pm.Potential("penalty", -((rng.normal(size=2 * N) * b) ** 2).sum())
+        pm.Potential("small", -(b**2))
+        pm.Normal("y", b, observed=rng.normal(size=N))
+    with pytest.warns(UserWarning, match=f"'penalty' .* reads {2 * N} numbers") as caught:
+        TallModel(model)
+    assert not any("'small'" in str(w.message) for w in caught)
+    assert caught[0].filename == __file__
+
+
+def exponential(y, **kwargs):
+    with pm.Model() as model:
+        rate = pm.Normal("rate", 0, 1, **kwargs)
+        pm.Exponential("y", rate, observed=y)
+    return model
+
+
+def test_minibatch_keeps_initial_values():
+    y = np.random.default_rng(1).exponential(size=N)
+    model = exponential(pm.Minibatch(y, batch_size=10), initval=3.0)
+    assert TallModel(model).initial_point["rate"] == 3.0
+    assert model.rvs_to_initial_values[model["rate"]] == 3.0
+
+
+def test_start_given():
+    model = exponential(np.random.default_rng(1).exponential(size=N))
+    with pytest.raises(TallModelError, match="-inf at the initial point"):
+        TallModel(model)
+    assert TallModel(model, initial_point={"rate": 2}).initial_point["rate"] == 2.0
+    with pytest.raises(ValueError, match="'speed', which is not a value variable"):
+        TallModel(model, initial_point={"speed": 2.0})
+    with pytest.raises(ValueError, match="shape"):
+        TallModel(model, initial_point={"rate": [2.0]})
+
+
+def test_fingerprint_tells_data_apart():
+    rng = np.random.default_rng(1)
+    x, g = rng.normal(size=(5000, 3)), rng.integers(0, 5, 5000).astype("int8")
+
+    def fingerprint(*columns):
+        return RowStore(columns, 5000).fingerprint
+
+    assert fingerprint(x, g) == fingerprint(np.asfortranarray(x), g.copy())
+    one_number, reordered = x.copy(), rng.permutation(5000)
+    one_number[1234, 1] += 1e-12
+    others = [(one_number, g), (x[reordered], g[reordered]), (x, g.astype("int16")), (g, x), (x,)]
+    assert len({fingerprint(*columns) for columns in [(x, g), *others]}) == 6
+    assert len(fingerprint(np.ones(5000, "bool"), np.ones(5000, "longdouble"))) == 64
+
+
 @pytest.mark.parametrize(
     "name",
     ["bernoulli_logit", "bernoulli_p", "binomial", "poisson_offset", "negative_binomial", "weibull"]
@@ -174,6 +251,16 @@ def test_common_models_check_nothing_per_row(name):
     assert elemwise_name(rows.owner) != "Switch" or -np.inf not in [
         i.data for i in rows.owner.inputs if isinstance(i, Constant)
     ]
+
+
+def test_divisor_that_is_always_zero():
+    with pm.Model() as model:
+        scale, z = pm.HalfNormal("s"), pm.Data("z", np.zeros(N))
+        sd = pt.switch(pt.gt(z, 0), scale / z, scale)
+        pm.Normal("y", 0, sd, observed=np.random.default_rng(1).normal(size=N))
+    logp = model.compile_logp(mode=PYTHON)({"s_log__": np.array(0.3)})
+    tall, theta = TallModel(model), np.array([0.3])
+    assert_equal(tall.logprior(theta) + tall.row_loglik(theta, slice(None)).sum(), logp)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Models that cannot be subsampled are refused with a message that helps."""
 
+import logging
 import re
+import warnings
 
 import numpy as np
 import pymc as pm
@@ -13,6 +15,7 @@ from pytensor.compile.ops import wrap_py
 from pytensor.raise_op import Assert
 from pytensor.tensor.extra_ops import CumOp
 
+import pymc_subsample as pms
 from pymc_subsample.likelihood import TallModel, TallModelError, trace, verification
 
 REFUSED = {}
@@ -445,10 +448,35 @@ def test_unknown_names(arguments):
     assert re.search(name(known), str(error.value))
 
 
-def test_large_deterministic_warns():
+@pytest.mark.parametrize("make", [TallModel, lambda model: pms.HMCECS(model=model)])
+def test_large_deterministic_warns_at_the_line_of_the_user(make):
     model = MODELS["normal_deterministic_mu"](np.random.default_rng(1))
-    with pytest.warns(UserWarning, match=r"(?s)(?=.*\bmu\b)(?=.*var_names)"):
+    with pytest.warns(UserWarning, match=r"(?s)(?=.*\bmu\b)(?=.*var_names)") as caught:
+        make(model)
+    assert {w.filename for w in caught if "Deterministic" in str(w.message)} == {__file__}
+
+
+def test_fitted_values_of_bambi_point_to_its_own_fit(caplog):
+    pytest.importorskip("bambi")
+    model = MODELS["bambi_gaussian"](np.random.default_rng(1))
+    with warnings.catch_warnings(), caplog.at_level(logging.INFO, "pymc.subsample"):
+        warnings.simplefilter("error")
         TallModel(model)
+    assert "model.fit(step=" in caplog.text
+    assert "intercept" in caplog.text
+
+
+@pytest.mark.parametrize("observed", ["zeta", ["y", "zeta"]])
+def test_unknown_observed_is_named_in_full(observed):
+    model = MODELS["normal"](np.random.default_rng(1))
+    with pytest.raises(TallModelError, match=r"observed holds 'zeta'.*\['y'\]"):
+        TallModel(model, observed=observed)
+
+
+def test_observed_of_another_type_is_named():
+    model = MODELS["normal"](np.random.default_rng(1))
+    with pytest.raises(TypeError, match=r"observed must hold variables or their names, got 3"):
+        TallModel(model, observed=[3])
 
 
 @pytest.mark.parametrize("evaluate_all", [True, False])

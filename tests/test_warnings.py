@@ -1,6 +1,7 @@
 """A run that cannot be trusted says so and what to change; a healthy one is silent."""
 
 import logging
+import re
 
 import numpy as np
 import pymc as pm
@@ -121,6 +122,8 @@ def test_bad_reference_warns(caplog):
     said = warnings_of(model, caplog, reference=far_reference(model, 10))
     assert len(said) == 2
     assert all("give a better reference" in s for s in said)
+    causes = [s.index("reference point is stale") for s in said]
+    assert all(c < s.index("ncrease subsample_size") for c, s in zip(causes, said, strict=True))
 
 
 def test_harmlessly_distant_reference_is_silent(caplog):
@@ -143,6 +146,7 @@ def test_hard_cases_warn_and_say_what_to_change(factory, data, kwargs, caplog):
     assert said
     assert all("ncrease subsample_size" in s for s in said)
     assert all(f"now {kwargs['subsample_size']}" in s for s in said)
+    assert all("small groups" in s for s in said if "perturbs" in s)
 
 
 @pytest.mark.slow
@@ -165,15 +169,79 @@ def test_unfit_step_size_warns(caplog, monkeypatch):
     monkeypatch.setattr("pymc_subsample.steps.tuning._INITIAL_STEP", 2.5)  # unstable above 2
     said = warnings_of(logistic(n=200), caplog, tune=0, draws=100, path_length=40.0)
     assert len(said) == 2
+    assert all(s.startswith("HMCECS: The chain was not tuned (tune=0)") for s in said)
     assert all("trajectories diverged" in s and "target_accept" in s for s in said)
     assert all("0% of the moves were accepted" in s and "Increase tune" in s for s in said)
 
 
 def test_set_up_warns_of_noise_it_predicts(caplog):
     with caplog.at_level(logging.WARNING, "pymc.subsample"):
-        pms.HMCECS(model=logistic(), control_variate_order=0)
+        pms.HMCECS(model=logistic(), control_variate_order=0, subsample_size=100)
     assert "predicted to be too noisy" in caplog.text
-    assert "control_variate_order=2" in caplog.text
+    assert "Increase subsample_size (now 100) or use control_variate_order=2." in caplog.text
+
+
+def robust(likelihood, n=400):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=n)
+    with pm.Model() as model:
+        mu = pm.Normal("a", 0, 5) + pm.Normal("b", 0, 5) * x
+        likelihood("y", mu=mu, observed=x + rng.laplace(size=n))
+    return model
+
+
+def laplace(name, mu, observed):
+    return pm.Laplace(name, mu, 1.0, observed=observed)
+
+
+def asymmetric_laplace(name, mu, observed):
+    return pm.AsymmetricLaplace(name, kappa=0.7, mu=mu, b=1.0, observed=observed)
+
+
+def student_t(name, mu, observed):
+    return pm.StudentT(name, nu=3, mu=mu, sigma=1.0, observed=observed)
+
+
+@pytest.mark.parametrize("likelihood", [laplace, asymmetric_laplace])
+def test_a_log_likelihood_with_a_kink_is_refused(likelihood):
+    with pytest.raises(pms.TallModelError, match=r"'y' cannot be expanded.*variance of") as error:
+        pms.HMCECS(model=robust(likelihood))
+    assert "not smooth" in str(error.value)
+    assert "pm.NUTS or nutpie" in str(error.value)
+    assert "control_variate_order" not in str(error.value)
+    assert "reference=" not in str(error.value)
+    assert pms.HMCECS(model=robust(student_t)).subsample_size < 400
+
+
+def test_what_is_refused_names_what_was_chosen_badly():
+    model = logistic()
+    with pytest.raises(pms.TallModelError, match=r"Use control_variate_order=2 or sample") as error:
+        pms.HMCECS(model=model, control_variate_order=0)
+    assert "control_variate_order=0 is too low" in str(error.value)
+    far = {"a": 100.0, "b": -100.0}
+    with pytest.raises(pms.TallModelError, match=r"Leave reference=None or sample"):
+        pms.HMCECS(model=robust(student_t), reference=far)
+
+
+def test_advice_leaves_out_what_is_already_so(caplog):
+    model = logistic(n=40, d=12)
+    with caplog.at_level(logging.WARNING, "pymc.subsample"):
+        pms.HMCECS(model=model, subsample_size=40)
+    said = [caplog.text, *warnings_of(model, caplog, tune=100, draws=100, subsample_size=40)]
+    assert len(said) == 3
+    assert all("pm.NUTS or nutpie" in s for s in said)
+    for advice in "ncrease subsample_size", "control_variate_order", "better reference":
+        assert not any(advice in s for s in said)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_what_is_infinite_is_said_in_words(caplog):
+    model = poisson(n=200)
+    reference = {"beta": np.array([-3.0, 0.0, 0.0])}
+    kwargs = {"reference": reference, "subsample_size": 2, "control_variate_order": 0}
+    said = warnings_of(model, caplog, tune=50, draws=50, **kwargs)
+    assert any("off by more than can be computed" in s for s in said)
+    assert not any(re.search(r"\b(inf|nan)\b", s) for s in said)
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])

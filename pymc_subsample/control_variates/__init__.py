@@ -1,35 +1,69 @@
 """Control variates: Taylor expansions of the row log-likelihoods and their full-data sums."""
 
+import logging
+
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.general import general_expansion
-from pymc_subsample.control_variates.linear import MAX_PREDICTORS, linear_expansion
-from pymc_subsample.likelihood import TallModel
+from pymc_subsample.control_variates.linear import is_small, linear_expansion
+from pymc_subsample.control_variates.verification import agrees
+from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.predictors import find_predictors
 
 __all__ = ["Expansion", "expand"]
 
+_log = logging.getLogger("pymc.subsample")
+
 
 def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> Expansion:
-    """Compile control variates of order 0, 1 or 2 for a model.
+    """Compile control variates of order 0, 1 or 2 for a model, and check them on some rows.
 
     Parameters
     ----------
     model : TallModel
-        The model.
+        The model: n rows, d value variables theta, P numbers phi that meet the data.
     order : {0, 1, 2}
         Order of the Taylor expansion in phi.
     linear : bool, optional
         Force the linear-predictor path (True) or the general one (False). Default: the linear
-        one where the graph has at most ten predictors per row.
+        one where a row has at most ten predictors and reads few columns beside them.
+
+    Returns
+    -------
+    Expansion
+        Works on packed rows, shape (width, m), at phi, shape (P,).
+
+    Raises
+    ------
+    TallModelError
+        If what was compiled is not the log-likelihood of the model as it was written.
     """
     predictors = None
     if linear is not False:
         starts = {v: part.start for v, part in model.phi_slices.items()}
-        predictors = find_predictors(model.batch, starts, model.column_minimum)
-        if predictors is not None and sum(p.forms.size for p in predictors) > MAX_PREDICTORS:
+        predictors = find_predictors(model.batch, starts, model.column_values)
+        if predictors is not None and not is_small(model, predictors):
             predictors = None
-    if predictors is None:
-        if linear:
-            raise ValueError("The model has no linear predictors; use linear=None.")
-        return general_expansion(model, order)
-    return linear_expansion(model, predictors, order)
+    if predictors is not None:
+        expansion = linear_expansion(model, predictors, order)
+        if agrees(model, expansion):
+            return expansion
+    if linear:
+        if predictors is not None:
+            raise TallModelError(_MISREAD)
+        raise ValueError("The model has no linear predictors; use linear=None.")
+    expansion = general_expansion(model, order)
+    if not agrees(model, expansion):
+        raise TallModelError(_MISREAD)
+    if predictors is not None:
+        _log.warning(
+            "The linear predictors of this model do not give its log-likelihood: they were "
+            "misread, or have columns that are not finite. It takes the slower general path, "
+            "which agrees. Please report the model if its columns are finite."
+        )
+    return expansion
+
+
+_MISREAD = (
+    "The compiled log-likelihood is not that of the model: its graph was misread. Please report "
+    "the model, and sample it with pm.NUTS."
+)

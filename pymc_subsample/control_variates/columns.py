@@ -52,19 +52,31 @@ class Packer:
         size = int(np.prod([s for i, s in enumerate(var.type.shape) if i != axis], dtype=int))
         return tuple(self.request(Column(var, axis, i)) for i in range(size))
 
-    def read(self, var: Variable, column: Callable[[int], Variable]) -> Variable:
+    def read(
+        self,
+        var: Variable,
+        column: Callable[[int], Variable],
+        block: Callable[[slice], Variable] | None = None,
+    ) -> Variable:
         """Return `var` rebuilt from packed columns, with its own dtype and shape.
 
-        ``column(position)`` gives the vector over rows at a position.
+        ``column(position)`` gives the vector over rows at a position, ``block(positions)`` the
+        matrix, shape (k, m), of consecutive ones, which compiles sooner than k vectors.
         """
-        parts = [column(p) for p in self.request_all(var)]
+        places = self.request_all(var)
         axis = self._model.batch.axes[var]
         lengths = [s for i, s in enumerate(var.type.shape) if i != axis]
         if all(s == 1 for s in lengths):
-            value = pt.expand_dims(parts[0], [i for i in range(var.type.ndim) if i != axis])
+            value = pt.expand_dims(
+                column(places[0]), [i for i in range(var.type.ndim) if i != axis]
+            )
         else:
-            stacked = pt.stack(parts, axis=1).reshape((parts[0].shape[0], *lengths))
-            value = pt.moveaxis(stacked, 0, axis)
+            first, last = places[0], places[-1]
+            if block is not None and places == tuple(range(first, last + 1)):
+                stacked = block(slice(first, last + 1)).T
+            else:
+                stacked = pt.stack([column(p) for p in places], axis=1)
+            value = pt.moveaxis(stacked.reshape((stacked.shape[0], *lengths)), 0, axis)
         return value.astype(var.type.dtype)
 
     def pack(self, columns: Sequence[np.ndarray], out: np.ndarray) -> np.ndarray:

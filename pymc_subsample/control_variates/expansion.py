@@ -49,6 +49,12 @@ class Expansion:
         ``reach()`` returns a bound on the derivative of order `order` + 1 of a row's log-likelihood
         in its predictor and the table of `kernels.metropolis.farthest`, or None where rows have
         no single predictor or the derivative is not bounded.
+    packer : Packer
+        Packs raw columns into rows, shape (width, m).
+    store : RowStore
+        The n rows of raw columns.
+    observed : tuple of str
+        Names of the subsampled variables.
     """
 
     order: int
@@ -61,6 +67,7 @@ class Expansion:
     reach: Callable[[], tuple[float, np.ndarray] | None]
     packer: Packer
     store: RowStore
+    observed: tuple[str, ...] = ()
 
     forward = _compiled("forward")
     backward = _compiled("backward")

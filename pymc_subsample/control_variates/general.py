@@ -28,7 +28,9 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
     """Compile the general path of `model` for control variates of the given order."""
     packer = Packer(model)
     rows = pt.tensor("rows", dtype="float64", shape=(None, None))
-    data = {var: packer.read(var, lambda p: rows[p]) for var in model.batch.columns}
+    data = {
+        var: packer.read(var, lambda p: rows[p], lambda p: rows[p]) for var in model.batch.columns
+    }
     phi = pt.tensor("phi", dtype="float64", shape=(model.phi_size,))
     center = pt.tensor("center", dtype="float64", shape=(model.phi_size,))
     weight = pt.tensor("weight", dtype="float64", shape=())
@@ -98,6 +100,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         reach=lambda: None,
         packer=packer,
         store=model.rows,
+        observed=model.observed,
     )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import scipy.linalg
 
 from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.control_variates.reference import Reference, gradient
+from pymc_subsample.control_variates.reference import Reference, gradient, precision
 
 # The search over h is a simplex search; each of its steps takes a few dense Hessians in v.
 MAX_OUTER = 8
@@ -91,7 +91,7 @@ def _conditional_mode(expansion, reference, theta, inner) -> tuple[np.ndarray, f
     """Newton's method in `inner`; returns theta and minus Laplace's log marginal density."""
     value = _log_density(expansion, reference, theta)
     for _ in range(_NEWTON_STEPS):
-        hessian = _precision(expansion, reference, theta, inner)
+        hessian = precision(expansion, reference, inner, theta)
         try:
             cholesky = scipy.linalg.cho_factor(hessian)
         except (scipy.linalg.LinAlgError, ValueError):
@@ -112,17 +112,3 @@ def _conditional_mode(expansion, reference, theta, inner) -> tuple[np.ndarray, f
             return None
         theta, value = trial, new
     return None
-
-
-def _precision(expansion, reference, theta, inner) -> np.ndarray:
-    """Negative Hessian in `inner` by central differences of the gradient."""
-    columns = []
-    for a in inner:
-        h = 1e-5 * max(1.0, abs(theta[a]))
-        forth, back = theta.copy(), theta.copy()
-        forth[a] += h
-        back[a] -= h
-        change = gradient(expansion, reference, back) - gradient(expansion, reference, forth)
-        columns.append(change[inner] / (2 * h))
-    matrix = np.array(columns)
-    return 0.5 * (matrix + matrix.T)

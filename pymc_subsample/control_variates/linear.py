@@ -37,10 +37,23 @@ from pymc_subsample.likelihood.predictors import Predictor
 
 # Beyond this many predictors per row, directional derivatives cost less than E x E Hessians.
 MAX_PREDICTORS = 10
+# Beyond this many columns beside the predictors, vectors over columns compile sooner than scalars.
+MAX_COLUMNS = 60
 
 _ROW = types.void(MATRIX, VECTOR, MATRIX, MATRIX)
 _ROWS = "dense, dense_scale, gather, gather_scale, offset, offset_scale"
 _BACK = "dense, dense_scale, gather, gather_scale, const, const_scale"
+
+
+def is_small(model: TallModel, predictors: Sequence[Predictor]) -> bool:
+    """Whether a row's log-likelihood reads few enough numbers for the linear-predictor path."""
+    if sum(p.forms.size for p in predictors) > MAX_PREDICTORS:
+        return False
+    blocked = [p.var for p in predictors]
+    above = set(ancestors(model.batch.outputs, blockers=blocked)) - set(blocked)
+    read = [(v.type.shape, model.batch.axes[v]) for v in model.batch.columns if v in above]
+    lengths = [[s for i, s in enumerate(shape) if i != axis] for shape, axis in read]
+    return sum(int(np.prod(x, dtype=int)) for x in lengths) <= MAX_COLUMNS
 
 
 def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: int) -> Expansion:
@@ -98,6 +111,7 @@ def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: i
         reach=bounded,
         packer=packer,
         store=model.rows,
+        observed=model.observed,
     )
     return expansion
 

@@ -7,6 +7,7 @@ import scipy.linalg
 
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.estimators import Moments, moments_from_sums
+from pymc_subsample.likelihood import TallModelError
 
 # The mass matrix is dense up to this many parameters and diagonal beyond.
 MAX_DENSE = 500
@@ -17,6 +18,7 @@ _FIRST_SUBSET = 1_000
 _LAST_SUBSET = 100_000
 _MAX_POLISH = 8
 _POLISHED = 0.1
+_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,18 @@ def gradient(expansion: Expansion, reference: Reference, theta: np.ndarray) -> n
     return expansion.pull_back(theta, slope)
 
 
-def precision(expansion: Expansion, reference: Reference, active: np.ndarray) -> np.ndarray:
-    """Negative Hessian of the log posterior at the reference, shape (a, a).
+def precision(
+    expansion: Expansion,
+    reference: Reference,
+    active: np.ndarray,
+    theta: np.ndarray | None = None,
+) -> np.ndarray:
+    """Negative Hessian of prior and quadratic log-likelihood, shape (a, a), in elements `active`.
 
-    The quadratic log-likelihood and the prior have the log posterior's own derivatives at the
-    reference; the Hessian is the central difference of their gradient.
+    At the reference, where it is taken unless theta is given, they have the log posterior's own
+    derivatives. The Hessian is the central difference of their gradient.
     """
-    theta = reference.theta
+    theta = reference.theta if theta is None else theta
     columns = []
     for a in active:
         h = 1e-5 * max(1.0, abs(theta[a]))
@@ -193,8 +200,25 @@ class _SubsetObjective:
 def mode_of_rows(expansion, theta, active, rows, weight) -> tuple[np.ndarray, float]:
     """Find the mode of the posterior that weighs each of some rows by `weight`.
 
-    Returns theta, shape (d,), and the log posterior there, divided by `weight` times the number
-    of rows.
+    Parameters
+    ----------
+    expansion : Expansion
+        Compiled model.
+    theta : ndarray, shape (d,)
+        Start.
+    active : ndarray of int, shape (a,)
+        Elements of theta that may move.
+    rows : ndarray, shape (width, m)
+        Packed rows; anchored anew at every step.
+    weight : float
+        Weight of a row, n / (m T).
+
+    Returns
+    -------
+    ndarray, shape (d,)
+        The mode.
+    float
+        The log posterior there, divided by `weight` times m.
     """
     import scipy.optimize  # takes a third of a second to import, and only the search needs it
 
@@ -250,11 +274,18 @@ def residual_moments(
     """Moments over all rows of the residuals at points theta, shape (k, d), in one pass.
 
     At the points `far`, shape (j, d), only the largest residual counts.
+
+    Raises
+    ------
+    TallModelError
+        If a residual is not finite at one of the points `thetas`.
     """
     points = [expansion.parameters(theta)[0] for theta in [*thetas, *far]]
     sums = np.zeros((4, len(thetas)))
     largest = 0.0
     grad = np.zeros(expansion.phi_size)
+    bad: set[int] = set()
+    start = 0
     for rows in expansion.chunks():
         expansion.anchor(reference.center, rows)
         d = np.empty(rows.shape[1])
@@ -264,8 +295,23 @@ def residual_moments(
                 finite = d[np.isfinite(d)]
                 largest = max(largest, float(np.abs(finite).max(initial=0.0)))
                 continue
+            bad.update((start + np.flatnonzero(~np.isfinite(d))[:_SHOWN]).tolist())
             power = np.ones_like(d)
             for p in range(4):
                 power *= d
                 sums[p, k] += power.sum()
+        start += len(d)
+    if bad:
+        raise _not_finite(expansion, sorted(bad))
     return moments_from_sums(sums, expansion.n_rows, largest)
+
+
+def _not_finite(expansion: Expansion, rows: list[int]) -> TallModelError:
+    shown = ", ".join(map(str, rows[:_SHOWN]))
+    return TallModelError(
+        f"The log-likelihood of {', '.join(map(repr, expansion.observed))} is not finite within "
+        f"the spread of the posterior, in rows {shown}{' and maybe more' * (len(rows) >= _SHOWN)}: "
+        "some likely parameters make these data impossible, and control variates need a smooth "
+        "log-likelihood. Use a link that keeps parameters in range for every row (exp or softplus "
+        "for a rate or a scale, sigmoid for a probability), or sample this model with pm.NUTS."
+    )

@@ -8,6 +8,8 @@ from pymc_subsample.control_variates.affine import AffineMap, Layout
 class LinearSums:
     """Adds sum l*, sum grad l* and sum hess l* of anchored rows of the linear-predictor path.
 
+    Rows have shape (width, m); the sums are a number, shape (P,) and shape (P, P).
+
     Parameters
     ----------
     affine : AffineMap

@@ -18,9 +18,9 @@ from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.kernels import metropolis as kernel
 
-# Decisions per proposal and direction, and rows they may read in all.
+# Decisions per proposal and direction; fewer than the second number say nothing.
 _DECISIONS = 2_000
-_MOST_ROWS = 20_000_000
+_FEWEST = 30
 # Acceptance probabilities below this say too little of the log-ratio.
 _SMALLEST = 0.02
 
@@ -68,7 +68,11 @@ class AcceptanceErrors:
         return float(np.max(np.abs(self.error) - 3 * self.noise, initial=0.0))
 
     def stretch(self) -> tuple[float, float]:
-        """Relative error of posterior standard deviations, and its standard error."""
+        """Relative error of posterior standard deviations, and what of it is beyond doubt.
+
+        The second number is the nearer end to zero of its interval of three standard errors, and
+        zero if that holds zero.
+        """
         forth, back = self.probability[::2], self.probability[1::2]
         use = (forth > _SMALLEST) & (back > _SMALLEST)
         delta = self.log_ratio[::2][use]
@@ -80,7 +84,8 @@ class AcceptanceErrors:
         weights = delta / noise**2
         slope = (weights @ implied) / (weights @ delta)
         error = 1 / np.sqrt(weights @ delta)
-        return float(max(slope, 1e-6) ** -0.5 - 1), float(0.5 * error)
+        sure = float(np.clip(1.0, slope - 3 * error, slope + 3 * error))
+        return float(max(slope, 1e-6) ** -0.5 - 1), max(sure, 1e-6) ** -0.5 - 1
 
 
 def acceptance_errors(
@@ -93,6 +98,7 @@ def acceptance_errors(
     test: int,
     settings: np.ndarray,
     probability: Callable,
+    most_rows: int,
     rng: np.random.Generator,
 ) -> AcceptanceErrors:
     """Measure the errors of a test on some proposals: one pass over the rows for each.
@@ -111,34 +117,73 @@ def acceptance_errors(
         Address of the test and its numbers.
     probability : callable
         Exact acceptance probability of a log-ratio.
+    most_rows : int
+        Rows that the decisions may read in all. Proposals about which the test then decides fewer
+        than 30 times are left out: it reads nearly all rows for them.
     rng : numpy.random.Generator
         Draws batches.
     """
     permutation = np.arange(expansion.n_rows, dtype=np.uint32)
-    functions = np.array([f.address for f in kernel.NUMBERS], dtype=np.int64)
     uniforms = (rng.permutation(_DECISIONS) + 0.5) / _DECISIONS
-    most = _MOST_ROWS // (2 * len(proposals))
+    thresholds = np.log(uniforms)
+    most = most_rows // (2 * len(proposals))
     ratios, probabilities, noise, largest = [], [], [], 0.0
     for theta, new_theta, factor in proposals:
         y, known = _rows(expansion, reference, theta, new_theta, order, temperature)
         known += factor
-        spread = (y - y.mean()) ** 2
-        largest = max(largest, float(spread.max() / max(spread.sum(), 1e-300)))
-        for sign in (1.0, -1.0):
-            numbers = sign * y
-            accepted = np.empty(_DECISIONS)
-            done = kernel.decisions(
-                functions, test, np.array([numbers.ctypes.data]), rng, permutation, sign * known,
-                numbers.min(), numbers.max(), settings, uniforms, accepted, most,
-            )  # fmt: skip
-            share = accepted[:done].mean()
+        if np.all(np.isfinite(y)):
+            spread = (y - y.mean()) ** 2
+            largest = max(largest, float(spread.max() / max(spread.sum(), 1e-300)))
+        both = [
+            decided(
+                sign * y, sign * known, test=test, settings=settings, uniforms=uniforms,
+                thresholds=thresholds, permutation=permutation, most_rows=most, rng=rng,
+            )
+            for sign in (1.0, -1.0)
+        ]  # fmt: skip
+        if min(map(len, both)) < _FEWEST:
+            continue
+        for sign, accepted in zip((1.0, -1.0), both, strict=True):
             ratios.append(sign * (known + y.mean()))
+            share, done = accepted.mean(), len(accepted)
             probabilities.append(share)
             noise.append(np.sqrt(max(share * (1 - share), 1 / done) / done))
     log_ratio = np.array(ratios)
     return AcceptanceErrors(
         log_ratio, np.array(probabilities), probability(log_ratio), np.array(noise), largest
     )
+
+
+def decided(
+    y: np.ndarray,
+    known: float,
+    *,
+    test: int,
+    settings: np.ndarray,
+    uniforms: np.ndarray,
+    thresholds: np.ndarray,
+    permutation: np.ndarray,
+    most_rows: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Return what a test decides again and again, 1 or 0; see `kernels.metropolis.decisions`.
+
+    Parameters
+    ----------
+    y : ndarray, shape (n,)
+        Every row's term, contiguous.
+    known : float
+        Known part of the log-ratio.
+    test, settings, uniforms, thresholds, permutation, most_rows, rng
+        As `kernels.metropolis.decisions` takes them.
+    """
+    functions = np.array([f.address for f in kernel.NUMBERS], dtype=np.int64)
+    accepted = np.empty(len(uniforms))
+    done = kernel.decisions(
+        functions, test, np.array([y.ctypes.data]), rng, permutation, known, y.min(), y.max(),
+        settings, uniforms, thresholds, accepted, most_rows,
+    )  # fmt: skip
+    return accepted[:done]
 
 
 def _rows(

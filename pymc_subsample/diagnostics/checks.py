@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Check:
@@ -27,8 +29,21 @@ class Check:
     advice: str
 
 
-def sentence(remedies: Sequence[str]) -> str:
-    """Join remedies into one sentence."""
-    *first, last = remedies
+def remedies(subsample_size: int, n_rows: int, order: int, given_reference: bool) -> list[str]:
+    """Return what is left to change where the estimate is too noisy, best first."""
+    left = [f"increase subsample_size (now {subsample_size})"] if subsample_size < n_rows else []
+    left += ["use control_variate_order=2"] if order < 2 else []
+    left += ["give a better reference"] if given_reference else []
+    return left or ["sample this model with pm.NUTS or nutpie"]
+
+
+def amount(value: float) -> str:
+    """Show a number to three digits, or say that it is none."""
+    return f"{value:.3g}" if np.isfinite(value) else "not finite"
+
+
+def sentence(advice: Sequence[str]) -> str:
+    """Join pieces of advice into one sentence."""
+    *first, last = advice
     text = f"{', '.join(first)} or {last}." if first else f"{last}."
     return text[0].upper() + text[1:]

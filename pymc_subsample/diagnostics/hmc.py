@@ -4,7 +4,7 @@ import numpy as np
 
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.reference import Reference, whiten
-from pymc_subsample.diagnostics.checks import Check, sentence
+from pymc_subsample.diagnostics.checks import Check, amount, remedies, sentence
 from pymc_subsample.diagnostics.perturbation import estimate_errors, perturbation
 from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import VARIANCE_BOUND, Moments
@@ -34,8 +34,10 @@ def check_hmc(
     predicted: Moments,
     factor: np.ndarray,
     subsample_size: int,
+    n_blocks: int,
     temperature: float,
     given_reference: bool,
+    tune: int,
 ) -> list[Check]:
     """Check one HMC-ECS chain.
 
@@ -53,17 +55,22 @@ def check_hmc(
         Of the covariance within which `predicted` holds.
     subsample_size : int
         Rows per estimate.
+    n_blocks : int
+        Blocks in which they are refreshed.
     temperature : float
         Divides the log-likelihood.
     given_reference : bool
         Whether the user chose the reference: a distant one is then reported even where the other
         checks pass. One that was found fails only together with them.
+    tune : int
+        Draws of the tuning phase. None at all fails only together with other checks.
 
     Returns
     -------
     list of Check
-        Variance of the estimate, acceptance of the subsample's refreshes, perturbation of the
-        posterior, distance from the reference point, divergences and acceptance of the moves.
+        Causes before their effects: tuning, distance from the reference point, variance of the
+        estimate, acceptance of the subsample's refreshes, perturbation of the posterior,
+        divergences and acceptance of the moves.
     """
     record.fold()
     n, size = record.done, len(active)
@@ -91,43 +98,60 @@ def check_hmc(
         )
         if not clear:
             variance, shift, stretch = look(_SECOND_DRAWS, expansion.chunks())
-    remedies = [f"increase subsample_size (now {subsample_size})"]
-    remedies += ["use control_variate_order=2"] if expansion.order < 2 else []
-    remedies += ["give a better reference"] if given_reference else []
+    more_rows = subsample_size < expansion.n_rows
+    advice = remedies(subsample_size, expansion.n_rows, expansion.order, given_reference)
+    look_at = "look for outlying rows and small groups"
     checks = [
-        *_noise_checks(record, variance, sentence(remedies)),
-        _perturbation_check(shift, stretch, sentence([*remedies, "look for outlying rows"])),
+        _noise_check(record, variance, sentence(advice)),
+        _refresh_check(record, more_rows, n_blocks < subsample_size),
+        _perturbation_check(shift, stretch, sentence([*advice, look_at])),
     ]
     if n > 2 * size:
         harmless = not given_reference and all(check.passed for check in checks)
-        checks.append(_distance_check(record, reference, active, harmless, given_reference))
-    return [*checks, *_dynamics_checks(record)]
+        checks.insert(0, _distance_check(record, reference, active, harmless, given_reference))
+    checks += _dynamics_checks(record)
+    return [_tuning_check(tune, all(check.passed for check in checks)), *checks]
 
 
-def _noise_checks(record: ChainRecord, measured: float, advice: str) -> list[Check]:
+def _tuning_check(tune: int, healthy: bool) -> Check:
+    return Check(
+        "tune",
+        tune,
+        1,
+        tune > 0 or healthy,
+        "The chain was not tuned (tune=0): it started from the given point instead of the "
+        "reference and its step size was never adapted, which may be the only thing wrong. Use "
+        "tune=1000.",
+    )
+
+
+def _noise_check(record: ChainRecord, measured: float, advice: str) -> Check:
     n = record.done
-    variance, excess = max(record.variance / n, measured), record.excess / n
-    accepted = record.subset_accepted / n
-    return [
-        Check(
-            "loglik_variance",
-            variance,
-            VARIANCE_BOUND,
-            variance <= VARIANCE_BOUND and excess <= EXCESS_BOUND,
-            f"The log-likelihood estimate is too noisy: its variance is {variance:.3g} on average "
-            f"(should be at most {VARIANCE_BOUND:g}) and above {2 * VARIANCE_BOUND:g} in "
-            f"{excess:.0%} of the draws, so the posterior can be wrong. {advice}",
-        ),
-        Check(
-            "subset_accepted",
-            accepted,
-            SUBSET_ACCEPTANCE_BOUND,
-            accepted >= SUBSET_ACCEPTANCE_BOUND,
-            f"Only {accepted:.0%} of the subsample's refreshes were accepted (should be at least "
-            f"{SUBSET_ACCEPTANCE_BOUND:.0%}): the chain may be stuck on one subsample. Increase "
-            "subsample_size or n_blocks.",
-        ),
-    ]
+    variance, excess = float(np.maximum(record.variance / n, measured)), record.excess / n
+    return Check(
+        "loglik_variance",
+        variance,
+        VARIANCE_BOUND,
+        variance <= VARIANCE_BOUND and excess <= EXCESS_BOUND,
+        f"The log-likelihood estimate is too noisy: its variance is {amount(variance)} on average "
+        f"(should be at most {VARIANCE_BOUND:g}) and above {2 * VARIANCE_BOUND:g} in "
+        f"{excess:.0%} of the draws, so the posterior can be wrong. {advice}",
+    )
+
+
+def _refresh_check(record: ChainRecord, more_rows: bool, more_blocks: bool) -> Check:
+    accepted = record.subset_accepted / record.done
+    advice = ["increase subsample_size"] if more_rows else []
+    advice += ["increase n_blocks"] if more_blocks else []
+    return Check(
+        "subset_accepted",
+        accepted,
+        SUBSET_ACCEPTANCE_BOUND,
+        accepted >= SUBSET_ACCEPTANCE_BOUND,
+        f"Only {accepted:.0%} of the subsample's refreshes were accepted (should be at least "
+        f"{SUBSET_ACCEPTANCE_BOUND:.0%}): the chain may be stuck on one subsample. "
+        + sentence(advice or ["sample this model with pm.NUTS or nutpie"]),
+    )
 
 
 def _distance_check(record, reference, active, harmless: bool, given: bool) -> Check:
@@ -138,8 +162,8 @@ def _distance_check(record, reference, active, harmless: bool, given: bool) -> C
         distance,
         bound,
         harmless or distance <= bound,
-        f"The reference point is stale: it lies {distance:.3g} posterior standard deviations from "
-        f"the mean of the draws (should be at most {bound:.3g}), and the error of the control "
+        f"The reference point is stale: it lies {amount(distance)} posterior standard deviations "
+        f"from the mean of the draws (should be at most {bound:.3g}), and the error of the control "
         "variates grows with that distance. "
         + ("Leave reference=None, or give" if given else "Tune for longer, or give as reference=")
         + " a point nearer the posterior mean.",
@@ -147,16 +171,21 @@ def _distance_check(record, reference, active, harmless: bool, given: bool) -> C
 
 
 def _perturbation_check(shift: float, stretch: float, advice: str) -> Check:
-    value = max(shift / SHIFT_BOUND, stretch / STRETCH_BOUND)
+    value = float(np.maximum(shift / SHIFT_BOUND, stretch / STRETCH_BOUND))
+    off = (
+        f"posterior means are off by about {shift:.2g} standard deviations (should be at most "
+        f"{SHIFT_BOUND:g}), standard deviations by about {stretch:.0%} (at most "
+        f"{STRETCH_BOUND:.0%})"
+        if np.isfinite(value)
+        else "posterior means and standard deviations are off by more than can be computed"
+    )
     return Check(
         "perturbation",
         value,
         1.0,
         value <= 1.0,
         "The subsample perturbs the posterior: the rows' residuals are skewed or heavy-tailed, and "
-        f"posterior means are off by about {shift:.2g} standard deviations (should be at most "
-        f"{SHIFT_BOUND:g}), standard deviations by about {stretch:.0%} (at most "
-        f"{STRETCH_BOUND:.0%}). {advice}",
+        f"{off}. {advice}",
     )
 
 

@@ -7,18 +7,20 @@ from pymc_subsample.diagnostics.record import MoveRecord
 # Of an acceptance probability, and of posterior standard deviations.
 ERROR_BOUND = 0.03
 STRETCH_BOUND = 0.05
-FULL_BATCH_BOUND = 0.5
+SHARE_BOUND = 0.5
 ACCEPTED_BOUND = 0.01
-# One row's share in the sum of squares, from which a batch's moments say little of all rows'.
-TAIL_BOUND = 0.01
+# One row's share in a batch's sum of squares, above which a batch without it says too little.
+TAIL_BOUND = 0.5
 
 
 def check_moves(
     record: MoveRecord,
-    errors: AcceptanceErrors,
+    errors: AcceptanceErrors | None,
     *,
+    order: int,
     exact: bool,
     temperature: float,
+    cause: str,
     remedies: list[str],
 ) -> list[Check]:
     """Check one chain.
@@ -27,30 +29,39 @@ def check_moves(
     ----------
     record : MoveRecord
         What the chain did.
-    errors : AcceptanceErrors
-        Of its test, on proposals of its own.
+    errors : AcceptanceErrors or None
+        Of its test, on proposals of its own; None for an exact test.
+    order : int
+        Order of the control variates, 0 for none.
     exact : bool
         Whether reading all rows is what the user asked for.
     temperature : float
         Divides the log-likelihood.
+    cause : str
+        Why the test reads many rows, where it does.
     remedies : list of str
         What makes the test more accurate.
 
     Returns
     -------
     list of Check
-        Error of the acceptance test, batches of all rows, acceptance, temperature.
+        Error of the acceptance test, share of the rows read, acceptance, temperature.
     """
-    full, accepted = record.full_batches / record.done, record.accepted / record.done
+    share, accepted = record.share / record.done, record.accepted / record.done
+    saving = ["use smaller proposals", "use another sampler (HMCECS, pm.NUTS)"]
+    if order < 2:
+        saving.insert(0, "use control_variate_order=2")
+        remedies = [*remedies, "use control_variate_order=2"]
+    inexact = [] if errors is None else [_error_check(errors, share, remedies)]
     return [
-        _error_check(errors, remedies),
+        *inexact,
         Check(
-            "full_batches",
-            full,
-            FULL_BATCH_BOUND,
-            exact or full <= FULL_BATCH_BOUND,
-            f"{full:.0%} of the proposals read all rows: the method saves nothing here. Use "
-            "control_variate_order=2, smaller proposals, or another sampler (HMCECS, pm.NUTS).",
+            "share",
+            share,
+            SHARE_BOUND,
+            exact or share <= SHARE_BOUND,
+            f"A proposal reads {share:.0%} of the rows on average: the method saves nothing here. "
+            f"{cause} {sentence(saving)}",
         ),
         Check(
             "accepted",
@@ -71,14 +82,13 @@ def check_moves(
     ]
 
 
-def _error_check(errors: AcceptanceErrors, remedies: list[str]) -> Check:
-    stretch, noise = errors.stretch()
-    off = max(abs(stretch) - 3 * noise, 0.0)
-    value = max(errors.worst / ERROR_BOUND, off / STRETCH_BOUND)
+def _error_check(errors: AcceptanceErrors, share: float, remedies: list[str]) -> Check:
+    stretch, sure = errors.stretch()
+    value = max(errors.worst / ERROR_BOUND, abs(sure) / STRETCH_BOUND)
     tails = (
         "The rows' log-ratios are heavy-tailed, so that a batch says too little of all rows: "
         "neither a t-test nor a normal approximation is valid. Use ConfidenceMH. "
-        if errors.largest > TAIL_BOUND
+        if errors.largest > TAIL_BOUND * share
         else ""
     )
     return Check(
@@ -88,6 +98,12 @@ def _error_check(errors: AcceptanceErrors, remedies: list[str]) -> Check:
         value <= 1.0,
         f"The acceptance test is wrong too often: on proposals of this chain its acceptance "
         f"probability is off by up to {errors.worst:.2g} (should be at most {ERROR_BOUND:g}), and "
-        f"posterior standard deviations by about {stretch:+.0%} (at most {STRETCH_BOUND:.0%}). "
+        f"posterior standard deviations {_said(stretch)} (at most {STRETCH_BOUND:.0%} off). "
         f"{tails}{sentence(remedies)}",
     )
+
+
+def _said(stretch: float) -> str:
+    if stretch > 1:
+        return f"about {min(1 + stretch, 1000):.3g} times too large"
+    return f"about {abs(stretch):.0%} too {'large' if stretch > 0 else 'small'}"

@@ -61,6 +61,7 @@ def perturbation(bias: np.ndarray, shares: np.ndarray, z: np.ndarray) -> tuple[f
     return float(np.max(np.abs(shift))), float(np.max(np.abs(square - shift**2)) / 2)
 
 
+@np.errstate(all="ignore")  # where a result is not finite, the check that reads it says so
 def estimate_errors(
     expansion: Expansion,
     reference: Reference,
@@ -117,6 +118,5 @@ def estimate_errors(
     variance = m * np.maximum(second - first**2, 0.0)
     # Move the centre from the first batch's mean to that of all: exactly but for O(first^3).
     centred = zero + first * one + 0.5 * first**2 * two
-    with np.errstate(invalid="ignore"):
-        bias = m * (np.log1p(centred) - first - 0.5 * first**2)
+    bias = m * (np.log1p(centred) - first - 0.5 * first**2)
     return EstimateErrors(variance, bias + (variance + variance**2) / (2 * m))

@@ -132,8 +132,8 @@ class MoveRecord:
     ----------
     draws, done : int
         Draws to come in all, and so far.
-    accepted, full_batches : float
-        Sums of the share of accepted proposals and of the share that read all rows.
+    accepted, share : float
+        Sums of the share of accepted proposals and of the share of all rows read per proposal.
     kept : list of ndarray
         Evenly spread draws theta, shape (d,).
     origin, last : ndarray, shape (d,)
@@ -145,7 +145,7 @@ class MoveRecord:
     draws: int = 0
     done: int = 0
     accepted: float = 0.0
-    full_batches: float = 0.0
+    share: float = 0.0
     kept: list[np.ndarray] = field(default_factory=list)
     origin: np.ndarray = field(default_factory=lambda: np.zeros(0))
     last: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -153,8 +153,8 @@ class MoveRecord:
     square: np.ndarray = field(default_factory=lambda: np.zeros(0))
     product: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
-    def add(self, theta: np.ndarray, info: dict[str, float]):
-        """Add a draw, shape (d,), and what its transitions reported."""
+    def add(self, theta: np.ndarray, accepted: float, share: float):
+        """Add a draw, shape (d,), and what its transitions did."""
         if not self.done:
             self.origin = theta.copy()
             self.last = self.total = self.square = self.product = np.zeros(len(theta))
@@ -163,8 +163,8 @@ class MoveRecord:
         self.square = self.square + shift**2
         self.product = self.product + shift * self.last
         self.last = shift
-        self.accepted += info["accepted"]
-        self.full_batches += info["full_batches"]
+        self.accepted += accepted
+        self.share += share
         self.done += 1
         if self.done * _MOVES // max(self.draws, 1) > len(self.kept):
             self.kept.append(theta.copy())

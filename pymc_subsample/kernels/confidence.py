@@ -1,11 +1,11 @@
 r"""The confidence sampler's test (Bardenet, Doucet and Holmes 2014, Figure 3).
 
-At look k with b rows seen, drawn without replacement, a concentration inequality bounds
-:math:`|\bar y - E y|` by c with probability :math:`1 - \delta_k`,
-:math:`\delta_k = \frac{p - 1}{p k^p} \delta`. The test decides once
-:math:`|\bar y + \text{known} - \log u| > c`, and else multiplies b by gamma; its decision is
-wrong with probability at most delta. With R the range of y, :math:`\hat\sigma` its empirical
-standard deviation and :math:`\rho` about 1 - b/n:
+At look k with b rows seen, drawn without replacement, a concentration inequality says that
+:math:`\bar y` lies no more than c beyond :math:`E y`, on the side that would mislead the test,
+with probability :math:`1 - \delta_k`, :math:`\delta_k = \frac{p - 1}{p k^p} \delta`. The test
+decides once :math:`|\bar y + \text{known} - \log u| > c`, and else multiplies b by gamma; its
+decision is wrong with probability at most delta. With R the range of y, :math:`\hat\sigma` its
+empirical standard deviation and :math:`\rho` about 1 - b/n:
 
 - Hoeffding-Serfling: :math:`c = R \sqrt{(1 - (b-1)/n) \log(2/\delta_k) / (2b)}`;
 - empirical Bernstein:
@@ -32,7 +32,7 @@ from pymc_subsample.kernels.evidence import (
     PROBABILITY,
     REJECT,
     SECOND,
-    UNIFORM,
+    THRESHOLD,
     VARIANCE,
 )
 
@@ -64,7 +64,7 @@ def decide(settings, evidence):
     delta, p, gamma, inequality = settings[1], settings[2], settings[3], int(settings[4])
     n, b, look = evidence[N_ROWS], evidence[COUNT], evidence[LOOK]
     ratio = evidence[MEAN] + evidence[KNOWN]
-    distance = ratio - np.log(evidence[UNIFORM])
+    distance = ratio - evidence[THRESHOLD]
     evidence[PROBABILITY] = np.exp(min(ratio, 0.0))
     evidence[VARIANCE] = 0.0
     evidence[ERROR] = 0.0

@@ -24,15 +24,16 @@ EVIDENCE = (
     "low",  # bounds of y over all rows, where the test needs them
     "high",
     "known",  # log-ratio of priors, proposals and control variates
-    "uniform",  # U(0, 1), drawn once per proposal
+    "threshold",  # what the log-ratio must exceed: log u, or logit u for Gibbs
+    "uniform",  # u ~ U(0, 1), drawn once per proposal
     "normal",  # N(0, 1), likewise
     # Written by the test:
     "probability",  # estimate of the acceptance probability
     "error",  # of the probability, or of the decision
     "variance",  # of the estimated log-ratio
 )
-(N_ROWS, COUNT, LOOK, MEAN, SECOND, THIRD, LOW, HIGH, KNOWN, UNIFORM, NORMAL, PROBABILITY, ERROR,
- VARIANCE) = range(len(EVIDENCE))  # fmt: skip
+(N_ROWS, COUNT, LOOK, MEAN, SECOND, THIRD, LOW, HIGH, KNOWN, THRESHOLD, UNIFORM, NORMAL,
+ PROBABILITY, ERROR, VARIANCE) = range(len(EVIDENCE))  # fmt: skip
 
 ACCEPT, REJECT = -1, 0
 

@@ -33,6 +33,7 @@ from pymc_subsample.kernels.evidence import (
     PROBABILITY,
     SECOND,
     THIRD,
+    THRESHOLD,
     UNIFORM,
     VARIANCE,
 )
@@ -64,13 +65,13 @@ INFO = (
     "loglik_ratio_variance",
     "rows_tested",
     "rows_proposed",
-    "full_batches",
 )
 
 # Rows evaluated at a time.
 _CHUNK = 256
 
 PERMUTATION = types.Array(types.uint32, 1, "C")
+MEMBERS = types.Array(types.int32, 1, "C")
 
 
 @numba.njit
@@ -126,13 +127,13 @@ def add(y, evidence):
 
 @numba.njit(
     types.int64(
-        _DECIDE, _ANCHOR, _CHANGE, _GATHER, INDEX, types.npy_rng, PERMUTATION, VECTOR, VECTOR,
-        VECTOR, types.int64, types.int64, SCALAR, types.int64, VECTOR, VECTOR,
+        _DECIDE, _ANCHOR, _CHANGE, _GATHER, INDEX, types.npy_rng, PERMUTATION, MEMBERS, VECTOR,
+        VECTOR, VECTOR, types.int64, types.int64, SCALAR, types.int64, VECTOR, VECTOR,
     ),
     cache=True,
 )  # fmt: skip
-def accept(decide, anchor, change, gather, columns, rng, permutation, phi, new_phi, center, order,
-           width, weight, full_bound, settings, evidence):  # fmt: skip
+def accept(decide, anchor, change, gather, columns, rng, permutation, members, phi, new_phi,
+           center, order, width, weight, full_bound, settings, evidence):  # fmt: skip
     """Read rows until the test decides; return its decision.
 
     Parameters
@@ -145,6 +146,8 @@ def accept(decide, anchor, change, gather, columns, rng, permutation, phi, new_p
         Draws rows.
     permutation : array (n,) of uint32
         0, 1, ..., n - 1; left as it was found.
+    members : array (n,) of int32 or empty
+        Rows that the log-ratio sums over. Empty: rows 0 to n - 1.
     phi, new_phi, center : array (P,)
         Current and proposed parameters, and the reference.
     order, width : int
@@ -171,7 +174,7 @@ def accept(decide, anchor, change, gather, columns, rng, permutation, phi, new_p
             if m < _CHUNK:
                 index, y, rows = np.empty(m, dtype=np.int64), np.empty(m), np.empty((width, m))
             for j in range(m):
-                index[j] = start + j
+                index[j] = members[start + j] if members.shape[0] > 0 else start + j
             gather(columns, index, rows)
             if order > 0:
                 anchor(center, rows)
@@ -193,6 +196,9 @@ def accept(decide, anchor, change, gather, columns, rng, permutation, phi, new_p
             else:
                 draw(rng, permutation, count, index)
                 drawn = count + m
+            if members.shape[0] > 0:
+                for j in range(m):
+                    index[j] = members[index[j]]
             gather(columns, index, rows)
             if order > 0:
                 anchor(center, rows)
@@ -347,6 +353,7 @@ def transitions(rng, row_rng, functions, test, kind, columns,
     new_theta, grad = np.empty(theta.shape[0]), np.empty(theta.shape[0])
     z, move, force = np.empty(size), np.empty(size), np.empty(size)
     langevin = kind == LANGEVIN
+    every = np.empty(0, dtype=np.int32)
     index = np.empty(batch if langevin else 0, dtype=np.int64)
     rows, d = np.zeros((width, index.shape[0])), np.empty(index.shape[0])
     for field in range(info.shape[0]):
@@ -390,6 +397,7 @@ def transitions(rng, row_rng, functions, test, kind, columns,
         evidence[KNOWN] += new_prior[0] - prior[0]
         evidence[KNOWN] += control_change(phi, new_phi, center, slope, curvature, order, grad_phi)
         evidence[UNIFORM] = rng.random()
+        evidence[THRESHOLD] = np.log(evidence[UNIFORM])
         evidence[NORMAL] = rng.standard_normal()
         if not evidence[KNOWN] > -np.inf:
             continue
@@ -397,9 +405,9 @@ def transitions(rng, row_rng, functions, test, kind, columns,
         if bound == LINEAR_BOUND:
             largest = linear_bound(phi, new_phi, center, order, weight, bound_slope, reach)
         evidence[LOW], evidence[HIGH] = -largest, largest
-        decision = accept(decide, anchor, change, gather, columns, row_rng, permutation, phi,
-                          new_phi, center, order, width, weight, bound == FULL_BOUND, settings,
-                          evidence)  # fmt: skip
+        decision = accept(decide, anchor, change, gather, columns, row_rng, permutation, every,
+                          phi, new_phi, center, order, width, weight, bound == FULL_BOUND,
+                          settings, evidence)  # fmt: skip
         if decision == ACCEPT:
             copy(new_theta, theta)
             copy(new_phi, phi)
@@ -411,8 +419,7 @@ def transitions(rng, row_rng, functions, test, kind, columns,
         info[4] += evidence[ERROR]
         info[5] += evidence[VARIANCE]
         info[6] += evidence[COUNT] + (n if bound == FULL_BOUND else 0)
-        info[8] += 1.0 if evidence[COUNT] >= n else 0.0
-    for field in (0, 1, 2, 3, 4, 5, 8):
+    for field in range(6):
         info[field] /= k
 
 
@@ -444,12 +451,12 @@ NUMBERS = (
 @numba.njit(
     types.int64(
         INDEX, types.int64, INDEX, types.npy_rng, PERMUTATION, SCALAR, SCALAR, SCALAR, VECTOR,
-        VECTOR, VECTOR, types.int64,
+        VECTOR, VECTOR, VECTOR, types.int64,
     ),
     cache=True,
 )  # fmt: skip
 def decisions(functions, test, columns, rng, permutation, known, low, high, settings, uniforms,
-              accepted, most_rows):  # fmt: skip
+              thresholds, accepted, most_rows):  # fmt: skip
     """Let a test decide about one proposal again and again; return how often it did.
 
     Parameters
@@ -468,8 +475,8 @@ def decisions(functions, test, columns, rng, permutation, known, low, high, sett
         Known part of the log-ratio and bounds of y.
     settings : array
         Of the test.
-    uniforms : array (j,)
-        Thresholds.
+    uniforms, thresholds : array (j,)
+        Of each decision; see `kernels.evidence`.
     accepted : array (j,)
         Written: 1 where the proposal was accepted.
     most_rows : int
@@ -480,14 +487,15 @@ def decisions(functions, test, columns, rng, permutation, known, low, high, sett
     gather = function_at(functions[2], _GATHER)
     decide = function_at(test, _DECIDE)
     evidence = np.empty(len(EVIDENCE))
-    nothing = np.empty(0)
+    nothing, every = np.empty(0), np.empty(0, dtype=np.int32)
     read = 0.0
     for j in range(uniforms.shape[0]):
         evidence[KNOWN], evidence[LOW], evidence[HIGH] = known, low, high
         evidence[UNIFORM] = uniforms[j]
+        evidence[THRESHOLD] = thresholds[j]
         evidence[NORMAL] = rng.standard_normal()
-        decision = accept(decide, anchor, change, gather, columns, rng, permutation, nothing,
-                          nothing, nothing, 0, 1, 1.0, 0, settings, evidence)  # fmt: skip
+        decision = accept(decide, anchor, change, gather, columns, rng, permutation, every,
+                          nothing, nothing, nothing, 0, 1, 1.0, 0, settings, evidence)  # fmt: skip
         accepted[j] = 1.0 if decision == ACCEPT else 0.0
         read += evidence[COUNT]
         if read > most_rows:

@@ -27,9 +27,17 @@ class Column:
             return rows_first
         return rows_first.reshape((rows_first.shape[0], -1))[:, self.element]
 
+    def numbers(self) -> Variable:
+        """Return the column in double precision, to compute with.
+
+        Parameters are: a product of columns in their own type could overflow where PyMC's, which
+        meets a parameter first, does not.
+        """
+        return self.graph().astype("float64")
+
     def times(self, other: "Column | None") -> "Column":
         """Return the product with another column (None: one)."""
-        return self if other is None else computed(self.graph() * other.graph())
+        return self if other is None else computed(self.numbers() * other.numbers())
 
 
 def computed(graph: Variable) -> Column:
@@ -88,20 +96,20 @@ class Affine:
         if not self.offsets and self.constant:
             return Affine(constant=1 / self.constant)
         scale, column = self.data()
-        return Affine(offsets=((1 / scale, computed(1 / column.graph())),))
+        return Affine(offsets=((1 / scale, computed(1 / column.numbers())),))
 
     def where(self, condition: Variable) -> "Affine":
         """Return the same number in rows where the condition holds and zero elsewhere."""
         one = pt.constant(1.0)
         return self.mapped(
-            lambda c: computed(pt.switch(condition, one if c is None else c.graph(), 0.0))
+            lambda c: computed(pt.switch(condition, one if c is None else c.numbers(), 0.0))
         )
 
     def data(self) -> tuple[float, Column]:
         """Return a number without terms as a multiple of one column."""
         if len(self.offsets) == 1 and not self.constant:
             return self.offsets[0]
-        return 1.0, computed(sum((s * c.graph() for s, c in self.offsets), self.constant))
+        return 1.0, computed(sum((s * c.numbers() for s, c in self.offsets), self.constant))
 
     def mapped(self, function: Callable[[Column | None], Column]) -> "Affine":
         """Apply a function that is linear in each row to every coefficient (None: one)."""

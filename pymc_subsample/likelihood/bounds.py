@@ -53,7 +53,7 @@ class Interval:
 
     def reciprocal(self) -> "Interval":
         """Return the interval of 1 / x."""
-        if self.lower < 0:
+        if self.lower < 0 or self.upper == 0:
             return Interval()
         return Interval(
             1 / self.upper, 1 / self.lower if self.lower else np.inf, self.upper == np.inf

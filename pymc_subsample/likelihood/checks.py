@@ -18,22 +18,22 @@ from pymc_subsample.likelihood.trace import RowTrace
 
 
 @dataclass(frozen=True)
-class Check:
+class ParameterCheck:
     """A condition that must hold for a log-likelihood to be finite."""
 
     condition: Variable
     message: str
 
 
-def split_checks(outputs: Sequence[Variable]) -> tuple[list[Variable], list[Check]]:
+def split_checks(outputs: Sequence[Variable]) -> tuple[list[Variable], list[ParameterCheck]]:
     """Take every check out of the graphs; equal parts of what is left are merged."""
-    checks: list[Check] = []
+    checks: list[ParameterCheck] = []
 
     def hook(node, inputs):
         if not isinstance(node.op, CheckAndRaise):
             return None
         expression, *conditions = inputs
-        checks.extend(Check(leaf, node.op.msg) for c in conditions for leaf in _leaves(c))
+        checks.extend(ParameterCheck(leaf, node.op.msg) for c in conditions for leaf in _leaves(c))
         return [expression]
 
     graphs = rebuild(outputs, {}, hook)
@@ -41,7 +41,7 @@ def split_checks(outputs: Sequence[Variable]) -> tuple[list[Variable], list[Chec
     MergeOptimizer().rewrite(merged)
     conditions = merged.outputs[len(graphs) :]
     messages = {c: check.message for c, check in zip(conditions, checks, strict=True)}
-    return merged.outputs[: len(graphs)], [Check(c, m) for c, m in messages.items()]
+    return merged.outputs[: len(graphs)], [ParameterCheck(c, m) for c, m in messages.items()]
 
 
 def _leaves(condition: Variable) -> list[Variable]:
@@ -56,7 +56,7 @@ def _leaves(condition: Variable) -> list[Variable]:
 
 
 def sort_checks(
-    checks: Sequence[Check],
+    checks: Sequence[ParameterCheck],
     trace: RowTrace,
     dependent: set[Variable],
     arrays: Mapping[Variable, np.ndarray],
@@ -91,7 +91,7 @@ def _has_axis(var: Variable, length: int) -> bool:
     return length in getattr(var.type, "shape", ())
 
 
-def _follow(check: Check, trace: RowTrace, n_rows: int, names: Sequence[str]) -> int:
+def _follow(check: ParameterCheck, trace: RowTrace, n_rows: int, names: Sequence[str]) -> int:
     """Add a condition to the trace; return its row axis."""
     for axis, length in enumerate(check.condition.type.shape):
         if length == n_rows:

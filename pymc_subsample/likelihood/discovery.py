@@ -11,13 +11,18 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import CAReduce
+from pytensor.tensor.type_other import NoneTypeT
 
 from pymc_subsample.likelihood.errors import TallModelError, op_name
 from pymc_subsample.likelihood.graph import rebuild, root_array
 
 
 def full_data_model(model: pm.Model) -> pm.Model:
-    """Return the model behind `pm.Minibatch`, without the scaling of `total_size`."""
+    """Return the model behind `pm.Minibatch`.
+
+    Scaling by `total_size` stays: it is one where the full data have that many rows, and PyMC's
+    weight of a row elsewhere. Initial values are left out, since PyMC cannot carry them over.
+    """
     graphs = [*model.basic_RVs, *model.potentials, *model.deterministics]
     graphs += [model.rvs_to_values[rv] for rv in model.observed_RVs]
     if not any(v.owner and isinstance(v.owner.op, MinibatchOp) for v in ancestors(graphs)):
@@ -26,11 +31,18 @@ def full_data_model(model: pm.Model) -> pm.Model:
     def hook(node, inputs):
         if isinstance(node.op, MinibatchOp):
             return inputs[: len(node.outputs)]
-        if isinstance(node.op, MinibatchRandomVariable):
-            return inputs[:1]
+        if isinstance(node.op, MinibatchRandomVariable):  # takes None, but not its constant
+            rv, *sizes = inputs
+            sizes = [None if isinstance(s.type, NoneTypeT) else s for s in sizes]
+            return node.op.make_node(rv, *sizes).outputs
         return None
 
-    old, _ = fgraph_from_model(model)
+    given = dict(model.rvs_to_initial_values)
+    try:
+        model.rvs_to_initial_values.update(dict.fromkeys(given))
+        old, _ = fgraph_from_model(model)
+    finally:
+        model.rvs_to_initial_values.update(given)
     new = FunctionGraph(outputs=rebuild(old.outputs, {}, hook), clone=False)
     new._coords, new._dim_lengths = old._coords, old._dim_lengths
     return model_from_fgraph(new, mutate_fgraph=True)
@@ -57,13 +69,24 @@ def row_terms(model: pm.Model, observed: Sequence[str | Variable] | None) -> dic
             "The model has no observed variable and no potential: there are no rows to "
             "subsample. Give a variable `observed=` data."
         )
-    for name in map(_name, observed or ()):
+    for name in chosen_names(observed):
         if name not in terms:
             raise TallModelError(
-                f"observed={name!r} is not an observed variable or potential of the model; choose "
-                f"among {sorted(terms)}."
+                f"observed holds {name!r}, which is not an observed variable or potential of the "
+                f"model; choose among {sorted(terms)}."
             )
     return terms
+
+
+def chosen_names(observed: str | Variable | Sequence[str | Variable] | None) -> list[str]:
+    """Return the names in `observed`, which may be a single variable or name."""
+    if observed is None:
+        return []
+    chosen = [observed] if isinstance(observed, str | Variable) else list(observed)
+    for var in chosen:
+        if not isinstance(var, str | Variable):
+            raise TypeError(f"observed must hold variables or their names, got {var!r}.")
+    return [var if isinstance(var, str) else str(var.name) for var in chosen]
 
 
 def find_rows(
@@ -82,14 +105,15 @@ def find_rows(
     observed, dim
         As given to `TallModel`.
     """
-    wanted = {_name(v) for v in observed} if observed else set(graphs)
+    named = set(chosen_names(observed))
+    wanted = named or set(graphs)
     chosen = {name: graph for name, graph in graphs.items() if name in wanted}
     shapes = {name: _fixed_shape(name, graph) for name, graph in chosen.items()}
     if dim is None:
         n_rows, axes = _longest_axis(model, shapes, chosen)
     else:
         n_rows, axes = _axis_of_dim(model, shapes, dim)
-    if observed and set(axes) != wanted:
+    if named and set(axes) != wanted:
         missing = ", ".join(sorted(repr(n) for n in wanted - set(axes)))
         raise TallModelError(
             f"observed= names variables with different rows: {missing} has no axis for the "
@@ -123,10 +147,6 @@ def _longest_axis(model, shapes, chosen) -> tuple[int, dict[str, int]]:
     if not axes:
         raise _no_rows(chosen)
     return n_rows, axes
-
-
-def _name(var) -> str:
-    return var if isinstance(var, str) else var.name
 
 
 def _fixed_shape(name: str, graph: Variable) -> tuple[int, ...]:

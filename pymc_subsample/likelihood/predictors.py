@@ -52,7 +52,7 @@ class Predictor:
 
 
 def find_predictors(
-    graph: BatchGraph, offsets: Mapping[Variable, int], minimum: Callable[[Column], float]
+    graph: BatchGraph, offsets: Mapping[Variable, int], values: Callable[[Column], np.ndarray]
 ) -> list[Predictor] | None:
     """Find the predictors of a batch log-likelihood.
 
@@ -62,9 +62,8 @@ def find_predictors(
         The first output is the log-likelihood, shape (m,).
     offsets : mapping of Variable to int
         Position in phi of the first element of each parameter.
-    minimum : callable
-        Smallest value of a column of the graph over all rows (negative indices count from the
-        end).
+    values : callable
+        Values of a column over all rows, shape (n,).
 
     Returns
     -------
@@ -72,7 +71,7 @@ def find_predictors(
         None if the log-likelihood is not a function of affine predictors, data columns and
         elementwise-broadcast shared parameters alone.
     """
-    algebra = _Algebra(graph, offsets, minimum)
+    algebra = _Algebra(graph, offsets, values)
     found: dict[Variable, Predictor] = {}
     # (variable, row axis where a parameter shared by all rows is broadcast against them)
     pending: list[tuple[Variable, int | None]] = [(graph.outputs[0], None)]
@@ -99,7 +98,8 @@ def _independent(found: dict[Variable, Predictor], algebra: "_Algebra") -> list[
     """Compute predictors from one another, or from an affine variable below them, if that is less.
 
     Examples are -eta and eta; y - mu and mu / sqrt(2); slices of one matrix; and eta, whose
-    coefficients are the data's own columns, in place of y ? eta : -eta, whose are not.
+    coefficients are the data's own columns, in place of y ? eta : -eta, whose are not. Not
+    b log(x) in place of x > 0 ? b log(x) : 0, since infinite coefficients make derivatives NaN.
     """
     for var in list(found):
         if not algebra.parameters_of(var, found.keys() - {var}):
@@ -111,7 +111,8 @@ def _independent(found: dict[Variable, Predictor], algebra: "_Algebra") -> list[
         if forms is None or not known:
             continue
         candidate = Predictor(var, axis, False, forms)
-        if algebra.cost([candidate]) < algebra.cost([found[v] for v in known]):
+        cheaper = algebra.cost([candidate]) < algebra.cost([found[v] for v in known])
+        if cheaper and algebra.is_finite(candidate):
             found = {v: p for v, p in found.items() if v not in known}
             found[var] = candidate
     return list(found.values())
@@ -124,13 +125,13 @@ class _Algebra:
         self,
         graph: BatchGraph,
         offsets: Mapping[Variable, int],
-        minimum: Callable[[Column], float],
+        values: Callable[[Column], np.ndarray],
     ):
         self.dependent = depends_on(graph.outputs, list(offsets))
         self.axes = graph.axes
         self._columns = graph.columns
         self._offsets = offsets
-        self._minimum = minimum
+        self._values = values
         self._known: dict[Variable, np.ndarray | None] = {}
 
     def forms(self, var: Variable) -> np.ndarray | None:
@@ -156,6 +157,13 @@ class _Algebra:
         }
         return sum(p.forms.size for p in predictors), len(computed_columns)
 
+    def is_finite(self, predictor: Predictor) -> bool:
+        """Whether all coefficients and offsets of a predictor are finite in every row."""
+        forms = list(predictor.forms.flat)
+        columns = [t.coefficient for form in forms for t in form.terms if t.coefficient is not None]
+        columns += [c for form in forms for _, c in form.offsets]
+        return all(np.isfinite(self._values(c)).all() for c in dict.fromkeys(columns))
+
     def parameters_of(self, var: Variable, given: set[Variable]) -> set[Variable]:
         """Return the parameters that `var` needs beside `given` variables."""
         return (set(ancestors([var], blockers=list(given))) - given) & self._offsets.keys()
@@ -171,11 +179,20 @@ class _Algebra:
         if var not in self.dependent and axis is not None:
             shape = _one_row(var.type.shape, axis)
             size = int(np.prod(shape, dtype=int))
-            columns = (Column(var, axis, i) for i in range(size))
+            source = self._unconverted(var)
+            columns = (Column(source, axis, i) for i in range(size))
             return array_of((Affine(offsets=((1.0, c),)) for c in columns), shape)
         if var.owner is None:
             raise NotAffine
         return self._apply(var.owner, axis)
+
+    def _unconverted(self, var: Variable) -> Variable:
+        """Return the column of the graph behind a conversion to double precision."""
+        if elemwise_name(var.owner) == "Cast" and var.type.dtype == "float64":
+            [source] = var.owner.inputs
+            if source in self._columns:
+                return source
+        return var
 
     def _inputs(self, *variables: Variable) -> list[np.ndarray]:
         forms = [self.forms(v) for v in variables]
@@ -285,7 +302,7 @@ class _Algebra:
             if isinstance(column, int):
                 start += step * (column % count)
                 continue
-            if self._minimum(column) < 0:
+            if self._values(column).min() < 0:  # counts from the end
                 column = computed(column.graph().astype("int64") % count)
             if step < 0:
                 start, step = start + step * (count - 1), -step

@@ -1,7 +1,7 @@
 """Stable, shared forms of a batch log-likelihood."""
 
 import pytensor.tensor as pt
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import ARange
@@ -11,6 +11,8 @@ from pymc_subsample.likelihood.batch import BatchGraph
 from pymc_subsample.likelihood.graph import depends_on, elemwise_name, is_constant, rebuild
 from pymc_subsample.likelihood.trace import RowTrace
 
+_GATHERED = {"Add", "Sub", "Mul", "TrueDiv"}
+
 
 def simplified(rows: Variable, graph: BatchGraph) -> BatchGraph:
     """Rewrite a batch log-likelihood into its stable, shared form and label it anew.
@@ -19,7 +21,7 @@ def simplified(rows: Variable, graph: BatchGraph) -> BatchGraph:
     data (``y ? log p : log(1 - p)``) that apply one function are merged, so that the function is
     evaluated once per row.
     """
-    [rows] = rebuild([rows], {}, remake=True)
+    [rows] = rebuild([rows], {}, _converted, remake=True)
     rows = rewrite_graph(rows, include=("canonicalize", "stabilize"), clone=False)
     rows = _merge_branches(rows)
     known = set(ancestors([rows]))
@@ -29,6 +31,23 @@ def simplified(rows: Variable, graph: BatchGraph) -> BatchGraph:
     trace = RowTrace(lambda v: v not in dependent, _counts_rows)
     trace.follow(rows, 0)
     return BatchGraph([rows], trace.axes | {v: graph.axes[v] for v in columns}, parameters, columns)
+
+
+def _converted(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+    """Convert columns of narrow types where they meet numbers of wider ones.
+
+    PyTensor's rewrites gather the factors of products and the terms of sums without regard to
+    their types: ``b / x / y`` becomes ``b / (x * y)``, which overflows where x and y are uint8.
+    """
+    if elemwise_name(node) not in _GATHERED:
+        return None
+    dtype = node.outputs[0].type.dtype
+    narrow = [i.type.dtype != dtype and not all(i.type.broadcastable) for i in inputs]
+    if not dtype.startswith("float") or not any(narrow):
+        return None
+    return node.op.make_node(
+        *(i.astype(dtype) if change else i for i, change in zip(inputs, narrow, strict=True))
+    ).outputs
 
 
 def _counts_rows(index: Variable, axis: int, length: int | None) -> bool:

@@ -34,6 +34,7 @@ from pymc_subsample.likelihood.verification import (
     check_batches,
     check_start,
     warn_about_deterministics,
+    warn_about_whole_terms,
 )
 from pymc_subsample.rows import RowStore
 
@@ -55,6 +56,13 @@ class TallModel:
         row axis.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
+    binary : sequence of str, optional
+        Names of value variables that are 0 or 1 and will be sampled one element at a time. There
+        may be as many of them as rows, as long as rows gather them by an index; the checks of the
+        batch graph draw them at random.
+    initial_point : dict, optional
+        Start, as values of some value variables (unconstrained), in place of the model's own.
+        Prior and rows are checked there.
 
     Attributes
     ----------
@@ -68,6 +76,8 @@ class TallModel:
         Name, shape and position in theta of each value variable.
     size, phi_size : int
         Length of theta and of phi.
+    initial_point : dict of str to ndarray
+        Start, of all value variables.
     discrete : list of str
         Names of the value variables that are integers.
     batch : BatchGraph
@@ -90,13 +100,16 @@ class TallModel:
         model: pm.Model,
         observed: Sequence[str | Variable] | None = None,
         dim: str | None = None,
+        binary: Sequence[str] = (),
+        initial_point: Mapping[str, np.ndarray] | None = None,
     ):
+        self.binary = tuple(binary)
         order = [v.name for v in model.value_vars]
+        self.initial_point = _started(model.initial_point(), initial_point or {})
         model = full_data_model(model)
         refuse_imputed(model)
         self.value_vars = sorted(model.value_vars, key=lambda v: order.index(v.name))
         self.discrete = [v.name for v in model.discrete_value_vars]
-        self.initial_point = model.initial_point()
         self._lay_out_theta()
 
         terms = row_terms(model, observed)
@@ -117,7 +130,7 @@ class TallModel:
         self.n_rows, row_axes = find_rows(model, by_name, observed, dim)
         self.observed = tuple(row_axes)
         rows = [by_name[name] for name in row_axes]
-        rest = [graph.sum() for name, graph in by_name.items() if name not in row_axes]
+        whole = {name: graph.sum() for name, graph in by_name.items() if name not in row_axes}
 
         dependent = depends_on([*rows, prior, *(c.condition for c in checks)], self._values)
         trace = self._trace(model, rows, list(row_axes.values()), dependent)
@@ -130,23 +143,20 @@ class TallModel:
             batch = batch_graph(graphs, trace, dependent, self._arrays)
         except CoupledRows as error:
             raise error.refusal(self.observed[0]) from None
-        logprior = sum(rest, prior)
+        logprior = sum(whole.values(), prior)
         for condition in conditions:
             logprior = pt.switch(condition, logprior, -np.inf)
         self._place_parameters(batch, logprior)
         self._place_columns(batch, trace.axes)
         batch_rows = _per_row(batch.outputs, axes, len(rows))
-        plain = numpy_function([self.theta, *self.raw], [self._over_theta(batch_rows)])
+        written = numpy_function([self.theta, *self.raw], [self._over_theta(batch_rows)])
+        self._functions: dict[str, Callable] = {"as written": written}
         self.batch = simplified(batch_rows, batch)
-
-        def batch_loglik(theta, index):
-            return plain(theta, *self._raw_batch(index))[0]
-
-        self._functions: dict[str, Callable] = {}
-        check_start(self, batch_loglik)
+        check_start(self, self.loglik_as_written)
         all_rows = _per_row(graphs, axes, len(rows))
-        check_batches(self, batch_loglik, all_rows, self._values, self._arrays)
+        check_batches(self, self.loglik_as_written, all_rows, self._values, self._arrays)
         warn_about_deterministics(model, self)
+        warn_about_whole_terms(whole, self._arrays, self.n_rows)
 
     def _lay_out_theta(self):
         self.names = [v.name for v in self.value_vars]
@@ -156,18 +166,24 @@ class TallModel:
 
     def _trace(self, model, graphs, axes, dependent) -> RowTrace:
         trace = RowTrace(lambda v: v not in dependent, row_number_test(self._arrays))
+        if self.binary:
+            values = zip(self._values, self.value_vars, strict=True)
+            others = depends_on(graphs, [v for v, x in values if x.name not in self.binary])
+        else:
+            others = dependent
         for name, graph, axis in zip(self.observed, graphs, axes, strict=True):
             try:
                 trace.follow(graph, axis)
                 self._refuse_latents(model, trace)
-                trace.refuse_reductions(dependent, self.n_rows)
+                trace.refuse_reductions(others, self.n_rows)
             except CoupledRows as error:
                 raise error.refusal(name) from None
         return trace
 
     def _refuse_latents(self, model, trace):
         for value, var in zip(self._values, self.value_vars, strict=True):
-            if value in trace.axes or self.n_rows in value.type.shape:
+            alike = self.n_rows in value.type.shape and var.name not in self.binary
+            if value in trace.axes or alike:
                 rv = model.values_to_rvs[var]
                 raise TallModelError(
                     f"Free variable {rv.name!r} ({op_name(rv.owner.op)}) has one element per row "
@@ -215,13 +231,11 @@ class TallModel:
         [value] = evaluate([graph], self._arrays)
         return value
 
-    def column_minimum(self, column: Column) -> float:
-        """Return the smallest value of a column of the batch graph over all rows."""
-        if column.var not in self.batch.columns:
-            return -np.inf
+    def column_values(self, column: Column) -> np.ndarray:
+        """Return a column of the batch graph over all rows, shape (n,)."""
         rows_first = np.moveaxis(self.column(column.var), column.axis, 0)
         where = np.unravel_index(column.element, rows_first.shape[1:])
-        return float(rows_first[(slice(None), *where)].min())  # type: ignore[arg-type]
+        return rows_first[(slice(None), *where)]  # type: ignore[arg-type]
 
     # Evaluation for checks and tests: plain Python, no compilation.
 
@@ -244,6 +258,10 @@ class TallModel:
     def row_loglik(self, theta: np.ndarray, index: np.ndarray | slice) -> np.ndarray:
         """Log-likelihood of the rows `index`, shape (m,)."""
         return self._evaluate("rows", self.row_graph, theta, index)
+
+    def loglik_as_written(self, theta: np.ndarray, index: np.ndarray | slice) -> np.ndarray:
+        """Log-likelihood of the rows `index`, shape (m,), by the model's own Ops: a check."""
+        return self._functions["as written"](theta, *self._raw_batch(index))[0]
 
     def row_loglik_grad(self, theta: np.ndarray, index: np.ndarray | slice) -> np.ndarray:
         """Gradient with respect to theta, shape (d,), of the sum of `row_loglik`."""
@@ -273,6 +291,22 @@ class TallModel:
     def _raw_batch(self, index):
         columns = zip(self.rows.take(index), self.raw_axes, strict=True)
         return [np.moveaxis(column, 0, axis) for column, axis in columns]
+
+
+def _started(start: dict[str, np.ndarray], given: Mapping[str, np.ndarray]):
+    for name, value in given.items():
+        if name not in start:
+            raise ValueError(
+                f"initial_point holds {name!r}, which is not a value variable of the model. Those "
+                f"are {list(start)}."
+            )
+        old, new = np.asarray(start[name]), np.asarray(value)
+        if new.shape != old.shape:
+            raise ValueError(
+                f"initial_point[{name!r}] has shape {new.shape}; the variable has {old.shape}."
+            )
+        start[name] = new.astype(old.dtype)
+    return start
 
 
 def _consecutive(shapes) -> tuple[list[slice], int]:

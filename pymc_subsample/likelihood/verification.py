@@ -1,7 +1,9 @@
 """Checks of a finished model on its own data."""
 
+import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,14 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variabl
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.graph import concretize, evaluate
 
+_log = logging.getLogger("pymc.subsample")
+
 Loglik = Callable[[np.ndarray, Any], np.ndarray]
+
+# Warnings point to the line outside that made the model or the step.
+_PACKAGE = str(Path(__file__).parents[1])
+# The rows' dimension in models that Bambi writes.
+_BAMBI_ROWS = "__obs__"
 
 _CHUNK = 100_000
 _SHOWN = 10
@@ -23,8 +32,11 @@ _SHOWN = 10
 _LARGEST_BYTES = 2**27
 _SAMPLE = 200
 _STEPS = (0.3, 0.01)
-# Cancellation may amplify rounding in a row or two.
-_AGREEING = 0.98
+# Two ways to compute a log-likelihood agree to this share of the size of its terms, and to what
+# rounding the parameters to a few thousand units in the last place changes.
+_TOLERANCE = 1e-6
+_ROUNDING = 1e-12
+_JITTERED = 3
 
 
 def check_start(tall, batch: Loglik) -> None:
@@ -114,33 +126,64 @@ def check_batches(
     arrays : mapping of Variable to ndarray
         Its data.
     """
-    rng = np.random.default_rng(0)
-    continuous = tall.ravel(
-        {
-            n: np.full(s, n not in tall.discrete)
-            for n, s in zip(tall.names, tall.shapes, strict=True)
-        }
-    )
     affordable = _largest(rows) <= _LARGEST_BYTES
-    for step in _STEPS:
-        theta = tall.ravel(tall.initial_point) + step * continuous * rng.normal(size=tall.size)
-        index = rng.integers(0, tall.n_rows, _SAMPLE)
+    for theta, index in probes(tall):
         if affordable:
             point = zip(values, tall.unravel(theta).values(), strict=True)
             givens = {**arrays, **{v: x.astype(v.type.dtype) for v, x in point}}
             expected = evaluate([rows], givens)[0][index]
         else:
             expected = np.concatenate([batch(theta, [i]) for i in index])
-        actual = batch(theta, index)
         # Before PyTensor's rewrites a log-likelihood may overflow where the batch's does not.
-        same = np.isclose(actual, expected, rtol=1e-6, atol=1e-8) | ~np.isfinite(expected)
-        if np.mean(same) < _AGREEING:
+        known = np.isfinite(expected)
+        error = abs(batch(theta, index) - expected)[known]
+        if not np.all(error <= tolerance(tall, batch, theta, index)[known]):
             raise TallModelError(
                 f"The log-likelihood of {_names(tall)} in a row changes with the rows around it: "
                 "rows are coupled in a way that was not recognised. Write the likelihood so that "
                 "each row depends on parameters and on that row alone, or sample this model with "
                 "pm.NUTS."
             )
+
+
+def probes(tall) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield random parameters, shape (d,), and rows, shape (m,), at two distances of the start."""
+    rng = np.random.default_rng(0)
+    for step in _STEPS:
+        theta = tall.ravel(tall.initial_point) + step * continuous(tall) * rng.normal(
+            size=tall.size
+        )
+        for name, place in zip(tall.names, tall.slices, strict=True):
+            if name in tall.binary:
+                theta[place] = rng.random(place.stop - place.start) < 0.5
+        yield theta, rng.integers(0, tall.n_rows, min(_SAMPLE, 2 * tall.n_rows))
+
+
+def continuous(tall) -> np.ndarray:
+    """One for every continuous element of theta and zero for the others, shape (d,)."""
+    parts = {
+        n: np.full(s, n not in tall.discrete) for n, s in zip(tall.names, tall.shapes, strict=True)
+    }
+    return tall.ravel(parts)
+
+
+def tolerance(tall, loglik: Loglik, theta: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """How far two ways to compute log-likelihoods may be apart, shape (m,).
+
+    A share of their size, and what rounding can change: where terms cancel, or where a function
+    is evaluated close to its singularity, that is found by rounding the parameters.
+    """
+    rng = np.random.default_rng(1)
+    scale = _ROUNDING * np.maximum(abs(theta), 1.0) * continuous(tall)
+    expected = loglik(theta, index)
+    known = np.isfinite(expected)
+    allowed = np.full(len(expected), np.inf)
+    size = abs(expected[known])
+    allowed[known] = _TOLERANCE * np.maximum(size, size.mean() if len(size) else 0.0)
+    for _ in range(_JITTERED):
+        moved = loglik(theta + scale * rng.normal(size=tall.size), index)
+        allowed[known] += np.nan_to_num(abs(moved - expected)[known], posinf=0.0)
+    return allowed
 
 
 def _largest(output: Variable) -> int:
@@ -160,7 +203,11 @@ def _largest(output: Variable) -> int:
 
 
 def warn_about_deterministics(model: pm.Model, tall) -> None:
-    """Warn of deterministic variables with one element per row."""
+    """Warn of deterministic variables with one element per row.
+
+    Bambi writes some into its models. Its own `fit` leaves them out of the result, and puts back
+    the intercept, which `pm.sample` does not: that is said instead.
+    """
     deterministics = list(model.deterministics)
     graphs = concretize(
         model.replace_rvs_by_values(deterministics), tall.value_vars, tall.initial_point
@@ -170,11 +217,33 @@ def warn_about_deterministics(model: pm.Model, tall) -> None:
         for v, g in zip(deterministics, graphs, strict=True)
         if tall.n_rows in getattr(g.type, "shape", ())
     ]
-    if large:
+    if large and all(_BAMBI_ROWS in model.named_vars_to_dims.get(name, ()) for name in large):
+        _log.info(
+            "This model is Bambi's: sample it with model.fit(step=...), which leaves the fitted "
+            f"values of all rows out of the result ({', '.join(large)}) and gives the intercept "
+            "for predictors as they are. pm.sample would give it for centred ones."
+        )
+    elif large:
         warnings.warn(
             f"Deterministic variables with one element per row are evaluated and stored at every "
             f"draw, {tall.n_rows} numbers each: {', '.join(map(repr, large))}. Leave them out with "
             "pm.sample(..., var_names=[...]) and compute them afterwards from a few draws.",
             UserWarning,
-            stacklevel=4,
+            skip_file_prefixes=(_PACKAGE,),
         )
+
+
+def warn_about_whole_terms(
+    terms: Mapping[str, Variable], arrays: Mapping[Variable, np.ndarray], n_rows: int
+) -> None:
+    """Warn of terms outside the rows, by name, that read as many numbers as there are rows."""
+    for name, graph in terms.items():
+        read = sum(arrays[v].size for v in ancestors([graph]) if v in arrays)
+        if read >= n_rows:
+            warnings.warn(
+                f"{name!r} is not subsampled and reads {read} numbers, all of them at every "
+                "gradient. Write it with one element per row (a potential as a vector, without "
+                "the sum) and among observed=, or precompute from data what it needs.",
+                UserWarning,
+                skip_file_prefixes=(_PACKAGE,),
+            )

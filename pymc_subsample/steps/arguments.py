@@ -7,11 +7,14 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.initial_point import make_initial_point_fn
+from pymc.model import modelcontext
 from pymc.util import get_random_generator
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.errors import op_name
+from pymc_subsample.likelihood.graph import evaluate
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 
 
@@ -34,21 +37,40 @@ def between(name: str, value, low: float, high: float) -> float:
     """Return `value` if it is a number strictly between two bounds."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not number or not low < value < high:
-        wanted = f"between {low:g} and {high:g}" if np.isfinite(high) else f"above {low:g}, finite"
-        raise ValueError(f"{name} must be a number {wanted} (exclusive), got {value!r}.")
+        bounded = f"a number between {low:g} and {high:g} (exclusive)"
+        wanted = bounded if np.isfinite(high) else f"a finite number above {low:g}"
+        raise ValueError(f"{name} must be {wanted}, got {value!r}.")
     return float(value)
 
 
-def count(name: str, value, largest: int | None = None, of: str = "rows", auto: bool = False):
-    """Return `value` if it is a positive integer, not above `largest`; None for "auto"."""
+def count(
+    name: str,
+    value,
+    largest: int | None = None,
+    of: str = "rows",
+    auto: bool = False,
+    smallest: int = 1,
+):
+    """Return `value` if it is an integer from `smallest` to `largest`; None for "auto"."""
     if auto and isinstance(value, str) and value == "auto":
         return None
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        wanted = 'a positive integer or "auto"' if auto else "a positive integer"
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < smallest:
+        wanted = "a positive integer" if smallest == 1 else f"an integer of at least {smallest}"
+        wanted += ' or "auto"' if auto else ""
         raise ValueError(f"{name} must be {wanted}, got {value!r}.")
     if largest is not None and value > largest:
         raise ValueError(f"{name}={value} is larger than the number of {of}, {largest}.")
     return int(value)
+
+
+def level(name: str, value, draw: int) -> float:
+    """Return the level of a test at some draw, from 0 to below 0.5; `value` may be a function."""
+    given = value(draw) if callable(value) else value
+    number = isinstance(given, int | float | np.number) and not isinstance(given, bool)
+    if not number or not 0 <= given < 0.5:
+        said = f"{name}({draw})" if callable(value) else name
+        raise ValueError(f"{said} must be a number from 0 to below 0.5, got {given!r}.")
+    return float(given)
 
 
 def proposal(value):
@@ -137,10 +159,23 @@ def only_numba(compile_kwargs: Mapping | None):
         )
 
 
+def model_in_context(model: pm.Model | None, step: str) -> pm.Model:
+    """Return `model`, or the model of the `with` block in which a step is made."""
+    try:
+        return modelcontext(model)
+    except TypeError as error:
+        if model is not None:
+            raise
+        raise TypeError(
+            f"There is no model in context: create {step} inside `with model:`, or pass model=."
+        ) from error
+
+
 def continuous_vars(vars, model: pm.Model) -> list[Variable]:
-    """Return the value variables to sample, all of them continuous.
+    """Return the value variables to sample, which the step takes to be continuous.
 
     `vars` are free variables of the model, their value variables or names; None stands for all.
+    `refuse_discrete` follows once the rows are known.
     """
     if vars is None:
         chosen = list(model.value_vars)
@@ -148,7 +183,18 @@ def continuous_vars(vars, model: pm.Model) -> list[Variable]:
         if isinstance(vars, str | Variable) or not isinstance(vars, Iterable):
             vars = [vars]
         chosen = [_value_var(var, model) for var in vars]
-    discrete = [model.values_to_rvs[v].name for v in chosen if v in model.discrete_value_vars]
+    if not chosen:
+        raise ValueError("vars is empty: there is no free variable to sample.")
+    return list(dict.fromkeys(chosen))
+
+
+def refuse_discrete(vars: Sequence[Variable], model: pm.Model) -> None:
+    """Raise if value variables to sample are discrete.
+
+    After the rows have been found: a discrete variable with one element per row is refused as
+    that, since leaving it to another step would not help.
+    """
+    discrete = [model.values_to_rvs[v].name for v in vars if v in model.discrete_value_vars]
     if discrete:
         rest = [model.values_to_rvs[v].name for v in model.continuous_value_vars]
         raise TallModelError(
@@ -156,9 +202,67 @@ def continuous_vars(vars, model: pm.Model) -> list[Variable]:
             f"continuous variables only. Marginalise it, or give the continuous ones (vars={rest}) "
             "and leave the discrete ones to another step method."
         )
+
+
+def binary_vars(vars, model: pm.Model) -> list[Variable]:
+    """Return the value variables to sample, all of them 0 or 1.
+
+    `vars` are free variables of the model, their value variables or names; None stands for all
+    binary ones.
+    """
+    if vars is None:
+        chosen = [v for v in model.value_vars if is_binary(model.values_to_rvs[v])]
+        if not chosen:
+            found = ", ".join(map(_described, model.free_RVs)) or "none"
+            raise TallModelError(
+                f"The model has no binary free variable: this step samples variables that can only "
+                f"be 0 or 1 (Bernoulli, or Categorical and DiscreteUniform on these two). Found: "
+                f"{found}. Use another step method, such as AusterityMH or pm.NUTS."
+            )
+        return chosen
+    if isinstance(vars, str | Variable) or not isinstance(vars, Iterable):
+        vars = [vars]
+    chosen = list(dict.fromkeys(_value_var(var, model) for var in vars))
     if not chosen:
         raise ValueError("vars is empty: there is no free variable to sample.")
-    return list(dict.fromkeys(chosen))
+    wrong = [rv for rv in (model.values_to_rvs[v] for v in chosen) if not is_binary(rv)]
+    if wrong:
+        binary = [rv.name for rv in model.free_RVs if is_binary(rv)]
+        raise TallModelError(
+            f"vars holds {', '.join(map(_described, wrong))}: this step samples variables that can "
+            "only be 0 or 1 (Bernoulli, or Categorical and DiscreteUniform on these two). Give the "
+            f"binary ones (vars={binary}) and leave the others to another step method."
+        )
+    return chosen
+
+
+def _described(rv: Variable) -> str:
+    kind = "discrete" if rv.type.dtype.startswith(("int", "uint", "bool")) else "continuous"
+    return f"{rv.name!r} ({op_name(rv.owner.op)}, {kind})"
+
+
+def is_binary(rv: Variable) -> bool:
+    """Whether the support of a random variable is provably {0, 1}."""
+    op = getattr(rv.owner.op, "core_op", rv.owner.op)
+    name = type(op).__name__
+    if name == "BernoulliRV":
+        return True
+    if op is not rv.owner.op or name not in ("CategoricalRV", "DiscreteUniformRV", "BinomialRV"):
+        return False
+    first, *others = op.dist_params(rv.owner)
+    if name == "CategoricalRV":
+        return first.type.shape[-1] == 2
+    if name == "DiscreteUniformRV":
+        return _all_equal(first, 0) and _all_equal(others[0], 1)
+    return _all_equal(first, 1)
+
+
+def _all_equal(var: Variable, value: int) -> bool:
+    """Whether a variable is a constant that equals `value` everywhere, as far as can be seen."""
+    roots = [v for v in ancestors([var]) if v.owner is None]
+    if not all(isinstance(v, Constant) for v in roots):
+        return False
+    return bool(np.all(evaluate([var], {})[0] == value))
 
 
 def _value_var(var, model: pm.Model) -> Variable:
@@ -171,20 +275,6 @@ def _value_var(var, model: pm.Model) -> Variable:
             f"Its free variables are {names}."
         )
     return value
-
-
-def starting_theta(tall: TallModel, point: Mapping[str, Any] | None) -> np.ndarray:
-    """Return theta where the search for a reference starts, from values of value variables."""
-    values = dict(tall.initial_point)
-    for name, value in (point or {}).items():
-        if name not in values:
-            raise ValueError(
-                f"initial_point holds {name!r}, which is not a value variable of the model. Those "
-                f"are {tall.names}."
-            )
-        _check_shape(f"initial_point[{name!r}]", value, np.shape(values[name]))
-        values[name] = value
-    return tall.ravel(values)
 
 
 def reference_theta(model: pm.Model, tall: TallModel, reference: Mapping[str, Any]) -> np.ndarray:

@@ -37,15 +37,16 @@ class AusterityMH(MinibatchMH):
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
     epsilon : float or callable, default 0.05
-        Level of the test, from 0 (exact MH: every proposal reads all rows) to 0.5. A callable
+        Level of the test at every look, from 0 (exact MH: every proposal reads all rows) to 0.5.
+        The share of wrong decisions is larger than that where a test looks often. A callable
         ``epsilon(draw)`` gets the number of draws recorded so far, 0 while tuning, and returns
         the level: let it shrink to trade speed for accuracy as draws accumulate.
     batch_size : int, default 500
-        Rows to start with, and by which a batch grows.
+        Rows to start with (at most all), and by which a batch grows.
     proposal : RandomWalk, AdaptiveMetropolis, Langevin or callable, optional
         How moves are proposed. A callable ``proposal(point, rng)`` gets a dict of value variables
         (PyMC's unconstrained space) and returns ``(new_point, log_factor)``, where `new_point` may
-        hold only what changed and `log_factor` is log q(point | new) - log q(new | point).
+        hold only what changed and `log_factor` is ``log q(point | new) - log q(new | point)``.
         Default: `AdaptiveMetropolis()`.
     control_variate_order : {2, 1, None}
         Order of the Taylor control variates: their sum over all rows is exact and a batch
@@ -114,9 +115,6 @@ class AusterityMH(MinibatchMH):
     ):
         self.epsilon = epsilon
         self._level(0)
-        arguments.count("batch_size", batch_size)
-        if batch_size < 2:
-            raise ValueError("batch_size must be at least 2: a t-test needs a variance.")
         self._set_up(
             vars, model, observed=observed, dim=dim, batch_size=batch_size, proposal=proposal,
             control_variate_order=control_variate_order, reference=reference,
@@ -125,16 +123,14 @@ class AusterityMH(MinibatchMH):
         )  # fmt: skip
 
     def _level(self, draw: int) -> float:
-        level = self.epsilon(draw) if callable(self.epsilon) else self.epsilon
-        number = isinstance(level, int | float | np.number) and not isinstance(level, bool)
-        if not number or not 0 <= level < 0.5:
-            said = f"epsilon({draw})" if callable(self.epsilon) else "epsilon"
-            raise ValueError(f"{said} must be a number from 0 to below 0.5, got {level!r}.")
-        return float(level)
+        return arguments.level("epsilon", self.epsilon, draw)
 
     @property
     def _exact(self) -> bool:
         return self._level(self.draws_done) == 0
+
+    def _cause(self) -> str:
+        return "The t-test cannot decide on fewer: the rows' log-ratios vary too much."
 
     def _remedies(self) -> list[str]:
         level = self._level(self.draws_done)
@@ -143,6 +139,8 @@ class AusterityMH(MinibatchMH):
     def _conclude(self, errors: AcceptanceErrors):
         """Log the bound of Theorem 1 with what the pilot and the chain show."""
         slowest = self.record.autocorrelation(self._active) ** (1 / self.transitions_per_draw)
+        if not len(errors.error):
+            return
         worst = max(errors.worst, float(np.max(errors.noise)))
         bound = min(1.0, worst / max(1 - slowest, 1e-12))
         _log.info(

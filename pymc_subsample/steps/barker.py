@@ -36,7 +36,7 @@ class MinibatchBarkerMH(MinibatchMH):
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
     batch_size : int, default 100
-        Rows to start with, and by which a batch grows.
+        Rows to start with (at most all), and by which a batch grows.
     max_error : float, default 0.02
         The batch also grows until the estimated error of the acceptance probability is below
         this (leading term, from the skewness of the rows' log-ratios).
@@ -45,7 +45,7 @@ class MinibatchBarkerMH(MinibatchMH):
     proposal : RandomWalk, AdaptiveMetropolis, Langevin or callable, optional
         How moves are proposed. A callable ``proposal(point, rng)`` gets a dict of value variables
         (PyMC's unconstrained space) and returns ``(new_point, log_factor)``, where `new_point` may
-        hold only what changed and `log_factor` is log q(point | new) - log q(new | point).
+        hold only what changed and `log_factor` is ``log q(point | new) - log q(new | point)``.
         Default: `AdaptiveMetropolis()`.
     control_variate_order : {2, 1, None}
         Order of the Taylor control variates: their sum over all rows is exact and a batch
@@ -115,6 +115,12 @@ class MinibatchBarkerMH(MinibatchMH):
         correction = barker_correction(self.sigma)
         self._table = np.concatenate([correction.support, np.cumsum(correction.probabilities)])
         self._floor = correction.error
+        if not self.max_error > self._floor:
+            raise ValueError(
+                f"max_error={self.max_error:g} cannot be met: the correction at sigma="
+                f"{self.sigma:g} has an error of {self._floor:.2g} itself. Increase max_error or "
+                "decrease sigma."
+            )
         self._set_up(
             vars, model, observed=observed, dim=dim, batch_size=batch_size, proposal=proposal,
             control_variate_order=control_variate_order, reference=reference,
@@ -123,6 +129,12 @@ class MinibatchBarkerMH(MinibatchMH):
         )  # fmt: skip
 
     _probability = staticmethod(barker_probability)
+
+    def _cause(self) -> str:
+        return (
+            "The variance of the log-ratio, estimated from fewer rows, cannot be brought below "
+            f"sigma^2 = {self.sigma**2:.3g}."
+        )
 
     def _remedies(self) -> list[str]:
         return [f"decrease max_error (now {self.max_error:g})", "increase batch_size"]

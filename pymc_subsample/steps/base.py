@@ -1,6 +1,7 @@
 """What all step methods share: the model they sample, and points read into and out of theta."""
 
 from collections.abc import Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -8,11 +9,14 @@ import pymc as pm
 from pymc.blocking import PointType
 from pymc.step_methods.compound import BlockedStep
 from pymc.step_methods.state import WithSamplingState
+from pytensor.gradient import NullTypeGradError
+from pytensor.graph.utils import MethodNotDefined
 
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand
 from pymc_subsample.control_variates.reference import MAX_CURVATURE
 from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.steps import arguments
 
 
 class SubsampledStep(BlockedStep):
@@ -30,14 +34,33 @@ class SubsampledStep(BlockedStep):
     _connected: ClassVar[tuple[str, ...]] = (
         "_tall", "_expansion", "_addresses", "_active", "_read", "_moved",
     )  # fmt: skip
+    # What to do about a log-likelihood that has no gradient.
+    _without_gradient = "Use a Metropolis-Hastings step with control_variate_order=None."
     # Of the model, as the step's compiled transition takes them.
     _functions: tuple[str, ...]
 
-    def _attach(self, model: pm.Model, vars: Sequence, observed, dim: str | None, order: int):
+    def __new__(cls, *args, **kwargs):
+        """Say what to do where there is no model; PyMC's own constructor asks for it first."""
+        arguments.model_in_context(kwargs.get("model"), cls.__name__)
+        return super().__new__(cls, *args, **kwargs)
+
+    def _attach(
+        self,
+        model: pm.Model,
+        vars: Sequence,
+        observed,
+        dim: str | None,
+        order: int,
+        initial_point: PointType | None = None,
+    ):
         """Trace and compile a model for control variates of some order."""
         self._model = model
         self.vars = vars
-        self._rows_of: dict[str, Any] = {"observed": observed, "dim": dim}
+        self._rows_of: dict[str, Any] = {
+            "observed": observed,
+            "dim": dim,
+            "initial_point": initial_point,
+        }
         self._order = order
         self._connect()
         self._seen = _contents(model)
@@ -45,14 +68,16 @@ class SubsampledStep(BlockedStep):
     def _connect(self):
         with building_graphs():
             tall = self._tall = TallModel(self._model, **self._rows_of)
-            if tall.phi_size > MAX_CURVATURE:
+            self._check_vars()
+            if self._order and tall.phi_size > MAX_CURVATURE:
                 raise TallModelError(
                     f"{tall.phi_size} parameters meet the data in this model; control variates and "
                     "mass matrix need their full-data curvature, which is limited to "
                     f"{MAX_CURVATURE} parameters. Sample this model with pm.NUTS."
                 )
-            self._expansion: Expansion = expand(tall, self._order)
-            self._addresses = self._expansion.addresses(*self._functions)
+            with differentiated(tall, self._without_gradient):
+                self._expansion: Expansion = expand(tall, self._order)
+                self._addresses = self._expansion.addresses(*self._functions)
         self.n_rows = tall.n_rows
         self.observed = tall.observed
         self._active = self._places([v.name for v in self.vars])
@@ -74,6 +99,15 @@ class SubsampledStep(BlockedStep):
                 f"{', '.join(map(repr, changed))} changed after this {type(self).__name__} was "
                 "made, which read model and data then. Make a new step for the model as it is."
             )
+
+    def _check_vars(self):
+        """Refuse variables that this step cannot sample."""
+        arguments.refuse_discrete(self.vars, self._model)
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the rows, so that a state is not continued on other data."""
+        return self._tall.rows.fingerprint
 
     def _places(self, names) -> np.ndarray:
         """Positions in theta of value variables."""
@@ -121,6 +155,18 @@ class SubsampledStep(BlockedStep):
 
     def _forget(self):
         """Drop what is cached of the state."""
+
+
+@contextmanager
+def differentiated(tall: TallModel, advice: str):
+    """Say which log-likelihood it is that PyTensor cannot differentiate."""
+    try:
+        yield
+    except (NullTypeGradError, MethodNotDefined, NotImplementedError) as error:
+        raise TallModelError(
+            f"PyTensor cannot differentiate the log-likelihood of "
+            f"{', '.join(map(repr, tall.observed))} ({type(error).__name__}: {error}). {advice}"
+        ) from error
 
 
 def _contents(model: pm.Model) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class ConfidenceMH(MinibatchMH):
     delta : float, default 0.01
         Probability of a wrong decision, at most.
     batch_size : int, default 100
-        Rows to start with.
+        Rows to start with (at most all).
     p : float, default 2
         Look k spends (p - 1) / (p k^p) of delta.
     gamma : float, default 2
@@ -47,7 +47,7 @@ class ConfidenceMH(MinibatchMH):
     inequality : {"bernstein-serfling", "bernstein", "hoeffding-serfling"}
         Concentration inequality.
     bound : {"auto", "linear", "full"} or callable
-        Where the bound C on the rows' terms |log p(x_i | theta') - log p(x_i | theta)| (less
+        Where the bound C on the rows' terms ``|log p(x_i | theta') - log p(x_i | theta)|`` (less
         their control variates') comes from. "linear": from how far the linear predictors move,
         where the likelihood's derivatives are bounded (logistic regression, for instance);
         "full": a pass over all rows per proposal, counted in `n_evaluations`; a callable
@@ -56,7 +56,7 @@ class ConfidenceMH(MinibatchMH):
     proposal : RandomWalk, AdaptiveMetropolis, Langevin or callable, optional
         How moves are proposed. A callable ``proposal(point, rng)`` gets a dict of value variables
         (PyMC's unconstrained space) and returns ``(new_point, log_factor)``, where `new_point` may
-        hold only what changed and `log_factor` is log q(point | new) - log q(new | point).
+        hold only what changed and `log_factor` is ``log q(point | new) - log q(new | point)``.
         Default: `AdaptiveMetropolis()`.
     control_variate_order : {2, 1, None}
         Order of the Taylor control variates: their sum over all rows is exact and a batch
@@ -148,6 +148,11 @@ class ConfidenceMH(MinibatchMH):
                 "derivatives in it (logistic regression, for instance); this model has not. Use "
                 'bound="full", or give a function bound(point, new_point).'
             )
+
+    def _cause(self) -> str:
+        if not callable(self.bound) and self._linear is None:
+            return "The bound itself takes a pass over all rows: give a function as bound."
+        return "The bound on the rows' terms is too wide to decide on fewer."
 
     def _remedies(self) -> list[str]:
         return [f"decrease delta (now {self.delta:g})"]

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pymc as pm
 from pymc.blocking import PointType, StatsType
-from pymc.model import modelcontext
 from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
@@ -21,9 +20,10 @@ from pymc_subsample.control_variates.reference import (
     reference_at,
     residual_moments,
 )
+from pymc_subsample.diagnostics.checks import amount, remedies, sentence
 from pymc_subsample.diagnostics.hmc import check_hmc
 from pymc_subsample.diagnostics.record import ChainRecord
-from pymc_subsample.estimators import VARIANCE_BOUND, Moments
+from pymc_subsample.estimators import FEWEST_BLOCKS, MOST_BLOCKS, VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.hmc import FUNCTIONS, INFO, transitions
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
@@ -60,6 +60,7 @@ class HMCECSState(StepMethodState):
     tuning: TuningState
     record: ChainRecord
     n_rows: int = field(metadata={"frozen": True})
+    fingerprint: str = field(metadata={"frozen": True})
     observed: tuple[str, ...] = field(metadata={"frozen": True})
     control_variate_order: int = field(metadata={"frozen": True})
     target_accept: float = field(metadata={"frozen": True})
@@ -94,9 +95,9 @@ class HMCECS(SubsampledStep):
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
     subsample_size : int or "auto", default "auto"
-        Rows m per estimate, drawn with replacement. "auto" takes the smallest m, at least 100,
-        that keeps the variance of the log-likelihood estimate at or below 1 and its perturbation
-        at or below 0.05 on the 95% ellipsoid around the reference.
+        Rows m per estimate, from 2 up, drawn with replacement. "auto" takes the smallest m, at
+        least 100, that keeps the variance of the log-likelihood estimate at or below 1 and its
+        perturbation at or below 0.05 on the 95% ellipsoid around the reference.
     n_blocks : int or "auto", default "auto"
         Blocks G of the subsample, one refreshed per iteration; must divide `subsample_size`.
         "auto" takes 10 to 100, for an acceptance of the refresh near 0.9.
@@ -137,15 +138,19 @@ class HMCECS(SubsampledStep):
     Raises
     ------
     TallModelError
-        If the model's rows cannot be subsampled; the message names the variable and the Op.
+        If the model's rows cannot be subsampled, or no subsample of "auto" size is large enough;
+        the message names the variable and the reason.
     ValueError
         If an argument is out of range.
 
     Notes
     -----
     Chains start from draws around the reference point, not from `pm.sample(initvals=...)`, unless
-    they run without tuning. With other step methods on other variables, those see the full-data
-    posterior while this one sees its estimate: exact up to the same perturbation.
+    they run without tuning. Arguments of `pm.sample` that are meant for its own NUTS, such as
+    `target_accept` or `compile_kwargs`, don't reach this step: give `target_accept` here.
+
+    With other step methods on other variables, those see the full-data posterior while this one
+    sees its estimate: exact up to the same perturbation.
 
     References
     ----------
@@ -208,7 +213,7 @@ class HMCECS(SubsampledStep):
         self.path_length = arguments.between("path_length", path_length, 0.0, np.inf)
         self.temperature = arguments.between("temperature", temperature, 0.0, np.inf)
         self.transitions_per_draw = arguments.count("transitions_per_draw", transitions_per_draw)
-        m = arguments.count("subsample_size", subsample_size, auto=True)
+        m = arguments.count("subsample_size", subsample_size, auto=True, smallest=2)
         blocks = arguments.count("n_blocks", n_blocks, m, "rows of the subsample", auto=True)
         if m and blocks and m % blocks:
             raise ValueError(
@@ -219,15 +224,15 @@ class HMCECS(SubsampledStep):
             raise ValueError("blocked must be True: HMCECS samples its variables jointly.")
         arguments.only_numba(compile_kwargs)
         self.rng = arguments.generator(rng)
-        model = modelcontext(model)
+        model = arguments.model_in_context(model, "HMCECS")
         chosen = arguments.continuous_vars(vars, model)
-        self._attach(model, chosen, observed, dim, self.control_variate_order)
+        self._attach(model, chosen, observed, dim, self.control_variate_order, initial_point)
         arguments.count("subsample_size", m or 1, self.n_rows)
         arguments.count("n_blocks", blocks or 1, self.n_rows)
         self.given = {"reference": reference is not None, "subsample_size": m, "n_blocks": blocks}
         self._prepared: Preparation = prepare(
             self._expansion,
-            arguments.starting_theta(self._tall, initial_point),
+            self._tall.ravel(self._tall.initial_point),
             self._active,
             self._continuous(),
             self.rng,
@@ -239,6 +244,7 @@ class HMCECS(SubsampledStep):
             subsample_size=m,
             n_blocks=blocks,
             temperature=self.temperature,
+            observed=self.observed,
         )
         self._begin(tune=0, draws=0)
         self._report()
@@ -256,16 +262,20 @@ class HMCECS(SubsampledStep):
         m, n = self.subsample_size, self.n_rows
         variance = float(np.max(self.moments.variance(m, self.temperature)))
         path = "linear predictors" if self._expansion.linear else "general path"
-        saves = (
-            ""
-            if m < n / 10
-            else ". This is no small part of the data: pm.NUTS or nutpie on all rows may be faster"
-        )
+        blocks = "1 block" if self.n_blocks == 1 else f"{self.n_blocks} blocks"
+        may_change = self.given["subsample_size"] is None and not self.given["reference"]
         _log.info(
             f"HMCECS: {n:,} rows of {', '.join(self.observed)} ({path}); subsample of {m:,} rows "
-            f"({m / n:.2%}) in {self.n_blocks} blocks; predicted variance of the log-likelihood "
-            f"estimate {variance:.2g}{saves}"
+            f"({m / n:.2%}) in {blocks}{' to start with' if may_change else ''}; "
+            f"predicted variance of the log-likelihood estimate {amount(variance)}{self._saves()}"
         )
+        if self.given["n_blocks"] is None and self.n_blocks < min(FEWEST_BLOCKS, m):
+            near = min(round(m / 10), n // 10) * 10
+            _log.info(
+                f"HMCECS: subsample_size={m} has no divisor from {FEWEST_BLOCKS} to {MOST_BLOCKS}, "
+                f"so {m // self.n_blocks} rows are refreshed at once, which is accepted less "
+                f"often. subsample_size={near} divides well."
+            )
         if self._prepared.other_mode is not None:
             here, there = self.reference.theta, self._prepared.other_mode
             names = [
@@ -281,10 +291,15 @@ class HMCECS(SubsampledStep):
         if not variance <= VARIANCE_BOUND:
             _log.warning(
                 f"HMCECS: the log-likelihood estimate is predicted to be too noisy, with a "
-                f"variance of {variance:.3g} (should be at most {VARIANCE_BOUND:g}) at "
-                f"subsample_size={m}. Increase subsample_size, use control_variate_order=2, or "
-                "give a better reference."
+                f"variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}). "
+                + sentence(remedies(m, n, self.control_variate_order, self.given["reference"]))
             )
+
+    def _saves(self) -> str:
+        """Say so where a subsample saves little, for the end of a log message."""
+        if self.subsample_size < self.n_rows / 10:
+            return ""
+        return ". This is no small part of the data: pm.NUTS or nutpie on all rows may be faster"
 
     # Chains
 
@@ -416,11 +431,18 @@ class HMCECS(SubsampledStep):
         far = far_points(center, self.tuning.factor, self._active, self.rng)
         self.moments = residual_moments(self._expansion, self.reference, self.tuning.pilot(), far)
         if self.given["subsample_size"] is None:
+            before = self.subsample_size
             self.subsample_size, self.n_blocks = choose_subsample(
                 self.moments, self.temperature, None, self.given["n_blocks"]
             )
             self.index = np.zeros(0, dtype=np.int64)
             self.block = 0
+            if self.subsample_size != before:
+                _log.info(
+                    "HMCECS: the chain settled away from the reference point, which moved there; "
+                    f"the subsample changed from {before:,} to {self.subsample_size:,} rows "
+                    f"({self.subsample_size / self.n_rows:.2%}){self._saves()}"
+                )
         self._rows = None
 
     # After tuning
@@ -439,8 +461,10 @@ class HMCECS(SubsampledStep):
             predicted=self.moments,
             factor=self._prepared.factor,
             subsample_size=self.subsample_size,
+            n_blocks=self.n_blocks,
             temperature=self.temperature,
             given_reference=bool(self.given["reference"]),
+            tune=self.tuning.total,
         )
         failed = [check.advice for check in checks if not check.passed]
         if not failed:

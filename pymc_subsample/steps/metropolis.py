@@ -27,7 +27,7 @@ from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.metropolis import INFO, transitions
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.steps import arguments
-from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.base import SubsampledStep, differentiated
 from pymc_subsample.steps.setup import Preparation, prepare, scaled
 from pymc_subsample.steps.tuning import ProposalTuning, TuningState
 
@@ -35,6 +35,8 @@ _transitions = transitions.get_overload(transitions.signatures[0])
 
 # Rows to read for the check of a chain.
 _PILOT_ROWS = 8_000_000
+# Numbers that the decisions of that check may read: those that the chain has read, within limits.
+_DECISION_ROWS = 2_000_000, 200_000_000
 
 Proposal = RandomWalk | AdaptiveMetropolis | Langevin | Callable
 
@@ -52,6 +54,7 @@ class MinibatchMHState(StepMethodState):
     tuning: TuningState
     record: MoveRecord
     n_rows: int = field(metadata={"frozen": True})
+    fingerprint: str = field(metadata={"frozen": True})
     observed: tuple[str, ...] = field(metadata={"frozen": True})
     control_variate_order: int | None = field(metadata={"frozen": True})
     batch_size: int = field(metadata={"frozen": True})
@@ -64,7 +67,7 @@ class MinibatchMH(SubsampledStep):
 
     default_blocked = True
     _state_class = MinibatchMHState
-    _functions: tuple[str, ...] = kernel.FUNCTIONS
+    _without_gradient = "Use control_variate_order=None, and a proposal without gradients."
     _connected = (*SubsampledStep._connected, "_permutation")
     # Optimal acceptance rates: random walk in one dimension and in many, Langevin.
     _targets: ClassVar[tuple[float, float, float]] = (0.44, 0.234, 0.574)
@@ -111,7 +114,9 @@ class MinibatchMH(SubsampledStep):
         self.control_variate_order = control_variate_order
         self.temperature = arguments.between("temperature", temperature, 0.0, np.inf)
         self.transitions_per_draw = arguments.count("transitions_per_draw", transitions_per_draw)
-        arguments.count("batch_size", batch_size)
+        batch_size = arguments.count("batch_size", batch_size)
+        if batch_size < 2:
+            raise ValueError("batch_size must be at least 2: the test needs a variance.")
         if reference is not None and control_variate_order is None:
             raise ValueError(
                 "reference is the expansion point of the control variates, and "
@@ -124,20 +129,24 @@ class MinibatchMH(SubsampledStep):
         self.proposal = arguments.proposal(proposal)
         model = modelcontext(model)
         chosen = arguments.continuous_vars(vars, model)
-        self._attach(model, chosen, observed, dim, control_variate_order or 0)
-        self.batch_size = arguments.count("batch_size", batch_size, self.n_rows)
+        self._attach(model, chosen, observed, dim, control_variate_order or 0, initial_point)
+        self.batch_size = min(batch_size, self.n_rows)
         arguments.proposal_size(self.proposal, len(self._active), self.n_rows)
-        self.row_rng = self.rng
+        self.row_rng = self.rng.spawn(1)[0]
         self._given_reference = reference is not None
-        self._prepared = self._prepare(reference, initial_point)
+        self._prepared = self._prepare(reference)
         self._begin(tune=0, draws=0)
 
-    def _prepare(self, reference, initial_point) -> Preparation | None:
+    def _prepare(self, reference) -> Preparation | None:
         if self.control_variate_order is None:
             return None
+        with differentiated(self._tall, self._without_gradient):
+            return self._prepare_reference(reference)
+
+    def _prepare_reference(self, reference) -> Preparation:
         return prepare(
             self._expansion,
-            arguments.starting_theta(self._tall, initial_point),
+            self._tall.ravel(self._tall.initial_point),
             self._active,
             self._continuous(),
             self.rng,
@@ -153,12 +162,15 @@ class MinibatchMH(SubsampledStep):
 
     def _connect(self):
         """Trace and compile the model (also after unpickling in another process)."""
-        if isinstance(self.proposal, Langevin):
-            self._functions = (*kernel.FUNCTIONS, *kernel.GRADIENTS)
+        needed = ["forward", "change", "gather"]
+        needed += ["anchor"] if self.control_variate_order else []
+        needed += kernel.GRADIENTS if isinstance(self.proposal, Langevin) else []
+        self._functions = tuple(needed)
         super()._connect()
-        addresses = np.zeros(len(kernel.FUNCTIONS) + len(kernel.GRADIENTS), dtype=np.int64)
-        addresses[: len(self._addresses)] = self._addresses
-        self._addresses = addresses
+        found = dict(zip(self._functions, self._addresses, strict=True))
+        unused = {"anchor": kernel.NUMBERS[0].address}
+        names = (*kernel.FUNCTIONS, *kernel.GRADIENTS)
+        self._addresses = np.array([(unused | found).get(name, 0) for name in names])
         self._permutation = np.arange(self.n_rows, dtype=np.uint32)
 
     # The test: what subclasses fill in.
@@ -350,43 +362,56 @@ class MinibatchMH(SubsampledStep):
         """Whether reading all rows is what the user asked for."""
         return False
 
+    def _cause(self) -> str:
+        """Say why the test reads many rows, where it does."""
+        raise NotImplementedError
+
     def _remedies(self) -> list[str]:
         """Say what makes the test more accurate."""
         raise NotImplementedError
 
     def _watch(self, theta: np.ndarray, info: dict[str, float]) -> SamplerWarning | None:
         """Record a draw, and after the last one say whether the chain can be trusted."""
-        self.record.add(theta, info)
+        share = info["rows_tested"] / (self.transitions_per_draw * self.n_rows)
+        self.record.add(theta, info["accepted"], share)
         self.draws_left -= 1
         if self.draws_left != 0:
             return None
-        order = self.control_variate_order or 0
+        errors = None if self._exact else self._measured_errors()
+        checks = check_moves(
+            self.record,
+            errors,
+            order=self.control_variate_order or 0,
+            exact=self._exact,
+            temperature=self.temperature,
+            cause=self._cause(),
+            remedies=self._remedies(),
+        )
+        failed = [check.advice for check in checks if not check.passed]
+        if not failed:
+            if errors is not None:
+                self._conclude(errors)
+            return None
+        said = f"{type(self).__name__}: " + " ".join(failed)
+        return SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
+
+    def _measured_errors(self) -> AcceptanceErrors:
+        """Let the test decide about proposals of this chain, at less cost than the chain's."""
         rng = np.random.default_rng(0)
-        errors = acceptance_errors(
+        record = self.record
+        read = record.share * self.n_rows * self.transitions_per_draw
+        return acceptance_errors(
             self._expansion,
             self.reference,
-            [(at, *self._moved_from(at, rng)) for at in self.record.kept[-self._pilots() :]],
-            order=order,
+            [(at, *self._moved_from(at, rng)) for at in record.kept[-self._pilots() :]],
+            order=self.control_variate_order or 0,
             temperature=self.temperature,
             test=self._test.address,
             settings=self._settings(),
             probability=self._probability,
+            most_rows=int(np.clip(read, *_DECISION_ROWS)),
             rng=rng,
         )
-        remedies = self._remedies() + (["use control_variate_order=2"] if order < 2 else [])
-        checks = check_moves(
-            self.record,
-            errors,
-            exact=self._exact,
-            temperature=self.temperature,
-            remedies=remedies,
-        )
-        failed = [check.advice for check in checks if not check.passed]
-        if not failed:
-            self._conclude(errors)
-            return None
-        said = f"{type(self).__name__}: " + " ".join(failed)
-        return SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
 
     def _conclude(self, errors: AcceptanceErrors):
         """Say what is known of a chain that passed its checks."""
@@ -404,7 +429,7 @@ class MinibatchMH(SubsampledStep):
                 "{task.fields[acceptance_rate]:0.2f}", table_column=Column("Accepted", ratio=1)
             ),
             TextColumn("{task.fields[batch_size]:0.0f}", table_column=Column("Batch", ratio=1)),
-            TextColumn("{task.fields[data_share]:0.3%}", table_column=Column("Data", ratio=1)),
+            TextColumn("{task.fields[data_share]:0.1%}", table_column=Column("Data", ratio=1)),
         ]
         fields = ("acceptance_rate", "batch_size", "data_share")
         return columns, {name: [0] * n_chains for name in fields}

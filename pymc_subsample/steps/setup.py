@@ -1,5 +1,6 @@
 """What an HMC-ECS step prepares once: reference point, mass matrix, subsample size, blocks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,14 @@ from pymc_subsample.control_variates.reference import (
     reference_at,
     residual_moments,
 )
-from pymc_subsample.estimators import Moments, choose_n_blocks, choose_subsample_size
+from pymc_subsample.diagnostics.checks import amount, sentence
+from pymc_subsample.estimators import (
+    VARIANCE_BOUND,
+    Moments,
+    choose_n_blocks,
+    choose_subsample_size,
+)
+from pymc_subsample.likelihood import TallModelError
 
 _PILOT_POINTS = 4
 _PILOT_RADIUS = 0.95
@@ -69,6 +77,7 @@ def prepare(
     subsample_size: int | None,
     n_blocks: int | None,
     temperature: float,
+    observed: Sequence[str] = (),
 ) -> Preparation:
     """Find the reference point and choose what was not given.
 
@@ -87,6 +96,13 @@ def prepare(
         As given, or None. A given reference is used as it is.
     temperature : float
         Divides the log-likelihood.
+    observed : sequence of str
+        Names of the subsampled variables, for messages.
+
+    Raises
+    ------
+    TallModelError
+        If the subsample size is left open and as many rows as the data have are too few.
     """
     other = None
     if reference is None:
@@ -100,6 +116,10 @@ def prepare(
     pilot = _ellipsoid(found.theta, spread, free, rng)
     far = far_points(found.theta, spread, free, rng)
     moments = residual_moments(expansion, found, pilot, far)
+    if subsample_size is None:
+        _refuse_useless(
+            moments, temperature, expansion.order, reference is not None, observed, len(free)
+        )
     m, n_blocks = choose_subsample(moments, temperature, subsample_size, n_blocks)
     return Preparation(found, scale, moments, m, n_blocks, other)
 
@@ -140,6 +160,40 @@ def choose_subsample(
         n_blocks = choose_n_blocks(m, float(np.max(moments.variance(m, temperature))))
     assert fixed or m % n_blocks == 0
     return m, n_blocks
+
+
+def _refuse_useless(
+    moments: Moments,
+    temperature: float,
+    order: int,
+    given_reference: bool,
+    observed: Sequence[str],
+    n_parameters: int,
+):
+    """Raise if control variates help so little that no subsample is large enough.
+
+    A kink hides the curvature of the log-likelihood from its expansion, whose mass matrix is then
+    as wide as the prior: that run would read all rows at each of very many steps, in vain.
+    """
+    n = moments.n_rows
+    variance = float(np.max(moments.variance(n, temperature)))
+    if variance <= VARIANCE_BOUND:
+        return
+    causes = [f"control_variate_order={order} is too low"] if order < 2 else []
+    causes += ["the given reference is far from the posterior mode"] if given_reference else []
+    causes += [
+        "it is not smooth in the parameters (it has a step, or a kink like Laplace's)",
+        f"there are too few rows ({n:,}) for its parameters ({n_parameters})",
+    ]
+    advice = ["use control_variate_order=2"] if order < 2 else []
+    advice += ["leave reference=None"] if given_reference else []
+    raise TallModelError(
+        f"The log-likelihood of {', '.join(map(repr, observed))} cannot be expanded well enough to "
+        f"subsample its rows: even {n:,} rows per draw, as many as there are, leave the estimate a "
+        f"variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}). Either "
+        f"{', or '.join(causes)}. "
+        + sentence([*advice, "sample this model with pm.NUTS or nutpie"])
+    )
 
 
 def _ellipsoid(theta, scale, free, rng) -> np.ndarray:

@@ -6,10 +6,10 @@ Row evaluations are `n_evaluations` of the draws after tuning: with control vari
 read (log-likelihood at both points, and log-likelihood and gradient at the reference), without two.
 PyMC's Metropolis evaluates both points on all rows. It runs with the posterior covariance, and with
 one scale for all coefficients (its default), both tuned. Effective draws are the smallest bulk ESS
-over the coefficients. On all rows Metropolis is too slow for many draws, so that its ESS is a
-rough one; a long run on evenly spaced rows, whose posterior has the same shape, has a better ESS
-per draw, and its evaluations are counted as if its rows were all n. The bound takes whichever of
-the two needs fewer evaluations.
+over the coefficients. On all rows Metropolis is too slow for many draws: that run shows its
+acceptance rate, and its ESS is a rough one. A long run on evenly spaced rows, whose posterior has
+the same shape, has the ESS per draw, and its evaluations are counted as if its rows were all n.
+The bound is against the long run with the posterior covariance.
 """
 
 import argparse
@@ -64,9 +64,9 @@ if __name__ == "__main__":
     parser.add_argument("--draws", type=int, default=10_000)
     parser.add_argument("--tune", type=int, default=1000)
     parser.add_argument("--transitions", type=int, default=30, help="per draw")
-    parser.add_argument("--peer-draws", type=int, default=400, help="of Metropolis on all rows")
-    parser.add_argument("--peer-rows", type=int, default=10_000, help="of its long runs")
-    parser.add_argument("--long-draws", type=int, default=20_000)
+    parser.add_argument("--peer-draws", type=int, default=150, help="of Metropolis on all rows")
+    parser.add_argument("--peer-rows", type=int, default=5000, help="of its long runs")
+    parser.add_argument("--long-draws", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
 
@@ -90,7 +90,7 @@ if __name__ == "__main__":
         metropolis(f"{peer}, default, {few}", X[some], y[some], **long),
     ]
     costs = [evaluations / run.effective for run, _, evaluations, _ in results]
-    full = min(costs[2:4])
+    full = costs[3]
     print()
     header = ["sampler", "draws", "transitions", "accepted", "mean batch", "row evaluations"]
     header += ["min ESS", "evaluations per effective draw", "times fewer", "mean error", "sd error"]

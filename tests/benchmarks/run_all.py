@@ -12,6 +12,7 @@ from pathlib import Path
 
 SMALL = {
     "gradient": "--rounds 3",
+    "gibbs_mrf": "--variables 30 --batch 50 --sweeps 200 --truth 5000 --updates 40",
     "startup": "--rows 20000",
     "worst_case": "--n 1000 10000 --tests 16",
     "transition_rate": "--n 20000 --rounds 3",

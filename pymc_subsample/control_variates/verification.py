@@ -1,0 +1,70 @@
+"""Whether a compiled expansion computes the log-likelihood that the model's author wrote."""
+
+import numpy as np
+
+from pymc_subsample.control_variates.expansion import Expansion
+from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood.verification import continuous, probes, tolerance
+
+_GROUPS = 10
+# A gradient is compared with a finite difference where two of those agree to this share.
+_STEPS = (1e-4, 1e-6, 1e-8)
+_AGREEING = 1e-3
+
+
+def agrees(model: TallModel, expansion: Expansion) -> bool:
+    """Whether an expansion has the log-likelihood and the gradient of the model as written.
+
+    Both are compared at two random points near the start, on 200 random rows, by the functions
+    that a step compiles anyway: change of the log-likelihood for order 0, sums otherwise.
+    """
+    check = _sums_agree if expansion.order else _changes_agree
+    return all(check(model, expansion, theta, index) for theta, index in probes(model))
+
+
+def _changes_agree(model, expansion, theta, index) -> bool:
+    start = model.ravel(model.initial_point)
+    old, new = (model.loglik_as_written(point, index) for point in (start, theta))
+    near, far = (tolerance(model, model.loglik_as_written, x, index) for x in (start, theta))
+    (phi, _), (new_phi, _) = expansion.parameters(start), expansion.parameters(theta)
+    found = np.empty(len(index))
+    expansion.change(phi, new_phi, phi, expansion.take(index), found)
+    known = np.isfinite(new - old)
+    return bool(np.all(abs(found - (new - old))[known] <= (near + far)[known]))
+
+
+def _sums_agree(model, expansion, theta, index) -> bool:
+    expected = model.loglik_as_written(theta, index)
+    known = np.isfinite(expected)
+    index, expected = index[known], expected[known]
+    if not len(index):
+        return True
+    allowed = tolerance(model, model.loglik_as_written, theta, index)
+    center, _ = expansion.parameters(theta)
+    slope = np.zeros(expansion.phi_size)
+    for group in np.array_split(np.arange(len(index)), min(_GROUPS, len(index))):
+        rows, level = expansion.take(index[group]), np.zeros(1)
+        expansion.anchor(center, rows)
+        expansion.sums(center, rows, level, slope, np.empty((0, 0)))
+        if not abs(level[0] - expected[group].sum()) <= allowed[group].sum():
+            return False
+    gradient = expansion.pull_back(theta, slope) - expansion.pull_back(theta, np.zeros_like(slope))
+    return _gradient_agrees(model, theta, index, gradient)
+
+
+def _gradient_agrees(model, theta, index, gradient) -> bool:
+    """Compare a gradient along a random direction with finite differences, if those converge."""
+    direction = continuous(model) * np.random.default_rng(2).normal(size=model.size)
+
+    def difference(h):
+        forth, back = (
+            model.loglik_as_written(theta + s * h * direction, index) for s in (1.0, -1.0)
+        )
+        return (forth - back) / (2 * h)
+
+    for h in _STEPS:
+        rough, fine = difference(h), difference(0.5 * h)
+        size, error = abs(fine).sum(), abs(rough - fine).sum()
+        if error <= _AGREEING * size:
+            return bool(abs(gradient @ direction - fine.sum()) <= 10 * error + _AGREEING * size)
+    return True

@@ -1,0 +1,194 @@
+"""Whether a subsampled Gibbs chain can be trusted: errors of its conditional probabilities.
+
+At a few states of the chain every row that touches a variable is read once; the test then decides
+about that variable again and again on fresh random batches of those numbers.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit, logit
+
+from pymc_subsample.control_variates import Expansion
+from pymc_subsample.diagnostics.acceptance import decided
+from pymc_subsample.diagnostics.checks import Check, sentence
+from pymc_subsample.diagnostics.metropolis import TAIL_BOUND
+from pymc_subsample.diagnostics.record import MoveRecord
+from pymc_subsample.likelihood.touching import Touching
+
+# Of a conditional probability.
+ERROR_BOUND = 0.05
+# Of the rows that touch a variable: up to this the test pays for itself.
+SHARE_BOUND = 0.9
+
+_MOST_ROWS = 20_000_000
+_CHUNK = 2**18
+
+
+@dataclass(frozen=True)
+class ConditionalErrors:
+    """What a pilot of k updates found.
+
+    Attributes
+    ----------
+    probability, exact : ndarray, shape (k,)
+        Conditional probability of 1 by the test, estimated, and by all rows.
+    noise : ndarray, shape (k,)
+        Standard error of `probability`.
+    largest : float
+        Largest share that one row has in the sum of squares of the rows' terms.
+    impossible : bool
+        Whether a row makes a value impossible.
+    """
+
+    probability: np.ndarray
+    exact: np.ndarray
+    noise: np.ndarray
+    largest: float
+    impossible: bool
+
+    @property
+    def error(self) -> np.ndarray:
+        """Error of the conditional probability, shape (k,)."""
+        return self.probability - self.exact
+
+    @property
+    def worst(self) -> float:
+        """Largest size of an error beyond three standard errors of the pilot."""
+        return float(np.max(np.abs(self.error) - 3 * self.noise, initial=0.0))
+
+
+def log_odds_terms(
+    expansion: Expansion, touching: Touching, elements: np.ndarray, theta: np.ndarray, i: int
+) -> tuple[np.ndarray, float]:
+    """Return ``f(x_i = 1) - f(x_i = 0)`` of the rows that touch i, shape (n_i,), and the prior's.
+
+    Parameters
+    ----------
+    expansion, touching, elements
+        Compiled model, the rows that touch each element and their positions in theta.
+    theta : ndarray, shape (d,)
+        The state.
+    i : int
+        Position in `elements`.
+    """
+    below, above = theta.copy(), theta.copy()
+    below[elements[i]], above[elements[i]] = 0.0, 1.0
+    (phi, prior), (new_phi, new_prior) = map(expansion.parameters, (below, above))
+    index = np.arange(expansion.n_rows)
+    if touching.unknown is None:
+        index = touching.rows[touching.start[i] : touching.start[i + 1]].astype(np.int64)
+    y, center = np.empty(len(index)), np.zeros_like(phi)
+    for first in range(0, len(index), _CHUNK):
+        part = index[first : first + _CHUNK]
+        rows = np.empty((expansion.width, len(part)))
+        expansion.gather(expansion.packer.table, part, rows)
+        expansion.change(phi, new_phi, center, rows, y[first : first + len(part)])
+    return y, new_prior - prior
+
+
+def conditional_errors(
+    expansion: Expansion,
+    touching: Touching,
+    elements: np.ndarray,
+    updates: list[tuple[np.ndarray, int]],
+    *,
+    test: int,
+    settings: np.ndarray,
+    decisions: int,
+    rng: np.random.Generator,
+) -> ConditionalErrors:
+    """Measure the errors of a test on some updates.
+
+    Parameters
+    ----------
+    expansion, touching, elements
+        As `log_odds_terms` takes them.
+    updates : list of (theta, i)
+        States, shape (d,), and the variable that is updated there.
+    test, settings
+        Address of the test and its numbers.
+    decisions : int
+        Decisions per update.
+    rng : numpy.random.Generator
+        Draws batches.
+    """
+    uniforms = (rng.permutation(decisions) + 0.5) / decisions
+    thresholds = logit(uniforms)
+    permutation = np.arange(expansion.n_rows, dtype=np.uint32)
+    results, largest, impossible = [], 0.0, False
+    for theta, i in updates:
+        y, known = log_odds_terms(expansion, touching, elements, theta, i)
+        if not len(y) or not np.isfinite(known):
+            continue
+        if not np.all(np.isfinite(y)):
+            impossible = True
+            continue
+        spread = (y - y.mean()) ** 2
+        largest = max(largest, float(spread.max() / max(spread.sum(), 1e-300)))
+        made = decided(
+            y * len(y), known, test=test, settings=settings, uniforms=uniforms,
+            thresholds=thresholds, permutation=permutation[: len(y)],
+            most_rows=_MOST_ROWS // len(updates), rng=rng,
+        )  # fmt: skip
+        # Against the exact decisions at the same thresholds, which leaves little noise.
+        odds, done = known + y.sum(), len(made)
+        wrong = made - (thresholds[:done] < odds)
+        error = np.sqrt(max(wrong.var(), 1 / done) / done)
+        results.append((expit(odds) + wrong.mean(), expit(odds), error))
+    probability, exact, noise = np.array(results).reshape(-1, 3).T
+    return ConditionalErrors(probability, exact, noise, largest, impossible)
+
+
+def check_updates(
+    record: MoveRecord, errors: ConditionalErrors, remedies: list[str]
+) -> list[Check]:
+    """Check one chain that decides by a test.
+
+    Parameters
+    ----------
+    record : MoveRecord
+        What the chain did.
+    errors : ConditionalErrors
+        Of its test, on updates of its own.
+    remedies : list of str
+        What makes the test more accurate.
+
+    Returns
+    -------
+    list of Check
+        Impossible values, error of the conditional probabilities, share of the rows read.
+    """
+    share = record.share / record.done
+    tails = (
+        "The rows' terms are heavy-tailed, so that a batch says too little of all rows. "
+        if errors.largest > TAIL_BOUND * share
+        else ""
+    )
+    return [
+        Check(
+            "impossible",
+            float(errors.impossible),
+            0.0,
+            not errors.impossible,
+            "Rows make values of a binary variable impossible (a log-likelihood of -inf): a batch "
+            "that misses such a row decides against it. Use epsilon=0.",
+        ),
+        Check(
+            "conditional_error",
+            errors.worst,
+            ERROR_BOUND,
+            errors.worst <= ERROR_BOUND,
+            "The test is wrong too often: on updates of this chain the conditional probability is "
+            f"off by up to {errors.worst:.2g} (should be at most {ERROR_BOUND:g}). "
+            f"{tails}{sentence(remedies)}",
+        ),
+        Check(
+            "share",
+            share,
+            SHARE_BOUND,
+            share <= SHARE_BOUND,
+            f"An update reads {share:.0%} of the rows that touch its variable: the test saves "
+            "nothing here. Use epsilon=0, which is exact and faster then.",
+        ),
+    ]

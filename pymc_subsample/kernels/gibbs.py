@@ -1,0 +1,151 @@
+r"""Gibbs sampling of binary variables on growing batches of rows: the compiled transition.
+
+Variable i becomes 1 where
+
+.. math:: \log \frac{u}{1 - u} < \log \frac{p(x_i = 1, x_{-i})}{p(x_i = 0, x_{-i})}
+          + \frac{1}{n_i} \sum_{j \in N_i} n_i [f_j(x_i = 1) - f_j(x_i = 0)],
+
+u ~ U(0, 1), with p the prior and :math:`N_i` the :math:`n_i` rows that touch it. The first term is
+known, batches without replacement estimate the second, and a test of `kernels.evidence` decides.
+"""
+
+import numba
+import numpy as np
+from numba import types
+
+from pymc_subsample.compile import INDEX, VECTOR, function_at
+from pymc_subsample.kernels.evidence import (
+    ACCEPT,
+    COUNT,
+    DECIDE,
+    ERROR,
+    EVIDENCE,
+    KNOWN,
+    LOOK,
+    NORMAL,
+    THRESHOLD,
+    UNIFORM,
+)
+from pymc_subsample.kernels.metropolis import MEMBERS, PERMUTATION, accept
+from pymc_subsample.kernels.model import ANCHOR, CHANGE, FORWARD, GATHER
+from pymc_subsample.kernels.vectors import copy, is_finite
+
+_FORWARD = types.FunctionType(FORWARD)
+_ANCHOR = types.FunctionType(ANCHOR)
+_CHANGE = types.FunctionType(CHANGE)
+_GATHER = types.FunctionType(GATHER)
+_DECIDE = types.FunctionType(DECIDE)
+
+# Of the model, in the order of their addresses.
+FUNCTIONS = ("forward", "change", "gather")
+
+# Results of a run of sweeps, by position: means over all updates, but for the rows.
+INFO = ("flips", "batch_size", "n_looks", "error", "rows_read", "rows_touching")
+
+
+@numba.njit(
+    types.void(
+        types.npy_rng, types.npy_rng, INDEX, types.int64, INDEX, PERMUTATION, INDEX, MEMBERS,
+        types.boolean, VECTOR, INDEX, types.boolean, VECTOR, types.int64, VECTOR, types.int64,
+        VECTOR,
+    ),
+    cache=True,
+)  # fmt: skip
+def sweeps(rng, row_rng, functions, test, columns, permutation, start, members, all_rows, theta,
+           elements, shuffled, center, width, settings, k, info):  # fmt: skip
+    """Run k sweeps from theta, in place.
+
+    Parameters
+    ----------
+    rng, row_rng : numpy.random.Generator
+        Of thresholds and orders, and of the rows that are read: the former do not depend on how
+        many rows were needed.
+    functions : array (3,) of int
+        Addresses of `FUNCTIONS`.
+    test : int
+        Address of the test's ``decide``.
+    columns : array of int
+        Addresses of the raw columns.
+    permutation : array (N,) of uint32
+        0, 1, ..., N - 1, N at least the largest number of rows that touch one variable.
+    start, members : array (a + 1,), (.,) of int32
+        Rows that touch ``elements[i]`` are ``members[start[i]:start[i + 1]]``, unless
+        `all_rows`: then rows 0 to N - 1 touch every variable.
+    theta : array (d,)
+        Position; overwritten.
+    elements : array (a,) of int
+        Elements of theta that are sampled, each of them 0 or 1.
+    shuffled : bool
+        Whether a sweep visits them in random order.
+    center : array (P,)
+        Of zeros: not used without control variates.
+    width : int
+        Columns of a packed row.
+    settings : array
+        Of the test.
+    k : int
+        Number of sweeps.
+    info : array (len(INFO),)
+        Written.
+    """
+    forward = function_at(functions[0], _FORWARD)
+    change = function_at(functions[1], _CHANGE)
+    gather = function_at(functions[2], _GATHER)
+    # Without control variates no row is anchored.
+    anchor = function_at(0, _ANCHOR)
+    decide = function_at(test, _DECIDE)
+    size = elements.shape[0]
+    order = np.arange(size)
+    evidence = np.zeros(len(EVIDENCE))
+    new_theta = theta.copy()
+    phi, new_phi = np.empty_like(center), np.empty_like(center)
+    prior, new_prior = np.empty(1), np.empty(1)
+    for field in range(info.shape[0]):
+        info[field] = 0.0
+    forward(theta, phi, prior)
+    for _ in range(k):
+        if shuffled:
+            for s in range(size):
+                order[s] = s
+            for s in range(size - 1):
+                other = s + int(rng.random() * (size - s))
+                order[s], order[other] = order[other], order[s]
+        for s in range(size):
+            i = order[s]
+            at = elements[i]
+            one = theta[at] > 0.5
+            new_theta[at] = 0.0 if one else 1.0
+            forward(new_theta, new_phi, new_prior)
+            evidence[KNOWN] = prior[0] - new_prior[0] if one else new_prior[0] - prior[0]
+            evidence[UNIFORM] = rng.random()
+            evidence[THRESHOLD] = np.log(evidence[UNIFORM] / (1.0 - evidence[UNIFORM]))
+            evidence[NORMAL] = 0.0
+            evidence[COUNT] = evidence[LOOK] = evidence[ERROR] = 0.0
+            n = permutation.shape[0] if all_rows else start[i + 1] - start[i]
+            touching = members if all_rows else members[start[i] : start[i + 1]]
+            if n == 0 or not is_finite(evidence[KNOWN]):
+                becomes = evidence[KNOWN] > evidence[THRESHOLD]
+                if evidence[KNOWN] != evidence[KNOWN]:  # impossible either way
+                    becomes = one
+            else:
+                below, above = phi, new_phi
+                if one:
+                    below, above = new_phi, phi
+                decision = accept(decide, anchor, change, gather, columns, row_rng,
+                                  permutation[:n], touching, below, above, center, 0, width,
+                                  float(n), 0, settings, evidence)  # fmt: skip
+                becomes = decision == ACCEPT
+            if becomes != one:
+                theta[at] = new_theta[at]
+                copy(new_phi, phi)
+                prior[0] = new_prior[0]
+                info[0] += 1.0
+            else:
+                new_theta[at] = theta[at]
+            info[1] += evidence[COUNT]
+            info[2] += evidence[LOOK]
+            info[3] += evidence[ERROR]
+            info[4] += evidence[COUNT]
+            info[5] += n
+    for field in range(4):
+        info[field] /= k * size

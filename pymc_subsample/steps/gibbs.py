@@ -1,0 +1,329 @@
+"""Austerity Gibbs sampling as a PyMC step method."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from typing import ClassVar
+
+import numpy as np
+import pymc as pm
+from pymc.blocking import PointType, StatsType
+from pymc.model import modelcontext
+from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.step_methods.compound import StepMethodState
+from pymc.step_methods.state import dataclass_state
+from rich.progress import TextColumn
+from rich.table import Column
+
+from pymc_subsample.compile import Compiled
+from pymc_subsample.diagnostics.gibbs import check_updates, conditional_errors
+from pymc_subsample.diagnostics.record import MoveRecord
+from pymc_subsample.kernels import austerity
+from pymc_subsample.kernels import gibbs as kernel
+from pymc_subsample.kernels.evidence import DECIDE
+from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.likelihood.touching import check_touching, touching_rows
+from pymc_subsample.steps import arguments
+from pymc_subsample.steps.base import SubsampledStep
+
+_log = logging.getLogger("pymc.subsample")
+
+_sweeps = kernel.sweeps.get_overload(kernel.sweeps.signatures[0])
+
+_SCANS = ("random", "fixed")
+# Decisions per update that the check of a chain looks at, and how many updates.
+_DECISIONS, _UPDATES = 1_000, 16
+
+
+@dataclass_state
+class AusterityGibbsState(StepMethodState):
+    """Everything the next draw depends on. The rows themselves are taken anew from the model."""
+
+    tune: bool
+    draws_left: int
+    draws_done: int
+    row_rng: np.random.Generator
+    record: MoveRecord
+    n_rows: int = field(metadata={"frozen": True})
+    fingerprint: str = field(metadata={"frozen": True})
+    observed: tuple[str, ...] = field(metadata={"frozen": True})
+    batch_size: int = field(metadata={"frozen": True})
+    sweeps_per_draw: int = field(metadata={"frozen": True})
+    scan: str = field(metadata={"frozen": True})
+
+
+class AusterityGibbs(SubsampledStep):
+    r"""Gibbs sampling of binary variables, decided by a sequential t-test on a growing batch.
+
+    Variable i is set to 1 where :math:`\log\frac{u}{1 - u}`, u uniform, lies below its conditional
+    log-odds,
+
+    .. math:: \log \frac{p(x_i = 1, x_{-i})}{p(x_i = 0, x_{-i})}
+              + \sum_{j \in N_i} [f_j(x_i = 1, x_{-i}) - f_j(x_i = 0, x_{-i})],
+
+    with p the prior (and every term of the model that is not subsampled), f the log-likelihood of
+    a row, and :math:`N_i` the rows that touch variable i: a row is an element of a vector
+    `pm.Potential`, a factor, or of an observed variable. Whether the inequality holds is tested at
+    level epsilon after every batch of rows, drawn without replacement; the batch grows until the
+    test decides, at most to all of :math:`N_i`, where the decision is that of Gibbs sampling [1]_.
+
+    Which rows touch a variable is read off the model: by the integer columns that pick elements
+    of it (``x[i] * x[j]``), or the coefficients that are not zero (``pm.math.dot(X, x)``). Where a
+    row's dependence on the variables cannot be shown to be of that kind, all rows touch all
+    variables, which is slower, and is logged.
+
+    Parameters
+    ----------
+    vars : sequence of variables, optional
+        Free variables to sample, which can only be 0 or 1: Bernoulli, or Categorical,
+        DiscreteUniform and Binomial on these two values. Default: all such variables. Other
+        free variables are left to other step methods.
+    model : pymc.Model, optional
+        Default: the model on the context stack.
+    observed : sequence of str or variable, optional
+        Potentials and observed variables whose rows are subsampled. Default: all that share the
+        longest row axis; the others are evaluated in full at every update.
+    dim : str, optional
+        Name of the rows' dimension, where lengths leave it ambiguous.
+    epsilon : float or callable, default 0.01
+        Level of the test, from 0 (Gibbs sampling: every update reads all its rows) to 0.5. A
+        callable ``epsilon(draw)`` gets the number of draws recorded so far, 0 while tuning, and
+        returns the level.
+    batch_size : int, default 500
+        Rows to start with, and by which a batch grows.
+    scan : {"random", "fixed"}
+        Whether a sweep visits the variables in a new random order or in that of the model.
+    sweeps_per_draw : int, default 1
+        Sweeps over all variables per recorded draw, all within one compiled call.
+    rng : int, RandomState or Generator, optional
+        Random numbers outside `pm.sample`; a chain's own come from ``pm.sample(random_seed=...)``.
+    compile_kwargs : dict, optional
+        Not used by this step, which always compiles with numba: anything but
+        ``{"mode": "NUMBA"}`` raises.
+    blocked : bool, default True
+        Must be true: one step sweeps over all the variables.
+
+    Attributes
+    ----------
+    n_rows : int
+        Rows (factors) in all.
+    n_touching : ndarray of int
+        Rows that touch each variable, in the order of the model.
+    observed : tuple of str
+        Names of the subsampled variables.
+
+    Raises
+    ------
+    TallModelError
+        If a variable is not binary or the model's rows cannot be found; the message names it.
+    ValueError, TypeError
+        If an argument is out of range or of the wrong kind.
+
+    Notes
+    -----
+    Statistics of a draw, means over its updates: `flips` (share of variables that changed),
+    `batch_size` (rows read per update), `data_share` (share of the touching rows that were read),
+    `n_looks` (tests per update), `test_error` (p-value at the decision), and `n_evaluations`, the
+    row evaluations in all (two per row read).
+
+    If no conditional probability is off by more than Delta, and eta < 1 is the Dobrushin
+    coefficient of exact Gibbs sampling, what is sampled is within Delta / (1 - eta) of the target
+    in total variation [1]_ (Theorem 2). The check at the end of a chain measures errors of
+    conditional probabilities on updates of the chain, and warns.
+
+    A row that makes a value impossible (-inf) must never be missed by a batch: such models need
+    epsilon=0. An update costs one evaluation of the prior beside its rows.
+
+    References
+    ----------
+    .. [1] A. Korattikara, Y. Chen and M. Welling (2014). Austerity in MCMC land: cutting the
+       Metropolis-Hastings budget. ICML, section 5.
+    """
+
+    name = "austerity_gibbs"
+    default_blocked = True
+    _state_class = AusterityGibbsState
+    _functions = kernel.FUNCTIONS
+    _connected = (*SubsampledStep._connected, "_touching", "_permutation", "_center", "_dtypes")
+    _test = Compiled(austerity.decide, DECIDE, None)
+
+    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
+        name: (np.float64, [])
+        for name in ("flips", "batch_size", "data_share", "n_looks", "test_error")
+    } | {"n_evaluations": (np.int64, []), "tune": (bool, []), "warning": (SamplerWarning, None)}
+
+    def __init__(
+        self,
+        vars: Sequence | None = None,
+        *,
+        model: pm.Model | None = None,
+        observed: Sequence[str] | None = None,
+        dim: str | None = None,
+        epsilon: float | Callable[[int], float] = 0.01,
+        batch_size: int = 500,
+        scan: str = "random",
+        sweeps_per_draw: int = 1,
+        rng=None,
+        compile_kwargs: dict | None = None,
+        blocked: bool = True,
+    ):
+        self.epsilon = epsilon
+        self._level(0)
+        self.batch_size = arguments.count("batch_size", batch_size)
+        if batch_size < 2:
+            raise ValueError("batch_size must be at least 2: a t-test needs a variance.")
+        self.scan = arguments.choice("scan", scan, _SCANS)
+        self.sweeps_per_draw = arguments.count("sweeps_per_draw", sweeps_per_draw)
+        if not blocked:
+            raise ValueError("blocked must be True: one step sweeps over all its variables.")
+        arguments.only_numba(compile_kwargs)
+        self.rng = self.row_rng = arguments.generator(rng)
+        model = modelcontext(model)
+        chosen = arguments.binary_vars(vars, model)
+        self._attach(model, chosen, observed, dim, 0)
+        if self._touching.unknown is not None:
+            _log.warning(
+                "AusterityGibbs: which rows of %s touch %s cannot be told, because of %s: every "
+                "update may read all %d rows. Pick variables by integer columns, x[index], to "
+                "make updates cheaper.",
+                ", ".join(map(repr, self.observed)),
+                ", ".join(repr(model.values_to_rvs[v].name) for v in chosen),
+                self._touching.unknown,
+                self.n_rows,
+            )
+        self._begin(tune=0, draws=0)
+
+    def _level(self, draw: int) -> float:
+        return arguments.level("epsilon", self.epsilon, draw)
+
+    def _check_vars(self):
+        """Do nothing: the constructor has seen that all are binary."""
+
+    def _connect(self):
+        """Trace and compile the model (also after unpickling in another process)."""
+        self._rows_of["binary"] = [v.name for v in self.vars]
+        super()._connect()
+        self._touching = touching_rows(self._tall, self._active)
+        wrong = check_touching(self._tall, self._active, self._touching)
+        if wrong is not None:
+            raise TallModelError(
+                f"Element {wrong} of the model's values {self._tall.names} changes rows of "
+                f"{', '.join(map(repr, self.observed))} that were found not to touch it. Please "
+                "report this model; use another step method meanwhile."
+            )
+        self._permutation = np.arange(self.n_touching.max(), dtype=np.uint32)
+        self._center = np.zeros(self._tall.phi_size)
+        self._dtypes = {v.name: v.type.dtype for v in self._tall.value_vars}
+
+    @property
+    def n_touching(self) -> np.ndarray:
+        """Rows that touch each variable."""
+        if self._touching.unknown is not None:
+            return np.full(len(self._active), self.n_rows)
+        return np.diff(self._touching.start)
+
+    # Chains
+
+    def setup_chain(self, rng, tune: int, draws: int) -> None:
+        """Reset all that belongs to one chain; PyMC calls this right before it starts."""
+        super().setup_chain(rng, tune, draws)
+        self.row_rng = self.rng.spawn(1)[0]
+        self._begin(tune, draws)
+
+    def reset_tuning(self):
+        """Start anew; nothing is tuned."""
+        self._begin(int(self.tune), self.draws_left)
+
+    def _begin(self, tune: int, draws: int):
+        self.tune = tune > 0
+        self.draws_left = draws
+        self.draws_done = 0
+        self.record = MoveRecord(draws=draws)
+
+    def step(self, point: PointType) -> tuple[PointType, StatsType]:
+        """Run `sweeps_per_draw` sweeps from a point of value variables."""
+        theta = self._theta(point)
+        info = self._run(theta)
+        stats = {
+            "flips": info["flips"],
+            "batch_size": info["batch_size"],
+            "data_share": info["rows_read"] / max(info["rows_touching"], 1.0),
+            "n_looks": info["n_looks"],
+            "test_error": info["error"],
+            "n_evaluations": int(2 * info["rows_read"]),
+            "tune": self.tune,
+            "warning": None,
+        }
+        if not self.tune:
+            self.draws_done += 1
+            stats["warning"] = self._watch(theta, info)
+        return self._point(point, theta), [stats]
+
+    def _point(self, point: PointType, theta: np.ndarray) -> PointType:
+        new = super()._point(point, theta)
+        for name, *_ in self._moved:
+            new[name] = new[name].astype(self._dtypes[name])
+        return new
+
+    def _settings(self) -> np.ndarray:
+        level = self._level(self.draws_done)
+        return np.array([self.batch_size if level > 0 else self.n_rows, level])
+
+    def _run(self, theta: np.ndarray) -> dict[str, float]:
+        info, touching = np.empty(len(kernel.INFO)), self._touching
+        _sweeps(
+            self.rng, self.row_rng, self._addresses, self._test.address,
+            self._expansion.packer.table, self._permutation, touching.start, touching.rows,
+            touching.unknown is not None, theta, self._active, self.scan == "random",
+            self._center, self._expansion.width, self._settings(), self.sweeps_per_draw, info,
+        )  # fmt: skip
+        return dict(zip(kernel.INFO, info.tolist(), strict=True))
+
+    # After tuning
+
+    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> SamplerWarning | None:
+        """Record a draw, and after the last one say whether the chain can be trusted."""
+        share = info["rows_read"] / max(info["rows_touching"], 1.0)
+        self.record.add(theta, info["flips"], share)
+        self.draws_left -= 1
+        level = self._level(self.draws_done)
+        if self.draws_left != 0 or level == 0 or self.n_touching.max() <= self.batch_size:
+            return None
+        errors = self._errors()
+        remedies = [f"decrease epsilon (now {level:g})", "increase batch_size"]
+        checks = check_updates(self.record, errors, remedies)
+        failed = [check.advice for check in checks if not check.passed]
+        if not failed:
+            return None
+        said = "AusterityGibbs: " + " ".join(failed)
+        return SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
+
+    def _errors(self):
+        """Errors of conditional probabilities at draws of the chain."""
+        rng = np.random.default_rng(0)
+        tested = np.flatnonzero(self.n_touching > self.batch_size)
+        kept = [self.record.kept[k % len(self.record.kept)] for k in range(_UPDATES)]
+        updates = list(zip(kept, rng.choice(tested, _UPDATES).tolist(), strict=True))
+        return conditional_errors(
+            self._expansion, self._touching, self._active, updates, test=self._test.address,
+            settings=self._settings(), decisions=_DECISIONS, rng=rng,
+        )  # fmt: skip
+
+    # Progress bar
+
+    @staticmethod
+    def _progressbar_config(n_chains=1):
+        columns = [
+            TextColumn("{task.fields[flips]:0.2f}", table_column=Column("Flips", ratio=1)),
+            TextColumn("{task.fields[batch_size]:0.0f}", table_column=Column("Batch", ratio=1)),
+            TextColumn("{task.fields[data_share]:0.3%}", table_column=Column("Rows", ratio=1)),
+        ]
+        fields = ("flips", "batch_size", "data_share")
+        return columns, {name: [0] * n_chains for name in fields}
+
+    @staticmethod
+    def _make_progressbar_update_functions():
+        def update(stats):
+            return {key: stats[key] for key in ("flips", "batch_size", "data_share")}
+
+        return (update,)

@@ -1,0 +1,623 @@
+"""Minibatch Metropolis-Hastings as step methods: right answers, state, statistics, arguments."""
+
+import copy
+import logging
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy.stats import norm
+from test_hmc_ecs import (
+    QUIET,
+    assert_moments,
+    assert_same,
+    chain,
+    exact,
+    logistic,
+    normal,
+    poisson,
+    run,
+)
+
+import pymc_subsample as pms
+from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
+
+SLOW = pytest.mark.slow
+STEPS = [pms.MinibatchBarkerMH, pms.AusterityMH, pms.ConfidenceMH]
+SMALL = {"batch_size": 50}
+# Every family's warnings are tested elsewhere; small data make all of them read many rows.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.fixture(autouse=True)
+def _no_log(caplog):
+    caplog.set_level(logging.ERROR, "pymc")
+
+
+@pytest.fixture(scope="module")
+def case():
+    return logistic()
+
+
+@pytest.fixture(scope="module")
+def model(case):
+    return case.model
+
+
+def sample(step, model, draws, tune=500, chains=2, seed=6, **kwargs):
+    return pm.sample(
+        draws, tune=tune, chains=chains, cores=1, random_seed=seed, step=step, model=model,
+        **QUIET, **kwargs,
+    )  # fmt: skip
+
+
+# Right answers
+
+
+@pytest.mark.parametrize(
+    ("factory", "order"),
+    [
+        (logistic, 2),
+        (normal, 1),
+        (logistic, None),
+        pytest.param(normal, 2, marks=SLOW),
+        pytest.param(logistic, 1, marks=SLOW),
+        pytest.param(normal, None, marks=SLOW),
+    ],
+)
+@pytest.mark.parametrize("step", STEPS)
+def test_posterior_is_the_exact_one(factory, order, step):
+    """The tests' own errors are far below the noise of these many draws."""
+    case = factory()
+    kwargs = {"epsilon": 0.005} if step is pms.AusterityMH else {}
+    step = step(model=case.model, control_variate_order=order, **SMALL, **kwargs)
+    result = sample(step, case.model, 1500)
+    for name, mean, sd in zip(case.names, *exact(case), strict=True):
+        assert_moments(result.posterior[name], mean, sd)
+    share = result.sample_stats["data_share"].mean()
+    assert share < 1 or order is None
+
+
+@pytest.mark.parametrize(
+    "proposal",
+    [
+        pytest.param(RandomWalk(0.15), marks=SLOW),
+        pytest.param(RandomWalk(1.5, covariance=[0.01, 0.01]), marks=SLOW),
+        RandomWalk(1.2, covariance=[[0.01, 0.001], [0.001, 0.01]]),
+        pytest.param(Langevin(batch_size=50), marks=SLOW),
+        Langevin(step_size=0.8, batch_size=50, covariance=[0.01, 0.01]),
+        "walk in a, independent in b",
+    ],
+    ids=["scale", "diagonal", "full", "langevin", "fixed langevin", "callable"],
+)  # fmt: skip
+def test_proposals(case, proposal):
+    if isinstance(proposal, str):
+
+        def given(point, rng):
+            """A walk in a and an independence proposal in b."""
+            assert set(point) == {"a", "b"}
+            new = {"a": point["a"] + rng.normal(0, 0.12), "b": rng.normal(0.07, 0.12)}
+            return new, norm.logpdf(point["b"], 0.07, 0.12) - norm.logpdf(new["b"], 0.07, 0.12)
+
+        proposal = given
+    step = pms.MinibatchBarkerMH(model=case.model, proposal=proposal, **SMALL)
+    result = sample(step, case.model, 600, tune=300, chains=1 if callable(proposal) else 2)
+    for name, mean, sd in zip(case.names, *exact(case), strict=True):
+        assert_moments(result.posterior[name], mean, sd)
+    if not isinstance(proposal, Langevin) or proposal.step_size:
+        assert np.unique(result.sample_stats["scaling"]).size == 1
+
+
+def test_a_wrong_factor_is_noticed(case):
+    """Proposals of a user that mostly go up, with and without their factor."""
+
+    def proposal(mistake):
+        def propose(point, rng):
+            z = rng.normal()
+            factor = 0.0 if mistake else 0.5 * (z**2 - (z + 1.6) ** 2)
+            return {"a": point["a"] + 0.1 * (z + 0.8)}, factor
+
+        return propose
+
+    (center, other), _ = exact(case)
+    means = {}
+    for mistake in (False, True):
+        step = pms.AusterityMH(model=case.model, proposal=proposal(mistake), vars=["a"], **SMALL)
+        step.setup_chain(np.random.default_rng(1), 0, 400)
+        draws, _, _ = run(step, {"a": np.array(center), "b": np.array(other)}, 400)
+        means[mistake] = draws[50:].mean()
+    # The posterior sd is 0.08; 350 draws of ten transitions each are nearly independent.
+    assert abs(means[False] - center) < 0.03
+    assert means[True] > center + 0.06
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_temperature_divides_the_log_likelihood(step):
+    rng = np.random.default_rng(4)
+    y = rng.normal(0.5, 1, 400)
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 1)
+        pm.Normal("y", a, 1.0, observed=y)
+    for order in (1, None):
+        kwargs = {"control_variate_order": order, "temperature": 10.0}
+        result = sample(step(model=model, **SMALL, **kwargs), model, 800, tune=300)
+        precision = 1 + 40
+        assert_moments(result.posterior["a"], y.sum() / 10 / precision, precision**-0.5)
+
+
+def test_compound_with_another_step():
+    case = normal()
+    with case.model as model:
+        steps = [pms.AusterityMH([model["a"]], **SMALL), pm.Metropolis([model["b"]])]
+    result = sample(steps, model, 2500, tune=600)
+    for name, mean, sd in zip(case.names, *exact(case), strict=True):
+        assert_moments(result.posterior[name], mean, sd)
+
+
+def test_two_outcomes_share_their_rows():
+    """A normal and a log-normal outcome with one mean: twice the data."""
+    rng = np.random.default_rng(8)
+    y, z = rng.normal(0.4, 1, 500), rng.normal(0.4, 1, 500)
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 1)
+        pm.Normal("y", a, 1.0, observed=y)
+        pm.LogNormal("z", a, 1.0, observed=np.exp(z))
+    for order in (2, None):
+        step = pms.MinibatchBarkerMH(model=model, control_variate_order=order, **SMALL)
+        assert set(step.observed) == {"y", "z"}
+        result = sample(step, model, 800, tune=300)
+        assert_moments(result.posterior["a"], (y.sum() + z.sum()) / 1001, 1001**-0.5)
+
+
+def test_transformed_variables_of_groups():
+    """Conjugate probabilities of five groups."""
+    rng = np.random.default_rng(9)
+    y = (rng.random(500) < 0.3).astype(int)
+    g = np.repeat(np.arange(5), 100)
+    with pm.Model() as model:
+        p = pm.Beta("p", 2, 2, shape=5)
+        pm.Bernoulli("y", p=p[g], observed=y)
+    step = pms.AusterityMH(model=model, epsilon=0.005, **SMALL)
+    result = sample(step, model, 2500, tune=800)
+    ones = y.reshape(5, 100).sum(axis=1)
+    for j, k in enumerate(ones):
+        mean = (2 + k) / 104
+        assert_moments(result.posterior["p"][..., j], mean, np.sqrt(mean * (1 - mean) / 105))
+
+
+@SLOW
+@pytest.mark.parametrize("step", STEPS)
+def test_centred_hierarchy(step):
+    rng = np.random.default_rng(7)
+    groups, size = 6, 100
+    g = np.repeat(np.arange(groups), size)
+    y = rng.normal(0.5, 0.5, groups)[g] + rng.normal(size=groups * size)
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        a = pm.Normal("a", mu, 0.5, shape=groups)
+        pm.Normal("y", a[g], 1.0, observed=y)
+    result = sample(step(model=model, transitions_per_draw=40, **SMALL), model, 5000, tune=1500)
+    means, variance = y.reshape(groups, size).mean(axis=1), 0.25 + 1 / size
+    precision = 1 + groups / variance
+    mean = means.sum() / variance / precision
+    assert_moments(result.posterior["mu"], mean, precision**-0.5)
+    shrink = 0.25 / variance
+    for j in range(groups):
+        expected = mean + shrink * (means[j] - mean)
+        sd = np.sqrt(shrink / size + (1 - shrink) ** 2 / precision)
+        assert_moments(result.posterior["a"][..., j], expected, sd)
+
+
+@SLOW
+@pytest.mark.parametrize("step", STEPS)
+def test_poisson_regression(step):
+    case = poisson()
+    result = sample(step(model=case.model, **SMALL), case.model, 4000)
+    for name, mean, sd in zip(case.names, *exact(case), strict=True):
+        assert_moments(result.posterior[name], mean, sd)
+
+
+# Chains and state
+
+
+@pytest.mark.parametrize("mp_ctx", ["fork", pytest.param("spawn", marks=SLOW)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model: pms.MinibatchBarkerMH(model=model, proposal=Langevin(batch_size=20), **SMALL),
+        lambda model: pms.ConfidenceMH(model=model, **SMALL),
+    ],
+    ids=["barker", "confidence"],
+)
+def test_chains_in_processes_equal_chains_in_sequence(model, make, mp_ctx):
+    kwargs = {"draws": 6, "tune": 40, "chains": 2, "random_seed": 4, "step": make(model)}
+    alone = pm.sample(cores=1, model=model, **kwargs, **QUIET)
+    apart = pm.sample(cores=2, mp_ctx=mp_ctx, model=model, **kwargs, **QUIET)
+    for group in ("posterior", "sample_stats"):
+        left, right = alone[group].dataset, apart[group].dataset
+        assert set(left.data_vars) == set(right.data_vars)
+        for name in left.data_vars:
+            np.testing.assert_array_equal(left[name].values, right[name].values, err_msg=name)
+    assert not np.array_equal(alone.posterior["a"][0], alone.posterior["a"][1])
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_no_state_leaks_between_chains(model, step):
+    one, point = step(model=model, **SMALL), model.initial_point()
+    first = chain(one, point, seed=1)
+    chain(one, point, seed=2, tune=50, draws=7)
+    assert_same(first, chain(one, point, seed=1))
+    assert_same(first, chain(step(model=model, **SMALL), point, seed=1))
+    other, _ = chain(one, point, seed=3)
+    assert not np.array_equal(first[0], other)
+
+
+PROPOSALS = {
+    "adaptive": AdaptiveMetropolis(),
+    "langevin": Langevin(batch_size=20),
+    "callable": lambda point, rng: ({"a": point["a"] + rng.normal(0, 0.1)}, 0.0),
+}
+
+
+@pytest.mark.parametrize(
+    ("step", "order", "proposal"),
+    [
+        (pms.MinibatchBarkerMH, 2, "adaptive"),
+        (pms.AusterityMH, None, "langevin"),
+        (pms.ConfidenceMH, 1, "callable"),
+    ],
+)
+@pytest.mark.parametrize("at", [0, 11, 45, 55])
+def test_state_round_trips_exactly(model, step, order, proposal, at):
+    tune, draws = 50, 15
+    kwargs = {"control_variate_order": order, "proposal": PROPOSALS[proposal], **SMALL}
+    one, other = (step(model=model, **kwargs) for _ in range(2))
+    one.setup_chain(np.random.default_rng(7), tune, draws)
+    *_, point = run(one, model.initial_point(), min(at, tune))
+    if at >= tune:
+        one.stop_tuning()
+        *_, point = run(one, point, at - tune)
+    saved, point = copy.deepcopy(one.sampling_state), copy.deepcopy(point)
+    rest = run(one, point, 5)
+    other.sampling_state = saved
+    assert_same(rest, run(other, point, 5))
+    one.sampling_state = saved
+    assert_same(rest, run(one, point, 5))
+
+
+def test_state_round_trips_without_a_chain(model):
+    one, other = (
+        pms.AusterityMH(model=model, control_variate_order=None, **SMALL) for _ in range(2)
+    )
+    *_, point = run(one, model.initial_point(), 3)
+    saved, point = copy.deepcopy(one.sampling_state), copy.deepcopy(point)
+    rest = run(one, point, 5)
+    other.sampling_state = saved
+    assert_same(rest, run(other, point, 5))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("control_variate_order", 1), ("temperature", 2.0), ("transitions_per_draw", 2),
+     ("batch_size", 60)],
+)  # fmt: skip
+def test_a_state_of_another_configuration_is_refused(model, name, value):
+    one = pms.AusterityMH(model=model, **SMALL)
+    other = pms.AusterityMH(model=model, **{**SMALL, name: value})
+    with pytest.raises(ValueError, match=name):
+        other.sampling_state = one.sampling_state
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_proposals_adapt_in_tuning_and_only_then(model, step):
+    one = step(model=model, **SMALL)
+    one.setup_chain(np.random.default_rng(3), 200, 200)
+    _, before, point = run(one, model.initial_point(), 200)
+    one.stop_tuning()
+    factor, reference, scaling = one.tuning.factor.copy(), one.reference, one.scaling
+    _, after, _ = run(one, point, 200)
+    assert len({s["scaling"] for s in before}) > 100
+    assert {s["scaling"] for s in after} == {scaling}
+    np.testing.assert_array_equal(one.tuning.factor, factor)
+    assert one.reference is reference
+    assert [s["tune"] for s in before + after] == [True] * 200 + [False] * 200
+    rate = np.mean([s["acceptance_rate"] for s in after])
+    assert abs(rate - (0.158 if step is pms.MinibatchBarkerMH else 0.234)) < 0.1
+
+
+def test_adaptation_finds_the_scale_from_afar(model):
+    """A covariance a hundred times too wide or too narrow."""
+    for variance in (1.0, 1e-4):
+        proposal = AdaptiveMetropolis(covariance=[variance] * 2, target_accept=0.3)
+        one = pms.AusterityMH(model=model, proposal=proposal, **SMALL)
+        _, stats = chain(one, model.initial_point(), tune=400, draws=300)
+        assert abs(np.mean([s["acceptance_rate"] for s in stats[400:]]) - 0.3) < 0.1
+
+
+# Statistics
+
+
+@pytest.mark.parametrize("order", [None, 1])
+@pytest.mark.parametrize("proposal", ["adaptive", "langevin", "callable"])
+@pytest.mark.parametrize("step", STEPS)
+def test_statistics_describe_the_transitions(model, step, proposal, order):
+    k, n = 4, 600
+    kwargs = {"bound": "full"} if step is pms.ConfidenceMH else {}
+    one = step(
+        model=model, proposal=PROPOSALS[proposal], transitions_per_draw=k,
+        control_variate_order=order, **SMALL, **kwargs,
+    )  # fmt: skip
+    draws, stats = chain(one, {"a": np.array(0.3), "b": np.array(0.8)}, tune=20, draws=20)
+    per_row = 2 if order is None else 4
+    gradients = 20 * (6 if order else 4) if proposal == "langevin" else 0
+    for stat in stats:
+        assert set(stat) == set(one.stats_dtypes_shapes)
+        for name, (dtype, shape) in one.stats_dtypes_shapes.items():
+            if name != "warning":
+                assert np.can_cast(np.asarray(stat[name]).dtype, dtype, "safe"), name
+                assert np.shape(stat[name]) == tuple(shape), name
+        full = n if step is pms.ConfidenceMH else 0
+        expected = k * ((stat["batch_size"] + full) * per_row + gradients)
+        np.testing.assert_allclose(stat["n_evaluations"], expected, rtol=1e-12)
+        np.testing.assert_allclose(stat["data_share"], stat["batch_size"] / n)
+        assert 50 <= stat["batch_size"] <= n
+        assert 0 <= stat["acceptance_rate"] <= 1
+        assert k * stat["accepted"] == round(k * stat["accepted"])
+        assert stat["n_looks"] >= 1
+        assert stat["loglik_ratio_variance"] >= 0
+    stuck = np.all(draws[1:] == draws[:-1], axis=1)
+    assert [s["accepted"] == 0 for s in stats[1:]] == stuck.tolist()
+    error = [s["clt_error" if step is pms.MinibatchBarkerMH else "test_error"] for s in stats]
+    limit = {pms.MinibatchBarkerMH: 0.02, pms.AusterityMH: 0.05, pms.ConfidenceMH: 0.01}[step]
+    assert 0 <= min(error) <= max(error) <= limit
+
+
+def test_result_is_what_pymc_expects(model):
+    step = pms.MinibatchBarkerMH(model=model, **SMALL)
+    result = pm.sample(
+        30, tune=40, chains=2, cores=1, random_seed=1, step=step, model=model,
+        discard_tuned_samples=False, progressbar=False,
+    )  # fmt: skip
+    assert result.posterior.sizes["draw"] == 30
+    assert result.warmup_posterior.sizes["draw"] == 40
+    assert {"accepted", "batch_size", "clt_error", "n_evaluations"} <= set(
+        result.sample_stats.data_vars
+    )
+    with model:
+        predictive = pm.sample_posterior_predictive(result, progressbar=False)
+    assert predictive.posterior_predictive["y"].shape == (2, 30, 600)
+
+
+@pytest.mark.parametrize("bar", ["combined+stats", "split+stats"])
+def test_progress_bars(model, bar, capsys):
+    step = pms.AusterityMH(model=model, **SMALL)
+    pm.sample(3, tune=3, chains=2, cores=1, step=step, model=model, progressbar=bar)
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("Acce", "Batch", "Data", "50"))
+
+
+def test_some_variables_move_and_others_stay(model):
+    step = pms.AusterityMH(vars=["b"], model=model, **SMALL)
+    point = {"a": np.array(0.31), "b": np.array(0.7)}
+    step.setup_chain(np.random.default_rng(1), 0, 10)
+    draws, _, after = run(step, point, 10)
+    assert after["a"] == 0.31
+    assert np.unique(draws).size > 3
+
+
+def test_epsilon_may_shrink_as_draws_accumulate(model):
+    seen = []
+
+    def epsilon(draw):
+        seen.append(draw)
+        return 0.2 / (1 + draw)
+
+    step = pms.AusterityMH(model=model, epsilon=epsilon, transitions_per_draw=2, **SMALL)
+    chain(step, model.initial_point(), tune=5, draws=6)
+    levels = [d for i, d in enumerate(seen) if i == 0 or d != seen[i - 1]]
+    assert levels == [0, 1, 2, 3, 4, 5, *levels[6:]]
+    step.epsilon = lambda draw: 0.1 if draw < 2 else 0.7
+    with pytest.raises(ValueError, match=r"epsilon\(2\) must be a number.*0.7"):
+        chain(step, model.initial_point(), tune=5, draws=6)
+
+
+def test_level_zero_is_exact(model):
+    step = pms.AusterityMH(model=model, epsilon=0.0, **SMALL)
+    _, stats = chain(step, model.initial_point())
+    assert {s["batch_size"] for s in stats} == {600}
+    assert {s["test_error"] for s in stats} == {0}
+
+
+def test_bounds_of_the_user_are_asked_for(model):
+    """A bound of zero decides after one batch, an enormous one after all rows."""
+    for value, share in ((0.0, None), (1e6, 1.0)):
+        asked = []
+
+        def bound(point, new, value=value, asked=asked):
+            asked.append((dict(point), dict(new)))
+            return value
+
+        step = pms.ConfidenceMH(model=model, bound=bound, transitions_per_draw=3, **SMALL)
+        step.setup_chain(np.random.default_rng(1), 0, 10)
+        draws, stats, _ = run(step, {"a": np.array(0.3), "b": np.array(0.8)}, 4)
+        assert len(asked) == 12
+        assert set(asked[0][0]) == set(asked[0][1]) == {"a", "b"}
+        assert asked[0][0]["a"] == 0.3 != asked[0][1]["a"]
+        shares = [s["data_share"] for s in stats]
+        assert np.isfinite(draws).all()
+        assert min(shares) == 1 if share else min(shares) < 0.5
+
+
+def test_proposals_outside_the_support_are_rejected_unread():
+    with pm.Model() as model:
+        a = pm.Uniform("a", 0, 1, transform=None)
+        pm.Normal("y", a, 1.0, observed=np.linspace(-1, 2, 200))
+    step = pms.AusterityMH(
+        model=model, proposal=lambda point, rng: ({"a": point["a"] + 5.0}, 0.0),
+        control_variate_order=None, **SMALL,
+    )  # fmt: skip
+    step.setup_chain(np.random.default_rng(1), 0, 5)
+    draws, stats, _ = run(step, {"a": np.array(0.5)}, 5)
+    assert (draws == 0.5).all()
+    assert {s["n_evaluations"] for s in stats} == {0}
+
+
+# Models
+
+
+def special(control_variate_order):
+    """PyTensor has no gradient of Bessel functions in their order."""
+    rng = np.random.default_rng(1)
+    x = rng.uniform(1, 3, 300)
+    y = 2 * norm.pdf(x) + rng.normal(0, 0.1, 300)
+    with pm.Model() as model:
+        a = pm.Uniform("a", 0, 3)
+        pm.Normal("y", pt.jv(a, x), 0.3, observed=y)
+    return pms.AusterityMH(model=model, control_variate_order=control_variate_order, **SMALL)
+
+
+def test_models_without_gradient_need_no_control_variates():
+    step = special(None)
+    draws, _ = chain(step, step._model.initial_point())
+    assert np.unique(draws).size > 3
+
+
+def test_models_without_gradient_are_refused_by_name_where_one_is_needed():
+    with pytest.raises(pms.TallModelError, match="control_variate_order=None"):
+        special(2)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_discrete_variables_are_refused_by_name(step):
+    with pm.Model() as model:
+        a = pm.Normal("a")
+        k = pm.Poisson("k", 3)
+        pm.Normal("y", a + k, 1, observed=np.zeros(50))
+    with pytest.raises(pms.TallModelError, match=r"'k' is discrete.*vars=\['a'\]"):
+        step(model=model)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_fewer_rows_than_a_batch(step):
+    model = logistic(n=40).model
+    _, stats = chain(step(model=model), model.initial_point())
+    assert {s["batch_size"] for s in stats} == {40}
+
+
+def test_an_error_below_that_of_the_correction_is_refused(model):
+    with pytest.raises(ValueError, match="max_error"):
+        pms.MinibatchBarkerMH(model=model, sigma=1.6, max_error=1e-3)
+
+
+# Arguments
+
+BAD = [
+    ({"batch_size": 0}, "batch_size must be a positive integer"),
+    ({"batch_size": 1}, "batch_size must be at least 2"),
+    ({"batch_size": 2.5}, "batch_size .*2.5"),
+    ({"batch_size": True}, "batch_size"),
+    ({"control_variate_order": 0}, r"control_variate_order .*\(1, 2\) or None.*0"),
+    ({"control_variate_order": 3}, "control_variate_order .*3"),
+    ({"control_variate_order": "2"}, "control_variate_order .*'2'"),
+    ({"temperature": 0}, "temperature .*above 0"),
+    ({"temperature": np.nan}, "temperature"),
+    ({"temperature": "hot"}, "temperature .*'hot'"),
+    ({"transitions_per_draw": 0}, "transitions_per_draw .*positive integer"),
+    ({"rng": "junk"}, "rng .*'junk'"),
+    ({"observed": ["z"]}, "observed.*'z'"),
+    ({"dim": "rows"}, "dim='rows'"),
+    ({"vars": ["c"]}, r"vars holds 'c'.*\['a', 'b'\]"),
+    ({"vars": []}, "vars is empty|No free random variables"),
+    ({"blocked": False}, "blocked must be True"),
+    ({"compile_kwargs": {"mode": "JAX"}}, "compile_kwargs=.*JAX"),
+    ({"initial_point": {"q": 1.0}}, r"initial_point holds 'q'.*\['a', 'b'\]"),
+    ({"reference": {"a": 1.0}}, r"reference .*missing \['b'\]"),
+    ({"reference": {"a": 1, "b": 1}, "control_variate_order": None}, "reference .*None"),
+    ({"proposal": "walk"}, "proposal must be .*'walk'"),
+    ({"proposal": RandomWalk}, "proposal must be an instance"),
+    ({"proposal": RandomWalk(covariance=[1.0])}, r"proposal: covariance has shape \(1,\).* 2 "),
+    ({"proposal": Langevin(batch_size=601)}, "proposal: batch_size=601 .*600"),
+]
+OWN = [
+    (pms.MinibatchBarkerMH, {"max_error": 0}, "max_error .*above 0"),
+    (pms.MinibatchBarkerMH, {"max_error": "small"}, "max_error .*'small'"),
+    (pms.MinibatchBarkerMH, {"sigma": 0}, "sigma"),
+    (pms.MinibatchBarkerMH, {"sigma": 1.7}, "sigma .*1.7"),
+    (pms.AusterityMH, {"epsilon": -0.1}, "epsilon .*-0.1"),
+    (pms.AusterityMH, {"epsilon": 0.5}, "epsilon .*below 0.5"),
+    (pms.AusterityMH, {"epsilon": np.nan}, "epsilon .*nan"),
+    (pms.AusterityMH, {"epsilon": lambda draw: "low"}, r"epsilon\(0\) .*'low'"),
+    (pms.ConfidenceMH, {"delta": 0}, "delta .*between 0 and 1"),
+    (pms.ConfidenceMH, {"delta": 1}, "delta"),
+    (pms.ConfidenceMH, {"p": 1.0}, "p must be .*above 1"),
+    (pms.ConfidenceMH, {"gamma": 1.0}, "gamma must be .*above 1"),
+    (pms.ConfidenceMH, {"inequality": "markov"}, "inequality must be one of .*'markov'"),
+    (pms.ConfidenceMH, {"bound": 3.0}, "bound must be one of .*3.0"),
+    (pms.ConfidenceMH, {"bound": min, "proposal": Langevin()}, "bound: .*Langevin"),
+]
+EVERY = [(pms.AusterityMH, *b) for b in BAD] + OWN
+
+
+@pytest.mark.parametrize(
+    ("step", "kwargs", "message"),
+    EVERY,
+    ids=[f"{next(iter(e[1]))} {k}" for k, e in enumerate(EVERY)],
+)
+def test_bad_arguments_are_named(model, step, kwargs, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        step(model=model, **{**SMALL, **kwargs})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RandomWalk(0), "RandomWalk: scale"),
+        (lambda: RandomWalk(np.inf), "RandomWalk: scale"),
+        (lambda: RandomWalk(1, [[1, 2], [2, 1]]), "RandomWalk: covariance .*positive definite"),
+        (lambda: RandomWalk(1, [[1, 0.5], [0, 1]]), "RandomWalk: covariance .*symmetric"),
+        (lambda: RandomWalk(1, [1.0, -1.0]), "RandomWalk: covariance"),
+        (lambda: RandomWalk(1, np.ones((2, 3))), r"RandomWalk: covariance .*\(2, 3\)"),
+        (lambda: AdaptiveMetropolis(1.0), "AdaptiveMetropolis: target_accept"),
+        (lambda: AdaptiveMetropolis(0), "AdaptiveMetropolis: target_accept"),
+        (lambda: Langevin(step_size=-1), "Langevin: step_size"),
+        (lambda: Langevin(batch_size=0), "Langevin: batch_size"),
+        (lambda: Langevin(batch_size=1.5), "Langevin: batch_size"),
+    ],
+)
+def test_bad_proposals_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (None, "proposal must return"),
+        ({"a": 1.0}, "proposal must return"),
+        (({"a": 1.0}, "x"), "proposal must return"),
+        (({"c": 1.0}, 0.0), r"'c'.*\['a', 'b'\]"),
+        (({"a": [1.0, 2.0]}, 0.0), "expected names|must return"),
+        (({"a": np.nan}, 0.0), "not finite"),
+        (({"a": 1.0}, np.nan), "not finite"),
+    ],
+)
+def test_bad_results_of_a_proposal_are_named(model, result, message):
+    step = pms.AusterityMH(model=model, proposal=lambda point, rng: result, **SMALL)
+    with pytest.raises((ValueError, TypeError), match=message):
+        step.step(model.initial_point())
+
+
+@pytest.mark.parametrize("value", [-1.0, np.inf, np.nan, None, "big", [1.0]])
+def test_bad_results_of_a_bound_are_named(model, value):
+    step = pms.ConfidenceMH(model=model, bound=lambda point, new: value, **SMALL)
+    with pytest.raises((ValueError, TypeError), match=r"bound\(point, new_point\) must return"):
+        step.step(model.initial_point())
+
+
+@pytest.mark.parametrize("name", ["poisson", "normal"])
+def test_linear_bounds_need_bounded_derivatives(name):
+    model = {"poisson": poisson, "normal": normal}[name]().model
+    with pytest.raises(ValueError, match='bound="linear" needs'):
+        pms.ConfidenceMH(model=model, bound="linear")
+    pms.ConfidenceMH(model=model, bound="auto")
