@@ -106,6 +106,31 @@ def sample_hmcecs(model, var="beta", *, draws, tune=1000, seed=1, **kwargs):
     return Run("pymc_subsample HMCECS", values, clock.seconds, total, note), idata
 
 
+def sample_batches(step, draws, *, tune=0, seed=1, start=None):
+    """One chain of a minibatch Metropolis-Hastings step; its draws by name and its statistics.
+
+    The step is on the context stack's model, and warnings about the benchmark's own settings
+    (temperature, few draws) are left out.
+    """
+    import pymc as pm
+
+    idata = pm.sample(
+        draws,
+        tune=tune,
+        step=step,
+        chains=1,
+        cores=1,
+        progressbar=False,
+        quiet=True,
+        random_seed=seed,
+        initvals=start,
+        compute_convergence_checks=False,
+    )
+    draws = {str(name): v.values[0] for name, v in idata["posterior"].data_vars.items()}
+    names = [str(name) for name in idata["sample_stats"].data_vars if name != "warning"]
+    return draws, {name: idata["sample_stats"][name].values[0] for name in names}
+
+
 def table(header, rows):
     def text(cell):
         if isinstance(cell, str):

@@ -14,11 +14,18 @@ SMALL = {
     "gradient": "--rounds 3",
     "gibbs_mrf": "--variables 30 --batch 50 --sweeps 200 --truth 5000 --updates 40",
     "startup": "--rows 20000",
+    "worst_case": "--n 1000 10000 --tests 16",
+    "transition_rate": "--n 20000 --rounds 3",
+    "barker_mixture": "--n 100000 --draws 500 --seeds 2 --full-draws 10",
+    "barker_mnist": "--n 26000 --own 5000 --temperature 100 --draws 100 --full-draws 5",
+    "minibatch_covertype": "--n 20000 --draws 1000 --peer-draws 500",
     "calibration": "--replications 40",
     "scaling": "--n 10000 100000 --draws 500",
     "covertype": "--n 20000 --draws 6000",
     "logistic": "--n 20000 --draws 6000 --peer-draws 200",
 }
+
+NEED_DATA = {"covertype", "minibatch_covertype", "barker_mnist"}
 
 parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -30,8 +37,8 @@ args = parser.parse_args()
 failed = []
 for name in args.only:
     print(f"\n=== {name} ===", flush=True)
-    if name == "covertype" and "PYMC_SUBSAMPLE_DATA" not in os.environ:
-        print("skipped: set PYMC_SUBSAMPLE_DATA to the folder that holds covtype.npz")
+    if name in NEED_DATA and "PYMC_SUBSAMPLE_DATA" not in os.environ:
+        print("skipped: set PYMC_SUBSAMPLE_DATA to the folder that holds the data sets")
         continue
     script = Path(__file__).with_name(f"{name}.py")
     options = SMALL[name].split() if args.small else []
