@@ -3,6 +3,8 @@
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
+from pymc_subsample.collection import without_collection
+
 if TYPE_CHECKING:
     from pymc_subsample.correction import BarkerCorrection, barker_correction
     from pymc_subsample.likelihood import TallModelError
@@ -47,7 +49,9 @@ _HOMES = {
 def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    with without_collection():
+        module = import_module(f"{__name__}.{_HOMES[name]}")
+    return getattr(module, name)
 
 
 def __dir__():

@@ -5,7 +5,6 @@ compiled once for all models. For that every function of one role has one explic
 results written into arrays that the caller owns.
 """
 
-import gc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,8 @@ from pytensor.compile.maker import FunctionMaker
 from pytensor.graph.basic import Variable, clone
 from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
+
+from pymc_subsample.collection import without_collection
 
 VECTOR = types.Array(types.float64, 1, "C")
 MATRIX = types.Array(types.float64, 2, "C")
@@ -153,19 +154,9 @@ def compile_source(
 
 @contextmanager
 def building_graphs():
-    """Build and rewrite graphs faster: no stack trace per node, no garbage collection meanwhile.
-
-    The many nodes that a rewrite makes and drops set the collector off again and again, which
-    takes a tenth of the time.
-    """
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        with pytensor.config.change_flags(traceback__limit=0):
-            yield
-    finally:
-        if collecting:
-            gc.enable()
+    """Build and rewrite graphs faster: no stack trace per node, no garbage collection meanwhile."""
+    with without_collection(), pytensor.config.change_flags(traceback__limit=0):
+        yield
 
 
 @numba.extending.intrinsic
