@@ -14,7 +14,8 @@ from pymc_subsample.kernels.model import BACKWARD, FORWARD
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.rows import RowStore
 
-_CHUNK_BYTES = 2**25
+# Chunks stay in the cache and in memory that the allocator has already.
+_CHUNK_BYTES = 2**22
 
 
 def _compiled(name: str) -> "cached_property[Compiled]":
