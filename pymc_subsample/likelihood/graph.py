@@ -221,7 +221,7 @@ def numpy_function(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> C
 
 
 def _vectorised(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-    """Replace scalar Ops that are loops in Python."""
+    """Replace scalar Ops that are loops in Python, or do not convert their inputs as code does."""
     if not isinstance(node.op, Elemwise):
         return None
     x, *rest = inputs
@@ -232,6 +232,9 @@ def _vectorised(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
             new = pt.minimum(pt.maximum(x, rest[0]), rest[1])
         case "Softplus":
             new = pt.maximum(x, 0) + pt.log1p(pt.exp(-abs(x)))
+        case "Add" | "Mul" if len(inputs) > 2:  # two at a time, small integers overflow
+            dtype = node.outputs[0].type.dtype
+            return node.op.make_node(*(i.astype(dtype) for i in inputs)).outputs
         case "Log1mexp":
             new = pt.switch(x < -np.log(2), pt.log1p(-pt.exp(x)), pt.log(-pt.expm1(x)))
         case _:

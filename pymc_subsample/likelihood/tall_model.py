@@ -234,8 +234,7 @@ class TallModel:
     def column_values(self, column: Column) -> np.ndarray:
         """Return a column of the batch graph over all rows, shape (n,)."""
         rows_first = np.moveaxis(self.column(column.var), column.axis, 0)
-        where = np.unravel_index(column.element, rows_first.shape[1:])
-        return rows_first[(slice(None), *where)]  # type: ignore[arg-type]
+        return rows_first.reshape((len(rows_first), -1))[:, column.element]
 
     # Evaluation for checks and tests: plain Python, no compilation.
 

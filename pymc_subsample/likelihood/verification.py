@@ -182,7 +182,7 @@ def tolerance(tall, loglik: Loglik, theta: np.ndarray, index: np.ndarray) -> np.
     allowed[known] = _TOLERANCE * np.maximum(size, size.mean() if len(size) else 0.0)
     for _ in range(_JITTERED):
         moved = loglik(theta + scale * rng.normal(size=tall.size), index)
-        allowed[known] += np.nan_to_num(abs(moved - expected)[known], posinf=0.0)
+        allowed[known] += np.nan_to_num(abs(moved[known] - expected[known]), posinf=0.0)
     return allowed
 
 

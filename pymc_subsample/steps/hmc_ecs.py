@@ -25,6 +25,7 @@ from pymc_subsample.diagnostics.hmc import check_hmc
 from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import FEWEST_BLOCKS, MOST_BLOCKS, VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.hmc import FUNCTIONS, INFO, transitions
+from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.setup import (
@@ -427,9 +428,13 @@ class HMCECS(SubsampledStep):
         """Move the reference to the mean of recent draws and choose the subsample size again."""
         center, free = theta.copy(), self._continuous()
         center[free] = self.tuning.recent()[:, free].mean(axis=0)
-        self.reference = reference_at(self._expansion, center, self.temperature)
+        reference = reference_at(self._expansion, center, self.temperature)
         far = far_points(center, self.tuning.factor, self._active, self.rng)
-        self.moments = residual_moments(self._expansion, self.reference, self.tuning.pilot(), far)
+        try:
+            moments = residual_moments(self._expansion, reference, self.tuning.pilot(), far)
+        except TallModelError:
+            return  # impossible rows on the way: stay, and let the end of the chain judge
+        self.reference, self.moments = reference, moments
         if self.given["subsample_size"] is None:
             before = self.subsample_size
             self.subsample_size, self.n_blocks = choose_subsample(
