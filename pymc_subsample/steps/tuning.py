@@ -182,6 +182,7 @@ class ProposalTuning(Tuning):
         scale: float,
     ):
         super().__init__(total, active, size, factor, target_accept)
+        self._starts_full = len(factor) > 1
         self.step = _dual_averaging(scale, target_accept)
 
     def left(self, reference: np.ndarray) -> bool:
@@ -190,9 +191,12 @@ class ProposalTuning(Tuning):
         return bool(np.sqrt(np.mean(whiten(self.factor, shift) ** 2)) > 0.5)
 
     def better_factor(self) -> np.ndarray | None:
-        """Covariance of the recent draws, shrunk towards its own diagonal (Haario et al. 2001).
+        """Covariance of the recent draws (Haario et al. 2001), shrunk.
 
-        None where the draws have hardly moved. Correlated draws are worth fewer: a tenth.
+        Towards the current covariance where the first was a full matrix, such as the inverse
+        curvature at the reference, because a few draws of a random walk know little of strong
+        correlations; else towards the draws' own variances. None where the draws have hardly
+        moved. Correlated draws are worth fewer: a tenth.
         """
         draws = self.recent()[:, self._active]
         n, size = len(draws) / 10, draws.shape[1]
@@ -201,5 +205,10 @@ class ProposalTuning(Tuning):
             return None
         if len(self.factor) == 1 and size > MAX_DENSE:
             return np.diag(variance)
+        if self._starts_full:
+            white = whiten(self.factor, (draws - draws.mean(axis=0)).T)
+            weight = n / (n + 5 * size)
+            shrunk = weight * (white @ white.T) / len(draws) + (1 - weight) * np.eye(size)
+            return self.factor @ shrunk @ self.factor.T
         weight = n / (n + size)
         return weight * np.atleast_2d(np.cov(draws.T)) + (1 - weight) * np.diag(variance)
