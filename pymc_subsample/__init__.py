@@ -1,6 +1,6 @@
 """Bayesian inference on tall data: PyMC step methods that look at a subsample of rows."""
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pymc_subsample.collection import without_collection
@@ -28,7 +28,7 @@ __all__ = [
     "TallModelError",
     "barker_correction",
 ]
-__version__ = metadata.version("pymc_subsample")
+__version__ = "0.1.0"
 
 # A step's compiled transition is loaded with the step, which takes a tenth of a second.
 _HOMES = {
