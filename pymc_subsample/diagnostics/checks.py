@@ -1,32 +1,101 @@
-"""One number against its bound, and what to do where it fails."""
+"""A chain's numbers against their bounds, and what to do where one fails."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+# In a draw's statistics, the number that a rule looks at is called this and the rule's name.
+PREFIX = "check_"
+# Statistic of the last draw: bit k is set if rule k failed. -1 before that.
+FAILED = "failed_checks"
+
 
 @dataclass(frozen=True)
-class Check:
-    """One number against its bound.
+class Rule:
+    """What is looked at, and what it means not to pass.
 
     Attributes
     ----------
-    name : str
-        What was checked.
-    value, bound : float
-        The number and where it fails.
-    passed : bool
-        Whether the number is within its bound.
-    advice : str
-        What was found and what to change, as a sentence.
+    name, title : str
+        In statistics, and for reading.
+    bound : float
+        Where it fails.
+    remedy : str
+        What to do then in general, as a sentence.
+    severity : {"fail", "warn"}
+        What a failure means: draws that may be wrong, or wasted work and other doubts.
+    at_least : bool
+        Whether the number should be at least its bound rather than at most.
     """
 
     name: str
-    value: float
+    title: str
     bound: float
+    remedy: str
+    severity: str = "fail"
+    at_least: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Whether a number keeps to the bound."""
+        return bool(value >= self.bound if self.at_least else value <= self.bound)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A rule applied to one chain.
+
+    Attributes
+    ----------
+    rule : Rule
+        What was looked at.
+    value : float
+        The number.
+    passed : bool
+        Whether it keeps to its bound, or does no harm.
+    advice : str
+        What was found and what to change, as sentences.
+    """
+
+    rule: Rule
+    value: float
     passed: bool
     advice: str
+
+
+def statistics(rules: Sequence[Rule]) -> dict[str, tuple[type, list[int] | None]]:
+    """Types and shapes of the statistics that record checks."""
+    numbers: dict[str, tuple[type, list[int] | None]] = {
+        PREFIX + rule.name: (np.float64, []) for rule in rules
+    }
+    return numbers | {FAILED: (np.int64, [])}
+
+
+def record(rules: Sequence[Rule], checks: Sequence[Check] | None) -> dict[str, float]:
+    """Return a draw's statistics: of a chain's last draw with its checks, else None."""
+    numbers = {PREFIX + rule.name: np.nan for rule in rules}
+    numbers |= {PREFIX + check.rule.name: float(check.value) for check in checks or ()}
+    bits = {rule.name: 1 << k for k, rule in enumerate(rules)}
+    failed = sum(bits[check.rule.name] for check in checks or () if not check.passed)
+    return numbers | {FAILED: -1 if checks is None else failed}
+
+
+def recall(
+    rules: Sequence[Rule], last: Mapping[str, float]
+) -> list[tuple[Rule, float, bool]] | None:
+    """Read what `record` wrote: rules, numbers and whether they passed; None if not the end."""
+    failed = int(last[FAILED])
+    if failed < 0:
+        return None
+    values = [float(last[PREFIX + rule.name]) for rule in rules]
+    passed = [not failed >> k & 1 for k in range(len(rules))]
+    return [r for r in zip(rules, values, passed, strict=True) if not np.isnan(r[1])]
+
+
+def warning(method: str, checks: Sequence[Check] | None) -> str | None:
+    """Return what a user is told at the end of sampling, or None if all checks passed."""
+    failed = [check.advice for check in checks or () if not check.passed]
+    return f"{method}: {' '.join(failed)}" if failed else None
 
 
 def remedies(subsample_size: int, n_rows: int, order: int, given_reference: bool) -> list[str]:

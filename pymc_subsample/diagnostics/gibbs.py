@@ -11,15 +11,23 @@ from scipy.special import expit, logit
 
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.diagnostics.acceptance import decided
-from pymc_subsample.diagnostics.checks import Check, sentence
+from pymc_subsample.diagnostics.checks import Check, Rule, sentence
 from pymc_subsample.diagnostics.metropolis import TAIL_BOUND
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.likelihood.touching import Touching
 
-# Of a conditional probability.
-ERROR_BOUND = 0.05
-# Of the rows that touch a variable: up to this the test pays for itself.
-SHARE_BOUND = 0.9
+IMPOSSIBLE = Rule("impossible", "rows that make a value impossible", 0.0, "Use epsilon=0.")
+ERROR = Rule(
+    "conditional_error",
+    "error of conditional probabilities",
+    0.05,
+    "Decrease epsilon or increase batch_size.",
+)
+# Up to this share the test pays for itself.
+SHARE = Rule(
+    "share", "rows read, of those that touch a variable", 0.9, "Use epsilon=0.", severity="warn"
+)
+RULES = (IMPOSSIBLE, ERROR, SHARE)
 
 _MOST_ROWS = 20_000_000
 _CHUNK = 2**18
@@ -167,27 +175,24 @@ def check_updates(
     )
     return [
         Check(
-            "impossible",
+            IMPOSSIBLE,
             float(errors.impossible),
-            0.0,
             not errors.impossible,
             "Rows make values of a binary variable impossible (a log-likelihood of -inf): a batch "
             "that misses such a row decides against it. Use epsilon=0.",
         ),
         Check(
-            "conditional_error",
+            ERROR,
             errors.worst,
-            ERROR_BOUND,
-            errors.worst <= ERROR_BOUND,
+            ERROR.holds(errors.worst),
             "The test is wrong too often: on updates of this chain the conditional probability is "
-            f"off by up to {errors.worst:.2g} (should be at most {ERROR_BOUND:g}). "
+            f"off by up to {errors.worst:.2g} (should be at most {ERROR.bound:g}). "
             f"{tails}{sentence(remedies)}",
         ),
         Check(
-            "share",
+            SHARE,
             share,
-            SHARE_BOUND,
-            share <= SHARE_BOUND,
+            SHARE.holds(share),
             f"An update reads {share:.0%} of the rows that touch its variable: the test saves "
             "nothing here. Use epsilon=0, which is exact and faster then.",
         ),

@@ -4,16 +4,41 @@ import numpy as np
 
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.reference import Reference, whiten
-from pymc_subsample.diagnostics.checks import Check, amount, remedies, sentence
+from pymc_subsample.diagnostics.checks import Check, Rule, amount, remedies, sentence
 from pymc_subsample.diagnostics.perturbation import estimate_errors, perturbation
 from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import VARIANCE_BOUND, Moments
 
-SUBSET_ACCEPTANCE_BOUND = 0.5
+_MORE = "Increase subsample_size, use control_variate_order=2 or leave reference=None."
+TUNE = Rule("tune", "tuning draws", 1, "Use tune=1000.", severity="warn", at_least=True)
+DISTANCE = Rule(
+    "reference_distance",
+    "distance of the reference point, over what is usual",
+    1.0,
+    "Leave reference=None, or tune for longer.",
+    severity="warn",
+)
+NOISE = Rule("loglik_variance", "variance of the estimate", VARIANCE_BOUND, _MORE)
+REFRESH = Rule(
+    "subset_accepted",
+    "accepted refreshes of the subsample",
+    0.5,
+    "Increase subsample_size or n_blocks.",
+    at_least=True,
+)
+PERTURBATION = Rule(
+    "perturbation", "perturbation of the posterior, over what is tolerable", 1.0, _MORE
+)
+DIVERGENCES = Rule(
+    "divergences", "divergent trajectories", 0.01, "Increase target_accept or tune, reparameterise."
+)
+ACCEPTANCE = Rule(
+    "acceptance_rate", "accepted moves", 0.3, "Increase tune.", severity="warn", at_least=True
+)
+RULES = (TUNE, DISTANCE, NOISE, REFRESH, PERTURBATION, DIVERGENCES, ACCEPTANCE)
+
 # The share of draws that may exceed twice the variance bound.
 EXCESS_BOUND = 0.05
-ACCEPTANCE_BOUND = 0.3
-DIVERGENCE_BOUND = 0.01
 SHIFT_BOUND = 0.1
 STRETCH_BOUND = 0.05
 
@@ -115,9 +140,8 @@ def check_hmc(
 
 def _tuning_check(tune: int, healthy: bool) -> Check:
     return Check(
-        "tune",
+        TUNE,
         tune,
-        1,
         tune > 0 or healthy,
         "The chain was not tuned (tune=0): it started from the given point instead of the "
         "reference and its step size was never adapted, which may be the only thing wrong. Use "
@@ -129,10 +153,9 @@ def _noise_check(record: ChainRecord, measured: float, advice: str) -> Check:
     n = record.done
     variance, excess = float(np.maximum(record.variance / n, measured)), record.excess / n
     return Check(
-        "loglik_variance",
+        NOISE,
         variance,
-        VARIANCE_BOUND,
-        variance <= VARIANCE_BOUND and excess <= EXCESS_BOUND,
+        NOISE.holds(variance) and excess <= EXCESS_BOUND,
         f"The log-likelihood estimate is too noisy: its variance is {amount(variance)} on average "
         f"(should be at most {VARIANCE_BOUND:g}) and above {2 * VARIANCE_BOUND:g} in "
         f"{excess:.0%} of the draws, so the posterior can be wrong. {advice}",
@@ -144,12 +167,11 @@ def _refresh_check(record: ChainRecord, more_rows: bool, more_blocks: bool) -> C
     advice = ["increase subsample_size"] if more_rows else []
     advice += ["increase n_blocks"] if more_blocks else []
     return Check(
-        "subset_accepted",
+        REFRESH,
         accepted,
-        SUBSET_ACCEPTANCE_BOUND,
-        accepted >= SUBSET_ACCEPTANCE_BOUND,
+        REFRESH.holds(accepted),
         f"Only {accepted:.0%} of the subsample's refreshes were accepted (should be at least "
-        f"{SUBSET_ACCEPTANCE_BOUND:.0%}): the chain may be stuck on one subsample. "
+        f"{REFRESH.bound:.0%}): the chain may be stuck on one subsample. "
         + sentence(advice or ["sample this model with pm.NUTS or nutpie"]),
     )
 
@@ -158,9 +180,8 @@ def _distance_check(record, reference, active, harmless: bool, given: bool) -> C
     """Say whether the reference is distant, unless that is known to do no harm."""
     distance, bound = record.distance(reference.theta, active), 3 + np.sqrt(len(active))
     return Check(
-        "reference_distance",
-        distance,
-        bound,
+        DISTANCE,
+        distance / bound,
         harmless or distance <= bound,
         f"The reference point is stale: it lies {amount(distance)} posterior standard deviations "
         f"from the mean of the draws (should be at most {bound:.3g}), and the error of the control "
@@ -180,10 +201,9 @@ def _perturbation_check(shift: float, stretch: float, advice: str) -> Check:
         else "posterior means and standard deviations are off by more than can be computed"
     )
     return Check(
-        "perturbation",
+        PERTURBATION,
         value,
-        1.0,
-        value <= 1.0,
+        PERTURBATION.holds(value),
         "The subsample perturbs the posterior: the rows' residuals are skewed or heavy-tailed, and "
         f"{off}. {advice}",
     )
@@ -193,20 +213,18 @@ def _dynamics_checks(record: ChainRecord) -> list[Check]:
     diverging, accepted = record.divergences / record.done, record.acceptance / record.done
     return [
         Check(
-            "divergences",
+            DIVERGENCES,
             diverging,
-            DIVERGENCE_BOUND,
-            diverging <= DIVERGENCE_BOUND,
+            DIVERGENCES.holds(diverging),
             f"{diverging:.0%} of the trajectories diverged (should be at most "
-            f"{DIVERGENCE_BOUND:.0%}): regions of high curvature may be missed. Increase "
+            f"{DIVERGENCES.bound:.0%}): regions of high curvature may be missed. Increase "
             "target_accept or tune, or reparameterise (a non-centred hierarchy, for instance).",
         ),
         Check(
-            "acceptance_rate",
+            ACCEPTANCE,
             accepted,
-            ACCEPTANCE_BOUND,
-            accepted >= ACCEPTANCE_BOUND,
+            ACCEPTANCE.holds(accepted),
             f"Only {accepted:.0%} of the moves were accepted (should be at least "
-            f"{ACCEPTANCE_BOUND:.0%}): the step size does not fit. Increase tune.",
+            f"{ACCEPTANCE.bound:.0%}): the step size does not fit. Increase tune.",
         ),
     ]

@@ -1,16 +1,38 @@
 """Whether a minibatch Metropolis-Hastings chain can be trusted: the checks behind its warnings."""
 
 from pymc_subsample.diagnostics.acceptance import AcceptanceErrors
-from pymc_subsample.diagnostics.checks import Check, sentence
+from pymc_subsample.diagnostics.checks import Check, Rule, sentence
 from pymc_subsample.diagnostics.record import MoveRecord
 
 # Of an acceptance probability, and of posterior standard deviations.
 ERROR_BOUND = 0.03
 STRETCH_BOUND = 0.05
-SHARE_BOUND = 0.5
-ACCEPTED_BOUND = 0.01
 # One row's share in a batch's sum of squares, above which a batch without it says too little.
 TAIL_BOUND = 0.5
+
+ERROR = Rule(
+    "acceptance_error",
+    "error of the acceptance test, over what is tolerable",
+    1.0,
+    "Use control_variate_order=2, a stricter test, or ConfidenceMH.",
+)
+SHARE = Rule(
+    "share",
+    "rows read per proposal",
+    0.5,
+    "Use control_variate_order=2, smaller proposals, or another sampler (HMCECS, pm.NUTS).",
+    severity="warn",
+)
+ACCEPTED = Rule(
+    "accepted",
+    "accepted proposals",
+    0.01,
+    "Use smaller proposals, or increase tune.",
+    severity="warn",
+    at_least=True,
+)
+TEMPERATURE = Rule("temperature", "temperature of the log-likelihood", 1.0, "Use temperature=1.")
+RULES = (ERROR, SHARE, ACCEPTED, TEMPERATURE)
 
 
 def check_moves(
@@ -56,25 +78,22 @@ def check_moves(
     return [
         *inexact,
         Check(
-            "share",
+            SHARE,
             share,
-            SHARE_BOUND,
-            exact or share <= SHARE_BOUND,
+            exact or SHARE.holds(share),
             f"A proposal reads {share:.0%} of the rows on average: the method saves nothing here. "
             f"{cause} {sentence(saving)}",
         ),
         Check(
-            "accepted",
+            ACCEPTED,
             accepted,
-            ACCEPTED_BOUND,
-            accepted >= ACCEPTED_BOUND,
+            ACCEPTED.holds(accepted),
             f"Only {accepted:.1%} of the proposals were accepted (should be at least "
-            f"{ACCEPTED_BOUND:.0%}). Use smaller proposals, or increase tune.",
+            f"{ACCEPTED.bound:.0%}). Use smaller proposals, or increase tune.",
         ),
         Check(
-            "temperature",
+            TEMPERATURE,
             temperature,
-            1.0,
             temperature == 1.0,
             f"temperature={temperature:g}: the draws are not from the posterior but from a "
             "distribution with the log-likelihood divided by that.",
@@ -92,10 +111,9 @@ def _error_check(errors: AcceptanceErrors, share: float, remedies: list[str]) ->
         else ""
     )
     return Check(
-        "acceptance_error",
+        ERROR,
         value,
-        1.0,
-        value <= 1.0,
+        ERROR.holds(value),
         f"The acceptance test is wrong too often: on proposals of this chain its acceptance "
         f"probability is off by up to {errors.worst:.2g} (should be at most {ERROR_BOUND:g}), and "
         f"posterior standard deviations {_said(stretch)} (at most {STRETCH_BOUND:.0%} off). "

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pymc as pm
 from pymc.blocking import PointType
+from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import BlockedStep
 from pymc.step_methods.state import WithSamplingState
 from pytensor.gradient import NullTypeGradError
@@ -15,6 +16,8 @@ from pytensor.graph.utils import MethodNotDefined
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand
 from pymc_subsample.control_variates.reference import MAX_CURVATURE
+from pymc_subsample.diagnostics import checks
+from pymc_subsample.diagnostics.checks import Check, Rule
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.steps import arguments
 
@@ -36,6 +39,8 @@ class SubsampledStep(BlockedStep):
     )  # fmt: skip
     # What to do about a log-likelihood that has no gradient.
     _without_gradient = "Use a Metropolis-Hastings step with control_variate_order=None."
+    # Of the checks at the end of a chain.
+    _rules: ClassVar[Sequence[Rule]]
     # Of the model, as the step's compiled transition takes them.
     _functions: tuple[str, ...]
 
@@ -130,6 +135,12 @@ class SubsampledStep(BlockedStep):
         for name, part, shape in self._moved:
             new[name] = theta[part].reshape(shape)
         return new
+
+    def _judge(self, stats: dict[str, Any], found: list[Check] | None):
+        """Record a finished chain's checks in the statistics of its last draw, and warn of them."""
+        stats |= checks.record(self._rules, found)
+        said = checks.warning(type(self).__name__, found)
+        stats["warning"] = said and SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
 
     def __getstate__(self):
         self._refuse_changes()

@@ -9,14 +9,15 @@ import numpy as np
 import pymc as pm
 from pymc.blocking import PointType, StatsType
 from pymc.model import modelcontext
-from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_subsample.compile import Compiled
-from pymc_subsample.diagnostics.gibbs import check_updates, conditional_errors
+from pymc_subsample.diagnostics.checks import Check, statistics
+from pymc_subsample.diagnostics.gibbs import RULES, check_updates, conditional_errors
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.kernels import austerity
 from pymc_subsample.kernels import gibbs as kernel
@@ -147,10 +148,16 @@ class AusterityGibbs(SubsampledStep):
     _connected = (*SubsampledStep._connected, "_touching", "_permutation", "_center", "_dtypes")
     _test = Compiled(austerity.decide, DECIDE, None)
 
+    _rules = RULES
     stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
         name: (np.float64, [])
         for name in ("flips", "batch_size", "data_share", "n_looks", "test_error")
-    } | {"n_evaluations": (np.int64, []), "tune": (bool, []), "warning": (SamplerWarning, None)}
+    } | {
+        "n_evaluations": (np.int64, []),
+        "tune": (bool, []),
+        "warning": (SamplerWarning, None),
+        **statistics(RULES),
+    }
 
     def __init__(
         self,
@@ -252,11 +259,10 @@ class AusterityGibbs(SubsampledStep):
             "test_error": info["error"],
             "n_evaluations": int(2 * info["rows_read"]),
             "tune": self.tune,
-            "warning": None,
         }
         if not self.tune:
             self.draws_done += 1
-            stats["warning"] = self._watch(theta, info)
+        self._judge(stats, None if self.tune else self._watch(theta, info))
         return self._point(point, theta), [stats]
 
     def _point(self, point: PointType, theta: np.ndarray) -> PointType:
@@ -281,22 +287,19 @@ class AusterityGibbs(SubsampledStep):
 
     # After tuning
 
-    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> SamplerWarning | None:
-        """Record a draw, and after the last one say whether the chain can be trusted."""
+    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> list[Check] | None:
+        """Record a draw, and after the last one check whether the chain can be trusted."""
         share = info["rows_read"] / max(info["rows_touching"], 1.0)
         self.record.add(theta, info["flips"], share)
         self.draws_left -= 1
-        level = self._level(self.draws_done)
-        if self.draws_left != 0 or level == 0 or self.n_touching.max() <= self.batch_size:
+        if self.draws_left != 0:
             return None
+        level = self._level(self.draws_done)
+        if level == 0 or self.n_touching.max() <= self.batch_size:
+            return []  # exact
         errors = self._errors()
         remedies = [f"decrease epsilon (now {level:g})", "increase batch_size"]
-        checks = check_updates(self.record, errors, remedies)
-        failed = [check.advice for check in checks if not check.passed]
-        if not failed:
-            return None
-        said = "AusterityGibbs: " + " ".join(failed)
-        return SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
+        return check_updates(self.record, errors, remedies)
 
     def _errors(self):
         """Errors of conditional probabilities at draws of the chain."""

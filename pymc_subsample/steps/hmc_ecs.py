@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pymc as pm
 from pymc.blocking import PointType, StatsType
-from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 from rich.progress import TextColumn
@@ -20,8 +20,8 @@ from pymc_subsample.control_variates.reference import (
     reference_at,
     residual_moments,
 )
-from pymc_subsample.diagnostics.checks import amount, remedies, sentence
-from pymc_subsample.diagnostics.hmc import check_hmc
+from pymc_subsample.diagnostics.checks import Check, amount, remedies, sentence, statistics
+from pymc_subsample.diagnostics.hmc import RULES, check_hmc
 from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import FEWEST_BLOCKS, MOST_BLOCKS, VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.hmc import FUNCTIONS, INFO, transitions
@@ -164,6 +164,7 @@ class HMCECS(SubsampledStep):
     default_blocked = True
     _state_class = HMCECSState
     _functions: tuple[str, ...] = FUNCTIONS
+    _rules = RULES
     _connected = (*SubsampledStep._connected, "_rows")
     # 1 subtracts half the estimated variance; tests set 0 to see that leaving it out is noticed.
     _correction = 1.0
@@ -185,7 +186,7 @@ class HMCECS(SubsampledStep):
         "tune": (bool, []),
         "data_share": (np.float64, []),
         "warning": (SamplerWarning, None),
-    }
+    } | statistics(RULES)
 
     def __init__(
         self,
@@ -344,8 +345,7 @@ class HMCECS(SubsampledStep):
         stats = self._statistics(info)
         if self.tune:
             self._adapt(theta, info)
-        else:
-            stats["warning"] = self._watch(theta, info)
+        self._judge(stats, None if self.tune else self._watch(theta, info))
         return self._point(point, theta), [stats]
 
     def _start(self) -> np.ndarray:
@@ -405,7 +405,6 @@ class HMCECS(SubsampledStep):
             "subset_accepted": info["subset_accepted"],
             "tune": self.tune,
             "data_share": m / self.n_rows,
-            "warning": None,
         }
 
     # Tuning
@@ -452,13 +451,13 @@ class HMCECS(SubsampledStep):
 
     # After tuning
 
-    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> SamplerWarning | None:
-        """Record a draw, and after the last one say whether the chain can be trusted."""
+    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> list[Check] | None:
+        """Record a draw, and after the last one check whether the chain can be trusted."""
         self.record.add(theta, info)
         self.draws_left -= 1
         if self.draws_left != 0:
             return None
-        checks = check_hmc(
+        return check_hmc(
             self.record,
             expansion=self._expansion,
             reference=self.reference,
@@ -471,10 +470,6 @@ class HMCECS(SubsampledStep):
             given_reference=bool(self.given["reference"]),
             tune=self.tuning.total,
         )
-        failed = [check.advice for check in checks if not check.passed]
-        if not failed:
-            return None
-        return SamplerWarning(WarningType.BAD_PARAMS, "HMCECS: " + " ".join(failed), "warn")
 
     # Progress bar
 

@@ -8,7 +8,7 @@ import numpy as np
 import pymc as pm
 from pymc.blocking import PointType, StatsType
 from pymc.model import modelcontext
-from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 from rich.progress import TextColumn
@@ -16,12 +16,14 @@ from rich.table import Column
 
 from pymc_subsample.compile import Compiled
 from pymc_subsample.control_variates.reference import Reference, factor, reference_at
+from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.acceptance import (
     AcceptanceErrors,
     acceptance_errors,
     metropolis_probability,
 )
-from pymc_subsample.diagnostics.metropolis import check_moves
+from pymc_subsample.diagnostics.checks import Check
+from pymc_subsample.diagnostics.metropolis import RULES, check_moves
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.metropolis import INFO, transitions
@@ -73,6 +75,7 @@ class MinibatchMH(SubsampledStep):
     _targets: ClassVar[tuple[float, float, float]] = (0.44, 0.234, 0.574)
     _scale: ClassVar[float] = 2.38
 
+    _rules = RULES
     # What the test's own error is called among the statistics.
     _error: ClassVar[str] = "test_error"
 
@@ -87,6 +90,7 @@ class MinibatchMH(SubsampledStep):
             "n_evaluations": (np.int64, []),
             "tune": (bool, []),
             "warning": (SamplerWarning, None),
+            **checks.statistics(RULES),
         }
 
     def _set_up(
@@ -250,7 +254,7 @@ class MinibatchMH(SubsampledStep):
             self._adapt(theta, info)
         else:
             self.draws_done += 1
-            stats["warning"] = self._watch(theta, info)
+        self._judge(stats, None if self.tune else self._watch(theta, info))
         return self._point(point, theta), [stats]
 
     def _start(self, prepared: Preparation) -> np.ndarray:
@@ -332,7 +336,6 @@ class MinibatchMH(SubsampledStep):
             "scaling": self.scaling,
             "tune": self.tune,
             "data_share": info["batch_size"] / self.n_rows,
-            "warning": None,
         }
 
     def _adapt(self, theta: np.ndarray, info: dict[str, float]):
@@ -370,15 +373,15 @@ class MinibatchMH(SubsampledStep):
         """Say what makes the test more accurate."""
         raise NotImplementedError
 
-    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> SamplerWarning | None:
-        """Record a draw, and after the last one say whether the chain can be trusted."""
+    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> list[Check] | None:
+        """Record a draw, and after the last one check whether the chain can be trusted."""
         share = info["rows_tested"] / (self.transitions_per_draw * self.n_rows)
         self.record.add(theta, info["accepted"], share)
         self.draws_left -= 1
         if self.draws_left != 0:
             return None
         errors = None if self._exact else self._measured_errors()
-        checks = check_moves(
+        found = check_moves(
             self.record,
             errors,
             order=self.control_variate_order or 0,
@@ -387,13 +390,9 @@ class MinibatchMH(SubsampledStep):
             cause=self._cause(),
             remedies=self._remedies(),
         )
-        failed = [check.advice for check in checks if not check.passed]
-        if not failed:
-            if errors is not None:
-                self._conclude(errors)
-            return None
-        said = f"{type(self).__name__}: " + " ".join(failed)
-        return SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
+        if errors is not None and all(check.passed for check in found):
+            self._conclude(errors)
+        return found
 
     def _measured_errors(self) -> AcceptanceErrors:
         """Let the test decide about proposals of this chain, at less cost than the chain's."""

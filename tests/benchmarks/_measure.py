@@ -10,12 +10,17 @@ import numpy as np
 
 
 def empty_compile_cache():
-    """Environment that gives PyTensor and Numba an empty cache, if set before their import."""
+    """Environment of empty caches for PyTensor, Numba and Python's own bytecode.
+
+    The first two count if set before they are imported, the last in processes started with it.
+    """
     folder = tempfile.mkdtemp(prefix="benchmark-cache-")
     flags = [flag for flag in os.environ.get("PYTENSOR_FLAGS", "").split(",") if flag]
     return {
         "PYTENSOR_FLAGS": ",".join([*flags, f"base_compiledir={folder}/pytensor"]),
         "NUMBA_CACHE_DIR": f"{folder}/numba",
+        "PYTHONPYCACHEPREFIX": f"{folder}/bytecode",
+        "PYTHONDONTWRITEBYTECODE": "",
     }
 
 

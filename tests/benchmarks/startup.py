@@ -1,4 +1,6 @@
-"""Time from process start to the first draw of the demo model, compile cache empty and warm.
+"""Time from process start to the first draw of the demo model, caches empty and warm.
+
+The caches are PyTensor's and Numba's compiled functions and Python's bytecode.
 
 python tests/benchmarks/startup.py
 """
@@ -71,9 +73,9 @@ if __name__ == "__main__":
                 moments[-1] - start,
             ]
         )
-    table(["compile cache", "imports", "model", "step", "first draw", "total"], rows)
+    table(["caches", "imports", "model", "step", "first draw", "total"], rows)
     print()
     checks = Checks()
-    checks.at_most("seconds with an empty cache", rows[0][-1], 30)
-    checks.at_most("seconds with a warm cache", rows[1][-1], 6)
+    checks.at_most("seconds with empty caches", rows[0][-1], 30)
+    checks.at_most("seconds with warm caches", rows[1][-1], 6)
     checks.exit()
