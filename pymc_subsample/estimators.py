@@ -19,7 +19,7 @@ m - 1 of m in the expectation of :math:`\hat\sigma^2` and all cumulants of fourt
 `perturbation` is the sum of the three sizes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -45,6 +45,10 @@ class Moments:
         Number of rows.
     largest : float, default 0
         Largest size of a residual where every direction is three standard deviations out.
+    total : ndarray, shape (k,), default 0
+        Sum of the residuals.
+    lowest : float, default 0
+        The least such sum, also where every direction is three standard deviations out.
     """
 
     second: np.ndarray
@@ -52,6 +56,8 @@ class Moments:
     fourth: np.ndarray
     n_rows: int
     largest: float = 0.0
+    total: np.ndarray = field(default_factory=lambda: np.zeros(1))
+    lowest: float = 0.0
 
     def variance(self, m: int, temperature: float = 1.0) -> np.ndarray:
         """Variance of the log-likelihood estimate from m rows, shape (k,)."""
@@ -66,7 +72,9 @@ class Moments:
         return third / 3 + (variance + variance**2) / (2 * m) + fourth / 12
 
 
-def moments_from_sums(sums: np.ndarray, n_rows: int, largest: float = 0.0) -> Moments:
+def moments_from_sums(
+    sums: np.ndarray, n_rows: int, largest: float = 0.0, lowest: float = np.inf
+) -> Moments:
     """Return central moments from sums of powers 1 to 4, shape (4, k)."""
     mean, second, third, fourth = sums / n_rows
     return Moments(
@@ -75,6 +83,8 @@ def moments_from_sums(sums: np.ndarray, n_rows: int, largest: float = 0.0) -> Mo
         fourth=np.maximum(fourth - 4 * mean * third + 6 * mean**2 * second - 3 * mean**4, 0.0),
         n_rows=n_rows,
         largest=largest,
+        total=sums[0],
+        lowest=min(lowest, float(np.min(sums[0]))),
     )
 
 

@@ -16,7 +16,7 @@ from pymc_subsample.estimators import (
     choose_subsample_size,
     moments_from_sums,
 )
-from pymc_subsample.kernels.hmc import moments as subsample_moments
+from pymc_subsample.kernels.estimates import moments as subsample_moments
 
 RESIDUALS = np.array([0.3, -1.2, 0.05, 2.0, -0.4, 0.7])
 

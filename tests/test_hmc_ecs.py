@@ -193,7 +193,7 @@ def test_statistics_describe_the_transition(model, step):
     m, b = step.subsample_size, step.subsample_size // step.n_blocks
     for stat in stats:
         gradients = stat["n_steps"] + 1 + round(stat["subset_accepted"])
-        assert stat["n_evaluations"] == 2 * (m * gradients + 2 * b)
+        assert stat["n_evaluations"] == 2 * (m * gradients + 3 * b)
         assert stat["subsample_size"] == m
         assert 0 <= stat["acceptance_rate"] <= 1
     assert [s["tune"] for s in stats] == [True] * 100 + [False] * 30
@@ -303,7 +303,15 @@ def test_result_is_what_pymc_and_arviz_expect(model, step):
     assert result.posterior.sizes["draw"] == 30
     assert result.warmup_posterior.sizes["draw"] == 40
     expected = {"acceptance_rate", "diverging", "energy", "energy_error", "loglik_variance"}
-    expected |= {"n_evaluations", "n_steps", "step_size", "subsample_size", "subset_accepted"}
+    expected |= {
+        "sign",
+        "tree_depth",
+        "n_evaluations",
+        "n_steps",
+        "step_size",
+        "subsample_size",
+        "subset_accepted",
+    }
     assert expected <= set(result.sample_stats.data_vars)
     assert "warning" not in result.sample_stats
     assert len(seen) == 2 * 70

@@ -81,6 +81,8 @@ class Packer:
 
     def pack(self, columns: Sequence[np.ndarray], out: np.ndarray) -> np.ndarray:
         """Write a batch of raw columns, rows first, into `out`, shape (>= len(self), m)."""
+        if not out.shape[1]:
+            return out
         if self._copies is None:
             self._copies = self._runs()
         for start, raw, element, length in self._copies:

@@ -41,7 +41,7 @@ class Expansion:
         Whether the linear-predictor path was found.
     build : mapping of str to callable
         Compiles each of the model's functions.
-    forward, backward, difference, anchor, change, gather : Compiled
+    forward, backward, difference, products, anchor, change, gather : Compiled
         The model's functions; see `pymc_subsample.kernels.model`.
     sums : callable
         ``sums(center, rows, level, slope, curvature)`` adds sum l*, sum grad l* and, unless
@@ -73,6 +73,7 @@ class Expansion:
     forward = _compiled("forward")
     backward = _compiled("backward")
     difference = _compiled("difference")
+    products = _compiled("products")
     anchor = _compiled("anchor")
     change = _compiled("change")
     gather = _compiled("gather")

@@ -16,7 +16,7 @@ from pytensor.graph.basic import Variable
 from pymc_subsample.compile import MATRIX, VECTOR, Compiled, compile_graph, compile_source
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.expansion import Expansion, parameter_functions
-from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE
+from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, MINIBATCH
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.graph import rebuild
 
@@ -34,7 +34,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
     phi = pt.tensor("phi", dtype="float64", shape=(model.phi_size,))
     center = pt.tensor("center", dtype="float64", shape=(model.phi_size,))
     weight = pt.tensor("weight", dtype="float64", shape=())
-    correction = pt.tensor("correction", dtype="float64", shape=())
+    setting = pt.tensor("setting", dtype="float64", shape=())
 
     def loglik(at: Variable) -> Variable:
         parts = {
@@ -57,17 +57,24 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         [proxy] = rebuild([proxy], {direction: point - center})
         return loglik(point) - proxy
 
-    def difference():
-        d = residual(phi)
-        spread = ((d - d.mean()) ** 2).sum()
-        objective = weight * d.sum() - 0.5 * correction * weight**2 * spread
+    def compiled(name: str, d: Variable, objective: Variable) -> Compiled:
         return compile_graph(
-            "difference",
-            [phi, rows, center, weight, correction],
+            name,
+            [phi, rows, center, weight, setting],
             {"d[i]": d, "grad[i]": grad(objective, phi)},
             ["d", "grad"],
             DIFFERENCE,
         )
+
+    def difference():
+        d = residual(phi)
+        spread = ((d - d.mean()) ** 2).sum()
+        return compiled("difference", d, weight * d.sum() - 0.5 * setting * weight**2 * spread)
+
+    def products():
+        d = residual(phi)
+        totals = d.reshape((-1, MINIBATCH)).sum(axis=1)
+        return compiled("products", d, pt.log(abs(weight * totals - setting)).sum())
 
     def change():
         new_phi = phi.type("new_phi")
@@ -85,6 +92,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
 
     functions = {
         "difference": difference,
+        "products": products,
         "anchor": anchor,
         "change": change,
         "gather": packer.compile_gather,

@@ -72,6 +72,7 @@ def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: i
         "predict": kernels.predict,
         "backproject": kernels.backproject,
         "weigh": kernels.weigh,
+        "weigh_products": kernels.weigh_products,
     }
     table_key = "|".join(f"{k}{v.shape}{v.tobytes().hex()}" for k, v in tables.items())
     table_key += inspect.getsource(kernels)
@@ -84,6 +85,7 @@ def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: i
 
     functions = {
         "difference": lambda: build("difference", _difference_source, code.first, DIFFERENCE),
+        "products": lambda: build("products", _products_source, code.first, DIFFERENCE),
         "anchor": lambda: build("anchor", _anchor_source, code.second, ANCHOR),
         "change": lambda: build("change", _change_source, [code.loglik], CHANGE),
         "gather": packer.compile_gather,
@@ -243,9 +245,17 @@ def _predict(affine: AffineMap, at: Layout, point: str) -> list[str]:
 
 
 def _difference_source(affine: AffineMap, at: Layout, row: _Evaluation) -> str:
+    return _residual_source(affine, at, row, "difference", "weigh")
+
+
+def _products_source(affine: AffineMap, at: Layout, row: _Evaluation) -> str:
+    return _residual_source(affine, at, row, "products", "weigh_products")
+
+
+def _residual_source(affine: AffineMap, at: Layout, row: _Evaluation, name: str, weigh: str) -> str:
     size, shared = range(at.n_predictors), range(at.n_varying, at.n_predictors)
     lines = [
-        "def difference(phi, rows, center, weight, correction, d, grad):",
+        f"def {name}(phi, rows, center, weight, setting, d, grad):",
         *_predict(affine, at, "phi"),
         *_constants(affine, "center", "star", shared),
         *(f"    z{e} = x{e} - star{e}" for e in shared),
@@ -267,7 +277,7 @@ def _difference_source(affine: AffineMap, at: Layout, row: _Evaluation) -> str:
             lines.append(f"        q += z{e} * ({slope[0]}{half})")
     lines += [
         "        d[i] = y0 - q",
-        "    weigh(weight, correction, d, v)",
+        f"    {weigh}(weight, setting, d, v)",
         f"    backproject({_BACK}, v, rows, grad)",
     ]
     return "\n".join(lines)

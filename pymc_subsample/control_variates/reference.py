@@ -273,7 +273,7 @@ def residual_moments(
 ) -> Moments:
     """Moments over all rows of the residuals at points theta, shape (k, d), in one pass.
 
-    At the points `far`, shape (j, d), only the largest residual counts.
+    At the points `far`, shape (j, d), only the largest residual and their sum count.
 
     Raises
     ------
@@ -282,7 +282,7 @@ def residual_moments(
     """
     points = [expansion.parameters(theta)[0] for theta in [*thetas, *far]]
     sums = np.zeros((4, len(thetas)))
-    largest = 0.0
+    largest, far_total = 0.0, np.zeros(len(far))
     grad = np.zeros(expansion.phi_size)
     bad: set[int] = set()
     start = 0
@@ -294,6 +294,7 @@ def residual_moments(
             if k >= len(thetas):
                 finite = d[np.isfinite(d)]
                 largest = max(largest, float(np.abs(finite).max(initial=0.0)))
+                far_total[k - len(thetas)] += finite.sum()
                 continue
             bad.update((start + np.flatnonzero(~np.isfinite(d))[:_SHOWN]).tolist())
             power = np.ones_like(d)
@@ -303,7 +304,8 @@ def residual_moments(
         start += len(d)
     if bad:
         raise _not_finite(expansion, sorted(bad))
-    return moments_from_sums(sums, expansion.n_rows, largest)
+    lowest = float(np.min(far_total, initial=np.inf))
+    return moments_from_sums(sums, expansion.n_rows, largest, lowest)
 
 
 def _not_finite(expansion: Expansion, rows: list[int]) -> TallModelError:

@@ -1,13 +1,17 @@
 """Whether an HMC-ECS chain can be trusted: the checks behind its warnings."""
 
 import numpy as np
+from scipy.special import chdtri
 
+from pymc_subsample.block_poisson import log_variance
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.reference import Reference, whiten
 from pymc_subsample.diagnostics.checks import Check, Rule, amount, remedies, sentence
 from pymc_subsample.diagnostics.perturbation import estimate_errors, perturbation
 from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import VARIANCE_BOUND, Moments
+from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
+from pymc_subsample.kernels.model import MINIBATCH
 
 _MORE = "Increase subsample_size, use control_variate_order=2 or leave reference=None."
 TUNE = Rule("tune", "tuning draws", 1, "Use tune=1000.", severity="warn", at_least=True)
@@ -35,7 +39,30 @@ DIVERGENCES = Rule(
 ACCEPTANCE = Rule(
     "acceptance_rate", "accepted moves", 0.3, "Increase tune.", severity="warn", at_least=True
 )
-RULES = (TUNE, DISTANCE, NOISE, REFRESH, PERTURBATION, DIVERGENCES, ACCEPTANCE)
+NEGATIVE = Rule(
+    "negative",
+    "draws of negative sign",
+    0.0,
+    "Use pms.summary, pms.expectation and pms.quantile, or increase subsample_size.",
+    severity="warn",
+)
+SIGN = Rule(
+    "sign",
+    "share of the effective draws that the signs leave",
+    0.5,
+    "Increase subsample_size.",
+    severity="warn",
+    at_least=True,
+)
+# Draws beyond the ellipsoid that holds all but this of a normal distribution.
+_RARE = 1e-4
+CONFINED = Rule(
+    "confined", "draws near the edge of what is sampled", 0.02, 'Use estimator="perturbed".'
+)
+RULES = (
+    TUNE, DISTANCE, NOISE, REFRESH, PERTURBATION, NEGATIVE, SIGN, CONFINED, DIVERGENCES,
+    ACCEPTANCE,
+)  # fmt: skip
 
 # The share of draws that may exceed twice the variance bound.
 EXCESS_BOUND = 0.05
@@ -63,6 +90,8 @@ def check_hmc(
     temperature: float,
     given_reference: bool,
     tune: int,
+    kind: int = PERTURBED,
+    confined: np.ndarray | None = None,
 ) -> list[Check]:
     """Check one HMC-ECS chain.
 
@@ -89,13 +118,17 @@ def check_hmc(
         checks pass. One that was found fails only together with them.
     tune : int
         Draws of the tuning phase. None at all fails only together with other checks.
+    kind : {PERTURBED, BLOCK_POISSON}
+        The estimate.
+    confined : ndarray, shape (a, a) or (1, a), optional
+        Factor of the ellipsoid around the reference outside which the chain cannot go.
 
     Returns
     -------
     list of Check
         Causes before their effects: tuning, distance from the reference point, variance of the
-        estimate, acceptance of the subsample's refreshes, perturbation of the posterior,
-        divergences and acceptance of the moves.
+        estimate, acceptance of the subsample's refreshes, perturbation of the posterior or signs
+        of the estimates, divergences and acceptance of the moves.
     """
     record.fold()
     n, size = record.done, len(active)
@@ -103,6 +136,11 @@ def check_hmc(
     def look(size, batches):
         thetas, shares = record.chosen(size)
         errors = estimate_errors(expansion, reference, thetas, batches, subsample_size, temperature)
+        if kind == BLOCK_POISSON:
+            products = subsample_size / MINIBATCH
+            sds = np.sqrt(products * errors.variance)
+            noise = [log_variance(products, sd) if np.isfinite(sd) else np.inf for sd in sds]
+            return float(shares @ np.array(noise)), 0.0, 0.0
         off = perturbation(errors.bias, shares, record.standardise(thetas, active))
         return float(shares @ errors.variance), *off
 
@@ -118,7 +156,10 @@ def check_hmc(
             and shift < SHIFT_BOUND / 2
             and stretch < STRETCH_BOUND / 2
             and np.max(predicted.variance(subsample_size, temperature)) < VARIANCE_BOUND
-            and np.max(predicted.perturbation(subsample_size, temperature)) < SHIFT_BOUND
+            and (
+                kind == BLOCK_POISSON
+                or np.max(predicted.perturbation(subsample_size, temperature)) < SHIFT_BOUND
+            )
             and np.mean(z**2) < _PREDICTED
         )
         if not clear:
@@ -129,7 +170,11 @@ def check_hmc(
     checks = [
         _noise_check(record, variance, sentence(advice)),
         _refresh_check(record, more_rows, n_blocks < subsample_size),
-        _perturbation_check(shift, stretch, sentence([*advice, look_at])),
+        *(
+            [*_sign_checks(record), _confined_check(record, reference, active, confined)]
+            if kind == BLOCK_POISSON
+            else [_perturbation_check(shift, stretch, sentence([*advice, look_at]))]
+        ),
     ]
     if n > 2 * size:
         harmless = not given_reference and all(check.passed for check in checks)
@@ -206,6 +251,42 @@ def _perturbation_check(shift: float, stretch: float, advice: str) -> Check:
         PERTURBATION.holds(value),
         "The subsample perturbs the posterior: the rows' residuals are skewed or heavy-tailed, and "
         f"{off}. {advice}",
+    )
+
+
+def _sign_checks(record: ChainRecord) -> list[Check]:
+    negative = record.negative / record.done
+    left = (1 - 2 * negative) ** 2
+    return [
+        Check(
+            NEGATIVE,
+            negative,
+            NEGATIVE.holds(negative),
+            f"The likelihood estimate is negative in {amount(100 * negative)}% of the draws, which "
+            "count with the opposite sign: use pms.summary, pms.expectation and pms.quantile. "
+            "az.summary and plots of the draws don't know the signs.",
+        ),
+        Check(
+            SIGN,
+            left,
+            SIGN.holds(left),
+            f"So many signs leave {left:.0%} of the effective draws (should be at least "
+            f"{SIGN.bound:.0%}). Increase subsample_size.",
+        ),
+    ]
+
+
+def _confined_check(record, reference, active, confined) -> Check:
+    kept = np.array([theta for *_, theta in record.kept])
+    z = whiten(confined, (kept - reference.theta)[:, active].T)
+    share = float(np.mean((z**2).sum(axis=0) > chdtri(len(active), _RARE)))
+    return Check(
+        CONFINED,
+        share,
+        CONFINED.holds(share),
+        f"The posterior has heavier tails than a normal distribution: {share:.0%} of the draws lie "
+        f"where that has {_RARE:.2%}, near the edge of the ellipsoid to which the block-Poisson "
+        'estimate confines the chain. Use estimator="perturbed", or reparameterise.',
     )
 
 

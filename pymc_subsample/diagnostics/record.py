@@ -28,6 +28,8 @@ class ChainRecord:
     variance, acceptance, subset_accepted : float
         Sums of the estimated variance of the log-likelihood, of the acceptance rate and of the
         share of accepted refreshes.
+    negative : int
+        Draws whose likelihood estimate is negative.
     excess : int
         Draws whose estimated variance exceeds twice its bound.
     mean, square : ndarray, shape (d,), (d, d)
@@ -46,6 +48,7 @@ class ChainRecord:
     variance: float = 0.0
     acceptance: float = 0.0
     subset_accepted: float = 0.0
+    negative: int = 0
     excess: int = 0
     mean: np.ndarray = field(default_factory=lambda: np.zeros(0))
     square: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
@@ -59,6 +62,7 @@ class ChainRecord:
         self.variance += variance
         self.acceptance += info["acceptance_rate"]
         self.subset_accepted += info["subset_accepted"]
+        self.negative += info["sign"] < 0
         self.excess += not variance <= 2 * VARIANCE_BOUND
         self.pending.append(theta)
         entry = (variance, self.done, theta)

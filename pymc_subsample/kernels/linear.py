@@ -16,6 +16,7 @@ import numba
 import numpy as np
 
 from pymc_subsample.compile import FAST
+from pymc_subsample.kernels.model import MINIBATCH
 
 _jit = numba.njit(fastmath=FAST, error_model="numpy")
 
@@ -110,3 +111,16 @@ def weigh(weight, correction, d, v):
     for e in range(v.shape[0]):
         for i in range(d.shape[0]):
             v[e, i] *= weight - correction * weight * weight * (d[i] - mean)
+
+
+@_jit
+def weigh_products(weight, bound, d, v):
+    """Scale each v_i by the derivative of sum_b log|w sum_{i in b} d_i - a| in d_i."""
+    for start in range(0, d.shape[0], MINIBATCH):
+        total = 0.0
+        for i in range(start, start + MINIBATCH):
+            total += d[i]
+        slope = weight / (weight * total - bound)
+        for e in range(v.shape[0]):
+            for i in range(start, start + MINIBATCH):
+                v[e, i] *= slope

@@ -10,6 +10,9 @@ once for all models:
 ``difference(phi, rows, center, weight, correction, d, grad_phi)``
     residuals d_i = l_i - q_i, shape (m,), and the gradient in phi of
     w sum d - c/2 w^2 sum (d - mean d)^2;
+``products(phi, rows, center, weight, bound, d, grad_phi)``
+    the same residuals, in minibatches of `MINIBATCH` successive rows b, and the gradient in phi of
+    sum_b log|w sum_{i in b} d_i - a|, where a is the soft lower bound;
 ``anchor(center, rows)``
     fills what is cached of new rows, at the reference point;
 ``change(phi, new_phi, center, rows, change)``
@@ -22,6 +25,9 @@ once for all models:
 from numba import types
 
 from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR
+
+# Rows of one factor of the block-Poisson estimator (Dang et al. 2019, section 6.3).
+MINIBATCH = 30
 
 FORWARD = types.void(VECTOR, VECTOR, VECTOR)
 BACKWARD = types.void(VECTOR, VECTOR, VECTOR)

@@ -24,7 +24,9 @@ from pymc_subsample.diagnostics.checks import Check, amount, remedies, sentence,
 from pymc_subsample.diagnostics.hmc import RULES, check_hmc
 from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import FEWEST_BLOCKS, MOST_BLOCKS, VARIANCE_BOUND, Moments
-from pymc_subsample.kernels.hmc import FUNCTIONS, INFO, transitions
+from pymc_subsample.kernels.estimates import BLOCK_POISSON, FUNCTIONS, PRODUCT_FUNCTIONS
+from pymc_subsample.kernels.hmc import INFO, TRAJECTORY, TREE, transitions
+from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
@@ -32,9 +34,12 @@ from pymc_subsample.steps.setup import (
     Preparation,
     choose_subsample,
     far_points,
+    predicted_variance,
     prepare,
+    radius,
     scaled,
 )
+from pymc_subsample.steps.subsample import ESTIMATORS, Subsample, SubsampleState
 from pymc_subsample.steps.tuning import Tuning, TuningState
 
 _log = logging.getLogger("pymc.subsample")
@@ -43,6 +48,7 @@ _log = logging.getLogger("pymc.subsample")
 _transitions = transitions.get_overload(transitions.signatures[0])
 # Of a trajectory; lengths are jittered by 20%.
 _MOST_STEPS = 1024
+_DYNAMICS = {"hmc": TRAJECTORY, "nuts": TREE}
 
 
 @dataclass_state
@@ -54,15 +60,17 @@ class HMCECSState(StepMethodState):
     start_at_reference: bool
     reference: Reference
     moments: Moments
-    index: np.ndarray
     subsample_size: int
     n_blocks: int
-    block: int
+    subsample: SubsampleState
     tuning: TuningState
     record: ChainRecord
     n_rows: int = field(metadata={"frozen": True})
     fingerprint: str = field(metadata={"frozen": True})
     observed: tuple[str, ...] = field(metadata={"frozen": True})
+    estimator: str = field(metadata={"frozen": True})
+    kernel: str = field(metadata={"frozen": True})
+    max_treedepth: int = field(metadata={"frozen": True})
     control_variate_order: int = field(metadata={"frozen": True})
     target_accept: float = field(metadata={"frozen": True})
     path_length: float = field(metadata={"frozen": True})
@@ -72,17 +80,24 @@ class HMCECSState(StepMethodState):
 
 
 class HMCECS(SubsampledStep):
-    r"""Hamiltonian Monte Carlo with energy-conserving subsampling (perturbed).
+    r"""Hamiltonian Monte Carlo with energy-conserving subsampling.
 
     Each iteration refreshes one block of a subsample of rows by a pseudo-marginal step and then
     moves the parameters by Hamiltonian dynamics on the log posterior estimated from that
-    subsample, in dynamics and acceptance alike. The estimate is
+    subsample, in dynamics and acceptance alike. The perturbed estimate is
 
     .. math:: \log\hat L_m(\theta) = \sum_{i=1}^n q_i(\theta)
               + \frac{n}{m} \sum_{u} (\ell_u - q_u)(\theta) - \tfrac12 \hat\sigma^2_m(\theta)
 
     with Taylor control variates q around a reference point, summed over all rows once. The
     stationary distribution differs from the posterior by terms of order :math:`1/(n m^2)` [1]_.
+    The block-Poisson estimate, of :math:`\lambda` expected factors with 30 rows each,
+
+    .. math:: \hat L = e^{\sum_i q_i + a + \lambda}
+              \prod_b \frac{\hat d_b - a}{\lambda}
+
+    is unbiased, so that no such error remains, but may be negative: its absolute value is sampled,
+    and expectations are taken with the sign of each draw [2]_.
 
     Parameters
     ----------
@@ -95,13 +110,22 @@ class HMCECS(SubsampledStep):
         longest row axis; the others are evaluated in full at every gradient.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
+    estimator : {"perturbed", "block-poisson"}
+        Of the likelihood. With "block-poisson" posterior expectations are exact but for Monte
+        Carlo error; statistic `sign` of a draw is 1 or -1, and `pymc_subsample.summary`,
+        `expectation` and `quantile` take it into account.
+    kernel : {"hmc", "nuts"}
+        How parameters move: along trajectories of fixed length, or by the No-U-Turn sampler.
     subsample_size : int or "auto", default "auto"
         Rows m per estimate, from 2 up, drawn with replacement. "auto" takes the smallest m, at
         least 100, that keeps the variance of the log-likelihood estimate at or below 1 and its
-        perturbation at or below 0.05 on the 95% ellipsoid around the reference.
+        perturbation at or below 0.05 on the 95% ellipsoid around the reference. With
+        "block-poisson" their expected number, a multiple of 30, and "auto" minimises the
+        computational time of an effective draw under the same bound on the variance.
     n_blocks : int or "auto", default "auto"
-        Blocks G of the subsample, one refreshed per iteration; must divide `subsample_size`.
-        "auto" takes 10 to 100, for an acceptance of the refresh near 0.9.
+        Blocks G of the subsample, one refreshed per iteration; must divide `subsample_size`, or,
+        with "block-poisson", the number :math:`\lambda` of minibatches of 30 rows. "auto" takes
+        10 to 100, for an acceptance of the refresh near 0.9.
     control_variate_order : {2, 1, 0}
         Order of the Taylor expansion.
     reference : dict, optional
@@ -112,7 +136,9 @@ class HMCECS(SubsampledStep):
         Acceptance rate that the step size is tuned to, between 0 and 1.
     path_length : float, default pi / 2
         Length of a trajectory in units of the mass matrix; a quarter period makes successive
-        draws from a normal posterior independent. Jittered by 20%.
+        draws from a normal posterior independent. Jittered by 20%. Not used by "nuts".
+    max_treedepth : int, default 10
+        Doublings of a trajectory at most, with ``kernel="nuts"``.
     transitions_per_draw : int, default 1
         Iterations per recorded draw, all within one compiled call.
     temperature : float, default 1
@@ -158,14 +184,14 @@ class HMCECS(SubsampledStep):
     .. [1] K.-D. Dang, M. Quiroz, R. Kohn, M.-N. Tran and M. Villani (2019). Hamiltonian Monte
        Carlo with energy conserving subsampling. Journal of Machine Learning Research 20(100),
        sections 3 and 4.
+    .. [2] The same, section 5, and A.-M. Lyne et al. (2015). On Russian roulette estimates for
+       Bayesian inference with doubly-intractable likelihoods. Statistical Science 30(4).
     """
 
     name = "hmc_ecs"
     default_blocked = True
     _state_class = HMCECSState
-    _functions: tuple[str, ...] = FUNCTIONS
     _rules = RULES
-    _connected = (*SubsampledStep._connected, "_rows")
     # 1 subtracts half the estimated variance; tests set 0 to see that leaving it out is noticed.
     _correction = 1.0
 
@@ -182,7 +208,9 @@ class HMCECS(SubsampledStep):
         "n_steps": (np.int64, []),
         "step_size": (np.float64, []),
         "subsample_size": (np.int64, []),
+        "sign": (np.int64, []),
         "subset_accepted": (np.float64, []),
+        "tree_depth": (np.float64, []),
         "tune": (bool, []),
         "data_share": (np.float64, []),
         "warning": (SamplerWarning, None),
@@ -195,12 +223,15 @@ class HMCECS(SubsampledStep):
         model: pm.Model | None = None,
         observed: Sequence[str] | None = None,
         dim: str | None = None,
+        estimator: str = "perturbed",
+        kernel: str = "hmc",
         subsample_size: int | str = "auto",
         n_blocks: int | str = "auto",
         control_variate_order: int = 2,
         reference: Mapping[str, Any] | None = None,
         target_accept: float = 0.8,
         path_length: float = np.pi / 2,
+        max_treedepth: int = 10,
         transitions_per_draw: int = 1,
         temperature: float = 1.0,
         rng=None,
@@ -208,6 +239,9 @@ class HMCECS(SubsampledStep):
         compile_kwargs: dict | None = None,
         blocked: bool = True,
     ):
+        self.estimator = arguments.choice("estimator", estimator, tuple(ESTIMATORS))
+        self.kernel = arguments.choice("kernel", kernel, tuple(_DYNAMICS))
+        self.max_treedepth = arguments.count("max_treedepth", max_treedepth, 20)
         self.control_variate_order = arguments.one_of(
             "control_variate_order", control_variate_order, (0, 1, 2)
         )
@@ -217,11 +251,7 @@ class HMCECS(SubsampledStep):
         self.transitions_per_draw = arguments.count("transitions_per_draw", transitions_per_draw)
         m = arguments.count("subsample_size", subsample_size, auto=True, smallest=2)
         blocks = arguments.count("n_blocks", n_blocks, m, "rows of the subsample", auto=True)
-        if m and blocks and m % blocks:
-            raise ValueError(
-                f"n_blocks={blocks} does not divide subsample_size={m}. Choose a divisor, or leave "
-                'n_blocks="auto".'
-            )
+        _check_blocks(self.estimator, m, blocks)
         if not blocked:
             raise ValueError("blocked must be True: HMCECS samples its variables jointly.")
         arguments.only_numba(compile_kwargs)
@@ -246,32 +276,38 @@ class HMCECS(SubsampledStep):
             subsample_size=m,
             n_blocks=blocks,
             temperature=self.temperature,
+            kind=self._kind,
             observed=self.observed,
         )
         self._begin(tune=0, draws=0)
         self._report()
 
-    def _connect(self):
-        """Trace and compile the model (also after unpickling in another process)."""
-        super()._connect()
-        self._forget()
+    @property
+    def _kind(self) -> int:
+        return ESTIMATORS[self.estimator]
+
+    @property
+    def _functions(self) -> tuple[str, ...]:  # type: ignore[override]
+        return PRODUCT_FUNCTIONS if self._kind == BLOCK_POISSON else FUNCTIONS
 
     def _forget(self):
-        self._rows: np.ndarray | None = None
+        self.subsample.rows = None
 
     def _report(self):
         """Log what the set-up chose, and warn of what it could not achieve."""
         m, n = self.subsample_size, self.n_rows
-        variance = float(np.max(self.moments.variance(m, self.temperature)))
+        variance = predicted_variance(self._kind, self.moments, m, self.temperature)
         path = "linear predictors" if self._expansion.linear else "general path"
         blocks = "1 block" if self.n_blocks == 1 else f"{self.n_blocks} blocks"
         may_change = self.given["subsample_size"] is None and not self.given["reference"]
         _log.info(
-            f"HMCECS: {n:,} rows of {', '.join(self.observed)} ({path}); subsample of {m:,} rows "
+            f"HMCECS: {n:,} rows of {', '.join(self.observed)} ({path}); subsample of "
+            f"{'about ' * (self._kind == BLOCK_POISSON)}{m:,} rows "
             f"({m / n:.2%}) in {blocks}{' to start with' if may_change else ''}; "
             f"predicted variance of the log-likelihood estimate {amount(variance)}{self._saves()}"
         )
-        if self.given["n_blocks"] is None and self.n_blocks < min(FEWEST_BLOCKS, m):
+        few = min(FEWEST_BLOCKS, m // MINIBATCH if self._kind == BLOCK_POISSON else m)
+        if self.given["n_blocks"] is None and self.n_blocks < few:
             near = min(round(m / 10), n // 10) * 10
             _log.info(
                 f"HMCECS: subsample_size={m} has no divisor from {FEWEST_BLOCKS} to {MOST_BLOCKS}, "
@@ -323,9 +359,7 @@ class HMCECS(SubsampledStep):
         self.moments = prepared.moments
         self.subsample_size = prepared.subsample_size
         self.n_blocks = prepared.n_blocks
-        self.index = np.zeros(0, dtype=np.int64)
-        self.block = 0
-        self._rows = None
+        self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks)
         self.tuning = Tuning(
             tune, self._active, self._tall.size, prepared.factor, self.target_accept
         )
@@ -337,10 +371,10 @@ class HMCECS(SubsampledStep):
         if self.start_at_reference:
             theta[self._active] = self._start()
             self.start_at_reference = False
-        if not len(self.index):
-            self.index = self.rng.integers(0, self.n_rows, self.subsample_size)
-        if self._rows is None:
-            self._rows = self._anchored(self.index)
+        if not len(self.subsample.index):
+            self.subsample.draw(self.rng, self.n_rows)
+        if self.subsample.rows is None:
+            self.subsample.pack(self._expansion, self.reference.center)
         info = self._transitions(theta)
         stats = self._statistics(info)
         if self.tune:
@@ -353,42 +387,34 @@ class HMCECS(SubsampledStep):
         z = self.rng.standard_normal(len(self._active))
         return self.reference.theta[self._active] + 1.5 * scaled(self.tuning.factor, z[None])[0]
 
-    def _anchored(self, index: np.ndarray) -> np.ndarray:
-        """Rows of the subsample with their star terms, block by block as the kernel does."""
-        rows = self._expansion.take(index)
-        size = len(index) // self.n_blocks
-        for start in range(0, len(index), size):
-            block = np.ascontiguousarray(rows[:, start : start + size])
-            self._expansion.anchor(self.reference.center, block)
-            rows[:, start : start + size] = block
-        return rows
-
     def _transitions(self, theta: np.ndarray) -> dict[str, float]:
-        k, m, reference = self.transitions_per_draw, self.subsample_size, self.reference
-        b = m // self.n_blocks
-        new_index = self.rng.integers(0, self.n_rows, k * b)
-        new_rows = self._expansion.take(new_index)
-        new_rows = np.ascontiguousarray(new_rows.reshape(-1, k, b).transpose(1, 0, 2))
+        k, sample, reference = self.transitions_per_draw, self.subsample, self.reference
+        new_index, new_rows, new_counts = sample.propose(self.rng, self._expansion, k)
         info = np.empty(len(INFO))
         self.step_size = float(self.tuning.step.current(self.tune))
-        path_length = min(self.path_length, _MOST_STEPS / 1.2 * self.step_size)
+        extent = min(self.path_length, _MOST_STEPS / 1.2 * self.step_size)
+        size, setting = sample.size, self._correction
+        if self._kind == BLOCK_POISSON:
+            size = MINIBATCH
+            setting = float(np.mean(self.moments.total)) / self.temperature - sample.products
         _transitions(
-            self.rng, self._addresses, theta, self.index, self._rows, self.block,
-            reference.center, reference.level, reference.slope, reference.curvature,
-            self.control_variate_order, self._active, self.tuning.factor,
-            self.n_rows / (m * self.temperature), self._correction, self.step_size,
-            path_length, new_index.reshape(k, b), new_rows, info,
+            self.rng, self._kind, _DYNAMICS[self.kernel], self._addresses, theta, sample.index,
+            sample.rows, sample.counts, sample.group, reference.center, reference.level,
+            reference.slope, reference.curvature, self.control_variate_order, self._active,
+            self.tuning.factor, self.n_rows / (size * self.temperature), setting,
+            sample.products, self._expansion.width, reference.theta, radius(len(self._active)),
+            self.step_size,
+            self.max_treedepth if self.kernel == "nuts" else extent,
+            new_index, new_rows, new_counts, info,
         )  # fmt: skip
-        self.block = (self.block + k) % self.n_blocks
+        sample.group = (sample.group + k) % sample.n_groups
         return dict(zip(INFO, info.tolist(), strict=True))
 
     def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
-        m, k = self.subsample_size, self.transitions_per_draw
-        steps = int(info["n_steps"])
+        m = self.subsample_size
         diverging = info["diverging"] > 0
         if not self.tune:
             self.record.divergences += diverging
-        gradients = steps + round(k * info["subset_accepted"]) + 1
         return {
             "acceptance_rate": info["acceptance_rate"],
             "accepted": info["accepted"],
@@ -398,11 +424,13 @@ class HMCECS(SubsampledStep):
             "energy_error": info["energy_error"],
             "loglik_variance": info["loglik_variance"],
             "model_logp": info["log_posterior"],
-            "n_evaluations": 2 * (m * gradients + 2 * (m // self.n_blocks) * k),
-            "n_steps": steps,
+            "n_evaluations": 2 * int(info["rows_moved"] + info["rows_refreshed"]),
+            "n_steps": int(info["n_steps"]),
+            "sign": int(info["sign"]),
             "step_size": self.step_size,
             "subsample_size": m,
             "subset_accepted": info["subset_accepted"],
+            "tree_depth": info["tree_depth"],
             "tune": self.tune,
             "data_share": m / self.n_rows,
         }
@@ -421,6 +449,8 @@ class HMCECS(SubsampledStep):
         if moved:
             self._recentre(theta)
         changed = moved or covariance is not None
+        if changed and self._kind == BLOCK_POISSON:
+            self.start_at_reference = True  # inside the new ellipsoid
         tuning.restart(self.step_size if changed else None)
 
     def _recentre(self, theta: np.ndarray):
@@ -428,7 +458,7 @@ class HMCECS(SubsampledStep):
         center, free = theta.copy(), self._continuous()
         center[free] = self.tuning.recent()[:, free].mean(axis=0)
         reference = reference_at(self._expansion, center, self.temperature)
-        far = far_points(center, self.tuning.factor, self._active, self.rng)
+        far = far_points(self._kind, center, self.tuning.factor, self._active, self.rng)
         try:
             moments = residual_moments(self._expansion, reference, self.tuning.pilot(), far)
         except TallModelError:
@@ -437,17 +467,16 @@ class HMCECS(SubsampledStep):
         if self.given["subsample_size"] is None:
             before = self.subsample_size
             self.subsample_size, self.n_blocks = choose_subsample(
-                self.moments, self.temperature, None, self.given["n_blocks"]
+                self._kind, self.moments, self.temperature, None, self.given["n_blocks"]
             )
-            self.index = np.zeros(0, dtype=np.int64)
-            self.block = 0
+            self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks)
             if self.subsample_size != before:
                 _log.info(
                     "HMCECS: the chain settled away from the reference point, which moved there; "
                     f"the subsample changed from {before:,} to {self.subsample_size:,} rows "
                     f"({self.subsample_size / self.n_rows:.2%}){self._saves()}"
                 )
-        self._rows = None
+        self._forget()
 
     # After tuning
 
@@ -469,6 +498,8 @@ class HMCECS(SubsampledStep):
             temperature=self.temperature,
             given_reference=bool(self.given["reference"]),
             tune=self.tuning.total,
+            kind=self._kind,
+            confined=self.tuning.factor if self._kind == BLOCK_POISSON else None,
         )
 
     # Progress bar
@@ -490,3 +521,20 @@ class HMCECS(SubsampledStep):
             return shown | {"failing": stats["divergences"] > 0}
 
         return (update,)
+
+
+def _check_blocks(estimator: str, m: int | None, blocks: int | None):
+    """Refuse sizes that don't divide."""
+    signed = ESTIMATORS[estimator] == BLOCK_POISSON
+    if signed and m and m % MINIBATCH:
+        raise ValueError(
+            f"subsample_size={m} is not a multiple of {MINIBATCH}, the size of a minibatch of the "
+            f'block-Poisson estimate. Use {max(round(m / MINIBATCH), 1) * MINIBATCH}, or "auto".'
+        )
+    parts = m // MINIBATCH if signed and m else m
+    if parts and blocks and parts % blocks:
+        of = f"the {parts} minibatches of " if signed else ""
+        raise ValueError(
+            f"n_blocks={blocks} does not divide {of}subsample_size={m}. Choose a divisor, or leave "
+            'n_blocks="auto".'
+        )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import chdtri
 
+from pymc_subsample.block_poisson import choose_products, log_variance
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.hierarchy import (
     MAX_INNER,
@@ -32,10 +33,13 @@ from pymc_subsample.estimators import (
     choose_n_blocks,
     choose_subsample_size,
 )
+from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
+from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
 
 _PILOT_POINTS = 4
-_PILOT_RADIUS = 0.95
+# Posterior probability outside the ellipsoid of the block-Poisson estimate, were it normal.
+_OUTSIDE = 1e-9
 _FAR_POINTS = 2
 _FAR = 3.0
 
@@ -77,6 +81,7 @@ def prepare(
     subsample_size: int | None,
     n_blocks: int | None,
     temperature: float,
+    kind: int = PERTURBED,
     observed: Sequence[str] = (),
 ) -> Preparation:
     """Find the reference point and choose what was not given.
@@ -96,6 +101,8 @@ def prepare(
         As given, or None. A given reference is used as it is.
     temperature : float
         Divides the log-likelihood.
+    kind : {PERTURBED, BLOCK_POISSON}
+        The estimate.
     observed : sequence of str
         Names of the subsampled variables, for messages.
 
@@ -114,13 +121,13 @@ def prepare(
     scale = factor(covariance(curvature[np.ix_(inner, inner)]))
     spread = scale if len(free) == len(active) else factor(covariance(curvature))
     pilot = _ellipsoid(found.theta, spread, free, rng)
-    far = far_points(found.theta, spread, free, rng)
+    far = far_points(kind, found.theta, spread, free, rng)
     moments = residual_moments(expansion, found, pilot, far)
     if subsample_size is None:
         _refuse_useless(
             moments, temperature, expansion.order, reference is not None, observed, len(free)
         )
-    m, n_blocks = choose_subsample(moments, temperature, subsample_size, n_blocks)
+    m, n_blocks = choose_subsample(kind, moments, temperature, subsample_size, n_blocks)
     return Preparation(found, scale, moments, m, n_blocks, other)
 
 
@@ -148,18 +155,31 @@ def _automatic_reference(
 
 
 def choose_subsample(
-    moments: Moments, temperature: float, m: int | None, n_blocks: int | None
+    kind: int, moments: Moments, temperature: float, m: int | None, n_blocks: int | None
 ) -> tuple[int, int]:
     """Choose the size of the subsample and its number of blocks, where they are None."""
-    fixed = m is not None
+    unit = n_blocks or 10
+    if kind == BLOCK_POISSON:
+        # Counted in minibatches, of which a few need no more blocks than there are.
+        chosen = m // MINIBATCH if m else choose_products(moments, temperature)
+        unit = unit if n_blocks or chosen >= unit else 1
+        size, most = MINIBATCH, moments.n_rows // MINIBATCH
+    else:
+        chosen, size, most = m or choose_subsample_size(moments, temperature), 1, moments.n_rows
     if m is None:
-        unit = n_blocks or 10
-        m = -(-choose_subsample_size(moments, temperature) // unit) * unit
-        m = max(unit, min(m, moments.n_rows // unit * unit))
+        chosen = max(unit, min(-(-chosen // unit) * unit, most // unit * unit))
     if n_blocks is None:
-        n_blocks = choose_n_blocks(m, float(np.max(moments.variance(m, temperature))))
-    assert fixed or m % n_blocks == 0
-    return m, n_blocks
+        variance = predicted_variance(kind, moments, size * chosen, temperature)
+        n_blocks = choose_n_blocks(chosen, variance)
+    return size * chosen, n_blocks
+
+
+def predicted_variance(kind: int, moments: Moments, m: int, temperature: float) -> float:
+    """Variance of the logarithm of an estimate from m rows, at the worst of the points."""
+    if kind == PERTURBED:
+        return float(np.max(moments.variance(m, temperature)))
+    sd = float(np.sqrt(np.max(moments.variance(MINIBATCH, temperature))))
+    return log_variance(m / MINIBATCH, sd) if np.isfinite(sd) else np.inf
 
 
 def _refuse_useless(
@@ -196,29 +216,35 @@ def _refuse_useless(
     )
 
 
-def _ellipsoid(theta, scale, free, rng) -> np.ndarray:
-    """Points on the 95% ellipsoid of N(theta*, Sigma*).
+def radius(size: int, outside: float = _OUTSIDE) -> float:
+    """Radius of the ball that a standard normal vector leaves with probability `outside`."""
+    return float(np.sqrt(chdtri(size, outside)))
+
+
+def _ellipsoid(theta, scale, free, rng, outside=0.05) -> np.ndarray:
+    """Points on the 95% ellipsoid of N(theta*, Sigma*), or another one.
 
     The residuals are evaluated on all rows there, so that rare outlying rows count too.
     """
     directions = rng.standard_normal((_PILOT_POINTS, len(free)))
-    directions *= np.sqrt(chdtri(len(free), 1 - _PILOT_RADIUS)) / np.linalg.norm(
-        directions, axis=1, keepdims=True
-    )
+    directions *= radius(len(free), outside) / np.linalg.norm(directions, axis=1, keepdims=True)
     thetas = np.tile(theta, (_PILOT_POINTS, 1))
     thetas[:, free] += scaled(scale, directions)
     return thetas
 
 
-def far_points(theta, scale, free, rng) -> np.ndarray:
+def far_points(kind, theta, scale, free, rng) -> np.ndarray:
     """Points where each direction of N(theta*, Sigma*) is three standard deviations out.
 
     A row's own predictor is a few standard deviations out there, which on an ellipsoid of many
-    dimensions it hardly ever is.
+    dimensions it hardly ever is. For the block-Poisson estimate points at the edge of the ellipsoid
+    that it is confined to are among them.
     """
     signs = rng.choice([-_FAR, _FAR], (_FAR_POINTS, len(free)))
     thetas = np.tile(theta, (_FAR_POINTS, 1))
     thetas[:, free] += scaled(scale, signs)
+    if kind == BLOCK_POISSON:
+        return np.concatenate([thetas, _ellipsoid(theta, scale, free, rng, _OUTSIDE)])
     return thetas
 
 

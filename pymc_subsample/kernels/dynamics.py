@@ -1,0 +1,240 @@
+r"""Hamiltonian dynamics on an estimated log posterior, the subsample held fixed.
+
+Momenta and forces are in coordinates where the mass matrix is the identity:
+:math:`\theta = F z`, where F is a factor of the inverse mass matrix. `trajectory` is one
+leapfrog trajectory of given length with an acceptance test (Dang et al. 2019, Algorithm 1);
+`tree` is the No-U-Turn sampler with multinomial weights [1]_, [2]_, built without recursion as
+in [3]_.
+
+References
+----------
+.. [1] M. D. Hoffman and A. Gelman (2014). The No-U-Turn sampler. Journal of Machine Learning
+   Research 15, section 3.
+.. [2] M. Betancourt (2017). A conceptual introduction to Hamiltonian Monte Carlo.
+   arXiv:1701.02434, appendix A.
+.. [3] D. Phan, N. Pradhan and M. Jankowiak (2019). Composable effects for flexible and
+   accelerated probabilistic programming in NumPyro. arXiv:1912.11554, section 3.1.
+"""
+
+import numba
+import numpy as np
+from numba import types
+
+from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR
+from pymc_subsample.kernels.estimates import ESTIMATE, TARGET, density
+from pymc_subsample.kernels.vectors import copy, is_finite, scale_back, scale_up
+
+DIVERGENCE = 1000.0
+
+# The estimate at the new position, then: acceptance probability, whether it moved, divergences,
+# energy, its error, gradients, depth of the tree.
+_MOVE = types.Tuple([ESTIMATE, *[SCALAR] * 7])
+_SIGNATURE = _MOVE(
+    types.npy_rng, TARGET, MATRIX, INDEX, VECTOR, VECTOR, ESTIMATE, INDEX, MATRIX, SCALAR,
+    SCALAR, VECTOR, VECTOR,
+)  # fmt: skip
+
+
+@numba.njit
+def kinetic(momentum):
+    """Half the squared length of a momentum."""
+    total = 0.0
+    for a in range(momentum.shape[0]):
+        total += momentum[a] * momentum[a]
+    return 0.5 * total
+
+
+@numba.njit
+def draw_momentum(rng, momentum):
+    """Fill with standard normal numbers."""
+    for a in range(momentum.shape[0]):
+        momentum[a] = rng.standard_normal()
+
+
+@numba.njit
+def leapfrog(target, rows, counts, position, momentum, force, gradient, velocity, active, factor,
+             step_size, phi, d):  # fmt: skip
+    """One step, in place; returns the estimate at the new position."""
+    for a in range(momentum.shape[0]):
+        momentum[a] += 0.5 * step_size * force[a]
+    scale_up(factor, momentum, velocity)
+    for a in range(momentum.shape[0]):
+        position[active[a]] += step_size * velocity[a]
+    estimate = density(target, rows, counts, position, phi, d, gradient)
+    scale_back(factor, gradient, active, force)
+    for a in range(momentum.shape[0]):
+        momentum[a] += 0.5 * step_size * force[a]
+    return estimate
+
+
+@numba.njit(_SIGNATURE, cache=True)
+def trajectory(rng, target, rows, counts, theta, grad, estimate, active, factor, step_size,
+               path_length, phi, d):  # fmt: skip
+    """Move theta and grad along one trajectory, if accepted.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Source of momenta, jitter and acceptance.
+    target, rows, counts
+        As `estimates.density` takes them.
+    theta, grad : arrays (d,)
+        Position and gradient there; overwritten.
+    estimate : (logp, carried, variance)
+        At theta.
+    active : array (a,)
+        Elements of theta that move.
+    factor : array (a, a) or (1, a)
+        Lower-triangular factor of the inverse mass matrix, or its diagonal.
+    step_size, path_length : float
+        In units of the mass matrix; lengths are drawn uniformly within 20% of `path_length`.
+    phi, d : arrays
+        Scratch, as for `estimates.density`.
+    """
+    size = active.shape[0]
+    momentum, velocity, force = np.empty(size), np.empty(size), np.empty(size)
+    position, gradient = np.empty(theta.shape[0]), np.empty(theta.shape[0])
+    length = path_length * (0.8 + 0.4 * rng.random())
+    n_steps = max(1, int(np.round(length / step_size)))
+    draw_momentum(rng, momentum)
+    energy = kinetic(momentum) - estimate[0]
+    copy(theta, position)
+    copy(grad, gradient)
+    scale_back(factor, gradient, active, force)
+    new, taken = estimate, 0
+    for _ in range(n_steps):
+        new = leapfrog(target, rows, counts, position, momentum, force, gradient, velocity,
+                       active, factor, step_size, phi, d)  # fmt: skip
+        taken += 1
+        if not is_finite(new[0]) or new[0] < estimate[0] - DIVERGENCE:
+            break
+    error = kinetic(momentum) - new[0] - energy
+    diverging = not is_finite(error) or error > DIVERGENCE
+    probability = 0.0 if diverging else min(1.0, np.exp(-error))
+    shown = error if is_finite(error) else np.inf
+    if rng.random() < probability:
+        copy(position, theta)
+        copy(gradient, grad)
+        return (new, probability, 1.0, 1.0 * diverging, energy + error, shown, 1.0 * taken, 0.0)
+    return (estimate, probability, 0.0, 1.0 * diverging, energy, shown, 1.0 * taken, 0.0)
+
+
+@numba.njit
+def turned(left, right, total):
+    """Whether a part of a trajectory, given by its end momenta and their sum, has turned back."""
+    along_left, along_right = 0.0, 0.0
+    for a in range(left.shape[0]):
+        middle = total[a] - 0.5 * (left[a] + right[a])
+        along_left += left[a] * middle
+        along_right += right[a] * middle
+    return along_left <= 0.0 or along_right <= 0.0
+
+
+@numba.njit
+def log_add(x, y):
+    """Return log(e^x + e^y)."""
+    if x < y:
+        x, y = y, x
+    return x if x == -np.inf else x + np.log1p(np.exp(y - x))
+
+
+@numba.njit
+def bits(n):
+    """Return the number of ones among the binary digits of n."""
+    count = 0
+    while n:
+        count += n & 1
+        n >>= 1
+    return count
+
+
+@numba.njit(_SIGNATURE, cache=True)
+def tree(rng, target, rows, counts, theta, grad, estimate, active, factor, step_size, max_depth,
+         phi, d):  # fmt: skip
+    """Move theta and grad to a point of a trajectory that doubles until it turns back.
+
+    Parameters are those of `trajectory`, but for the number of doublings at most, `max_depth`.
+    Within a subtree points are drawn by their weight; the last doubling's are preferred.
+    """
+    size, depth_limit = active.shape[0], int(max_depth)
+    velocity = np.empty(size)
+    # Both ends of the trajectory: 0 is the left one.
+    ends = np.empty((2, theta.shape[0]))
+    end_momentum, end_force = np.empty((2, size)), np.empty((2, size))
+    position, gradient = np.empty(theta.shape[0]), np.empty(theta.shape[0])
+    momentum, force = np.empty(size), np.empty(size)
+    chosen, chosen_grad = np.empty(theta.shape[0]), np.empty(theta.shape[0])
+    total, part, of_part = np.empty(size), np.empty(size), np.empty(size)
+    # Momenta and sums at the leaves that later ones are compared with.
+    kept, kept_sum = np.empty((depth_limit, size)), np.empty((depth_limit, size))
+
+    draw_momentum(rng, momentum)
+    energy = kinetic(momentum) - estimate[0]
+    scale_back(factor, grad, active, force)
+    for side in range(2):
+        copy(theta, ends[side])
+        copy(momentum, end_momentum[side])
+        copy(force, end_force[side])
+    copy(momentum, total)
+    state, moved, error = estimate, 0.0, 0.0
+    log_weight, acceptance, taken, depth = 0.0, 0.0, 0, 0
+    diverging = False
+    while depth < depth_limit:
+        side = 1 if rng.random() < 0.5 else 0
+        h = step_size if side else -step_size
+        copy(ends[side], position)
+        copy(end_momentum[side], momentum)
+        copy(end_force[side], force)
+        for a in range(size):
+            part[a] = 0.0
+        part_weight, candidate, candidate_error, turning = -np.inf, estimate, 0.0, False
+        for leaf in range(1 << depth):
+            new = leapfrog(target, rows, counts, position, momentum, force, gradient, velocity,
+                           active, factor, h, phi, d)  # fmt: skip
+            taken += 1
+            change = energy - (kinetic(momentum) - new[0])
+            if not is_finite(change):
+                change = -np.inf
+            acceptance += min(1.0, np.exp(change))
+            if change < -DIVERGENCE:
+                diverging = True
+                break
+            part_weight = log_add(part_weight, change)
+            if np.log(rng.random()) < change - part_weight:
+                copy(position, chosen)
+                copy(gradient, chosen_grad)
+                candidate, candidate_error = new, -change
+            for a in range(size):
+                part[a] += momentum[a]
+            last = bits(leaf >> 1)
+            if leaf & 1 == 0:
+                copy(momentum, kept[last])
+                copy(part, kept_sum[last])
+            else:
+                k, odd = last, leaf
+                while odd & 1:
+                    for a in range(size):
+                        of_part[a] = part[a] - kept_sum[k, a] + kept[k, a]
+                    if turned(kept[k], momentum, of_part):
+                        turning = True
+                    k -= 1
+                    odd >>= 1
+                if turning:
+                    break
+        if diverging or turning:
+            break
+        depth += 1
+        if np.log(rng.random()) < part_weight - log_weight:
+            copy(chosen, theta)
+            copy(chosen_grad, grad)
+            state, error, moved = candidate, candidate_error, 1.0
+        log_weight = log_add(log_weight, part_weight)
+        copy(position, ends[side])
+        copy(momentum, end_momentum[side])
+        copy(force, end_force[side])
+        for a in range(size):
+            total[a] += part[a]
+        if turned(end_momentum[0], end_momentum[1], total):
+            break
+    return (state, acceptance / taken, moved, 1.0 * diverging, energy + error, error,
+            1.0 * taken, 1.0 * depth)  # fmt: skip

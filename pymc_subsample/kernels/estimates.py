@@ -1,0 +1,287 @@
+r"""Estimates of a posterior density from a subsample, and the refresh of the subsample.
+
+With residuals :math:`d_i = \ell_i - q_i` and :math:`w = n / (m T)`, either of
+
+.. math:: \log \hat L = \sum_i q_i / T + \hat\ell_d - \tfrac c2 \hat\sigma^2, \quad
+          \hat\ell_d = w \sum_u d_u, \quad \hat\sigma^2 = w^2 \sum_u (d_u - \bar d)^2
+          \qquad \text{(perturbed)}
+
+.. math:: \hat L = e^{\sum_i q_i / T + a + \lambda} \prod_b \frac{\hat d_b - a}{\lambda}, \quad
+          \hat d_b = w \sum_{u \in b} d_u \qquad \text{(block-Poisson)}
+
+(Dang et al. 2019, eqs. 4.1 to 4.5 and 5.1; :math:`\xi_l` multiplied out). The factors b have 30
+rows each and come in G groups of :math:`K_g \sim \mathrm{Pois}(\kappa)`, :math:`\lambda = G
+\kappa`. The second estimate is unbiased and may be negative; its absolute value is sampled.
+"""
+
+from collections import namedtuple
+
+import numba
+import numpy as np
+from numba import types
+
+from pymc_subsample.compile import FAST, INDEX, MATRIX, SCALAR, VECTOR, function_at
+from pymc_subsample.kernels.control import control_sum
+from pymc_subsample.kernels.model import (
+    ANCHOR,
+    BACKWARD,
+    DIFFERENCE,
+    FORWARD,
+    MINIBATCH,
+)
+
+_FORWARD = types.FunctionType(FORWARD)
+_BACKWARD = types.FunctionType(BACKWARD)
+_RESIDUAL = types.FunctionType(DIFFERENCE)
+_ANCHOR = types.FunctionType(ANCHOR)
+
+PERTURBED, BLOCK_POISSON = 0, 1
+
+# Everything but the subsample that an estimate at theta depends on.
+#
+# residual : `difference` or `products` of the model, by kind
+# setting : c or a
+# products : lambda
+# width : columns of a packed row
+# origin, factor, active, radius : the block-Poisson estimate is confined to an ellipsoid
+Target = namedtuple(
+    "Target",
+    "kind forward backward residual anchor center level slope curvature order weight setting "
+    "products width origin factor active radius",
+)
+TARGET = types.NamedTuple(
+    [
+        types.int64, _FORWARD, _BACKWARD, _RESIDUAL, _ANCHOR, VECTOR, SCALAR, VECTOR, MATRIX,
+        types.int64, SCALAR, SCALAR, SCALAR, types.int64, VECTOR, MATRIX, INDEX, SCALAR,
+    ],
+    Target,
+)  # fmt: skip
+
+# An estimate: its logarithm with the prior's, the sum that `refresh` updates (perturbed: w sum d;
+# block-Poisson: the sign) and the variance.
+ESTIMATE = types.UniTuple(SCALAR, 3)
+
+FUNCTIONS = ("forward", "backward", "difference", "anchor")
+PRODUCT_FUNCTIONS = ("forward", "backward", "products", "anchor")
+
+
+@numba.njit
+def target_at(kind, functions, center, level, slope, curvature, order, weight, setting, products,
+              width, origin, factor, active, radius):  # fmt: skip
+    """Return a `Target` from the addresses of the model's functions."""
+    return Target(
+        kind,
+        function_at(functions[0], _FORWARD),
+        function_at(functions[1], _BACKWARD),
+        function_at(functions[2], _RESIDUAL),
+        function_at(functions[3], _ANCHOR),
+        center, level, slope, curvature, order, weight, setting, products, width, origin,
+        factor, active, radius,
+    )  # fmt: skip
+
+
+@numba.njit(fastmath=FAST)
+def moments(d, weight):
+    """Return w sum d and w^2 sum (d - mean)^2."""
+    total = 0.0
+    for i in range(d.shape[0]):
+        total += d[i]
+    mean = total / d.shape[0]
+    second = 0.0
+    for i in range(d.shape[0]):
+        second += (d[i] - mean) ** 2
+    return weight * total, weight * weight * second
+
+
+@numba.njit(fastmath=FAST)
+def log_products(d, weight, bound, products):
+    """Sum of log|(d_b - a) / lambda| over minibatches, its sign, sum of d_b and of squares."""
+    log_total, sign, first, second = 0.0, 1.0, 0.0, 0.0
+    for start in range(0, d.shape[0], MINIBATCH):
+        total = 0.0
+        for i in range(start, start + MINIBATCH):
+            total += d[i]
+        total *= weight
+        factor = (total - bound) / products
+        if factor < 0:
+            sign = -sign
+        log_total += np.log(abs(factor))
+        first += total
+        second += total * total
+    return log_total, sign, first, second
+
+
+@numba.njit
+def outside(target, theta):
+    """Whether theta lies outside the ellipsoid of the block-Poisson estimate.
+
+    Far from the reference |Lhat| grows as a power of the residuals, however small the
+    likelihood; only its sign would average that out.
+    """
+    size, factor, active = target.active.shape[0], target.factor, target.active
+    z, total = np.empty(size), 0.0
+    for a in range(size):
+        rest = theta[active[a]] - target.origin[active[a]]
+        if factor.shape[0] == 1:
+            z[a] = rest / factor[0, a]
+        else:
+            for b in range(a):
+                rest -= factor[a, b] * z[b]
+            z[a] = rest / factor[a, a]
+        total += z[a] * z[a]
+    return not total <= target.radius * target.radius
+
+
+@numba.njit
+def group(target, rows, counts, g):
+    """Rows of a group of factors, shape (width, 30 K_g), without a copy."""
+    size = counts[g] * MINIBATCH
+    return rows[g, : target.width * size].reshape((target.width, size))
+
+
+@numba.njit(
+    ESTIMATE(TARGET, MATRIX, INDEX, VECTOR, VECTOR, VECTOR, VECTOR),
+    cache=True,
+)
+def density(target, rows, counts, theta, phi, d, grad):
+    """Estimated log posterior at theta.
+
+    Parameters
+    ----------
+    target : Target
+        Model, reference point and estimator.
+    rows : array (C, m) or (G, capacity)
+        Packed, anchored rows: of the subsample, or of each group of factors, one after the other.
+    counts : array (G,)
+        Factors per group; the perturbed estimate has one group per block and uses their number.
+    theta : array (d,)
+        Position.
+    phi, d, grad : arrays (P,), (>= rows,), (d,)
+        Written: parameters where they meet data, residuals of the subsample (of the last group)
+        and the gradient in theta.
+
+    Returns
+    -------
+    logp : float
+        log p(theta) + log|Lhat|.
+    carried : float
+        w sum d, or the sign of Lhat.
+    variance : float
+        Estimated variance of the log-likelihood estimate.
+    """
+    if target.kind == BLOCK_POISSON and outside(target, theta):
+        for a in range(grad.shape[0]):
+            grad[a] = 0.0
+        return -np.inf, 1.0, 0.0
+    logprior = np.empty(1)
+    grad_phi = np.zeros(phi.shape[0])
+    target.forward(theta, phi, logprior)
+    if target.kind == PERTURBED:
+        d = d[: rows.shape[1]]
+        target.residual(phi, rows, target.center, target.weight, target.setting, d, grad_phi)
+        carried, variance = moments(d, target.weight)
+        value = carried - 0.5 * target.setting * variance
+    else:
+        value, carried = target.setting + target.products, 1.0
+        n, first, second = 0, 0.0, 0.0
+        for g in range(counts.shape[0]):
+            if counts[g] > 0:
+                part = d[: counts[g] * MINIBATCH]
+                target.residual(
+                    phi, group(target, rows, counts, g), target.center, target.weight,
+                    target.setting, part, grad_phi,
+                )  # fmt: skip
+                logs, sign, one, two = log_products(
+                    part, target.weight, target.setting, target.products
+                )
+                value += logs
+                carried *= sign
+                first += one
+                second += two
+                n += counts[g]
+        variance = 0.0
+        if n > 1:
+            variance = (second - first * first / n) / (n - 1) / target.products
+    control = control_sum(
+        phi, target.center, target.level, target.slope, target.curvature, target.order, grad_phi
+    )
+    target.backward(theta, grad_phi, grad)
+    return logprior[0] + control + value, carried, variance
+
+
+@numba.njit(
+    types.boolean(
+        types.npy_rng, TARGET, INDEX, MATRIX, INDEX, types.int64, INDEX, VECTOR, types.int64,
+        VECTOR, ESTIMATE,
+    ),
+    cache=True,
+    fastmath=FAST,
+)  # fmt: skip
+def refresh(rng, target, index, rows, counts, g, new_index, new_rows, new_count, phi, estimate):
+    """Propose new rows for group g of the subsample, in place (eq. 3.5).
+
+    Parameters
+    ----------
+    index : array (m,) or (G x capacity,)
+        Row numbers of the subsample, group by group.
+    rows, counts
+        As `density` takes them.
+    new_index, new_rows : array (B,), array (C x B,)
+        Proposed rows, packed but not anchored.
+    new_count : int
+        Factors among them, each of 30 rows; not used by the perturbed estimate.
+    phi : array (P,)
+        Parameters where they meet data, at the current position.
+    estimate : (logp, carried, variance)
+        There, on the current subsample.
+
+    Returns
+    -------
+    bool
+        Whether they were accepted.
+    """
+    scratch = np.zeros(phi.shape[0])
+    if target.kind == PERTURBED:
+        b, m = new_index.shape[0], index.shape[0]
+        old = np.empty((target.width, b))
+        for c in range(target.width):
+            for i in range(b):
+                old[c, i] = rows[c, g * b + i]
+    else:
+        b = new_count * MINIBATCH
+        old = group(target, rows, counts, g)
+    fresh = new_rows[: target.width * b].reshape((target.width, b))
+    d_old, d_new = np.empty(old.shape[1]), np.empty(b)
+    w, setting = target.weight, target.setting
+    if d_old.shape[0] > 0:
+        target.residual(phi, old, target.center, w, setting, d_old, scratch)
+    if b > 0:
+        target.anchor(target.center, fresh)
+        target.residual(phi, fresh, target.center, w, setting, d_new, scratch)
+    if target.kind == PERTURBED:
+        mean = estimate[1] / (w * m)
+        shift, second = 0.0, 0.0
+        for i in range(b):
+            shift += d_new[i] - d_old[i]
+            second += (d_new[i] - mean) ** 2 - (d_old[i] - mean) ** 2
+        second -= shift * shift / m
+        log_ratio = w * shift - 0.5 * setting * w * w * second
+    else:
+        log_ratio = (
+            log_products(d_new, w, setting, target.products)[0]
+            - log_products(d_old, w, setting, target.products)[0]
+        )
+    if not np.log(rng.random()) < log_ratio:
+        return False
+    start = g * (index.shape[0] // counts.shape[0])
+    for i in range(b):
+        index[start + i] = new_index[i]
+    if target.kind == PERTURBED:
+        for c in range(target.width):
+            for i in range(b):
+                rows[c, g * b + i] = fresh[c, i]
+    else:
+        counts[g] = new_count
+        for j in range(target.width * b):
+            rows[g, j] = new_rows[j]
+    return True

@@ -1,0 +1,126 @@
+"""The subsample of an HMC-ECS chain: rows in groups that are refreshed one at a time."""
+
+import numpy as np
+from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
+
+from pymc_subsample.control_variates import Expansion
+from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
+from pymc_subsample.kernels.model import MINIBATCH
+
+# By the names that users give.
+ESTIMATORS = {"perturbed": PERTURBED, "block-poisson": BLOCK_POISSON}
+
+
+@dataclass_state
+class SubsampleState(DataClassState):
+    """Which rows are in the subsample, and which group is refreshed next."""
+
+    size: int
+    n_groups: int
+    index: np.ndarray
+    counts: np.ndarray
+    group: int
+
+
+class Subsample(WithSamplingState):
+    """Rows of an estimate and their packed, anchored columns.
+
+    Parameters
+    ----------
+    kind : {PERTURBED, BLOCK_POISSON}
+        A fixed number of rows, or a Poisson number of minibatches of 30.
+    size : int
+        Rows, or their expected number.
+    n_groups : int
+        Groups in which they are refreshed.
+
+    Attributes
+    ----------
+    index : ndarray, shape (G x B,)
+        Row numbers, group by group; empty until `draw`.
+    counts : ndarray, shape (G,)
+        Minibatches per group; ones where the number of rows is fixed.
+    group : int
+        Refreshed next.
+    rows : ndarray or None
+        As `kernels.estimates.density` takes them; made by `pack`.
+    """
+
+    _state_class = SubsampleState
+
+    def __init__(self, kind: int, size: int, n_groups: int):
+        self.kind, self.size, self.n_groups = kind, size, n_groups
+        self.index = np.zeros(0, dtype=np.int64)
+        self.counts = np.zeros(0, dtype=np.int64)
+        self.group = 0
+        self.rows: np.ndarray | None = None
+
+    @property
+    def products(self) -> float:
+        """Expected number of minibatches."""
+        return self.size / MINIBATCH
+
+    def draw(self, rng: np.random.Generator, n_rows: int):
+        """Draw all rows anew, with replacement."""
+        self.rows = None
+        self.counts = self._counts(rng, self.n_groups)
+        self.index = rng.integers(0, n_rows, self.n_groups * self._capacity(self.counts))
+
+    def pack(self, expansion: Expansion, center: np.ndarray):
+        """Read the rows from the data and anchor them, group by group as the kernel does."""
+        groups = self.index.reshape(self.n_groups, -1)
+        used = self._used(self.counts)
+        parts = []
+        for index, size in zip(groups, used, strict=True):
+            part = expansion.take(index[:size])
+            if size:
+                expansion.anchor(center, part)
+            parts.append(part)
+        if self.kind == PERTURBED:
+            self.rows = np.concatenate(parts, axis=1)
+            return
+        self.rows = np.zeros((self.n_groups, expansion.width * groups.shape[1]))
+        for row, part in zip(self.rows, parts, strict=True):
+            row[: part.size] = part.ravel()
+
+    def propose(
+        self, rng: np.random.Generator, expansion: Expansion, k: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Draw k groups anew.
+
+        Returns
+        -------
+        index, rows, counts : ndarray, shape (k, B), (k, C x B), (k,)
+            Packed but not anchored; groups have room for them.
+        """
+        counts = self._counts(rng, k)
+        capacity, used = self._capacity(counts), self._used(counts)
+        index = rng.integers(0, expansion.n_rows, (k, capacity))
+        rows = np.zeros((k, expansion.width * capacity))
+        for row, numbers, size in zip(rows, index, used, strict=True):
+            row[: expansion.width * size] = expansion.take(numbers[:size]).ravel()
+        self._make_room(capacity, expansion.width)
+        return index, rows, counts
+
+    def _counts(self, rng: np.random.Generator, k: int) -> np.ndarray:
+        if self.kind == PERTURBED:
+            return np.ones(k, dtype=np.int64)
+        return rng.poisson(self.products / self.n_groups, k)
+
+    def _used(self, counts: np.ndarray) -> np.ndarray:
+        if self.kind == PERTURBED:
+            return counts * (self.size // self.n_groups)
+        return counts * MINIBATCH
+
+    def _capacity(self, counts: np.ndarray) -> int:
+        """Rows for which a group has room."""
+        return int(max(self._used(counts).max(), 1 if self.kind == PERTURBED else MINIBATCH))
+
+    def _make_room(self, capacity: int, width: int):
+        groups = self.index.reshape(self.n_groups, -1)
+        more = capacity - groups.shape[1]
+        if more <= 0:
+            return
+        self.index = np.pad(groups, [(0, 0), (0, more)]).ravel()
+        if self.rows is not None:
+            self.rows = np.pad(self.rows, [(0, 0), (0, more * width)])
