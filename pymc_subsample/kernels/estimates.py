@@ -184,16 +184,21 @@ def density(target, rows, counts, theta, phi, d, grad):
     else:
         value, carried = target.setting + target.products, 1.0
         n, first, second = 0, 0.0, 0.0
+        group_grad = np.empty(phi.shape[0])
         for g in range(counts.shape[0]):
             if counts[g] > 0:
                 part = d[: counts[g] * MINIBATCH]
+                for a in range(phi.shape[0]):
+                    group_grad[a] = 0.0
                 target.residual(
                     phi, group(target, rows, counts, g), target.center, target.weight,
-                    target.setting, part, grad_phi,
+                    target.setting, part, group_grad,
                 )  # fmt: skip
                 logs, sign, one, two = log_products(
                     part, target.weight, target.setting, target.products
                 )
+                for a in range(phi.shape[0]):
+                    grad_phi[a] += group_grad[a]
                 value += logs
                 carried *= sign
                 first += one
