@@ -7,11 +7,11 @@ import numpy as np
 import pymc as pm
 
 
-def logistic_rows(n, d, seed=20, chunk=2**17):
+def logistic_rows(n, d, seed=20, chunk=2**17, dtype=np.float64):
     """Synthetic logistic regression, intercept first; chunked, so peak memory is the data's."""
     rng = np.random.default_rng(seed)
     beta = rng.normal(0, 0.3, d)
-    X, y = np.empty((n, d)), np.empty(n, dtype=np.int8)
+    X, y = np.empty((n, d), dtype=dtype), np.empty(n, dtype=np.int8)
     for start in range(0, n, chunk):
         rows = X[start : start + chunk]
         rows[:, 0] = 1
