@@ -66,7 +66,7 @@ def efficiency(
     draws of the tuning phase.
     """
     stats = subsampling_statistics(idata, "n_evaluations", "data_share")
-    _refuse_gaps(stats, coords or {})
+    refuse_parts(stats, coords or {})
     table = summary(
         idata, var_names, filter_vars=filter_vars, coords=coords, kind="diagnostics",
         round_to="none",
@@ -123,11 +123,18 @@ def _rows_and_share(stats: xr.Dataset) -> tuple[float, float]:
     return float(np.round(size.mean() / share)), share
 
 
-def _refuse_gaps(stats: xr.Dataset, coords: Mapping[str, Any]):
+def refuse_parts(stats: xr.Dataset, coords: Mapping[str, Any]):
+    """Refuse parts of a run, whose cost is not known.
+
+    Raises
+    ------
+    ValueError
+        If `coords` selects chains or draws, or draws are missing between others.
+    """
     selected = [d for d in ("chain", "draw") if d in coords]
     if selected:
         raise ValueError(
-            f"coords selects by {' and '.join(selected)}, but the time of a run is known only for "
+            f"coords selects by {' and '.join(selected)}, but the cost of a run is known only for "
             "all of its chains and draws. Select elements of variables."
         )
     if "draw" in stats.coords and np.any(np.diff(stats["draw"]) != 1):
