@@ -107,6 +107,40 @@ def test_errors_cover_the_truth(case):
     assert abs(np.sqrt(np.mean(z**2)) - 1) < 0.156 + 0.03
 
 
+def pseudo_marginal_chains(rng, chains, draws, warmup=200):
+    """Metropolis on |w| N(theta; 0, 1), w = 1 + c or 1 - c, c growing in theta: its mean is 1."""
+
+    def target(theta, e):
+        w = 1 + e * (0.5 + 0.3 * theta**2)
+        return np.log(np.abs(w)) - theta**2 / 2, np.sign(w)
+
+    theta, e = rng.normal(size=chains), rng.choice([-1.0, 1.0], chains)
+    logp, sign = target(theta, e)
+    thetas, signs = np.empty((2, draws, chains))
+    for t in range(-warmup, draws):
+        new_theta, new_e = theta + 2 * rng.normal(size=chains), rng.choice([-1.0, 1.0], chains)
+        new_logp, new_sign = target(new_theta, new_e)
+        accept = np.log(rng.random(chains)) < new_logp - logp
+        theta, e = np.where(accept, new_theta, theta), np.where(accept, new_e, e)
+        logp, sign = np.where(accept, new_logp, logp), np.where(accept, new_sign, sign)
+        if t >= 0:
+            thetas[t], signs[t] = theta, sign
+    return thetas.T, signs.T
+
+
+def test_a_signed_chain_recovers_its_posterior():
+    thetas, signs = pseudo_marginal_chains(np.random.default_rng(11), 400 * 4, 400)
+    assert 0.02 < np.mean(signs < 0) < 0.2
+    runs = list(zip(thetas.reshape(400, 4, 400), signs.reshape(400, 4, 400), strict=True))
+    for power, truth in ((1, 0.0), (2, 1.0)):
+        z = [(signed.mean(t**power, s) - truth) / signed.mcse_mean(t**power, s) for t, s in runs]
+        # As above, and more for the skewness of the squares, whose errors are small where they are.
+        assert abs(np.mean(z)) < 0.22 + 0.1
+        assert abs(np.sqrt(np.mean(np.square(z))) - 1) < 0.156 + 0.05
+    unsigned = [(np.mean(t**2) - 1) / array_stats.mcse(t**2, method="mean") for t, _ in runs]
+    assert np.mean(unsigned) > 2
+
+
 def test_errors_that_ignore_autocorrelation_of_the_signs_do_not_cover():
     _, runs = standardised("autocorrelated_mean")
     naive = [

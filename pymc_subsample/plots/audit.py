@@ -55,8 +55,9 @@ def plot_audit(
         raise ValueError(f"max_parameters must be a positive integer, got {max_parameters!r}.")
     errors = _errors(audit)
     total = errors.sizes["parameter"]
-    size = np.maximum(abs(errors["mean"]) / SHIFT_BOUND, abs(errors["sd"] - 1) / STRETCH_BOUND)
-    worst = np.argsort(-size.values)[:max_parameters]
+    shift, stretch = errors["mean"].values, errors["sd"].values - 1
+    size = np.maximum(abs(shift) / SHIFT_BOUND, abs(stretch) / STRETCH_BOUND)
+    worst = np.argsort(-size)[:max_parameters]
     errors = errors.isel(parameter=np.sort(worst))
     k = errors.sizes["parameter"]
     labels = [str(label) for label in errors["parameter"].values]
