@@ -135,6 +135,15 @@ def test_batch_sizes_of_one_run():
     assert panels(pc)[0].get_ylabel() == "Draws"
 
 
+def test_batches_of_all_rows_and_of_none():
+    size = np.full(SHAPE, 100.0)
+    size[0, 3] = 0
+    idata = tree(batch_size=size, data_share=size / 100, n_evaluations=size)
+    pc = pms.plot_batch_sizes(idata)
+    outline = pc.viz["bars"]["batch_size"].item().get_paths()[0].vertices
+    assert outline[:, 1].max() == size.size - 1
+
+
 def test_many_runs_are_wrapped():
     pc = pms.plot_batch_sizes({f"run {i}": metropolis(i) for i in range(5)})
     figure = pc.viz["figure"].item()
@@ -238,6 +247,34 @@ def test_audit_shows_the_worst_parameters_in_their_order():
     assert panels(pc)[0].get_title().endswith("\n3 of 60 parameters")
     labels = panels(pms.plot_audit(result))[0].get_yticklabels()
     assert len(labels) == 40
+
+
+def test_audit_with_the_errors_of_its_errors():
+    noise = np.array([0.1, 0.2, 0.3])
+    result = audit()
+    result.table["bias_mcse"] = ("parameter", noise)
+    ends = pms.plot_audit(result).viz["noise"]["mean"].item().get_xdata().reshape(3, 3)[:, :2]
+    np.testing.assert_allclose(np.diff(ends)[:, 0], 4 * noise)
+
+
+def test_audit_leaves_constants_out():
+    constant = {"mean": [1, 1, 2], "corrected_mean": [1 + 1e-13, 1, 2]}
+    result = audit(sd=[0, 1, 1], corrected_sd=[0, 1, 1], **constant)
+    labels = panels(pms.plot_audit(result))[0].get_yticklabels()
+    assert [text.get_text() for text in labels] == ["beta[1]", "beta[2]"]
+    with pytest.raises(ValueError, match="no parameters that vary"):
+        pms.plot_audit(audit(sd=np.zeros(3), corrected_sd=np.zeros(3), **constant))
+
+
+@pytest.mark.parametrize(("kind", "k_hat", "doubt"), [
+    ("weights", 0.4, False), ("weights", 0.9, True), ("weights", np.nan, True),
+    ("score", np.nan, False),
+])  # fmt: skip
+def test_audit_says_when_its_corrections_are_in_doubt(kind, k_hat, doubt):
+    result = audit()
+    result.kind, result.k_hat = kind, k_hat
+    title = pms.plot_audit(result).viz["figure"].item().get_suptitle()
+    assert title.startswith("The corrections are not reliable: k-hat") == doubt
 
 
 def test_what_is_no_audit_is_refused():

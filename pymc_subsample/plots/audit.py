@@ -9,6 +9,8 @@ from pymc_subsample.diagnostics.hmc import SHIFT_BOUND, STRETCH_BOUND
 from pymc_subsample.plots.parts import GREY, collection, decorate
 
 _AUDITED = ("mean", "sd", "corrected_mean", "corrected_sd", "corrected_mean_mcse")
+# Pareto shape of weights above which their means are not reliable.
+_UNEVEN = 0.7
 # Titles, and the ends of the bands.
 _PANELS = {
     "mean": ("Error of the mean, in sds", -SHIFT_BOUND, SHIFT_BOUND),
@@ -22,15 +24,18 @@ def plot_audit(
     """Plot how far an audit found posterior means and standard deviations to be off.
 
     One panel shows the errors of means in posterior standard deviations, with two Monte Carlo
-    standard errors of the corrected mean to either side, the other one standard deviations as
-    shares of the corrected ones. What lies in the shaded bands is tolerated by the check at the
-    end of a chain: a tenth of a standard deviation, and 5%.
+    standard errors to either side, the other one standard deviations as shares of the corrected
+    ones. What lies in the shaded bands is tolerated by the check at the end of a chain: a tenth of
+    a standard deviation, and 5%. Parameters that are constant are left out. If the audit's weights
+    are too uneven for its corrections to be reliable [1]_, the figure's title says so.
 
     Parameters
     ----------
     audit : object
         Result of an audit. Its attribute `table` is a Dataset of `mean`, `sd`, `corrected_mean`,
-        `corrected_sd` and `corrected_mean_mcse` over a dimension `parameter` of labels.
+        `corrected_sd` and `corrected_mean_mcse` over a dimension `parameter` of labels, and maybe
+        `bias_mcse`, the Monte Carlo errors of the errors of means. An audit whose `kind` is
+        "weights" has the Pareto shape of its weights as `k_hat`.
     max_parameters : int, default 40
         Where there are more, those are shown whose means or sds are farthest off.
     backend : {"matplotlib", "bokeh", "plotly"}, optional
@@ -48,7 +53,12 @@ def plot_audit(
         If `audit` has no such table.
     ValueError
         If `max_parameters` is not a positive integer, or the table holds numbers that are not
-        finite.
+        finite or no parameters that vary.
+
+    References
+    ----------
+    .. [1] A. Vehtari, D. Simpson, A. Gelman, Y. Yao and J. Gabry (2024). Pareto smoothed importance
+       sampling. Journal of Machine Learning Research 25(72).
     """
     whole = isinstance(max_parameters, int | np.integer) and not isinstance(max_parameters, bool)
     if not whole or max_parameters < 1:
@@ -83,6 +93,11 @@ def plot_audit(
         marks = {"xticks": (ticks, [f"{t:.4g}" for t in ticks]), "xlim": tuple(limits)}
         some = f"\n{k} of {total:,} parameters" if k < total else ""
         decorate(pc, panels[[name]], title=title + some, **marks)
+    k_hat = getattr(audit, "k_hat", np.nan)
+    if getattr(audit, "kind", None) == "weights" and not k_hat < _UNEVEN:
+        pc.add_title(
+            f"The corrections are not reliable: k-hat {k_hat:.2f} (should be below {_UNEVEN})"
+        )
     return pc
 
 
@@ -95,12 +110,18 @@ def _errors(audit) -> xr.Dataset:
             f"audit must have a table of {', '.join(_AUDITED)} over the dimension parameter, as "
             f"the result of an audit has; its table is {found}."
         )
+    bias = table["mean"] - table["corrected_mean"]
+    constant = (table["sd"] == 0) & (table["corrected_sd"] == 0) & np.isclose(bias, 0)
+    table, bias = table.isel(parameter=~constant.values), bias[~constant.values]
+    if not len(bias):
+        raise ValueError("audit: the table has no parameters that vary.")
     scale = table["corrected_sd"]
+    of_corrected = table["corrected_mean_mcse"] / scale
     errors = xr.Dataset(
         {
-            "mean": (table["mean"] - table["corrected_mean"]) / scale,
+            "mean": bias / scale,
             "sd": table["sd"] / scale,
-            "noise": 2 * table["corrected_mean_mcse"] / scale,
+            "noise": 2 * table.get("bias_mcse", of_corrected),
         }
     )
     finite = np.all([np.isfinite(values) for values in errors.values()], axis=0)

@@ -18,7 +18,8 @@ def plot_batch_sizes(
     """Plot histograms of the batches at which minibatch tests decided, on log-log scales.
 
     As figure 2 of [1]_. All runs share bins and axes. A dashed line is the mean, a dotted one the
-    number of rows (for `AusterityGibbs` of those that touch a variable, on average).
+    number of rows (for `AusterityGibbs` of those that touch a variable, on average). Draws that
+    read no row are left out.
 
     Parameters
     ----------
@@ -52,8 +53,9 @@ def plot_batch_sizes(
         refuse_several(stats[["batch_size", "data_share"]])
         sizes[name] = stats["batch_size"].values.ravel()
         rows[name] = float((stats["batch_size"].mean() / stats["data_share"].mean()).round())
-    lowest, highest = min(s.min() for s in sizes.values()), max(rows.values())
-    decades = 10.0 ** np.array([np.floor(np.log10(lowest)), np.ceil(np.log10(highest))])
+    lowest = min(s.min(where=s > 0, initial=np.inf) for s in sizes.values())
+    first, last = np.floor(np.log10(lowest)), np.ceil(np.log10(max(rows.values())))
+    decades = 10.0 ** np.array([first, max(last, first + 1)])
     edges = np.geomspace(decades[0], decades[1], _BINS + 1)
     counts = [np.histogram(s, edges)[0] for s in sizes.values()]
     run = {"run": list(sizes)}
