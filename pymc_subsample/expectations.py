@@ -1,6 +1,5 @@
 """Summaries, expectations and quantiles of draws, signed or not, through ArviZ."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,14 @@ import xarray as xr
 from arviz_base import rcParams
 
 from pymc_subsample.diagnostics import signed
-from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, apply, draws_of, shown, signs_of
+from pymc_subsample.diagnostics.draws import (
+    SAMPLE_DIMS,
+    apply,
+    draws_of,
+    shown,
+    signs_of,
+    warn_of_negative_variances,
+)
 
 _INTERVAL = "interval"
 _COLUMNS = {
@@ -125,7 +131,7 @@ def summary(
 
     table = apply(row, draws_of(idata, var_names, filter_vars, group, coords), signs, "summary")
     table = table.assign_coords(summary=columns)
-    _warn_of_negative_variances(table)
+    warn_of_negative_variances(table)
     return shown(table, fmt, round_to)
 
 
@@ -290,16 +296,3 @@ def _probabilities(name: str, value) -> np.ndarray:
     if not (prob.size and prob.ndim < 2 and np.all((prob > 0) & (prob < 1))):
         raise ValueError(f"{name} must be strictly between 0 and 1, got {value!r}.")
     return prob
-
-
-def _warn_of_negative_variances(table: xr.Dataset):
-    if "sd" not in table["summary"]:
-        return
-    known = table.sel(summary="sd").notnull() | table.sel(summary="mean").isnull()
-    failed = [name for name, all_known in known.all().items() if not all_known]
-    if failed:
-        warnings.warn(
-            f"The signed estimate of the variance of {', '.join(map(str, failed))} is negative: "
-            "there are too few draws for their signs. The sd is NaN.",
-            stacklevel=3,
-        )

@@ -97,6 +97,20 @@ def apply(row: Callable, draws: xr.Dataset, signs: xr.DataArray, name: str) -> x
     )
 
 
+def warn_of_negative_variances(table: xr.Dataset):
+    """Say which variables of a summary have no sd."""
+    if "sd" not in table["summary"]:
+        return
+    known = table.sel(summary="sd").notnull() | table.sel(summary="mean").isnull()
+    failed = [name for name, all_known in known.all().items() if not all_known]
+    if failed:
+        warnings.warn(
+            f"The signed estimate of the variance of {', '.join(map(str, failed))} is negative: "
+            "there are too few draws for their signs. The sd is NaN.",
+            stacklevel=3,
+        )
+
+
 def shown(table: xr.Dataset, fmt: str, round_to: int | str | None) -> pd.DataFrame | xr.Dataset:
     """Bring a table into ArviZ's formats."""
     raw = round_to in ("none", "None")
