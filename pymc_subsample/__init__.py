@@ -7,7 +7,15 @@ from pymc_subsample.collection import without_collection
 
 if TYPE_CHECKING:
     from pymc_subsample.correction import BarkerCorrection, barker_correction
+    from pymc_subsample.diagnostics.efficiency import efficiency
+    from pymc_subsample.expectations import expectation, quantile, summary
     from pymc_subsample.likelihood import TallModelError
+    from pymc_subsample.plots import (
+        plot_audit,
+        plot_batch_sizes,
+        plot_evaluations,
+        plot_subsample,
+    )
     from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
     from pymc_subsample.steps.austerity import AusterityMH
     from pymc_subsample.steps.barker import MinibatchBarkerMH
@@ -27,6 +35,14 @@ __all__ = [
     "RandomWalk",
     "TallModelError",
     "barker_correction",
+    "efficiency",
+    "expectation",
+    "plot_audit",
+    "plot_batch_sizes",
+    "plot_evaluations",
+    "plot_subsample",
+    "quantile",
+    "summary",
 ]
 __version__ = "0.1.0"
 
@@ -43,6 +59,14 @@ _HOMES = {
     "RandomWalk": "proposals",
     "TallModelError": "likelihood",
     "barker_correction": "correction",
+    "efficiency": "diagnostics.efficiency",
+    "expectation": "expectations",
+    "plot_audit": "plots",
+    "plot_batch_sizes": "plots",
+    "plot_evaluations": "plots",
+    "plot_subsample": "plots",
+    "quantile": "expectations",
+    "summary": "expectations",
 }
 
 

@@ -1,0 +1,140 @@
+"""Between DataTrees, arrays of draws with their signs, and tables."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from arviz_base import dataset_to_dataframe, extract, rcParams
+from arviz_stats.base import array_stats
+from arviz_stats.base.stats_utils import round_num
+
+from pymc_subsample.diagnostics.signed import DOUBTFUL, HOPELESS
+
+SAMPLE_DIMS = ("chain", "draw")
+
+
+def signs_of(
+    idata: xr.DataTree, group: str, coords: Mapping[str, Any] | None
+) -> xr.DataArray | None:
+    """Signs of the draws of a group; None if none is negative or the group has none."""
+    if not isinstance(idata, xr.DataTree):
+        raise TypeError(
+            f"idata must be the DataTree that pm.sample returned, got {type(idata).__name__}. A "
+            "group alone doesn't say which signs its draws have."
+        )
+    if group not in idata.children:
+        raise ValueError(f"idata has no group {group!r}; it has {sorted(idata.children)}.")
+    home = "warmup_sample_stats" if group.startswith("warmup") else "sample_stats"
+    if group.startswith("prior") or home not in idata.children or "sign" not in idata[home]:
+        return None
+    signs = idata[home]["sign"]
+    if set(signs.dims) != set(SAMPLE_DIMS):
+        raise ValueError(
+            f"{home}['sign'] must have the dimensions chain and draw, got {signs.dims}."
+        )
+    if not np.all(np.isin(signs, (-1, 1))):
+        raise ValueError(f"{home}['sign'] must be 1 or -1 in every draw; it holds other values.")
+    if coords is not None:
+        signs = signs.sel({d: v for d, v in coords.items() if d in signs.dims})
+    if np.all(signs == 1):
+        return None
+    signs = signs.astype(float).transpose(*SAMPLE_DIMS)
+    _judge(signs.values)
+    return signs
+
+
+def _judge(signs: np.ndarray):
+    """Refuse or warn of signs whose mean is not known well enough to divide by."""
+    center = signs.mean()
+    error = float(array_stats.mcse(signs, method="mean"))
+    found = (
+        f"{np.mean(signs > 0):.1%} of the signs are positive, so their mean, by which estimates "
+        f"are divided, is {center:.3g} with a standard error of {error:.2g}"
+    )
+    advice = (
+        "Sample again with a larger subsample, whose estimates are negative less often, or draw "
+        "more."
+    )
+    if not error < HOPELESS * center:
+        raise ValueError(f"{found}: it may as well be zero, and nothing can be estimated. {advice}")
+    if error > DOUBTFUL * center:
+        warnings.warn(
+            f"{found}. That is more than {DOUBTFUL:.0%} of it: estimates are biased and "
+            f"their errors larger than shown. {advice}",
+            stacklevel=4,
+        )
+
+
+def draws_of(idata: xr.DataTree, var_names, filter_vars, group: str, coords) -> xr.Dataset:
+    """Draws of a group, selected as ArviZ does."""
+    draws: Any = extract(
+        idata, group=group, combined=False, var_names=var_names, filter_vars=filter_vars,
+        keep_dataset=True,
+    )  # fmt: skip
+    return draws if coords is None else draws.sel(coords)
+
+
+def apply(row: Callable, draws: xr.Dataset, signs: xr.DataArray, name: str) -> xr.Dataset:
+    """Call row(values, signs), arrays of shape (chains, draws), for every element."""
+    core = [list(SAMPLE_DIMS), list(SAMPLE_DIMS)]
+    try:
+        xr.align(draws, signs, join="exact")
+    except ValueError as error:
+        raise ValueError(
+            "The signs don't belong to these draws: chains or draws of sample_stats differ from "
+            f"those of the draws ({dict(signs.sizes)} signs). Select from the whole DataTree."
+        ) from error
+    return xr.apply_ufunc(
+        row,
+        draws.astype(float),
+        signs,
+        input_core_dims=core,
+        output_core_dims=[[name]],
+        vectorize=True,
+    )
+
+
+def warn_of_negative_variances(table: xr.Dataset):
+    """Say which variables of a summary have no sd."""
+    if "sd" not in table["summary"]:
+        return
+    known = table.sel(summary="sd").notnull() | table.sel(summary="mean").isnull()
+    failed = [name for name, all_known in known.all().items() if not all_known]
+    if failed:
+        warnings.warn(
+            f"The signed estimate of the variance of {', '.join(map(str, failed))} is negative: "
+            "there are too few draws for their signs. The sd is NaN.",
+            stacklevel=3,
+        )
+
+
+def shown(table: xr.Dataset, fmt: str, round_to: int | str | None) -> pd.DataFrame | xr.Dataset:
+    """Bring a table into ArviZ's formats."""
+    raw = round_to in ("none", "None")
+    digits = rcParams["stats.round_to"] if round_to in ("auto", None) else round_to
+    table = table.transpose("summary", ...)
+    if fmt == "xarray":
+        return table if raw else xr.apply_ufunc(round_num, table, digits, vectorize=True)
+    if fmt == "wide":
+        frame = dataset_to_dataframe(table, sample_dims=["summary"]).T
+    else:
+        frame = table.to_dataframe().reset_index().set_index("summary")
+        frame.index = list(frame.index)
+    if round_to == "auto":
+        return _with_display_digits(frame, digits)
+    if raw:
+        return frame
+    numbers = frame.select_dtypes("number")
+    return frame.assign(**numbers.map(lambda x: round_num(x, digits)))
+
+
+def _with_display_digits(frame: pd.DataFrame, digits) -> pd.DataFrame:
+    """Show digits as the installed ArviZ does, or all of them."""
+    try:
+        from arviz_stats.summary import SummaryDataFrame, _build_fmt_map
+    except ImportError:
+        return frame
+    return SummaryDataFrame(frame, fmt_map=_build_fmt_map(frame, digits))

@@ -1,0 +1,144 @@
+"""What effective draws cost: row evaluations and seconds."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pymc_subsample.expectations import summary
+
+
+def efficiency(
+    idata: xr.DataTree,
+    var_names: str | Sequence[str] | None = None,
+    *,
+    filter_vars: str | None = None,
+    coords: Mapping[str, Any] | None = None,
+) -> pd.DataFrame:
+    """Return effective draws per variable, and what they cost in row evaluations and time.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree
+        Result of `pm.sample` with a step method of this package, not thinned.
+    var_names, filter_vars
+        As for `summary`.
+    coords : mapping, optional
+        Elements of variables to look at, by dimension; chains and draws cannot be selected.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row per element of a variable, with columns
+
+        - `ess_bulk`: effective sample size of all chains, of signed draws that of `summary`.
+        - `evaluations_per_effective_draw`: row evaluations (log-likelihoods of single rows; a
+          gradient counts as one more) of all chains after tuning, per effective draw.
+        - `passes_per_effective_draw`: the same in units of the number of rows.
+        - `effective_draws_per_second`: per second of the run's wall-clock time as PyMC measures it
+          (`sampling_time`), which covers all chains and their tuning but not the set-up of the step
+          method. NaN where the result doesn't hold it.
+        - `data_share`: rows that a decision or gradient reads, as a share of all rows (for
+          `AusterityGibbs` of those that touch a variable), mean over draws.
+        - `rows`: number of rows; NaN for `AusterityGibbs`, which doesn't record it.
+
+        The evaluations of several such step methods in one run are added; share and rows are NaN.
+
+    Raises
+    ------
+    TypeError
+        If `idata` is not a DataTree.
+    ValueError
+        If `sample_stats` lacks what this package's step methods record, or draws are left out, so
+        that their cost is unknown; for signed draws also as `summary`.
+
+    Warns
+    -----
+    UserWarning
+        As `summary`.
+
+    Notes
+    -----
+    Evaluations compare algorithms; seconds also compare implementations, and depend on the
+    machine. Tuning is in the seconds but not in the evaluations, which PyMC drops along with the
+    draws of the tuning phase.
+    """
+    stats = subsampling_statistics(idata, "n_evaluations", "data_share")
+    refuse_parts(stats, coords or {})
+    table = summary(
+        idata, var_names, filter_vars=filter_vars, coords=coords, kind="diagnostics",
+        round_to="none",
+    )  # fmt: skip
+    rows, share = _rows_and_share(stats)
+    ess = table["ess_bulk"]
+    seconds = idata["posterior"].attrs.get("sampling_time", np.nan)
+    evaluations = float(stats["n_evaluations"].sum())
+    return pd.DataFrame(
+        {
+            "ess_bulk": ess,
+            "evaluations_per_effective_draw": evaluations / ess,
+            "passes_per_effective_draw": evaluations / rows / ess,
+            "effective_draws_per_second": ess / float(seconds),
+            "data_share": share,
+            "rows": rows,
+        }
+    )
+
+
+def subsampling_statistics(idata: xr.DataTree, *names: str) -> xr.Dataset:
+    """Return `sample_stats`; refuse a result that lacks any of the named statistics.
+
+    Raises
+    ------
+    TypeError
+        If `idata` is not a DataTree.
+    ValueError
+        If it has no `sample_stats`, or those lack a statistic.
+    """
+    if not isinstance(idata, xr.DataTree):
+        raise TypeError(
+            f"idata must be the DataTree that pm.sample returned, got {type(idata).__name__}."
+        )
+    stats = idata["sample_stats"].to_dataset() if "sample_stats" in idata.children else xr.Dataset()
+    missing = [name for name in names if name not in stats]
+    if missing:
+        raise ValueError(
+            f"idata.sample_stats has no {' and no '.join(map(repr, missing))}; it has "
+            f"{sorted(map(str, stats)) or 'nothing'}. This needs the result of pm.sample with a "
+            "step method of pymc_subsample that records it."
+        )
+    return stats
+
+
+def _rows_and_share(stats: xr.Dataset) -> tuple[float, float]:
+    """Return the number of rows and the mean share that is read, NaN where unknown."""
+    if stats["data_share"].ndim > 2:
+        return np.nan, np.nan
+    share = float(stats["data_share"].mean())
+    size = stats.get("subsample_size", stats.get("batch_size"))
+    if size is None or "flips" in stats:
+        return np.nan, share
+    return float(np.round(size.mean() / share)), share
+
+
+def refuse_parts(stats: xr.Dataset, coords: Mapping[str, Any]):
+    """Refuse parts of a run, whose cost is not known.
+
+    Raises
+    ------
+    ValueError
+        If `coords` selects chains or draws, or draws are missing between others.
+    """
+    selected = [d for d in ("chain", "draw") if d in coords]
+    if selected:
+        raise ValueError(
+            f"coords selects by {' and '.join(selected)}, but the cost of a run is known only for "
+            "all of its chains and draws. Select elements of variables."
+        )
+    if "draw" in stats.coords and np.any(np.diff(stats["draw"]) != 1):
+        raise ValueError(
+            "idata was thinned, and what the dropped draws cost went with them. Give the result "
+            "as pm.sample returned it."
+        )

@@ -1,0 +1,70 @@
+"""What the pictures share: runs by name, figures, coordinates, titles and scales."""
+
+from collections.abc import Mapping
+
+import xarray as xr
+from arviz_base import rcParams
+from arviz_plots import PlotCollection
+from arviz_plots.plot_collection import backend_from_object
+
+from pymc_subsample.diagnostics.draws import SAMPLE_DIMS
+
+GREY = "#777777"
+
+
+def named(runs) -> dict[str, xr.DataTree]:
+    """Return runs by name; the name of a single one is empty."""
+    if isinstance(runs, xr.DataTree):
+        return {"": runs}
+    if not isinstance(runs, Mapping) or not runs:
+        raise TypeError(
+            "runs must be the DataTree that pm.sample returned, or a dict of them by name; got "
+            f"{type(runs).__name__ if not isinstance(runs, Mapping) else 'an empty one'}."
+        )
+    return {str(name): idata for name, idata in runs.items()}
+
+
+def refuse_several(stats: xr.Dataset):
+    """Refuse statistics that several step methods recorded under one name."""
+    several = [str(name) for name, values in stats.items() if set(values.dims) != set(SAMPLE_DIMS)]
+    if several:
+        raise ValueError(
+            f"sample_stats has {', '.join(map(repr, several))} of several step methods at once. "
+            "Select one of them in idata.sample_stats."
+        )
+
+
+def collection(
+    data: xr.Dataset, cols: list[str], figsize, backend: str | None, pc_kwargs
+) -> PlotCollection:
+    """Return an empty figure; `figsize` is in inches, and `pc_kwargs` go first."""
+    backend = rcParams["plot.backend"] if backend is None else backend
+    layout = {"layout": "constrained"} if backend == "matplotlib" else {}
+    given = pc_kwargs.pop("figure_kwargs", {})
+    figure_kwargs = layout | {"figsize": figsize, "figsize_units": "inches"} | given
+    options = {"cols": cols, "backend": backend, "figure_kwargs": figure_kwargs} | pc_kwargs
+    return PlotCollection.wrap(data, **options)
+
+
+def xy(x: xr.DataArray, y: xr.Dataset) -> xr.Dataset:
+    """Return pairs of x and y for arviz-plots, along a dimension `plot_axis`."""
+    both = [x.broadcast_like(values).rename(name) for name, values in y.items()]
+    parts = [xr.merge(both) if both else xr.Dataset(), y]
+    return xr.concat(parts, "plot_axis").assign_coords(plot_axis=["x", "y"])
+
+
+def decorate(pc: PlotCollection, data: xr.Dataset, **what):
+    """Set titles, labels, limits, scales and ticks of the panels that some data belong to."""
+
+    def decorate_one(da, target, **_):
+        plot = backend_from_object(target)
+        for name, value in what.items():
+            function = getattr(plot, name)
+            if name.endswith("scale"):
+                function(target, value)
+            elif name.endswith("ticks"):
+                function(*value, target)
+            else:
+                function(value, target)
+
+    pc.map(decorate_one, data=data, ignore_aes="all", store_artist=False)

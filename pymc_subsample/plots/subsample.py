@@ -1,0 +1,70 @@
+"""How the subsample fared."""
+
+import numpy as np
+import xarray as xr
+from arviz_plots import PlotCollection, visuals
+
+from pymc_subsample.diagnostics.efficiency import subsampling_statistics
+from pymc_subsample.diagnostics.hmc import NOISE, REFRESH
+from pymc_subsample.plots.parts import GREY, collection, decorate, refuse_several, xy
+
+_WINDOWS = 50
+_PANELS = {
+    "subset_accepted": ("Accepted refreshes of the subsample", REFRESH.bound),
+    "loglik_variance": ("Variance of the log-likelihood estimate", NOISE.bound),
+    "loglik_ratio_variance": ("Variance of the log-ratio estimate", None),
+    "data_share": ("Share of the rows in use", None),
+}
+
+
+def plot_subsample(
+    idata: xr.DataTree, *, backend: str | None = None, **pc_kwargs
+) -> PlotCollection:
+    """Plot how the subsample fared over the draws of each chain.
+
+    A panel each for the share of accepted refreshes of the subsample, the variance of the estimate
+    and the share of the rows that is in use, as far as the step method records them. Lines are
+    means over some fifty stretches of a chain, points single draws; dashed lines are the bounds
+    of the checks at the end of a chain.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree
+        Result of `pm.sample` with a step method of this package.
+    backend : {"matplotlib", "bokeh", "plotly"}, optional
+        Default: ArviZ's ``rcParams["plot.backend"]``.
+    **pc_kwargs
+        Passed to `arviz_plots.PlotCollection.wrap`.
+
+    Returns
+    -------
+    arviz_plots.PlotCollection
+
+    Raises
+    ------
+    TypeError
+        If `idata` is not a DataTree.
+    ValueError
+        If it lacks the statistics, or holds those of several step methods.
+    """
+    stats = subsampling_statistics(idata, "data_share")
+    panels = {name: panel for name, panel in _PANELS.items() if name in stats}
+    stats = stats[list(panels)]
+    refuse_several(stats)
+    pc_kwargs["aes"] = {"color": ["chain"]} | pc_kwargs.get("aes", {})
+    pc = collection(stats, ["__variable__"], (4.2 * len(panels), 3.4), backend, pc_kwargs)
+    noisy = stats[[name for name in panels if name.endswith("variance")]]
+    pc.map(visuals.scatter_xy, "draws", data=xy(noisy["draw"], noisy), alpha=0.25, size=3)
+    stretch = max(stats.sizes["draw"] // _WINDOWS, 1)
+    means = stats.coarsen(draw=stretch, boundary="trim").mean()
+    pc.map(visuals.line_xy, "means", data=xy(means["draw"], means))
+    bounds = xr.Dataset({name: bound for name, (_, bound) in panels.items() if bound is not None})
+    pc.map(visuals.hline, "bounds", data=bounds, ignore_aes="all", color=GREY, linestyle="--")
+    for name, (title, bound) in panels.items():
+        values = stats[name].values
+        top = max(values[np.isfinite(values)].max(initial=0), bound or 0) or 1.0
+        ylim = (-0.03 * top, 1.08 * top)
+        decorate(pc, stats[[name]], title=title, xlabel="Draw", ylim=ylim)
+    if stats.sizes["chain"] > 1:
+        pc.add_legend("chain")
+    return pc

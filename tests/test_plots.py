@@ -1,0 +1,361 @@
+"""Pictures show the numbers that they are about, and wrong input is named."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import arviz as az
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+
+import pymc_subsample as pms
+
+matplotlib.use("agg")
+SHAPE = (3, 400)
+PLOTS = [pms.plot_subsample, pms.plot_batch_sizes, pms.plot_evaluations]
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+def tree(seed=0, **stats):
+    rng = np.random.default_rng(seed)
+    posterior = {"a": rng.normal(size=SHAPE), "b": rng.normal(size=(*SHAPE, 2)).cumsum(axis=1)}
+    return az.from_dict({"posterior": posterior, "sample_stats": stats})
+
+
+def hmc(seed=0, **extra):
+    rng = np.random.default_rng(seed)
+    return tree(
+        seed,
+        subset_accepted=rng.binomial(1, 0.9, SHAPE).astype(float),
+        loglik_variance=rng.gamma(2, 0.2, SHAPE),
+        data_share=np.full(SHAPE, 0.01),
+        subsample_size=np.full(SHAPE, 100),
+        n_evaluations=rng.integers(500, 1500, SHAPE),
+        **extra,
+    )
+
+
+def metropolis(seed=0, rows=20_000):
+    size = np.clip(np.exp(np.random.default_rng(seed).normal(6, 1, SHAPE)), 100, rows)
+    return tree(
+        seed,
+        batch_size=size,
+        data_share=size / rows,
+        loglik_ratio_variance=1 / size,
+        n_evaluations=(2 * size).astype(int),
+    )
+
+
+def panels(pc):
+    return [axes for axes in pc.viz["figure"].item().axes if axes.get_title() or axes.lines]
+
+
+def title(axes):
+    return axes.get_title().split("\n")[0]
+
+
+# The subsample over the draws
+
+
+def test_subsample_of_hmc():
+    idata = hmc()
+    pc = pms.plot_subsample(idata)
+    accepted, variance, share = panels(pc)
+    assert title(accepted) == "Accepted refreshes of the subsample"
+    assert title(variance) == "Variance of the log-likelihood estimate"
+    assert title(share) == "Share of the rows in use"
+    stats = idata["sample_stats"]
+    for name, bound in (("subset_accepted", 0.5), ("loglik_variance", 1.0)):
+        for chain in range(3):
+            x, y = pc.viz["means"][name].sel(chain=chain).item().get_data()
+            values = stats[name].values[chain].reshape(50, 8)
+            np.testing.assert_allclose(y, values.mean(axis=1))
+            np.testing.assert_allclose(x, 3.5 + 8 * np.arange(50))
+        assert pc.viz["bounds"][name].item().get_ydata()[0] == bound
+    points = pc.viz["draws"]["loglik_variance"].sel(chain=1).item().get_offsets()
+    np.testing.assert_allclose(points[:, 1], stats["loglik_variance"].values[1])
+    assert variance.get_ylim()[1] > max(stats["loglik_variance"].max(), 1)
+    legend = pc.viz["figure"].item().legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["0", "1", "2"]
+
+
+def test_subsample_of_metropolis():
+    pc = pms.plot_subsample(metropolis())
+    assert [title(axes) for axes in panels(pc)] == [
+        "Variance of the log-ratio estimate",
+        "Share of the rows in use",
+    ]
+
+
+def test_subsample_of_a_short_chain_whose_variance_is_infinite_at_a_draw():
+    idata = hmc().isel(chain=[1], draw=slice(0, 30))
+    idata["sample_stats"]["loglik_variance"][0, 3] = np.inf
+    pc = pms.plot_subsample(idata)
+    assert len(pc.viz["means"]["subset_accepted"].item().get_xdata()) == 30
+    assert np.all(np.isfinite(panels(pc)[1].get_ylim()))
+    assert not pc.viz["figure"].item().legends
+
+
+# Batches
+
+
+def test_batch_sizes():
+    runs = {"one": metropolis(1), "two": metropolis(2, rows=3000)}
+    pc = pms.plot_batch_sizes(runs)
+    one, two = panels(pc)
+    assert one.get_xscale() == one.get_yscale() == "log"
+    assert one.get_xlim() == two.get_xlim()
+    assert one.get_ylim() == two.get_ylim()
+    for name, rows, axes in (("one", 20_000, one), ("two", 3000, two)):
+        sizes = runs[name]["sample_stats"]["batch_size"].values
+        assert axes.get_title() == f"{name}\nmean {sizes.mean():,.0f} of {rows:,} rows"
+        assert pc.viz["mean"]["batch_size"].sel(run=name).item().get_xdata()[0] == sizes.mean()
+        assert pc.viz["rows"]["batch_size"].sel(run=name).item().get_xdata()[0] == rows
+        outline = pc.viz["bars"]["batch_size"].sel(run=name).item().get_paths()[0].vertices
+        for edge in np.geomspace(100, 100_000, 41)[3:20:4]:
+            height = max(outline[np.isclose(outline[:, 0], edge), 1])
+            ratio = 1000 ** (1 / 40)
+            left = np.sum((sizes >= edge / ratio) & (sizes < edge))
+            right = np.sum((sizes >= edge) & (sizes < edge * ratio))
+            assert height == max(left, right)
+
+
+def test_batch_sizes_of_one_run():
+    pc = pms.plot_batch_sizes(metropolis())
+    assert panels(pc)[0].get_title().startswith("mean ")
+    assert panels(pc)[0].get_ylabel() == "Draws"
+
+
+def test_batches_of_all_rows_and_of_none():
+    size = np.full(SHAPE, 100.0)
+    size[0, 3] = 0
+    idata = tree(batch_size=size, data_share=size / 100, n_evaluations=size)
+    pc = pms.plot_batch_sizes(idata)
+    outline = pc.viz["bars"]["batch_size"].item().get_paths()[0].vertices
+    assert outline[:, 1].max() == size.size - 1
+
+
+def test_many_runs_are_wrapped():
+    pc = pms.plot_batch_sizes({f"run {i}": metropolis(i) for i in range(5)})
+    figure = pc.viz["figure"].item()
+    assert len(panels(pc)) == 5
+    assert figure.get_figheight() == pytest.approx(2 * 3.4)
+
+
+# Evaluations
+
+
+def test_evaluations():
+    sign = np.where(np.random.default_rng(5).random(SHAPE) < 0.1, -1, 1)
+    runs = {"hmc": hmc(), "signed": hmc(1, sign=sign), "metropolis": metropolis()}
+    pc = pms.plot_evaluations(runs, ["a"], n_points=4)
+    for name, idata in runs.items():
+        x, y = pc.viz["lines"]["ess"].sel(run=name).item().get_data()
+        assert len(x) == 4
+        assert x[-1] == idata["sample_stats"]["n_evaluations"].sum()
+        whole = pms.summary(idata, ["a"], kind="diagnostics", round_to="none")
+        assert y[-1] == pytest.approx(whole.loc["a", "ess_bulk"])
+        first = idata.isel(draw=slice(0, 20))
+        assert x[0] == first["sample_stats"]["n_evaluations"].sum()
+        if name != "signed":
+            few = az.summary(first, var_names=["a"], kind="diagnostics", round_to="none")
+            assert y[0] == pytest.approx(few.loc["a", "ess_bulk"])
+    (axes,) = panels(pc)
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    legend = pc.viz["figure"].item().legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == list(runs)
+
+
+def test_evaluations_take_the_smallest_sample_size():
+    idata = hmc()
+    pc = pms.plot_evaluations(idata)
+    ess = az.summary(idata, kind="diagnostics", round_to="none")["ess_bulk"]
+    assert ess.min() < ess["a"] / 5
+    assert pc.viz["lines"]["ess"].item().get_ydata()[-1] == pytest.approx(ess.min())
+
+
+@pytest.mark.parametrize("n_points", [1, 2.5, True, "many"])
+def test_points_are_counted(n_points):
+    with pytest.raises(ValueError, match="n_points must be an integer of at least 2"):
+        pms.plot_evaluations(hmc(), n_points=n_points)
+
+
+def test_evaluations_of_parts_are_refused():
+    with pytest.raises(ValueError, match="runs: x has 10 draws per chain"):
+        pms.plot_evaluations({"x": hmc().isel(draw=slice(0, 10))})
+    with pytest.raises(ValueError, match="thinned"):
+        pms.plot_evaluations(hmc().isel(draw=slice(None, None, 2)))
+
+
+# Audits
+
+
+def audit(k=3, **changed):
+    rng = np.random.default_rng(3)
+    columns = {
+        "mean": 5 + rng.normal(size=k),
+        "sd": rng.gamma(2, size=k),
+        "corrected_mean": 5 + rng.normal(size=k),
+        "corrected_sd": 1 + rng.gamma(2, size=k),
+        "corrected_mean_mcse": rng.gamma(2, 0.1, size=k),
+    } | changed
+    data = {name: ("parameter", np.asarray(values)) for name, values in columns.items()}
+    labels = [f"beta[{i}]" for i in range(k)]
+    return SimpleNamespace(table=xr.Dataset(data, {"parameter": labels}))
+
+
+def test_audit():
+    result = audit()
+    table = result.table
+    pc = pms.plot_audit(result)
+    of_mean, of_sd = panels(pc)
+    points = pc.viz["errors"]["mean"].item().get_offsets()
+    error = (table["mean"] - table["corrected_mean"]) / table["corrected_sd"]
+    np.testing.assert_allclose(points, np.stack([error, [0, -1, -2]], axis=1))
+    points = pc.viz["errors"]["sd"].item().get_offsets()
+    np.testing.assert_allclose(points[:, 0], table["sd"] / table["corrected_sd"])
+    ends = pc.viz["noise"]["mean"].item().get_xdata().reshape(3, 3)[:, :2]
+    reach = 2 * table["corrected_mean_mcse"] / table["corrected_sd"]
+    np.testing.assert_allclose(ends.mean(axis=1), error)
+    np.testing.assert_allclose(np.diff(ends)[:, 0] / 2, reach)
+    labels = [text.get_text() for text in of_mean.get_yticklabels()]
+    assert labels == ["beta[0]", "beta[1]", "beta[2]"]
+    assert pc.viz["none"]["sd"].item().get_xdata()[0] == 1
+    for axes, lowest, highest in ((of_mean, -0.1, 0.1), (of_sd, 0.95, 1.05)):
+        assert axes.get_xlim()[0] < lowest
+        assert axes.get_xlim()[1] > highest
+    assert of_mean.get_xlim()[0] < ends.min()
+    assert of_mean.get_xlim()[1] > ends.max()
+
+
+def test_audit_shows_the_worst_parameters_in_their_order():
+    shift, ratio = np.zeros(60), np.ones(60)
+    shift[[7, 30]], ratio[50] = 0.3, 1.2
+    result = audit(60, mean=shift, corrected_mean=np.zeros(60), sd=ratio, corrected_sd=np.ones(60))
+    pc = pms.plot_audit(result, max_parameters=3)
+    labels = [text.get_text() for text in panels(pc)[0].get_yticklabels()]
+    assert labels == ["beta[7]", "beta[30]", "beta[50]"]
+    assert panels(pc)[0].get_title().endswith("\n3 of 60 parameters")
+    labels = panels(pms.plot_audit(result))[0].get_yticklabels()
+    assert len(labels) == 40
+
+
+def test_audit_with_the_errors_of_its_errors():
+    noise = np.array([0.1, 0.2, 0.3])
+    result = audit()
+    result.table["bias_mcse"] = ("parameter", noise)
+    ends = pms.plot_audit(result).viz["noise"]["mean"].item().get_xdata().reshape(3, 3)[:, :2]
+    np.testing.assert_allclose(np.diff(ends)[:, 0], 4 * noise)
+
+
+def test_audit_leaves_constants_out():
+    constant = {"mean": [1, 1, 2], "corrected_mean": [1 + 1e-13, 1, 2]}
+    result = audit(sd=[0, 1, 1], corrected_sd=[0, 1, 1], **constant)
+    labels = panels(pms.plot_audit(result))[0].get_yticklabels()
+    assert [text.get_text() for text in labels] == ["beta[1]", "beta[2]"]
+    with pytest.raises(ValueError, match="no parameters that vary"):
+        pms.plot_audit(audit(sd=np.zeros(3), corrected_sd=np.zeros(3), **constant))
+
+
+@pytest.mark.parametrize(("kind", "k_hat", "doubt"), [
+    ("weights", 0.4, False), ("weights", 0.9, True), ("weights", np.nan, True),
+    ("score", np.nan, False),
+])  # fmt: skip
+def test_audit_says_when_its_corrections_are_in_doubt(kind, k_hat, doubt):
+    result = audit()
+    result.kind, result.k_hat = kind, k_hat
+    title = pms.plot_audit(result).viz["figure"].item().get_suptitle()
+    assert title.startswith("The corrections are not reliable: k-hat") == doubt
+
+
+def test_what_is_no_audit_is_refused():
+    incomplete = SimpleNamespace(table=audit().table.drop_vars("corrected_sd"))
+    for wrong, found in ((hmc(), "NoneType"), (object(), "NoneType"), (incomplete, "'mean'")):
+        with pytest.raises(TypeError, match=f"audit must have a table of .*{found}"):
+            pms.plot_audit(wrong)
+    with pytest.raises(ValueError, match=r"no finite errors for beta\[1\];"):
+        pms.plot_audit(audit(corrected_sd=[1.0, 0.0, 2.0]))
+    with pytest.raises(ValueError, match="max_parameters must be a positive integer"):
+        pms.plot_audit(audit(), max_parameters=0)
+
+
+# All of them
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_results_of_other_samplers_are_refused(plot):
+    with pytest.raises(ValueError, match=r"sample_stats has no .*; it has \['lp'\]"):
+        plot(tree(lp=np.zeros(SHAPE)))
+    posterior = tree(lp=np.zeros(SHAPE))["posterior"].to_dataset()
+    with pytest.raises(TypeError, match="must be the DataTree"):
+        plot(posterior)
+
+
+@pytest.mark.parametrize("plot", PLOTS[1:])
+def test_collections_of_anything_else_are_refused(plot):
+    with pytest.raises(TypeError, match="got an empty one"):
+        plot({})
+    with pytest.raises(TypeError, match="got int"):
+        plot(3)
+    with pytest.raises(TypeError, match=r"must be the DataTree that pm\.sample returned, got list"):
+        plot({"a": [1, 2]})
+
+
+def test_statistics_of_several_steps_are_refused():
+    idata = metropolis()
+    stats = idata["sample_stats"].to_dataset()
+    stats["data_share"] = stats["data_share"].expand_dims(data_share_dim_0=2, axis=-1)
+    idata["sample_stats"] = stats
+    for plot in PLOTS[:2]:
+        with pytest.raises(ValueError, match="'data_share' of several step methods"):
+            plot(idata)
+
+
+def test_arguments_reach_the_figure():
+    for plot, argument in (
+        *((plot, run) for plot, run in zip(PLOTS, (hmc(), metropolis(), hmc()), strict=True)),
+        (pms.plot_audit, audit()),
+    ):
+        pc = plot(argument, figure_kwargs={"figsize": (5, 2)})
+        assert tuple(pc.viz["figure"].item().get_size_inches()) == (5, 2)
+        assert plot(argument, backend="none").backend == "none"
+
+
+def test_a_real_run_from_a_file(tmp_path):
+    pytest.importorskip("netCDF4")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=2000)
+    with pm.Model():
+        slope = pm.Normal("slope", 0, 1)
+        pm.Normal("y", slope * x, 1, observed=x + rng.normal(size=2000))
+        idata = pm.sample(
+            100, tune=100, chains=2, cores=1, step=pms.HMCECS(subsample_size=50),
+            progressbar=False, random_seed=1,
+        )  # fmt: skip
+    idata.to_netcdf(tmp_path / "draws.nc")
+    with xr.open_datatree(tmp_path / "draws.nc") as read:
+        for plot in (pms.plot_subsample, pms.plot_evaluations):
+            pc = plot(read)
+            pc.savefig(tmp_path / "picture.png")
+            assert plt.imread(tmp_path / "picture.png").std() > 0
+        with pytest.raises(ValueError, match="sample_stats has no 'batch_size'"):
+            pms.plot_batch_sizes(read)
+
+
+def test_steps_do_not_load_the_pictures():
+    code = (
+        "import sys, pymc_subsample as pms; pms.HMCECS, pms.MinibatchBarkerMH;"
+        "print([m for m in sys.modules if m.startswith('pymc_subsample') and "
+        "('plots' in m or 'expectations' in m or 'efficiency' in m)])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
