@@ -100,16 +100,16 @@ def choose_products(moments: Moments, temperature: float = 1.0) -> int:
     r"""Return the :math:`\lambda` of least computational time.
 
     Among those that keep the variance of :math:`\log |\hat L|` at or below 1 at every point, take
-    at least 100 rows, and where every direction is three standard deviations out let neither a
-    single row nor the sum of the residuals bring a factor half-way to zero, beyond which
-    :math:`|\hat L|` grows without bound; at most n rows where none does.
+    at least 100 rows, and let neither a single row, three standard deviations out, nor the sum of
+    the residuals, at the edge of the ellipsoid that is sampled, bring a factor to zero, beyond
+    which :math:`|\hat L|` may grow; at most n rows where none does.
     """
     n = moments.n_rows
     largest = n // MINIBATCH
     sd = float(np.sqrt(np.max(moments.variance(MINIBATCH, temperature))))
     alone = n * moments.largest / MINIBATCH
     fall = float(np.mean(moments.total)) - moments.lowest
-    least = max(SMALLEST_SUBSAMPLE / MINIBATCH, 2 * alone / temperature, 2 * fall / temperature)
+    least = max(SMALLEST_SUBSAMPLE / MINIBATCH, alone / temperature, fall / temperature)
     if not max(least, sd) < largest:
         return max(largest, 1)
     candidates = np.unique(np.geomspace(max(least, 1), largest, _CANDIDATES).astype(int) + 1)

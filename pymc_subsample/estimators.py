@@ -44,11 +44,11 @@ class Moments:
     n_rows : int
         Number of rows.
     largest : float, default 0
-        Largest size of a residual where every direction is three standard deviations out.
+        Largest size of a residual where a direction is three standard deviations out.
     total : ndarray, shape (k,), default 0
         Sum of the residuals.
     lowest : float, default 0
-        The least such sum, also where every direction is three standard deviations out.
+        The least such sum, also at the outer points.
     """
 
     second: np.ndarray

@@ -111,8 +111,8 @@ def test_chosen_products_cost_least_of_those_that_are_quiet(sd):
 
 def test_chosen_products_keep_factors_from_zero():
     assert choose_products(moments_of(0.1)) == 4
-    assert choose_products(moments_of(0.1, total=-5.0, lowest=-45.0)) >= 80
-    assert choose_products(moments_of(0.1, largest=1e-3)) >= 2 * 10**6 * 1e-3 / 30
+    assert choose_products(moments_of(0.1, total=-5.0, lowest=-45.0)) >= 40
+    assert choose_products(moments_of(0.1, largest=1e-3)) >= 10**6 * 1e-3 / 30
     assert choose_products(moments_of(1e9)) == 10**6 // 30
     assert choose_products(moments_of(np.inf)) == 10**6 // 30
 

@@ -40,7 +40,7 @@ from pymc_subsample.likelihood import TallModelError
 _PILOT_POINTS = 4
 # Posterior probability outside the ellipsoid of the block-Poisson estimate, were it normal.
 _OUTSIDE = 1e-9
-_FAR_POINTS = 2
+_FAR_POINTS = 4
 _FAR = 3.0
 
 
@@ -234,15 +234,19 @@ def _ellipsoid(theta, scale, free, rng, outside=0.05) -> np.ndarray:
 
 
 def far_points(kind, theta, scale, free, rng) -> np.ndarray:
-    """Points where each direction of N(theta*, Sigma*) is three standard deviations out.
+    """Points where each direction of N(theta*, Sigma*) is three standard deviations out, in turn.
 
-    A row's own predictor is a few standard deviations out there, which on an ellipsoid of many
-    dimensions it hardly ever is. For the block-Poisson estimate points at the edge of the ellipsoid
-    that it is confined to are among them.
+    A row of a small group has its own predictor a few standard deviations out there, which on an
+    ellipsoid of many dimensions it hardly ever has. All directions at once would take every row
+    further than the posterior does. For the block-Poisson estimate points at the edge of the
+    ellipsoid that it is confined to are among them.
     """
-    signs = rng.choice([-_FAR, _FAR], (_FAR_POINTS, len(free)))
-    thetas = np.tile(theta, (_FAR_POINTS, 1))
-    thetas[:, free] += scaled(scale, signs)
+    size = len(free)
+    points = min(_FAR_POINTS, size)
+    z = np.zeros((points, size))
+    z[rng.permutation(size) % points, np.arange(size)] = rng.choice([-_FAR, _FAR], size)
+    thetas = np.tile(theta, (points, 1))
+    thetas[:, free] += scaled(scale, z)
     if kind == BLOCK_POISSON:
         return np.concatenate([thetas, _ellipsoid(theta, scale, free, rng, _OUTSIDE)])
     return thetas

@@ -138,8 +138,8 @@ def sample_batches(step, draws, *, tune=0, seed=1, start=None):
 
 def table(header, rows):
     def text(cell):
-        if isinstance(cell, str):
-            return cell
+        if cell is None or isinstance(cell, str):
+            return cell or ""
         return f"{cell:,.0f}" if isinstance(cell, int) or abs(cell) >= 1000 else f"{cell:.3g}"
 
     cells = [[text(cell) for cell in row] for row in [header, *rows]]
