@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from pymc_subsample.collection import without_collection
 
 if TYPE_CHECKING:
+    from pymc_subsample.advice import Advice, advise
     from pymc_subsample.correction import BarkerCorrection, barker_correction
     from pymc_subsample.likelihood import TallModelError
     from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HMCECS",
     "AdaptiveMetropolis",
+    "Advice",
     "AusterityGibbs",
     "AusterityMH",
     "BarkerCorrection",
@@ -26,6 +28,7 @@ __all__ = [
     "MinibatchBarkerMH",
     "RandomWalk",
     "TallModelError",
+    "advise",
     "barker_correction",
 ]
 __version__ = "0.1.0"
@@ -34,6 +37,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "HMCECS": "steps.hmc_ecs",
     "AdaptiveMetropolis": "proposals",
+    "Advice": "advice",
     "AusterityGibbs": "steps.gibbs",
     "AusterityMH": "steps.austerity",
     "BarkerCorrection": "correction",
@@ -42,6 +46,7 @@ _HOMES = {
     "MinibatchBarkerMH": "steps.barker",
     "RandomWalk": "proposals",
     "TallModelError": "likelihood",
+    "advise": "advice",
     "barker_correction": "correction",
 }
 
