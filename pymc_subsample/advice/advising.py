@@ -101,6 +101,8 @@ def advise(
     - Compilation takes 5 s, as nutpie's does with warm caches. The set-up of the step is measured:
       where its compiled code was not on disk yet, a later run will take less.
     - Other costs of its draws are nothing, which favours NUTS on small data.
+    - Seconds are of the processor and one thread. A busy machine takes longer, for both sides
+      alike; linear algebra on many cores makes NUTS on all rows faster.
 
     The alternative for binary variables is `AusterityGibbs(epsilon=0)`, Gibbs sampling on all rows,
     whose pilot is run too; that to `MinibatchBarkerMH` is Metropolis on all rows, with one pass

@@ -31,7 +31,7 @@ def compared(
     instead: tuple[str, str],
 ) -> Advice:
     """Fill in the numbers, and recommend the step or what is `instead`: its name and code."""
-    setup += pilot.closing_seconds
+    setup += pilot.overhead_seconds
     fixed = setup + TUNE * pilot.seconds_per_draw
     rate, wanted = pilot.ess_per_draw / pilot.seconds_per_draw, advice.effective_draws
     advice = replace(

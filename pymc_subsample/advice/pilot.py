@@ -43,8 +43,8 @@ class Pilot:
         Smallest bulk effective sample size of a parameter, per draw after tuning.
     seconds_per_draw : float
         Processor time of a draw through `pm.sample`, its mean after tuning.
-    closing_seconds : float
-        Processor time of the checks at the end of the chain.
+    overhead_seconds : float
+        The same of `pm.sample` before the first draw, and of the checks after the last.
     subsample_size, data_share : float
         Rows read per estimate or decision, and the same as a share: means.
     gradients_per_draw : float
@@ -55,7 +55,7 @@ class Pilot:
 
     ess_per_draw: float
     seconds_per_draw: float
-    closing_seconds: float
+    overhead_seconds: float
     subsample_size: float
     data_share: float
     gradients_per_draw: float
@@ -94,6 +94,7 @@ def run_pilot(model: pm.Model, step: SubsampledStep, seconds: float, seed: int) 
         total = int(np.clip(seconds / _probe(model, step, seed), _FEWEST, _MOST))
         tune = int(_TUNE_SHARE * total)
         times: list[float] = []
+        start = thread_time()
         trace = pm.sample(
             total - tune,
             tune=tune,
@@ -115,7 +116,7 @@ def run_pilot(model: pm.Model, step: SubsampledStep, seconds: float, seed: int) 
     return Pilot(
         ess_per_draw=smallest_ess(draws) / len(draws),
         seconds_per_draw=mean,
-        closing_seconds=float(max(spent[-1] - mean, 0.0)),
+        overhead_seconds=float(max(times[0] - start + spent[-1] - 2 * mean, 0.0)),
         subsample_size=_mean(trace, "subsample_size", "batch_size"),
         data_share=_mean(trace, "data_share"),
         gradients_per_draw=_mean(trace, "n_steps"),

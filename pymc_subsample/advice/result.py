@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclass(frozen=True, repr=False)
 class Advice:
-    """What `advise` found; numbers that were not measured are nan.
+    """What `advise` found; numbers that were not measured are nan, seconds are of the processor.
 
     Attributes
     ----------
@@ -37,7 +37,8 @@ class Advice:
     ratio : float
         `ess_per_second` over `full_ess_per_second`.
     setup_seconds : float
-        Making the step, compilation included, and the checks at the end of its chain.
+        Making the step, compilation included, `pm.sample` before the first draw, and the checks
+        at the end of the chain.
     effective_draws : int
         Effective draws that are wanted.
     seconds, full_seconds : float
@@ -76,7 +77,7 @@ class Advice:
             ("rows", self.rows or np.nan),
             ("parameters", self.parameters),
             ("rows per estimate", self.subsample_size),
-            ("share of the rows", self.data_share),
+            ("percent of the rows", 100 * self.data_share),
             ("predicted variance", self.loglik_variance),
             ("predicted perturbation", self.perturbation),
             ("effective draws per draw", self.ess_per_draw),
