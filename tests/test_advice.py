@@ -226,6 +226,25 @@ def test_shows_what_it_found(advice):
     assert "a &lt; b &amp; c" in risky._repr_html_()
 
 
+def test_deterministics_are_not_stored(monkeypatch):
+    sample, stored = pm.sample, []
+
+    def spied(*args, **kwargs):
+        trace = sample(*args, **kwargs)
+        stored.append(set(trace.varnames))
+        return trace
+
+    monkeypatch.setattr(pm, "sample", spied)
+    x = np.random.default_rng(7).normal(size=2_000)
+    with pm.Model() as model:
+        mu = pm.Deterministic("mu", pm.Normal("b") * x)
+        pm.Normal("y", mu, 1, observed=x)
+    pms.advise(model, **SHORT)
+    assert len(stored) == 1
+    assert "b" in stored[0]
+    assert "mu" not in stored[0]
+
+
 # Errors
 
 
