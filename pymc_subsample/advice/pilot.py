@@ -96,7 +96,7 @@ def run_pilot(model: pm.Model, step: SubsampledStep, seconds: float, seed: int) 
         times: list[float] = []
         start = thread_time()
         trace = pm.sample(
-            total - tune,
+            draws=total - tune,
             tune=tune,
             step=step,
             chains=1,
