@@ -96,8 +96,8 @@ def advise(
       mass matrix on the prior and the rows' second-order expansion (200 tuning draws, 400 draws;
       no rows are read). Where that is no density, they are the pilot's leapfrog steps.
     - A gradient of all rows takes 2.5 times as long as the step's own compiled value and gradient
-      on all rows. PyTensor's took 1.4 to 4.5 times as long in the benchmark, so that the
-      projection is good to a factor of about two.
+      on all rows. PyTensor's took 1.4 to 4.5 times as long in trials; whole runs of nutpie
+      in `tests/benchmarks/advise.py` were within a factor of 2.6 of the projection.
     - Compilation takes 5 s, as nutpie's does with warm caches. The set-up of the step is measured:
       where its compiled code was not on disk yet, a later run will take less.
     - Other costs of its draws are nothing, which favours NUTS on small data.

@@ -15,8 +15,8 @@ TUNE = 1000
 COMPILE_SECONDS = 5.0
 # A share of the rows that the reason mentions.
 _LARGE_SHARE = 0.1
-# What an approximation must save: at least so many seconds, and this share of the time, which
-# is as well as the projection is known.
+# What an approximation must save: at least so many seconds, and this share of the time, for the
+# projection is a rough one.
 _SAVED_SECONDS, _SAVED_SHARE = 10.0, 0.5
 
 

@@ -19,7 +19,7 @@ from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.hmc_ecs import HMCECS
 
 # Time that PyTensor's own log density and gradient of all rows take over that of the compiled
-# expansion: 1.4 to 4.5 times in `tests/benchmarks/advise.py`.
+# expansion: 1.4 to 4.5 times for logistic and linear regressions, BLAS on one thread.
 SLOWER = 2.5
 _TIMED_ROWS = 200_000
 _TIMED_SECONDS = 0.1
