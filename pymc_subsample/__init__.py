@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from pymc_subsample.collection import without_collection
 
 if TYPE_CHECKING:
+    from pymc_subsample.advice import Advice, advise
     from pymc_subsample.correction import BarkerCorrection, barker_correction
     from pymc_subsample.diagnostics.efficiency import efficiency
     from pymc_subsample.expectations import expectation, quantile, summary
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HMCECS",
     "AdaptiveMetropolis",
+    "Advice",
     "AusterityGibbs",
     "AusterityMH",
     "BarkerCorrection",
@@ -34,6 +36,7 @@ __all__ = [
     "MinibatchBarkerMH",
     "RandomWalk",
     "TallModelError",
+    "advise",
     "barker_correction",
     "efficiency",
     "expectation",
@@ -50,6 +53,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "HMCECS": "steps.hmc_ecs",
     "AdaptiveMetropolis": "proposals",
+    "Advice": "advice",
     "AusterityGibbs": "steps.gibbs",
     "AusterityMH": "steps.austerity",
     "BarkerCorrection": "correction",
@@ -58,6 +62,7 @@ _HOMES = {
     "MinibatchBarkerMH": "steps.barker",
     "RandomWalk": "proposals",
     "TallModelError": "likelihood",
+    "advise": "advice",
     "barker_correction": "correction",
     "efficiency": "diagnostics.efficiency",
     "expectation": "expectations",

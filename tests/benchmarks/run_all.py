@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 SMALL = {
+    "advise": "--only small laplace --draws 100",
     "gradient": "--rounds 3",
     "gibbs_mrf": "--variables 30 --batch 50 --sweeps 200 --truth 5000 --updates 40",
     "startup": "--rows 20000",

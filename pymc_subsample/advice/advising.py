@@ -1,0 +1,271 @@
+"""The step that fits a model, its pilot and what it is compared with."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from time import thread_time
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.model import modelcontext
+from pytensor.gradient import NullTypeGradError
+from pytensor.graph.utils import MethodNotDefined
+
+from pymc_subsample.advice.decision import (
+    COMPILE_SECONDS,
+    TUNE,
+    code,
+    compared,
+    nuts,
+    on_all_rows,
+)
+from pymc_subsample.advice.pilot import (
+    nuts_gradients,
+    quiet,
+    run_pilot,
+    seconds_per_full_gradient,
+    seconds_per_pass,
+)
+from pymc_subsample.advice.result import Advice
+from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.likelihood.discovery import chosen_names, row_terms
+from pymc_subsample.likelihood.graph import numpy_function
+from pymc_subsample.steps import arguments
+from pymc_subsample.steps.barker import MinibatchBarkerMH
+from pymc_subsample.steps.gibbs import AusterityGibbs
+from pymc_subsample.steps.hmc_ecs import HMCECS
+
+
+def advise(
+    model: pm.Model | None = None,
+    *,
+    observed: Sequence[str] | None = None,
+    dim: str | None = None,
+    effective_draws: int = 1000,
+    seconds: float = 3.0,
+    random_seed: int = 0,
+) -> Advice:
+    r"""Say whether subsampling the rows would pay for a model, from a short pilot.
+
+    The step that fits the model is made and runs one short tuned chain through `pm.sample`:
+    `HMCECS` where the log-likelihood can be differentiated, `MinibatchBarkerMH` without control
+    variates where it cannot, `AusterityGibbs` where all variables are binary. It is recommended
+    if the pilot passes the step's own checks and one chain of it, which takes
+
+    .. math:: S + 1000\,t + N / r
+
+    seconds with set-up and compilation S, t per (tuning) draw, r effective draws per second and
+    N = `effective_draws`, takes at most half the time of a sampler that reads all rows and saves
+    at least 10 s. Below that the sampler on all rows is fast enough, and exact.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        Default: the model on the context stack.
+    observed : sequence of str or variable, optional
+        Observed variables and potentials whose rows are subsampled; as for the steps.
+    dim : str, optional
+        Name of the rows' dimension; as for the steps.
+    effective_draws : int, default 1000
+        Effective draws of the worst parameter that are wanted of one chain.
+    seconds : float, default 3
+        Time for the pilot's draws, beside the set-up; at least 150 draws are made.
+    random_seed : int, default 0
+        Of the pilot.
+
+    Returns
+    -------
+    Advice
+        Recommendation, reason, code and numbers; prints as a table.
+
+    Raises
+    ------
+    TypeError
+        If there is no model, or `observed` holds something else than variables or names.
+    TallModelError
+        If nothing is observed, `observed` or `dim` names what the model does not have, or the log
+        posterior is not finite where sampling would start: then no sampler can run.
+    ValueError
+        If there is no free variable, or an argument is out of range.
+
+    Notes
+    -----
+    What the projection of NUTS on all rows assumes:
+
+    - Gradients per effective draw, and per tuning draw, are those of PyMC's NUTS with its diagonal
+      mass matrix on the prior and the rows' second-order expansion (200 tuning draws, 400 draws;
+      no rows are read). Where that is no density, they are the pilot's leapfrog steps.
+    - A gradient of all rows takes 2.5 times as long as the step's own compiled value and gradient
+      on all rows. PyTensor's took 1.4 to 4.5 times as long in trials; whole runs of nutpie
+      in `tests/benchmarks/advise.py` were within a factor of 2.6 of the projection.
+    - Compilation takes 5 s, as nutpie's does with warm caches. The set-up of the step is measured:
+      where its compiled code was not on disk yet, a later run will take less.
+    - Other costs of its draws are nothing, which favours NUTS on small data.
+    - Seconds are of the processor and one thread. A busy machine takes longer, for both sides
+      alike; linear algebra on many cores makes NUTS on all rows faster.
+
+    The alternative for binary variables is `AusterityGibbs(epsilon=0)`, Gibbs sampling on all rows,
+    whose pilot is run too; that to `MinibatchBarkerMH` is Metropolis on all rows, with one pass
+    per transition and the pilot's effective draws per transition.
+
+    Chains in parallel multiply both sides alike. A pilot is short: effective sample sizes are
+    good to about 30%, and rare failures need not show; the run itself is checked again.
+
+    Examples
+    --------
+    >>> with model:
+    ...     print(pms.advise())
+    """
+    try:
+        model = modelcontext(model)
+    except TypeError as error:
+        if model is not None:
+            raise
+        raise TypeError(
+            "There is no model in context: call advise inside `with model:`, or pass model=."
+        ) from error
+    wanted = arguments.count("effective_draws", effective_draws)
+    seconds = arguments.between("seconds", seconds, 0.0, np.inf)
+    arguments.continuous_vars(None, model)
+    terms = row_terms(model, observed)
+    _check_dim(model, terms, dim)
+    given: dict[str, Any] = {"observed": chosen_names(observed) or None, "dim": dim}
+    empty = Advice("", "", "", effective_draws=wanted, parameters=_size(model))
+    if model.discrete_value_vars:
+        return _discrete(model, given, empty, seconds, random_seed)
+    start = thread_time()
+    try:
+        with quiet():
+            step = HMCECS(model=model, **given)
+    except TallModelError as refusal:
+        _refuse_bad_start(model, refusal)
+        cause = refusal.__cause__
+        if isinstance(cause, NullTypeGradError | MethodNotDefined | NotImplementedError):
+            return _without_gradient(model, given, empty, seconds, random_seed)
+        return on_all_rows(empty, f"HMCECS refuses the model. {refusal}")
+    setup = thread_time() - start
+    pilot = run_pilot(model, step, seconds, random_seed)
+    moments, m = step.moments, step.subsample_size
+    per_gradient = seconds_per_full_gradient(step._expansion, step.reference)
+    gradients, tuning = nuts_gradients(model, step, seconds, random_seed) or (
+        pilot.gradients_per_draw / pilot.ess_per_draw,
+        pilot.gradients_per_draw,
+    )
+    advice = replace(
+        empty,
+        tried="HMCECS",
+        against=nuts()[0],
+        rows=step.n_rows,
+        loglik_variance=float(np.max(moments.variance(m))),
+        perturbation=float(np.max(moments.perturbation(m))),
+    )
+    advice = compared(
+        advice,
+        pilot,
+        given,
+        setup,
+        full_ess_per_second=1 / (gradients * per_gradient),
+        full_fixed=COMPILE_SECONDS + TUNE * tuning * per_gradient,
+        instead=nuts(),
+    )
+    if step._prepared.other_mode is None:
+        return advice
+    modes = "The posterior has at least two modes, and a chain of either sampler may see only one."
+    return replace(advice, reason=f"{advice.reason} {modes}")
+
+
+def _discrete(model, given, empty: Advice, seconds: float, seed: int) -> Advice:
+    rvs = [model.values_to_rvs[v] for v in model.value_vars]
+    if not all(map(arguments.is_binary, rvs)):
+        names = ", ".join(repr(model.values_to_rvs[v].name) for v in model.discrete_value_vars)
+        return replace(
+            empty,
+            recommendation="pm.sample",
+            reason=f"{names} is discrete, and not all variables are binary: HMCECS needs "
+            "continuous ones, AusterityGibbs binary ones. If you can, marginalise what is "
+            "discrete.",
+            code="pm.sample()",
+        )
+    start = thread_time()
+    try:
+        with quiet():
+            step = AusterityGibbs(model=model, **given)
+    except TallModelError as refusal:
+        _refuse_bad_start(model, refusal)
+        reason = f"AusterityGibbs refuses the model. {refusal}"
+        return replace(empty, recommendation="pm.sample", reason=reason, code="pm.sample()")
+    setup = thread_time() - start
+    pilot = run_pilot(model, step, seconds, seed)
+    with quiet():
+        exact = AusterityGibbs(model=model, epsilon=0.0, **given)
+    full = run_pilot(model, exact, seconds, seed)
+    advice = replace(
+        empty, tried="AusterityGibbs", against="AusterityGibbs(epsilon=0)", rows=step.n_rows
+    )
+    return compared(
+        advice,
+        pilot,
+        given,
+        setup,
+        full_ess_per_second=full.ess_per_draw / full.seconds_per_draw,
+        full_fixed=setup + TUNE * full.seconds_per_draw,
+        instead=("AusterityGibbs", code("AusterityGibbs", given, "epsilon=0")),
+    )
+
+
+def _without_gradient(model, given, empty: Advice, seconds: float, seed: int) -> Advice:
+    start = thread_time()
+    with quiet():
+        step = MinibatchBarkerMH(model=model, control_variate_order=None, **given)
+    setup = thread_time() - start
+    pilot = run_pilot(model, step, seconds, seed)
+    expansion = step._expansion
+    phi, _ = expansion.parameters(step._tall.ravel(step._tall.initial_point))
+
+    def evaluate(rows):
+        expansion.change(phi, phi, phi, rows, np.empty(rows.shape[1]))
+
+    # `change` evaluates every row twice, Metropolis once.
+    transition = 0.5 * seconds_per_pass(expansion, evaluate)
+    full_ess = pilot.ess_per_draw / (step.transitions_per_draw * transition)
+    return compared(
+        replace(empty, tried="MinibatchBarkerMH", against="pm.Metropolis", rows=step.n_rows),
+        pilot,
+        given,
+        setup,
+        full_ess_per_second=full_ess,
+        full_fixed=COMPILE_SECONDS + TUNE * step.transitions_per_draw * transition,
+        instead=("pm.sample", "pm.sample()"),
+    )
+
+
+# Bad input
+
+
+def _check_dim(model: pm.Model, terms, dim: str | None):
+    known = sorted({d for name in terms for d in model.named_vars_to_dims.get(name) or () if d})
+    if dim is not None and dim not in known:
+        raise TallModelError(
+            f"dim={dim!r} is not a dimension of an observed variable; these have dimensions "
+            f"{known}. Give the observed variable dims=."
+        )
+
+
+def _refuse_bad_start(model: pm.Model, refusal: TallModelError):
+    """Raise a refusal again where no sampler could run: the start is impossible."""
+    point = model.initial_point()
+    try:
+        logp = numpy_function(model.value_vars, [model.logp()])(*map(point.get, _names(model)))
+    except Exception as error:
+        raise refusal from error
+    if not np.all(np.isfinite(logp)):
+        raise refusal
+
+
+def _names(model: pm.Model) -> list[str]:
+    return [v.name for v in model.value_vars]
+
+
+def _size(model: pm.Model) -> int:
+    point = model.initial_point()
+    return int(sum(np.size(point[name]) for name in _names(model)))

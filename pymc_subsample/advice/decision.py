@@ -1,0 +1,106 @@
+"""When subsampling is recommended: its time against that of a sampler on all rows."""
+
+from dataclasses import replace
+from importlib.util import find_spec
+
+import numpy as np
+
+from pymc_subsample.advice.pilot import Pilot
+from pymc_subsample.advice.result import Advice, shown
+
+# Of `pm.sample`, for its own samplers and for steps.
+TUNE = 1000
+# To compile a model's log density and gradient: nutpie 0.16, which keeps nothing on disk, took 5
+# to 10 s of processor time.
+COMPILE_SECONDS = 5.0
+# A share of the rows that the reason mentions.
+_LARGE_SHARE = 0.1
+# What an approximation must save: at least so many seconds, and this share of the time, for the
+# projection is a rough one.
+_SAVED_SECONDS, _SAVED_SHARE = 10.0, 0.5
+
+
+def compared(
+    advice: Advice,
+    pilot: Pilot,
+    given: dict,
+    setup: float,
+    *,
+    full_ess_per_second: float,
+    full_fixed: float,
+    instead: tuple[str, str],
+) -> Advice:
+    """Fill in the numbers, and recommend the step or what is `instead`: its name and code."""
+    setup += pilot.overhead_seconds
+    fixed = setup + TUNE * pilot.seconds_per_draw
+    rate, wanted = pilot.ess_per_draw / pilot.seconds_per_draw, advice.effective_draws
+    advice = replace(
+        advice,
+        subsample_size=pilot.subsample_size,
+        data_share=pilot.data_share,
+        ess_per_draw=pilot.ess_per_draw,
+        ess_per_second=rate,
+        full_ess_per_second=full_ess_per_second,
+        ratio=rate / full_ess_per_second,
+        setup_seconds=setup,
+        seconds=fixed + wanted / rate,
+        full_seconds=full_fixed + wanted / full_ess_per_second,
+        pays_from=_pays_from(fixed, rate, full_fixed, full_ess_per_second),
+    )
+    times = (
+        f"{wanted:,} effective draws take about {shown(advice.seconds)} s with {advice.tried}, and "
+        f"{shown(advice.full_seconds)} s with {advice.against} on all rows"
+    )
+    if pilot.failed:
+        reason = f"The pilot of {advice.tried} failed its own checks: {'; '.join(pilot.failed)}."
+        if advice.data_share >= _LARGE_SHARE:
+            reason += f" It read {advice.data_share:.0%} of the rows."
+    elif _pays(advice):
+        option = "control_variate_order=None" if advice.tried == "MinibatchBarkerMH" else ""
+        return replace(
+            advice,
+            recommendation=advice.tried,
+            reason=f"{times}. {advice.tried} reads {advice.data_share:.2%} of the rows at a time, "
+            "and the pilot passed its checks.",
+            code=code(advice.tried, given, option),
+        )
+    elif advice.full_seconds < 2 * _SAVED_SECONDS:
+        reason = f"All rows are fast enough, and exact: {times}."
+    elif advice.data_share >= _LARGE_SHARE:
+        reason = f"A subsample of {advice.data_share:.0%} of the rows saves too little: {times}."
+    else:
+        reason = f"Subsampling saves too little: {times}."
+    name, line = instead
+    return replace(advice, recommendation=name, reason=reason, code=line)
+
+
+def _pays(advice: Advice) -> bool:
+    saved = advice.full_seconds - advice.seconds
+    return bool(saved >= max(_SAVED_SECONDS, _SAVED_SHARE * advice.full_seconds))
+
+
+def _pays_from(fixed: float, rate: float, full_fixed: float, full_rate: float) -> float:
+    """Effective draws from which fixed + N / rate is less than the same on all rows."""
+    if rate > full_rate:
+        return max((fixed - full_fixed) / (1 / full_rate - 1 / rate), 0.0)
+    return np.inf
+
+
+def nuts() -> tuple[str, str]:
+    """Name and code of the best NUTS on all rows that is installed."""
+    if find_spec("nutpie") is None:
+        return "pm.NUTS", "pm.sample()"
+    return "nutpie", 'pm.sample(nuts_sampler="nutpie")'
+
+
+def on_all_rows(empty: Advice, reason: str) -> Advice:
+    """Recommend NUTS on all rows, for a reason."""
+    name, line = nuts()
+    return replace(empty, recommendation=name, reason=reason, code=line)
+
+
+def code(step: str, given: dict, option: str = "") -> str:
+    """Return the line that samples with a step, given some of its arguments."""
+    options = [option] if option else []
+    options += [f"{key}={value!r}" for key, value in given.items() if value is not None]
+    return f"pm.sample(step=pms.{step}({', '.join(options)}))"

@@ -1,0 +1,187 @@
+"""What `pms.advise` projects beside whole runs: is the recommended sampler the faster one?
+
+Times are of the processor, with BLAS on one thread, so that a busy machine does not count.
+
+python tests/benchmarks/advise.py
+python tests/benchmarks/advise.py --only small laplace --draws 100
+"""
+
+import argparse
+import os
+
+for library in ("OPENBLAS", "OMP", "MKL"):
+    os.environ[f"{library}_NUM_THREADS"] = "1"
+
+from time import process_time, thread_time  # noqa: E402
+
+import numpy as np  # noqa: E402
+import pymc as pm  # noqa: E402
+from _measure import Checks, table  # noqa: E402
+from _problems import linear_model, logistic_model, logistic_rows  # noqa: E402
+
+import pymc_subsample as pms  # noqa: E402
+from pymc_subsample.advice.pilot import seconds_per_full_gradient, smallest_ess  # noqa: E402
+
+WANTED, TUNE = 1000, 1000
+
+
+def logistic(n, d):
+    return logistic_model(*logistic_rows(n, d), 1.0)
+
+
+def linear(n, d):
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(n, d))
+    return linear_model(X, X @ rng.normal(size=d) + rng.normal(size=n), 2.0)
+
+
+def correlated(n, d):
+    rng = np.random.default_rng(2)
+    X = np.c_[np.ones(n), rng.normal(size=(n, 1)) + 0.3 * rng.normal(size=(n, d - 1))]
+    return logistic_model(X, rng.random(n) < 1 / (1 + np.exp(-0.2 * X.sum(1))), 1.0)
+
+
+def hierarchy(n, groups):
+    rng = np.random.default_rng(3)
+    group, x = rng.integers(0, groups, n), rng.normal(size=n)
+    y = rng.random(n) < 1 / (1 + np.exp(0.5 * x - rng.normal(0, 0.7, groups)[group]))
+    with pm.Model() as model:
+        mean, sd = pm.Normal("mean", 0, 1), pm.HalfNormal("sd", 1)
+        effect = pm.Normal("effect", mean, sd, shape=groups)
+        pm.Bernoulli("y", logit_p=effect[group] + pm.Normal("slope", 0, 1) * x, observed=y)
+    return model
+
+
+def heavy_tailed(n, d):
+    rng = np.random.default_rng(4)
+    X = np.c_[np.ones(n), rng.standard_t(1.5, size=(n, d - 1))]
+    rate = np.exp(np.clip(0.1 * X.sum(axis=1), -20, 2))
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, 1, shape=d)
+        alpha = pm.Exponential("alpha", 1)
+        mu = pm.math.exp(pm.math.clip(X @ beta, -20, 4))
+        pm.NegativeBinomial("y", mu=mu, alpha=alpha, observed=rng.poisson(rate))
+    return model
+
+
+def laplace(n, d):
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(n, d))
+    with pm.Model() as model:
+        mu = X @ pm.Normal("beta", 0, 1, shape=d)
+        pm.Laplace("y", mu, 1.0, observed=X.sum(axis=1) + rng.laplace(size=n))
+    return model
+
+
+CASES = {
+    "small": (logistic, 1_000, 5),
+    "logistic": (logistic, 20_000, 10),
+    "tall logistic": (logistic, 200_000, 10),
+    "linear": (linear, 100_000, 10),
+    "correlated": (correlated, 20_000, 10),
+    "hierarchy": (hierarchy, 20_000, 50),
+    "heavy-tailed": (heavy_tailed, 20_000, 4),
+    "laplace": (laplace, 20_000, 3),
+}
+
+
+def columns(idata, model):
+    draws = [idata["posterior"][rv.name].values[0] for rv in model.free_RVs]
+    return np.column_stack([d.reshape(len(d), -1) for d in draws])
+
+
+def nutpie_run(model, draws, tune, seed=1):
+    """Effective draws per second, seconds to those wanted and gradients per effective draw."""
+    import nutpie
+
+    start = process_time()
+    compiled = nutpie.compile_pymc_model(model)
+    compiling = process_time() - start
+    start = process_time()
+    idata = nutpie.sample(
+        compiled, draws=draws, tune=tune, chains=1, cores=1, seed=seed, progress_bar=False
+    )
+    spent = process_time() - start
+    drawing, tuning = (
+        int(idata[group]["n_steps"].sum()) for group in ("sample_stats", "warmup_sample_stats")
+    )
+    per_gradient = spent / (drawing + tuning)
+    effective = smallest_ess(columns(idata, model))
+    rate = effective / (drawing * per_gradient)
+    seconds = compiling + tuning / tune * TUNE * per_gradient + WANTED / rate
+    return rate, seconds, drawing / effective, per_gradient, compiling
+
+
+def hmcecs_run(model, draws):
+    """Effective draws per second, seconds to those wanted, and whether all checks passed."""
+    times = []
+    start = thread_time()
+    with model:
+        step = pms.HMCECS()
+        idata = pm.sample(
+            draws, tune=TUNE, step=step, chains=1, cores=1, progressbar=False, random_seed=1,
+            callback=lambda trace, draw: times.append(thread_time()), quiet=True,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    # The checks belong to the last draw.
+    drawing, checking = times[-2] - times[TUNE - 1], times[-1] - times[-2]
+    rate = smallest_ess(columns(idata, model)) / drawing
+    passed = int(idata["sample_stats"]["failed_checks"].values[0, -1]) == 0
+    return rate, times[TUNE - 1] - start + checking + WANTED / rate, passed
+
+
+def shown(*values):
+    return " / ".join(f"{value:,.3g}" for value in values)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--draws", type=int, default=400, help="of nutpie, after as many to tune")
+    args = parser.parse_args()
+
+    rows, checks = [], Checks()
+    for name in args.only:
+        make, n, size = CASES[name]
+        model = make(n, size)
+        start = thread_time()
+        advice = pms.advise(model, effective_draws=WANTED)
+        took = thread_time() - start
+        print(f"\n{name}, {n:,} rows\n{advice}", flush=True)
+        rate, seconds, gradients, per_gradient, compiling = nutpie_run(
+            model, args.draws, args.draws
+        )
+        ours, our_seconds, passed, estimate = np.nan, np.inf, False, np.nan
+        if advice.tried:
+            step = pms.HMCECS(model=model)
+            estimate = seconds_per_full_gradient(step._expansion, step.reference) / per_gradient
+            ours, our_seconds, passed = hmcecs_run(model, 10 * args.draws)
+        rows.append([
+            name, advice.recommendation, took,
+            shown(advice.full_ess_per_second, rate), advice.full_ess_per_second / rate,
+            shown(advice.ess_per_second, ours), advice.ess_per_second / ours,
+            shown(advice.full_seconds, seconds), shown(advice.seconds, our_seconds),
+            gradients, per_gradient, estimate, compiling, str(passed),
+        ])  # fmt: skip
+        chosen = our_seconds if advice.recommendation == "HMCECS" else seconds
+        checks.at_most(
+            f"{name}: seconds that the recommended sampler takes more than the faster one, less 10",
+            chosen - 10, 2 * min(seconds, our_seconds if passed else np.inf),
+        )  # fmt: skip
+        if advice.recommendation == "HMCECS":
+            checks.at_least(f"{name}: the run passes its checks", passed, 1)
+        if advice.tried:
+            checks.at_most(
+                f"{name}: factor by which the projection of nutpie is off",
+                max(advice.full_ess_per_second / rate, rate / advice.full_ess_per_second), 3,
+            )  # fmt: skip
+    print()
+    table(
+        ["model", "advice", "s", "nutpie ESS/s: projected / run", "ratio",
+         "HMCECS ESS/s: pilot / run", "ratio", "nutpie s: projected / run", "HMCECS s: pilot / run",
+         "gradients per ESS", "s per gradient", "estimate / that", "compile s", "checks pass"],
+        rows,
+    )  # fmt: skip
+    checks.exit()

@@ -1,0 +1,333 @@
+"""`pms.advise`: the step that pays, all rows where it does not, and never a failed pilot."""
+
+import logging
+from dataclasses import FrozenInstanceError, replace
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+import pymc_subsample as pms
+from pymc_subsample.advice import decision, pilot
+from pymc_subsample.advice.pilot import Pilot, nuts_gradients, run_pilot, smallest_ess
+
+# A pilot of 150 draws, whatever the machine.
+SHORT = {"seconds": 1e-6}
+# So many that set-up, and how fast the machine is, do not matter.
+MANY = 10**7
+ALL_ROWS = {"nutpie", "pm.NUTS"}
+
+
+def logistic(n, d=3, correlation=0.0):
+    rng = np.random.default_rng(1)
+    shared = np.sqrt(correlation) * rng.normal(size=(n, 1))
+    X = shared + np.sqrt(1 - correlation) * rng.normal(size=(n, d))
+    y = rng.random(n) < 1 / (1 + np.exp(-X @ np.full(d, 0.3)))
+    with pm.Model(coords={"row": range(n)}) as model:
+        beta = pm.Normal("beta", 0, 2, shape=d)
+        pm.Bernoulli("y", logit_p=X @ beta, observed=y, dims="row")
+    return model
+
+
+def laplace():
+    x = np.random.default_rng(2).normal(size=2_000)
+    with pm.Model() as model:
+        pm.Laplace("y", pm.Normal("b") * x, 1.0, observed=x)
+    return model
+
+
+def bessel():
+    """PyTensor has no gradient of Bessel functions in their order."""
+    rng = np.random.default_rng(3)
+    x = rng.uniform(1, 3, 300)
+    with pm.Model() as model:
+        a = pm.Uniform("a", 0, 3)
+        pm.Normal("y", pt.jv(a, x), 0.3, observed=0.5 + rng.normal(0, 0.3, 300))
+    return model
+
+
+def spins(scale=0.02, size=12, n=6_000):
+    rng = np.random.default_rng(4)
+    i, j = rng.integers(0, size, n), rng.integers(0, size, n)
+    with pm.Model() as model:
+        x = pm.Bernoulli("x", 0.5, shape=size)
+        pm.Potential("pairs", rng.normal(0, scale, n) * (2 * x[i] - 1) * (2 * x[j] - 1))
+    return model
+
+
+@pytest.fixture(scope="session")
+def tall():
+    return logistic(40_000)
+
+
+@pytest.fixture(scope="session")
+def advice(tall):
+    return pms.advise(tall, effective_draws=MANY, **SHORT)
+
+
+def made(advice, model, monkeypatch):
+    """The step that the advice's code hands to `pm.sample`."""
+    taken = {}
+    monkeypatch.setattr(pm, "sample", lambda **kwargs: taken.update(kwargs))
+    with model:
+        eval(advice.code, {"pm": pm, "pms": pms})
+    return taken.get("step")
+
+
+def test_tall_smooth_data_are_for_hmcecs(tall, advice, monkeypatch):
+    assert advice.recommendation == advice.tried == "HMCECS"
+    step = made(advice, tall, monkeypatch)
+    assert isinstance(step, pms.HMCECS)
+    assert (advice.rows, advice.parameters) == (40_000, 3)
+    assert advice.subsample_size == step.subsample_size
+    assert advice.data_share == pytest.approx(step.subsample_size / 40_000)
+    assert advice.loglik_variance == pytest.approx(
+        np.max(step.moments.variance(step.subsample_size))
+    )
+    assert 0 < advice.perturbation < 0.05
+    assert advice.ratio > 3  # a draw reads 100 to 200 of the 40,000 rows
+
+
+def test_numbers_fit_each_other(advice):
+    assert advice.ratio == pytest.approx(advice.ess_per_second / advice.full_ess_per_second)
+    assert advice.setup_seconds < advice.seconds < advice.full_seconds
+    fixed = advice.seconds - MANY / advice.ess_per_second
+    full_fixed = advice.full_seconds - MANY / advice.full_ess_per_second
+    n = advice.pays_from
+    if n > 0:
+        assert fixed + n / advice.ess_per_second == pytest.approx(
+            full_fixed + n / advice.full_ess_per_second, rel=1e-3
+        )
+    else:
+        assert fixed <= full_fixed
+    with pytest.raises(FrozenInstanceError):
+        advice.ratio = 1.0
+
+
+def test_small_data_are_for_all_rows():
+    advice = pms.advise(logistic(300), **SHORT)
+    assert advice.recommendation in ALL_ROWS
+    assert "fast enough" in advice.reason
+    assert advice.full_seconds < 20
+
+
+def test_pilot_is_silent_and_repeatable(tall, advice, caplog):
+    caplog.set_level(logging.DEBUG)
+    level = logging.getLogger("pymc").level
+    with tall:
+        again = pms.advise(effective_draws=MANY, **SHORT)
+    assert not [r for r in caplog.records if r.name.startswith("pymc")]
+    assert logging.getLogger("pymc").level == level
+    assert again.ess_per_draw == advice.ess_per_draw
+    other = pms.advise(tall, effective_draws=MANY, random_seed=5, **SHORT)
+    assert other.ess_per_draw != advice.ess_per_draw
+
+
+def test_arguments_are_in_the_code(tall):
+    advice = pms.advise(tall, observed=["y"], dim="row", effective_draws=MANY, **SHORT)
+    assert advice.code == "pm.sample(step=pms.HMCECS(observed=['y'], dim='row'))"
+
+
+def test_failed_pilots_are_not_recommended():
+    model = logistic(5_000)
+    with model, pilot.quiet():
+        step = pms.HMCECS(subsample_size=10, control_variate_order=0)
+    found = run_pilot(model, step, 1e-6, 0)
+    assert any("variance of the estimate" in text for text in found.failed)
+    given = pms.Advice("", "", "", tried="HMCECS", against="nutpie", rows=5_000)
+    advised = decided(given, found)
+    assert advised.recommendation == "nutpie"
+    assert "failed its own checks" in advised.reason
+    assert "variance of the estimate" in advised.reason
+    assert decided(given, replace(found, failed=())).recommendation == "HMCECS"
+
+
+def decided(given, found, full_ess_per_second=1e-3, full_fixed=1e4):
+    return decision.compared(
+        given, found, {}, 1.0, full_ess_per_second=full_ess_per_second, full_fixed=full_fixed,
+        instead=("nutpie", "pm.sample()"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seconds", "share", "name", "words"),
+    [
+        (100.0, 0.01, "HMCECS", "passed its checks"),
+        (70.0, 0.01, "nutpie", "saves too little"),
+        (70.0, 0.3, "nutpie", "30% of the rows saves too little"),
+        (55.0, 0.01, "nutpie", "saves too little"),
+        (15.0, 0.01, "nutpie", "fast enough"),
+    ],
+)
+def test_all_rows_unless_half_the_time_is_saved(seconds, share, name, words):
+    # 1,000 tuning draws and 1,000 effective ones of 10 ms each, plus a set-up of 20 s.
+    found = Pilot(0.5, 0.01, 19.0, 100.0, share, 4.0, ())
+    given = pms.Advice("", "", "", tried="HMCECS", against="nutpie")
+    advice = decided(given, found, full_ess_per_second=1000 / (seconds - 5), full_fixed=5.0)
+    assert advice.seconds == pytest.approx(20 + 10 + 20)
+    assert advice.full_seconds == pytest.approx(seconds)
+    assert advice.recommendation == name
+    assert words in advice.reason
+
+
+def test_pays_from_never_always_and_in_between():
+    assert decision._pays_from(10.0, 1.0, 5.0, 1.0) == np.inf
+    assert decision._pays_from(5.0, 2.0, 10.0, 1.0) == 0
+    assert decision._pays_from(10.0, 2.0, 5.0, 1.0) == pytest.approx(10.0)
+
+
+def test_kinks_are_for_all_rows():
+    advice = pms.advise(laplace(), **SHORT)
+    assert advice.recommendation in ALL_ROWS
+    assert "not smooth" in advice.reason
+    assert np.isnan(advice.ess_per_second)
+    assert advice.parameters == 1
+    assert "nan" not in repr(advice)
+
+
+def test_without_gradients_metropolis_is_tried():
+    advice = pms.advise(bessel(), effective_draws=MANY, **SHORT)
+    assert advice.tried == "MinibatchBarkerMH"
+    assert advice.recommendation in {"MinibatchBarkerMH", "pm.sample"}
+    assert 0 < advice.data_share <= 1
+    passed = "failed its own checks" not in advice.reason
+    assert passed or advice.recommendation == "pm.sample"
+    if advice.recommendation == "MinibatchBarkerMH":
+        assert "control_variate_order=None" in advice.code
+
+
+def test_binary_variables_are_for_gibbs(monkeypatch):
+    model = spins()
+    advice = pms.advise(model, effective_draws=MANY, **SHORT)
+    assert advice.recommendation == advice.tried == "AusterityGibbs"
+    assert advice.against == "AusterityGibbs(epsilon=0)"
+    step = made(advice, model, monkeypatch)
+    assert isinstance(step, pms.AusterityGibbs)
+    assert (step.epsilon == 0) == ("epsilon=0" in advice.code)
+
+
+def test_other_discrete_variables_are_for_pymc():
+    with pm.Model() as model:
+        k, mu = pm.Poisson("k", 2), pm.Normal("mu")
+        pm.Normal("y", k + mu, 1, observed=np.zeros(200))
+    advice = pms.advise(model, **SHORT)
+    assert (advice.recommendation, advice.code) == ("pm.sample", "pm.sample()")
+    assert "'k' is discrete" in advice.reason
+
+
+def test_shows_what_it_found(advice):
+    text, html = repr(advice), advice._repr_html_()
+    assert text.startswith(f"HMCECS: {advice.code}\n{advice.reason}\n")
+    assert "40,000" in text
+    assert "40,000" in html
+    assert f"{advice.subsample_size:,.0f}" in text
+    risky = replace(advice, reason="a < b & c")
+    assert "a &lt; b &amp; c" in risky._repr_html_()
+
+
+def test_deterministics_are_not_stored(monkeypatch):
+    sample, stored = pm.sample, []
+
+    def spied(*args, **kwargs):
+        trace = sample(*args, **kwargs)
+        stored.append(set(trace.varnames))
+        return trace
+
+    monkeypatch.setattr(pm, "sample", spied)
+    x = np.random.default_rng(7).normal(size=2_000)
+    with pm.Model() as model:
+        mu = pm.Deterministic("mu", pm.Normal("b") * x)
+        pm.Normal("y", mu, 1, observed=x)
+    pms.advise(model, **SHORT)
+    assert len(stored) == 1
+    assert "b" in stored[0]
+    assert "mu" not in stored[0]
+
+
+# Errors
+
+
+def test_no_model():
+    with pytest.raises(TypeError, match="call advise inside"):
+        pms.advise()
+
+
+def test_nothing_observed():
+    with pm.Model() as model:
+        pm.Normal("mu")
+    with pytest.raises(pms.TallModelError, match="no observed variable"):
+        pms.advise(model)
+
+
+def test_no_free_variable():
+    with pm.Model() as model:
+        pm.Normal("y", 0, 1, observed=np.zeros(100))
+    with pytest.raises(ValueError, match="no free variable"):
+        pms.advise(model)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"observed": ["z"]}, "'z'"),
+        ({"dim": "column"}, "dim='column'.*row"),
+        ({"effective_draws": 0}, "effective_draws"),
+        ({"seconds": -1.0}, "seconds"),
+    ],
+)
+def test_bad_arguments(tall, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        pms.advise(tall, **arguments)
+
+
+def test_impossible_data():
+    """No sampler could start there, so none is recommended."""
+    with pm.Model() as model:
+        pm.Poisson("y", pm.math.exp(pm.Normal("a")), observed=np.r_[-1, np.ones(200, int)])
+    with pytest.raises(pms.TallModelError, match="'y'"):
+        pms.advise(model)
+
+
+# The projection
+
+
+def gradients(model):
+    with model, pilot.quiet():
+        step = pms.HMCECS()
+    return nuts_gradients(model, step, 60.0, 0)
+
+
+def test_gradients_are_those_of_nuts_on_all_rows():
+    """Both are estimates from a few hundred draws, hence a factor of 1.6."""
+    model = logistic(2_000, correlation=0.9)
+    per_effective, per_tuning = gradients(model)
+    with model, pilot.quiet():
+        trace = pm.sample(
+            600, tune=400, chains=1, cores=1, nuts_sampler="pymc", progressbar=False,
+            random_seed=2, return_inferencedata=False, compute_convergence_checks=False,
+        )  # fmt: skip
+    sizes = trace.get_sampler_stats("tree_size").sum()
+    actual = sizes / smallest_ess(trace.get_values("beta"))
+    assert actual / 1.6 < per_effective < 1.6 * actual
+    assert per_tuning > 1
+    assert gradients(logistic(2_000))[0] < per_effective
+
+
+def test_expansion_that_is_no_density_projects_nothing(monkeypatch):
+    model = logistic(2_000)
+    with model, pilot.quiet():
+        step = pms.HMCECS()
+    at = step._prepared.reference
+    bent = replace(step._prepared, reference=replace(at, curvature=-at.curvature))
+    monkeypatch.setattr(step, "_prepared", bent)
+    assert nuts_gradients(model, step, 20.0, 0) is None
+
+
+def test_only_varying_parameters_count():
+    draws = np.random.default_rng(6).normal(size=(500, 2))
+    constant = np.zeros((500, 1))
+    walk = np.cumsum(draws[:, :1], axis=0)
+    assert smallest_ess(np.hstack([draws, constant])) > 250
+    assert smallest_ess(np.hstack([draws, walk])) < 50
+    assert smallest_ess(constant) == 1
