@@ -14,7 +14,8 @@ import scipy.stats
 from scipy.special import gammaln, logsumexp
 
 from pymc_subsample.control_variates import expand
-from pymc_subsample.control_variates.reference import covariance, factor, precision, reference_at
+from pymc_subsample.control_variates.curvature import covariance
+from pymc_subsample.control_variates.reference import factor, precision, reference_at
 from pymc_subsample.kernels.hmc import FUNCTIONS, INFO, density, transitions
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.rows import RowStore

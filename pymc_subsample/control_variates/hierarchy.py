@@ -18,6 +18,7 @@ References
 import numpy as np
 import scipy.linalg
 
+from pymc_subsample.control_variates.curvature import times
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.reference import Reference, gradient, precision
 
@@ -83,7 +84,7 @@ def settle(
 def _log_density(expansion, reference, theta) -> float:
     phi, logprior = expansion.parameters(theta)
     shift = phi - reference.center
-    bent = shift @ reference.curvature @ shift if len(reference.curvature) else 0.0
+    bent = shift @ times(reference.curvature, shift)
     return logprior + reference.level + reference.slope @ shift + 0.5 * bent
 
 
