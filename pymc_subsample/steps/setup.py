@@ -11,6 +11,7 @@ from pymc_subsample.control_variates.curvature import covariance
 from pymc_subsample.control_variates.hierarchy import (
     MAX_INNER,
     MAX_OUTER,
+    place_outer,
     settle,
     split_hierarchy,
 )
@@ -146,7 +147,7 @@ def _automatic_reference(
     The second result is another mode, about as high; where it is higher the two change places.
     """
     inner, outer = split_hierarchy(expansion, start, free)
-    nested = 0 < len(outer) <= MAX_OUTER and 0 < len(inner) <= MAX_INNER
+    nested = 0 < len(outer) <= MAX_OUTER and len(inner) > 0
     if not nested:
         inner = free
     found = find_reference(expansion, start, inner, rng, temperature)
@@ -158,7 +159,10 @@ def _automatic_reference(
     if other is not None and log_posterior(expansion, other) > log_posterior(expansion, found):
         found, second = other, found.theta
     if nested:
-        theta = settle(expansion, found, inner, outer)
+        if len(inner) <= MAX_INNER:
+            theta = settle(expansion, found, inner, outer)
+        else:
+            theta = place_outer(expansion, found, outer)
         found = polish(expansion, theta, inner, temperature)
     return found, second
 
