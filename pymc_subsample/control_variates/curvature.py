@@ -1,7 +1,8 @@
 """The sum of the rows' curvatures: full, by its elements that are not zero, or its diagonal.
 
 As an array it is full, shape (P, P), or lists k elements, shape (3, k): row, column and value. The
-second form is used where groups make most elements zero, and for a diagonal.
+second form is used where groups make most elements zero, and for a diagonal, in both cases for
+hundreds of parameters or more: the shape tells which form it is.
 """
 
 import numpy as np
