@@ -17,7 +17,7 @@ from pymc_subsample.control_variates.curvature import covariance, times
 from pymc_subsample.control_variates.reference import gradient, precision, reference_at, scales
 from pymc_subsample.control_variates.search import find_reference
 from pymc_subsample.kernels.control import control_sum
-from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood import TallModel, TallModelError, verification
 from pymc_subsample.steps import setup
 
 # Dense columns, groups, both with two predictors, several predictors per row, shared scales.
@@ -231,7 +231,8 @@ def test_scale_of_many_groups_stays_off_its_pole(monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_set_up_does_not_copy_the_columns(dtype, monkeypatch):
-    monkeypatch.setattr(rows, "_BATCH_BYTES", 2**20)
+    for module, name in ((rows, "_BATCH_BYTES"), (verification, "_LARGEST_BYTES")):
+        monkeypatch.setattr(module, name, 2**20)
     X = np.random.default_rng(8).normal(size=(40_000, 100)).astype(dtype)
 
     with pm.Model() as model:
