@@ -7,6 +7,9 @@ from hashlib import sha256
 import numpy as np
 
 _FINGERPRINT_ROWS = 256
+# Of the rows that a check evaluates at once, in double precision.
+_BATCH_BYTES = 2**25
+_LARGEST_BATCH = 100_000
 
 
 class RowStore:
@@ -35,6 +38,11 @@ class RowStore:
         """Yield views of consecutive rows, at most `size` at a time."""
         for start in range(0, self.n_rows, size):
             yield [column[start : start + size] for column in self.columns]
+
+    def batch_size(self) -> int:
+        """Return how many rows to evaluate at once so that their columns take little memory."""
+        numbers = sum(column[0].size for column in self.columns)
+        return max(1, min(_LARGEST_BATCH, _BATCH_BYTES // (8 * max(numbers, 1))))
 
     @cached_property
     def fingerprint(self) -> str:

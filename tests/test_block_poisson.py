@@ -22,8 +22,9 @@ from pymc_subsample.block_poisson import (
     probability_positive,
 )
 from pymc_subsample.control_variates import expand
+from pymc_subsample.control_variates.curvature import covariance
 from pymc_subsample.control_variates.general import general_expansion
-from pymc_subsample.control_variates.reference import covariance, factor, precision, reference_at
+from pymc_subsample.control_variates.reference import factor, precision, reference_at
 from pymc_subsample.estimators import Moments
 from pymc_subsample.kernels.estimates import (
     BLOCK_POISSON,
@@ -375,7 +376,7 @@ def test_negative_signs_are_told(logistic, caplog):
     model, *_ = logistic
     with model:
         step = pms.HMCECS(
-            estimator="block-poisson", control_variate_order=1, subsample_size=60, n_blocks=2
+            estimator="block-poisson", control_variate_order=0, subsample_size=90, n_blocks=3
         )
         idata = pm.sample(500, tune=300, chains=1, cores=1, step=step, random_seed=3, **{
             "progressbar": False})  # fmt: skip

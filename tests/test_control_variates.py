@@ -23,17 +23,17 @@ from test_predictors import PRODUCTS, model_of_integers
 from pymc_subsample import control_variates
 from pymc_subsample.control_variates import expand, general
 from pymc_subsample.control_variates import expansion as expansion_module
+from pymc_subsample.control_variates.curvature import covariance
 from pymc_subsample.control_variates.fusion import fuse
 from pymc_subsample.control_variates.reference import (
-    covariance,
     factor,
-    find_reference,
     gradient,
     log_posterior,
     precision,
     reference_at,
     residual_moments,
 )
+from pymc_subsample.control_variates.search import find_reference
 from pymc_subsample.control_variates.verification import agrees
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.graph import PYTHON_MODE, numpy_function, rebuild

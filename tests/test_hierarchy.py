@@ -8,7 +8,7 @@ from scipy.optimize import minimize_scalar
 
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.hierarchy import settle, split_hierarchy
-from pymc_subsample.control_variates.reference import find_reference
+from pymc_subsample.control_variates.search import find_reference
 from pymc_subsample.likelihood import TallModel
 
 

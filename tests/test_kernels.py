@@ -15,7 +15,8 @@ import scipy.stats
 from scipy.special import gammaln, logsumexp
 
 from pymc_subsample.control_variates import expand
-from pymc_subsample.control_variates.reference import covariance, factor, precision, reference_at
+from pymc_subsample.control_variates.curvature import covariance
+from pymc_subsample.control_variates.reference import factor, precision, reference_at
 from pymc_subsample.kernels.estimates import FUNCTIONS, PERTURBED, density, target_at
 from pymc_subsample.kernels.hmc import INFO, TRAJECTORY, TREE, transitions
 from pymc_subsample.likelihood import TallModel

@@ -56,7 +56,7 @@ EXPECTED = {
 
 def predictors_of(tall):
     offsets = {var: part.start for var, part in tall.phi_slices.items()}
-    return find_predictors(tall.batch, offsets, tall.column_values)
+    return find_predictors(tall.batch, offsets, tall.column_batches)
 
 
 def count(predictors):

@@ -40,7 +40,7 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
     predictors = None
     if linear is not False:
         starts = {v: part.start for v, part in model.phi_slices.items()}
-        predictors = find_predictors(model.batch, starts, model.column_values)
+        predictors = find_predictors(model.batch, starts, model.column_batches)
         if predictors is not None and not is_small(model, predictors):
             predictors = None
     if predictors is not None:

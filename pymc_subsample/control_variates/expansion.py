@@ -45,7 +45,10 @@ class Expansion:
         The model's functions; see `pymc_subsample.kernels.model`.
     sums : callable
         ``sums(center, rows, level, slope, curvature)`` adds sum l*, sum grad l* and, unless
-        `curvature` is empty, sum hess l* of anchored rows.
+        `curvature` is empty, sum hess l* of anchored rows: to a matrix, shape (P, P), a diagonal,
+        (P,), or a `curvature.SparseSum`.
+    curvature : {"full", "sparse", "diagonal"}
+        What of sum hess l* is summed; see `control_variates.curvature`.
     reach : callable
         ``reach()`` returns a bound on the derivative of order `order` + 1 of a row's log-likelihood
         in its predictor and the table of `kernels.metropolis.farthest`, or None where rows have
@@ -69,6 +72,7 @@ class Expansion:
     packer: Packer
     store: RowStore
     observed: tuple[str, ...] = ()
+    curvature: str = "full"
 
     forward = _compiled("forward")
     backward = _compiled("backward")
@@ -87,15 +91,33 @@ class Expansion:
         """Number of rows."""
         return self.store.n_rows
 
+    @property
+    def highest_order(self) -> int:
+        """Order that control variates can have: 1 where the curvature is too large to sum."""
+        return 1 if self.curvature == "diagonal" else 2
+
+    @property
+    def raisable(self) -> bool:
+        """Whether control variates of order 2 are not used but can be had."""
+        return self.order < 2 <= self.highest_order
+
     def take(self, index: np.ndarray) -> np.ndarray:
         """Return rows `index`, shape (m,), packed but not anchored: shape (width, m)."""
         return self.packer.pack(self.store.take(index), np.zeros((self.width, len(index))))
 
     def chunks(self) -> Iterator[np.ndarray]:
         """Yield all rows, packed but not anchored, in chunks of bounded memory."""
-        size = max(1, _CHUNK_BYTES // (8 * self.width))
-        for columns in self.store.chunks(size):
+        for columns in self.store.chunks(self._chunk_rows):
             yield self.packer.pack(columns, np.zeros((self.width, len(columns[0]))))
+
+    def batches(self, index: np.ndarray) -> list[np.ndarray]:
+        """Return rows `index`, shape (m,), as `take` does, in pieces of a chunk's size."""
+        size = self._chunk_rows
+        return [self.take(index[i : i + size]) for i in range(0, len(index), size)]
+
+    @property
+    def _chunk_rows(self) -> int:
+        return max(1, _CHUNK_BYTES // (8 * self.width))
 
     def parameters(self, theta: np.ndarray) -> tuple[np.ndarray, float]:
         """Return phi, shape (P,), and the log prior at theta."""

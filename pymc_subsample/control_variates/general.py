@@ -15,6 +15,7 @@ from pytensor.graph.basic import Variable
 
 from pymc_subsample.compile import MATRIX, VECTOR, Compiled, compile_graph, compile_source
 from pymc_subsample.control_variates.columns import Packer
+from pymc_subsample.control_variates.curvature import MAX_CURVATURE
 from pymc_subsample.control_variates.expansion import Expansion, parameter_functions
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, MINIBATCH
 from pymc_subsample.likelihood import TallModel
@@ -22,6 +23,8 @@ from pymc_subsample.likelihood.graph import rebuild
 
 _LEVEL = types.void(VECTOR, MATRIX, VECTOR, VECTOR)
 _PRODUCT = types.void(VECTOR, MATRIX, VECTOR, VECTOR)
+# Random directions along which the diagonal of a large Hessian is estimated.
+_PROBES = 16
 
 
 def general_expansion(model: TallModel, order: int) -> Expansion:
@@ -109,6 +112,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         packer=packer,
         store=model.rows,
         observed=model.observed,
+        curvature="full" if model.phi_size <= MAX_CURVATURE else "diagonal",
     )
 
 
@@ -144,9 +148,22 @@ class _GeneralSums:
         self._level_function(center, rows, value, vector)
         level += value
         slope += vector
+        if curvature.ndim == 1:
+            self._add_diagonal(center, rows, curvature)
+            return
         for a, line in enumerate(curvature):
-            self._product(center, rows, np.eye(len(center))[a], vector)
+            self._product(center, rows, np.eye(1, len(center), a)[0], vector)
             line += vector
+
+    def _add_diagonal(self, center, rows, diagonal):
+        r"""Estimate the diagonal by products with random signs v, :math:`E[v \odot H v]`.
+
+        The others of the row's elements add noise of mean zero (Hutchinson 1990).
+        """
+        rng, vector = np.random.default_rng(0), np.empty(len(center))
+        for signs in rng.choice([-1.0, 1.0], (_PROBES, len(center))):
+            self._product(center, rows, signs, vector)
+            diagonal += signs * vector / _PROBES
 
 
 def _directional(values: Variable, at: Variable, direction: Variable) -> Variable:

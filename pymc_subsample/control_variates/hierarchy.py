@@ -18,10 +18,12 @@ References
 import numpy as np
 import scipy.linalg
 
+from pymc_subsample.control_variates.curvature import times
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.reference import Reference, gradient, precision
 
-# The search over h is a simplex search; each of its steps takes a few dense Hessians in v.
+# The search over h is a simplex search; each of its steps takes a few dense Hessians in v. For
+# more elements of v one step is taken, from h as it is at the start.
 MAX_OUTER = 8
 MAX_INNER = 200
 
@@ -80,10 +82,30 @@ def settle(
     return best
 
 
+def place_outer(expansion: Expansion, reference: Reference, outer: np.ndarray) -> np.ndarray:
+    """Return theta of the reference with `outer` at its mode given all others.
+
+    For more of the others than `settle` can take. The reference should be their mode at a vague
+    `outer`, such as the model's start: they then hardly shrink, and are as spread as the groups.
+    """
+    import scipy.optimize  # takes a third of a second to import
+
+    theta = reference.theta.copy()
+
+    def objective(h):
+        theta[outer] = h
+        value = -_log_density(expansion, reference, theta)
+        return value if np.isfinite(value) else 1e10
+
+    found = scipy.optimize.minimize(objective, reference.theta[outer], method="Nelder-Mead")
+    theta[outer] = found.x
+    return theta
+
+
 def _log_density(expansion, reference, theta) -> float:
     phi, logprior = expansion.parameters(theta)
     shift = phi - reference.center
-    bent = shift @ reference.curvature @ shift if len(reference.curvature) else 0.0
+    bent = shift @ times(reference.curvature, shift)
     return logprior + reference.level + reference.slope @ shift + 0.5 * bent
 
 

@@ -24,6 +24,7 @@ from pytensor.graph.traversal import ancestors
 from pymc_subsample.compile import MATRIX, VECTOR, compile_graph, compile_source
 from pymc_subsample.control_variates.affine import AffineMap, Layout, affine_map
 from pymc_subsample.control_variates.columns import Packer
+from pymc_subsample.control_variates.curvature import MAX_CURVATURE, MAX_DENSE, MAX_TERMS
 from pymc_subsample.control_variates.expansion import Expansion, parameter_functions
 from pymc_subsample.control_variates.fusion import fuse
 from pymc_subsample.control_variates.reach import derivative_bound, distinct, reach
@@ -33,12 +34,14 @@ from pymc_subsample.kernels import linear as kernels
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.graph import rebuild
-from pymc_subsample.likelihood.predictors import Predictor
+from pymc_subsample.likelihood.predictors import Affine, Predictor
 
 # Beyond this many predictors per row, directional derivatives cost less than E x E Hessians.
 MAX_PREDICTORS = 10
 # Beyond this many columns beside the predictors, vectors over columns compile sooner than scalars.
 MAX_COLUMNS = 60
+# A curvature of which at most one element in so many can differ from zero is kept as a list.
+_FILLED = 8
 
 _ROW = types.void(MATRIX, VECTOR, MATRIX, MATRIX)
 _ROWS = "dense, dense_scale, gather, gather_scale, offset, offset_scale"
@@ -114,8 +117,30 @@ def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: i
         packer=packer,
         store=model.rows,
         observed=model.observed,
+        curvature=_kind_of_curvature(model, forms),
     )
     return expansion
+
+
+def _kind_of_curvature(model: TallModel, forms: Sequence[Affine]) -> str:
+    """How the sum of the rows' curvatures is kept, from how many elements it can have."""
+    size, terms = model.phi_size, [t for form in forms for t in form.terms]
+    dense = len({t.index for t in terms if t.group is None})
+    levels = {
+        (t.index, t.group): next(
+            part.stop - t.index for part in model.phi_slices.values() if t.index < part.stop
+        )
+        for t in terms
+        if t.group is not None
+    }
+    count = dense**2 + 2 * dense * sum(levels.values())
+    for (_, group), length in levels.items():
+        for (_, other), width in levels.items():
+            same = group == other
+            count += min(length, width) if same else min(model.n_rows, length * width)
+    if size > MAX_DENSE and len(terms) <= MAX_TERMS and count <= size**2 / _FILLED:
+        return "sparse"
+    return "full" if size <= MAX_CURVATURE else "diagonal"
 
 
 class _RowCode:

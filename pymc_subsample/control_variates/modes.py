@@ -6,12 +6,8 @@ Chains start around one reference point, so their agreement cannot show a second
 import numpy as np
 
 from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.control_variates.reference import (
-    Reference,
-    log_posterior,
-    mode_of_rows,
-    polish,
-)
+from pymc_subsample.control_variates.reference import Reference, log_posterior
+from pymc_subsample.control_variates.search import mode_of_rows, polish
 
 # Beyond, the search takes too long.
 MAX_PARAMETERS = 200
@@ -54,7 +50,7 @@ def other_mode(
         return None
     n = expansion.n_rows
     size = min(n, max(_ROWS, 20 * len(active)))
-    rows = expansion.take(rng.integers(0, n, size))
+    rows = expansion.batches(rng.integers(0, n, size))
     weight = n / (size * temperature)
     known, height = mode_of_rows(expansion, reference.theta, active, rows, weight)
     for _ in range(_STARTS):

@@ -1,24 +1,18 @@
 """The reference point: where it is, and what is summed over all rows there."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
 
+from pymc_subsample.control_variates.curvature import MAX_DENSE, Sum, as_array, empty_sum, times
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.estimators import Moments, moments_from_sums
 from pymc_subsample.likelihood import TallModelError
 
-# The mass matrix is dense up to this many parameters and diagonal beyond.
-MAX_DENSE = 500
-# Second-order control variates need a P x P matrix; beyond this P use order 1.
-MAX_CURVATURE = 2000
-
-_FIRST_SUBSET = 1_000
-_LAST_SUBSET = 100_000
-_MAX_POLISH = 8
-_POLISHED = 0.1
 _SHOWN = 10
+# Hessian columns that are computed at once.
+_COLUMNS = 128
 
 
 @dataclass(frozen=True)
@@ -31,8 +25,10 @@ class Reference:
         Point in PyMC's unconstrained space.
     center : ndarray, shape (P,)
         phi at theta.
-    level, slope, curvature : float, ndarray (P,), ndarray (P, P)
-        Sums over all rows of l*, its gradient and its Hessian in phi.
+    level, slope, curvature : float, ndarray (P,), ndarray (P, P) or (3, k)
+        Sums over all rows of l*, its gradient and its Hessian in phi. Of the Hessian, k elements
+        (row, column and value) where the others are zero, or not known, as beyond the diagonal
+        of a large model without linear predictors.
     """
 
     theta: np.ndarray
@@ -44,20 +40,29 @@ class Reference:
 
 def reference_at(expansion: Expansion, theta: np.ndarray, temperature: float = 1.0) -> Reference:
     """Sum over all rows at theta: one pass, in chunks."""
-    return _summed(expansion, theta, expansion.chunks(), 1.0 / temperature)
+    return summed(expansion, theta, expansion.chunks(), 1.0 / temperature)
 
 
-def _summed(expansion: Expansion, theta, batches, weight: float) -> Reference:
+def summed(
+    expansion: Expansion,
+    theta: np.ndarray,
+    batches: Iterable[np.ndarray],
+    weight: float,
+    curved: bool = True,
+) -> Reference:
+    """Sum some batches of rows at theta, each row times `weight`; without curvature if so asked."""
     center, _ = expansion.parameters(theta)
     size = expansion.phi_size
-    bent = size if size <= MAX_CURVATURE else 0
-    level, slope, curvature = np.zeros(1), np.zeros(size), np.zeros((bent, bent))
+    level, slope = np.zeros(1), np.zeros(size)
+    curvature: Sum = np.zeros((0, 0))
+    if curved:
+        curvature = empty_sum(expansion.curvature, size)
     for rows in batches:
         expansion.anchor(center, rows)
         expansion.sums(center, rows, level, slope, curvature)
     return Reference(
         np.array(theta, dtype=float), center, weight * float(level[0]), weight * slope,
-        weight * curvature,
+        as_array(curvature, weight),
     )  # fmt: skip
 
 
@@ -69,10 +74,8 @@ def log_posterior(expansion: Expansion, reference: Reference) -> float:
 def gradient(expansion: Expansion, reference: Reference, theta: np.ndarray) -> np.ndarray:
     """Gradient in theta, shape (d,), of the quadratic log-likelihood plus the prior."""
     phi, _ = expansion.parameters(theta)
-    slope = reference.slope
-    if len(reference.curvature):
-        slope = slope + reference.curvature @ (phi - reference.center)
-    return expansion.pull_back(theta, slope)
+    shift = phi - reference.center
+    return expansion.pull_back(theta, reference.slope + times(reference.curvature, shift))
 
 
 def precision(
@@ -86,27 +89,44 @@ def precision(
     At the reference, where it is taken unless theta is given, they have the log posterior's own
     derivatives. The Hessian is the central difference of their gradient.
     """
-    theta = reference.theta if theta is None else theta
-    columns = []
-    for a in active:
-        h = 1e-5 * max(1.0, abs(theta[a]))
-        forth, back = theta.copy(), theta.copy()
-        forth[a] += h
-        back[a] -= h
-        difference = gradient(expansion, reference, forth) - gradient(expansion, reference, back)
-        columns.append(-difference[active] / (2 * h))
-    matrix = np.array(columns).reshape(len(active), len(active))
+    columns = _hessian_columns(expansion, reference, active, theta)
+    matrix = -np.array([column[active] for column in columns])
+    matrix = matrix.reshape(len(active), len(active))
     return 0.5 * (matrix + matrix.T)
 
 
-def covariance(matrix: np.ndarray) -> np.ndarray:
-    """Invert a precision matrix; directions of negative curvature are taken by their size."""
-    scale = np.sqrt(np.abs(np.diag(matrix)))
-    scale = np.where(scale > 0, scale, 1.0)
-    values, vectors = scipy.linalg.eigh(matrix / np.outer(scale, scale))
-    values = np.maximum(np.abs(values), 1e-10 * np.abs(values).max())
-    inverse = (vectors / values) @ vectors.T
-    return inverse / np.outer(scale, scale)
+def scales(expansion: Expansion, reference: Reference, active: np.ndarray) -> np.ndarray:
+    """Return standard deviations, shape (a,), of each element given the others.
+
+    They are those of the diagonal of the precision; no matrix is formed.
+    """
+    columns = _hessian_columns(expansion, reference, active)
+    diagonal = np.abs([column[a] for a, column in zip(active, columns, strict=True)])
+    known = (diagonal > 0) & np.isfinite(diagonal)
+    return np.where(known, 1 / np.sqrt(np.where(known, diagonal, 1.0)), 1.0)
+
+
+def _hessian_columns(expansion, reference, active, theta=None) -> Iterator[np.ndarray]:
+    """Differentiate the quadratic log-likelihood and the prior twice: a column, (d,), at a time.
+
+    The curvature multiplies the differences of many columns at once.
+    """
+    theta = reference.theta if theta is None else theta
+    for start in range(0, len(active), _COLUMNS):
+        points, widths = [], []
+        for a in active[start : start + _COLUMNS]:
+            h = 1e-5 * max(1.0, abs(theta[a]))
+            widths.append(2 * h)
+            for sign in (h, -h):
+                point = theta.copy()
+                point[a] += sign
+                points.append(point)
+        shifts = np.array([expansion.parameters(point)[0] for point in points]) - reference.center
+        slopes = (reference.slope[:, None] + times(reference.curvature, shifts.T)).T
+        slopes = np.ascontiguousarray(slopes)
+        pulled = [expansion.pull_back(x, slope) for x, slope in zip(points, slopes, strict=True)]
+        for forth, back, width in zip(pulled[::2], pulled[1::2], widths, strict=True):
+            yield (forth - back) / width
 
 
 def factor(cov: np.ndarray) -> np.ndarray:
@@ -121,148 +141,6 @@ def whiten(factor: np.ndarray, x: np.ndarray) -> np.ndarray:
     if len(factor) == 1 and len(x) > 1:
         return (x.T / factor[0]).T
     return np.linalg.solve(factor, x)
-
-
-def find_reference(
-    expansion: Expansion,
-    start: np.ndarray,
-    active: np.ndarray,
-    rng: np.random.Generator,
-    temperature: float = 1.0,
-) -> Reference:
-    """Find the posterior mode: on growing random subsets, then polished on all rows.
-
-    Parameters
-    ----------
-    expansion : Expansion
-        Compiled model.
-    start : ndarray, shape (d,)
-        Where the search starts.
-    active : ndarray, shape (a,)
-        Elements of theta that may move.
-    rng : numpy.random.Generator
-        Draws the subsets.
-    temperature : float, default 1
-        Divides the log-likelihood.
-
-    Returns
-    -------
-    Reference
-        Within about 0.1 posterior standard deviations of the mode where Newton's method
-        converges in 8 passes over the data; the best point found otherwise.
-    """
-    n = expansion.n_rows
-    theta = np.array(start, dtype=float)
-    size = min(n, max(_FIRST_SUBSET, 20 * len(active)))
-    while size < n:
-        rows = expansion.take(rng.integers(0, n, size))
-        theta, _ = mode_of_rows(expansion, theta, active, rows, n / (size * temperature))
-        if size >= min(_LAST_SUBSET, n // 2):
-            break
-        size = min(size * 10, _LAST_SUBSET, n // 2)
-    else:
-        rows = np.concatenate(list(expansion.chunks()), axis=1)
-        theta, _ = mode_of_rows(expansion, theta, active, rows, 1.0 / temperature)
-    return polish(expansion, theta, active, temperature)
-
-
-class _SubsetObjective:
-    """Negative log posterior of a weighted subset per row, with derivatives, evaluated once."""
-
-    def __init__(self, expansion, theta, active, rows, weight):
-        self._expansion, self._theta, self._active = expansion, theta.copy(), active
-        self._rows, self._weight = rows, weight
-        self._scale = 1.0 / (weight * rows.shape[1])
-        self._at: np.ndarray | None = None
-
-    def _evaluate(self, x):
-        if self._at is None or not np.array_equal(x, self._at):
-            self._at = x.copy()
-            self._theta[self._active] = x
-            self._summed = _summed(self._expansion, self._theta, [self._rows], self._weight)
-        return self._summed
-
-    def value(self, x):
-        summed = self._evaluate(x)
-        value = -self._scale * log_posterior(self._expansion, summed)
-        return value if np.isfinite(value) else 1e10
-
-    def gradient(self, x):
-        summed = self._evaluate(x)
-        grad = self._expansion.pull_back(summed.theta, summed.slope)[self._active]
-        return -self._scale * np.nan_to_num(grad)
-
-    def hessian(self, x):
-        summed = self._evaluate(x)
-        return self._scale * np.nan_to_num(precision(self._expansion, summed, self._active))
-
-
-def mode_of_rows(expansion, theta, active, rows, weight) -> tuple[np.ndarray, float]:
-    """Find the mode of the posterior that weighs each of some rows by `weight`.
-
-    Parameters
-    ----------
-    expansion : Expansion
-        Compiled model.
-    theta : ndarray, shape (d,)
-        Start.
-    active : ndarray of int, shape (a,)
-        Elements of theta that may move.
-    rows : ndarray, shape (width, m)
-        Packed rows; anchored anew at every step.
-    weight : float
-        Weight of a row, n / (m T).
-
-    Returns
-    -------
-    ndarray, shape (d,)
-        The mode.
-    float
-        The log posterior there, divided by `weight` times m.
-    """
-    import scipy.optimize  # takes a third of a second to import, and only the search needs it
-
-    objective = _SubsetObjective(expansion, theta, active, rows, weight)
-    newton = len(active) <= MAX_DENSE and expansion.phi_size <= MAX_CURVATURE
-    found = scipy.optimize.minimize(
-        objective.value,
-        theta[active],
-        jac=objective.gradient,
-        hess=objective.hessian if newton else None,
-        method="trust-exact" if newton else "L-BFGS-B",
-        options={"maxiter": 200},
-    )
-    theta = theta.copy()
-    theta[active] = found.x
-    return theta, -float(found.fun)
-
-
-def polish(
-    expansion: Expansion, theta: np.ndarray, active: np.ndarray, temperature: float = 1.0
-) -> Reference:
-    """Find the posterior mode near theta by Newton's method on all rows, with step halving."""
-    best = reference_at(expansion, theta, temperature)
-    best_value = log_posterior(expansion, best)
-    for _ in range(_MAX_POLISH):
-        matrix = precision(expansion, best, active)
-        cov = covariance(matrix)
-        ascent = expansion.pull_back(best.theta, best.slope)[active]
-        step = cov @ ascent
-        distance = np.sqrt(max(step @ ascent, 0.0) / len(active))
-        if distance < _POLISHED:
-            break
-        for _ in range(6):
-            trial = best.theta.copy()
-            trial[active] += step
-            candidate = reference_at(expansion, trial, temperature)
-            value = log_posterior(expansion, candidate)
-            if np.isfinite(value) and value > best_value:
-                best, best_value = candidate, value
-                break
-            step = 0.25 * step
-        else:
-            break
-    return best
 
 
 def residual_moments(

@@ -1,8 +1,10 @@
 """Full-data sums of anchored rows: dense columns by BLAS, groups by counting."""
 
 import numpy as np
+import scipy.sparse
 
 from pymc_subsample.control_variates.affine import AffineMap, Layout
+from pymc_subsample.control_variates.curvature import SparseSum, Sum
 
 
 class LinearSums:
@@ -25,8 +27,8 @@ class LinearSums:
         self._at = layout
         self._size = size
 
-    def __call__(self, center, rows, level, slope, curvature):
-        """Add to `level`, shape (1,), `slope`, (P,), and `curvature`, (P, P) or empty."""
+    def __call__(self, center, rows, level, slope, curvature: Sum):
+        """Add to `level`, shape (1,), `slope`, (P,), and, unless it is empty, `curvature`."""
         at, size = self._at, len(center)
         level[0] += rows[at.level].sum()
         dense, groups = self._dense(rows), self._groups(rows)
@@ -36,11 +38,18 @@ class LinearSums:
                 slope[where] += z @ g
             for index, value in groups[e]:
                 slope += _count(index, value * g, size)
-        if not len(curvature):
-            return
-        for (e, f), column in at.bends().items():
+        if isinstance(curvature, SparseSum):
+            self._add_sparse(rows, curvature)
+        elif curvature.ndim == 1:
+            self._add_diagonal(rows, dense, groups, curvature)
+        elif len(curvature):
+            self._add_full(rows, dense, groups, curvature)
+
+    def _add_full(self, rows, dense, groups, curvature):
+        size = len(curvature)
+        for (e, f), column in self._at.bends().items():
             h = rows[column]
-            block = np.zeros_like(curvature)
+            block = curvature if e == f else np.zeros_like(curvature)
             for where, z in dense[e]:
                 weighted = z * h
                 for other, y in dense[f]:
@@ -55,7 +64,41 @@ class LinearSums:
                 for second, factor in groups[f]:
                     pairs = _count(index * size + second, weight * factor, size * size)
                     block += pairs.reshape(size, size)
-            curvature += block if e == f else block + block.T
+            if e != f:
+                curvature += block + block.T
+
+    def _add_sparse(self, rows, curvature: SparseSum):
+        predictors = self._sparse(rows)
+        for (e, f), column in self._at.bends().items():
+            product = predictors[e].T @ predictors[f].multiply(rows[column][:, None]).tocsr()
+            curvature.add(product if e == f else product + product.T)
+
+    def _sparse(self, rows) -> list[scipy.sparse.csr_array]:
+        """Per predictor, its derivative in phi, shape (m, P)."""
+        m = rows.shape[1]
+        every, found = np.arange(m), []
+        for dense, groups in zip(self._dense(rows), self._groups(rows), strict=True):
+            columns = [np.empty(0, dtype=np.int64)]
+            columns += [np.full(m, a) for where, _ in dense for a in range(self._size)[where]]
+            columns += [index for index, _ in groups]
+            values = [np.empty(0), *(v for _, z in dense for v in z), *(v for _, v in groups)]
+            place = np.tile(every, len(values) - 1), np.concatenate(columns)
+            shape = (m, self._size)
+            found.append(scipy.sparse.csr_array((np.concatenate(values), place), shape))
+        return found
+
+    def _add_diagonal(self, rows, dense, groups, diagonal):
+        """Products of a term with itself; of others only those of group terms of one index."""
+        for (e, f), column in self._at.bends().items():
+            h = rows[column] if e == f else 2 * rows[column]
+            for where, z in dense[e]:
+                for other, y in dense[f]:
+                    if where == other and (e != f or z is y):
+                        diagonal[where] += (z * y) @ h
+            for index, value in groups[e]:
+                for second, factor in groups[f]:
+                    shared = h * value * factor * (index == second)
+                    diagonal += _count(index, shared, len(diagonal))
 
     def design(self, rows: np.ndarray) -> np.ndarray:
         """Return dx/dphi of packed rows, shape (P, m), where there is one predictor."""

@@ -98,10 +98,10 @@ def warning(method: str, checks: Sequence[Check] | None) -> str | None:
     return f"{method}: {' '.join(failed)}" if failed else None
 
 
-def remedies(subsample_size: int, n_rows: int, order: int, given_reference: bool) -> list[str]:
+def remedies(subsample_size: int, n_rows: int, raisable: bool, given_reference: bool) -> list[str]:
     """Return what is left to change where the estimate is too noisy, best first."""
     left = [f"increase subsample_size (now {subsample_size})"] if subsample_size < n_rows else []
-    left += ["use control_variate_order=2"] if order < 2 else []
+    left += ["use control_variate_order=2"] if raisable else []
     left += ["give a better reference"] if given_reference else []
     return left or ["sample this model with pm.NUTS or nutpie"]
 

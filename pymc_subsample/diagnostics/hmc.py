@@ -165,7 +165,7 @@ def check_hmc(
         if not clear:
             variance, shift, stretch = look(_SECOND_DRAWS, expansion.chunks())
     more_rows = subsample_size < expansion.n_rows
-    advice = remedies(subsample_size, expansion.n_rows, expansion.order, given_reference)
+    advice = remedies(subsample_size, expansion.n_rows, expansion.raisable, given_reference)
     look_at = "look for outlying rows and small groups"
     checks = [
         _noise_check(record, variance, sentence(advice)),

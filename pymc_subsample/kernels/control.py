@@ -13,7 +13,10 @@ from pymc_subsample.compile import FAST, MATRIX, SCALAR, VECTOR
     fastmath=FAST,
 )
 def control_sum(phi, center, level, slope, curvature, order, grad):
-    """Sum of the control variates over all rows at phi; adds its gradient to `grad`."""
+    """Sum of the control variates over all rows at phi; adds its gradient to `grad`.
+
+    `curvature` has shape (P, P), or (3, k): row, column and value of the elements that count.
+    """
     value = level
     if order == 0:
         return value
@@ -21,7 +24,10 @@ def control_sum(phi, center, level, slope, curvature, order, grad):
     delta, bent = np.empty(size), np.zeros(size)
     for a in range(size):
         delta[a] = phi[a] - center[a]
-    if order == 2:
+    if order == 2 and curvature.shape[0] != size:
+        for k in range(curvature.shape[1]):
+            bent[int(curvature[0, k])] += curvature[2, k] * delta[int(curvature[1, k])]
+    elif order == 2:
         a = 0
         while a + 4 <= size:
             for b in range(size):

@@ -6,7 +6,7 @@ here on arrays of symbolic affine forms, with plain NumPy semantics and a row ax
 the maximal affine variables are the predictors.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 
@@ -52,7 +52,9 @@ class Predictor:
 
 
 def find_predictors(
-    graph: BatchGraph, offsets: Mapping[Variable, int], values: Callable[[Column], np.ndarray]
+    graph: BatchGraph,
+    offsets: Mapping[Variable, int],
+    values: Callable[[Variable], Iterable[np.ndarray]],
 ) -> list[Predictor] | None:
     """Find the predictors of a batch log-likelihood.
 
@@ -63,7 +65,7 @@ def find_predictors(
     offsets : mapping of Variable to int
         Position in phi of the first element of each parameter.
     values : callable
-        Values of a column over all rows, shape (n,).
+        Values of a data-only variable over all rows, in batches.
 
     Returns
     -------
@@ -125,7 +127,7 @@ class _Algebra:
         self,
         graph: BatchGraph,
         offsets: Mapping[Variable, int],
-        values: Callable[[Column], np.ndarray],
+        values: Callable[[Variable], Iterable[np.ndarray]],
     ):
         self.dependent = depends_on(graph.outputs, list(offsets))
         self.axes = graph.axes
@@ -162,7 +164,24 @@ class _Algebra:
         forms = list(predictor.forms.flat)
         columns = [t.coefficient for form in forms for t in form.terms if t.coefficient is not None]
         columns += [c for form in forms for _, c in form.offsets]
-        return all(np.isfinite(self._values(c)).all() for c in dict.fromkeys(columns))
+        elements: dict[tuple[Variable, int], list[int]] = {}
+        for column in dict.fromkeys(columns):
+            elements.setdefault((column.var, column.axis), []).append(column.element)
+        return all(
+            np.isfinite(batch[:, chosen]).all()
+            for (var, axis), chosen in elements.items()
+            for batch in self._rows_first(var, axis)
+        )
+
+    def _smallest(self, column: Column) -> float:
+        batches = self._rows_first(column.var, column.axis)
+        return min(batch[:, column.element].min() for batch in batches)
+
+    def _rows_first(self, var: Variable, axis: int) -> Iterable[np.ndarray]:
+        """Values of a data-only variable, in batches of shape (m, elements of a row)."""
+        for batch in self._values(var):
+            rows = np.moveaxis(batch, axis, 0)
+            yield rows.reshape(len(rows), -1)
 
     def parameters_of(self, var: Variable, given: set[Variable]) -> set[Variable]:
         """Return the parameters that `var` needs beside `given` variables."""
@@ -302,7 +321,7 @@ class _Algebra:
             if isinstance(column, int):
                 start += step * (column % count)
                 continue
-            if self._values(column).min() < 0:  # counts from the end
+            if self._smallest(column) < 0:  # counts from the end
                 column = computed(column.graph().astype("int64") % count)
             if step < 0:
                 start, step = start + step * (count - 1), -step

@@ -1,6 +1,6 @@
 """A PyMC model seen as a prior, a set of rows and the log-likelihood of one row."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -27,7 +27,6 @@ from pymc_subsample.likelihood.graph import (
     numpy_function,
     rebuild,
 )
-from pymc_subsample.likelihood.predictors import Column
 from pymc_subsample.likelihood.simplify import simplified
 from pymc_subsample.likelihood.trace import RowTrace
 from pymc_subsample.likelihood.verification import (
@@ -231,10 +230,12 @@ class TallModel:
         [value] = evaluate([graph], self._arrays)
         return value
 
-    def column_values(self, column: Column) -> np.ndarray:
-        """Return a column of the batch graph over all rows, shape (n,)."""
-        rows_first = np.moveaxis(self.column(column.var), column.axis, 0)
-        return rows_first.reshape((len(rows_first), -1))[:, column.element]
+    def column_batches(self, var: Variable) -> Iterator[np.ndarray]:
+        """Yield the value of a data-only variable of the batch graph, some rows at a time."""
+        [graph] = rebuild([var], dict(self.derived))
+        function = numpy_function(self.raw, [graph])
+        for columns in self.rows.chunks(self.rows.batch_size()):
+            yield function(*self._rows_on_axis(columns))[0]
 
     # Evaluation for checks and tests: plain Python, no compilation.
 
@@ -288,8 +289,10 @@ class TallModel:
         return graph
 
     def _raw_batch(self, index):
-        columns = zip(self.rows.take(index), self.raw_axes, strict=True)
-        return [np.moveaxis(column, 0, axis) for column, axis in columns]
+        return self._rows_on_axis(self.rows.take(index))
+
+    def _rows_on_axis(self, columns):
+        return [np.moveaxis(x, 0, axis) for x, axis in zip(columns, self.raw_axes, strict=True)]
 
 
 def _started(start: dict[str, np.ndarray], given: Mapping[str, np.ndarray]):

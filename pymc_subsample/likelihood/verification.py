@@ -25,7 +25,6 @@ _PACKAGE = str(Path(__file__).parents[1])
 # The rows' dimension in models that Bambi writes.
 _BAMBI_ROWS = "__obs__"
 
-_CHUNK = 100_000
 _SHOWN = 10
 
 # Verification evaluates all rows at once if no quantity on the way is larger than this.
@@ -53,9 +52,10 @@ def check_start(tall, batch: Loglik) -> None:
         )
     bad: list[int] = []
     kinds: set[str] = set()
-    for start in range(0, tall.n_rows, _CHUNK):
+    size = tall.rows.batch_size()
+    for start in range(0, tall.n_rows, size):
         try:
-            values = batch(theta, slice(start, min(start + _CHUNK, tall.n_rows)))
+            values = batch(theta, slice(start, min(start + size, tall.n_rows)))
         except IndexError:
             raise _bad_index(tall) from None
         suspect = start + np.flatnonzero(~np.isfinite(values))

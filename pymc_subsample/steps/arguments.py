@@ -26,6 +26,13 @@ def one_of(name: str, value, choices: Sequence[int], other: str | None = None) -
     return int(value)
 
 
+def order(name: str, value) -> int | str:
+    """Return `value` if it is an order of control variates: 0, 1, 2 or "auto"."""
+    if isinstance(value, str) and value == "auto":
+        return value
+    return one_of(name, value, (0, 1, 2), '"auto"')
+
+
 def choice(name: str, value, choices: Sequence[str]) -> str:
     """Return `value` if it is one of some words."""
     if not isinstance(value, str) or value not in choices:

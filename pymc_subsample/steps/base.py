@@ -15,7 +15,7 @@ from pytensor.graph.utils import MethodNotDefined
 
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand
-from pymc_subsample.control_variates.reference import MAX_CURVATURE
+from pymc_subsample.control_variates.curvature import MAX_CURVATURE
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, Rule
 from pymc_subsample.likelihood import TallModel, TallModelError
@@ -55,10 +55,10 @@ class SubsampledStep(BlockedStep):
         vars: Sequence,
         observed,
         dim: str | None,
-        order: int,
+        order: int | str,
         initial_point: PointType | None = None,
     ):
-        """Trace and compile a model for control variates of some order."""
+        """Trace and compile a model for control variates of some order, or of order "auto"."""
         self._model = model
         self.vars = vars
         self._rows_of: dict[str, Any] = {
@@ -74,14 +74,8 @@ class SubsampledStep(BlockedStep):
         with building_graphs():
             tall = self._tall = TallModel(self._model, **self._rows_of)
             self._check_vars()
-            if self._order and tall.phi_size > MAX_CURVATURE:
-                raise TallModelError(
-                    f"{tall.phi_size} parameters meet the data in this model; control variates and "
-                    "mass matrix need their full-data curvature, which is limited to "
-                    f"{MAX_CURVATURE} parameters. Sample this model with pm.NUTS."
-                )
             with differentiated(tall, self._without_gradient):
-                self._expansion: Expansion = expand(tall, self._order)
+                self._expansion: Expansion = self._expand(tall)
                 self._addresses = self._expansion.addresses(*self._functions)
         self.n_rows = tall.n_rows
         self.observed = tall.observed
@@ -90,6 +84,22 @@ class SubsampledStep(BlockedStep):
         layout = list(zip(tall.names, tall.slices, tall.shapes, strict=True))
         self._read = [(name, part) for name, part, _ in layout]
         self._moved = [entry for entry in layout if entry[0] in names]
+
+    def _expand(self, tall: TallModel) -> Expansion:
+        """Compile control variates of the order asked for; "auto" is the highest that there is."""
+        expansion = expand(tall, 2 if isinstance(self._order, str) else self._order)
+        if expansion.order <= expansion.highest_order:
+            return expansion
+        if isinstance(self._order, str):
+            return expand(tall, expansion.highest_order)
+        size = tall.phi_size
+        raise TallModelError(
+            f"{size:,} parameters meet the data in this model. control_variate_order=2 needs the "
+            "sum of their curvatures over all rows, a matrix that is limited to "
+            f"{MAX_CURVATURE:,} parameters unless groups leave most of it zero. Use "
+            f"control_variate_order=1, which takes about {size**2 // 2:,} rows per draw, or sample "
+            "this model with pm.NUTS or nutpie."
+        )
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
         """Refuse a model that is no longer the one the step was made for."""

@@ -126,8 +126,11 @@ class HMCECS(SubsampledStep):
         Blocks G of the subsample, one refreshed per iteration; must divide `subsample_size`, or,
         with "block-poisson", the number :math:`\lambda` of minibatches of 30 rows. "auto" takes
         10 to 100, for an acceptance of the refresh near 0.9.
-    control_variate_order : {2, 1, 0}
-        Order of the Taylor expansion.
+    control_variate_order : {"auto", 2, 1, 0}
+        Order of the Taylor expansion. "auto" is 2 where the sum of the rows' curvatures can be
+        kept, that is for up to 5,000 parameters that meet the data, or for more where groups
+        leave most of it zero; and 1 beyond, which takes as many rows per draw as half the square
+        of the number of parameters. 2 raises where it cannot be had.
     reference : dict, optional
         Reference point: untransformed values by variable name, for every free variable. It is
         used as given. Default: the posterior mode, found on growing random subsets, polished on
@@ -227,7 +230,7 @@ class HMCECS(SubsampledStep):
         kernel: str = "hmc",
         subsample_size: int | str = "auto",
         n_blocks: int | str = "auto",
-        control_variate_order: int = 2,
+        control_variate_order: int | str = "auto",
         reference: Mapping[str, Any] | None = None,
         target_accept: float = 0.8,
         path_length: float = np.pi / 2,
@@ -242,9 +245,7 @@ class HMCECS(SubsampledStep):
         self.estimator = arguments.choice("estimator", estimator, tuple(ESTIMATORS))
         self.kernel = arguments.choice("kernel", kernel, tuple(_DYNAMICS))
         self.max_treedepth = arguments.count("max_treedepth", max_treedepth, 20)
-        self.control_variate_order = arguments.one_of(
-            "control_variate_order", control_variate_order, (0, 1, 2)
-        )
+        order = arguments.order("control_variate_order", control_variate_order)
         self.target_accept = arguments.between("target_accept", target_accept, 0.0, 1.0)
         self.path_length = arguments.between("path_length", path_length, 0.0, np.inf)
         self.temperature = arguments.between("temperature", temperature, 0.0, np.inf)
@@ -258,7 +259,8 @@ class HMCECS(SubsampledStep):
         self.rng = arguments.generator(rng)
         model = arguments.model_in_context(model, "HMCECS")
         chosen = arguments.continuous_vars(vars, model)
-        self._attach(model, chosen, observed, dim, self.control_variate_order, initial_point)
+        self._attach(model, chosen, observed, dim, order, initial_point)
+        self.control_variate_order = self._expansion.order
         arguments.count("subsample_size", m or 1, self.n_rows)
         arguments.count("n_blocks", blocks or 1, self.n_rows)
         self.given = {"reference": reference is not None, "subsample_size": m, "n_blocks": blocks}
@@ -298,6 +300,8 @@ class HMCECS(SubsampledStep):
         m, n = self.subsample_size, self.n_rows
         variance = predicted_variance(self._kind, self.moments, m, self.temperature)
         path = "linear predictors" if self._expansion.linear else "general path"
+        if self._expansion.highest_order < 2:
+            path += f", control variates of order {self.control_variate_order}: too many parameters"
         blocks = "1 block" if self.n_blocks == 1 else f"{self.n_blocks} blocks"
         may_change = self.given["subsample_size"] is None and not self.given["reference"]
         _log.info(
@@ -330,7 +334,7 @@ class HMCECS(SubsampledStep):
             _log.warning(
                 f"HMCECS: the log-likelihood estimate is predicted to be too noisy, with a "
                 f"variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}). "
-                + sentence(remedies(m, n, self.control_variate_order, self.given["reference"]))
+                + sentence(remedies(m, n, self._expansion.raisable, self.given["reference"]))
             )
 
     def _saves(self) -> str:

@@ -8,24 +8,25 @@ from scipy.special import chdtri
 
 from pymc_subsample.block_poisson import choose_products, log_variance
 from pymc_subsample.control_variates import Expansion
+from pymc_subsample.control_variates.curvature import covariance
 from pymc_subsample.control_variates.hierarchy import (
     MAX_INNER,
     MAX_OUTER,
+    place_outer,
     settle,
     split_hierarchy,
 )
-from pymc_subsample.control_variates.modes import other_mode
+from pymc_subsample.control_variates.modes import MAX_PARAMETERS, other_mode
 from pymc_subsample.control_variates.reference import (
     Reference,
-    covariance,
     factor,
-    find_reference,
     log_posterior,
-    polish,
     precision,
     reference_at,
     residual_moments,
+    scales,
 )
+from pymc_subsample.control_variates.search import find_reference, has_precision, polish
 from pymc_subsample.diagnostics.checks import amount, sentence
 from pymc_subsample.estimators import (
     VARIANCE_BOUND,
@@ -116,19 +117,33 @@ def prepare(
         found, other = _automatic_reference(expansion, start, free, rng, temperature)
     else:
         found = reference_at(expansion, reference, temperature)
-    curvature = precision(expansion, found, free)
-    inner = np.searchsorted(free, active)
-    scale = factor(covariance(curvature[np.ix_(inner, inner)]))
-    spread = scale if len(free) == len(active) else factor(covariance(curvature))
+    scale, spread = _shape(expansion, found, active, free)
     pilot = _ellipsoid(found.theta, spread, free, rng)
     far = far_points(kind, found.theta, spread, free, rng)
     moments = residual_moments(expansion, found, pilot, far)
     if subsample_size is None:
-        _refuse_useless(
-            moments, temperature, expansion.order, reference is not None, observed, len(free)
-        )
+        _refuse_useless(moments, temperature, expansion, reference is not None, observed, len(free))
     m, n_blocks = choose_subsample(kind, moments, temperature, subsample_size, n_blocks)
     return Preparation(found, scale, moments, m, n_blocks, other)
+
+
+def _shape(expansion, reference, active, free) -> tuple[np.ndarray, np.ndarray]:
+    """Factors of the covariance of elements `active`, for the mass matrix, and of `free`.
+
+    The second is full even where the mass matrix is diagonal, as long as there is a matrix of
+    second derivatives: with a diagonal, points on the ellipsoid of a correlated posterior would
+    lie far outside of it.
+    """
+    inner = np.searchsorted(free, active)
+    if not has_precision(expansion, len(free)):
+        sd = scales(expansion, reference, free)
+        return sd[None, inner], sd[None, :]
+    matrix = precision(expansion, reference, free)
+    everything = covariance(matrix)
+    spread = np.linalg.cholesky(everything)
+    if len(free) == len(active):
+        return factor(everything), spread
+    return factor(covariance(matrix[np.ix_(inner, inner)])), spread
 
 
 def _automatic_reference(
@@ -139,17 +154,22 @@ def _automatic_reference(
     The second result is another mode, about as high; where it is higher the two change places.
     """
     inner, outer = split_hierarchy(expansion, start, free)
-    nested = 0 < len(outer) <= MAX_OUTER and 0 < len(inner) <= MAX_INNER
+    nested = 0 < len(outer) <= MAX_OUTER and len(inner) > 0
     if not nested:
         inner = free
     found = find_reference(expansion, start, inner, rng, temperature)
-    scale = np.sqrt(np.diag(covariance(precision(expansion, found, inner))))
-    other = other_mode(expansion, found, start, inner, scale, rng, temperature)
+    other = None
+    if 0 < len(inner) <= MAX_PARAMETERS:
+        scale = np.sqrt(np.diag(covariance(precision(expansion, found, inner))))
+        other = other_mode(expansion, found, start, inner, scale, rng, temperature)
     second = None if other is None else other.theta
     if other is not None and log_posterior(expansion, other) > log_posterior(expansion, found):
         found, second = other, found.theta
     if nested:
-        theta = settle(expansion, found, inner, outer)
+        if len(inner) <= MAX_INNER:
+            theta = settle(expansion, found, inner, outer)
+        else:
+            theta = place_outer(expansion, found, outer)
         found = polish(expansion, theta, inner, temperature)
     return found, second
 
@@ -185,7 +205,7 @@ def predicted_variance(kind: int, moments: Moments, m: int, temperature: float) 
 def _refuse_useless(
     moments: Moments,
     temperature: float,
-    order: int,
+    expansion: Expansion,
     given_reference: bool,
     observed: Sequence[str],
     n_parameters: int,
@@ -199,13 +219,19 @@ def _refuse_useless(
     variance = float(np.max(moments.variance(n, temperature)))
     if variance <= VARIANCE_BOUND:
         return
-    causes = [f"control_variate_order={order} is too low"] if order < 2 else []
+    causes = [f"control_variate_order={expansion.order} is too low"] if expansion.raisable else []
+    if expansion.highest_order < 2:
+        size = expansion.phi_size
+        causes += [
+            f"its {size:,} parameters, too many for control_variate_order=2, need more rows than "
+            f"there are (about {size**2 // 2:,} where each is informed by all of them)"
+        ]
     causes += ["the given reference is far from the posterior mode"] if given_reference else []
     causes += [
         "it is not smooth in the parameters (it has a step, or a kink like Laplace's)",
         f"there are too few rows ({n:,}) for its parameters ({n_parameters})",
     ]
-    advice = ["use control_variate_order=2"] if order < 2 else []
+    advice = ["use control_variate_order=2"] if expansion.raisable else []
     advice += ["leave reference=None"] if given_reference else []
     raise TallModelError(
         f"The log-likelihood of {', '.join(map(repr, observed))} cannot be expanded well enough to "

@@ -22,6 +22,7 @@ SMALL = {
     "minibatch_covertype": "--n 20000 --draws 1000 --peer-draws 500",
     "calibration": "--replications 40",
     "scaling": "--n 10000 100000 --draws 500",
+    "wide": "--small",
     "covertype": "--n 20000 --draws 6000",
     "logistic": "--n 20000 --draws 6000 --peer-draws 200",
 }

@@ -1,0 +1,101 @@
+"""The sum of the rows' curvatures: full, by its elements that are not zero, or its diagonal.
+
+As an array it is full, shape (P, P), or lists k elements, shape (3, k): row, column and value. The
+second form is used where groups make most elements zero, and for a diagonal, in both cases for
+hundreds of parameters or more: the shape tells which form it is.
+"""
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+
+# The mass matrix is dense up to this many parameters and diagonal beyond.
+MAX_DENSE = 500
+# Matrices over all parameters are formed up to this size, in phi and in theta.
+MAX_CURVATURE = 5000
+# A row's terms beyond which a list of elements is filled too slowly.
+MAX_TERMS = 60
+
+_SMALLEST_EIGENVALUE = 1e-10
+# Up to this size eigenvalues cost nothing.
+_SMALL = 200
+
+
+class SparseSum:
+    """Adds sparse curvatures, and holds their sum.
+
+    Parameters
+    ----------
+    size : int
+        P.
+    """
+
+    def __init__(self, size: int):
+        self.matrix = scipy.sparse.csr_array((size, size))
+
+    def add(self, matrix: scipy.sparse.sparray):
+        """Add a matrix, shape (P, P)."""
+        self.matrix = self.matrix + matrix
+
+
+Sum = np.ndarray | SparseSum
+
+
+def empty_sum(kind: str, size: int) -> Sum:
+    """Return a zero to add curvatures to, for an expansion's kind of curvature."""
+    if kind == "sparse":
+        return SparseSum(size)
+    return np.zeros((size, size) if kind == "full" else size)
+
+
+def as_array(total: Sum, weight: float) -> np.ndarray:
+    """Return `weight` times a sum as an array, shape (P, P) or (3, k); the sum may be changed."""
+    if isinstance(total, SparseSum):
+        found = total.matrix.tocoo()
+        return np.array([*found.coords, weight * found.data], dtype=float)
+    if total.ndim == 1:
+        place = np.arange(len(total), dtype=float)
+        return np.array([place, place, weight * total])
+    total *= weight
+    return total
+
+
+def times(curvature: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Multiply vectors, shape (P,) or (P, k), by a curvature as an array; an empty one is zero."""
+    size = len(x)
+    if curvature.size == 0:
+        return np.zeros_like(x)
+    if len(curvature) == size:
+        return curvature @ x
+    row, column, value = curvature
+    where = row.astype(np.int64), column.astype(np.int64)
+    return scipy.sparse.coo_array((value, where), (size, size)).tocsr() @ x
+
+
+def covariance(matrix: np.ndarray) -> np.ndarray:
+    """Invert a precision matrix; directions of negative curvature are taken by their size."""
+    scale = np.sqrt(np.abs(np.diag(matrix)))
+    scale = np.where(scale > 0, scale, 1.0)
+    scaled = matrix / np.outer(scale, scale)
+    inverse = _positive_inverse(scaled) if len(matrix) > _SMALL else None
+    if inverse is None:
+        values, vectors = scipy.linalg.eigh(scaled)
+        values = np.maximum(np.abs(values), _SMALLEST_EIGENVALUE * np.abs(values).max())
+        inverse = (vectors / values) @ vectors.T
+    return inverse / np.outer(scale, scale)
+
+
+def _positive_inverse(matrix: np.ndarray) -> np.ndarray | None:
+    """Invert a well-conditioned positive definite matrix; None for any other."""
+    if not np.all(np.isfinite(matrix)):
+        return None
+    cholesky, failed = scipy.linalg.lapack.dpotrf(matrix, lower=True)
+    if failed:
+        return None
+    norm = np.abs(matrix).sum(axis=0).max()
+    reciprocal, _ = scipy.linalg.lapack.dpocon(cholesky, norm, uplo="L")
+    if reciprocal < _SMALLEST_EIGENVALUE:
+        return None
+    inverse, _ = scipy.linalg.lapack.dpotri(cholesky, lower=True, overwrite_c=True)
+    below = np.tril(inverse)
+    return below + np.tril(below, -1).T
