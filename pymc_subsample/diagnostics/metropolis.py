@@ -1,7 +1,7 @@
 """Whether a minibatch Metropolis-Hastings chain can be trusted: the checks behind its warnings."""
 
 from pymc_subsample.diagnostics.acceptance import AcceptanceErrors
-from pymc_subsample.diagnostics.checks import Check, Rule, sentence
+from pymc_subsample.diagnostics.checks import Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.record import MoveRecord
 
 # Of an acceptance probability, and of posterior standard deviations.
@@ -32,7 +32,21 @@ ACCEPTED = Rule(
     at_least=True,
 )
 TEMPERATURE = Rule("temperature", "temperature of the log-likelihood", 1.0, "Use temperature=1.")
-RULES = (ERROR, SHARE, ACCEPTED, TEMPERATURE)
+BOUND = Rule(
+    "bound",
+    "largest term of a row, over the bound given for it",
+    1.0,
+    'Return a larger bound, or use bound="auto".',
+)
+# At draws from the posterior this is exceeded once in 22,000 chains at most; see
+# `AcceptanceErrors.rise`.
+RISE = Rule(
+    "rise",
+    "log of the mean posterior ratio of proposals",
+    10.0,
+    "Tune longer, or use control_variate_order=2, a stricter test, or ConfidenceMH.",
+)
+RULES = (ERROR, SHARE, ACCEPTED, TEMPERATURE, BOUND, RISE)
 
 
 def check_moves(
@@ -67,14 +81,20 @@ def check_moves(
     Returns
     -------
     list of Check
-        Error of the acceptance test, share of the rows read, acceptance, temperature.
+        Bound given by the user, error of the acceptance test, rise of the posterior density, share
+        of the rows read, acceptance, temperature.
     """
     share, accepted = record.share / record.done, record.accepted / record.done
     saving = ["use smaller proposals", "use another sampler (HMCECS, pm.NUTS)"]
     if order < 2:
         saving.insert(0, "use control_variate_order=2")
         remedies = [*remedies, "use control_variate_order=2"]
-    inexact = [] if errors is None else [_error_check(errors, share, remedies)]
+    inexact = []
+    if errors is not None and errors.beyond is not None:
+        inexact.append(_bound_check(errors.beyond))
+    if errors is not None:
+        error = _error_check(errors, share, remedies)
+        inexact += [error, _rise_check(errors.rise, remedies if error.passed else [])]
     return [
         *inexact,
         Check(
@@ -99,6 +119,30 @@ def check_moves(
             "distribution with the log-likelihood divided by that.",
         ),
     ]
+
+
+def _bound_check(beyond: float) -> Check:
+    return Check(
+        BOUND,
+        beyond,
+        BOUND.holds(beyond),
+        "bound(point, new_point) is too small: on proposals of this chain the log-ratio of a row, "
+        f"less the change of its control variate, was up to {amount(beyond)} times what it "
+        "returned, so that decisions are wrong more often than delta says. Return a larger bound, "
+        'or use bound="auto".',
+    )
+
+
+def _rise_check(rise: float, remedies: list[str]) -> Check:
+    return Check(
+        RISE,
+        rise,
+        RISE.holds(rise),
+        "The draws are not from the posterior: proposals from them multiply its density by "
+        f"e^{amount(rise)} on average, where that is 1 in a chain that has converged. Either it is "
+        "still on its way, or its acceptance test is wrong too often. "
+        f"{sentence(['tune longer', *remedies])}",
+    )
 
 
 def _error_check(errors: AcceptanceErrors, share: float, remedies: list[str]) -> Check:

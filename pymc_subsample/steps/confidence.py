@@ -8,6 +8,7 @@ import pymc as pm
 from pymc.blocking import PointType
 
 from pymc_subsample.compile import Compiled
+from pymc_subsample.diagnostics.acceptance import Proposed
 from pymc_subsample.kernels import confidence
 from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.evidence import DECIDE
@@ -167,9 +168,18 @@ class ConfidenceMH(MinibatchMH):
 
     def _bound(self, theta: np.ndarray, given: np.ndarray) -> tuple[int, float, np.ndarray]:
         if callable(self.bound):
-            points = [self._tall.unravel(theta.copy()), self._tall.unravel(given.copy())]
-            value = arguments.row_bound(self.bound(*points))
-            return kernel.GIVEN_BOUND, value * self.n_rows / self.temperature, _NO_TABLE
+            return kernel.GIVEN_BOUND, self._given_bound(theta, given), _NO_TABLE
         if self._linear is None:
             return kernel.FULL_BOUND, np.inf, _NO_TABLE
         return kernel.LINEAR_BOUND, *self._linear
+
+    def _given_bound(self, theta: np.ndarray, new_theta: np.ndarray) -> float:
+        """Ask the user for the bound of a proposal; in units of y."""
+        points = [self._tall.unravel(theta.copy()), self._tall.unravel(new_theta.copy())]
+        return arguments.row_bound(self.bound(*points)) * self.n_rows / self.temperature
+
+    def _proposed(self, theta: np.ndarray, rng) -> Proposed:
+        proposal = super()._proposed(theta, rng)
+        if not callable(self.bound):
+            return proposal
+        return proposal._replace(bound=self._given_bound(theta, proposal.new_theta))

@@ -19,8 +19,9 @@ from pymc_subsample.control_variates.reference import Reference, factor, referen
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.acceptance import (
     AcceptanceErrors,
+    Proposed,
     acceptance_errors,
-    metropolis_probability,
+    metropolis,
 )
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.metropolis import RULES, check_moves
@@ -357,8 +358,8 @@ class MinibatchMH(SubsampledStep):
 
     # After tuning
 
-    # The acceptance probability without subsampling.
-    _probability: Callable = staticmethod(metropolis_probability)
+    # What the test decides with all rows.
+    _with_all_rows: Callable = staticmethod(metropolis)
 
     @property
     def _exact(self) -> bool:
@@ -402,15 +403,18 @@ class MinibatchMH(SubsampledStep):
         return acceptance_errors(
             self._expansion,
             self.reference,
-            [(at, *self._moved_from(at, rng)) for at in record.kept[-self._pilots() :]],
+            [self._proposed(at, rng) for at in record.kept[-self._pilots() :]],
             order=self.control_variate_order or 0,
             temperature=self.temperature,
             test=self._test.address,
             settings=self._settings(),
-            probability=self._probability,
+            exact=self._with_all_rows,
             most_rows=int(np.clip(read, *_DECISION_ROWS)),
             rng=rng,
         )
+
+    def _proposed(self, theta: np.ndarray, rng) -> Proposed:
+        return Proposed(theta, *self._moved_from(theta, rng))
 
     def _conclude(self, errors: AcceptanceErrors):
         """Say what is known of a chain that passed its checks."""
