@@ -1,5 +1,7 @@
 """Intervals hold what their graphs can give, and bounds of remainders near the reference hold."""
 
+from itertools import product
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -157,6 +159,40 @@ def test_no_row_exceeds_the_local_bound(case, order):
     outside = at.center + inverse @ np.r_[1.01 * radii[-1], np.zeros(size - 1)]
     assert local_bound(at.center, outside, at.center, order, 1.0, table) == np.inf
     assert local_bound(outside, at.center, at.center, order, 1.0, table) == np.inf
+
+
+class TwoPredictors:
+    """An expansion of one chunk of rows whose designs and third derivatives are given."""
+
+    order = 2
+
+    def __init__(self, designs):
+        self.designs = designs
+
+    def chunks(self):
+        yield np.zeros((1, self.designs.shape[2]))
+
+    def anchor(self, center, rows):
+        pass
+
+
+def test_every_derivative_counts_as_often_as_it_occurs():
+    rng = np.random.default_rng(6)
+    designs = rng.normal(size=(2, 3, 5))
+    which = [(0, 0, 0), (0, 0, 1), (0, 1, 1), (1, 1, 1)]
+    sizes = dict(zip(which, rng.uniform(1, 2, (4, 5)), strict=True))
+    table = reach_module.nearby(
+        TwoPredictors(designs), np.zeros(3), -np.eye(3), which,
+        lambda rows, moves: [Enclosure(-s, s / 2) for s in sizes.values()],
+        lambda rows, e: designs[e],
+    )  # fmt: skip
+    moves = np.linalg.norm(designs, axis=1)
+    total = sum(
+        sizes[tuple(sorted(each))] * np.prod(moves[list(each)], axis=0) / 6
+        for each in product(range(2), repeat=3)
+    )
+    np.testing.assert_allclose(table[3:, 1], total.max(), rtol=2e-3)
+    np.testing.assert_allclose(np.diff(table[3:, 0]), 5)
 
 
 def test_chunks_do_not_change_the_table(monkeypatch):

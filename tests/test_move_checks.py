@@ -72,6 +72,20 @@ def test_reading_all_rows_leaves_no_error(rows, factor):
         assert errors.limit < 0.005
 
 
+def test_log_ratios_are_tempered():
+    with pm.Model() as model:
+        theta = pm.Flat("theta")
+        pm.Potential("rows", theta * np.linspace(0.0, 0.1, N))
+    errors = acceptance_errors(
+        expand(TallModel(model), 0), None, [Proposed(np.zeros(1), np.ones(1), 0.3)], order=0,
+        temperature=5.0, test=Compiled(austerity.decide, DECIDE, None).address,
+        settings=np.array([N, 0.0]), exact=metropolis, most_rows=10**6,
+        rng=np.random.default_rng(1),
+    )  # fmt: skip
+    np.testing.assert_allclose(errors.log_ratio, [0.3 + 4, -4.3])
+    np.testing.assert_allclose(errors.rises, [4.3])
+
+
 def test_errors_are_those_of_a_simulation(rows):
     """A t-test that misses the large rows, simulated apart from the package."""
     column, _ = rows
@@ -158,6 +172,29 @@ def test_impossible_rows_are_rejected_with_certainty():
         assert errors.exact.tolist() == [0.0, 1.0]
         assert errors.worst > 0.5  # batches that miss the two impossible rows
         assert np.isfinite(errors.stretch()).all()
+
+
+def test_draws_that_make_rows_impossible_are_noticed(caplog):
+    """A bound below the largest row, which every batch but one in ten misses."""
+    with pm.Model() as model:
+        b = pm.HalfFlat("b", default_transform=None, initval=3.0)
+        pm.Uniform("y", 0, b, observed=np.linspace(0.01, 2.0, N))
+    expansion = expand(TallModel(model), 0)
+    for theta, new_theta, rise in ((1.99, 1.98, np.inf), (1.98, 1.99, np.inf), (2.1, 2.2, None)):
+        errors = acceptance_errors(
+            expansion, None, [Proposed(np.array([theta]), np.array([new_theta]), 0.0)], order=0,
+            temperature=1.0, test=Compiled(austerity.decide, DECIDE, None).address,
+            settings=np.array([20, 0.05]), exact=metropolis, most_rows=10**6,
+            rng=np.random.default_rng(1),
+        )  # fmt: skip
+        expected = N * np.log(theta / new_theta) if rise is None else rise
+        np.testing.assert_allclose(errors.rise, expected, rtol=1e-9)
+    step = pms.MinibatchBarkerMH(
+        model=model, control_variate_order=None, batch_size=20, proposal=pms.RandomWalk(0.01),
+    )  # fmt: skip
+    text, failed = said(caplog, step, model, 200, tune=0)
+    assert "rise" in failed
+    assert "some make rows impossible" in text
 
 
 @pytest.mark.parametrize("slope", [0.25, 1.0, 4.0])
@@ -320,6 +357,24 @@ def test_a_bound_that_is_too_small_warns(value, warns, model, caplog):
     text, failed = said(caplog, step, model)
     assert ("bound" in failed) == warns
     assert ("bound(point, new_point) is too small" in text) == warns
+
+
+def test_a_given_bound_is_tempered(model):
+    step = pms.ConfidenceMH(model=model, bound=lambda point, new: 0.3, temperature=4.0)
+    theta = np.zeros(2)
+    np.testing.assert_allclose(step._given_bound(theta, theta), 0.3 * 4000 / 4)
+
+
+@pytest.mark.parametrize("kink", [True, False])
+def test_log_likelihoods_that_cannot_be_expanded_are_said_at_set_up(kink, caplog):
+    y = np.random.default_rng(6).laplace(1, 2, 2000)
+    with pm.Model() as model:
+        mu, b = pm.Normal("mu", 0, 10), pm.HalfNormal("b", 5)
+        (pm.Laplace if kink else pm.Logistic)("y", mu, b, observed=y)
+    with caplog.at_level(logging.WARNING, "pymc.subsample"):
+        pms.AusterityMH(model=model)
+    assert ("cannot be expanded well" in caplog.text) == kink
+    assert ("control_variate_order=None" in caplog.text) == kink
 
 
 def test_the_bound_of_theorem_1_is_logged(model, caplog):

@@ -76,7 +76,8 @@ class AcceptanceErrors:
         Largest share that one row has in the sum of squares of the rows' terms.
     rises : ndarray, shape (j,)
         Exact log posterior ratios, factor included, of all proposals from the chain's draws: also
-        of those about which too few decisions were made, which are in none of the above.
+        of those about which too few decisions were made, which are in none of the above. Infinite
+        where a draw makes a row impossible.
     beyond : float or None
         Largest size of a row's term over the bound that was given for it, if any was.
     """
@@ -172,6 +173,12 @@ def acceptance_errors(
     rng : numpy.random.Generator
         Draws batches.
     """
+
+    def possible(theta) -> bool:
+        """Whether all rows have a finite log-likelihood: a difference with itself is none else."""
+        y, _ = _rows(expansion, reference, theta, theta, order, temperature)
+        return bool(np.all(np.isfinite(y)))
+
     permutation = np.arange(expansion.n_rows, dtype=np.uint32)
     uniforms = (rng.permutation(_DECISIONS) + 0.5) / _DECISIONS
     thresholds = np.log(uniforms)
@@ -188,6 +195,8 @@ def acceptance_errors(
             spread = (y - y.mean()) ** 2
             largest = max(largest, float(spread.max() / max(spread.sum(), 1e-300)))
         rises.append(known + y.mean())
+        if not y.max() < np.inf and not possible(proposal.theta):
+            rises[-1] = np.inf
         low, high = y.min(), y.max()
         if proposal.bound is not None:
             allowed = max(proposal.bound, _ROUNDING)
@@ -284,4 +293,5 @@ def _rows(
         part = y[start : start + rows.shape[1]]
         expansion.change(phi, new_phi, center, rows, part)
         start += len(part)
-    return y * (expansion.n_rows / temperature), known
+    with np.errstate(over="ignore"):
+        return y * (expansion.n_rows / temperature), known

@@ -1,5 +1,7 @@
 """Whether a minibatch Metropolis-Hastings chain can be trusted: the checks behind its warnings."""
 
+import numpy as np
+
 from pymc_subsample.diagnostics.acceptance import AcceptanceErrors
 from pymc_subsample.diagnostics.checks import Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.record import MoveRecord
@@ -134,6 +136,15 @@ def _bound_check(beyond: float) -> Check:
 
 
 def _rise_check(rise: float, remedies: list[str]) -> Check:
+    if rise == np.inf:
+        return Check(
+            RISE,
+            rise,
+            False,
+            "The draws are not from the posterior: some make rows impossible (a log-likelihood of "
+            "-inf). A batch that misses such a row cannot know. Use AusterityMH with epsilon=0, "
+            "ConfidenceMH, or another sampler.",
+        )
     return Check(
         RISE,
         rise,
@@ -159,13 +170,17 @@ def _error_check(errors: AcceptanceErrors, share: float, remedies: list[str]) ->
         value,
         ERROR.holds(value),
         f"The acceptance test is wrong too often: on proposals of this chain its acceptance "
-        f"probability is off by up to {errors.worst:.2g} (should be at most {ERROR_BOUND:g}), and "
-        f"posterior standard deviations {_said(stretch)} (at most {STRETCH_BOUND:.0%} off). "
+        f"probability is off by up to {errors.worst:.2g} (should be at most {ERROR_BOUND:g})"
+        f"{_said(stretch)}. "
         f"{tails}{sentence(remedies)}",
     )
 
 
 def _said(stretch: float) -> str:
+    if not stretch:
+        return ""
     if stretch > 1:
-        return f"about {min(1 + stretch, 1000):.3g} times too large"
-    return f"about {abs(stretch):.0%} too {'large' if stretch > 0 else 'small'}"
+        size = f"about {min(1 + stretch, 1000):.3g} times too large"
+    else:
+        size = f"about {abs(stretch):.0%} too {'large' if stretch > 0 else 'small'}"
+    return f", and posterior standard deviations {size} (at most {STRETCH_BOUND:.0%} off)"
