@@ -138,7 +138,8 @@ def barker_correction(sigma: float = DEFAULT_SIGMA) -> BarkerCorrection:
     ValueError
         If sigma is not positive, not finite, or larger than 1.6.
     """
-    if not (isinstance(sigma, Real) and 0 < sigma <= LARGEST_SIGMA):
+    number = isinstance(sigma, Real) and not isinstance(sigma, bool)
+    if not number or not 0 < sigma <= LARGEST_SIGMA:
         raise ValueError(
             f"sigma is {sigma!r}; expected a number above 0, at most {LARGEST_SIGMA}: a logistic "
             "variable, whose standard deviation is 1.81, holds no larger normal one. Use "

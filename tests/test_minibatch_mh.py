@@ -600,6 +600,7 @@ def test_bad_proposals_are_named(make, message):
         (({"a": [1.0, 2.0]}, 0.0), "expected names|must return"),
         (({"a": np.nan}, 0.0), "not finite"),
         (({"a": 1.0}, np.nan), "not finite"),
+        (({"a": 1.0}, np.inf), "not finite"),
     ],
 )
 def test_bad_results_of_a_proposal_are_named(model, result, message):

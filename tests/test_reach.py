@@ -10,7 +10,7 @@ from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates import expansion as expansion_module
 from pymc_subsample.control_variates import reach as reach_module
 from pymc_subsample.control_variates.reach import derivative_bound, distinct
-from pymc_subsample.kernels.metropolis import farthest, linear_bound
+from pymc_subsample.kernels.bounds import farthest, linear_bound
 from pymc_subsample.likelihood import TallModel
 
 # Suprema of derivatives 1, 2, 3 of log p in the predictor.

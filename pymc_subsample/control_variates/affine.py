@@ -23,6 +23,13 @@ class AffineMap:
     offset_scale: np.ndarray
     base: np.ndarray
 
+    def shared(self, phi: np.ndarray) -> np.ndarray:
+        """Return what phi adds to every predictor alike in all rows, shape (E,)."""
+        total = np.zeros(len(self.base))
+        for (e, element), scale in zip(self.const, self.const_scale, strict=True):
+            total[e] += scale * phi[element]
+        return total
+
 
 @dataclass
 class Layout:

@@ -51,8 +51,11 @@ class Expansion:
         What of sum hess l* is summed; see `control_variates.curvature`.
     reach : callable
         ``reach()`` returns a bound on the derivative of order `order` + 1 of a row's log-likelihood
-        in its predictor and the table of `kernels.metropolis.farthest`, or None where rows have
+        in its predictor and the table of `kernels.bounds.farthest`, or None where rows have
         no single predictor or the derivative is not bounded.
+    nearby : callable
+        ``nearby(center, curvature)`` returns the table of `kernels.bounds.local_bound`, or None
+        where rows have no few predictors or no bound is found.
     packer : Packer
         Packs raw columns into rows, shape (width, m).
     store : RowStore
@@ -69,6 +72,7 @@ class Expansion:
     build: Mapping[str, Callable[[], Compiled]]
     sums: Callable
     reach: Callable[[], tuple[float, np.ndarray] | None]
+    nearby: Callable[[np.ndarray, np.ndarray], np.ndarray | None]
     packer: Packer
     store: RowStore
     observed: tuple[str, ...] = ()

@@ -109,6 +109,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         build=parameter_functions(model) | functions,
         sums=_GeneralSums(center, rows, at_center.sum()),
         reach=lambda: None,
+        nearby=lambda center, curvature: None,
         packer=packer,
         store=model.rows,
         observed=model.observed,

@@ -27,7 +27,8 @@ from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE, MAX_DENSE, MAX_TERMS
 from pymc_subsample.control_variates.expansion import Expansion, parameter_functions
 from pymc_subsample.control_variates.fusion import fuse
-from pymc_subsample.control_variates.reach import derivative_bound, distinct, reach
+from pymc_subsample.control_variates.intervals import Enclosure, enclose
+from pymc_subsample.control_variates.reach import derivative_bound, distinct, nearby, reach
 from pymc_subsample.control_variates.scalars import NotScalar
 from pymc_subsample.control_variates.sums import LinearSums
 from pymc_subsample.kernels import linear as kernels
@@ -42,6 +43,8 @@ MAX_PREDICTORS = 10
 MAX_COLUMNS = 60
 # A curvature of which at most one element in so many can differ from zero is kept as a list.
 _FILLED = 8
+# Beyond this many predictors per row, their third derivatives are too many to bound.
+MAX_BOUNDED = 4
 
 _ROW = types.void(MATRIX, VECTOR, MATRIX, MATRIX)
 _ROWS = "dense, dense_scale, gather, gather_scale, offset, offset_scale"
@@ -105,6 +108,25 @@ def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: i
         slope = derivative_bound(code.derivative(order + 1), x, list(code.data.values()), kinds)
         return None if slope is None else (slope, reach(expansion, sums.design))
 
+    def local(center, curvature):
+        if not 0 < len(forms) <= MAX_BOUNDED:
+            return None
+        which, graphs = code.derivatives(order + 1)
+        enclosed = enclose(graphs, [*code.x, *code.data.values()])
+        shared = affine.base[:, None] + affine.shared(center)[:, None]
+
+        def boxes(rows, moves):
+            at = np.concatenate(
+                [rows[star : star + n_varying], np.tile(shared[n_varying:], rows.shape[1])]
+            )
+            inputs = [Enclosure(x - z, x + z) for x, z in zip(at, moves, strict=True)]
+            return enclosed([*inputs, *(Enclosure(rows[p], rows[p]) for p in code.data)])
+
+        try:
+            return nearby(expansion, center, curvature, which, boxes, sums.design)
+        except NotScalar:
+            return None
+
     expansion = Expansion(
         order=order,
         theta_size=model.size,
@@ -114,6 +136,7 @@ def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: i
         build=parameter_functions(model) | functions,
         sums=sums,
         reach=bounded,
+        nearby=local,
         packer=packer,
         store=model.rows,
         observed=model.observed,
@@ -189,6 +212,18 @@ class _RowCode:
         for _ in range(order):
             [derivative] = _gradients(derivative, self.x[:1])
         return derivative
+
+    def derivatives(self, order: int) -> tuple[list[tuple[int, ...]], list[Variable]]:
+        """Differentiate the log-likelihood `order` times: by which predictors, and the results."""
+        found: dict[tuple[int, ...], Variable] = {(): self.loglik}
+        for _ in range(order):
+            found = {
+                (*which, e): derivative
+                for which, graph in found.items()
+                for e, derivative in enumerate(_gradients(graph, self.x))
+                if not which or e >= which[-1]
+            }
+        return list(found), list(found.values())
 
     def _column(self, position: int) -> Variable:
         if position not in self.data:

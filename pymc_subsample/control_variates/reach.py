@@ -3,8 +3,17 @@ r"""How far the rows' linear predictors can move, and what their log-likelihoods
 With one predictor :math:`\eta_i = o_i + x_i' \varphi` per row and a log-likelihood whose
 derivative of order k + 1 in the predictor is at most c in size, the Taylor remainder of order k is
 at most :math:`c |x_i' \delta|^{k+1} / (k + 1)!` for a step delta from the reference.
+
+Most derivatives are bounded only near the reference. Where a row sees predictors
+:math:`\eta_e = o_e + x_e' \varphi` and :math:`\|W \delta\| \le t`, predictor e moves by
+:math:`a_e t` at most, :math:`a_e = \|W^{-T} x_e\|`. With :math:`c_{efg}` the largest size of a
+third derivative while the predictors move so far, the remainder of order 2 is at most
+
+.. math:: \frac{\|W \delta\|^3}{3!} \max_i \sum_{efg} c_{efg} a_e a_f a_g.
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,6 +21,7 @@ import scipy.linalg
 from pytensor.graph.basic import Variable
 
 from pymc_subsample.control_variates.expansion import Expansion
+from pymc_subsample.control_variates.intervals import Enclosure
 from pymc_subsample.likelihood.graph import numpy_function
 
 # Kinds of rows, and range of predictors, over which a derivative is looked at.
@@ -21,6 +31,8 @@ _ROUNDING = 1e-3
 # Beyond this many elements of phi only the cruder of the two bounds is worth its set-up.
 _MAX_DENSE = 500
 _FAR = 1e300
+# Radii around the reference, in posterior standard deviations beyond the typical distance.
+_RADII = (3.0, 8.0)
 
 
 def derivative_bound(
@@ -69,7 +81,7 @@ def distinct(batches, positions: Sequence[int]) -> np.ndarray | None:
 
 
 def reach(expansion: Expansion, design: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Tabulate what bounds the predictors' changes; see `kernels.metropolis.farthest`.
+    """Tabulate what bounds the predictors' changes; see `kernels.bounds.farthest`.
 
     Parameters
     ----------
@@ -106,3 +118,74 @@ def reach(expansion: Expansion, design: Callable[[np.ndarray], np.ndarray]) -> n
     table[:size] = whiten
     table[size + 1] = np.sqrt(largest)
     return table
+
+
+def nearby(
+    expansion: Expansion,
+    center: np.ndarray,
+    curvature: np.ndarray,
+    derivatives: Sequence[tuple[int, ...]],
+    enclosed: Callable[[np.ndarray, np.ndarray], list[Enclosure]],
+    design: Callable[[np.ndarray, int], np.ndarray],
+) -> np.ndarray | None:
+    """Tabulate what bounds the rows' remainders near the reference.
+
+    Parameters
+    ----------
+    expansion : Expansion
+        Compiled model, with control variates of order k.
+    center : ndarray, shape (P,)
+        The reference.
+    curvature : ndarray, shape (P, P)
+        Hessian of the log-likelihood there; its metric measures distance.
+    derivatives : sequence of tuple of int
+        Predictors, in increasing order, in which the log-likelihood is differentiated: k + 1 each.
+    enclosed : callable
+        ``enclosed(rows, moves)`` encloses those derivatives where the predictors of anchored rows
+        move by `moves`, shape (E, m), at most.
+    design : callable
+        ``design(rows, e)`` returns x_e of packed rows, shape (P, m).
+
+    Returns
+    -------
+    ndarray, shape (P + 2, max(P, 2)), or None
+        W in the first rows, then per radius t the radius and the largest remainder of a row over
+        the distance to the power of k + 1. None where no radius has a finite one.
+    """
+    size = len(center)
+    if size > _MAX_DENSE:
+        return None
+    metric, inverse = _metric(curvature)
+    radii = np.sqrt(size) + np.array(_RADII)
+    weights = [
+        1.0 / math.prod(math.factorial(k) for k in Counter(which).values()) for which in derivatives
+    ]
+    n_predictors = 1 + max(max(which) for which in derivatives)
+    largest = np.zeros(len(radii))
+    for rows in expansion.chunks():
+        expansion.anchor(center, rows)
+        reached = [np.linalg.norm(inverse @ design(rows, e), axis=0) for e in range(n_predictors)]
+        moves = np.stack(reached)
+        for j, radius in enumerate(radii):
+            total = np.zeros(rows.shape[1])
+            for which, weight, values in zip(
+                derivatives, weights, enclosed(rows, radius * moves), strict=True
+            ):
+                reach = np.prod(moves[list(which)], axis=0)
+                total += weight * np.where(reach > 0, values.size, 0.0) * reach
+            largest[j] = max(largest[j], total.max())
+    if not np.isfinite(largest[0]):
+        return None
+    table = np.zeros((size + len(radii), max(size, 2)))
+    table[:size, :size] = metric
+    table[size:, 0], table[size:, 1] = radii, (1 + _ROUNDING) * largest
+    return table
+
+
+def _metric(curvature: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return W with W'W about the size of the curvature, and the transpose of its inverse."""
+    scale = np.sqrt(np.abs(np.diag(curvature)))
+    scale = np.where(scale > 0, scale, 1.0)
+    values, vectors = scipy.linalg.eigh(curvature / np.outer(scale, scale))
+    values = np.sqrt(np.maximum(np.abs(values), 1e-10 * max(np.abs(values).max(), 1e-300)))
+    return values[:, None] * vectors.T * scale, vectors.T / scale / values[:, None]

@@ -100,13 +100,13 @@ class LinearSums:
                     shared = h * value * factor * (index == second)
                     diagonal += _count(index, shared, len(diagonal))
 
-    def design(self, rows: np.ndarray) -> np.ndarray:
-        """Return dx/dphi of packed rows, shape (P, m), where there is one predictor."""
+    def design(self, rows: np.ndarray, predictor: int = 0) -> np.ndarray:
+        """Return the gradient in phi of one predictor of packed rows, shape (P, m)."""
         x = np.zeros((self._size, rows.shape[1]))
-        for where, z in self._dense(rows)[0]:
+        for where, z in self._dense(rows)[predictor]:
             x[where] += z
         every = np.arange(rows.shape[1])
-        for index, value in self._groups(rows)[0]:
+        for index, value in self._groups(rows)[predictor]:
             x[index, every] += value
         return x
 

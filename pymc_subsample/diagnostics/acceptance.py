@@ -10,9 +10,10 @@ where that is b Delta, standard deviations are off by the factor :math:`b^{-1/2}
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import expit, logsumexp
 
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.reference import Reference
@@ -23,16 +24,40 @@ _DECISIONS = 2_000
 _FEWEST = 30
 # Acceptance probabilities below this say too little of the log-ratio.
 _SMALLEST = 0.02
+# And those below so many standard errors.
+_KNOWN = 5
+# Terms y that are too small to mislead anybody.
+_ROUNDING = 1e-6
 
 
-def metropolis_probability(log_ratio):
-    """Return the acceptance probability of Metropolis and Hastings."""
-    return np.exp(np.minimum(log_ratio, 0.0))
+def metropolis(log_ratio: float, uniforms: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the acceptance probability of Metropolis and Hastings, and decisions by uniforms."""
+    probability = float(np.exp(min(log_ratio, 0.0)))
+    return probability, uniforms < probability
 
 
-def barker_probability(log_ratio):
-    """Return the acceptance probability of Barker."""
-    return expit(log_ratio)
+def barker(log_ratio: float, uniforms: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the acceptance probability of Barker, and decisions by uniforms."""
+    return float(expit(log_ratio)), uniforms > expit(-log_ratio)
+
+
+class Proposed(NamedTuple):
+    """A proposal to look at.
+
+    Attributes
+    ----------
+    theta, new_theta : ndarray, shape (d,)
+        From where to where.
+    log_factor : float
+        log q(theta | theta') - log q(theta' | theta).
+    bound : float or None
+        What the test takes as the largest size of a row's term y, where somebody gave that.
+    """
+
+    theta: np.ndarray
+    new_theta: np.ndarray
+    log_factor: float
+    bound: float | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +74,12 @@ class AcceptanceErrors:
         Standard error of `probability`.
     largest : float
         Largest share that one row has in the sum of squares of the rows' terms.
+    rises : ndarray, shape (j,)
+        Exact log posterior ratios, factor included, of all proposals from the chain's draws: also
+        of those about which too few decisions were made, which are in none of the above. Infinite
+        where a draw makes a row impossible.
+    beyond : float or None
+        Largest size of a row's term over the bound that was given for it, if any was.
     """
 
     log_ratio: np.ndarray
@@ -56,6 +87,8 @@ class AcceptanceErrors:
     exact: np.ndarray
     noise: np.ndarray
     largest: float
+    rises: np.ndarray
+    beyond: float | None = None
 
     @property
     def error(self) -> np.ndarray:
@@ -67,6 +100,22 @@ class AcceptanceErrors:
         """Largest size of an error beyond three standard errors of the pilot."""
         return float(np.max(np.abs(self.error) - 3 * self.noise, initial=0.0))
 
+    @property
+    def limit(self) -> float:
+        """Size that no error exceeds, but for three standard errors of the pilot."""
+        return float(np.max(np.abs(self.error) + 3 * self.noise, initial=0.0))
+
+    @property
+    def rise(self) -> float:
+        r"""Log of the mean posterior ratio of the proposals.
+
+        At draws from the posterior a ratio :math:`e^\Delta` has mean 1, whatever the posterior and
+        the proposal, so that this exceeds x with probability :math:`e^{-x}` at most.
+        """
+        if not len(self.rises):
+            return 0.0
+        return float(logsumexp(self.rises) - np.log(len(self.rises)))
+
     def stretch(self) -> tuple[float, float]:
         """Relative error of posterior standard deviations, and what of it is beyond doubt.
 
@@ -74,7 +123,8 @@ class AcceptanceErrors:
         zero if that holds zero.
         """
         forth, back = self.probability[::2], self.probability[1::2]
-        use = (forth > _SMALLEST) & (back > _SMALLEST)
+        known = self.probability > np.maximum(_SMALLEST, _KNOWN * self.noise)
+        use = known[::2] & known[1::2] & np.isfinite(self.log_ratio[::2])
         delta = self.log_ratio[::2][use]
         if not len(delta) or not np.any(delta):
             return 0.0, 0.0
@@ -91,13 +141,13 @@ class AcceptanceErrors:
 def acceptance_errors(
     expansion: Expansion,
     reference: Reference | None,
-    proposals: list[tuple[np.ndarray, np.ndarray, float]],
+    proposals: list[Proposed],
     *,
     order: int,
     temperature: float,
     test: int,
     settings: np.ndarray,
-    probability: Callable,
+    exact: Callable[[float, np.ndarray], tuple[float, np.ndarray]],
     most_rows: int,
     rng: np.random.Generator,
 ) -> AcceptanceErrors:
@@ -107,51 +157,83 @@ def acceptance_errors(
     ----------
     expansion, reference
         Compiled model and expansion point, or None without control variates.
-    proposals : list of (theta, theta', log factor)
-        Each of shape (d,), and log q(theta | theta') - log q(theta' | theta).
+    proposals : list of Proposed
+        What to decide about.
     order : int
         Order of the control variates, 0 for none.
     temperature : float
         Divides the log-likelihood.
     test, settings
         Address of the test and its numbers.
-    probability : callable
-        Exact acceptance probability of a log-ratio.
+    exact : callable
+        `metropolis` or `barker`: what the test decides with all rows.
     most_rows : int
         Rows that the decisions may read in all. Proposals about which the test then decides fewer
         than 30 times are left out: it reads nearly all rows for them.
     rng : numpy.random.Generator
         Draws batches.
     """
+
+    def possible(theta) -> bool:
+        """Whether all rows have a finite log-likelihood: a difference with itself is none else."""
+        y, _ = _rows(expansion, reference, theta, theta, order, temperature)
+        return bool(np.all(np.isfinite(y)))
+
     permutation = np.arange(expansion.n_rows, dtype=np.uint32)
     uniforms = (rng.permutation(_DECISIONS) + 0.5) / _DECISIONS
     thresholds = np.log(uniforms)
     most = most_rows // (2 * len(proposals))
-    ratios, probabilities, noise, largest = [], [], [], 0.0
-    for theta, new_theta, factor in proposals:
-        y, known = _rows(expansion, reference, theta, new_theta, order, temperature)
-        known += factor
+    found: list[tuple[float, float, float, float]] = []
+    rises: list[float] = []
+    largest, beyond = 0.0, None
+    for proposal in proposals:
+        y, known = _rows(
+            expansion, reference, proposal.theta, proposal.new_theta, order, temperature
+        )
+        known += proposal.log_factor
         if np.all(np.isfinite(y)):
             spread = (y - y.mean()) ** 2
             largest = max(largest, float(spread.max() / max(spread.sum(), 1e-300)))
+        rises.append(known + y.mean())
+        if not y.max() < np.inf and not possible(proposal.theta):
+            rises[-1] = np.inf
+        low, high = y.min(), y.max()
+        if proposal.bound is not None:
+            allowed = max(proposal.bound, _ROUNDING)
+            beyond = max(beyond or 0.0, float(np.abs(y).max()) / allowed)
+            low, high = -proposal.bound, proposal.bound
         both = [
             decided(
                 sign * y, sign * known, test=test, settings=settings, uniforms=uniforms,
                 thresholds=thresholds, permutation=permutation, most_rows=most, rng=rng,
+                low=low if sign > 0 else -high, high=high if sign > 0 else -low,
             )
             for sign in (1.0, -1.0)
         ]  # fmt: skip
         if min(map(len, both)) < _FEWEST:
             continue
         for sign, accepted in zip((1.0, -1.0), both, strict=True):
-            ratios.append(sign * (known + y.mean()))
-            share, done = accepted.mean(), len(accepted)
-            probabilities.append(share)
-            noise.append(np.sqrt(max(share * (1 - share), 1 / done) / done))
-    log_ratio = np.array(ratios)
-    return AcceptanceErrors(
-        log_ratio, np.array(probabilities), probability(log_ratio), np.array(noise), largest
-    )
+            ratio = sign * rises[-1]
+            ratio = -np.inf if np.isnan(ratio) else ratio  # as the transition takes it
+            found.append((ratio, *_compared(accepted, *exact(ratio, uniforms[: len(accepted)]))))
+    log_ratio, probability, right, noise = np.array(found).reshape(-1, 4).T
+    rise = np.nan_to_num(np.array(rises), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+    return AcceptanceErrors(log_ratio, probability, right, noise, largest, rise, beyond)
+
+
+def _compared(accepted, exact: float, decisions) -> tuple[float, float, float]:
+    """Estimate of the acceptance probability, the exact one, and the estimate's standard error.
+
+    Comparison with the exact decisions at the same random numbers leaves little noise where the
+    test hardly ever differs from them.
+    """
+    done, share = len(accepted), accepted.mean()
+    wrong = accepted - decisions
+    floor = 1 / done
+    plain, paired = max(share * (1 - share), floor), max(wrong.var(), floor)
+    if paired < plain:
+        return float(np.clip(exact + wrong.mean(), 0, 1)), exact, float(np.sqrt(paired / done))
+    return share, exact, float(np.sqrt(plain / done))
 
 
 def decided(
@@ -165,6 +247,8 @@ def decided(
     permutation: np.ndarray,
     most_rows: int,
     rng: np.random.Generator,
+    low: float | None = None,
+    high: float | None = None,
 ) -> np.ndarray:
     """Return what a test decides again and again, 1 or 0; see `kernels.metropolis.decisions`.
 
@@ -176,11 +260,14 @@ def decided(
         Known part of the log-ratio.
     test, settings, uniforms, thresholds, permutation, most_rows, rng
         As `kernels.metropolis.decisions` takes them.
+    low, high : float, optional
+        What the test takes as bounds of y. Default: its smallest and largest element.
     """
+    low, high = y.min() if low is None else low, y.max() if high is None else high
     functions = np.array([f.address for f in kernel.NUMBERS], dtype=np.int64)
     accepted = np.empty(len(uniforms))
     done = kernel.decisions(
-        functions, test, np.array([y.ctypes.data]), rng, permutation, known, y.min(), y.max(),
+        functions, test, np.array([y.ctypes.data]), rng, permutation, known, low, high,
         settings, uniforms, thresholds, accepted, most_rows,
     )  # fmt: skip
     return accepted[:done]
@@ -206,4 +293,5 @@ def _rows(
         part = y[start : start + rows.shape[1]]
         expansion.change(phi, new_phi, center, rows, part)
         start += len(part)
-    return y * (expansion.n_rows / temperature), known
+    with np.errstate(over="ignore"):
+        return y * (expansion.n_rows / temperature), known

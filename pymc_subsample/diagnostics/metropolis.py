@@ -1,7 +1,9 @@
 """Whether a minibatch Metropolis-Hastings chain can be trusted: the checks behind its warnings."""
 
+import numpy as np
+
 from pymc_subsample.diagnostics.acceptance import AcceptanceErrors
-from pymc_subsample.diagnostics.checks import Check, Rule, sentence
+from pymc_subsample.diagnostics.checks import Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.record import MoveRecord
 
 # Of an acceptance probability, and of posterior standard deviations.
@@ -32,7 +34,21 @@ ACCEPTED = Rule(
     at_least=True,
 )
 TEMPERATURE = Rule("temperature", "temperature of the log-likelihood", 1.0, "Use temperature=1.")
-RULES = (ERROR, SHARE, ACCEPTED, TEMPERATURE)
+BOUND = Rule(
+    "bound",
+    "largest term of a row, over the bound given for it",
+    1.0,
+    'Return a larger bound, or use bound="auto".',
+)
+# At draws from the posterior this is exceeded once in 22,000 chains at most; see
+# `AcceptanceErrors.rise`.
+RISE = Rule(
+    "rise",
+    "log of the mean posterior ratio of proposals",
+    10.0,
+    "Tune longer, or use control_variate_order=2, a stricter test, or ConfidenceMH.",
+)
+RULES = (ERROR, SHARE, ACCEPTED, TEMPERATURE, BOUND, RISE)
 
 
 def check_moves(
@@ -67,14 +83,20 @@ def check_moves(
     Returns
     -------
     list of Check
-        Error of the acceptance test, share of the rows read, acceptance, temperature.
+        Bound given by the user, error of the acceptance test, rise of the posterior density, share
+        of the rows read, acceptance, temperature.
     """
     share, accepted = record.share / record.done, record.accepted / record.done
     saving = ["use smaller proposals", "use another sampler (HMCECS, pm.NUTS)"]
     if order < 2:
         saving.insert(0, "use control_variate_order=2")
         remedies = [*remedies, "use control_variate_order=2"]
-    inexact = [] if errors is None else [_error_check(errors, share, remedies)]
+    inexact = []
+    if errors is not None and errors.beyond is not None:
+        inexact.append(_bound_check(errors.beyond))
+    if errors is not None:
+        error = _error_check(errors, share, remedies)
+        inexact += [error, _rise_check(errors.rise, remedies if error.passed else [])]
     return [
         *inexact,
         Check(
@@ -101,6 +123,39 @@ def check_moves(
     ]
 
 
+def _bound_check(beyond: float) -> Check:
+    return Check(
+        BOUND,
+        beyond,
+        BOUND.holds(beyond),
+        "bound(point, new_point) is too small: on proposals of this chain the log-ratio of a row, "
+        f"less the change of its control variate, was up to {amount(beyond)} times what it "
+        "returned, so that decisions are wrong more often than delta says. Return a larger bound, "
+        'or use bound="auto".',
+    )
+
+
+def _rise_check(rise: float, remedies: list[str]) -> Check:
+    if rise == np.inf:
+        return Check(
+            RISE,
+            rise,
+            False,
+            "The draws are not from the posterior: some make rows impossible (a log-likelihood of "
+            "-inf). A batch that misses such a row cannot know. Use AusterityMH with epsilon=0, "
+            "ConfidenceMH, or another sampler.",
+        )
+    return Check(
+        RISE,
+        rise,
+        RISE.holds(rise),
+        "The draws are not from the posterior: proposals from them multiply its density by "
+        f"e^{amount(rise)} on average, where that is 1 in a chain that has converged. Either it is "
+        "still on its way, or its acceptance test is wrong too often. "
+        f"{sentence(['tune longer', *remedies])}",
+    )
+
+
 def _error_check(errors: AcceptanceErrors, share: float, remedies: list[str]) -> Check:
     stretch, sure = errors.stretch()
     value = max(errors.worst / ERROR_BOUND, abs(sure) / STRETCH_BOUND)
@@ -115,13 +170,17 @@ def _error_check(errors: AcceptanceErrors, share: float, remedies: list[str]) ->
         value,
         ERROR.holds(value),
         f"The acceptance test is wrong too often: on proposals of this chain its acceptance "
-        f"probability is off by up to {errors.worst:.2g} (should be at most {ERROR_BOUND:g}), and "
-        f"posterior standard deviations {_said(stretch)} (at most {STRETCH_BOUND:.0%} off). "
+        f"probability is off by up to {errors.worst:.2g} (should be at most {ERROR_BOUND:g})"
+        f"{_said(stretch)}. "
         f"{tails}{sentence(remedies)}",
     )
 
 
 def _said(stretch: float) -> str:
+    if not stretch:
+        return ""
     if stretch > 1:
-        return f"about {min(1 + stretch, 1000):.3g} times too large"
-    return f"about {abs(stretch):.0%} too {'large' if stretch > 0 else 'small'}"
+        size = f"about {min(1 + stretch, 1000):.3g} times too large"
+    else:
+        size = f"about {abs(stretch):.0%} too {'large' if stretch > 0 else 'small'}"
+    return f", and posterior standard deviations {size} (at most {STRETCH_BOUND:.0%} off)"

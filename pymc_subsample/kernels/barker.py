@@ -58,8 +58,10 @@ def decide(settings, evidence):
     evidence[VARIANCE] = variance
     evidence[ERROR] = floor + skewness_error(evidence[THIRD], n, b)
     if not variance < sigma * sigma or not evidence[ERROR] <= max_error:
-        needed = second / (sigma * sigma + second / n)
-        return np.int64(min(n, max(b + batch, 0.8 * needed)))
+        needed = 0.8 * second / (sigma * sigma + second / n)
+        if not needed < n:  # overflow
+            return np.int64(n)
+        return np.int64(min(n, max(b + batch, needed)))
     size = int(settings[4])
     support, cumulative = settings[5 : 5 + size], settings[5 + size : 5 + 2 * size]
     correction = support[min(np.searchsorted(cumulative, u), size - 1)]

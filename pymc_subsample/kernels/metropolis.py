@@ -16,6 +16,7 @@ import numpy as np
 from numba import types
 
 from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR, Compiled, function_at, load
+from pymc_subsample.kernels.bounds import linear_bound, local_bound
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.evidence import (
     ACCEPT,
@@ -53,7 +54,7 @@ FUNCTIONS = ("forward", "anchor", "change", "gather")
 GRADIENTS = ("backward", "difference")
 
 RANDOM_WALK, LANGEVIN, GIVEN = 0, 1, 2
-GIVEN_BOUND, LINEAR_BOUND, FULL_BOUND = 0, 1, 2
+GIVEN_BOUND, LINEAR_BOUND, FULL_BOUND, LOCAL_BOUND = 0, 1, 2, 3
 
 # Results of a run of transitions, by position: means over them, but for the rows read.
 INFO = (
@@ -223,42 +224,6 @@ def accept(decide, anchor, change, gather, columns, rng, permutation, members, p
 
 
 @numba.njit
-def farthest(one, other, reach):
-    r"""Largest change of any row's predictor between two values of phi.
-
-    `reach`, shape (P + 2, P), bounds :math:`|x_i' \delta|` in two ways: by
-    :math:`\sum_a |\delta_a| \max_i |x_{ia}|`, maxima in row P, and by
-    :math:`\|W \delta\| \max_i \|W^{-T} x_i\|`, W in the first P rows and the maximum in the last.
-    """
-    size = one.shape[0]
-    crude = 0.0
-    whitened = 0.0
-    for a in range(size):
-        crude += abs(one[a] - other[a]) * reach[size, a]
-        total = 0.0
-        for b in range(size):
-            total += reach[a, b] * (one[b] - other[b])
-        whitened += total * total
-    return min(crude, np.sqrt(whitened) * reach[size + 1, 0])
-
-
-@numba.njit(SCALAR(VECTOR, VECTOR, VECTOR, types.int64, SCALAR, SCALAR, MATRIX), cache=True)
-def linear_bound(phi, new_phi, center, order, weight, slope, reach):
-    r"""Bound |y| over all rows by how far their predictor moves.
-
-    A row's log-likelihood is a function of one predictor whose derivative of order k + 1 is at most
-    `slope` in size. Its remainder of order k is then at most :math:`c |z|^{k+1} / (k + 1)!` where
-    the predictor is z from the reference; without control variates it changes by at most c times
-    the change of the predictor.
-    """
-    if order == 0:
-        return weight * slope * farthest(new_phi, phi, reach)
-    power, factorial = order + 1, 2.0 if order == 1 else 6.0
-    near, far = farthest(phi, center, reach), farthest(new_phi, center, reach)
-    return weight * slope / factorial * (near**power + far**power)
-
-
-@numba.njit
 def control_change(phi, new_phi, center, slope, curvature, order, scratch):
     """Change of the sum of the control variates."""
     if order == 0:
@@ -329,9 +294,10 @@ def transitions(rng, row_rng, functions, test, kind, columns,
         Columns of a packed row.
     weight : float
         n / T.
-    bound : {GIVEN_BOUND, LINEAR_BOUND, FULL_BOUND}
+    bound : {GIVEN_BOUND, LINEAR_BOUND, FULL_BOUND, LOCAL_BOUND}
         Where bounds of y come from: `bound_slope` itself (infinite where the test needs none),
-        `linear_bound` with `bound_slope` and `reach`, or a pass over all rows.
+        `linear_bound` with `bound_slope` and `reach`, a pass over all rows, or `local_bound` with
+        `reach` and a pass where that has none.
     settings : array
         Of the test.
     k : int
@@ -401,13 +367,16 @@ def transitions(rng, row_rng, functions, test, kind, columns,
         evidence[NORMAL] = rng.standard_normal()
         if not evidence[KNOWN] > -np.inf:
             continue
-        largest = bound_slope
+        largest, full = bound_slope, bound == FULL_BOUND
         if bound == LINEAR_BOUND:
             largest = linear_bound(phi, new_phi, center, order, weight, bound_slope, reach)
+        elif bound == LOCAL_BOUND:
+            largest = local_bound(phi, new_phi, center, order, weight, reach)
+            full = not is_finite(largest)
         evidence[LOW], evidence[HIGH] = -largest, largest
         decision = accept(decide, anchor, change, gather, columns, row_rng, permutation, every,
-                          phi, new_phi, center, order, width, weight, bound == FULL_BOUND,
-                          settings, evidence)  # fmt: skip
+                          phi, new_phi, center, order, width, weight, full, settings,
+                          evidence)  # fmt: skip
         if decision == ACCEPT:
             copy(new_theta, theta)
             copy(new_phi, phi)
@@ -418,7 +387,7 @@ def transitions(rng, row_rng, functions, test, kind, columns,
         info[3] += evidence[LOOK]
         info[4] += evidence[ERROR]
         info[5] += evidence[VARIANCE]
-        info[6] += evidence[COUNT] + (n if bound == FULL_BOUND else 0)
+        info[6] += evidence[COUNT] + (n if full else 0)
     for field in range(6):
         info[field] /= k
 

@@ -129,7 +129,7 @@ def proposed(function, tall: TallModel, theta: np.ndarray, rng) -> tuple[np.ndar
             f"proposal returned values for {sorted(map(str, new))}; expected names among "
             f"{tall.names} with shapes {tall.shapes}."
         )
-    if np.isnan(log_factor) or not np.all(np.isfinite(given)):
+    if not log_factor < np.inf or not np.all(np.isfinite(given)):
         raise ValueError(
             f"proposal returned values that are not finite: {new}, log_factor {log_factor}."
         )

@@ -141,11 +141,11 @@ class AusterityMH(MinibatchMH):
         slowest = self.record.autocorrelation(self._active) ** (1 / self.transitions_per_draw)
         if not len(errors.error):
             return
-        worst = max(errors.worst, float(np.max(errors.noise)))
-        bound = min(1.0, worst / max(1 - slowest, 1e-12))
+        bound = min(1.0, errors.limit / max(1 - slowest, 1e-12))
         _log.info(
             f"AusterityMH: on {len(errors.error) // 2} proposals of this chain the acceptance "
-            f"probability was off by at most {worst:.2g}, as far as a simulation can tell; with "
+            f"probability was off by at most {errors.limit:.2g}, three standard errors of a "
+            f"simulation included; with "
             f"the slowest autocorrelation, {slowest:.3g} per transition, as the chain's "
             f"contraction, the total variation distance to the posterior is at most {bound:.2g}."
         )

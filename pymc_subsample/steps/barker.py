@@ -9,7 +9,7 @@ from pymc.blocking import PointType
 
 from pymc_subsample.compile import Compiled
 from pymc_subsample.correction import DEFAULT_SIGMA, barker_correction
-from pymc_subsample.diagnostics.acceptance import barker_probability
+from pymc_subsample.diagnostics.acceptance import barker as barker_test
 from pymc_subsample.kernels import barker
 from pymc_subsample.kernels.evidence import DECIDE
 from pymc_subsample.steps import arguments
@@ -128,7 +128,7 @@ class MinibatchBarkerMH(MinibatchMH):
             initial_point=initial_point, compile_kwargs=compile_kwargs, blocked=blocked,
         )  # fmt: skip
 
-    _probability = staticmethod(barker_probability)
+    _with_all_rows = staticmethod(barker_test)
 
     def _cause(self) -> str:
         return (

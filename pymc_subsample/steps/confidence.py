@@ -8,6 +8,8 @@ import pymc as pm
 from pymc.blocking import PointType
 
 from pymc_subsample.compile import Compiled
+from pymc_subsample.control_variates.reference import Reference
+from pymc_subsample.diagnostics.acceptance import Proposed
 from pymc_subsample.kernels import confidence
 from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.evidence import DECIDE
@@ -15,7 +17,7 @@ from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.metropolis import MinibatchMH, Proposal
 
-_BOUNDS = ("auto", "linear", "full")
+_BOUNDS = ("auto", "linear", "local", "full")
 _NO_TABLE = np.zeros((0, 0))
 
 
@@ -46,13 +48,17 @@ class ConfidenceMH(MinibatchMH):
         Factor by which a batch grows.
     inequality : {"bernstein-serfling", "bernstein", "hoeffding-serfling"}
         Concentration inequality.
-    bound : {"auto", "linear", "full"} or callable
+    bound : {"auto", "linear", "local", "full"} or callable
         Where the bound C on the rows' terms ``|log p(x_i | theta') - log p(x_i | theta)|`` (less
         their control variates') comes from. "linear": from how far the linear predictors move,
         where the likelihood's derivatives are bounded (logistic regression, for instance);
-        "full": a pass over all rows per proposal, counted in `n_evaluations`; a callable
-        ``bound(point, new_point)`` of value variables gives C itself, and is trusted. "auto"
-        takes "linear" where that exists and else "full".
+        "local": the same within some posterior standard deviations of the reference, where
+        derivatives in up to four predictors are bounded by interval arithmetic (regressions
+        with an unknown scale, counts, survival times), and a pass over all rows for proposals
+        farther away; "full": a pass over all rows per proposal. Passes are counted in
+        `n_evaluations`. A callable ``bound(point, new_point)`` of value variables gives C itself;
+        the check at the end of a chain compares it with all rows on some proposals. "auto" takes
+        the first of "linear", "local" and "full" that exists.
     proposal : RandomWalk, AdaptiveMetropolis, Langevin or callable, optional
         How moves are proposed. A callable ``proposal(point, rng)`` gets a dict of value variables
         (PyMC's unconstrained space) and returns ``(new_point, log_factor)``, where `new_point` may
@@ -95,7 +101,7 @@ class ConfidenceMH(MinibatchMH):
     """
 
     name = "confidence_mh"
-    _connected = (*MinibatchMH._connected, "_linear")
+    _connected = (*MinibatchMH._connected, "_linear", "_nearby")
     _test = Compiled(confidence.decide, DECIDE, None)
     stats_dtypes_shapes = MinibatchMH.statistics("test_error")
 
@@ -138,6 +144,12 @@ class ConfidenceMH(MinibatchMH):
             temperature=temperature, transitions_per_draw=transitions_per_draw, rng=rng,
             initial_point=initial_point, compile_kwargs=compile_kwargs, blocked=blocked,
         )  # fmt: skip
+        if self.bound == "local" and self._local() is None:
+            raise ValueError(
+                'bound="local" needs control variates, a likelihood of at most four linear '
+                "predictors per row and derivatives that are bounded near the reference; this "
+                'model has not. Use bound="full", or give a function bound(point, new_point).'
+            )
 
     def _connect(self):
         super()._connect()
@@ -149,9 +161,26 @@ class ConfidenceMH(MinibatchMH):
                 'bound="full", or give a function bound(point, new_point).'
             )
 
+        # Bounds near a reference, and for which.
+        self._nearby: tuple[Reference, np.ndarray | None] | None = None
+
+    def _local(self) -> np.ndarray | None:
+        """Bounds near the reference of the chain, or None."""
+        at = self.reference
+        if at is None or self.bound == "full":
+            return None
+        if self._nearby is None or self._nearby[0] is not at:
+            self._nearby = at, self._expansion.nearby(at.center, at.curvature)
+        return self._nearby[1]
+
     def _cause(self) -> str:
         if not callable(self.bound) and self._linear is None:
-            return "The bound itself takes a pass over all rows: give a function as bound."
+            if self._local() is not None:
+                return "Many are too far from the reference for a bound without a pass."
+            return (
+                "The bound itself takes a pass over all rows, which counts: give a function as "
+                "bound."
+            )
         return "The bound on the rows' terms is too wide to decide on fewer."
 
     def _remedies(self) -> list[str]:
@@ -167,9 +196,22 @@ class ConfidenceMH(MinibatchMH):
 
     def _bound(self, theta: np.ndarray, given: np.ndarray) -> tuple[int, float, np.ndarray]:
         if callable(self.bound):
-            points = [self._tall.unravel(theta.copy()), self._tall.unravel(given.copy())]
-            value = arguments.row_bound(self.bound(*points))
-            return kernel.GIVEN_BOUND, value * self.n_rows / self.temperature, _NO_TABLE
-        if self._linear is None:
-            return kernel.FULL_BOUND, np.inf, _NO_TABLE
-        return kernel.LINEAR_BOUND, *self._linear
+            return kernel.GIVEN_BOUND, self._given_bound(theta, given), _NO_TABLE
+        if self._linear is not None:
+            return kernel.LINEAR_BOUND, *self._linear
+        local = self._local()
+        if local is not None:
+            return kernel.LOCAL_BOUND, np.inf, local
+        return kernel.FULL_BOUND, np.inf, _NO_TABLE
+
+    def _given_bound(self, theta: np.ndarray, new_theta: np.ndarray) -> float:
+        """Ask the user for the bound of a proposal; in units of y."""
+        assert callable(self.bound)
+        points = [self._tall.unravel(theta.copy()), self._tall.unravel(new_theta.copy())]
+        return arguments.row_bound(self.bound(*points)) * self.n_rows / self.temperature
+
+    def _proposed(self, theta: np.ndarray, rng) -> Proposed:
+        proposal = super()._proposed(theta, rng)
+        if not callable(self.bound):
+            return proposal
+        return proposal._replace(bound=self._given_bound(theta, proposal.new_theta))

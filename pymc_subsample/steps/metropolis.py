@@ -1,5 +1,6 @@
 """Minibatch Metropolis-Hastings as PyMC step methods."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, ClassVar
@@ -19,12 +20,14 @@ from pymc_subsample.control_variates.reference import Reference, factor, referen
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.acceptance import (
     AcceptanceErrors,
+    Proposed,
     acceptance_errors,
-    metropolis_probability,
+    metropolis,
 )
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.metropolis import RULES, check_moves
 from pymc_subsample.diagnostics.record import MoveRecord
+from pymc_subsample.estimators import VARIANCE_BOUND
 from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.metropolis import INFO, transitions
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
@@ -32,6 +35,8 @@ from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep, differentiated
 from pymc_subsample.steps.setup import Preparation, prepare, scaled
 from pymc_subsample.steps.tuning import ProposalTuning, TuningState
+
+_log = logging.getLogger("pymc.subsample")
 
 _transitions = transitions.get_overload(transitions.signatures[0])
 
@@ -148,7 +153,7 @@ class MinibatchMH(SubsampledStep):
             return self._prepare_reference(reference)
 
     def _prepare_reference(self, reference) -> Preparation:
-        return prepare(
+        prepared = prepare(
             self._expansion,
             self._tall.ravel(self._tall.initial_point),
             self._active,
@@ -163,6 +168,31 @@ class MinibatchMH(SubsampledStep):
             n_blocks=1,
             temperature=self.temperature,
         )
+        variance = float(np.max(prepared.moments.variance(self.n_rows, self.temperature)))
+        if variance > VARIANCE_BOUND and self.batch_size < self.n_rows:
+            _log.warning(
+                "%s: the log-likelihood of %s cannot be expanded well around the reference: even "
+                "%d rows, as many as there are, leave an estimate of it a variance of %s (should "
+                "be at most %g). %s",
+                type(self).__name__,
+                ", ".join(map(repr, self.observed)),
+                self.n_rows,
+                checks.amount(variance),
+                VARIANCE_BOUND,
+                checks.sentence(
+                    [
+                        *(["leave reference=None"] if reference is not None else []),
+                        *(
+                            ["use control_variate_order=2"]
+                            if self.control_variate_order == 1
+                            else []
+                        ),
+                        "use control_variate_order=None",
+                        "sample this model with pm.NUTS or nutpie",
+                    ]
+                ),
+            )
+        return prepared
 
     def _connect(self):
         """Trace and compile the model (also after unpickling in another process)."""
@@ -357,8 +387,8 @@ class MinibatchMH(SubsampledStep):
 
     # After tuning
 
-    # The acceptance probability without subsampling.
-    _probability: Callable = staticmethod(metropolis_probability)
+    # What the test decides with all rows.
+    _with_all_rows: Callable = staticmethod(metropolis)
 
     @property
     def _exact(self) -> bool:
@@ -402,15 +432,18 @@ class MinibatchMH(SubsampledStep):
         return acceptance_errors(
             self._expansion,
             self.reference,
-            [(at, *self._moved_from(at, rng)) for at in record.kept[-self._pilots() :]],
+            [self._proposed(at, rng) for at in record.kept[-self._pilots() :]],
             order=self.control_variate_order or 0,
             temperature=self.temperature,
             test=self._test.address,
             settings=self._settings(),
-            probability=self._probability,
+            exact=self._with_all_rows,
             most_rows=int(np.clip(read, *_DECISION_ROWS)),
             rng=rng,
         )
+
+    def _proposed(self, theta: np.ndarray, rng) -> Proposed:
+        return Proposed(theta, *self._moved_from(theta, rng))
 
     def _conclude(self, errors: AcceptanceErrors):
         """Say what is known of a chain that passed its checks."""

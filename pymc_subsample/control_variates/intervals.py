@@ -1,0 +1,265 @@
+"""Row functions over intervals: what encloses their values while their inputs vary.
+
+The graph of one row (see `control_variates.scalars`) is evaluated with intervals in place of
+numbers, for many rows at once. The result holds every value that the inputs allow; it is wider
+than it need be where an input occurs more than once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.scalar.basic import Composite
+from scipy import special
+
+from pymc_subsample.control_variates.scalars import NotScalar, Scalars
+
+
+class Enclosure:
+    """Intervals from `low` to `high`, arrays of one shape over rows or numbers."""
+
+    def __init__(self, low, high):
+        self.low = np.where(np.isnan(low), -np.inf, low)
+        self.high = np.where(np.isnan(high), np.inf, high)
+
+    @property
+    def size(self) -> np.ndarray:
+        """Largest size of an element."""
+        return np.maximum(np.abs(self.low), np.abs(self.high))
+
+
+_EVERYTHING = Enclosure(-np.inf, np.inf)
+
+
+def enclose(
+    outputs: Sequence[Variable], inputs: Sequence[Variable]
+) -> Callable[[Sequence[Enclosure]], list[Enclosure]]:
+    """Return a function that encloses vector graphs over rows, given what encloses their inputs.
+
+    Parameters
+    ----------
+    outputs : sequence of Variable
+        One vector over rows each.
+    inputs : sequence of Variable
+        Vectors over rows.
+
+    Raises
+    ------
+    NotScalar
+        By the function returned, if some Op has no form for one row or no rule here.
+    """
+    fgraph = FunctionGraph(list(inputs), list(outputs), clone=True)
+    rewrite_graph(
+        fgraph,
+        include=("canonicalize", "stabilize", "specialize"),
+        exclude=("fusion", "inplace", "BlasOpt"),
+    )
+
+    def evaluate(given: Sequence[Enclosure]) -> list[Enclosure]:
+        known = {v: _single(x) for v, x in zip(fgraph.inputs, given, strict=True)}
+        with np.errstate(all="ignore"):
+            return [_of(a.item()) for a in Scalars(known, _apply).evaluate(fgraph.outputs)]
+
+    return evaluate
+
+
+def _single(x: Enclosure) -> np.ndarray:
+    array = np.empty(1, dtype=object)
+    array[0] = x
+    return array
+
+
+def _of(x) -> Enclosure:
+    if isinstance(x, Enclosure):
+        return x
+    if isinstance(x, Constant):
+        return Enclosure(float(x.data), float(x.data))
+    raise NotScalar
+
+
+def _apply(op, inputs: list) -> list[Enclosure]:
+    if isinstance(op, Composite):
+        inner: dict[Variable, object] = dict(zip(op.fgraph.inputs, inputs, strict=True))
+        for node in op.fgraph.toposort():
+            results = _apply(node.op, [inner.get(i, i) for i in node.inputs])
+            inner.update(zip(node.outputs, results, strict=True))
+        return [_of(inner.get(v, v)) for v in op.fgraph.outputs]
+    name = type(op).__name__
+    x = [_of(i) for i in inputs]
+    if name in _RISING:
+        return [_monotone(_RISING[name], x[0])]
+    if name in _FALLING:
+        return [_monotone(_FALLING[name], x[0], falls=True)]
+    if name == "Mul" and len(x) == 2 and inputs[0] is inputs[1]:
+        return [_even(np.square, x[0])]
+    if name == "Cast":
+        return [_cast(op, x[0])]
+    if name not in _RULES:
+        raise NotScalar
+    return [_RULES[name](*x)]
+
+
+def _cast(op, x: Enclosure) -> Enclosure:
+    truth = np.all((x.low >= 0) & (x.high <= 1))
+    if op.o_type.dtype.startswith("float") or truth or np.array_equal(x.low, x.high):
+        return x
+    raise NotScalar
+
+
+def _monotone(function: Callable, x: Enclosure, falls: bool = False) -> Enclosure:
+    ends = function(x.high if falls else x.low), function(x.low if falls else x.high)
+    return Enclosure(*ends)
+
+
+def _even(function: Callable, x: Enclosure) -> Enclosure:
+    low, high = function(np.abs(x.low)), function(np.abs(x.high))
+    inside = (x.low <= 0) & (x.high >= 0)
+    return Enclosure(np.where(inside, function(0.0), np.minimum(low, high)), np.maximum(low, high))
+
+
+def _add(*terms: Enclosure) -> Enclosure:
+    return Enclosure(sum(x.low for x in terms), sum(x.high for x in terms))
+
+
+def _negative(x: Enclosure) -> Enclosure:
+    return Enclosure(-x.high, -x.low)
+
+
+def _times(*factors: Enclosure) -> Enclosure:
+    x, *rest = factors
+    for y in rest:
+        ends = [a * b for a in (x.low, x.high) for b in (y.low, y.high)]
+        ends = [np.where(np.isnan(e), 0.0, e) for e in ends]  # zero times what is not bounded
+        x = Enclosure(np.minimum.reduce(ends), np.maximum.reduce(ends))
+    return x
+
+
+def _reciprocal(x: Enclosure) -> Enclosure:
+    low = np.where(x.high == 0, -np.inf, 1 / x.high)
+    high = np.where(x.low == 0, np.inf, 1 / x.low)
+    across = ((x.low < 0) & (x.high > 0)) | ((x.low == 0) & (x.high == 0))
+    return Enclosure(np.where(across, -np.inf, low), np.where(across, np.inf, high))
+
+
+def _power(x: Enclosure, exponent: Enclosure) -> Enclosure:
+    p = exponent.low
+    if np.ndim(p) or p != exponent.high:
+        power = _monotone(np.exp, _times(exponent, _monotone(np.log, x)))
+        defined = x.low >= 0
+        return Enclosure(
+            np.where(defined, power.low, -np.inf), np.where(defined, power.high, np.inf)
+        )
+    if p < 0:
+        return _reciprocal(_power(x, Enclosure(-p, -p)))
+    if p % 2 == 0:
+        return _even(lambda a: a**p, x)
+    return _monotone(lambda a: a**p, x)  # not a number where x may be negative and p is no integer
+
+
+def _extreme(function: np.ufunc) -> Callable[..., Enclosure]:
+    return lambda *x: Enclosure(
+        function.reduce(np.broadcast_arrays(*(a.low for a in x))),
+        function.reduce(np.broadcast_arrays(*(a.high for a in x))),
+    )
+
+
+def _truth(surely, maybe) -> Enclosure:
+    return Enclosure(np.where(surely, 1.0, 0.0), np.where(maybe, 1.0, 0.0))
+
+
+def _equal(x: Enclosure, y: Enclosure) -> Enclosure:
+    same = (x.low == x.high) & (y.low == y.high) & (x.low == y.low)
+    return _truth(same, (x.low <= y.high) & (y.low <= x.high))
+
+
+def _not(x: Enclosure) -> Enclosure:
+    return Enclosure(1 - x.high, 1 - x.low)
+
+
+def _switch(condition: Enclosure, x: Enclosure, y: Enclosure) -> Enclosure:
+    first = (condition.low > 0) | (condition.high < 0)
+    second = (condition.low == 0) & (condition.high == 0)
+    low = np.where(first, x.low, np.where(second, y.low, np.minimum(x.low, y.low)))
+    high = np.where(first, x.high, np.where(second, y.high, np.maximum(x.high, y.high)))
+    return Enclosure(low, high)
+
+
+def _positive_only(function: Callable) -> Callable:
+    """Not a number at and below zero, where the function is not monotone."""
+    return lambda x: np.where(np.asarray(x) > 0, function(x), np.nan)
+
+
+def _log_gamma(x: Enclosure) -> Enclosure:
+    least = 1.4616321449683622
+    ends = special.gammaln(x.low), special.gammaln(x.high)
+    inside = (x.low <= least) & (x.high >= least)
+    low = np.where(inside, special.gammaln(least), np.minimum(*ends))
+    defined = x.low > 0
+    return Enclosure(np.where(defined, low, -np.inf), np.where(defined, np.maximum(*ends), np.inf))
+
+
+def _polygamma(order: Enclosure, x: Enclosure) -> Enclosure:
+    n = order.low
+    if np.ndim(n) or n != order.high or n < 0:
+        return _EVERYTHING
+    function = _positive_only(lambda a: special.polygamma(int(n), a))
+    return _monotone(function, x, falls=int(n) % 2 == 1)
+
+
+_RISING: Mapping[str, Callable] = {
+    "Identity": lambda a: a,
+    "Exp": np.exp,
+    "Exp2": np.exp2,
+    "Expm1": np.expm1,
+    "Log": np.log,
+    "Log2": np.log2,
+    "Log10": np.log10,
+    "Log1p": np.log1p,
+    "Sqrt": np.sqrt,
+    "Sigmoid": special.expit,
+    "Softplus": lambda a: np.logaddexp(0.0, a),
+    "Tanh": np.tanh,
+    "Sinh": np.sinh,
+    "ArcTan": np.arctan,
+    "ArcSinh": np.arcsinh,
+    "Erf": special.erf,
+    "Sign": np.sign,
+    "Psi": _positive_only(special.psi),
+}
+_FALLING: Mapping[str, Callable] = {
+    "Erfc": special.erfc,
+    "Erfcx": special.erfcx,
+    "Log1mexp": lambda a: np.log(-np.expm1(a)),
+    "TriGamma": _positive_only(lambda a: special.polygamma(1, a)),
+}
+_RULES: Mapping[str, Callable[..., Enclosure]] = {
+    "Add": _add,
+    "Sub": lambda x, y: _add(x, _negative(y)),
+    "Neg": _negative,
+    "Mul": _times,
+    "TrueDiv": lambda x, y: _times(x, _reciprocal(y)),
+    "Reciprocal": _reciprocal,
+    "Sqr": lambda x: _even(np.square, x),
+    "Abs": lambda x: _even(np.abs, x),
+    "Cosh": lambda x: _even(np.cosh, x),
+    "Pow": _power,
+    "Maximum": _extreme(np.maximum),
+    "Minimum": _extreme(np.minimum),
+    "ScalarMaximum": _extreme(np.maximum),
+    "ScalarMinimum": _extreme(np.minimum),
+    "GammaLn": _log_gamma,
+    "PolyGamma": _polygamma,
+    "Second": lambda x, y: y,
+    "Switch": _switch,
+    "GT": lambda x, y: _truth(x.low > y.high, x.high > y.low),
+    "GE": lambda x, y: _truth(x.low >= y.high, x.high >= y.low),
+    "LT": lambda x, y: _truth(x.high < y.low, x.low < y.high),
+    "LE": lambda x, y: _truth(x.high <= y.low, x.low <= y.high),
+    "EQ": _equal,
+    "NEQ": lambda x, y: _not(_equal(x, y)),
+    "AND": _extreme(np.minimum),
+    "OR": _extreme(np.maximum),
+    "Invert": _not,
+}

@@ -1,0 +1,72 @@
+"""Bounds on the terms of all rows, from how far the parameters move."""
+
+import numba
+import numpy as np
+from numba import types
+
+from pymc_subsample.compile import MATRIX, SCALAR, VECTOR
+
+
+@numba.njit
+def farthest(one, other, reach):
+    r"""Largest change of any row's predictor between two values of phi.
+
+    `reach`, shape (P + 2, P), bounds :math:`|x_i' \delta|` in two ways: by
+    :math:`\sum_a |\delta_a| \max_i |x_{ia}|`, maxima in row P, and by
+    :math:`\|W \delta\| \max_i \|W^{-T} x_i\|`, W in the first P rows and the maximum in the last.
+    """
+    size = one.shape[0]
+    crude = 0.0
+    whitened = 0.0
+    for a in range(size):
+        crude += abs(one[a] - other[a]) * reach[size, a]
+        total = 0.0
+        for b in range(size):
+            total += reach[a, b] * (one[b] - other[b])
+        whitened += total * total
+    return min(crude, np.sqrt(whitened) * reach[size + 1, 0])
+
+
+@numba.njit(SCALAR(VECTOR, VECTOR, VECTOR, types.int64, SCALAR, SCALAR, MATRIX), cache=True)
+def linear_bound(phi, new_phi, center, order, weight, slope, reach):
+    r"""Bound |y| over all rows by how far their predictor moves.
+
+    A row's log-likelihood is a function of one predictor whose derivative of order k + 1 is at most
+    `slope` in size. Its remainder of order k is then at most :math:`c |z|^{k+1} / (k + 1)!` where
+    the predictor is z from the reference; without control variates it changes by at most c times
+    the change of the predictor.
+    """
+    if order == 0:
+        return weight * slope * farthest(new_phi, phi, reach)
+    power, factorial = order + 1, 2.0 if order == 1 else 6.0
+    near, far = farthest(phi, center, reach), farthest(new_phi, center, reach)
+    return weight * slope / factorial * (near**power + far**power)
+
+
+@numba.njit
+def distance(one, other, metric):
+    """Length of ``metric @ (one - other)``; `metric` has its factor in the first P rows."""
+    size = one.shape[0]
+    total = 0.0
+    for a in range(size):
+        moved = 0.0
+        for b in range(size):
+            moved += metric[a, b] * (one[b] - other[b])
+        total += moved * moved
+    return np.sqrt(total)
+
+
+@numba.njit(SCALAR(VECTOR, VECTOR, VECTOR, types.int64, SCALAR, MATRIX), cache=True)
+def local_bound(phi, new_phi, center, order, weight, table):
+    """Bound |y| over all rows near the reference; infinite farther away.
+
+    `table` holds, below its factor of a metric, radii in increasing order and beside each of them
+    the largest remainder of a row within it over the distance to the power of order + 1; see
+    `control_variates.reach`.
+    """
+    size, power = phi.shape[0], order + 1
+    near, far = distance(phi, center, table), distance(new_phi, center, table)
+    for j in range(size, table.shape[0]):
+        if near <= table[j, 0] and far <= table[j, 0]:
+            return weight * table[j, 1] * (near**power + far**power)
+    return np.inf
