@@ -11,8 +11,8 @@ import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates import reach as reach_module
 from pymc_subsample.control_variates.intervals import Enclosure, enclose
-from pymc_subsample.control_variates.reference import find_reference
 from pymc_subsample.control_variates.scalars import NotScalar
+from pymc_subsample.control_variates.search import find_reference
 from pymc_subsample.kernels.bounds import local_bound
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.graph import numpy_function
