@@ -7,6 +7,8 @@ from pymc_subsample.collection import without_collection
 
 if TYPE_CHECKING:
     from pymc_subsample.correction import BarkerCorrection, barker_correction
+    from pymc_subsample.diagnostics.audit import Audit, audit
+    from pymc_subsample.diagnostics.report import Report, report
     from pymc_subsample.likelihood import TallModelError
     from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
     from pymc_subsample.steps.austerity import AusterityMH
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HMCECS",
     "AdaptiveMetropolis",
+    "Audit",
     "AusterityGibbs",
     "AusterityMH",
     "BarkerCorrection",
@@ -25,8 +28,11 @@ __all__ = [
     "Langevin",
     "MinibatchBarkerMH",
     "RandomWalk",
+    "Report",
     "TallModelError",
+    "audit",
     "barker_correction",
+    "report",
 ]
 __version__ = "0.1.0"
 
@@ -34,6 +40,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "HMCECS": "steps.hmc_ecs",
     "AdaptiveMetropolis": "proposals",
+    "Audit": "diagnostics.audit",
     "AusterityGibbs": "steps.gibbs",
     "AusterityMH": "steps.austerity",
     "BarkerCorrection": "correction",
@@ -41,8 +48,11 @@ _HOMES = {
     "Langevin": "proposals",
     "MinibatchBarkerMH": "steps.barker",
     "RandomWalk": "proposals",
+    "Report": "diagnostics.report",
     "TallModelError": "likelihood",
+    "audit": "diagnostics.audit",
     "barker_correction": "correction",
+    "report": "diagnostics.report",
 }
 
 
