@@ -3,9 +3,9 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import pymc as pm
 import xarray as xr
 from pymc.model import modelcontext
@@ -19,8 +19,10 @@ from pymc_subsample.diagnostics.thinned import (
     group,
     reader,
     require_free_variables,
+    require_same_rows,
     spread,
     to_theta,
+    why_not_weights,
 )
 from pymc_subsample.diagnostics.weights import Moments, plain_moments
 from pymc_subsample.likelihood import TallModel
@@ -28,6 +30,8 @@ from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import differentiated
 
 _SAID = "pms.audit"
+# Above this, weighted means are not reliable whatever their number (Vehtari et al. 2024).
+K_HAT_BOUND = 0.7
 _FEWEST = 40
 # Draws of which the score's test takes means and variances.
 _MOST_DRAWS = 5_000
@@ -84,13 +88,18 @@ class Audit:
             f"({self.passes} passes over the data, {self.seconds:.1f} s)"
         )
 
-    def _shown(self) -> tuple[pd.DataFrame, str]:
+    def _shown(self) -> tuple[Any, str]:
         names = [
             "mean", "corrected_mean", "corrected_mean_mcse", "bias", "bias_mcse",
             "sd", "corrected_sd", "sd_error", "sd_error_mcse",
         ]  # fmt: skip
         frame = self.table[names].to_dataframe()[names]
         total = len(frame)
+        if self.kind == "weights" and not self.k_hat < K_HAT_BOUND:
+            return frame[:_SHOWN], (
+                f"k-hat is above {K_HAT_BOUND}: the weights are too uneven, and what is corrected "
+                "is not reliable. Take the run for wrong."
+            )
         if total <= _SHOWN:
             return frame, ""
         worst = np.argsort(-np.abs(frame["bias"].to_numpy()), kind="stable")[:_SHOWN]
@@ -186,7 +195,7 @@ def audit(
     model = _model(model)
     require_free_variables(posterior, model, _SAID)
     names = _names(var_names, posterior, model)
-    weighable = _why_not_weights(idata)
+    weighable = why_not_weights(idata)
     if kind == "weights" and weighable:
         raise ValueError(f'{_SAID}: kind="weights" is not possible, since {weighable}.')
     kind = "score" if kind == "score" or weighable else "weights"
@@ -204,7 +213,7 @@ def audit(
         with differentiated(tall, "Its draws cannot be audited."):
             expansion = expand(tall, 0)
             expansion.addresses("forward", "backward", "anchor")
-    _require_same_rows(idata, tall)
+    require_same_rows(idata, tall, _SAID)
     values, labels = columns(posterior, names)
     if not np.all(np.isfinite(values)):
         bad = [
@@ -304,36 +313,4 @@ def _require_recomputable(names: Sequence[str], model: pm.Model):
         raise ValueError(
             f"{_SAID}: var_names holds {unknown}, which the model does not compute; scores are "
             f"translated to variables through the model, which has {sorted(known)}."
-        )
-
-
-def _why_not_weights(idata: xr.DataTree) -> str:
-    """Say why a run has no exact weights; empty where it has."""
-    stats = idata["sample_stats"].to_dataset() if "sample_stats" in idata.children else {}
-    if "lp" not in stats or "subset_accepted" not in stats:
-        return (
-            "sample_stats does not hold 'lp' and 'subset_accepted', the estimated log posterior of "
-            "an HMCECS run"
-        )
-    if "nstep_out" in stats or any(stats[name].ndim > 2 for name in stats.data_vars):
-        return (
-            "several step methods made this run, and 'lp' is the estimate before the others moved"
-        )
-    if stats.sizes["draw"] != idata["posterior"].sizes["draw"]:
-        return "sample_stats and posterior have different numbers of draws"
-    return ""
-
-
-def _require_same_rows(idata: xr.DataTree, tall: TallModel):
-    stats = idata["sample_stats"].to_dataset() if "sample_stats" in idata.children else {}
-    if "subsample_size" not in stats or "data_share" not in stats:
-        return
-    size, share = stats["subsample_size"], stats["data_share"]
-    if size.ndim != 2 or share.ndim != 2:
-        return
-    n = round(float(size.values[0, -1] / share.values[0, -1]))
-    if n != tall.n_rows:
-        raise ValueError(
-            f"{_SAID}: the run sampled {n:,} rows, the model has {tall.n_rows:,}. Pass the model "
-            "and the data that were sampled."
         )

@@ -44,7 +44,10 @@ def by_weights(
     weights, k_hat = smooth(log_weights)
     raw = plain_moments(values, sign)
     found = weighted_moments(weights, values[:, at], values)
-    if sign is not None:  # signed and unsigned draws share less noise than is known of
+    if not k_hat < 1:  # the weights have no mean that draws would tell
+        unknown = np.full_like(found.mean, np.inf)
+        found = Moments(found.mean, found.sd, *[unknown] * 4)
+    elif sign is not None:  # signed and unsigned draws share less noise than is known of
         scale = np.where(found.sd > 0, found.sd, 1.0)
         found = Moments(
             found.mean,

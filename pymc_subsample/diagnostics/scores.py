@@ -164,7 +164,7 @@ def _whiten(factor: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 def _stein_kernel(x: np.ndarray, score: np.ndarray) -> np.ndarray:
     """Langevin Stein kernel of the inverse multiquadric at points, shape (k, d); (k, k)."""
-    k, d = x.shape
+    d = x.shape[1]
     square = np.sum(x**2, axis=1)
     distance = np.maximum(square[:, None] + square[None] - 2 * x @ x.T, 0.0)
     base = d + distance

@@ -97,6 +97,44 @@ def require_free_variables(posterior: xr.Dataset, model: pm.Model, said: str):
             )
 
 
+def _statistics(idata: xr.DataTree) -> xr.Dataset:
+    """Sample statistics of a run, none if it has none."""
+    return idata["sample_stats"].to_dataset() if "sample_stats" in idata.children else xr.Dataset()
+
+
+def why_not_weights(idata: xr.DataTree) -> str:
+    """Say why a run has no exact weights; empty where it has."""
+    stats = _statistics(idata)
+    if "lp" not in stats or "subset_accepted" not in stats:
+        return (
+            "sample_stats does not hold 'lp' and 'subset_accepted', the estimated log posterior of "
+            "an HMCECS run"
+        )
+    if "nstep_out" in stats or any(stats[name].ndim > 2 for name in stats.data_vars):
+        return (
+            "several step methods made this run, and 'lp' is the estimate before the others moved"
+        )
+    if stats.sizes["draw"] != idata["posterior"].sizes["draw"]:
+        return "sample_stats and posterior have different numbers of draws"
+    return ""
+
+
+def require_same_rows(idata: xr.DataTree, tall: TallModel, said: str):
+    """Refuse a model of other rows than the run recorded."""
+    stats = _statistics(idata)
+    if "subsample_size" not in stats or "data_share" not in stats:
+        return
+    size, share = stats["subsample_size"], stats["data_share"]
+    if size.ndim != 2 or share.ndim != 2:
+        return
+    n = round(float(size.values[0, -1] / share.values[0, -1]))
+    if n != tall.n_rows:
+        raise ValueError(
+            f"{said}: the run sampled {n:,} rows, the model has {tall.n_rows:,}. Pass the model "
+            "and the data that were sampled."
+        )
+
+
 def to_theta(model: pm.Model, tall: TallModel, posterior: xr.Dataset, said: str) -> np.ndarray:
     """Map draws of the free variables to PyMC's unconstrained space.
 

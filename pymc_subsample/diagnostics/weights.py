@@ -60,7 +60,8 @@ def smooth(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     weights : ndarray, shape (chain, draw)
         Of mean 1.
     k_hat : float
-        Shape of their upper tail; minus infinity where all weights are equal.
+        Shape of their upper tail; minus infinity where all weights are equal, infinity where a few
+        are all there is.
     """
     shifted = log_weights - np.max(log_weights)
     if np.std(shifted) < _EQUAL:
@@ -71,7 +72,7 @@ def smooth(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     # ArviZ takes log-likelihoods to leave out: minus the log weights.
     smoothed, k_hat = array_stats.psislw(-shifted, r_eff=r_eff, axis=(0, 1))
     weights = np.exp(smoothed - np.max(smoothed))
-    return weights / weights.mean(), float(k_hat)
+    return weights / weights.mean(), float(k_hat) if np.isfinite(k_hat) else np.inf
 
 
 def effective_size(weights: np.ndarray) -> float:
