@@ -160,7 +160,8 @@ def _convergence(posterior: xr.Dataset) -> list[Finding]:
     axes = {"chain_axis": 0, "draw_axis": 1}
     moved = values.std(axis=(0, 1)) > 0
     r_hat = np.asarray(array_stats.rhat(values, **axes))
-    ess = np.fmin(*(array_stats.ess(values, method=m, **axes) for m in ("bulk", "tail")))
+    bulk = array_stats.ess(values, method="bulk", **axes)
+    ess = np.fmin(bulk, array_stats.ess(values, method="tail", prob=(0.05, 0.95), **axes))
     findings = []
     for fail, doubt, numbers, worst in (
         (R_HAT, R_HAT_DOUBT, r_hat, np.nanargmax), (ESS, ESS_DOUBT, ess, np.nanargmin),

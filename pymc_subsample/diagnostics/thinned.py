@@ -169,7 +169,7 @@ def to_theta(model: pm.Model, tall: TallModel, posterior: xr.Dataset, said: str)
         bad = ~np.isfinite(thetas[..., part]).all(axis=-1)
         if bad.any():
             chain, draw = np.argwhere(bad)[0]
-            owner = model.values_to_rvs[model[name]].name
+            owner = rvs[names.index(name)].name
             raise ValueError(
                 f"{said}: {bad.sum()} of the draws of {owner!r} are not finite or lie on the edge "
                 f"of its support (first: chain {chain}, position {draw}), where the log posterior "
