@@ -144,7 +144,7 @@ def test_chains_that_disagree_fail(healthy):
     assert {f.name for f in alone.findings if np.isnan(f.value)} <= {"r_hat", "ess"}
 
 
-@pytest.mark.parametrize(("negative", "status"), [(0, "pass"), (200, "warn"), (400, "fail")])
+@pytest.mark.parametrize(("negative", "status"), [(0, "pass"), (100, "warn"), (200, "fail")])
 def test_signs_count_by_the_square_of_their_mean(healthy, negative, status):
     sign = np.ones((2, 500))
     sign[:, :negative] = -1
@@ -152,8 +152,8 @@ def test_signs_count_by_the_square_of_their_mean(healthy, negative, status):
     stats = signed["sample_stats"].to_dataset()
     signed["sample_stats"] = xr.DataTree(stats.assign(sign=(("chain", "draw"), sign)))
     found = next(f for f in pms.report(signed).findings if f.name == "sign")
-    assert found.status == ("pass" if negative == 0 else "fail" if negative == 400 else status)
-    assert found.value == pytest.approx((1 - 2 * negative / 500) ** 2) or negative == 0
+    assert found.status == status
+    assert found.value == pytest.approx((1 - 2 * negative / 500) ** 2)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_binary_runs_are_recognised():
     with pm.Model() as model:
         z = pm.Bernoulli("z", 0.5, shape=5)
         pm.Normal("y", 0.2 * z[group], 1, observed=rng.normal(0.1, 1, size=400))
-    found = pms.report(sample(model, pms.AusterityGibbs(model=model)))
+    found = pms.report(sample(model, pms.AusterityGibbs(model=model, batch_size=20)))
     assert found.method == "AusterityGibbs"
     assert statuses(found)["conditional_error"] in ("pass", "fail")
 
@@ -245,5 +245,5 @@ def test_what_cannot_be_reported_is_refused(healthy):
         pms.report(xr.DataTree.from_dict({"posterior": data}))
     with pytest.raises(TypeError, match="got list"):
         pms.report([])
-    with pytest.raises(TypeError, match="what pms.audit returned, got dict"):
+    with pytest.raises(TypeError, match=r"what pms\.audit returned, got dict"):
         pms.report(healthy, audit={})
