@@ -1,6 +1,7 @@
 """One page says what failed, by how much and what to do; a healthy run passes."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pymc as pm
@@ -9,6 +10,7 @@ import pytest
 import pymc_subsample as pms
 from pymc_subsample.diagnostics import hmc, metropolis
 from pymc_subsample.diagnostics.audit import Audit
+from pymc_subsample.diagnostics.report import FAMILIES
 
 xr = pytest.importorskip("xarray")
 
@@ -247,3 +249,9 @@ def test_what_cannot_be_reported_is_refused(healthy):
         pms.report([])
     with pytest.raises(TypeError, match=r"what pms\.audit returned, got dict"):
         pms.report(healthy, audit={})
+
+
+def test_names_of_all_checks_are_documented():
+    text = (Path(__file__).parents[1] / "docs" / "trust.md").read_text()
+    for rules in FAMILIES.values():
+        assert ", ".join(f"`{rule.name}`" for rule in rules) in text
