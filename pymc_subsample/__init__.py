@@ -8,7 +8,9 @@ from pymc_subsample.collection import without_collection
 if TYPE_CHECKING:
     from pymc_subsample.advice import Advice, advise
     from pymc_subsample.correction import BarkerCorrection, barker_correction
+    from pymc_subsample.diagnostics.audit import Audit, audit
     from pymc_subsample.diagnostics.efficiency import efficiency
+    from pymc_subsample.diagnostics.report import Report, report
     from pymc_subsample.expectations import expectation, quantile, summary
     from pymc_subsample.likelihood import TallModelError
     from pymc_subsample.plots import (
@@ -28,6 +30,7 @@ __all__ = [
     "HMCECS",
     "AdaptiveMetropolis",
     "Advice",
+    "Audit",
     "AusterityGibbs",
     "AusterityMH",
     "BarkerCorrection",
@@ -35,8 +38,10 @@ __all__ = [
     "Langevin",
     "MinibatchBarkerMH",
     "RandomWalk",
+    "Report",
     "TallModelError",
     "advise",
+    "audit",
     "barker_correction",
     "efficiency",
     "expectation",
@@ -45,6 +50,7 @@ __all__ = [
     "plot_evaluations",
     "plot_subsample",
     "quantile",
+    "report",
     "summary",
 ]
 __version__ = "0.1.0"
@@ -54,6 +60,7 @@ _HOMES = {
     "HMCECS": "steps.hmc_ecs",
     "AdaptiveMetropolis": "proposals",
     "Advice": "advice",
+    "Audit": "diagnostics.audit",
     "AusterityGibbs": "steps.gibbs",
     "AusterityMH": "steps.austerity",
     "BarkerCorrection": "correction",
@@ -61,8 +68,10 @@ _HOMES = {
     "Langevin": "proposals",
     "MinibatchBarkerMH": "steps.barker",
     "RandomWalk": "proposals",
+    "Report": "diagnostics.report",
     "TallModelError": "likelihood",
     "advise": "advice",
+    "audit": "diagnostics.audit",
     "barker_correction": "correction",
     "efficiency": "diagnostics.efficiency",
     "expectation": "expectations",
@@ -71,6 +80,7 @@ _HOMES = {
     "plot_evaluations": "plots",
     "plot_subsample": "plots",
     "quantile": "expectations",
+    "report": "diagnostics.report",
     "summary": "expectations",
 }
 

@@ -1,0 +1,316 @@
+"""Audit a run against the full data: what its posterior should have been, and how far off it is."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from pymc.model import modelcontext
+
+from pymc_subsample.compile import building_graphs
+from pymc_subsample.control_variates import expand
+from pymc_subsample.diagnostics.corrections import by_scores, by_weights
+from pymc_subsample.diagnostics.full_data import log_posteriors
+from pymc_subsample.diagnostics.thinned import (
+    columns,
+    group,
+    reader,
+    require_free_variables,
+    require_same_rows,
+    spread,
+    to_theta,
+    why_not_weights,
+)
+from pymc_subsample.diagnostics.weights import Moments, plain_moments
+from pymc_subsample.likelihood import TallModel
+from pymc_subsample.steps import arguments
+from pymc_subsample.steps.base import differentiated
+
+_SAID = "pms.audit"
+# Above this, weighted means are not reliable whatever their number (Vehtari et al. 2024).
+K_HAT_BOUND = 0.7
+_FEWEST = 40
+# Draws of which the score's test takes means and variances.
+_MOST_DRAWS = 5_000
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Audit:
+    r"""What an audit found.
+
+    Attributes
+    ----------
+    table : xarray.Dataset
+        Over the dimension ``parameter``, labelled as `arviz.summary` does. ``mean``, ``sd`` and
+        ``mean_mcse`` are those of all draws, ``audited_mean`` and ``audited_sd`` of the draws that
+        were audited; ``corrected_mean``, ``corrected_sd``, ``corrected_mean_mcse`` and
+        ``corrected_sd_mcse`` estimate the posterior's own. ``bias`` is (mean - corrected mean) /
+        corrected sd and ``sd_error`` is sd / corrected sd - 1, with the Monte Carlo errors
+        ``bias_mcse`` and ``sd_error_mcse``.
+    kind : {"weights", "score"}
+        How it was done.
+    k_hat : float
+        Pareto shape of the weights: the corrections are reliable below 0.7. NaN for "score".
+    ess : float
+        How many equally weighted draws would say as much as the weighted ones. NaN for "score".
+    p_value : float
+        Probability of draws at least as far from the posterior, had they been from it. NaN for
+        "weights".
+    n_draws : int
+        Draws at which all rows were read.
+    passes : int
+        Passes over all rows, each of one log-likelihood and gradient.
+    seconds : float
+        Time taken.
+    """
+
+    table: xr.Dataset
+    kind: str
+    k_hat: float
+    ess: float
+    p_value: float
+    n_draws: int
+    passes: int
+    seconds: float
+
+    def _head(self) -> str:
+        found = (
+            f"importance weights: k-hat {self.k_hat:.2f}, effective size {self.ess:.0f}"
+            if self.kind == "weights"
+            else f"scores: p-value {self.p_value:.3g}"
+        )
+        return (
+            f"Audit of {self.n_draws} draws by {found} "
+            f"({self.passes} passes over the data, {self.seconds:.1f} s)"
+        )
+
+    def _shown(self) -> tuple[Any, str]:
+        names = [
+            "mean", "corrected_mean", "corrected_mean_mcse", "bias", "bias_mcse",
+            "sd", "corrected_sd", "sd_error", "sd_error_mcse",
+        ]  # fmt: skip
+        frame = self.table[names].to_dataframe()[names]
+        total = len(frame)
+        if self.kind == "weights" and not self.k_hat < K_HAT_BOUND:
+            return frame[:_SHOWN], (
+                f"k-hat is above {K_HAT_BOUND}: the weights are too uneven, and what is corrected "
+                "is not reliable. Take the run for wrong."
+            )
+        if total <= _SHOWN:
+            return frame, ""
+        worst = np.argsort(-np.abs(frame["bias"].to_numpy()), kind="stable")[:_SHOWN]
+        note = f"The {_SHOWN} of {total} parameters with the largest bias; all are in `.table`."
+        return frame.iloc[worst], note
+
+    def __repr__(self) -> str:
+        frame, note = self._shown()
+        text = frame.to_string(float_format=lambda x: f"{x:.3g}", index_names=False)
+        return "\n".join(filter(None, [self._head(), text, note]))
+
+    def _repr_html_(self) -> str:
+        frame, note = self._shown()
+        table = frame.to_html(float_format=lambda x: f"{x:.3g}", index_names=False)
+        return f"<p>{self._head()}</p>{table}<p>{note}</p>"
+
+
+def audit(
+    idata: xr.DataTree,
+    *,
+    model: pm.Model | None = None,
+    draws: int = 200,
+    var_names: Sequence[str] | str | None = None,
+    kind: str = "auto",
+    observed: Sequence[str] | None = None,
+    dim: str | None = None,
+    rng=None,
+) -> Audit:
+    r"""Audit a run: evaluate all rows at some of its draws and say how far the posterior is off.
+
+    Draws of `HMCECS` are weighed by :math:`p(\theta) L(\theta) / e^{lp}`, which is exact: the
+    weighted draws have the posterior's own moments, whatever the noise of the subsample and the
+    temperature. The weights are Pareto-smoothed [1]_, and all draws serve as a control variate.
+
+    Draws of any other sampler are judged by the gradients g of the log posterior. By Stein's
+    identities, :math:`\theta + \Sigma g` has the posterior's mean and, with :math:`\Sigma` near
+    the posterior's covariance, hardly any spread: posterior means and standard deviations follow
+    with small error, and are compared with those of the draws. The p-value combines a test of
+    means and variances with a kernel Stein discrepancy [2]_.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree
+        What `pm.sample` returned. Every free variable must be in its posterior.
+    model : pymc.Model, optional
+        The model that was sampled. Default: the model on the context stack.
+    draws : int, default 200
+        Draws at which all rows are read, from 40 up, spread evenly over all chains: one pass each.
+    var_names : sequence of str, optional
+        Variables of the posterior to report, deterministic ones among them. Default: the free
+        variables.
+    kind : {"auto", "weights", "score"}
+        "auto" takes weights where the run recorded its estimate of the log posterior as HMCECS
+        does, and was made by that step alone; scores otherwise.
+    observed, dim : optional
+        Rows to subsample, as given to the step.
+    rng : int or Generator, optional
+        Random signs of the bootstrap behind the p-value. Default: a fixed seed.
+
+    Returns
+    -------
+    Audit
+        Corrected means and standard deviations beside those of the draws, on the scale of the
+        posterior's variables.
+
+    Raises
+    ------
+    ValueError
+        If a free variable is missing from the posterior, a draw is outside its support, the run
+        has fewer than 40 draws or other rows than the model, or an argument is out of range.
+    TallModelError
+        If a free variable is discrete, or the model's rows cannot be found.
+    TypeError
+        If there is no model, or `idata` is not a DataTree.
+
+    Notes
+    -----
+    Memory is bounded by a chunk of the rows. For models with more than 500 parameters the score
+    uses the draws' variances for :math:`\Sigma`: valid, but noisier.
+
+    References
+    ----------
+    .. [1] A. Vehtari, D. Simpson, A. Gelman, Y. Yao and J. Gabry (2024). Pareto smoothed importance
+       sampling. Journal of Machine Learning Research 25(72).
+    .. [2] K. Chwialkowski, H. Strathmann and A. Gretton (2016). A kernel test of goodness of fit.
+       ICML.
+    """
+    start = time.perf_counter()
+    arguments.choice("kind", kind, ("auto", "weights", "score"))
+    wanted = arguments.count("draws", draws, smallest=_FEWEST)
+    generator = arguments.generator(rng)
+    posterior = group(idata, "posterior", _SAID)
+    model = _model(model)
+    require_free_variables(posterior, model, _SAID)
+    names = _names(var_names, posterior, model)
+    weighable = why_not_weights(idata)
+    if kind == "weights" and weighable:
+        raise ValueError(f'{_SAID}: kind="weights" is not possible, since {weighable}.')
+    kind = "score" if kind == "score" or weighable else "weights"
+    if kind == "score":
+        _require_recomputable(names, model)
+
+    n_chains, n_draws = posterior.sizes["chain"], posterior.sizes["draw"]
+    if n_chains * n_draws < _FEWEST:
+        raise ValueError(
+            f"{_SAID}: idata has {n_chains * n_draws} draws; an audit needs at least {_FEWEST}."
+        )
+    at = spread(n_draws, n_chains, wanted)
+    with building_graphs():
+        tall = TallModel(model, observed, dim)
+        with differentiated(tall, "Its draws cannot be audited."):
+            expansion = expand(tall, 0)
+            expansion.addresses("forward", "backward", "anchor")
+    require_same_rows(idata, tall, _SAID)
+    values, labels = columns(posterior, names)
+    if not np.all(np.isfinite(values)):
+        bad = [
+            x for x, ok in zip(labels, np.isfinite(values).all(axis=(0, 1)), strict=True) if not ok
+        ]
+        raise ValueError(f"{_SAID}: draws of {', '.join(bad[:5])} are not finite.")
+    theta = to_theta(model, tall, posterior.isel(draw=at), _SAID)
+    logp, score = log_posteriors(expansion, theta.reshape(-1, tall.size))
+    shape, passes = theta.shape, len(logp)
+    if not np.all(np.isfinite(logp)):
+        raise ValueError(
+            f"{_SAID}: the log posterior of all rows is not finite at "
+            f"{np.sum(~np.isfinite(logp))} of {passes} draws. Pass the model and the data that "
+            "were sampled."
+        )
+    if kind == "weights":
+        stats = idata["sample_stats"].to_dataset().transpose("chain", "draw", ...)
+        sign = stats["sign"].values.astype(float) if "sign" in stats else None
+        lp = stats["lp"].values[:, at]
+        if not np.all(np.isfinite(lp)):
+            raise ValueError(f"{_SAID}: sample_stats['lp'] is not finite at some draws.")
+        raw, found, k_hat, ess = by_weights(logp.reshape(shape[:2]) - lp, values, at, sign)
+        p_value = np.nan
+    else:
+        some = spread(n_draws, n_chains, _MOST_DRAWS)
+        every = to_theta(model, tall, posterior.isel(draw=some), _SAID)
+        passes += 1
+        if not np.all(np.isfinite(score)):
+            raise ValueError(
+                f"{_SAID}: the gradient of the log posterior is not finite at some draws."
+            )
+        raw = plain_moments(values)
+        read = reader(model, tall, names)
+        found, p_value = by_scores(
+            expansion, theta, score.reshape(shape), every, raw, read, generator
+        )
+        k_hat = ess = np.nan
+    table = _table(labels, raw, found, values[:, at])
+    seconds = time.perf_counter() - start
+    return Audit(table, kind, k_hat, ess, p_value, theta[..., 0].size, passes, seconds)
+
+
+def _table(labels, raw: Moments, found: Moments, audited: np.ndarray) -> xr.Dataset:
+    scale = np.where(found.sd > 0, found.sd, 1.0)
+    numbers = {
+        "mean": raw.mean,
+        "sd": raw.sd,
+        "mean_mcse": raw.mean_mcse,
+        "audited_mean": audited.mean(axis=(0, 1)),
+        "audited_sd": audited.std(axis=(0, 1)),
+        "corrected_mean": found.mean,
+        "corrected_sd": found.sd,
+        "corrected_mean_mcse": found.mean_mcse,
+        "corrected_sd_mcse": found.sd_mcse,
+        "bias": (raw.mean - found.mean) / scale,
+        "bias_mcse": found.bias_mcse,
+        "sd_error": np.where(found.sd > 0, raw.sd / scale - 1, 0.0),
+        "sd_error_mcse": found.sd_error_mcse,
+    }
+    return xr.Dataset(
+        {name: ("parameter", np.asarray(x, dtype=float)) for name, x in numbers.items()},
+        coords={"parameter": labels},
+    )
+
+
+# Arguments
+
+
+def _model(model: pm.Model | None) -> pm.Model:
+    try:
+        return modelcontext(model)
+    except TypeError as error:
+        if model is not None:
+            raise
+        raise TypeError(
+            f"There is no model in context: call {_SAID} inside `with model:`, or pass model=."
+        ) from error
+
+
+def _names(var_names, posterior: xr.Dataset, model: pm.Model) -> list[str]:
+    if var_names is None:
+        return [rv.name for rv in model.free_RVs]
+    names = [var_names] if isinstance(var_names, str) else list(var_names)
+    unknown = [name for name in names if name not in posterior]
+    if unknown or not names:
+        raise ValueError(
+            f"{_SAID}: var_names={names} must name variables of idata.posterior, which are "
+            f"{list(posterior.data_vars)}."
+        )
+    return names
+
+
+def _require_recomputable(names: Sequence[str], model: pm.Model):
+    known = {v.name for v in [*model.free_RVs, *model.deterministics]}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(
+            f"{_SAID}: var_names holds {unknown}, which the model does not compute; scores are "
+            f"translated to variables through the model, which has {sorted(known)}."
+        )

@@ -1,0 +1,144 @@
+"""What a report says: findings about a run, and how they are shown."""
+
+import html
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pymc_subsample.diagnostics.checks import Rule
+
+_ORDER = {"pass": 0, "warn": 1, "fail": 2}
+_COLOURS = {"pass": "#2e7d32", "warn": "#b26a00", "fail": "#b71c1c"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of a report.
+
+    Attributes
+    ----------
+    name, title : str
+        Of the check.
+    status : {"pass", "warn", "fail"}
+        What it came to.
+    value, bound : float
+        The number, of the worst chain, and its bound. NaN where there is none.
+    at_least : bool
+        Whether the number should be at least its bound rather than at most.
+    advice : str
+        Where it did not pass: who did not, and what to do.
+    """
+
+    name: str
+    title: str
+    status: str
+    value: float
+    bound: float
+    at_least: bool
+    advice: str
+
+    def _row(self) -> tuple[str, str, str, str, str]:
+        bound = f"{'>=' if self.at_least else '<='} {self.bound:g}"
+        shown = f"{self.value:.3g}" if np.isfinite(self.value) else str(self.value)
+        if np.isnan(self.bound):
+            bound = ""
+        return self.status.upper(), self.title, shown, bound, self.advice
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that was checked of a run.
+
+    Attributes
+    ----------
+    status : {"pass", "warn", "fail"}
+        The worst of all findings.
+    method : str
+        Which step methods recorded the run.
+    chains, draws : int
+        Of the run.
+    evaluations : float
+        Row evaluations of all draws; NaN if not recorded.
+    findings : tuple of Finding
+        Causes before their effects.
+    """
+
+    method: str
+    chains: int
+    draws: int
+    evaluations: float
+    findings: tuple[Finding, ...]
+
+    @property
+    def status(self) -> str:
+        """The worst status of all findings."""
+        return max((f.status for f in self.findings), key=_ORDER.__getitem__, default="pass")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the report says as plain values."""
+        names = ("name", "title", "status", "value", "bound", "at_least", "advice")
+        return {
+            "status": self.status,
+            "method": self.method,
+            "chains": self.chains,
+            "draws": self.draws,
+            "evaluations": self.evaluations,
+            "checks": [{name: getattr(f, name) for name in names} for f in self.findings],
+        }
+
+    def _head(self) -> str:
+        cost = f", {self.evaluations:.3g} row evaluations" if self.evaluations >= 0 else ""
+        return (
+            f"{self.status.upper()}: {self.method}, {self.chains} chains of {self.draws:,} draws"
+            f"{cost}"
+        )
+
+    def __str__(self) -> str:
+        rows = [f._row() for f in self.findings]
+        width = [max((len(row[i]) for row in rows), default=0) for i in range(4)]
+        lines = [self._head()]
+        for *cells, advice in rows:
+            first, title, value, bound = (c.ljust(w) for c, w in zip(cells, width, strict=True))
+            lines.append(f"  {first}  {title}  {value}  {bound}".rstrip())
+            lines += [f"        {advice}"] if advice else []
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        body = []
+        for finding in self.findings:
+            cells = [html.escape(cell) for cell in finding._row()]
+            cells[0] = f'<b style="color:{_COLOURS[finding.status]}">{cells[0]}</b>'
+            body.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+        head = "".join(f"<th>{x}</th>" for x in ("", "check", "value", "bound", "what to do"))
+        return (
+            f"<p><b>{html.escape(self._head())}</b></p>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+        )
+
+
+def worst_chain(rule: Rule, found: list[tuple[Any, float, bool]], title: str) -> Finding:
+    """Judge a rule by what it found of each chain: its label, the number and the verdict."""
+    failed = [entry for entry in found if not entry[2]]
+    values = [value for _, value, _ in failed or found]
+    value = min(values) if rule.at_least else max(values)
+    status, advice = "pass", ""
+    if failed:
+        chains = ", ".join(str(chain) for chain in dict.fromkeys(chain for chain, *_ in failed))
+        status, advice = rule.severity, f"Chain {chains}. {rule.remedy}"
+    elif not rule.holds(value):
+        advice = "Beyond its bound, but the other checks show that it does no harm."
+    return Finding(
+        rule.name, title + rule.title, status, value, float(rule.bound), rule.at_least, advice
+    )
+
+
+def tiered(fail: Rule, doubt: Rule, value: float, who: str = "") -> Finding:
+    """Judge a number by the bound where it fails and the one where it is doubtful."""
+    rule = doubt if fail.holds(value) else fail
+    passed = rule.holds(value)
+    advice = "" if passed else f"{who}{rule.remedy}"
+    status = "pass" if passed else rule.severity
+    return Finding(rule.name, rule.title, status, value, float(rule.bound), rule.at_least, advice)

@@ -1,0 +1,201 @@
+"""Draws of a run, read back: evenly spread ones, and their place in PyMC's unconstrained space."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import xarray as xr
+from arviz_base.labels import BaseLabeller
+from arviz_base.sel_utils import xarray_sel_iter
+from pymc.initial_point import make_initial_point_expression
+
+from pymc_subsample.likelihood import TallModel, TallModelError
+
+_SAMPLE = ("chain", "draw")
+
+
+def group(idata: xr.DataTree, name: str, said: str) -> xr.Dataset:
+    """Return a group of a result, with chains and draws first.
+
+    Raises
+    ------
+    TypeError
+        If this is no result with chains and draws.
+    ValueError
+        If it lacks the group, or the group has no draws.
+    """
+    if not isinstance(idata, xr.DataTree):
+        raise TypeError(
+            f"{said}: idata must be an xarray.DataTree, as pm.sample returns it, got "
+            f"{type(idata).__name__}."
+        )
+    if name not in idata.children:
+        raise ValueError(
+            f"{said}: idata has no group {name!r}, only {list(idata.children)}. Pass what "
+            "pm.sample returned."
+        )
+    data = idata[name].to_dataset()
+    missing = [d for d in _SAMPLE if d not in data.dims]
+    if missing or not all(data.sizes[d] for d in _SAMPLE):
+        raise ValueError(
+            f"{said}: group {name!r} must have the dimensions 'chain' and 'draw', and draws; its "
+            f"sizes are {dict(data.sizes)}."
+        )
+    return data.transpose(*_SAMPLE, ...)
+
+
+def spread(n_draws: int, n_chains: int, wanted: int) -> np.ndarray:
+    """Evenly spread draws of each chain, about `wanted` of all chains together."""
+    each = min(n_draws, max(1, -(-wanted // n_chains)))
+    return ((np.arange(each) + 0.5) * n_draws / each).astype(int)
+
+
+def columns(posterior: xr.Dataset, names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+    """Elements of some variables and their labels, as `arviz.summary` has them.
+
+    Returns
+    -------
+    values : ndarray, shape (chain, draw, p)
+        One column per element.
+    labels : list of str, length p
+        Such as ``"beta[income]"``.
+    """
+    chosen = posterior[list(names)]
+    labels = [
+        BaseLabeller().make_label_flat(name, sel, isel)
+        for name, sel, isel in xarray_sel_iter(chosen, skip_dims=set(_SAMPLE))
+    ]
+    parts = [np.asarray(chosen[name].values, dtype=float) for name in chosen.data_vars]
+    sizes = tuple(posterior.sizes[d] for d in _SAMPLE)
+    return np.concatenate([part.reshape(*sizes, -1) for part in parts], axis=-1), labels
+
+
+def require_free_variables(posterior: xr.Dataset, model: pm.Model, said: str):
+    """Refuse a posterior from which a point of the model cannot be read."""
+    discrete = [model.values_to_rvs[v].name for v in model.discrete_value_vars]
+    if discrete:
+        raise TallModelError(
+            f"{said}: {', '.join(map(repr, discrete))} is discrete. An audit compares densities "
+            "of continuous variables only; marginalise it, or see pms.report(idata)."
+        )
+    names = [rv.name for rv in model.free_RVs]
+    missing = [name for name in names if name not in posterior]
+    if missing:
+        raise ValueError(
+            f"{said}: idata.posterior lacks {', '.join(map(repr, missing))}. The density needs "
+            f"every free variable of the model, {names}: sample without var_names, or keep them."
+        )
+    shapes = model.eval_rv_shapes()
+    for name in names:
+        expected, found = tuple(map(int, shapes[name])), posterior[name].shape[2:]
+        if found != expected:
+            raise ValueError(
+                f"{said}: idata.posterior[{name!r}] has shape {found} per draw, the model's "
+                f"variable {expected}. Pass the model that was sampled."
+            )
+
+
+def _statistics(idata: xr.DataTree) -> xr.Dataset:
+    """Sample statistics of a run, none if it has none."""
+    return idata["sample_stats"].to_dataset() if "sample_stats" in idata.children else xr.Dataset()
+
+
+def why_not_weights(idata: xr.DataTree) -> str:
+    """Say why a run has no exact weights; empty where it has."""
+    stats = _statistics(idata)
+    if "lp" not in stats or "subset_accepted" not in stats:
+        return (
+            "sample_stats does not hold 'lp' and 'subset_accepted', the estimated log posterior of "
+            "an HMCECS run"
+        )
+    if "nstep_out" in stats or any(stats[name].ndim > 2 for name in stats.data_vars):
+        return (
+            "several step methods made this run, and 'lp' is the estimate before the others moved"
+        )
+    if stats.sizes["draw"] != idata["posterior"].sizes["draw"]:
+        return "sample_stats and posterior have different numbers of draws"
+    return ""
+
+
+def require_same_rows(idata: xr.DataTree, tall: TallModel, said: str):
+    """Refuse a model of other rows than the run recorded."""
+    stats = _statistics(idata)
+    if "subsample_size" not in stats or "data_share" not in stats:
+        return
+    size, share = stats["subsample_size"], stats["data_share"]
+    if size.ndim != 2 or share.ndim != 2:
+        return
+    n = round(float(size.values[0, -1] / share.values[0, -1]))
+    if n != tall.n_rows:
+        raise ValueError(
+            f"{said}: the run sampled {n:,} rows, the model has {tall.n_rows:,}. Pass the model "
+            "and the data that were sampled."
+        )
+
+
+def to_theta(model: pm.Model, tall: TallModel, posterior: xr.Dataset, said: str) -> np.ndarray:
+    """Map draws of the free variables to PyMC's unconstrained space.
+
+    Returns
+    -------
+    ndarray, shape (chain, draw, d)
+        Value variables, in the order of the model.
+
+    Raises
+    ------
+    ValueError
+        If a draw lies outside a variable's support, or is not finite.
+    """
+    rvs = model.free_RVs
+    # Plain tensors, also for variables of pymc.dims: an initial value is given like this there.
+    inputs = [pt.tensor(dtype=rv.type.dtype, shape=rv.type.shape) for rv in rvs]
+    outputs = make_initial_point_expression(
+        free_rvs=rvs,
+        rvs_to_transforms=model.rvs_to_transforms,
+        initval_strategies=dict(zip(rvs, inputs, strict=True)),
+        return_transformed=True,
+    )
+    forward = pytensor.function(inputs, outputs, mode="FAST_COMPILE", on_unused_input="ignore")
+    names = [model.rvs_to_values[rv].name for rv in rvs]
+    draws = [posterior[rv.name].values.astype(rv.dtype) for rv in rvs]
+    thetas = np.empty((*draws[0].shape[:2], tall.size))
+    with np.errstate(all="ignore"):
+        for at in np.ndindex(thetas.shape[:2]):
+            values = forward(*(values[at] for values in draws))
+            thetas[at] = tall.ravel(dict(zip(names, values, strict=True)))
+    for name, part in zip(tall.names, tall.slices, strict=True):
+        bad = ~np.isfinite(thetas[..., part]).all(axis=-1)
+        if bad.any():
+            chain, draw = np.argwhere(bad)[0]
+            owner = rvs[names.index(name)].name
+            raise ValueError(
+                f"{said}: {bad.sum()} of the draws of {owner!r} are not finite or lie on the edge "
+                f"of its support (first: chain {chain}, position {draw}), where the log posterior "
+                "is not defined. Pass the model that was sampled, and all digits of its draws."
+            )
+    return thetas
+
+
+def reader(model: pm.Model, tall: TallModel, names: Sequence[str]) -> Callable:
+    """Return a function from theta, shape (k, d), to elements of variables, shape (k, p)."""
+    by_name = {v.name: v for v in [*model.free_RVs, *model.deterministics]}
+    graphs = model.replace_rvs_by_values([by_name[name] for name in names])
+    function = model.compile_fn(
+        graphs, inputs=model.value_vars, mode="FAST_COMPILE", on_unused_input="ignore",
+        point_fn=False,
+    )  # fmt: skip
+    kinds = {v.name: v.type.dtype for v in model.value_vars}
+    order = [v.name for v in model.value_vars]
+
+    def read(thetas: np.ndarray) -> np.ndarray:
+        rows = []
+        with np.errstate(all="ignore"):
+            for theta in thetas:
+                point = tall.unravel(theta)
+                values = function(*(point[name].astype(kinds[name]) for name in order))
+                rows.append(np.concatenate([np.ravel(value) for value in values]))
+        return np.array(rows, dtype=float)
+
+    return read

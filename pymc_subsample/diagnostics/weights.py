@@ -1,0 +1,135 @@
+r"""Posterior moments from the draws of a noisy log posterior, by exact importance weights.
+
+The chain of a pseudo-marginal method samples :math:`p(\theta)\, p(u)\, |\hat L(\theta, u)|`, and u
+does not depend on theta. With :math:`w = L(\theta) / |\hat L(\theta, u)|`,
+
+.. math:: \frac{E[w \psi(\theta)]}{E[w]} = E[\psi(\theta) \mid \text{data}]
+
+whatever the noise of the estimate and whatever its sign.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from arviz_stats.base import array_stats
+
+# Spread of log weights below which smoothing them is rounding.
+_EQUAL = 1e-9
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Means and standard deviations of p quantities; every attribute has shape (p,).
+
+    Attributes
+    ----------
+    mean, sd : ndarray
+        Moments.
+    mean_mcse, sd_mcse : ndarray
+        Their Monte Carlo standard errors.
+    bias_mcse, sd_error_mcse : ndarray
+        Of the difference from all draws' mean in standard deviations, and of all draws' sd over
+        `sd`: smaller than those above, since noise that both share cancels.
+    """
+
+    mean: np.ndarray
+    sd: np.ndarray
+    mean_mcse: np.ndarray
+    sd_mcse: np.ndarray
+    bias_mcse: np.ndarray
+    sd_error_mcse: np.ndarray
+
+
+def mcse(x: np.ndarray) -> np.ndarray:
+    """Monte Carlo standard error of the mean of draws, shape (chain, draw, p); shape (p,)."""
+    error = np.asarray(array_stats.mcse(x, chain_axis=0, draw_axis=1))
+    plain = x.std(axis=(0, 1), ddof=1) / np.sqrt(x.shape[0] * x.shape[1])
+    return np.where(np.isfinite(error), error, plain)
+
+
+def smooth(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
+    """Pareto-smooth importance weights (Vehtari et al. 2024).
+
+    Parameters
+    ----------
+    log_weights : ndarray, shape (chain, draw)
+        Up to a constant; -inf for none.
+
+    Returns
+    -------
+    weights : ndarray, shape (chain, draw)
+        Of mean 1.
+    k_hat : float
+        Shape of their upper tail; minus infinity where all weights are equal, infinity where a few
+        are all there is.
+    """
+    shifted = log_weights - np.max(log_weights)
+    if np.std(shifted) < _EQUAL:
+        return np.ones_like(shifted), -np.inf
+    shifted = np.maximum(shifted, -700.0)
+    relative = np.asarray(array_stats.ess(np.exp(shifted), method="mean", relative=True))
+    r_eff = float(np.clip(relative, 0.05, 1.0)) if np.isfinite(relative) else 1.0
+    # ArviZ takes log-likelihoods to leave out: minus the log weights.
+    smoothed, k_hat = array_stats.psislw(-shifted, r_eff=r_eff, axis=(0, 1))
+    weights = np.exp(smoothed - np.max(smoothed))
+    return weights / weights.mean(), float(k_hat) if np.isfinite(k_hat) else np.inf
+
+
+def effective_size(weights: np.ndarray) -> float:
+    """Return how many equal weights would say as much."""
+    return float(weights.sum() ** 2 / np.sum(weights**2))
+
+
+def plain_moments(x: np.ndarray, sign: np.ndarray | None = None) -> Moments:
+    """Moments of all draws, shape (chain, draw, p), weighed by their signs if there are any."""
+    weights = np.ones(x.shape[:2]) if sign is None else sign / sign.mean()
+    w = weights[..., None]
+    mean = (w * x).mean(axis=(0, 1))
+    square = (x - mean) ** 2
+    variance = (w * square).mean(axis=(0, 1))
+    sd = np.sqrt(np.maximum(variance, 0.0))
+    mean_mcse = mcse(w * (x - mean))
+    sd_mcse = mcse(w * (square - variance)) / _positive(2 * sd)
+    return Moments(mean, sd, mean_mcse, sd_mcse, mean_mcse, sd_mcse)
+
+
+def weighted_moments(weights: np.ndarray, audited: np.ndarray, every: np.ndarray) -> Moments:
+    """Posterior moments from weighted draws and the moments of all draws.
+
+    All draws serve as a control variate: where the weights are nearly equal, the result has the
+    small Monte Carlo error of all of them rather than that of the few that were weighed.
+
+    Parameters
+    ----------
+    weights : ndarray, shape (chain, draw)
+        Importance weights of mean 1.
+    audited : ndarray, shape (chain, draw, p)
+        The weighed draws.
+    every : ndarray, shape (chain, all draws, p)
+        All draws.
+    """
+    mean, mean_mcse, shift_mcse = _weighted_mean(weights, audited, every)
+    square = _weighted_mean(weights, (audited - mean) ** 2, (every - mean) ** 2)
+    variance, variance_mcse, change_mcse = square
+    alone = (weights[..., None] * (audited - mean) ** 2).mean(axis=(0, 1))
+    variance = np.where(variance > 0, variance, alone)
+    sd = np.sqrt(variance)
+    scale = _positive(sd)
+    sd_mcse = variance_mcse / (2 * scale)
+    return Moments(mean, sd, mean_mcse, sd_mcse, shift_mcse / scale, change_mcse / (2 * scale**2))
+
+
+def _weighted_mean(weights, x, every) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean under the weights, its error, and the error of its distance from all draws' mean."""
+    w = weights[..., None]
+    plain = x.mean(axis=(0, 1))
+    weighted = (w * x).mean(axis=(0, 1))
+    influence, centred = w * (x - weighted), x - plain
+    share = (influence * centred).sum(axis=(0, 1)) / _positive((centred**2).sum(axis=(0, 1)))
+    value = weighted + share * (every.mean(axis=(0, 1)) - plain)
+    own, common = mcse(influence - share * centred), mcse(every)
+    return value, np.hypot(own, share * common), np.hypot(own, (1 - share) * common)
+
+
+def _positive(x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, x, 1.0)

@@ -1,0 +1,424 @@
+"""An audit recovers the posterior from wrong draws, and finds nothing wrong with right ones."""
+
+import numpy as np
+import pymc as pm
+import pytest
+import scipy.stats
+from models import MODELS
+from scipy.special import digamma, polygamma
+
+import pymc_subsample as pms
+from pymc_subsample.control_variates import expand
+from pymc_subsample.diagnostics import scores
+from pymc_subsample.diagnostics.audit import Audit
+from pymc_subsample.diagnostics.full_data import log_posteriors
+from pymc_subsample.diagnostics.thinned import columns, reader, spread, to_theta
+from pymc_subsample.diagnostics.weights import plain_moments, smooth, weighted_moments
+from pymc_subsample.likelihood import TallModel
+
+xr = pytest.importorskip("xarray")
+
+QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False, "cores": 1}
+
+
+def logistic(n=2000, seed=0, prior=(0.5, 0.06)):
+    """One slope, with its posterior mean and sd by quadrature."""
+    rng = np.random.default_rng(seed)
+    x = rng.exponential(size=n)
+    y = rng.random(n) < 1 / (1 + np.exp(1 - 0.5 * x))
+    grid = np.linspace(0.0, 1.2, 12_001)
+    logp = np.array([np.sum(y * (b * x - 1) - np.logaddexp(0, b * x - 1)) for b in grid])
+    logp -= 0.5 * ((grid - prior[0]) / prior[1]) ** 2
+    weights = np.exp(logp - logp.max())
+    weights /= weights.sum()
+    mean = weights @ grid
+    with pm.Model() as model:
+        b = pm.Normal("b", *prior)
+        pm.Bernoulli("y", logit_p=b * x - 1, observed=y)
+    return model, mean, np.sqrt(weights @ (grid - mean) ** 2)
+
+
+def several(n=1500):
+    """Named coefficients and a scale with a transform."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(n, 3))
+    with pm.Model(coords={"k": ["age", "sex", "dose"]}) as model:
+        beta = pm.Normal("beta", 0, 2, dims="k")
+        sigma = pm.HalfNormal("sigma", 2)
+        pm.Deterministic("ratio", pm.math.exp(beta[0] - beta[1]))
+        pm.Normal("y", X @ beta, sigma, observed=X @ [0.5, 0.0, -0.5] + rng.normal(size=n))
+    return model
+
+
+def sample(model, step, draws=1000, tune=500, chains=2, seed=1):
+    return pm.sample(
+        draws, tune=tune, chains=chains, random_seed=seed, step=step, model=model, **QUIET
+    )
+
+
+@pytest.fixture(scope="module")
+def model():
+    return several()
+
+
+@pytest.fixture(scope="module")
+def healthy(model):
+    return sample(model, pms.HMCECS(model=model))
+
+
+@pytest.fixture(scope="module")
+def barker(model):
+    return sample(model, pms.MinibatchBarkerMH(model=model))
+
+
+def only(found: Audit, name):
+    return float(found.table[name].values[0])
+
+
+# Reading a run
+
+
+def test_draws_are_spread_evenly():
+    np.testing.assert_array_equal(spread(10, 2, 10), [1, 3, 5, 7, 9])
+    np.testing.assert_array_equal(spread(7, 2, 100), np.arange(7))
+    assert len(spread(1000, 3, 200)) == 67
+
+
+# Transforms of every kind: intervals, scales, orders, simplices, covariances, named dimensions.
+TRANSFORMED = [
+    "beta_regression", "dims_hierarchy", "dims_mixed_with_ordinary", "dirichlet_multinomial",
+    "mixture_of_regressions", "mvnormal_lkj", "normal_mixture", "ordered_logistic",
+    "slopes_correlated", "truncated",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_draws_are_mapped_to_unconstrained_space(name):
+    """Points of the model bank come back from the scale of its variables, dims models' too."""
+    model = MODELS[name](np.random.default_rng(1))
+    tall = TallModel(model)
+    rng = np.random.default_rng(2)
+    thetas = tall.ravel(tall.initial_point) + 0.1 * rng.normal(size=(2, 3, tall.size))
+    names = [rv.name for rv in model.free_RVs]
+    values = reader(model, tall, names)(thetas.reshape(6, -1))
+    shapes = model.eval_rv_shapes()
+    data, start = {}, 0
+    for var in names:
+        shape = tuple(map(int, shapes[var]))
+        size = int(np.prod(shape, dtype=int))
+        part = values[:, start : start + size].reshape(2, 3, *shape)
+        data[var] = (["chain", "draw", *(f"{var}_{i}" for i in range(len(shape)))], part)
+        start += size
+    back = to_theta(model, tall, xr.Dataset(data), "test")
+    np.testing.assert_allclose(back, thetas, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "name", ["bernoulli_logit", "small_unsubsampled_outcome", "two_layer_network", "normal_mixture"]
+)
+def test_log_posterior_and_gradient_are_those_of_the_model(name):
+    model = MODELS[name](np.random.default_rng(1))
+    tall = TallModel(model)
+    start = tall.ravel(tall.initial_point)
+    thetas = start + 0.1 * np.random.default_rng(0).normal(size=(3, tall.size))
+    logp, gradient = log_posteriors(expand(tall, 0), thetas)
+    exact = model.compile_logp(mode="FAST_COMPILE")
+    slope = model.compile_dlogp(mode="FAST_COMPILE")
+    for theta, value, grad in zip(thetas, logp, gradient, strict=True):
+        assert value == pytest.approx(exact(tall.unravel(theta)), rel=1e-10)
+        np.testing.assert_allclose(grad, slope(tall.unravel(theta)), rtol=1e-7)
+
+
+def test_labels_are_those_of_arviz(healthy):
+    import arviz as az
+
+    _, labels = columns(healthy["posterior"].to_dataset(), ["beta", "sigma"])
+    assert labels == list(az.summary(healthy, var_names=["beta", "sigma"]).index)
+    assert "beta[dose]" in labels
+
+
+# Weights
+
+
+def test_recorded_lp_is_the_estimate_of_the_log_posterior(model):
+    """With as many rows as there are, order 2 and narrow noise, weights hardly vary."""
+    step = pms.HMCECS(model=model, subsample_size=1500)
+    idata = sample(model, step, draws=200, tune=200)
+    tall = TallModel(model)
+    thetas = to_theta(model, tall, idata["posterior"].to_dataset(), "test").reshape(-1, tall.size)
+    logp, _ = log_posteriors(expand(tall, 0), thetas)
+    error = logp - idata["sample_stats"]["lp"].values.ravel()
+    noise = np.sqrt(idata["sample_stats"]["loglik_variance"].values.ravel())
+    assert noise.max() < 0.5
+    assert np.abs(error / noise).max() < 6
+    assert abs(np.mean(error / noise)) < 1
+
+
+def test_healthy_run_is_left_as_it_is(healthy, model):
+    found = pms.audit(healthy, model=model, var_names=["beta", "sigma", "ratio"])
+    assert found.kind == "weights"
+    assert found.k_hat < 0.5
+    assert found.passes == found.n_draws == 200
+    assert found.ess > 190
+    assert np.isnan(found.p_value)
+    table = found.table
+    assert np.abs(table["bias"]).max() < 0.01
+    assert np.abs(table["sd_error"]).max() < 0.01
+    every = healthy["posterior"].to_dataset()
+    np.testing.assert_allclose(table["mean"].values[-1], every["ratio"].values.mean())
+    np.testing.assert_allclose(table["sd"].values[-2], every["sigma"].values.std())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", [2, 3])
+def test_weights_undo_the_noise_of_a_poor_run(seed):
+    """Ten rows of order 1, expanded off the mode, put the mean a quarter of an sd or more off."""
+    model, mean, sd = logistic()
+    step = pms.HMCECS(
+        model=model, subsample_size=10, control_variate_order=1, reference={"b": mean + sd}
+    )
+    idata = sample(model, step, draws=2000, seed=seed)
+    found = pms.audit(idata, model=model, draws=400)
+    error = only(found, "corrected_mean_mcse")
+    assert only(found, "mean") < mean - 0.25 * sd
+    assert only(found, "sd") > 1.15 * sd
+    assert error < 0.12 * sd
+    assert abs(only(found, "corrected_mean") - mean) < 4 * error
+    assert abs(only(found, "corrected_sd") - sd) < 4 * only(found, "corrected_sd_mcse")
+    assert found.ess < 350
+    assert pms.report(idata, audit=found).status == "fail"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_weights_undo_the_temperature():
+    """A prior that pulls away weighs more at temperature 3: mean 0.3 sd off, sd too large."""
+    model, mean, sd = logistic(prior=(0.3, 0.08))
+    step = pms.HMCECS(model=model, temperature=3.0)
+    idata = sample(model, step, draws=2000)
+    found = pms.audit(idata, model=model, draws=600)
+    assert only(found, "mean") < mean - 0.3 * sd
+    assert only(found, "sd") > 1.25 * sd
+    assert only(found, "corrected_mean_mcse") < 0.1 * sd
+    for moment, truth in (("mean", mean), ("sd", sd)):
+        error = only(found, f"corrected_{moment}_mcse")
+        assert abs(only(found, f"corrected_{moment}") - truth) < 4 * error
+
+
+def test_weighted_moments_are_those_of_the_target_with_honest_errors():
+    """Draws of N(0.4, 1.3) weighed to N(0, 1): z-scores of 300 repetitions are standard normal."""
+    rng = np.random.default_rng(4)
+    z = []
+    for _ in range(300):
+        every = 0.4 + 1.3 * rng.normal(size=(4, 400, 1))
+        at = spread(400, 4, 200)
+        x = every[:, at, 0]
+        log_ratio = scipy.stats.norm.logpdf(x) - scipy.stats.norm.logpdf(x, 0.4, 1.3)
+        weights, k_hat = smooth(log_ratio - 1000)
+        assert k_hat < 0.7
+        found = weighted_moments(weights, every[:, at], every)
+        raw = plain_moments(every)
+        bias, sd_error = raw.mean - found.mean - 0.4, raw.sd / found.sd - 1.3
+        z.append([
+            found.mean / found.mean_mcse, (found.sd - 1) / found.sd_mcse, bias / found.bias_mcse,
+            sd_error / found.sd_error_mcse / 1.3,
+        ])  # fmt: skip
+    z = np.array(z)[..., 0]
+    assert np.all(np.abs(z.mean(axis=0)) < 0.4)
+    assert np.all((z.std(axis=0) > 0.75) & (z.std(axis=0) < 1.35))
+
+
+def test_signs_are_not_needed_by_the_weights():
+    """Draws of p |Lhat|, Lhat = (1 + noise) L: raw moments need the sign, the others don't."""
+    rng = np.random.default_rng(5)
+    n = 40_000
+    theta = rng.normal(size=n)
+    noise = rng.normal(0.3 * theta, 0.8)  # mean of Lhat is not L, as where few rows dominate
+    estimate = 1 + noise
+    keep = rng.random(n) * 8 < np.abs(estimate)
+    theta, estimate = theta[keep][:4000].reshape(2, 2000, 1), estimate[keep][:4000].reshape(2, 2000)
+    weights, _ = smooth(np.log(np.maximum(1 / np.abs(estimate), 1e-12)))
+    found = weighted_moments(np.minimum(weights, 50), theta, theta)
+    raw = plain_moments(theta, np.sign(estimate))
+    assert raw.mean[0] == pytest.approx(0.3, abs=5 * raw.mean_mcse[0])
+    assert raw.mean[0] - plain_moments(theta).mean[0] > 2 * raw.mean_mcse[0]
+    assert abs(found.mean[0]) < 5 * found.mean_mcse[0]
+
+
+def test_hopeless_weights_say_so():
+    weights, k_hat = smooth(np.r_[np.zeros(99), 500.0].reshape(2, 50))
+    assert k_hat > 1
+    assert weights.max() == pytest.approx(100, rel=1e-6)
+    equal, none = smooth(np.full((2, 50), -1e6))
+    assert np.all(equal == 1)
+    assert none == -np.inf
+
+
+# Scores
+
+
+def ar(rng, phi, chains, draws, d):
+    noise = rng.normal(size=(chains, draws, d))
+    x = noise.copy()
+    for t in range(1, draws):
+        x[:, t] = phi * x[:, t - 1] + np.sqrt(1 - phi**2) * noise[:, t]
+    return x
+
+
+def log_gamma(u, a=20.0):
+    """Standard normal to log Gamma(a), whose score is a - exp(x); and its exact moments."""
+    x = np.log(scipy.stats.gamma.ppf(scipy.stats.norm.cdf(u), a))
+    return x, digamma(a), np.sqrt(polygamma(1, a))
+
+
+def p_values(rng, stretch=1.0, shift=0.0, phi=0.4, d=3, a=20.0):
+    x, mean, sd = log_gamma(ar(rng, phi, 2, 500, d), a)
+    every = mean + stretch * (x - mean) + shift * sd
+    theta = every[:, spread(500, 2, 200)]
+    score = a - np.exp(theta)
+    guess = np.diag(np.exp(-every.mean(axis=(0, 1))))
+    test = scores.moment_test(theta, score, every, guess)
+    shape = scores.shape_test(theta, score, guess, rng)
+    return test, shape, scores.combined(test, shape)
+
+
+def test_p_values_are_uniform_for_draws_of_the_posterior():
+    """A skewed target, dependent draws; each bound fails a right test once in 1e4."""
+    rng = np.random.default_rng(6)
+    p = np.array([p_values(rng) for _ in range(100)])
+    for each in p.T:
+        assert scipy.stats.kstest(each, "uniform").pvalue > 1e-4
+        assert np.sum(each < 0.05) <= scipy.stats.binom.isf(1e-4, 100, 0.05)
+
+
+@pytest.mark.parametrize(("stretch", "shift"), [(1.15, 0.0), (1 / 1.15, 0.0), (1.0, 0.3)])
+def test_p_values_are_small_where_draws_are_off(stretch, shift):
+    rng = np.random.default_rng(7)
+    p = np.array([p_values(rng, stretch, shift)[2] for _ in range(12)])
+    assert np.all(p < 0.01)
+
+
+def test_kernel_discrepancy_sees_a_wrong_shape():
+    """Uniform draws of the target's mean and variance: no moment tells, the kernel does."""
+    rng = np.random.default_rng(8)
+    x = rng.uniform(-np.sqrt(3), np.sqrt(3), size=(2, 400, 1))
+    assert scores.shape_test(x, -x, np.eye(1), rng) < 0.01
+    right = rng.normal(size=(2, 400, 1))
+    assert scores.shape_test(right, -right, np.eye(1), rng) > 0.01
+
+
+@pytest.mark.parametrize("stretch", [1.0, 1.5])
+def test_stein_moments_are_exact_for_a_normal_posterior_wherever_the_draws_are(stretch):
+    rng = np.random.default_rng(9)
+    cov = np.array([[2.0, 0.6], [0.6, 0.5]])
+    mean = np.array([1.0, -3.0])
+    theta = 4 + stretch * rng.normal(size=(60, 2))
+    found = scores.target(theta, -np.linalg.solve(cov, (theta - mean).T).T, cov)
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-10)
+    np.testing.assert_allclose(found.sd, np.sqrt(np.diag(cov)), rtol=1e-10)
+
+
+def test_minibatch_run_passes_and_a_stretched_one_does_not(barker, model):
+    found = pms.audit(barker, model=model, var_names=["beta", "sigma", "ratio"])
+    assert found.kind == "score"
+    assert found.passes == found.n_draws + 1
+    assert found.p_value > 0.001
+    assert np.isnan(found.k_hat)
+    sure = np.abs(found.table["bias"]) - 4 * found.table["bias_mcse"]
+    assert sure.max() < 0.02
+    wrong = barker.copy(deep=True)
+    beta = wrong["posterior"]["beta"]
+    middle = beta.mean(("chain", "draw"))
+    wrong["posterior"]["beta"] = middle + 1.15 * (beta - middle) + 0.3 * beta.std(("chain", "draw"))
+    off = pms.audit(wrong, model=model, var_names=["beta", "sigma"])
+    assert off.p_value < 1e-4
+    np.testing.assert_allclose(off.table["sd_error"][:3], 0.15, atol=0.09)
+    np.testing.assert_allclose(off.table["bias"][:3], 0.3, atol=0.15)
+    np.testing.assert_allclose(
+        off.table["corrected_mean"][:3], found.table["corrected_mean"][:3], atol=2e-3
+    )
+
+
+def test_scores_and_weights_agree(healthy, model):
+    weights = pms.audit(healthy, model=model, var_names=["beta", "sigma", "ratio"])
+    score = pms.audit(healthy, model=model, var_names=["beta", "sigma", "ratio"], kind="score")
+    assert score.p_value > 0.001
+    a, b = weights.table, score.table
+    error = np.hypot(a["corrected_mean_mcse"], b["corrected_mean_mcse"])
+    assert np.all(np.abs(a["corrected_mean"] - b["corrected_mean"]) < 4.5 * error)
+    error = np.hypot(a["corrected_sd_mcse"], b["corrected_sd_mcse"])
+    assert np.all(np.abs(a["corrected_sd"] - b["corrected_sd"]) < 4.5 * error)
+
+
+def test_audit_is_repeatable_and_survives_a_file(barker, model, tmp_path):
+    pytest.importorskip("netCDF4")
+    barker.to_netcdf(tmp_path / "draws.nc")
+    first = pms.audit(barker, model=model, draws=60)
+    with xr.open_datatree(tmp_path / "draws.nc") as stored:
+        second = pms.audit(stored, model=model, draws=60)
+    assert first.p_value == second.p_value
+    xr.testing.assert_equal(first.table, second.table)
+
+
+def test_audit_is_readable(healthy, model):
+    with model:
+        found = pms.audit(healthy, draws=60)
+    assert "60 passes" in repr(found)
+    assert "beta[sex]" in repr(found)
+    assert "k-hat" in found._repr_html_()
+    assert list(found.table["parameter"].values) == [
+        "beta[age]",
+        "beta[sex]",
+        "beta[dose]",
+        "sigma",
+    ]
+
+
+# Refusals
+
+
+def test_a_run_of_several_steps_is_judged_by_scores(model):
+    with model:
+        step = [pms.HMCECS(vars=[model["beta"]]), pm.Slice([model["sigma"]])]
+        idata = sample(model, step, draws=100, tune=100)
+        assert pms.audit(idata, draws=40).kind == "score"
+        with pytest.raises(ValueError, match="several step methods"):
+            pms.audit(idata, draws=40, kind="weights")
+
+
+def test_what_cannot_be_audited_is_refused(healthy, barker, model):
+    with pytest.raises(TypeError, match="no model in context"):
+        pms.audit(healthy)
+    partial = healthy.copy()
+    partial["posterior"] = xr.DataTree(healthy["posterior"].to_dataset().drop_vars("sigma"))
+    with pytest.raises(ValueError, match="lacks 'sigma'"):
+        pms.audit(partial, model=model)
+    with pytest.raises(ValueError, match="sampled 1,500 rows, the model has 1,600"):
+        pms.audit(healthy, model=several(1600))
+    with pytest.raises(ValueError, match=r"var_names=\['gamma'\]"):
+        pms.audit(healthy, model=model, var_names=["gamma"])
+    with pytest.raises(ValueError, match="at least 40"):
+        pms.audit(healthy.isel(draw=slice(10)), model=model)
+    with pytest.raises(ValueError, match="draws must be"):
+        pms.audit(healthy, model=model, draws=3)
+    with pytest.raises(ValueError, match="kind must be one of"):
+        pms.audit(healthy, model=model, kind="both")
+    with pytest.raises(ValueError, match="an HMCECS run"):
+        pms.audit(barker, model=model, kind="weights")
+    with pytest.raises(TypeError, match=r"DataTree, as pm\.sample returns it, got dict"):
+        pms.audit({}, model=model)
+    with pytest.raises(ValueError, match="no group 'posterior'"):
+        pms.audit(xr.DataTree(), model=model)
+    negative = healthy.copy(deep=True)
+    negative["posterior"]["sigma"] = -negative["posterior"]["sigma"]
+    with pytest.raises(ValueError, match="'sigma' are not finite or lie on the edge"):
+        pms.audit(negative, model=model)
+
+
+def test_discrete_variables_are_refused():
+    with pm.Model() as model:
+        k = pm.Bernoulli("k", 0.5)
+        pm.Normal("y", k, 1, observed=np.zeros(100))
+    data = xr.Dataset({"k": (("chain", "draw"), np.zeros((1, 100), dtype=int))})
+    idata = xr.DataTree.from_dict({"posterior": data})
+    with pytest.raises(pms.TallModelError, match="'k' is discrete"):
+        pms.audit(idata, model=model)

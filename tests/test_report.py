@@ -1,0 +1,257 @@
+"""One page says what failed, by how much and what to do; a healthy run passes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_subsample as pms
+from pymc_subsample.diagnostics import hmc, metropolis
+from pymc_subsample.diagnostics.audit import Audit
+from pymc_subsample.diagnostics.report import FAMILIES
+
+xr = pytest.importorskip("xarray")
+
+QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False, "cores": 1}
+
+
+def linear(n=1500):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=n)
+    with pm.Model() as model:
+        slope = pm.Normal("slope", 0, 1)
+        sigma = pm.HalfNormal("sigma", 2)
+        pm.Normal("y", slope * x, sigma, observed=x + rng.normal(size=n))
+    return model
+
+
+def sample(model, step, draws=500, chains=2):
+    return pm.sample(draws, tune=400, chains=chains, random_seed=1, step=step, model=model, **QUIET)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return linear()
+
+
+@pytest.fixture(scope="module")
+def healthy(model):
+    return sample(model, pms.HMCECS(model=model))
+
+
+def written(idata, chain=None, draw=-1, **numbers):
+    """A copy of a run with other statistics in one draw."""
+    changed = idata.copy(deep=True)
+    stats = changed["sample_stats"].to_dataset().copy(deep=True)
+    for name, value in numbers.items():
+        stats[name][slice(None) if chain is None else chain, draw] = value
+    changed["sample_stats"] = xr.DataTree(stats)
+    return changed
+
+
+def audited(kind="weights", **numbers):
+    """An audit of two parameters."""
+    table = {
+        name: ("parameter", np.zeros(2))
+        for name in ("bias", "bias_mcse", "sd_error", "sd_error_mcse")
+    } | {name: ("parameter", x) for name, x in numbers.items() if name not in ("k_hat", "p_value")}
+    dataset = xr.Dataset(table, coords={"parameter": ["slope", "sigma"]})
+    found = {"k_hat": np.nan, "p_value": np.nan} | {
+        name: x for name, x in numbers.items() if name in ("k_hat", "p_value")
+    }
+    return Audit(
+        dataset, kind, found["k_hat"], 200.0, found["p_value"], n_draws=200, passes=200, seconds=1.0
+    )
+
+
+def statuses(found):
+    return {f.name: f.status for f in found.findings}
+
+
+def test_a_healthy_run_passes_with_all_its_checks(healthy):
+    found = pms.report(healthy)
+    assert found.status == "pass"
+    assert found.method == "HMCECS"
+    assert {rule.name for rule in hmc.RULES} | {"r_hat", "ess"} == set(statuses(found))
+    assert "PASS: HMCECS, 2 chains of 500 draws" in str(found)
+    assert found.evaluations == healthy["sample_stats"]["n_evaluations"].sum()
+    noise = next(f for f in found.findings if f.name == "loglik_variance")
+    recorded = healthy["sample_stats"]["check_loglik_variance"].values[:, -1]
+    assert noise.value == recorded.max()
+    assert noise.advice == ""
+
+
+def test_a_report_read_from_a_file_is_the_same(healthy, tmp_path):
+    pytest.importorskip("netCDF4")
+    healthy.to_netcdf(tmp_path / "draws.nc")
+    with xr.open_datatree(tmp_path / "draws.nc") as stored:
+        assert pms.report(stored).to_dict() == pms.report(healthy).to_dict()
+
+
+def test_a_failed_rule_is_named_with_its_chain_number_bound_and_remedy(healthy):
+    bit = [rule.name for rule in hmc.RULES].index("loglik_variance")
+    wrong = written(healthy, chain=1, failed_checks=1 << bit, check_loglik_variance=3.5)
+    found = pms.report(wrong)
+    assert found.status == "fail"
+    [failure] = [f for f in found.findings if f.status != "pass"]
+    assert (failure.name, failure.value, failure.bound) == ("loglik_variance", 3.5, 1.0)
+    assert failure.advice.startswith("Chain 1. Increase subsample_size")
+    lines = str(found).splitlines()
+    at = next(i for i, line in enumerate(lines) if "FAIL " in line)
+    assert "3.5" in lines[at]
+    assert "<= 1" in lines[at]
+    assert "Increase subsample_size" in lines[at + 1]
+
+
+def test_severity_of_a_rule_decides_between_warn_and_fail(healthy):
+    bit = [rule.name for rule in hmc.RULES].index("acceptance_rate")
+    wrong = written(healthy, failed_checks=1 << bit, check_acceptance_rate=[0.2, 0.1])
+    found = pms.report(wrong)
+    assert found.status == "warn"
+    [finding] = [f for f in found.findings if f.status != "pass"]
+    assert finding.value == 0.1
+    assert finding.advice.startswith("Chain 0, 1.")
+
+
+def test_what_does_no_harm_passes_and_is_mentioned(healthy):
+    found = pms.report(written(healthy, chain=0, check_reference_distance=1.4))
+    assert found.status == "pass"
+    assert "does no harm" in str(found)
+
+
+@pytest.mark.parametrize("chains", [[0], [0, 1]])
+def test_interrupted_chains_are_not_judged(healthy, chains):
+    found = pms.report(written(healthy, chain=chains, failed_checks=-1))
+    assert found.status == "warn"
+    assert statuses(found)["not_judged"] == "warn"
+    assert "Chain " + ", ".join(map(str, chains)) in str(found)
+    assert ("loglik_variance" in statuses(found)) == (len(chains) == 1)
+
+
+def test_thinned_draws_have_lost_their_verdict(healthy):
+    assert "not_judged" in statuses(pms.report(healthy.isel(draw=slice(0, None, 2))))
+
+
+def test_chains_that_disagree_fail(healthy):
+    apart = healthy.copy(deep=True)
+    slope = apart["posterior"]["slope"]
+    apart["posterior"]["slope"] = slope + slope.std() * xr.DataArray([0.0, 3.0], dims="chain")
+    found = pms.report(apart)
+    by_name = {f.name: f for f in found.findings}
+    assert by_name["r_hat"].status == by_name["ess"].status == "fail"
+    assert by_name["r_hat"].advice.startswith("slope.")
+    alone = pms.report(healthy.isel(chain=[0]))
+    assert {f.name for f in alone.findings if np.isnan(f.value)} <= {"r_hat", "ess"}
+
+
+@pytest.mark.parametrize(("negative", "status"), [(0, "pass"), (100, "warn"), (200, "fail")])
+def test_signs_count_by_the_square_of_their_mean(healthy, negative, status):
+    sign = np.ones((2, 500))
+    sign[:, :negative] = -1
+    signed = healthy.copy(deep=True)
+    stats = signed["sample_stats"].to_dataset()
+    signed["sample_stats"] = xr.DataTree(stats.assign(sign=(("chain", "draw"), sign)))
+    found = next(f for f in pms.report(signed).findings if f.name == "sign")
+    assert found.status == status
+    assert found.value == pytest.approx((1 - 2 * negative / 500) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "expected"),
+    [
+        ("weights", {"k_hat": 0.2}, {"k_hat": "pass", "bias": "pass", "sd_error": "pass"}),
+        ("weights", {"k_hat": 0.6}, {"k_hat": "warn"}),
+        ("weights", {"k_hat": 0.8}, {"k_hat": "fail"}),
+        ("weights", {"k_hat": np.inf, "bias_mcse": [np.inf, np.inf]}, {"k_hat": "fail"}),
+        ("weights", {"k_hat": 0.2, "bias": [0.0, -0.3]}, {"bias": "fail"}),
+        ("weights", {"k_hat": 0.2, "bias": [0, 0.3], "bias_mcse": [0, 0.1]}, {"bias": "pass"}),
+        ("score", {"p_value": 0.5, "sd_error": [0.2, 0.0]}, {"sd_error": "fail"}),
+        ("score", {"p_value": 0.5}, {"p_value": "pass"}),
+        ("score", {"p_value": 0.005}, {"p_value": "warn"}),
+        ("score", {"p_value": 1e-5}, {"p_value": "fail"}),
+    ],
+)
+def test_an_audit_is_judged(healthy, kind, numbers, expected):
+    found = pms.report(healthy, audit=audited(kind, **numbers))
+    assert expected.items() <= statuses(found).items()
+    worst = "fail" if "fail" in expected.values() else "warn" if "warn" in expected.values() else ""
+    assert found.status == (worst or "pass")
+
+
+def test_the_parameter_that_is_off_is_named(healthy):
+    found = pms.report(healthy, audit=audited(k_hat=0.1, bias=[0.05, -0.3]))
+    bias = next(f for f in found.findings if f.name == "bias")
+    assert bias.value == pytest.approx(0.3)
+    assert bias.advice.startswith("sigma.")
+
+
+def test_forms_of_a_report(healthy):
+    found = pms.report(healthy, audit=audited(k_hat=0.9))
+    plain = json.loads(json.dumps(found.to_dict()))
+    assert plain["status"] == "fail"
+    assert {c["name"] for c in plain["checks"]} == set(statuses(found))
+    page = found._repr_html_()
+    assert page.count("<tr>") == len(found.findings) + 1
+    assert "&lt;= 1" in page
+    assert repr(found) == str(found)
+
+
+def test_minibatch_runs_are_recognised(model):
+    idata = sample(model, pms.MinibatchBarkerMH(model=model))
+    found = pms.report(idata)
+    assert "MinibatchBarkerMH" in found.method
+    assert {rule.name for rule in metropolis.RULES} <= set(statuses(found))
+    assert statuses(found)["acceptance_error"] == "pass"
+
+
+def test_binary_runs_are_recognised():
+    rng = np.random.default_rng(1)
+    group = rng.integers(0, 5, 400)
+    with pm.Model() as model:
+        z = pm.Bernoulli("z", 0.5, shape=5)
+        pm.Normal("y", 0.2 * z[group], 1, observed=rng.normal(0.1, 1, size=400))
+    found = pms.report(sample(model, pms.AusterityGibbs(model=model, batch_size=20)))
+    assert found.method == "AusterityGibbs"
+    assert statuses(found)["conditional_error"] in ("pass", "fail")
+
+
+def test_several_methods_are_judged_by_their_bounds(model):
+    with model:
+        both = [pms.HMCECS(vars=[model["slope"]]), pms.MinibatchBarkerMH(vars=[model["sigma"]])]
+        twice = [pms.HMCECS(vars=[model["slope"]]), pms.HMCECS(vars=[model["sigma"]])]
+        mixed, same = sample(model, both), sample(model, twice)
+    found = pms.report(mixed)
+    assert found.method.startswith("HMCECS with MinibatchBarkerMH")
+    assert {"loglik_variance", "acceptance_error"} <= set(statuses(found))
+    assert statuses(found)["loglik_variance"] == "pass"
+    wrong = pms.report(written(mixed, chain=0, check_loglik_variance=5.0))
+    assert statuses(wrong)["loglik_variance"] == "fail"
+    assert statuses(pms.report(same))["loglik_variance"] == "pass"
+    bit = [rule.name for rule in hmc.RULES].index("loglik_variance")
+    wrong = pms.report(
+        written(same, chain=1, failed_checks=[0, 1 << bit], check_loglik_variance=[0.1, 5.0])
+    )
+    failed = next(f for f in wrong.findings if f.status == "fail")
+    assert (failed.name, failed.value) == ("loglik_variance", 5.0)
+    assert failed.advice.startswith("Chain 1.")
+
+
+def test_what_cannot_be_reported_is_refused(healthy):
+    data = xr.Dataset({"lp": (("chain", "draw"), np.zeros((2, 50)))})
+    other = xr.DataTree.from_dict({"posterior": data, "sample_stats": data})
+    with pytest.raises(ValueError, match=r"no checks of this package's step methods.*\['lp'\]"):
+        pms.report(other)
+    with pytest.raises(ValueError, match="no group 'sample_stats'"):
+        pms.report(xr.DataTree.from_dict({"posterior": data}))
+    with pytest.raises(TypeError, match="got list"):
+        pms.report([])
+    with pytest.raises(TypeError, match=r"what pms\.audit returned, got dict"):
+        pms.report(healthy, audit={})
+
+
+def test_names_of_all_checks_are_documented():
+    text = (Path(__file__).parents[1] / "docs" / "trust.md").read_text()
+    for rules in FAMILIES.values():
+        assert ", ".join(f"`{rule.name}`" for rule in rules) in text
