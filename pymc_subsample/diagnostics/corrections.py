@@ -5,12 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.control_variates.reference import (
-    MAX_DENSE,
-    covariance,
-    precision,
-    reference_at,
-)
+from pymc_subsample.control_variates.curvature import MAX_DENSE, covariance
+from pymc_subsample.control_variates.reference import precision, reference_at
+from pymc_subsample.control_variates.search import has_precision
 from pymc_subsample.diagnostics import scores
 from pymc_subsample.diagnostics.weights import (
     Moments,
@@ -132,7 +129,7 @@ def _guesses(expansion: Expansion, every: np.ndarray) -> list[np.ndarray]:
         return [own]
     reference = reference_at(expansion, flat.mean(axis=0))
     found = []
-    if len(reference.curvature) or not expansion.phi_size:
+    if has_precision(expansion, size):
         matrix = precision(expansion, reference, np.arange(size))
         if np.all(np.isfinite(matrix)):
             found.append(covariance(matrix))

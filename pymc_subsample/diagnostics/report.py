@@ -27,11 +27,13 @@ R_HAT = Rule("r_hat", "largest R-hat", 1.05, _LONGER)
 R_HAT_DOUBT = Rule("r_hat", "largest R-hat", 1.01, _LONGER, severity="warn")
 ESS = Rule("ess", "smallest effective sample size (bulk, tail)", 100, _LONGER, at_least=True)
 ESS_DOUBT = Rule("ess", ESS.title, 400, _LONGER, severity="warn", at_least=True)
-_SIGNS = "Increase subsample_size, or the number of products of the signed estimate."
+_SIGNS = "Increase subsample_size."
 SIGN = Rule("sign", "effective share of signed draws", 0.1, _SIGNS, at_least=True)
 SIGN_DOUBT = Rule("sign", SIGN.title, 0.5, _SIGNS, severity="warn", at_least=True)
 _UNWEIGHTED = "The audit's corrections are not reliable. Increase subsample_size."
 K_HAT = Rule("k_hat", "audit: Pareto k-hat of the weights", K_HAT_BOUND, _UNWEIGHTED)
+# Weights this even are harmless whatever the shape of their tail: the share of the effective size.
+_EVEN = 0.99
 K_HAT_DOUBT = Rule("k_hat", K_HAT.title, 0.5, "Audit more draws.", severity="warn")
 _OFF = "Use the audit's corrected moments, and do what the failed checks above say."
 BIAS = Rule("bias", "audit: bias of a mean, in sds, beyond 3 errors", hmc.SHIFT_BOUND, _OFF)
@@ -94,9 +96,9 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
             f"{PREFIX + '*'!r}), only {sorted(map(str, stats.data_vars))}. Pass what "
             "pm.sample(step=pms.HMCECS()) or another of them returned."
         )
-    findings = _recorded(stats, families)
-    if "sign" in stats:
-        share = float(stats["sign"].values.mean()) ** 2
+    findings = [found for found in _recorded(stats, families) if found.name != SIGN.name]
+    if "sign" in stats and np.any(stats["sign"].values < 0):
+        share = float(stats["sign"].values.mean()) ** 2  # of all chains together
         findings.append(tiered(SIGN, SIGN_DOUBT, share))
     findings += _convergence(posterior)
     if audit is not None:
@@ -183,7 +185,12 @@ def _convergence(posterior: xr.Dataset) -> list[Finding]:
 def _audited(audit: Audit) -> list[Finding]:
     findings = []
     if audit.kind == "weights":
-        findings.append(tiered(K_HAT, K_HAT_DOUBT, audit.k_hat))
+        even = audit.ess >= _EVEN * audit.n_draws
+        findings.append(
+            Finding(K_HAT.name, K_HAT.title, "pass", audit.k_hat, K_HAT.bound, False, "")
+            if even and np.isfinite(audit.k_hat)
+            else tiered(K_HAT, K_HAT_DOUBT, audit.k_hat)
+        )
     for rule, number in ((BIAS, "bias"), (SD_ERROR, "sd_error")):
         size = np.abs(audit.table[number].values)
         sure = np.maximum(size - _ERRORS * audit.table[f"{number}_mcse"].values, 0.0)

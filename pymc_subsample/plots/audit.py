@@ -5,12 +5,13 @@ import xarray as xr
 from arviz_plots import PlotCollection, visuals
 from matplotlib.ticker import MaxNLocator
 
+from pymc_subsample.diagnostics.audit import K_HAT_BOUND
 from pymc_subsample.diagnostics.hmc import SHIFT_BOUND, STRETCH_BOUND
 from pymc_subsample.plots.parts import GREY, collection, decorate
 
 _AUDITED = ("mean", "sd", "corrected_mean", "corrected_sd", "corrected_mean_mcse")
 # Pareto shape of weights above which their means are not reliable.
-_UNEVEN = 0.7
+
 # Titles, and the ends of the bands.
 _PANELS = {
     "mean": ("Error of the mean, in sds", -SHIFT_BOUND, SHIFT_BOUND),
@@ -94,9 +95,9 @@ def plot_audit(
         some = f"\n{k} of {total:,} parameters" if k < total else ""
         decorate(pc, panels[[name]], title=title + some, **marks)
     k_hat = getattr(audit, "k_hat", np.nan)
-    if getattr(audit, "kind", None) == "weights" and not k_hat < _UNEVEN:
+    if getattr(audit, "kind", None) == "weights" and not k_hat < K_HAT_BOUND:
         pc.add_title(
-            f"The corrections are not reliable: k-hat {k_hat:.2f} (should be below {_UNEVEN})"
+            f"The corrections are not reliable: k-hat {k_hat:.2f} (should be below {K_HAT_BOUND})"
         )
     return pc
 
