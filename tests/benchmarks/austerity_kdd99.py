@@ -229,7 +229,7 @@ def main():
         "\nerror: mean over chains of |variance / exact - 1|, after shares of the evaluations.\n"
         "Paper: transitions in equal time over those of exact MH. Its figures: with the large\n"
         "step SGLD is biased, MH too slow, epsilon > 0 best; with the small one SGLD is quickest\n"
-        "in the time given.\n"
+        "in the time given, until its bias shows and the others catch up.\n"
     )
     check(results, bias, reference_error)
 
