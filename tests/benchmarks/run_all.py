@@ -18,7 +18,12 @@ SMALL = {
     "worst_case": "--n 1000 10000 --tests 16",
     "transition_rate": "--n 20000 --rounds 3",
     "barker_mixture": "--n 100000 --draws 500 --seeds 2 --full-draws 10",
-    "barker_mnist": "--n 26000 --own 5000 --temperature 100 --draws 100 --full-draws 5",
+    "barker_mnist": "--n 26000 --own 5000 --draws 100 --full-draws 5",
+    "austerity_mnist": "--transitions 40 --decisions 100 --reference-draws 1000 --chains 2",
+    "austerity_kdd99": "--rows 20000 --batch 200 --budget 60 --chains 2 --reference-draws 40",
+    "confidence_normal": "--n 5000 --draws 50 --tune 50 --chains 1",
+    "confidence_gaussian": "--n 10000 100000 --tests 50",
+    "confidence_covertype": "--n 20000 --draws 20 --tune 100 --cheap-draws 300",
     "minibatch_covertype": "--n 20000 --draws 1000 --peer-draws 500",
     "calibration": "--replications 40",
     "scaling": "--n 10000 100000 --draws 500",
@@ -27,7 +32,14 @@ SMALL = {
     "logistic": "--n 20000 --draws 6000 --peer-draws 200",
 }
 
-NEED_DATA = {"covertype", "minibatch_covertype", "barker_mnist"}
+NEED_DATA = {
+    "covertype",
+    "minibatch_covertype",
+    "barker_mnist",
+    "austerity_mnist",
+    "austerity_kdd99",
+    "confidence_covertype",
+}
 
 parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
