@@ -19,6 +19,7 @@ SMALL = {
     "barker_mixture": "--n 100000 --draws 500 --seeds 2 --full-draws 10",
     "barker_mnist": "--n 26000 --own 5000 --temperature 100 --draws 100 --full-draws 5",
     "minibatch_covertype": "--n 20000 --draws 1000 --peer-draws 500",
+    "bank": "--small --no-peers --seeds 1",
     "calibration": "--replications 40",
     "scaling": "--n 10000 100000 --draws 500",
     "covertype": "--n 20000 --draws 6000",
