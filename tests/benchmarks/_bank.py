@@ -230,7 +230,7 @@ def mixed_rows(rng, n):
     return {"y": np.where(first, rng.normal(-1.5, 1, n), rng.normal(2, 0.7, n))}
 
 
-@problem(10_000, mixed_rows, replaced(y=40.0))
+@problem(10_000, mixed_rows, replaced(y=12.0))
 def mixture(rows):
     with pm.Model() as model:
         w = pm.Beta("w", 2, 2)

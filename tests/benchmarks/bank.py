@@ -7,9 +7,11 @@ python tests/benchmarks/bank.py --references  # makes the full-data posteriors a
 """
 
 import argparse
+import json
 import sys
 import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
 from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
@@ -21,7 +23,7 @@ from _bank_peers import METHOD as THEIRS
 from _bank_peers import PROBLEMS as PEERS
 from _bank_peers import runs as peer_runs
 from _bank_references import full_data, save
-from _bank_runs import HEALTHY, runs
+from _bank_runs import HEALTHY, SETTINGS, Cell, runs
 from _bank_runs import METHOD as OURS
 from _measure import Checks, table
 
@@ -40,30 +42,31 @@ TEXT = """
 
 Is a run ever wrong without saying so? Each model below is sampled as it should be, with
 `pms.HMCECS()` and several seeds, and in settings that are bad on purpose. Every run is compared
-with the posterior of all rows, which NUTS has sampled with at least 4,000 effective draws, and what
-it says of itself is read from its result. `tests/benchmarks/bank.py --write` makes this page.
+with the posterior of all rows, which NUTS has sampled with at least 4,000 effective draws, and
+what it says of itself is read from its result. `tests/benchmarks/bank.py --write` makes this
+page.
 
 **Settings.** Four chains of 1,000 draws after 1,000 of tuning.
 
-- *reference 10 sd off*: `reference=` is 10 posterior standard deviations from the posterior mean, in
-  each parameter (*each*, with random signs) or as a vector in a random direction (*jointly*, by the
-  posterior's covariance), both in unconstrained space.
+- *reference 10 sd off*: `reference=` is 10 posterior standard deviations from the posterior mean,
+  in each parameter (*each*, with random signs) or as a vector in a random direction (*jointly*,
+  by the posterior's covariance), both in unconstrained space.
 - *order 1, order 0*: `control_variate_order=`, with the `subsample_size` that order 2 chose.
 - *20 rows*: `subsample_size=20`.
 - *outlier*: one row is made a gross outlier, in the outcome or in the predictors. The full-data
-  posterior is then that of these data. *rows without it*: with the `subsample_size` chosen for the
-  data without the outlier, so that its row is hardly ever drawn.
+  posterior is then that of these data. *rows without it*: with the `subsample_size` chosen for
+  the data without the outlier, so that its row is hardly ever drawn.
 
-**Right or wrong.** *mean* is the largest error of a posterior mean, in standard deviations, and *sd*
-the largest relative error of a standard deviation, over all elements of the free variables. A run is
-wrong if for any of the d elements the error of the mean exceeds 0.1, or that of the standard
-deviation 5%, by more than z Monte Carlo standard errors of run and full-data posterior together. z is
-the normal quantile at which 2 d two-sided comparisons are wrong once in a hundred runs: 3.2 to 3.7
-here, which lets a run of 4,000 effective draws be off by about 0.16 and 9%.
+**Right or wrong.** *mean* is the largest error of a posterior mean, in standard deviations, and
+*sd* the largest relative error of a standard deviation, over all elements of the free variables.
+A run is wrong if for any of the d elements the error of the mean exceeds 0.1, or that of the
+standard deviation 5%, by more than z Monte Carlo standard errors of run and full-data posterior
+together. z is the normal quantile at which 2 d two-sided comparisons are wrong once in a hundred
+runs: 3.2 to 3.7 here, which lets a run of 4,000 effective draws be off by about 0.16 and 9%.
 
-**What a run says.** *fail*: a rule of severity "fail" failed in some chain, an R-hat is above 1.01, or
-bulk or tail effective draws are below 100 per chain. *warn*: only rules of severity "warn" did.
-*refused*: no run, but an error that says why.
+**What a run says.** *fail*: a rule of severity "fail" failed in some chain, an R-hat is above
+1.01, or bulk or tail effective draws are below 100 per chain. *warn*: only rules of severity
+"warn" did. *refused*: no run, but an error that says why.
 
 | outcome | |
 |---|---|
@@ -72,10 +75,10 @@ bulk or tail effective draws are below 100 per chain. *warn*: only rules of seve
 | SILENT | wrong, and no failure reported |
 | false alarm | failure reported or refused in a healthy setting, although not wrong |
 
-NumPyro's HMCECS takes reference point and number of rows from its user: here the mean of the full-data
-posterior, which no user has, and the number that `pms.HMCECS()` chose. It has 10 blocks, two chains
-and trees of at most 255 steps. It reports nothing about its subsamples: R-hat and effective draws are
-all that can tell.
+NumPyro's HMCECS takes reference point and number of rows from its user: here the mean of the
+full-data posterior, which no user has, and the number that `pms.HMCECS()` chose. It has 10
+blocks, two chains and trees of at most 255 steps. It reports nothing about its subsamples: R-hat
+and effective draws are all that can tell, and here they count as if it had looked at them.
 """
 
 
@@ -104,16 +107,36 @@ def peer(name, rows):
         return list(peer_runs(PROBLEMS[name], rows))
 
 
-def gather(futures):
-    cells = []
-    for future in as_completed(futures):
+def gather(pool, method, run, tasks, kept):
+    """Cells of one method: those of an earlier run, and new ones, kept as they arrive."""
+    done = [c for c in kept.cells() if c.method == method]
+    missing = [task for task in tasks if task[0] not in {c.problem for c in done}]
+    for future in as_completed([pool.submit(run, *task) for task in missing]):
         found = future.result()
-        cells.append(found)
+        done += found
+        kept.add(found)
         spent = sum(c.seconds for c in found)
-        print(
-            f"{found[0].method}, {found[0].problem}: {len(found)} runs, {spent:.0f} s", flush=True
-        )
-    return [c for found in sorted(cells, key=lambda found: found[0].problem) for c in found]
+        print(f"{method}, {found[0].problem}: {len(found)} runs, {spent:.0f} s", flush=True)
+    order = [task[0] for task in tasks]
+    chosen = [c for c in done if c.problem in order]
+    return sorted(chosen, key=lambda c: (order.index(c.problem), SETTINGS.index(c.setting)))
+
+
+class Kept:
+    """Cells in a file of JSON lines, so that a run that was interrupted goes on; or nowhere."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def cells(self):
+        if self.path is None or not self.path.exists():
+            return []
+        return [Cell(**json.loads(line)) for line in self.path.read_text().splitlines()]
+
+    def add(self, cells):
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.writelines(json.dumps(asdict(c)) + "\n" for c in cells)
 
 
 def lines(cells):
