@@ -42,13 +42,12 @@ def test_a_reference_of_other_data_is_refused():
 def test_an_error_counts_beyond_its_bound_and_monte_carlo_error(parameter, sign):
     exact = load(PROBLEMS["linear"], False).moments
     assert not errors(exact, exact)[2]
-    noise = 4.5 * np.sqrt(2)  # of two equal standard errors, above the quantile of level 0.01
     for name, scale in (("mean", MEAN_BOUND), ("sd", SD_BOUND)):
-        step = scale * exact.sd[parameter]
-        limit = step + noise * getattr(exact, f"{name}_error")[parameter]
-        for size, wrong in ((0.5 * step, False), (step, False), (limit, True)):
+        bound = scale * exact.sd[parameter]
+        noise = np.sqrt(2) * getattr(exact, f"{name}_error")[parameter]  # of run and reference
+        for size, wrong in ((bound, False), (bound + 3 * noise, False), (bound + 4 * noise, True)):
             moved = getattr(exact, name).copy()
-            moved[parameter] += sign * size
+            moved[parameter] += sign * size  # z is 3.4 for 7 parameters
             assert errors(replace(exact, **{name: moved}), exact)[2] == wrong
 
 
