@@ -268,8 +268,8 @@ def survival_rows(rng, n):
 
 
 def _long_lived(rows):
-    rows["end"][0] = 1_000.0
-    rows["time"][0] = 500.0
+    rows["end"][0] = 100.0
+    rows["time"][0] = 60.0
 
 
 @problem(10_000, survival_rows, _long_lived)
