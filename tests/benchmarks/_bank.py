@@ -300,34 +300,3 @@ def network(rows):
         hidden = pm.math.tanh(rows["X"] @ W + b)
         pm.Normal("y", c + hidden @ pm.math.exp(v), sigma, observed=rows["y"])
     return model
-
-
-# Data that are hard to subsample
-
-
-def rare_rows(rng, n):
-    """A predictor that is 1 in every two-hundredth row, and few positive outcomes."""
-    X = design(rng, n, 4)
-    X[:, 3] = rng.random(n) < 0.005
-    eta = X @ np.array([-2.5, 0.5, -0.3, 0.8])
-    return {"X": X, "y": (rng.random(n) < expit(eta)).astype(float)}
-
-
-@problem(20_000, rare_rows, replaced(X=(30.0, 40.0), y=0.0))
-def rare(rows):
-    return logistic(rows)
-
-
-def heavy_predictor_rows(rng, n):
-    X = design(rng, n, 4)
-    X[:, 1:] = rng.standard_t(4, size=(n, 3))
-    return {
-        "X": X,
-        "exposure": np.ones(n),
-        "y": rng.poisson(np.exp(X @ np.array([0.0, 0.2, -0.15, 0.1]))),
-    }
-
-
-@problem(20_000, heavy_predictor_rows, replaced(X=(25.0,), y=0))
-def heavy_predictors(rows):
-    return poisson(rows)
