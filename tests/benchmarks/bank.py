@@ -74,7 +74,9 @@ runs: 3.2 to 3.7 here, which lets a run of 4,000 effective draws be off by about
 | told, refused | the run reported failure or was refused; in a healthy setting it is also wrong |
 | SILENT | wrong, and no failure reported |
 | false alarm | failure reported or refused in a healthy setting, although not wrong |
+"""
 
+TEXT_THEIRS = """
 NumPyro's HMCECS takes reference point and number of rows from its user: here the mean of the
 full-data posterior, which no user has, and the number that `pms.HMCECS()` chose. It has 10
 blocks, two chains and trees of at most 255 steps. It reports nothing about its subsamples: R-hat
@@ -171,7 +173,8 @@ def document(tables):
     """The text of docs/bank.md."""
     text = [TEXT.strip()]
     for method, cells in tables.items():
-        text += [f"## {method}", markdown(TOTALS, totals(cells)), markdown(HEADER, lines(cells))]
+        text += [f"## {method}", *([TEXT_THEIRS.strip()] if method == THEIRS else [])]
+        text += [markdown(TOTALS, totals(cells)), markdown(HEADER, lines(cells))]
     return "\n\n".join(text) + "\n"
 
 
