@@ -25,6 +25,7 @@ SMALL = {
     "confidence_gaussian": "--n 10000 100000 --tests 50",
     "confidence_covertype": "--n 20000 --draws 20 --tune 100 --cheap-draws 300",
     "minibatch_covertype": "--n 20000 --draws 1000 --peer-draws 500",
+    "bank": "--small --no-peers --seeds 1",
     "calibration": "--replications 40",
     "scaling": "--n 10000 100000 --draws 500",
     "wide": "--small",
