@@ -139,10 +139,68 @@ def group(target, rows, counts, g):
     return rows[g, : target.width * size].reshape((target.width, size))
 
 
+# Plain arguments: those of a `Target` take longer to hand over, which counts in a small model.
 @numba.njit(
-    ESTIMATE(TARGET, MATRIX, INDEX, VECTOR, VECTOR, VECTOR, VECTOR),
+    ESTIMATE(
+        _FORWARD, _BACKWARD, _RESIDUAL, VECTOR, SCALAR, VECTOR, MATRIX, types.int64, SCALAR, SCALAR,
+        MATRIX, VECTOR, VECTOR, VECTOR, VECTOR,
+    ),
     cache=True,
-)
+)  # fmt: skip
+def perturbed(forward, backward, difference, center, level, slope, curvature, order, weight,
+              correction, rows, theta, phi, d, grad):  # fmt: skip
+    """Return the perturbed estimate; see `density`."""
+    logprior = np.empty(1)
+    grad_phi = np.zeros(phi.shape[0])
+    forward(theta, phi, logprior)
+    difference(phi, rows, center, weight, correction, d, grad_phi)
+    total, variance = moments(d, weight)
+    control = control_sum(phi, center, level, slope, curvature, order, grad_phi)
+    backward(theta, grad_phi, grad)
+    return logprior[0] + control + total - 0.5 * correction * variance, total, variance
+
+
+@numba.njit(ESTIMATE(TARGET, MATRIX, INDEX, VECTOR, VECTOR, VECTOR, VECTOR), cache=True)
+def block_poisson(target, rows, counts, theta, phi, d, grad):
+    """Return the block-Poisson estimate; see `density`."""
+    if outside(target, theta):
+        for a in range(grad.shape[0]):
+            grad[a] = 0.0
+        return -np.inf, 1.0, 0.0
+    logprior = np.empty(1)
+    grad_phi, group_grad = np.zeros(phi.shape[0]), np.empty(phi.shape[0])
+    target.forward(theta, phi, logprior)
+    value, sign = target.setting + target.products, 1.0
+    n, first, second = 0, 0.0, 0.0
+    for g in range(counts.shape[0]):
+        if counts[g] == 0:
+            continue
+        part = d[: counts[g] * MINIBATCH]
+        for a in range(phi.shape[0]):
+            group_grad[a] = 0.0
+        target.residual(
+            phi, group(target, rows, counts, g), target.center, target.weight, target.setting,
+            part, group_grad,
+        )  # fmt: skip
+        logs, factor, one, two = log_products(part, target.weight, target.setting, target.products)
+        for a in range(phi.shape[0]):
+            grad_phi[a] += group_grad[a]
+        value += logs
+        sign *= factor
+        first += one
+        second += two
+        n += counts[g]
+    variance = 0.0
+    if n > 1:
+        variance = (second - first * first / n) / (n - 1) / target.products
+    control = control_sum(
+        phi, target.center, target.level, target.slope, target.curvature, target.order, grad_phi
+    )
+    target.backward(theta, grad_phi, grad)
+    return logprior[0] + control + value, sign, variance
+
+
+@numba.njit
 def density(target, rows, counts, theta, phi, d, grad):
     """Estimated log posterior at theta.
 
@@ -169,49 +227,13 @@ def density(target, rows, counts, theta, phi, d, grad):
     variance : float
         Estimated variance of the log-likelihood estimate.
     """
-    if target.kind == BLOCK_POISSON and outside(target, theta):
-        for a in range(grad.shape[0]):
-            grad[a] = 0.0
-        return -np.inf, 1.0, 0.0
-    logprior = np.empty(1)
-    grad_phi = np.zeros(phi.shape[0])
-    target.forward(theta, phi, logprior)
-    if target.kind == PERTURBED:
-        d = d[: rows.shape[1]]
-        target.residual(phi, rows, target.center, target.weight, target.setting, d, grad_phi)
-        carried, variance = moments(d, target.weight)
-        value = carried - 0.5 * target.setting * variance
-    else:
-        value, carried = target.setting + target.products, 1.0
-        n, first, second = 0, 0.0, 0.0
-        group_grad = np.empty(phi.shape[0])
-        for g in range(counts.shape[0]):
-            if counts[g] > 0:
-                part = d[: counts[g] * MINIBATCH]
-                for a in range(phi.shape[0]):
-                    group_grad[a] = 0.0
-                target.residual(
-                    phi, group(target, rows, counts, g), target.center, target.weight,
-                    target.setting, part, group_grad,
-                )  # fmt: skip
-                logs, sign, one, two = log_products(
-                    part, target.weight, target.setting, target.products
-                )
-                for a in range(phi.shape[0]):
-                    grad_phi[a] += group_grad[a]
-                value += logs
-                carried *= sign
-                first += one
-                second += two
-                n += counts[g]
-        variance = 0.0
-        if n > 1:
-            variance = (second - first * first / n) / (n - 1) / target.products
-    control = control_sum(
-        phi, target.center, target.level, target.slope, target.curvature, target.order, grad_phi
-    )
-    target.backward(theta, grad_phi, grad)
-    return logprior[0] + control + value, carried, variance
+    if target.kind == BLOCK_POISSON:
+        return block_poisson(target, rows, counts, theta, phi, d, grad)
+    return perturbed(
+        target.forward, target.backward, target.residual, target.center, target.level,
+        target.slope, target.curvature, target.order, target.weight, target.setting, rows, theta,
+        phi, d[: rows.shape[1]], grad,
+    )  # fmt: skip
 
 
 @numba.njit(

@@ -23,33 +23,24 @@ from _handwritten import (
 )
 from _measure import Checks, table
 from _problems import linear_model, logistic_model, poisson_model
-from numba import njit, types
+from numba import njit
 
-from pymc_subsample.compile import function_at
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.reference import reference_at
-from pymc_subsample.kernels.hmc import FUNCTIONS, density
-from pymc_subsample.kernels.model import BACKWARD, DIFFERENCE, FORWARD
+from pymc_subsample.kernels.estimates import FUNCTIONS, PERTURBED, density, target_at
 from pymc_subsample.likelihood import TallModel
-
-FORWARD_TYPE = types.FunctionType(FORWARD)
-BACKWARD_TYPE = types.FunctionType(BACKWARD)
-DIFFERENCE_TYPE = types.FunctionType(DIFFERENCE)
 
 
 @njit
 def drive(functions, thetas, repeats, center, level, slope, curvature, rows, weight):
     """Sum of the log densities at ``repeats`` points in turn, and the last gradient."""
-    forward = function_at(functions[0], FORWARD_TYPE)
-    backward = function_at(functions[1], BACKWARD_TYPE)
-    difference = function_at(functions[2], DIFFERENCE_TYPE)
+    target = target_at(PERTURBED, functions, center, level, slope, curvature, 2, weight, 1.0, 0.0,
+                       rows.shape[0], center, curvature, functions, np.inf)  # fmt: skip
+    counts = np.ones(1, dtype=np.int64)
     phi, d, grad = np.empty(len(center)), np.empty(rows.shape[1]), np.empty(thetas.shape[1])
     total = 0.0
     for k in range(repeats):
-        logp, _ = density(
-            forward, backward, difference, thetas[k % len(thetas)], center, level, slope,
-            curvature, 2, rows, weight, 1.0, phi, d, grad,
-        )  # fmt: skip
+        logp, _, _ = density(target, rows, counts, thetas[k % len(thetas)], phi, d, grad)
         total += logp
     return total, grad
 
