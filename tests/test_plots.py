@@ -70,9 +70,9 @@ def test_subsample_of_hmc():
     idata = hmc()
     pc = pms.plot_subsample(idata)
     accepted, variance, share = panels(pc)
-    assert title(accepted) == "Accepted refreshes of the subsample"
-    assert title(variance) == "Variance of the log-likelihood estimate"
-    assert title(share) == "Share of the rows in use"
+    assert title(accepted) == "Refreshes accepted"
+    assert title(variance) == "Variance of estimate"
+    assert title(share) == "Share of rows"
     stats = idata["sample_stats"]
     for name, bound in (("subset_accepted", 0.5), ("loglik_variance", 1.0)):
         for chain in range(3):
@@ -91,8 +91,8 @@ def test_subsample_of_hmc():
 def test_subsample_of_metropolis():
     pc = pms.plot_subsample(metropolis())
     assert [title(axes) for axes in panels(pc)] == [
-        "Variance of the log-ratio estimate",
-        "Share of the rows in use",
+        "Variance of log-ratio",
+        "Share of rows",
     ]
 
 

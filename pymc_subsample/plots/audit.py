@@ -14,8 +14,8 @@ _AUDITED = ("mean", "sd", "corrected_mean", "corrected_sd", "corrected_mean_mcse
 
 # Titles, and the ends of the bands.
 _PANELS = {
-    "mean": ("Error of the mean, in sds", -SHIFT_BOUND, SHIFT_BOUND),
-    "sd": ("Sd, as a share of the corrected one", 1 - STRETCH_BOUND, 1 + STRETCH_BOUND),
+    "mean": ("Error of mean, sds", -SHIFT_BOUND, SHIFT_BOUND),
+    "sd": ("Sd over corrected", 1 - STRETCH_BOUND, 1 + STRETCH_BOUND),
 }
 
 

@@ -10,10 +10,10 @@ from pymc_subsample.plots.parts import GREY, collection, decorate, refuse_severa
 
 _WINDOWS = 50
 _PANELS = {
-    "subset_accepted": ("Accepted refreshes of the subsample", REFRESH.bound),
-    "loglik_variance": ("Variance of the log-likelihood estimate", NOISE.bound),
-    "loglik_ratio_variance": ("Variance of the log-ratio estimate", None),
-    "data_share": ("Share of the rows in use", None),
+    "subset_accepted": ("Refreshes accepted", REFRESH.bound),
+    "loglik_variance": ("Variance of estimate", NOISE.bound),
+    "loglik_ratio_variance": ("Variance of log-ratio", None),
+    "data_share": ("Share of rows", None),
 }
 
 
