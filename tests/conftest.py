@@ -1,6 +1,7 @@
 """Models and compiled expansions, made once per session."""
 
 from functools import cache
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -8,6 +9,17 @@ from models import MODELS
 
 from pymc_subsample.control_variates import expand
 from pymc_subsample.likelihood import TallModel
+
+
+def pytest_configure(config):
+    """Compile the transitions once, before any worker starts.
+
+    Workers that compile them at the same time may each link their own copy, inlined or not, whose
+    last bits differ from those that a process of chains reads from the cache.
+    """
+    if not hasattr(config, "workerinput"):
+        for name in ("gibbs", "hmc", "metropolis"):
+            import_module(f"pymc_subsample.kernels.{name}")
 
 
 @pytest.fixture(scope="session")
