@@ -29,15 +29,22 @@ def control_sum(phi, center, level, slope, curvature, order, grad):
             bent[int(curvature[0, k])] += curvature[2, k] * delta[int(curvature[1, k])]
     elif order == 2:
         a = 0
-        while a + 4 <= size:
+        while a + 8 <= size:  # eight rows at a time: bent is read and written once for them
+            d0, d1, d2, d3 = delta[a], delta[a + 1], delta[a + 2], delta[a + 3]
+            d4, d5, d6, d7 = delta[a + 4], delta[a + 5], delta[a + 6], delta[a + 7]
             for b in range(size):
-                bent[b] += (curvature[a, b] * delta[a] + curvature[a + 1, b] * delta[a + 1]) + (
-                    curvature[a + 2, b] * delta[a + 2] + curvature[a + 3, b] * delta[a + 3]
+                bent[b] += (
+                    (curvature[a, b] * d0 + curvature[a + 1, b] * d1)
+                    + (curvature[a + 2, b] * d2 + curvature[a + 3, b] * d3)
+                ) + (
+                    (curvature[a + 4, b] * d4 + curvature[a + 5, b] * d5)
+                    + (curvature[a + 6, b] * d6 + curvature[a + 7, b] * d7)
                 )
-            a += 4
+            a += 8
         while a < size:
+            d0 = delta[a]
             for b in range(size):
-                bent[b] += curvature[a, b] * delta[a]
+                bent[b] += curvature[a, b] * d0
             a += 1
     for a in range(size):
         value += delta[a] * (slope[a] + 0.5 * bent[a])

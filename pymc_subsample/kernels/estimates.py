@@ -139,14 +139,8 @@ def group(target, rows, counts, g):
     return rows[g, : target.width * size].reshape((target.width, size))
 
 
-# Plain arguments: those of a `Target` take longer to hand over, which counts in a small model.
-@numba.njit(
-    ESTIMATE(
-        _FORWARD, _BACKWARD, _RESIDUAL, VECTOR, SCALAR, VECTOR, MATRIX, types.int64, SCALAR, SCALAR,
-        MATRIX, VECTOR, VECTOR, VECTOR, VECTOR,
-    ),
-    cache=True,
-)  # fmt: skip
+# Inlined: handing over so many arrays would take a tenth of the time of a small model.
+@numba.njit(inline="always")
 def perturbed(forward, backward, difference, center, level, slope, curvature, order, weight,
               correction, rows, theta, phi, d, grad):  # fmt: skip
     """Return the perturbed estimate; see `density`."""
@@ -214,7 +208,7 @@ def density(target, rows, counts, theta, phi, d, grad):
         Factors per group; the perturbed estimate has one group per block and uses their number.
     theta : array (d,)
         Position.
-    phi, d, grad : arrays (P,), (>= rows,), (d,)
+    phi, d, grad : arrays (P,), (m,) or (>= rows of a group,), (d,)
         Written: parameters where they meet data, residuals of the subsample (of the last group)
         and the gradient in theta.
 
@@ -232,7 +226,7 @@ def density(target, rows, counts, theta, phi, d, grad):
     return perturbed(
         target.forward, target.backward, target.residual, target.center, target.level,
         target.slope, target.curvature, target.order, target.weight, target.setting, rows, theta,
-        phi, d[: rows.shape[1]], grad,
+        phi, d, grad,
     )  # fmt: skip
 
 
