@@ -165,22 +165,27 @@ def _error_check(errors: AcceptanceErrors, share: float, remedies: list[str]) ->
         if errors.largest > TAIL_BOUND * share
         else ""
     )
+    found = []
+    if errors.worst > ERROR_BOUND:
+        found.append(
+            f"its acceptance probability is off by up to {errors.worst:.2g} (should be at most "
+            f"{ERROR_BOUND:g})"
+        )
+    if stretch:
+        found.append(f"posterior standard deviations are {_size(stretch)}")
     return Check(
         ERROR,
         value,
         ERROR.holds(value),
-        f"The acceptance test is wrong too often: on proposals of this chain its acceptance "
-        f"probability is off by up to {errors.worst:.2g} (should be at most {ERROR_BOUND:g})"
-        f"{_said(stretch)}. "
-        f"{tails}{sentence(remedies)}",
+        f"The acceptance test is wrong too often: on proposals of this chain "
+        f"{' and '.join(found)}. {tails}{sentence(remedies)}",
     )
 
 
-def _said(stretch: float) -> str:
-    if not stretch:
-        return ""
-    if stretch > 1:
-        size = f"about {min(1 + stretch, 1000):.3g} times too large"
-    else:
-        size = f"about {abs(stretch):.0%} too {'large' if stretch > 0 else 'small'}"
-    return f", and posterior standard deviations {size} (at most {STRETCH_BOUND:.0%} off)"
+def _size(stretch: float) -> str:
+    size = (
+        f"about {min(1 + stretch, 1000):.3g} times too large"
+        if stretch > 1
+        else f"about {abs(stretch):.0%} too {'large' if stretch > 0 else 'small'}"
+    )
+    return f"{size} (at most {STRETCH_BOUND:.0%} off)"
