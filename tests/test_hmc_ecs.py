@@ -203,7 +203,15 @@ def test_statistics_describe_the_transition(model, step):
 # State
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"control_variate_order": 1, "transitions_per_draw": 3}])
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {},
+        {"control_variate_order": 1, "transitions_per_draw": 3},
+        {"estimator": "block-poisson", "transitions_per_draw": 2},
+        {"estimator": "block-poisson", "kernel": "nuts"},
+    ],
+)
 @pytest.mark.parametrize("at", [0, 1, 11, 45, 55])
 def test_state_round_trips_exactly(model, at, kwargs):
     tune, draws = 50, 15

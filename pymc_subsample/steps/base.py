@@ -12,6 +12,8 @@ from pymc.step_methods.compound import BlockedStep
 from pymc.step_methods.state import WithSamplingState
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.utils import MethodNotDefined
+from rich.progress import TextColumn
+from rich.table import Column
 
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand
@@ -39,6 +41,8 @@ class SubsampledStep(BlockedStep):
     )  # fmt: skip
     # What to do about a log-likelihood that has no gradient.
     _without_gradient = "Use a Metropolis-Hastings step with control_variate_order=None."
+    # What the progress bar shows: title and format by statistic.
+    _shown: ClassVar[dict[str, tuple[str, str]]]
     # Of the checks at the end of a chain.
     _rules: ClassVar[Sequence[Rule]]
     # Of the model, as the step's compiled transition takes them.
@@ -176,6 +180,24 @@ class SubsampledStep(BlockedStep):
 
     def _forget(self):
         """Drop what is cached of the state."""
+
+    # Progress bar
+
+    @classmethod
+    def _progressbar_config(cls, n_chains=1):
+        columns = [
+            TextColumn(f"{{task.fields[{name}]:{form}}}", table_column=Column(title, ratio=1))
+            for name, (title, form) in cls._shown.items()
+        ]
+        return columns, {name: [0] * n_chains for name in cls._shown}
+
+    @classmethod
+    def _make_progressbar_update_functions(cls):
+        def update(stats):
+            shown = {name: stats[name] for name in cls._shown}
+            return shown | {"failing": bool(stats.get("divergences", 0))}
+
+        return (update,)
 
 
 @contextmanager

@@ -12,8 +12,6 @@ from pymc.model import modelcontext
 from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
-from rich.progress import TextColumn
-from rich.table import Column
 
 from pymc_subsample.compile import Compiled
 from pymc_subsample.diagnostics.checks import Check, statistics
@@ -149,6 +147,11 @@ class AusterityGibbs(SubsampledStep):
     _test = Compiled(austerity.decide, DECIDE, None)
 
     _rules = RULES
+    _shown: ClassVar[dict[str, tuple[str, str]]] = {
+        "flips": ("Flips", "0.2f"),
+        "batch_size": ("Batch", "0.0f"),
+        "data_share": ("Rows", "0.3%"),
+    }
     stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
         name: (np.float64, [])
         for name in ("flips", "batch_size", "data_share", "n_looks", "test_error")
@@ -311,22 +314,3 @@ class AusterityGibbs(SubsampledStep):
             self._expansion, self._touching, self._active, updates, test=self._test.address,
             settings=self._settings(), decisions=_DECISIONS, rng=rng,
         )  # fmt: skip
-
-    # Progress bar
-
-    @staticmethod
-    def _progressbar_config(n_chains=1):
-        columns = [
-            TextColumn("{task.fields[flips]:0.2f}", table_column=Column("Flips", ratio=1)),
-            TextColumn("{task.fields[batch_size]:0.0f}", table_column=Column("Batch", ratio=1)),
-            TextColumn("{task.fields[data_share]:0.3%}", table_column=Column("Rows", ratio=1)),
-        ]
-        fields = ("flips", "batch_size", "data_share")
-        return columns, {name: [0] * n_chains for name in fields}
-
-    @staticmethod
-    def _make_progressbar_update_functions():
-        def update(stats):
-            return {key: stats[key] for key in ("flips", "batch_size", "data_share")}
-
-        return (update,)

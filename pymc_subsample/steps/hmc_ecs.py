@@ -11,8 +11,6 @@ from pymc.blocking import PointType, StatsType
 from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
-from rich.progress import TextColumn
-from rich.table import Column
 
 from pymc_subsample.control_variates.reference import (
     Reference,
@@ -195,6 +193,11 @@ class HMCECS(SubsampledStep):
     default_blocked = True
     _state_class = HMCECSState
     _rules = RULES
+    _shown: ClassVar[dict[str, tuple[str, str]]] = {
+        "divergences": ("Divergences", "d"),
+        "step_size": ("Step size", "0.3f"),
+        "data_share": ("Data", "0.3%"),
+    }
     # 1 subtracts half the estimated variance; tests set 0 to see that leaving it out is noticed.
     _correction = 1.0
 
@@ -505,26 +508,6 @@ class HMCECS(SubsampledStep):
             kind=self._kind,
             confined=self.tuning.factor if self._kind == BLOCK_POISSON else None,
         )
-
-    # Progress bar
-
-    @staticmethod
-    def _progressbar_config(n_chains=1):
-        columns = [
-            TextColumn("{task.fields[divergences]}", table_column=Column("Divergences", ratio=1)),
-            TextColumn("{task.fields[step_size]:0.3f}", table_column=Column("Step size", ratio=1)),
-            TextColumn("{task.fields[data_share]:0.3%}", table_column=Column("Data", ratio=1)),
-        ]
-        fields = ("divergences", "step_size", "data_share")
-        return columns, {name: [0] * n_chains for name in fields}
-
-    @staticmethod
-    def _make_progressbar_update_functions():
-        def update(stats):
-            shown = {key: stats[key] for key in ("divergences", "step_size", "data_share")}
-            return shown | {"failing": stats["divergences"] > 0}
-
-        return (update,)
 
 
 def _check_blocks(estimator: str, m: int | None, blocks: int | None):

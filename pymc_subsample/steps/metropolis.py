@@ -12,8 +12,6 @@ from pymc.model import modelcontext
 from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
-from rich.progress import TextColumn
-from rich.table import Column
 
 from pymc_subsample.compile import Compiled
 from pymc_subsample.control_variates.reference import Reference, factor, reference_at
@@ -81,6 +79,11 @@ class MinibatchMH(SubsampledStep):
     _scale: ClassVar[float] = 2.38
 
     _rules = RULES
+    _shown: ClassVar[dict[str, tuple[str, str]]] = {
+        "acceptance_rate": ("Accepted", "0.2f"),
+        "batch_size": ("Batch", "0.0f"),
+        "data_share": ("Data", "0.1%"),
+    }
     # What the test's own error is called among the statistics.
     _error: ClassVar[str] = "test_error"
 
@@ -451,24 +454,3 @@ class MinibatchMH(SubsampledStep):
     def _pilots(self) -> int:
         """Proposals to check: fewer where a pass over the rows takes long."""
         return int(np.clip(_PILOT_ROWS // self.n_rows, 2, 8))
-
-    # Progress bar
-
-    @staticmethod
-    def _progressbar_config(n_chains=1):
-        columns = [
-            TextColumn(
-                "{task.fields[acceptance_rate]:0.2f}", table_column=Column("Accepted", ratio=1)
-            ),
-            TextColumn("{task.fields[batch_size]:0.0f}", table_column=Column("Batch", ratio=1)),
-            TextColumn("{task.fields[data_share]:0.1%}", table_column=Column("Data", ratio=1)),
-        ]
-        fields = ("acceptance_rate", "batch_size", "data_share")
-        return columns, {name: [0] * n_chains for name in fields}
-
-    @staticmethod
-    def _make_progressbar_update_functions():
-        def update(stats):
-            return {key: stats[key] for key in ("acceptance_rate", "batch_size", "data_share")}
-
-        return (update,)
