@@ -82,7 +82,7 @@ def test_the_verdict_is_the_worst_over_rules_chains_and_mixing():
     failed[1, -1] = 0
     idata["posterior"]["mu"].values[1] += 1.0
     assert verdict(idata)[0] == "fail"
-    assert "R-hat" in verdict(idata)[1]
+    assert "r_hat" in verdict(idata)[1]
 
 
 @pytest.mark.slow

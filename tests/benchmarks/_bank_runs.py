@@ -16,8 +16,6 @@ from _bank_references import Moments, Reference, load, moments
 from scipy.stats import norm
 
 import pymc_subsample as pms
-from pymc_subsample.diagnostics.checks import FAILED, PREFIX, recall
-from pymc_subsample.diagnostics.hmc import RULES
 
 METHOD = "HMCECS"
 MEAN_BOUND, SD_BOUND = 0.1, 0.05
@@ -77,21 +75,9 @@ class Cell:
 
 
 def verdict(idata: xr.DataTree) -> tuple[str, str]:
-    """What a run says of itself, and the rules that failed."""
-    stats = idata["sample_stats"]
-    worst, failed = "pass", []
-    for chain in range(stats.sizes["chain"]):
-        names = [FAILED, *(PREFIX + rule.name for rule in RULES)]
-        last = {name: stats[name].values[chain, -1] for name in names}
-        checks = recall(RULES, last)
-        if checks is None:
-            return "fail", "no checks recorded"
-        for rule, _, passed in checks:
-            if not passed:
-                failed.append(rule.name)
-                worst = "fail" if "fail" in (worst, rule.severity) else "warn"
-    unmixed = convergence(idata["posterior"].to_dataset())
-    return "fail" if unmixed else worst, ", ".join(dict.fromkeys([*failed, *unmixed]))
+    """What the report says of a run, and the checks that did not pass."""
+    found = pms.report(idata)
+    return found.status, ", ".join(f.name for f in found.findings if f.status != "pass")
 
 
 def convergence(posterior: xr.Dataset) -> list[str]:

@@ -64,9 +64,8 @@ standard deviation 5%, by more than z Monte Carlo standard errors of run and ful
 together. z is the normal quantile at which 2 d two-sided comparisons are wrong once in a hundred
 runs: 3.2 to 3.7 here, which lets a run of 4,000 effective draws be off by about 0.16 and 9%.
 
-**What a run says.** *fail*: a rule of severity "fail" failed in some chain, an R-hat is above
-1.01, or bulk or tail effective draws are below 100 per chain. *warn*: only rules of severity
-"warn" did. *refused*: no run, but an error that says why.
+**What a run says.** *pass*, *warn* or *fail*: the status of `pms.report`, without an audit.
+*refused*: no run, but an error that says why.
 
 | outcome | |
 |---|---|
