@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 
-def _positive(name: str, value, of: str) -> float | None:
+def positive(name: str, value, of: str) -> float | None:
+    """Return a positive finite number, or None; refuse anything else."""
     if value is None:
         return None
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
@@ -58,7 +59,7 @@ class RandomWalk:
     covariance: Sequence | np.ndarray | None = None
 
     def __post_init__(self):
-        _positive("scale", self.scale, "RandomWalk")
+        positive("scale", self.scale, "RandomWalk")
         object.__setattr__(self, "covariance", _covariance(self.covariance, "RandomWalk"))
 
 
@@ -126,7 +127,7 @@ class Langevin:
     target_accept: float | None = None
 
     def __post_init__(self):
-        _positive("step_size", self.step_size, "Langevin")
+        positive("step_size", self.step_size, "Langevin")
         _target("Langevin", self.target_accept)
         size = self.batch_size
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
@@ -135,5 +136,5 @@ class Langevin:
 
 
 def _target(of: str, value):
-    if value is not None and not _positive("target_accept", value, of) < 1:  # type: ignore[operator]
+    if value is not None and not positive("target_accept", value, of) < 1:  # type: ignore[operator]
         raise ValueError(f"{of}: target_accept must be between 0 and 1, got {value!r}.")

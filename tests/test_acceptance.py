@@ -12,6 +12,7 @@ import pymc_subsample as pms
 from pymc_subsample import correction
 from pymc_subsample.control_variates import expand
 from pymc_subsample.kernels import austerity, barker, confidence
+from pymc_subsample.kernels.batches import draw, restore
 from pymc_subsample.kernels.evidence import (
     ACCEPT,
     COUNT,
@@ -32,7 +33,7 @@ from pymc_subsample.kernels.evidence import (
     UNIFORM,
     VARIANCE,
 )
-from pymc_subsample.kernels.metropolis import accept, add, draw, restore
+from pymc_subsample.kernels.metropolis import accept, add
 from pymc_subsample.likelihood import TallModel
 
 ERROR_RATE = 1e-5

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pymc_subsample.kernels.metropolis import draw, restore
+from pymc_subsample.kernels.batches import draw, restore
 
 
 def test_permutation_is_restored():

@@ -1,7 +1,7 @@
 """What a chain did after tuning."""
 
 from bisect import insort
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,6 +13,9 @@ _KEPT = 512
 _NOISIEST = 16
 # Draws of a Metropolis-Hastings chain to check its test at.
 _MOVES = 8
+# Draws of a chain of integration steps to keep, by their number and by their size.
+_FEWEST_STEPS = 16
+_ELEMENTS = 4_000_000
 
 
 @dataclass
@@ -184,3 +187,57 @@ class MoveRecord:
             return 1.0
         lagged = (self.product / n - mean**2)[moved] / variance[moved]
         return float(np.clip(lagged.max(), 0.0, 1.0))
+
+
+@dataclass
+class StepRecord:
+    """What a chain of integration steps did after tuning.
+
+    Attributes
+    ----------
+    draws, done : int
+        Draws to come in all, and so far.
+    divergences : int
+        Times that the chain left all bounds.
+    step_size : float
+        Sum over draws.
+    noise : ndarray, shape (a,)
+        Sum over draws of the estimated variance of each element of the gradient.
+    temperatures : list of float
+        Kinetic temperature of each draw.
+    mean, square : ndarray, shape (d,)
+        Mean of the draws and sum of squared deviations from it.
+    kept : list of ndarray
+        Evenly spread draws theta, shape (d,).
+    """
+
+    draws: int = 0
+    done: int = 0
+    divergences: int = 0
+    step_size: float = 0.0
+    noise: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    temperatures: list[float] = field(default_factory=list)
+    mean: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    square: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    kept: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, theta: np.ndarray, noise: np.ndarray, stats: dict[str, float]):
+        """Add a draw, shape (d,), the gradient's noise, shape (a,), and the draw's statistics."""
+        if not self.done:
+            self.noise = np.zeros(len(noise))
+            self.mean, self.square = np.zeros(len(theta)), np.zeros(len(theta))
+        self.done += 1
+        self.divergences += int(stats["diverging"])
+        self.step_size += stats["step_size"]
+        self.noise = self.noise + noise
+        self.temperatures.append(stats["kinetic_temperature"])
+        shift = theta - self.mean
+        self.mean = self.mean + shift / self.done
+        self.square = self.square + shift * (theta - self.mean)
+        most = max(_FEWEST_STEPS, min(_KEPT, _ELEMENTS // len(theta)))
+        if self.done * most // max(self.draws, 1) > len(self.kept):
+            self.kept.append(theta.copy())
+
+    def rescaled(self, scale: np.ndarray) -> "StepRecord":
+        """Return the record with the gradient's noise in units of `scale`, shape (a,)."""
+        return replace(self, noise=self.noise * scale**2)

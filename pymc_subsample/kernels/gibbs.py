@@ -14,6 +14,7 @@ import numpy as np
 from numba import types
 
 from pymc_subsample.compile import INDEX, VECTOR, function_at
+from pymc_subsample.kernels.batches import PERMUTATION
 from pymc_subsample.kernels.evidence import (
     ACCEPT,
     COUNT,
@@ -26,7 +27,7 @@ from pymc_subsample.kernels.evidence import (
     THRESHOLD,
     UNIFORM,
 )
-from pymc_subsample.kernels.metropolis import MEMBERS, PERMUTATION, accept
+from pymc_subsample.kernels.metropolis import MEMBERS, accept
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, FORWARD, GATHER
 from pymc_subsample.kernels.vectors import copy, is_finite
 

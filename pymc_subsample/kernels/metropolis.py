@@ -16,6 +16,7 @@ import numpy as np
 from numba import types
 
 from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR, Compiled, function_at, load
+from pymc_subsample.kernels.batches import PERMUTATION, draw, draw_batch, restore
 from pymc_subsample.kernels.bounds import linear_bound, local_bound
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.evidence import (
@@ -71,32 +72,7 @@ INFO = (
 # Rows evaluated at a time.
 _CHUNK = 256
 
-PERMUTATION = types.Array(types.uint32, 1, "C")
 MEMBERS = types.Array(types.int32, 1, "C")
-
-
-@numba.njit
-def draw(rng, permutation, start, index):
-    """Draw rows without replacement: elements `start` onwards of a random permutation."""
-    n = permutation.shape[0]
-    for j in range(index.shape[0]):
-        at = start + j
-        other = at + int(rng.random() * (n - at))
-        row = permutation[other]
-        permutation[other] = permutation[at]
-        permutation[at] = row
-        index[j] = row
-
-
-@numba.njit
-def restore(permutation, count):
-    """Undo `count` draws: a row that is not in its place has been drawn."""
-    for j in range(count):
-        row = permutation[j]
-        if row >= count:
-            permutation[row] = row
-    for j in range(count):
-        permutation[j] = j
 
 
 @numba.njit
@@ -336,8 +312,7 @@ def transitions(rng, row_rng, functions, test, kind, columns,
                 z[a] = rng.standard_normal()
                 move[a] = step_size * z[a]
         if langevin:
-            draw(row_rng, permutation, 0, index)
-            restore(permutation, index.shape[0])
+            draw_batch(row_rng, permutation, index)
             gather(columns, index, rows)
             if order > 0:
                 anchor(center, rows)

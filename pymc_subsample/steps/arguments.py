@@ -16,6 +16,7 @@ from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.errors import op_name
 from pymc_subsample.likelihood.graph import evaluate
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
+from pymc_subsample.schedules import Cyclical, Fixed, PolynomialDecay, Schedule
 
 
 def one_of(name: str, value, choices: Sequence[int], other: str | None = None) -> int:
@@ -31,6 +32,36 @@ def order(name: str, value) -> int | str:
     if isinstance(value, str) and value == "auto":
         return value
     return one_of(name, value, (0, 1, 2), '"auto"')
+
+
+def optional_order(name: str, value) -> int | str | None:
+    """Return `value` if it is 1, 2, "auto" or None."""
+    if value is None or (isinstance(value, str) and value == "auto"):
+        return value
+    return one_of(name, value, (1, 2), '"auto" or None')
+
+
+def schedule(value) -> Schedule:
+    """Return the schedule of a step size: a number, "auto" or a schedule."""
+    if isinstance(value, PolynomialDecay | Cyclical):
+        return value
+    if isinstance(value, str) and value == "auto":
+        return Fixed()
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not 0 <= value < np.inf:
+        raise ValueError(
+            'step_size must be "auto", a finite number of at least 0, pms.PolynomialDecay or '
+            f"pms.Cyclical; got {value!r}."
+        )
+    return Fixed(float(value))
+
+
+def at_least_zero(name: str, value) -> float:
+    """Return `value` if it is a finite number, 0 or above."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not 0 <= value < np.inf:
+        raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}.")
+    return float(value)
 
 
 def choice(name: str, value, choices: Sequence[str]) -> str:

@@ -99,7 +99,7 @@ if __name__ == "__main__":
     parser.add_argument("--d", type=int)
     parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")
     parser.add_argument("--prior-sd", type=float, default=1.0)
-    parser.add_argument("--draws", type=int, default=6000)
+    parser.add_argument("--draws", type=int, default=9000)
     parser.add_argument("--tune", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--small", action="store_true", help="40,000 rows of 100, to see it run")

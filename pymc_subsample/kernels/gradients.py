@@ -1,0 +1,137 @@
+r"""Stochastic gradients of a log posterior: from a batch of rows, or from a chain over batches.
+
+With residuals :math:`d_i = \ell_i - q_i` the gradient is that of
+
+.. math:: \log p(\theta) + \sum_i q_i(\theta) + \frac nb \sum_{i \in B} d_i(\theta),
+
+where q is a control variate of order 0 (none), 1 or 2.
+
+An exponentially weighted gradient (Li et al. 2020, eqs. 4 and 5) is that of a batch drawn with
+probability :math:`p_B \propto \exp(\frac12 |x + a_B|^2)`, :math:`a_B = -\sqrt h \hat g_B / \sigma`,
+by a Metropolis chain of M steps that starts from a uniform batch. h is the step size,
+:math:`\sigma` the amplitude of the dynamics' noise and x where they are expected to go.
+"""
+
+from collections import namedtuple
+
+import numba
+import numpy as np
+from numba import types
+
+from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR, function_at
+from pymc_subsample.kernels.batches import PERMUTATION, draw_batch, draw_stratified
+from pymc_subsample.kernels.control import control_sum
+from pymc_subsample.kernels.model import ANCHOR, BACKWARD, DIFFERENCE, FORWARD, GATHER
+from pymc_subsample.kernels.vectors import copy, scale_back
+
+_FORWARD = types.FunctionType(FORWARD)
+_BACKWARD = types.FunctionType(BACKWARD)
+_DIFFERENCE = types.FunctionType(DIFFERENCE)
+_ANCHOR = types.FunctionType(ANCHOR)
+_GATHER = types.FunctionType(GATHER)
+
+# Of the model, in the order of their addresses.
+FUNCTIONS = ("forward", "backward", "difference", "gather", "anchor")
+
+UNIFORM, STRATIFIED = 0, 1
+
+# Where gradients come from: the model, its control variates, and how batches are drawn.
+#
+# permutation : 0, 1, ..., n - 1, or the rows in the order of their strata
+# weight : n / b
+# width : columns of a packed row
+Source = namedtuple(
+    "Source",
+    "forward backward difference gather anchor columns permutation sampling active factor center "
+    "slope curvature order weight width",
+)
+
+
+@numba.njit
+def source_at(functions, columns, permutation, sampling, active, factor, center, slope, curvature,
+              order, weight, width):  # fmt: skip
+    """Return a `Source` from the addresses of the model's functions."""
+    return Source(
+        function_at(functions[0], _FORWARD),
+        function_at(functions[1], _BACKWARD),
+        function_at(functions[2], _DIFFERENCE),
+        function_at(functions[3], _GATHER),
+        function_at(functions[4], _ANCHOR),
+        columns, permutation, sampling, active, factor, center, slope, curvature, order, weight,
+        width,
+    )  # fmt: skip
+
+
+@numba.njit
+def place(source, theta, phi, control):
+    """Write phi at theta and the gradient in phi of the sum of the control variates."""
+    source.forward(theta, phi, np.empty(1))
+    for a in range(control.shape[0]):
+        control[a] = 0.0
+    control_sum(phi, source.center, 0.0, source.slope, source.curvature, source.order, control)
+
+
+@numba.njit
+def batch_force(source, rng, theta, phi, control, index, rows, d, force):
+    """Draw a batch and write its gradient in coordinates where the metric is the identity."""
+    if source.sampling == STRATIFIED:
+        draw_stratified(rng, source.permutation, index)
+    else:
+        draw_batch(rng, source.permutation, index)
+    source.gather(source.columns, index, rows)
+    if source.order > 0:
+        source.anchor(source.center, rows)
+    grad_phi, grad = np.empty(phi.shape[0]), np.empty(theta.shape[0])
+    copy(control, grad_phi)
+    source.difference(phi, rows, source.center, source.weight, 0.0, d, grad_phi)
+    source.backward(theta, grad_phi, grad)
+    scale_back(source.factor, grad, source.active, force)
+
+
+@numba.njit
+def squared_noise(first, second, noise):
+    """Estimate each element's variance from two independent gradients."""
+    for a in range(noise.shape[0]):
+        noise[a] = 0.5 * (first[a] - second[a]) ** 2
+
+
+@numba.njit
+def weighted_force(source, rng, theta, phi, control, index, rows, d, x, scale, length, force, other,
+                   noise):  # fmt: skip
+    """Write the gradient of a batch from a chain of `length` steps; return how many it accepted.
+
+    `scale` is sqrt(h) / sigma. `noise`, shape (a,), estimates the variance of a uniform batch.
+    """
+    batch_force(source, rng, theta, phi, control, index, rows, d, force)
+    accepted = 0
+    for m in range(length):
+        batch_force(source, rng, theta, phi, control, index, rows, d, other)
+        if m == 0:
+            squared_noise(force, other, noise)
+        log_ratio = 0.0
+        for a in range(x.shape[0]):
+            there, here = x[a] - scale * other[a], x[a] - scale * force[a]
+            log_ratio += 0.5 * (there - here) * (there + here)
+        if np.log(rng.random()) < log_ratio:
+            copy(other, force)
+            accepted += 1
+    return accepted
+
+
+@numba.njit(
+    types.void(
+        types.npy_rng, INDEX, INDEX, PERMUTATION, types.int64, VECTOR, INDEX, MATRIX, VECTOR,
+        VECTOR, MATRIX, types.int64, SCALAR, types.int64, types.int64, MATRIX,
+    ),
+    cache=True,
+)  # fmt: skip
+def forces(rng, functions, columns, permutation, sampling, theta, active, factor, center, slope,
+           curvature, order, weight, width, batch, out):  # fmt: skip
+    """Write independent stochastic gradients at theta to the lines of `out`, shape (k, a)."""
+    source = source_at(functions, columns, permutation, sampling, active, factor, center, slope,
+                       curvature, order, weight, width)  # fmt: skip
+    phi, control = np.empty(center.shape[0]), np.empty(center.shape[0])
+    index, rows, d = np.empty(batch, dtype=np.int64), np.zeros((width, batch)), np.empty(batch)
+    place(source, theta, phi, control)
+    for k in range(out.shape[0]):
+        batch_force(source, rng, theta, phi, control, index, rows, d, out[k])

@@ -1,0 +1,436 @@
+"""Stochastic-gradient samplers as PyMC step methods."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, ClassVar
+
+import numpy as np
+import pymc as pm
+from pymc.blocking import PointType, StatsType
+from pymc.model import modelcontext
+from pymc.stats.convergence import SamplerWarning
+from pymc.step_methods.compound import StepMethodState
+from pymc.step_methods.state import dataclass_state
+
+from pymc_subsample.control_variates.curvature import MAX_DENSE
+from pymc_subsample.control_variates.reference import Reference, precision
+from pymc_subsample.control_variates.search import has_precision
+from pymc_subsample.diagnostics import checks
+from pymc_subsample.diagnostics.checks import Check, amount, sentence
+from pymc_subsample.diagnostics.record import StepRecord
+from pymc_subsample.diagnostics.stochastic import RULES, Dynamics, check_steps
+from pymc_subsample.kernels import gradients
+from pymc_subsample.kernels.langevin import (
+    BAOAB,
+    EULER,
+    INFO,
+    MOMENTUM,
+    OVERDAMPED,
+    PRECONDITIONED,
+    SYMPLECTIC,
+    THERMOSTAT,
+    integrate,
+)
+from pymc_subsample.stationary import (
+    autocorrelation_time,
+    choose_step_size,
+    sd_error,
+    spectrum,
+    variances,
+)
+from pymc_subsample.steps import arguments
+from pymc_subsample.steps.base import SubsampledStep, differentiated
+from pymc_subsample.steps.setup import Preparation, prepare, scaled
+
+_log = logging.getLogger("pymc.subsample")
+
+_integrate = integrate.get_overload(integrate.signatures[0])
+_forces = gradients.forces.get_overload(gradients.forces.signatures[0])
+
+METRICS = ("curvature", "identity")
+INTEGRATORS = {"euler": EULER, "symplectic": SYMPLECTIC, "baoab": BAOAB}
+# Critical damping where the posterior has unit curvature.
+_FRICTION = 2.0
+# Points and batches by which the noise of gradients is measured at set-up.
+_POINTS, _BATCHES = 8, 64
+# Integration steps per effective draw above which a chain hardly moves.
+_SLOW = 10_000
+
+
+@dataclass_state
+class StochasticGradientState(StepMethodState):
+    """Everything the next draw depends on. The rows themselves are taken anew from the data."""
+
+    tune: bool
+    draws_left: int
+    start_at_reference: bool
+    reference: Reference | None
+    row_rng: np.random.Generator
+    done: int
+    centred: int
+    momentum: np.ndarray
+    memory: np.ndarray
+    origin: np.ndarray
+    record: StepRecord
+    n_rows: int = field(metadata={"frozen": True})
+    fingerprint: str = field(metadata={"frozen": True})
+    observed: tuple[str, ...] = field(metadata={"frozen": True})
+    control_variate_order: int | None = field(metadata={"frozen": True})
+    metric: str = field(metadata={"frozen": True})
+    batch_size: int = field(metadata={"frozen": True})
+    friction: float = field(metadata={"frozen": True})
+    transitions_per_draw: int = field(metadata={"frozen": True})
+    temperature: float = field(metadata={"frozen": True})
+
+
+class StochasticGradient(SubsampledStep):
+    """Langevin dynamics on gradients of a batch of rows; its subclasses say which."""
+
+    default_blocked = True
+    _state_class = StochasticGradientState
+    _connected = (*SubsampledStep._connected, "_permutation")
+    _without_gradient = "Use a Metropolis-Hastings step with control_variate_order=None."
+    _rules = RULES
+    _shown: ClassVar[dict[str, tuple[str, str]]] = {
+        "divergences": ("Divergences", "d"),
+        "step_size": ("Step size", "0.2g"),
+        "data_share": ("Data", "0.3%"),
+    }
+    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
+        "batch_size": (np.int64, []),
+        "data_share": (np.float64, []),
+        "diverging": (bool, []),
+        "divergences": (int, []),
+        "gradient_variance": (np.float64, []),
+        "kinetic_temperature": (np.float64, []),
+        "n_evaluations": (np.int64, []),
+        "step_size": (np.float64, []),
+        "temperature": (np.float64, []),
+        "tune": (bool, []),
+        "warning": (SamplerWarning, None),
+    } | checks.statistics(RULES)
+
+    # What subclasses choose.
+
+    _dynamics = OVERDAMPED
+    _sampling = gradients.UNIFORM
+    # Steps of the chain over batches and what it expects of the dynamics.
+    _index_chain = 0
+    _expected = MOMENTUM
+    # Averaging and floor of the preconditioner.
+    _averaging, _floor = 0.0, 0.0
+    # Steps after which momenta are drawn anew; 0 for never.
+    _refresh = 0
+
+    def _set_up(
+        self,
+        vars,
+        model: pm.Model | None,
+        *,
+        observed,
+        dim,
+        batch_size: int,
+        step_size,
+        control_variate_order: int | str | None,
+        reference: Mapping[str, Any] | None,
+        metric: str,
+        friction: float | None,
+        temperature: float,
+        transitions_per_draw: int,
+        rng,
+        initial_point: PointType | None,
+        compile_kwargs: dict | None,
+        blocked: bool,
+    ):
+        order = arguments.optional_order("control_variate_order", control_variate_order)
+        self.batch_size = arguments.count("batch_size", batch_size)
+        self.schedule = arguments.schedule(step_size)
+        self.metric = arguments.choice("metric", metric, METRICS)
+        if friction is None and metric == "identity" and self._has_momentum:
+            raise ValueError(
+                'metric="identity" leaves the scale of the parameters open: give friction, in units'
+                ' of one over time as step_size is one of time, or use metric="curvature".'
+            )
+        self.friction = (
+            _FRICTION if friction is None else arguments.between("friction", friction, 0.0, np.inf)
+        )
+        self.temperature = arguments.at_least_zero("temperature", temperature)
+        if self._index_chain and not self.temperature:
+            raise ValueError(
+                "temperature must be above 0: exponential weights match the noise of the dynamics, "
+                "and there is none."
+            )
+        self.transitions_per_draw = arguments.count("transitions_per_draw", transitions_per_draw)
+        if not blocked:
+            raise ValueError(f"blocked must be True: {type(self).__name__} samples jointly.")
+        arguments.only_numba(compile_kwargs)
+        self.rng = arguments.generator(rng)
+        needed = order is not None or metric == "curvature" or self.schedule.automatic
+        if reference is not None and not needed:
+            raise ValueError(
+                "reference is not used: there are no control variates, and metric and step_size "
+                "are given. Leave it out."
+            )
+        model = modelcontext(model)
+        chosen = arguments.continuous_vars(vars, model)
+        self._attach(model, chosen, observed, dim, 0 if order is None else order, initial_point)
+        self.control_variate_order = None if order is None else self._expansion.order
+        arguments.count("batch_size", self.batch_size, self.n_rows)
+        self.row_rng = self.rng.spawn(1)[0]
+        self._prepared = self._prepare(reference) if needed else None
+        self._automatic = np.nan
+        self._begin(tune=0, draws=0)
+        self._choose_step_size()
+
+    @property
+    def _has_momentum(self) -> bool:
+        return self._dynamics not in (OVERDAMPED, PRECONDITIONED)
+
+    @property
+    def _functions(self) -> tuple[str, ...]:  # type: ignore[override]
+        return gradients.FUNCTIONS
+
+    def _connect(self):
+        """Trace and compile the model (also after unpickling in another process)."""
+        super()._connect()
+        self._permutation = self._ordered()
+
+    def _ordered(self) -> np.ndarray:
+        """Rows in the order in which batches are drawn."""
+        return np.arange(self.n_rows, dtype=np.uint32)
+
+    def _prepare(self, reference) -> Preparation:
+        with differentiated(self._tall, self._without_gradient):
+            return prepare(
+                self._expansion,
+                self._tall.ravel(self._tall.initial_point),
+                self._active,
+                self._continuous(),
+                self.rng,
+                reference=(
+                    None
+                    if reference is None
+                    else arguments.reference_theta(self._model, self._tall, reference)
+                ),
+                subsample_size=self.batch_size,
+                n_blocks=1,
+                temperature=1.0,
+            )
+
+    # Step size
+
+    def _choose_step_size(self):
+        """Choose it where it is automatic, and say what the chain will cost."""
+        prepared = self._prepared
+        if prepared is None:
+            return
+        curvature, noise = self._spectrum(prepared)
+        if self.schedule.automatic:
+            self._automatic = choose_step_size(self._dynamics, self.friction, curvature, noise)
+        h = float(self.schedule.sizes(np.zeros(1), self._automatic)[0])
+        if not h or not self.temperature:
+            return
+        position, _ = variances(self._dynamics, h, self.friction, 1.0, curvature, noise)
+        error = float(np.abs(sd_error(position, 1.0, curvature)).max())
+        steps = autocorrelation_time(self._dynamics, h, self.friction, curvature)
+        name = type(self).__name__
+        share = self.batch_size / self.n_rows
+        _log.info(
+            f"{name}: {self.n_rows:,} rows of {', '.join(self.observed)}; batches of "
+            f"{self.batch_size:,} rows ({share:.2%}); step size {h:.2g}; predicted error of "
+            f"standard deviations {amount(100 * error)}%, {amount(steps)} steps per effective draw"
+        )
+        if self.schedule.automatic and steps > max(_SLOW, 100 * self.transitions_per_draw):
+            _log.warning(
+                f"{name}: the gradients of {self.batch_size:,} rows are so noisy that only a tiny "
+                f"step size ({h:.2g}) gives the right standard deviations, at which an effective "
+                f"draw takes {steps:,.0f} steps, or {steps * share:,.0f} passes over the rows. "
+                f"{sentence([*self._remedies(), 'use pms.HMCECS'])}"
+            )
+
+    def _spectrum(self, prepared: Preparation) -> tuple[np.ndarray, np.ndarray]:
+        """Curvature of the posterior and noise of the gradients, direction by direction."""
+        reference, active = prepared.reference, self._active
+        size = len(active)
+        z = self.rng.standard_normal((_POINTS, size))
+        thetas = np.tile(reference.theta, (_POINTS, 1))
+        thetas[:, active] += scaled(prepared.factor, z)
+        forces = np.array([self._sampled_forces(theta, _BATCHES) for theta in thetas])
+        centred = forces - forces.mean(axis=1, keepdims=True)
+        freedom = _POINTS * (_BATCHES - 1)
+        noise = np.sum(centred**2, axis=(0, 1)) / freedom
+        if size <= MAX_DENSE:
+            noise = np.einsum("pbi,pbj->ij", centred, centred) / freedom
+        curvature = np.ones(size)
+        if not self._whitened:
+            curvature = (
+                precision(self._expansion, reference, active)
+                if has_precision(self._expansion, size) and size <= MAX_DENSE
+                else prepared.factor[0] ** -2.0
+            )
+        scale = self._preconditioner(np.mean(forces**2, axis=(0, 1)))
+        if scale is not None:
+            curvature = np.atleast_2d(curvature) * scale * scale[:, None]
+            noise = np.atleast_2d(noise) * scale * scale[:, None]
+        return spectrum(curvature, noise)
+
+    def _preconditioner(self, square: np.ndarray) -> np.ndarray | None:
+        """Root of what multiplies the step size, given mean squares of the gradient, (a,)."""
+        return None
+
+    def _sampled_forces(self, theta: np.ndarray, count: int) -> np.ndarray:
+        """Return independent stochastic gradients in units of the metric, shape (count, a)."""
+        out = np.empty((count, len(self._active)))
+        center, slope, curvature = self._reference_sums()
+        _forces(
+            self.row_rng, self._addresses, self._expansion.packer.table, self._permutation,
+            self._sampling, theta, self._active, self._factor(), center, slope, curvature,
+            self.control_variate_order or 0, self.n_rows / self.batch_size, self._expansion.width,
+            self.batch_size, out,
+        )  # fmt: skip
+        return out
+
+    @property
+    def _whitened(self) -> bool:
+        return self.metric == "curvature"
+
+    def _factor(self) -> np.ndarray:
+        if self._whitened and self._prepared is not None:
+            return self._prepared.factor
+        return np.ones((1, len(self._active)))
+
+    def _reference_sums(self):
+        at = self.reference
+        if at is None:
+            size = self._tall.phi_size
+            return np.zeros(size), np.zeros(size), np.zeros((0, 0))
+        return at.center, at.slope, at.curvature
+
+    # Chains
+
+    def setup_chain(self, rng, tune: int, draws: int) -> None:
+        """Reset all that belongs to one chain; PyMC calls this right before it starts."""
+        super().setup_chain(rng, tune, draws)
+        self.row_rng = self.rng.spawn(1)[0]
+        self._begin(tune, draws)
+
+    def reset_tuning(self):
+        """Nothing adapts while tuning: the chain forgets where it started."""
+
+    def _begin(self, tune: int, draws: int):
+        size = len(self._active)
+        self.tune = tune > 0
+        self.draws_left = draws
+        self.start_at_reference = tune > 0 and self._prepared is not None
+        self.reference = None if self._prepared is None else self._prepared.reference
+        self.done = 0
+        self.centred = 0
+        self.momentum = np.sqrt(self.temperature) * self.rng.standard_normal(size)
+        self.memory = np.zeros(size)
+        if self._dynamics == PRECONDITIONED:
+            self.memory -= 1.0
+        if self._dynamics == THERMOSTAT:
+            self.memory[0] = self.friction
+        self.origin = np.zeros(0)
+        self.record = StepRecord(draws=draws)
+
+    def step(self, point: PointType) -> tuple[PointType, StatsType]:
+        """Take `transitions_per_draw` integration steps from a point of value variables."""
+        theta = self._theta(point)
+        if self.start_at_reference and self._prepared is not None:
+            z = self.rng.standard_normal(len(self._active))
+            theta[self._active] = self._prepared.reference.theta[self._active]
+            theta[self._active] += 1.5 * scaled(self._prepared.factor, z[None])[0]
+            self.start_at_reference = False
+        if not len(self.origin):
+            self.origin = theta.copy()
+        stats, noise = self._steps(theta)
+        found = None
+        if not self.tune:
+            self.record.add(theta, noise, stats)
+            stats["divergences"] = self.record.divergences
+            self.draws_left -= 1
+            found = self._check() if self.draws_left == 0 else None
+        self._judge(stats, found)
+        return self._point(point, theta), [stats]
+
+    def _steps(self, theta: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+        """Integrate, in place; return statistics and the gradient's noise, shape (a,)."""
+        left, infos, evaluations, all_sizes = self.transitions_per_draw, [], 0, []
+        while left:
+            count = min(left, self._until_centring(theta))
+            sizes = self.schedule.sizes(self.done + np.arange(count), self._automatic)
+            noise, squares, info = self._integrate(theta, sizes)
+            self.done += count
+            left -= count
+            infos.append(info)
+            all_sizes.append(sizes)
+            anchored = 2 if self.control_variate_order else 0
+            evaluations += int(info["batches"]) * self.batch_size * (2 + anchored)
+        evaluations += self._centring_cost()
+        diverging = sum(info["divergences"] for info in infos) > 0
+        temperature = squares.mean() if self._has_momentum else np.nan
+        return {
+            "batch_size": self.batch_size,
+            "data_share": self.batch_size / self.n_rows,
+            "diverging": diverging,
+            "divergences": 0,
+            "gradient_variance": float(noise.sum()),
+            "kinetic_temperature": float(temperature),
+            "n_evaluations": evaluations,
+            "step_size": float(np.concatenate(all_sizes).mean()),
+            "temperature": self.temperature,
+            "tune": self.tune,
+        }, noise
+
+    def _until_centring(self, theta: np.ndarray) -> int:
+        """Centre the control variates if it is time, and return how many steps they serve."""
+        return self.transitions_per_draw
+
+    def _centring_cost(self) -> int:
+        """Row evaluations of the last draw's centring."""
+        return 0
+
+    def _integrate(self, theta: np.ndarray, sizes: np.ndarray):
+        size = len(self._active)
+        noise, squares, info = np.empty(size), np.empty(size), np.empty(len(INFO))
+        settings = np.array(
+            [
+                self.friction, self.temperature, self._averaging, self._floor, self._index_chain,
+                self._expected, self._refresh, self.done,
+            ],
+            dtype=float,
+        )  # fmt: skip
+        center, slope, curvature = self._reference_sums()
+        _integrate(
+            self.rng, self.row_rng, self._dynamics, self._sampling, self._addresses,
+            self._expansion.packer.table, self._permutation, theta, self.origin, self._active,
+            self._factor(), self.momentum, self.memory, sizes, settings, center, slope, curvature,
+            self.control_variate_order or 0, self._expansion.width, self.batch_size, noise,
+            squares, info,
+        )  # fmt: skip
+        return noise, squares, dict(zip(INFO, info.tolist(), strict=True))
+
+    # After tuning
+
+    def _check(self) -> list[Check]:
+        factor = self._factor()
+        record = self.record
+        scale = None
+        if self._dynamics == PRECONDITIONED:
+            scale = self._preconditioner(np.maximum(self.memory, 0.0) * self.n_rows**2)
+        if scale is not None:
+            factor, record = scale[None, :], record.rescaled(scale)
+        dynamics = Dynamics(
+            self._dynamics, self.friction, self.temperature, factor, self._whitened,
+            self._index_chain > 0,
+        )  # fmt: skip
+        return check_steps(record, dynamics, self._expansion, self._active, self._remedies())
+
+    def _remedies(self) -> list[str]:
+        """Return what makes gradients less noisy."""
+        left = [] if self.control_variate_order == 2 else ["use control_variate_order=2"]
+        if self.batch_size < self.n_rows:
+            left.append(f"increase batch_size (now {self.batch_size})")
+        return left

@@ -1,0 +1,39 @@
+"""Strata of similar rows, for batches that hold some of each."""
+
+import numpy as np
+
+from pymc_subsample.control_variates import Expansion
+
+# Rows by which the centres are found.
+_ROWS = 100_000
+
+
+def clustered_order(expansion: Expansion, n_clusters: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the rows in the order of their cluster, shape (n,), of uint32.
+
+    K-means on the standardised columns of the data, outcomes included.
+
+    Raises
+    ------
+    ImportError
+        If scikit-learn is not installed.
+    """
+    try:
+        from sklearn.cluster import MiniBatchKMeans
+    except ImportError as error:
+        raise ImportError(
+            "Clusters of rows are found by scikit-learn, which is not installed: "
+            'pip install "pymc-subsample[clusters]", or use SGHMC.'
+        ) from error
+    n = expansion.n_rows
+    sample = expansion.take(np.sort(rng.choice(n, min(n, _ROWS), replace=False)))
+    mean, sd = sample.mean(axis=1, keepdims=True), sample.std(axis=1, keepdims=True)
+    vary = sd[:, 0] > 0
+
+    def standardised(rows: np.ndarray) -> np.ndarray:
+        return ((rows - mean)[vary] / sd[vary]).T
+
+    seed = int(rng.integers(2**31))
+    means = MiniBatchKMeans(n_clusters, random_state=seed, n_init=3).fit(standardised(sample))
+    labels = np.concatenate([means.predict(standardised(rows)) for rows in expansion.chunks()])
+    return np.argsort(labels, kind="stable").astype(np.uint32)
