@@ -49,11 +49,13 @@ from pymc_subsample.kernels.gradients import (
     squared_noise,
     weighted_force,
 )
-from pymc_subsample.kernels.vectors import copy, is_finite, scale_up
+from pymc_subsample.kernels.vectors import copy, scale_up
 
 OVERDAMPED, PRECONDITIONED, EULER, SYMPLECTIC, THERMOSTAT, BAOAB = range(6)
 # Where exponential weights expect the dynamics to go: on as before, nowhere, by one, to a stop.
 MOMENTUM, ZERO, ONE, STOP = range(4)
+# Of positions, momenta and gradients: beyond it a chain starts again.
+_BOUND = 1e100
 
 # Numbers that a run of steps depends on.
 SETTINGS = (
@@ -80,12 +82,12 @@ def shift(active, factor, change, scratch, theta):
 
 
 @numba.njit
-def all_finite(x):
-    """Whether no element is NaN or infinite."""
-    finite = True
+def bounded(x):
+    """Whether all elements are numbers that can be squared; NaN is not."""
+    found = True
     for a in range(x.shape[0]):
-        finite = finite and is_finite(x[a])
-    return finite
+        found = found and -_BOUND < x[a] < _BOUND
+    return found
 
 
 @numba.njit
@@ -254,7 +256,7 @@ def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation,
                 info[2] += 1.0
         kick(rng, dynamics, h, friction, temperature, averaging, floor, n, active, factor, force,
              momentum, memory, change, scratch, theta)  # fmt: skip
-        if not (all_finite(theta) and all_finite(force) and all_finite(momentum)):
+        if not (bounded(theta) and bounded(force) and bounded(momentum)):
             copy(origin, theta)
             for a in range(size):
                 force[a] = momentum[a] = 0.0

@@ -122,9 +122,10 @@ class PSGLD(StochasticGradient):
               G = \frac{1}{\lambda + \sqrt v}, \quad
               v' = \alpha v + (1 - \alpha) (\hat g / n)^2
 
-    element by element: a diagonal metric learnt from the gradients on the way [1]_. The term that
-    accounts for the change of G along the path is left out, as the paper does in practice, so
-    that draws are off by a little more than those of `SGLD`.
+    element by element: a diagonal metric learnt from the gradients [1]_. v follows them while
+    tuning and stays as it is then, so that the term which accounts for changes of G is not needed.
+    Without tuning (``tune=0``) it keeps following them, and that term is left out, as the paper
+    does: draws are then off by a little more.
 
     Parameters
     ----------
@@ -215,6 +216,9 @@ class PSGLD(StochasticGradient):
             transitions_per_draw=transitions_per_draw, rng=rng, initial_point=initial_point,
             compile_kwargs=compile_kwargs, blocked=blocked,
         )  # fmt: skip
+
+    def _averages(self) -> float:
+        return self._averaging if self.tune or not self.tuned else 1.0
 
     def _preconditioner(self, square: np.ndarray) -> np.ndarray:
         return 1 / np.sqrt(self._floor + np.sqrt(square) / self.n_rows)
@@ -308,8 +312,9 @@ class SVRGLD(StochasticGradient):
         compile_kwargs: dict | None = None,
         blocked: bool = True,
     ):
-        self.refresh_period = arguments.count("refresh_period", refresh_period or 1)
         self._given_period = refresh_period is not None
+        period = 1 if refresh_period is None else refresh_period
+        self.refresh_period = arguments.count("refresh_period", period)
         self._set_up(
             vars, model, observed=observed, dim=dim, batch_size=batch_size, step_size=step_size,
             control_variate_order=1, reference=reference, metric=metric,

@@ -63,6 +63,7 @@ class StochasticGradientState(StepMethodState):
     """Everything the next draw depends on. The rows themselves are taken anew from the data."""
 
     tune: bool
+    tuned: bool
     draws_left: int
     start_at_reference: bool
     reference: Reference | None
@@ -279,6 +280,10 @@ class StochasticGradient(SubsampledStep):
         """Root of what multiplies the step size, given mean squares of the gradient, (a,)."""
         return None
 
+    def _averages(self) -> float:
+        """Share of the old in the preconditioner's moving average."""
+        return self._averaging
+
     def _sampled_forces(self, theta: np.ndarray, count: int) -> np.ndarray:
         """Return independent stochastic gradients in units of the metric, shape (count, a)."""
         out = np.empty((count, len(self._active)))
@@ -320,7 +325,7 @@ class StochasticGradient(SubsampledStep):
 
     def _begin(self, tune: int, draws: int):
         size = len(self._active)
-        self.tune = tune > 0
+        self.tune = self.tuned = tune > 0
         self.draws_left = draws
         self.start_at_reference = tune > 0 and self._prepared is not None
         self.reference = None if self._prepared is None else self._prepared.reference
@@ -397,7 +402,7 @@ class StochasticGradient(SubsampledStep):
         noise, squares, info = np.empty(size), np.empty(size), np.empty(len(INFO))
         settings = np.array(
             [
-                self.friction, self.temperature, self._averaging, self._floor, self._index_chain,
+                self.friction, self.temperature, self._averages(), self._floor, self._index_chain,
                 self._expected, self._refresh, self.done,
             ],
             dtype=float,

@@ -1,0 +1,489 @@
+"""Stochastic-gradient samplers as step methods: answers, warnings, state, statistics, arguments."""
+
+import copy
+import logging
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from test_hmc_ecs import (
+    QUIET,
+    assert_moments,
+    assert_same,
+    chain,
+    exact,
+    logistic,
+    normal,
+    poisson,
+    run,
+)
+
+import pymc_subsample as pms
+from pymc_subsample.diagnostics.checks import recall
+from pymc_subsample.diagnostics.stochastic import RULES
+
+SLOW = pytest.mark.slow
+# A step size that biases nothing that these tests can see.
+FINE = {"batch_size": 50, "control_variate_order": 2, "step_size": 0.02}
+MAKE = {
+    "SGLD": lambda **k: pms.SGLD(**{**FINE, **k}),
+    "PSGLD": lambda **k: pms.PSGLD(**{**FINE, "step_size": 1e-5, **k}),
+    "SVRGLD": lambda **k: pms.SVRGLD(
+        batch_size=50, **{"step_size": 0.02, "refresh_period": 5, **k}
+    ),
+    "SGHMC": lambda **k: pms.SGHMC(**{**FINE, "step_size": 0.2, **k}),
+    "euler": lambda **k: pms.SGHMC(integrator="euler", **{**FINE, **k}),
+    "symplectic": lambda **k: pms.SGHMC(integrator="symplectic", **{**FINE, "step_size": 0.1, **k}),
+    "SGNHT": lambda **k: pms.SGNHT(**{**FINE, "step_size": 0.03, **k}),
+    "ClusteredSGHMC": lambda **k: pms.ClusteredSGHMC(**{**FINE, "step_size": 0.1, **k}),
+    "EWSG": lambda **k: pms.EWSG(**{**FINE, **k}),
+    "overdamped": lambda **k: pms.EWSG(dynamics="overdamped", **{**FINE, **k}),
+}
+NAMES = list(MAKE)
+STEPS = np.arange(12)
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.fixture(autouse=True)
+def _no_log(caplog):
+    caplog.set_level(logging.ERROR, "pymc")
+
+
+@pytest.fixture(scope="module")
+def case():
+    return logistic()
+
+
+@pytest.fixture(scope="module")
+def model(case):
+    return case.model
+
+
+def sample(step, model, draws, tune=100, chains=2, seed=6, **kwargs):
+    return pm.sample(
+        draws, tune=tune, chains=chains, cores=1, random_seed=seed, step=step, model=model,
+        **QUIET, **kwargs,
+    )  # fmt: skip
+
+
+def verdicts(result):
+    """Names of the checks that failed, of all chains."""
+    last = result.sample_stats.dataset.isel(draw=-1)
+    failed = set()
+    for at in range(last.sizes["chain"]):
+        found = recall(RULES, {str(n): x.values[at] for n, x in last.items() if n != "warning"})
+        failed |= {rule.name for rule, _, passed in found if not passed}
+    return failed
+
+
+# Right answers
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_posterior_is_the_exact_one(case, name):
+    result = sample(MAKE[name](model=case.model, transitions_per_draw=60), case.model, 1500)
+    for variable, mean, sd in zip(case.names, *exact(case), strict=True):
+        assert_moments(result.posterior[variable], mean, sd)
+    assert not verdicts(result)
+    assert pms.report(result).status in ("pass", "warn")
+
+
+@pytest.mark.parametrize("factory", [normal, poisson])
+@pytest.mark.parametrize("name", ["SGLD", "SGHMC", pytest.param("SVRGLD", marks=SLOW)])
+def test_other_models(factory, name):
+    case = factory()
+    result = sample(MAKE[name](model=case.model, transitions_per_draw=60), case.model, 1500)
+    for variable, mean, sd in zip(case.names, *exact(case), strict=True):
+        assert_moments(result.posterior[variable], mean, sd)
+
+
+@pytest.mark.parametrize("name", ["SGLD", "SGHMC", "SGNHT", "SVRGLD"])
+def test_defaults_find_their_step_size(case, name):
+    """Standard deviations are predicted to be 2% off: so they are, within Monte Carlo error."""
+    step = getattr(pms, name)(model=case.model)
+    result = sample(step, case.model, 4000)
+    for variable, mean, sd in zip(case.names, *exact(case), strict=True):
+        draws = result.posterior[variable].values
+        assert abs(draws.mean() - mean) < 0.15 * sd
+        assert abs(draws.std() / sd - 1) < 0.09
+    assert not verdicts(result)
+
+
+def test_some_variables_move_and_others_stay(model):
+    step = pms.SGHMC(["b"], model=model, **FINE)
+    point = {"a": np.array(0.31), "b": np.array(0.7)}
+    step.setup_chain(np.random.default_rng(1), 0, 10)
+    draws, _, after = run(step, point, 10)
+    assert after["a"] == 0.31
+    assert np.unique(draws).size == 10
+
+
+def test_compound_with_another_step():
+    case = normal()
+    with case.model as model:
+        steps = [pms.SGLD(["a"], transitions_per_draw=60, **FINE), pm.Metropolis([model["b"]])]
+    result = sample(steps, model, 2500, tune=600)
+    for name, mean, sd in zip(case.names, *exact(case), strict=True):
+        assert_moments(result.posterior[name], mean, sd)
+
+
+def test_a_bias_is_there_where_it_should_be_and_is_told(case):
+    """Plain gradients at a step size thirty times too large: predicted, seen and reported."""
+    step = pms.SGLD(model=case.model, batch_size=20, control_variate_order=None, step_size=0.05)
+    result = sample(step, case.model, 3000)
+    (mean, _), (sd, _) = exact(case)
+    stretch = result.posterior["a"].values.std() / sd - 1
+    noise = 600 / 20 * (1 - 20 / 600)  # in units of the metric, by Fisher's information
+    assert abs(stretch - (np.sqrt((1 + 0.025 * noise) / (1 - 0.025)) - 1)) < 0.1
+    assert {"noise_error", "sd_error"} <= verdicts(result)
+    assert abs(result.posterior["a"].values.mean() - mean) < 0.2 * sd
+    assert pms.report(result).status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "failed"),
+    [
+        ({"step_size": 0.5}, "step_error"),
+        ({"step_size": 5.0}, "diverged"),
+        ({"step_size": 1e-6}, "bias"),
+        ({"step_size": 0.1, "batch_size": 5, "control_variate_order": None}, "noise_error"),
+        ({"temperature": 2.0}, "temperature"),
+    ],
+)
+def test_checks_name_what_is_wrong(case, kwargs, failed):
+    result = sample(MAKE["SGLD"](model=case.model, **kwargs), case.model, 1000)
+    assert failed in verdicts(result)
+
+
+def test_heat_is_noticed_without_any_reference(case):
+    """EWSG on plain gradients: nothing but the kinetic temperature knows."""
+    step = pms.EWSG(
+        model=case.model, batch_size=2, step_size=2e-2, metric="identity", friction=30.0
+    )
+    result = sample(step, case.model, 1000, chains=1)
+    assert "heat" in verdicts(result)
+    assert step._prepared is None
+
+
+def test_warnings_reach_the_user(case, caplog):
+    caplog.set_level(logging.WARNING, "pymc")
+    step = MAKE["SGLD"](model=case.model, step_size=0.5)
+    pm.sample(
+        400, tune=50, chains=1, cores=1, random_seed=1, step=step, model=case.model,
+        progressbar=False, compute_convergence_checks=False,
+    )  # fmt: skip
+    assert "SGLD: step_size 0.5 is too large" in caplog.text
+
+
+def test_noisy_gradients_are_told_before_sampling(caplog):
+    rng = np.random.default_rng(0)
+    y = rng.normal(1.0, 1.0, 50_000)
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 10)
+        pm.Normal("y", a, 1.0, observed=y)
+    caplog.set_level(logging.INFO, "pymc")
+    pms.SGLD(model=model, control_variate_order=None, batch_size=10)
+    assert "passes over the rows" in caplog.text
+    caplog.clear()
+    pms.SGLD(model=model)
+    assert "passes over the rows" not in caplog.text
+    assert "steps per effective draw" in caplog.text
+
+
+# Parts
+
+
+def test_preconditioner_stays_as_it_is_after_tuning(model):
+    one = MAKE["PSGLD"](model=model)
+    for tune in (20, 0):
+        one.setup_chain(np.random.default_rng(3), tune, 20)
+        _, _, point = run(one, model.initial_point(), 20)
+        before = one.memory.copy()
+        one.stop_tuning()
+        run(one, point, 5)
+        assert np.array_equal(before, one.memory) == (tune > 0)
+
+
+def test_svrg_reads_all_rows_now_and_then(model):
+    one = pms.SVRGLD(
+        model=model, batch_size=50, step_size=0.02, refresh_period=7, transitions_per_draw=10
+    )
+    one.setup_chain(np.random.default_rng(1), 0, 7)
+    _, stats, _ = run(one, {"a": np.array(0.3), "b": np.array(0.8)}, 7)
+    spent = [s["n_evaluations"] for s in stats]
+    passes = [len([t for t in range(10 * k, 10 * k + 10) if t % 7 == 0]) for k in range(7)]
+    pieces = [len({t // 7 for t in range(10 * k, 10 * k + 10)}) for k in range(7)]
+    expected = [p * 600 * 2 + (10 + q) * 50 * 4 for p, q in zip(passes, pieces, strict=True)]
+    assert spent == expected
+    default = pms.SVRGLD(model=model, batch_size=50, step_size=0.02)
+    assert default.refresh_period == 12
+
+
+def test_svrg_is_less_noisy_near_its_reference(case):
+    plain = pms.SGLD(model=case.model, batch_size=20, control_variate_order=None, step_size=0.01)
+    reduced = pms.SVRGLD(model=case.model, batch_size=20, step_size=0.01, refresh_period=1)
+    noise = {}
+    for step in (plain, reduced):
+        _, stats = chain(step, case.model.initial_point(), tune=5, draws=100)
+        noise[step.name] = np.mean([s["gradient_variance"] for s in stats[5:]])
+    assert noise["svrg_ld"] < 0.01 * noise["sgld"]
+
+
+def test_strata_make_gradients_less_noisy():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=4000)
+    y = (rng.random(4000) < 1 / (1 + np.exp(-2 * x))).astype(int)
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 2, shape=2)
+        pm.Bernoulli("y", logit_p=b[0] + b[1] * x, observed=y)
+    noise = {}
+    for make in (pms.SGHMC, pms.ClusteredSGHMC):
+        step = make(model=model, batch_size=50, control_variate_order=None, step_size=0.001)
+        _, stats = chain(step, model.initial_point(), tune=5, draws=400)
+        noise[make] = np.mean([s["gradient_variance"] for s in stats[5:]])
+    assert noise[pms.ClusteredSGHMC] < 0.6 * noise[pms.SGHMC]
+    assert sorted(step._permutation) == list(range(4000))
+
+
+def test_momenta_are_drawn_anew(model):
+    """With them drawn at every draw, successive draws start alike from equal seeds."""
+    one = MAKE["symplectic"](model=model, resample_every=4, transitions_per_draw=4, step_size=0.1)
+    one.setup_chain(np.random.default_rng(3), 0, 2)
+    other = copy.deepcopy(one.sampling_state)
+    point = {"a": np.array(0.3), "b": np.array(0.8)}
+    first, _, _ = run(one, point, 1)
+    one.sampling_state = other
+    one.momentum = one.momentum + 5.0
+    np.testing.assert_array_equal(first, run(one, point, 1)[0])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (0.01, np.full(12, 0.01)),
+        (pms.PolynomialDecay(0.02, offset=10, power=0.5), 0.02 * (1 + STEPS / 10) ** -0.5),
+        (pms.Cyclical(0.02, length=6), 0.01 * (1 + np.cos(np.pi * (STEPS % 6) / 6))),
+    ],
+)
+def test_schedules(model, schedule, expected):
+    step = MAKE["SGLD"](model=model, step_size=schedule, transitions_per_draw=2)
+    _, stats = chain(step, model.initial_point(), tune=2, draws=4)
+    found = [s["step_size"] for s in stats]
+    np.testing.assert_allclose(found, expected.reshape(6, 2).mean(axis=1), rtol=1e-12)
+
+
+def test_schedules_of_the_automatic_step_size(model):
+    auto = MAKE["SGLD"](model=model, step_size="auto")._automatic
+    step = MAKE["SGLD"](model=model, step_size=pms.PolynomialDecay(offset=1, power=1.0))
+    assert step._automatic == auto
+    sizes = step.schedule.sizes(np.arange(3), auto)
+    np.testing.assert_allclose(sizes, auto / np.array([1, 2, 3]))
+
+
+# Chains and state
+
+
+@pytest.mark.parametrize("mp_ctx", ["fork", pytest.param("spawn", marks=SLOW)])
+@pytest.mark.parametrize("name", ["SVRGLD", "EWSG", "ClusteredSGHMC"])
+def test_chains_in_processes_equal_chains_in_sequence(model, name, mp_ctx):
+    step = MAKE[name](model=model)
+    kwargs = {"draws": 6, "tune": 10, "chains": 2, "random_seed": 4, "step": step}
+    alone = pm.sample(cores=1, model=model, **kwargs, **QUIET)
+    apart = pm.sample(cores=2, mp_ctx=mp_ctx, model=model, **kwargs, **QUIET)
+    for group in ("posterior", "sample_stats"):
+        left, right = alone[group].dataset, apart[group].dataset
+        assert set(left.data_vars) == set(right.data_vars)
+        for variable in left.data_vars:
+            np.testing.assert_array_equal(left[variable].values, right[variable].values)
+    assert not np.array_equal(alone.posterior["a"][0], alone.posterior["a"][1])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_state_leaks_between_chains(model, name):
+    one, point = MAKE[name](model=model), model.initial_point()
+    first = chain(one, point, seed=1)
+    chain(one, point, seed=2, tune=50, draws=7)
+    assert_same(first, chain(one, point, seed=1))
+    assert_same(first, chain(MAKE[name](model=model), point, seed=1))
+    other, _ = chain(one, point, seed=3)
+    assert not np.array_equal(first[0], other)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("at", [0, 11, 25])
+def test_state_round_trips_exactly(model, name, at):
+    tune, draws = 20, 15
+    one, other = (MAKE[name](model=model) for _ in range(2))
+    one.setup_chain(np.random.default_rng(7), tune, draws)
+    *_, point = run(one, model.initial_point(), min(at, tune))
+    if at >= tune:
+        one.stop_tuning()
+        *_, point = run(one, point, at - tune)
+    saved, point = copy.deepcopy(one.sampling_state), copy.deepcopy(point)
+    rest = run(one, point, 5)
+    other.sampling_state = saved
+    assert_same(rest, run(other, point, 5))
+    one.sampling_state = saved
+    assert_same(rest, run(one, point, 5))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("control_variate_order", 1), ("temperature", 2.0), ("transitions_per_draw", 2),
+     ("batch_size", 60), ("metric", "identity")],
+)  # fmt: skip
+def test_a_state_of_another_configuration_is_refused(model, name, value):
+    one, other = pms.SGLD(model=model, **FINE), pms.SGLD(model=model, **{**FINE, name: value})
+    with pytest.raises(ValueError, match=name):
+        other.sampling_state = one.sampling_state
+
+
+# Statistics and results
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_statistics_describe_the_steps(model, name):
+    one = MAKE[name](model=model, transitions_per_draw=4)
+    _, stats = chain(one, {"a": np.array(0.3), "b": np.array(0.8)}, tune=6, draws=10)
+    extra = {"SGHMC": 2, "EWSG": 4, "overdamped": 4, "ClusteredSGHMC": 1}.get(name, 1)
+    for stat in stats:
+        assert set(stat) == set(one.stats_dtypes_shapes)
+        for key, (dtype, shape) in one.stats_dtypes_shapes.items():
+            if key != "warning":
+                assert np.can_cast(np.asarray(stat[key]).dtype, dtype, "safe"), key
+                assert np.shape(stat[key]) == tuple(shape), key
+        if name != "SVRGLD":
+            assert stat["n_evaluations"] == (4 + extra) * 50 * 4
+        assert stat["batch_size"] == 50
+        assert stat["data_share"] == 50 / 600
+        assert stat["gradient_variance"] >= 0
+        momenta = name not in ("SGLD", "PSGLD", "SVRGLD", "overdamped")
+        assert np.isfinite(stat["kinetic_temperature"]) == momenta
+        assert stat["temperature"] == 1.0
+    judged = [s["failed_checks"] for s in stats]
+    assert judged[:-1] == [-1] * 15
+    assert judged[-1] >= 0
+
+
+def test_results_serve_the_other_tools(model, tmp_path):
+    step = MAKE["SGHMC"](model=model)
+    result = sample(step, model, 300, tune=50)
+    path = tmp_path / "run.nc"
+    result.to_netcdf(path)
+    for run_ in (result, xr.open_datatree(path)):
+        audit = pms.audit(run_, model=model, draws=100)
+        assert audit.kind == "score"
+        assert audit.p_value > 1e-5
+        assert pms.report(run_, audit=audit).status in ("pass", "warn")
+        table = pms.efficiency(run_)
+        assert np.all(table["evaluations_per_effective_draw"] > 0)
+        assert np.all(table["rows"] == 600)
+        assert len(pms.summary(run_)) == 2
+
+
+def test_an_audit_sees_the_bias(case):
+    step = pms.SGLD(model=case.model, batch_size=20, control_variate_order=None, step_size=0.05)
+    result = sample(step, case.model, 2000)
+    audit = pms.audit(result, model=case.model, draws=200)
+    assert audit.p_value < 1e-3
+    table = audit.table.sel(parameter="a")
+    assert abs(float(table["corrected_sd"]) / exact(case)[1][0] - 1) < 0.1
+    assert float(table["sd_error"]) > 0.2
+
+
+@pytest.mark.parametrize("bar", ["combined+stats", "split+stats"])
+def test_progress_bars(model, bar, capsys):
+    step = MAKE["SGHMC"](model=model)
+    pm.sample(3, tune=3, chains=2, cores=1, step=step, model=model, progressbar=bar)
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("Div", "Data", "8.3"))
+
+
+# Refusals and bad arguments
+
+
+def test_models_without_reference_need_none(model):
+    """A given step size in plain units reads no row before the first step."""
+    step = pms.SGLD(
+        model=model, control_variate_order=None, metric="identity", step_size=1e-4, batch_size=5
+    )
+    assert step._prepared is None
+    assert step.reference is None
+
+
+@pytest.mark.parametrize("step", [pms.SGLD, pms.SGHMC, pms.EWSG])
+def test_discrete_variables_are_refused_by_name(step):
+    with pm.Model() as model:
+        k = pm.Bernoulli("k", 0.5)
+        a = pm.Normal("a", 0, 1)
+        pm.Normal("y", a + k, 1.0, observed=np.arange(50.0))
+    with pytest.raises(pms.TallModelError, match="'k' is discrete"):
+        step(model=model)
+
+
+def test_a_model_is_needed():
+    with pytest.raises(TypeError, match="create SGLD inside `with model:`"):
+        pms.SGLD()
+
+
+@pytest.mark.parametrize(
+    ("step", "kwargs", "message"),
+    [
+        (pms.SGLD, {"batch_size": 0}, "batch_size must be a positive integer"),
+        (pms.SGLD, {"batch_size": 601}, "batch_size=601 is larger than the number of rows, 600"),
+        (pms.SGLD, {"step_size": -1}, "step_size must be"),
+        (pms.SGLD, {"step_size": np.nan}, "step_size must be"),
+        (pms.SGLD, {"step_size": "small"}, "step_size must be"),
+        (pms.SGLD, {"step_size": True}, "step_size must be"),
+        (pms.SGLD, {"control_variate_order": 3}, "control_variate_order must be one of"),
+        (pms.SGLD, {"control_variate_order": 0}, "control_variate_order must be one of"),
+        (pms.SGLD, {"metric": "mass"}, "metric must be one of"),
+        (pms.SGLD, {"temperature": -0.1}, "temperature must be a finite number of at least 0"),
+        (pms.SGLD, {"transitions_per_draw": 0}, "transitions_per_draw must be a positive"),
+        (pms.SGLD, {"blocked": False}, "blocked must be True: SGLD"),
+        (pms.SGLD, {"compile_kwargs": {"mode": "JAX"}}, "compile_kwargs"),
+        (pms.SGLD, {"vars": ["c"]}, "vars holds 'c'"),
+        (pms.SGLD, {"reference": {"a": 0.0}}, "missing \\['b'\\]"),
+        (
+            pms.SGLD,
+            {
+                "reference": {"a": 0.0, "b": 0.0}, "metric": "identity", "step_size": 0.1,
+                "control_variate_order": None,
+            },
+            "reference is not used",
+        ),
+        (pms.PSGLD, {"averaging": 1.0}, "averaging must be a number between 0 and 1"),
+        (pms.PSGLD, {"floor": 0.0}, "floor must be"),
+        (pms.SVRGLD, {"refresh_period": 0}, "refresh_period must be a positive integer"),
+        (pms.SGHMC, {"friction": 0.0}, "friction must be"),
+        (pms.SGHMC, {"metric": "identity"}, "give friction"),
+        (pms.SGHMC, {"integrator": "leapfrog"}, "integrator must be one of"),
+        (pms.SGHMC, {"resample_every": 0}, "resample_every must be a positive integer"),
+        (pms.ClusteredSGHMC, {"n_clusters": 1}, "n_clusters must be an integer of at least 2"),
+        (pms.ClusteredSGHMC, {"n_clusters": 601}, "n_clusters=601 is larger"),
+        (pms.EWSG, {"index_chain": 0}, "index_chain must be a positive integer"),
+        (pms.EWSG, {"expected": "future"}, "expected must be one of"),
+        (pms.EWSG, {"expected": "stop", "dynamics": "overdamped"}, "needs momenta"),
+        (pms.EWSG, {"temperature": 0.0}, "temperature must be above 0"),
+        (pms.EWSG, {"dynamics": "hamiltonian"}, "dynamics must be one of"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_named(model, step, kwargs, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        step(model=model, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: pms.PolynomialDecay(initial=0.0), "PolynomialDecay: initial must be a positive"),
+        (lambda: pms.PolynomialDecay(offset=-1), "PolynomialDecay: offset"),
+        (lambda: pms.PolynomialDecay(power=1.5), "power must be at most 1"),
+        (lambda: pms.Cyclical(largest="a"), "Cyclical: largest"),
+        (lambda: pms.Cyclical(length=0), "Cyclical: length"),
+    ],
+)
+def test_bad_schedules_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
