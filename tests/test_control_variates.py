@@ -163,7 +163,7 @@ def interpreted(monkeypatch):
         return call
 
     monkeypatch.setattr(general, "compile_graph", compile_graph)
-    monkeypatch.setattr(expansion_module, "compile_graph", compile_graph)
+    monkeypatch.setattr(expansion_module, "compile_loops", compile_graph)
 
 
 def point(tall, seed):

@@ -8,8 +8,9 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.compile import Compiled, compile_graph
+from pymc_subsample.compile import Compiled
 from pymc_subsample.control_variates.columns import Packer
+from pymc_subsample.control_variates.loops import compile_loops
 from pymc_subsample.kernels.model import BACKWARD, FORWARD
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.rows import RowStore
@@ -141,7 +142,7 @@ def parameter_functions(model: TallModel) -> dict[str, Callable[[], Compiled]]:
     places = list(model.phi_slices.values())
 
     def forward():
-        return compile_graph(
+        return compile_loops(
             "forward",
             [model.theta],
             _parts("phi", places, model.phi_graphs) | {"logprior[0]": model.logprior_graph},
@@ -155,7 +156,7 @@ def parameter_functions(model: TallModel) -> dict[str, Callable[[], Compiled]]:
         for graph, place in zip(model.phi_graphs, places, strict=True):
             objective += (graph * grad_phi[place].reshape(graph.type.shape)).sum()
         gradient = pt.grad(objective, model.value_graphs, disconnected_inputs="ignore")
-        return compile_graph(
+        return compile_loops(
             "backward",
             [model.theta, grad_phi],
             _parts("grad", model.slices, gradient),

@@ -85,7 +85,7 @@ def fuse(
     if any(a.size != 1 for a in arrays):
         raise NotScalar
     results = [ps.cast(a.item(), "float64") for a in arrays]
-    return _split(results, [scalars[v] for v in varying], [scalars[v] for v in shared])
+    return split(results, [scalars[v] for v in varying], [scalars[v] for v in shared])
 
 
 def _keep_small_softplus(fgraph: FunctionGraph):
@@ -155,7 +155,10 @@ class _CheaperOps:
         return op.make_node(*inputs).outputs
 
 
-def _split(results, varying, shared) -> ScalarFunction:
+def split(
+    results: Sequence[Variable], varying: Sequence[Variable], shared: Sequence[Variable]
+) -> ScalarFunction:
+    """Compile scalar graphs, with what depends on shared inputs alone as a function of its own."""
     known = list(ancestors(results))
     row_dependent = set(varying)
     for node in toposort(results):
