@@ -69,18 +69,42 @@ def _likelihoods():
         b = sample("b", dist.Normal(0.0, 1.0))
         return lambda r: dist.Bernoulli(logits=a[r["group"]] + b * r["x"])
 
+    def mixture(rows):
+        """Without the order of the means, which a chain at one of two equal modes keeps."""
+        w = sample("w", dist.Beta(2.0, 2.0))
+        mu = sample("mu", dist.Normal(0.0, 3.0).expand((2,)).to_event(1))
+        sigma = sample("sigma", dist.HalfNormal(2.0).expand((2,)).to_event(1))
+        parts = dist.Categorical(probs=jnp.stack([w, 1 - w])), dist.Normal(mu, sigma)
+        return lambda r: dist.MixtureSameFamily(parts[0], parts[1].expand((len(r["y"]), 2)))
+
+    def spline(rows):
+        tau, size = sample("tau", dist.HalfNormal(2.0)), rows["B"].shape[1]
+        steps = jnp.minimum(*jnp.meshgrid(jnp.arange(size), jnp.arange(size)))
+        covariance = 9.0 + tau**2 * steps + 1e-10 * jnp.eye(size)
+        w = sample("w", dist.MultivariateNormal(jnp.zeros(size), covariance))
+        sigma = sample("sigma", dist.HalfNormal(1.0))
+        return lambda r: dist.Normal(r["B"] @ w, sigma)
+
+    def weibull(rows):
+        beta, alpha = coefficients(rows, 2.0), sample("alpha", dist.Gamma(2.0, 1.0))
+        return lambda r: dist.RightCensoredDistribution(
+            dist.Weibull(jnp.exp(r["X"] @ beta), alpha), r["time"] >= r["end"]
+        )
+
+    def network(rows):
+        """Without the order of the output weights, as for the mixture."""
+        W = sample("W", dist.Normal(0.0, 1.0).expand((2, 2)).to_event(2))
+        b, v = (sample(n, dist.Normal(0.0, 1.0).expand((2,)).to_event(1)) for n in ("b", "log_v"))
+        c, sigma = sample("c", dist.Normal(0.0, 1.0)), sample("sigma", dist.HalfNormal(1.0))
+        return lambda r: dist.Normal(c + jnp.tanh(r["X"] @ W + b) @ jnp.exp(v), sigma)
+
     return {
         f.__name__: f
         for f in (
             logistic, poisson, negative_binomial, gamma, linear, categorical, student_t, intercepts,
+            mixture, spline, weibull, network,
         )
     }  # fmt: skip
-
-
-PROBLEMS = (
-    "logistic", "poisson", "negative_binomial", "gamma", "linear", "categorical", "student_t",
-    "intercepts",
-)  # fmt: skip
 
 
 def runs(problem: Problem, rows: int, seeds: int = 1) -> Iterator[Cell]:
@@ -115,7 +139,7 @@ def _sample(problem, rows, point, m, order, seed) -> xr.Dataset:
     numpyro.enable_x64()
     priors = _likelihoods()[problem.name]
     rows = {key: jnp.asarray(column) for key, column in rows.items()}
-    y = rows["y"]
+    y = rows["time" if problem.name == "weibull" else "y"]
 
     def model(rows, y):
         of = priors(rows)

@@ -20,7 +20,6 @@ from time import perf_counter
 import numpy as np
 from _bank import PROBLEMS
 from _bank_peers import METHOD as THEIRS
-from _bank_peers import PROBLEMS as PEERS
 from _bank_peers import runs as peer_runs
 from _bank_references import full_data, save
 from _bank_runs import HEALTHY, SETTINGS, Cell, runs
@@ -207,7 +206,7 @@ if __name__ == "__main__":
         print(f"{perf_counter() - start:.0f} s in all", flush=True)
         if not args.no_peers and find_spec("numpyro"):
             rows = {c.problem: c.rows for c in cells if c.setting == HEALTHY}
-            tasks = [(name, rows[name]) for name in names if name in PEERS]
+            tasks = [(name, rows[name]) for name in names]
             tables[THEIRS] = gather(pool, THEIRS, peer, tasks, kept)
     for method, found in tables.items():
         print(f"\n{method}: largest errors over parameters, in posterior sds and relative")
