@@ -35,7 +35,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.special import expit, ndtr
 
-DEFAULT_SIGMA = 1.2
+DEFAULT_SIGMA = 1.3
 # Beyond it the best error exceeds 0.4%; at 1.81 the variance of a logistic variable is used up.
 LARGEST_SIGMA = 1.6
 
@@ -124,7 +124,7 @@ def barker_correction(sigma: float = DEFAULT_SIGMA) -> BarkerCorrection:
 
     Parameters
     ----------
-    sigma : float, default 1.2
+    sigma : float, default 1.3
         Standard deviation of the noise the correction is made for, in units of the log-ratio:
         positive, and not larger than 1.6.
 

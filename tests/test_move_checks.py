@@ -327,7 +327,7 @@ def test_a_variance_that_cannot_be_met_warns(model, caplog):
     step = pms.MinibatchBarkerMH(model=model, control_variate_order=None, transitions_per_draw=2)
     text, failed = said(caplog, step, model)
     assert failed == {"share"}
-    assert "cannot be brought below sigma^2 = 1.44" in text
+    assert "cannot be brought below sigma^2 = 1.69" in text
     assert "control_variate_order=2" in text
 
 

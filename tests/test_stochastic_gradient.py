@@ -487,3 +487,21 @@ def test_bad_arguments_are_named(model, step, kwargs, message):
 def test_bad_schedules_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_diagonal_metrics_know_the_largest_curvature():
+    """Correlated predictors of many coefficients: with a diagonal metric their sum is stiff."""
+    rng = np.random.default_rng(3)
+    size, n = 510, 3000
+    common = rng.normal(size=(n, 1))
+    X = rng.normal(size=(n, size)) + common
+    y = X[:, 0] + rng.normal(size=n)
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 1, shape=size)
+        pm.Normal("y", X @ b, 1.0, observed=y)
+    step = pms.SGLD(model=model)
+    precision = X.T @ X + np.eye(size)
+    [scale] = step._prepared.factor
+    largest = np.linalg.eigvalsh(precision * scale * scale[:, None])[-1]
+    np.testing.assert_allclose(step._curvature.max(), largest, rtol=0.05)
+    assert step._automatic < 0.1 / largest

@@ -13,6 +13,9 @@ from pymc_subsample.likelihood import TallModelError
 _SHOWN = 10
 # Hessian columns that are computed at once.
 _COLUMNS = 128
+# Of the power iteration, and its differences in standard deviations.
+_POWER_STEPS = 50
+_SHIFT = 1e-3
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,29 @@ def precision(
     matrix = -np.array([column[active] for column in columns])
     matrix = matrix.reshape(len(active), len(active))
     return 0.5 * (matrix + matrix.T)
+
+
+def largest_curvature(
+    expansion: Expansion,
+    reference: Reference,
+    active: np.ndarray,
+    scale: np.ndarray,
+    rng: np.random.Generator,
+) -> float:
+    """Return the largest eigenvalue of the precision in units of `scale`, shape (a,).
+
+    By power iteration on differences of the gradient; from below, by a few percent.
+    """
+    direction = rng.standard_normal(len(active))
+    size = 0.0
+    for _ in range(_POWER_STEPS):
+        direction /= np.linalg.norm(direction)
+        points = np.tile(reference.theta, (2, 1))
+        points[:, active] += np.outer([_SHIFT, -_SHIFT], scale * direction)
+        forth, back = (gradient(expansion, reference, point)[active] for point in points)
+        direction = scale * (back - forth) / (2 * _SHIFT)
+        size = float(np.linalg.norm(direction))
+    return size
 
 
 def scales(expansion: Expansion, reference: Reference, active: np.ndarray) -> np.ndarray:

@@ -52,8 +52,8 @@ class Dynamics:
         Of the dynamics.
     factor : ndarray, shape (a, a) or (1, a)
         Of the metric.
-    whitened : bool
-        Whether the posterior has unit curvature in that metric.
+    curvature : ndarray, shape (a,), or None
+        Of the posterior in that metric, direction by direction, where it is known.
     weighted : bool
         Whether gradients are weighted exponentially, which are less noisy than uniform ones.
     """
@@ -62,7 +62,7 @@ class Dynamics:
     friction: float
     temperature: float
     factor: np.ndarray
-    whitened: bool
+    curvature: np.ndarray | None
     weighted: bool
 
 
@@ -132,8 +132,8 @@ def _predicted(record, dynamics, active, smaller, remedies) -> tuple[list[Check]
     The second result is the kinetic temperature without such noise.
     """
     h, noise = record.step_size / record.done, record.noise / record.done
-    curvature = np.ones(len(active))
-    if not dynamics.whitened:
+    curvature = dynamics.curvature
+    if curvature is None:
         z = whiten(dynamics.factor, np.array(record.kept)[:, active].T)
         curvature, noise = spectrum(_precision(z.T, dynamics.temperature), noise)
     shared = dynamics.kind, h, dynamics.friction, dynamics.temperature, curvature
@@ -184,7 +184,7 @@ def _measured(record, dynamics, expansion, active, remedies) -> list[Check]:
     kept = np.array(record.kept)
     if size > MAX_DENSE or len(kept) < 20 or dynamics.temperature != 1.0:
         return []
-    if dynamics.whitened:
+    if dynamics.curvature is not None:
         covariance = dynamics.factor @ dynamics.factor.T
         if len(dynamics.factor) == 1:
             covariance = np.diag(dynamics.factor[0] ** 2)

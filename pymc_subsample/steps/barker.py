@@ -40,7 +40,7 @@ class MinibatchBarkerMH(MinibatchMH):
     max_error : float, default 0.02
         The batch also grows until the estimated error of the acceptance probability is below
         this (leading term, from the skewness of the rows' log-ratios).
-    sigma : float, default 1.2
+    sigma : float, default 1.3
         Standard deviation of the noise that the test absorbs; see `barker_correction`.
     proposal : RandomWalk, AdaptiveMetropolis, Langevin or callable, optional
         How moves are proposed. A callable ``proposal(point, rng)`` gets a dict of value variables

@@ -14,7 +14,7 @@ from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.control_variates.curvature import MAX_DENSE
-from pymc_subsample.control_variates.reference import Reference, precision
+from pymc_subsample.control_variates.reference import Reference, largest_curvature, precision
 from pymc_subsample.control_variates.search import has_precision
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, amount, sentence
@@ -181,6 +181,7 @@ class StochasticGradient(SubsampledStep):
         self.row_rng = self.rng.spawn(1)[0]
         self._prepared = self._prepare(reference) if needed else None
         self._automatic = np.nan
+        self._curvature: np.ndarray | None = None
         self._begin(tune=0, draws=0)
         self._choose_step_size()
 
@@ -263,8 +264,9 @@ class StochasticGradient(SubsampledStep):
         noise = np.sum(centred**2, axis=(0, 1)) / freedom
         if size <= MAX_DENSE:
             noise = np.einsum("pbi,pbj->ij", centred, centred) / freedom
-        curvature = np.ones(size)
-        if not self._whitened:
+        if self._whitened:
+            curvature = self._curvature = self._whitened_curvature(prepared)
+        else:
             curvature = (
                 precision(self._expansion, reference, active)
                 if has_precision(self._expansion, size) and size <= MAX_DENSE
@@ -275,6 +277,15 @@ class StochasticGradient(SubsampledStep):
             curvature = np.atleast_2d(curvature) * scale * scale[:, None]
             noise = np.atleast_2d(noise) * scale * scale[:, None]
         return spectrum(curvature, noise)
+
+    def _whitened_curvature(self, prepared: Preparation) -> np.ndarray:
+        """Curvature in units of the metric: one, but for the largest where that is diagonal."""
+        curvature = np.ones(len(self._active))
+        if len(prepared.factor) == 1 and len(self._active) > 1:
+            curvature[0] = largest_curvature(
+                self._expansion, prepared.reference, self._active, prepared.factor[0], self.rng
+            )
+        return curvature
 
     def _preconditioner(self, square: np.ndarray) -> np.ndarray | None:
         """Root of what multiplies the step size, given mean squares of the gradient, (a,)."""
@@ -428,7 +439,7 @@ class StochasticGradient(SubsampledStep):
         if scale is not None:
             factor, record = scale[None, :], record.rescaled(scale)
         dynamics = Dynamics(
-            self._dynamics, self.friction, self.temperature, factor, self._whitened,
+            self._dynamics, self.friction, self.temperature, factor, self._curvature,
             self._index_chain > 0,
         )  # fmt: skip
         return check_steps(record, dynamics, self._expansion, self._active, self._remedies())

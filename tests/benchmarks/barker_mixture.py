@@ -224,7 +224,7 @@ if __name__ == "__main__":
         help="exact chains take every k-th row: where draws are one transition, and many",
     )  # fmt: skip
     parser.add_argument("--thin", type=int, default=20, help="transitions per draw, second time")
-    parser.add_argument("--sigma", type=float, nargs="*", default=[1.0, 1.2])
+    parser.add_argument("--sigma", type=float, nargs="*", default=[1.0, 1.3])
     parser.add_argument("--full-draws", type=int, default=200)
     args = parser.parse_args()
 

@@ -136,7 +136,7 @@ if __name__ == "__main__":
     parser.add_argument("--draws", type=int, default=3000)
     parser.add_argument("--austerity-draws", type=int, default=300)
     parser.add_argument("--full-draws", type=int, default=5, help="of the confidence sampler")
-    parser.add_argument("--sigma", type=float, nargs="*", default=[1.0, 1.2])
+    parser.add_argument("--sigma", type=float, nargs="*", default=[1.0, 1.3])
     parser.add_argument("--own", type=int, default=13_007, help="images as they are")
     args = parser.parse_args()
 

@@ -19,7 +19,7 @@ from _reference import laplace
 
 import pymc_subsample as pms
 
-BATCH, PRIOR_SD, EPSILON, MAX_ERROR, SIGMA = 100, 1.0, 0.05, 0.02, 1.2
+BATCH, PRIOR_SD, EPSILON, MAX_ERROR, SIGMA = 100, 1.0, 0.05, 0.02, 1.3
 
 
 def tests(n):
