@@ -83,13 +83,17 @@ def record(rules: Sequence[Rule], checks: Sequence[Check] | None) -> dict[str, f
 def recall(
     rules: Sequence[Rule], last: Mapping[str, float]
 ) -> list[tuple[Rule, float, bool]] | None:
-    """Read what `record` wrote: rules, numbers and whether they passed; None if not the end."""
+    """Read what `record` wrote: rules, numbers and whether they passed; None if not the end.
+
+    A rule that failed on a number that is none is kept; one that was not applied is left out.
+    """
     failed = int(last[FAILED])
     if failed < 0:
         return None
     values = [float(last[PREFIX + rule.name]) for rule in rules]
     passed = [not failed >> k & 1 for k in range(len(rules))]
-    return [r for r in zip(rules, values, passed, strict=True) if not np.isnan(r[1])]
+    found = zip(rules, values, passed, strict=True)
+    return [(rule, x, ok) for rule, x, ok in found if not (ok and np.isnan(x))]
 
 
 def warning(method: str, checks: Sequence[Check] | None) -> str | None:
