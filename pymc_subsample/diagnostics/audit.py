@@ -101,7 +101,7 @@ class Audit:
         if self.kind == "weights" and not self.k_hat < K_HAT_BOUND:
             return frame[:_SHOWN], (
                 f"k-hat is above {K_HAT_BOUND}: the weights are too uneven, and what is corrected "
-                "is not reliable. Take the run for wrong, or the model for another than was sampled."
+                "is not reliable. The run is wrong, or it sampled another model than this one."
             )
         if total <= _SHOWN:
             return frame, ""

@@ -41,6 +41,9 @@ class Rule:
         return bool(value >= self.bound if self.at_least else value <= self.bound)
 
 
+TEMPERATURE = Rule("temperature", "temperature of the log-likelihood", 1.0, "Use temperature=1.")
+
+
 @dataclass(frozen=True)
 class Check:
     """A rule applied to one chain.
@@ -61,6 +64,17 @@ class Check:
     value: float
     passed: bool
     advice: str
+
+
+def check_temperature(temperature: float) -> Check:
+    """Say so where the draws are from a tempered posterior, colder or hotter."""
+    return Check(
+        TEMPERATURE,
+        temperature,
+        temperature == 1.0,
+        f"temperature={temperature:g}: the draws are not from the posterior but from a "
+        "distribution with the log-likelihood divided by that.",
+    )
 
 
 def statistics(rules: Sequence[Rule]) -> dict[str, tuple[type, list[int] | None]]:

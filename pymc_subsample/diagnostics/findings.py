@@ -44,7 +44,7 @@ class Finding:
         return self.status.upper(), self.title, self._value(), bound, self.advice
 
     def _value(self) -> str:
-        """The number to three digits, or to as many as tell on which side of the bound it is."""
+        """Show three digits, or as many as tell on which side of its bound the number is."""
         if not np.isfinite(self.value):
             return str(self.value)
         for digits in range(3, 17):

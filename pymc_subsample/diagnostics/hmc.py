@@ -6,7 +6,15 @@ from scipy.special import chdtri
 from pymc_subsample.block_poisson import log_variance
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.reference import Reference, whiten
-from pymc_subsample.diagnostics.checks import Check, Rule, amount, remedies, sentence
+from pymc_subsample.diagnostics.checks import (
+    TEMPERATURE,
+    Check,
+    Rule,
+    amount,
+    check_temperature,
+    remedies,
+    sentence,
+)
 from pymc_subsample.diagnostics.perturbation import estimate_errors, perturbation
 from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import VARIANCE_BOUND, Moments
@@ -61,7 +69,7 @@ CONFINED = Rule(
 )
 RULES = (
     TUNE, DISTANCE, NOISE, REFRESH, PERTURBATION, NEGATIVE, SIGN, CONFINED, DIVERGENCES,
-    ACCEPTANCE,
+    ACCEPTANCE, TEMPERATURE,
 )  # fmt: skip
 
 # The share of draws that may exceed twice the variance bound.
@@ -128,7 +136,7 @@ def check_hmc(
     list of Check
         Causes before their effects: tuning, distance from the reference point, variance of the
         estimate, acceptance of the subsample's refreshes, perturbation of the posterior or signs
-        of the estimates, divergences and acceptance of the moves.
+        of the estimates, divergences and acceptance of the moves, temperature.
     """
     record.fold()
     n, size = record.done, len(active)
@@ -180,7 +188,8 @@ def check_hmc(
         harmless = not given_reference and all(check.passed for check in checks)
         checks.insert(0, _distance_check(record, reference, active, harmless, given_reference))
     checks += _dynamics_checks(record)
-    return [_tuning_check(tune, all(check.passed for check in checks)), *checks]
+    tuning = _tuning_check(tune, all(check.passed for check in checks))
+    return [tuning, *checks, check_temperature(temperature)]
 
 
 def _tuning_check(tune: int, healthy: bool) -> Check:
