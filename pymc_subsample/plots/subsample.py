@@ -53,11 +53,11 @@ def plot_subsample(
     panels, parts = {}, {}
     for name, found in steps.items():
         title, bound = _PANELS[name]
-        for k, values in enumerate(found, start=1):
+        for k, of_step in enumerate(found, start=1):
             several = len(found) > 1
             label = f"{k} {name}" if several else name
             panels[label] = (f"{title}, step {k}" if several else title, bound)
-            parts[label] = values
+            parts[label] = of_step
     stats = xr.Dataset(parts)
     pc_kwargs["aes"] = {"color": ["chain"]} | pc_kwargs.get("aes", {})
     pc = collection(stats, ["__variable__"], (4.2 * len(panels), 3.4), backend, pc_kwargs)
