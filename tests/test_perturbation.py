@@ -25,10 +25,10 @@ def test_a_bias_that_depends_on_no_parameter_is_no_perturbation(d):
     """No mean is off, and no sd by more than 1.2%; of the uncorrected estimates many alarm."""
     rng = np.random.default_rng(1)
     found = [
-        looked_at(rng, lambda z: 0.16 * np.sum(z**2 - 1, axis=1) / np.sqrt(2 * d), d)
+        looked_at(rng, lambda z: 0.14 * np.sum(z**2 - 1, axis=1) / np.sqrt(2 * d), d)
         for _ in range(100)
     ]
-    assert np.mean([seen(off) > 1 for off in found]) > 0.3
+    assert np.mean([seen(off) > 1 for off in found]) > 0.2
     assert np.mean([excess(off) > 1 for off in found]) <= 0.05
 
 
