@@ -163,8 +163,8 @@ def check_hmc(
         z = whiten(factor, (kept - reference.theta)[:, active].T)
         clear = (
             variance < VARIANCE_BOUND / 2
-            and off.shift < SHIFT_BOUND / 2
-            and off.stretch < STRETCH_BOUND / 2
+            and off.seen_shift < SHIFT_BOUND / 2
+            and off.seen_stretch < STRETCH_BOUND / 2
             and np.max(predicted.variance(subsample_size, temperature)) < VARIANCE_BOUND
             and (
                 kind == BLOCK_POISSON
