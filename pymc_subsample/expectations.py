@@ -17,6 +17,7 @@ from pymc_subsample.diagnostics.draws import (
     shown,
     signs_of,
     warn_of_negative_variances,
+    with_lists,
 )
 
 _INTERVAL = "interval"
@@ -101,7 +102,8 @@ def summary(
     signs = signs_of(idata, group, coords)
     if signs is None:
         return az.summary(
-            idata, var_names=var_names, filter_vars=filter_vars, group=group, coords=coords,
+            idata, var_names=var_names, filter_vars=filter_vars, group=group,
+            coords=with_lists(coords),
             sample_dims=sample_dims, kind=kind, fmt=fmt, ci_prob=ci_prob, ci_kind=ci_kind,
             round_to=round_to, skipna=skipna,
         )  # fmt: skip
@@ -178,6 +180,10 @@ def expectation(
     """
     signs = signs_of(idata, group, coords)
     draws = draws_of(idata, None, None, group, coords)
+    if not callable(f):
+        raise TypeError(
+            f'f must be a function of the draws, got {f!r}: lambda draws: draws["beta"] ** 2.'
+        )
     values = f(draws)
     if not isinstance(values, xr.DataArray):
         raise TypeError(
@@ -189,6 +195,8 @@ def expectation(
         raise ValueError(
             f"f must keep the dimensions chain and draw in full; got dimensions {values.dims}."
         )
+    if np.iscomplexobj(values):
+        raise TypeError("f must return real numbers, got complex ones. Take .real and .imag.")
     values = values.astype(float).reset_coords(drop=True)
     if signs is None:
         stats = values.azstats

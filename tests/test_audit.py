@@ -297,6 +297,41 @@ def test_p_values_are_small_where_draws_are_off(stretch, shift):
     assert np.all(p < 0.01)
 
 
+@pytest.mark.parametrize(("draws", "d", "phi"), [(50, 10, 0.0), (50, 30, 0.2), (250, 10, 0.6)])
+def test_p_values_of_short_chains_are_not_too_small(draws, d, phi):
+    """Four chains, all of whose draws are audited or few; each bound fails once in 1e4."""
+    rng = np.random.default_rng(16)
+    found = []
+    for _ in range(100):
+        every, _, _ = log_gamma(ar(rng, phi, 4, draws, d), 5.0)
+        theta = every[:, spread(draws, 4, 200)]
+        score = 5.0 - np.exp(theta)
+        guess = np.eye(d) / 5.0
+        test = scores.moment_test(theta, score, every, guess)
+        found.append(scores.combined(test, scores.shape_test(theta, score, guess, rng)))
+    p = np.array(found)
+    assert np.mean(np.isfinite(p)) > 0.5
+    for level in (0.05, 0.01):
+        assert np.sum(p < level) <= scipy.stats.binom.isf(1e-4, 100, level)
+
+
+def test_p_values_see_errors_in_short_chains():
+    rng = np.random.default_rng(17)
+    for stretch, shift in ((1.3, 0.0), (1.0, 0.4)):
+        x, mean, sd = log_gamma(ar(rng, 0.0, 4, 50, 10), 20.0)
+        every = mean + stretch * (x - mean) + shift * sd
+        assert scores.moment_test(every, 20.0 - np.exp(every), every, np.eye(10) / 20) < 1e-3
+
+
+def test_too_few_effective_draws_have_no_p_value():
+    rng = np.random.default_rng(18)
+    x = ar(rng, 0.97, 4, 100, 3)
+    assert np.isnan(scores.moment_test(x, -x, x, np.eye(3)))
+    assert np.isnan(scores.shape_test(x, -x, np.eye(3), rng))
+    assert np.isnan(scores.combined(np.nan, np.nan))
+    assert scores.combined(0.3, np.nan) == pytest.approx(0.3)
+
+
 def test_kernel_discrepancy_sees_a_wrong_shape():
     """Uniform draws of the target's mean and variance: no moment tells, the kernel does."""
     rng = np.random.default_rng(8)

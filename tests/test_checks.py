@@ -35,6 +35,8 @@ def test_recorded_checks_are_read_again():
     assert set(recorded) == set(checks.statistics(RULES))
     assert checks.recall(RULES, recorded) == [(RULES[0], 2.0, False), (RULES[1], 0.4, True)]
     assert checks.recall(RULES, checks.record(RULES, None)) is None
+    [none] = checks.recall(RULES, checks.record(RULES, [Check(RULES[2], np.nan, False, "Far.")]))
+    assert (none[0], none[2]) == (RULES[2], False)
     assert checks.recall(RULES, checks.record(RULES, [])) == []
 
 

@@ -4,6 +4,7 @@ The expected values are PyTensor's own derivatives of the batch graph, evaluated
 """
 
 import tracemalloc
+import warnings
 from copy import copy
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ import pytest
 import scipy.optimize
 from models import MODELS, G, K, N
 from pytensor.gradient import grad, grad_scale
-from scipy.special import expit
+from scipy.special import expit, polygamma
 from test_predictors import PRODUCTS, model_of_integers
 
 from pymc_subsample import control_variates
@@ -304,6 +305,20 @@ def test_softplus_is_exact_where_it_must_be(function):
     for value in (-60.0, -45.0, -1.0, 0.0, 30.0):
         [exact] = numpy_function([x], [function(x)])(np.array([value]))
         np.testing.assert_allclose(found(value), exact.item(), rtol=1e-14, atol=1e-15)
+
+
+def test_trigamma_is_compiled_and_exact():
+    """PyTensor's calls Python at every row, says so in a warning, and cannot be cached."""
+    x = pt.vector("x", dtype="float64")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fused = fuse([pt.tri_gamma(x)], [x], [])
+    assert fused.key is not None
+    row = fused.row
+    found = numba.njit(lambda value: row(value))
+    for value in np.geomspace(1e-4, 1e6, 41):
+        np.testing.assert_allclose(found(value), polygamma(1, value), rtol=2e-14)
+    assert np.isnan(found(-0.5))
 
 
 def stretched(predictors):

@@ -76,7 +76,8 @@ def test_what_is_unknown_is_not_a_number():
         )
     several["sample_stats"] = stats
     table = pms.efficiency(several)
-    assert table[["rows", "data_share"]].isna().all(axis=None)
+    assert table["data_share"].isna().all()
+    np.testing.assert_array_equal(table["rows"], 5000)  # the steps agree
     np.testing.assert_allclose(
         table["evaluations_per_effective_draw"],
         2 * pms.efficiency(tree())["evaluations_per_effective_draw"],
@@ -99,8 +100,38 @@ def test_results_of_other_samplers_are_refused(name):
 def test_parts_of_a_run_are_refused():
     with pytest.raises(ValueError, match="idata was thinned"):
         pms.efficiency(tree().isel(draw=slice(None, None, 3)))
+    with pytest.raises(ValueError, match=r"idata\.isel\(chain=\[0\]\)"):
+        pms.efficiency(tree(sign=1).isel(chain=0))
     with pytest.raises(ValueError, match="coords selects by chain"):
         pms.efficiency(tree(), coords={"chain": [0]})
+
+
+@pytest.mark.parametrize("part", [{"draw": slice(100, None)}, {"chain": [1]}])
+def test_the_time_of_a_part_is_not_known(part):
+    table = pms.efficiency(tree().isel(part))
+    assert table["effective_draws_per_second"].isna().all()
+    assert table["evaluations_per_effective_draw"].notna().all()
+
+
+def of_steps(name_values, **stats):
+    """A run of two steps, whose statistics have a third dimension."""
+    idata = tree(**stats)
+    found = idata["sample_stats"].to_dataset()
+    for name, values in name_values.items():
+        parts = [xr.full_like(found["data_share"], 1.0, dtype=float) * v for v in values]
+        found[name] = xr.concat(parts, f"{name}_dim_0").transpose("chain", "draw", ...)
+    idata["sample_stats"] = found
+    return idata
+
+
+def test_runs_of_several_steps():
+    both = {"subsample_size": (100, 300), "data_share": (0.02, 0.06)}
+    np.testing.assert_array_equal(pms.efficiency(of_steps(both, sign=1))["rows"], 5000)
+    other = both | {"data_share": (0.02, 0.05)}  # other rows
+    assert pms.efficiency(of_steps(other))["rows"].isna().all()
+    batch = 100 + 20 * np.random.default_rng(0).integers(0, 9, (2, 300))
+    mixed = of_steps({"data_share": (batch / 5000, 100 / 5000)}, batch_size=batch)
+    np.testing.assert_array_equal(pms.efficiency(mixed)["rows"], 5000)
 
 
 @pytest.fixture(scope="module")

@@ -474,8 +474,42 @@ def test_signs_of_other_draws_are_refused(posterior, signs):
     with pytest.raises(ValueError, match="signs don't belong to these draws"):
         pms.summary(idata)
     idata = tree(posterior, np.stack([signs, signs], axis=2), **names())
-    with pytest.raises(ValueError, match="must have the dimensions chain and draw"):
+    with pytest.raises(ValueError, match="Several step methods recorded negative signs"):
         pms.summary(idata)
+    with pytest.raises(ValueError, match=r"keep its dimension: idata\.isel\(chain=\[0\]\)"):
+        pms.summary(tree(posterior, signs, **names()).isel(chain=0))
+
+
+def test_signs_of_several_steps(posterior, signs):
+    """One step with signs beside others without any: its signs are the run's."""
+    none = np.ones_like(signs)
+    expected = pms.summary(tree(posterior, signs, **names()), round_to="none")
+    both = tree(posterior, np.stack([none, signs], axis=2), **names())
+    pd.testing.assert_frame_equal(pms.summary(both, round_to="none"), expected)
+    plain = pms.summary(tree(posterior, np.stack([none, none], axis=2), **names()))
+    pd.testing.assert_frame_equal(plain, pms.summary(tree(posterior, **names())))
+
+
+@pytest.mark.parametrize("signed_run", [False, True])
+def test_a_single_chain_is_selected_like_a_list_of_one(posterior, signs, signed_run):
+    idata = tree(posterior, signs if signed_run else None, **names())
+    one, some = {"chain": 2}, {"chain": [2]}
+    pd.testing.assert_frame_equal(pms.summary(idata, coords=one), pms.summary(idata, coords=some))
+    xr.testing.assert_equal(
+        pms.quantile(idata, 0.5, coords=one), pms.quantile(idata, 0.5, coords=some)
+    )
+    xr.testing.assert_equal(
+        pms.expectation(idata, lambda draws: draws["beta"], coords=one),
+        pms.expectation(idata, lambda draws: draws["beta"], coords=some),
+    )
+
+
+def test_functions_that_are_none(posterior):
+    idata = tree(posterior, **names())
+    with pytest.raises(TypeError, match="f must be a function of the draws, got 'beta'"):
+        pms.expectation(idata, "beta")
+    with pytest.raises(TypeError, match="real numbers"):
+        pms.expectation(idata, lambda draws: draws["beta"] * 1j)
 
 
 def test_functions_that_return_no_draws(posterior, signs):

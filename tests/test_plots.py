@@ -277,6 +277,16 @@ def test_audit_says_when_its_corrections_are_in_doubt(kind, k_hat, doubt):
     assert title.startswith("The corrections are not reliable: k-hat") == doubt
 
 
+def test_audit_without_known_errors_is_drawn_without_them():
+    result = audit()
+    result.kind, result.k_hat = "weights", np.inf
+    result.table["bias_mcse"] = ("parameter", np.full(3, np.inf))
+    pc = pms.plot_audit(result)
+    assert "errors are not known" in pc.viz["figure"].item().get_suptitle()
+    ends = pc.viz["noise"]["mean"].item().get_xdata().reshape(3, 3)[:, :2]
+    np.testing.assert_array_equal(np.diff(ends), 0)
+
+
 def test_what_is_no_audit_is_refused():
     incomplete = SimpleNamespace(table=audit().table.drop_vars("corrected_sd"))
     for wrong, found in ((hmc(), "NoneType"), (object(), "NoneType"), (incomplete, "'mean'")):
@@ -310,14 +320,27 @@ def test_collections_of_anything_else_are_refused(plot):
         plot({"a": [1, 2]})
 
 
-def test_statistics_of_several_steps_are_refused():
+def test_a_run_of_several_steps_has_all_of_them():
     idata = metropolis()
     stats = idata["sample_stats"].to_dataset()
-    stats["data_share"] = stats["data_share"].expand_dims(data_share_dim_0=2, axis=-1)
+    share, size = stats["data_share"], stats["batch_size"]
+    parts = [xr.full_like(share, 0.5), share]
+    stats["data_share"] = xr.concat(parts, "a").transpose("chain", "draw", "a")
     idata["sample_stats"] = stats
-    for plot in PLOTS[:2]:
-        with pytest.raises(ValueError, match="'data_share' of several step methods"):
-            plot(idata)
+    titles = [title(axes) for axes in panels(pms.plot_subsample(idata))]
+    assert titles == ["Variance of log-ratio", "Share of rows, step 1", "Share of rows, step 2"]
+    # The share that is proportional to the batches is theirs.
+    assert "of 20,000 rows" in panels(pms.plot_batch_sizes(idata))[0].get_title()
+    stats["batch_size"] = xr.concat([size, size], "b").transpose("chain", "draw", "b")
+    idata["sample_stats"] = stats
+    titles = [title(axes) for axes in panels(pms.plot_batch_sizes({"two": idata}))]
+    assert titles == ["two, step 1", "two, step 2"]
+
+
+def test_a_run_without_chains_is_refused():
+    for plot, run in zip(PLOTS[:2], (hmc(), metropolis()), strict=True):
+        with pytest.raises(ValueError, match=r"keep its dimension: idata\.isel\(chain=\[0\]\)"):
+            plot(run.isel(chain=0))
 
 
 def test_arguments_reach_the_figure():

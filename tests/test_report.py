@@ -10,6 +10,7 @@ import pytest
 import pymc_subsample as pms
 from pymc_subsample.diagnostics import hmc, metropolis
 from pymc_subsample.diagnostics.audit import Audit
+from pymc_subsample.diagnostics.findings import Finding
 from pymc_subsample.diagnostics.report import FAMILIES
 
 xr = pytest.importorskip("xarray")
@@ -129,11 +130,64 @@ def test_interrupted_chains_are_not_judged(healthy, chains):
     assert found.status == "warn"
     assert statuses(found)["not_judged"] == "warn"
     assert "Chain " + ", ".join(map(str, chains)) in str(found)
-    assert ("loglik_variance" in statuses(found)) == (len(chains) == 1)
+    assert ("perturbation" in statuses(found)) == (len(chains) == 1)
 
 
 def test_thinned_draws_have_lost_their_verdict(healthy):
     assert "not_judged" in statuses(pms.report(healthy.isel(draw=slice(0, None, 2))))
+
+
+def test_an_interrupted_chain_is_judged_by_its_draws(healthy):
+    half = healthy.isel(draw=slice(0, 250))
+    found = pms.report(half)
+    judged = {"loglik_variance", "subset_accepted", "divergences", "acceptance_rate"}
+    assert {f.name for f in found.findings} == judged | {"not_judged", "r_hat", "ess"}
+    values = {f.name: f.value for f in found.findings}
+    stats = half["sample_stats"]
+    assert values["acceptance_rate"] == stats["acceptance_rate"].mean("draw").min()
+    noisy = half.copy(deep=True)
+    noisy["sample_stats"]["loglik_variance"].values[1, :100] = 5.0
+    noisy["sample_stats"]["diverging"].values[0, :10] = True
+    wrong = {f.name: f for f in pms.report(noisy).findings if f.status == "fail"}
+    assert set(wrong) == {"loglik_variance", "divergences"}
+    assert wrong["loglik_variance"].advice.startswith("Chain 1.")
+    assert wrong["divergences"].value == pytest.approx(0.04)
+    # A few very noisy draws, on average below the bound.
+    noisy["sample_stats"]["loglik_variance"].values[1] = np.r_[np.full(20, 2.5), np.zeros(230)]
+    assert statuses(pms.report(noisy))["loglik_variance"] == "fail"
+
+
+def test_an_interrupted_metropolis_chain_is_judged_by_its_draws(model):
+    idata = sample(model, pms.MinibatchBarkerMH(model=model), draws=60).isel(draw=slice(0, 50))
+    idata["sample_stats"]["accepted"].values[:] = 0.0
+    found = pms.report(idata)
+    assert statuses(found)["accepted"] == "warn"
+
+
+def test_a_check_that_failed_without_a_number_is_reported(healthy):
+    bit = [rule.name for rule in hmc.RULES].index("loglik_variance")
+    wrong = written(healthy, chain=1, failed_checks=1 << bit, check_loglik_variance=np.nan)
+    found = pms.report(wrong)
+    assert statuses(found)["loglik_variance"] == "fail"
+    assert "nan" in next(x for x in str(found).splitlines() if "FAIL " in x)
+
+
+def test_numbers_near_a_bound_show_on_which_side_they_are():
+    def shown(value, bound=1.01):
+        return Finding("r_hat", "", "warn", value, bound, False, "")._row()[2]
+
+    assert shown(1.0112) == "1.011"
+    assert shown(1.00999) == "1.00999"
+    assert shown(1.01) == "1.01"
+    assert shown(1.5) == "1.5"
+    assert shown(0.123456, 1.0) == "0.123"
+
+
+def test_a_tempered_run_is_named(model):
+    step = pms.HMCECS(model=model, temperature=2.0)
+    found = pms.report(sample(model, step, draws=50))
+    assert statuses(found)["temperature"] == "fail"
+    assert next(f for f in found.findings if f.name == "temperature").value == 2.0
 
 
 def test_chains_that_disagree_fail(healthy):
@@ -160,13 +214,32 @@ def test_signs_count_by_the_square_of_their_mean(healthy, negative, status):
     assert found.value == pytest.approx((1 - 2 * negative / 500) ** 2)
 
 
+def test_signs_count_in_the_effective_sample_size(healthy):
+    sign = np.where(np.random.default_rng(0).random((2, 500)) < 0.25, -1, 1)
+    signed = healthy.copy(deep=True)
+    stats = signed["sample_stats"].to_dataset()
+    signed["sample_stats"] = xr.DataTree(stats.assign(sign=(("chain", "draw"), sign)))
+    table = pms.summary(signed, kind="diagnostics", round_to="none")
+    found = next(f for f in pms.report(signed).findings if f.name == "ess")
+    plain = next(f for f in pms.report(healthy).findings if f.name == "ess")
+    assert found.value <= table["ess_bulk"].min() * (1 + 1e-9)
+    assert found.value < 0.7 * plain.value
+    r_hat = next(f for f in pms.report(signed).findings if f.name == "r_hat")
+    assert r_hat.value == pytest.approx(table["r_hat"].max())
+
+
 @pytest.mark.parametrize(
     ("kind", "numbers", "expected"),
     [
         ("weights", {"k_hat": 0.2}, {"k_hat": "pass", "bias": "pass", "sd_error": "pass"}),
         ("weights", {"k_hat": 0.6}, {"k_hat": "warn"}),
         ("weights", {"k_hat": 0.8}, {"k_hat": "fail"}),
-        ("weights", {"k_hat": np.inf, "bias_mcse": [np.inf, np.inf]}, {"k_hat": "fail"}),
+        (
+            "weights",
+            {"k_hat": np.inf, "bias_mcse": [np.inf, np.inf]},
+            {"k_hat": "fail", "bias": "warn", "sd_error": "pass"},
+        ),
+        ("score", {"p_value": np.nan}, {"p_value": "warn"}),
         ("weights", {"k_hat": 0.2, "bias": [0.0, -0.3]}, {"bias": "fail"}),
         ("weights", {"k_hat": 0.2, "bias": [0, 0.3], "bias_mcse": [0, 0.1]}, {"bias": "pass"}),
         ("score", {"p_value": 0.5, "sd_error": [0.2, 0.0]}, {"sd_error": "fail"}),

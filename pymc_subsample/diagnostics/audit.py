@@ -59,7 +59,8 @@ class Audit:
         How many equally weighted draws would say as much as the weighted ones. NaN for "score".
     p_value : float
         Probability of draws at least as far from the posterior, had they been from it. NaN for
-        "weights".
+        "weights", and where the run has fewer than 50 effective draws, whose Monte Carlo error is
+        not known well enough.
     n_draws : int
         Draws at which all rows were read.
     passes : int
@@ -82,6 +83,8 @@ class Audit:
             f"importance weights: k-hat {self.k_hat:.2f}, effective size {self.ess:.0f}"
             if self.kind == "weights"
             else f"scores: p-value {self.p_value:.3g}"
+            if np.isfinite(self.p_value)
+            else "scores: no p-value, too few effective draws"
         )
         return (
             f"Audit of {self.n_draws} draws by {found} "
@@ -98,7 +101,7 @@ class Audit:
         if self.kind == "weights" and not self.k_hat < K_HAT_BOUND:
             return frame[:_SHOWN], (
                 f"k-hat is above {K_HAT_BOUND}: the weights are too uneven, and what is corrected "
-                "is not reliable. Take the run for wrong."
+                "is not reliable. The run is wrong, or it sampled another model than this one."
             )
         if total <= _SHOWN:
             return frame, ""

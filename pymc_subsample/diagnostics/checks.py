@@ -41,6 +41,9 @@ class Rule:
         return bool(value >= self.bound if self.at_least else value <= self.bound)
 
 
+TEMPERATURE = Rule("temperature", "temperature of the log-likelihood", 1.0, "Use temperature=1.")
+
+
 @dataclass(frozen=True)
 class Check:
     """A rule applied to one chain.
@@ -63,6 +66,17 @@ class Check:
     advice: str
 
 
+def check_temperature(temperature: float) -> Check:
+    """Say so where the draws are from a tempered posterior, colder or hotter."""
+    return Check(
+        TEMPERATURE,
+        temperature,
+        temperature == 1.0,
+        f"temperature={temperature:g}: the draws are not from the posterior but from a "
+        "distribution with the log-likelihood divided by that.",
+    )
+
+
 def statistics(rules: Sequence[Rule]) -> dict[str, tuple[type, list[int] | None]]:
     """Types and shapes of the statistics that record checks."""
     numbers: dict[str, tuple[type, list[int] | None]] = {
@@ -83,13 +97,17 @@ def record(rules: Sequence[Rule], checks: Sequence[Check] | None) -> dict[str, f
 def recall(
     rules: Sequence[Rule], last: Mapping[str, float]
 ) -> list[tuple[Rule, float, bool]] | None:
-    """Read what `record` wrote: rules, numbers and whether they passed; None if not the end."""
+    """Read what `record` wrote: rules, numbers and whether they passed; None if not the end.
+
+    A rule that failed on a number that is none is kept; one that was not applied is left out.
+    """
     failed = int(last[FAILED])
     if failed < 0:
         return None
     values = [float(last[PREFIX + rule.name]) for rule in rules]
     passed = [not failed >> k & 1 for k in range(len(rules))]
-    return [r for r in zip(rules, values, passed, strict=True) if not np.isnan(r[1])]
+    found = zip(rules, values, passed, strict=True)
+    return [(rule, x, ok) for rule, x, ok in found if not (ok and np.isnan(x))]
 
 
 def warning(method: str, checks: Sequence[Check] | None) -> str | None:

@@ -16,6 +16,19 @@ from pymc_subsample.diagnostics.signed import DOUBTFUL, HOPELESS
 SAMPLE_DIMS = ("chain", "draw")
 
 
+KEEP_DIMS = "To select one chain or draw, keep its dimension: idata.isel(chain=[0])."
+
+
+def with_lists(coords: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Turn a single chain or draw in a selection into a list, which keeps its dimension."""
+    if coords is None:
+        return None
+    return {
+        d: [v] if d in SAMPLE_DIMS and np.ndim(v) == 0 and not isinstance(v, slice) else v
+        for d, v in coords.items()
+    }
+
+
 def signs_of(
     idata: xr.DataTree, group: str, coords: Mapping[str, Any] | None
 ) -> xr.DataArray | None:
@@ -31,16 +44,24 @@ def signs_of(
     if group.startswith("prior") or home not in idata.children or "sign" not in idata[home]:
         return None
     signs = idata[home]["sign"]
-    if set(signs.dims) != set(SAMPLE_DIMS):
+    if not set(SAMPLE_DIMS) <= set(signs.dims):
         raise ValueError(
-            f"{home}['sign'] must have the dimensions chain and draw, got {signs.dims}."
+            f"{home}['sign'] must have the dimensions chain and draw, got {signs.dims}. {KEEP_DIMS}"
         )
     if not np.all(np.isin(signs, (-1, 1))):
         raise ValueError(f"{home}['sign'] must be 1 or -1 in every draw; it holds other values.")
     if coords is not None:
-        signs = signs.sel({d: v for d, v in coords.items() if d in signs.dims})
+        chosen = {d: v for d, v in coords.items() if d in SAMPLE_DIMS}
+        signs = signs.sel(with_lists(chosen))
     if np.all(signs == 1):
         return None
+    steps = [d for d in signs.dims if d not in SAMPLE_DIMS]
+    if (signs < 0).any(SAMPLE_DIMS).sum() > 1:
+        raise ValueError(
+            "Several step methods recorded negative signs. Their chain has no common sign: sample "
+            'all variables by one HMCECS(estimator="block-poisson").'
+        )
+    signs = signs.prod(steps)
     signs = signs.astype(float).transpose(*SAMPLE_DIMS)
     _judge(signs.values)
     return signs
@@ -74,7 +95,10 @@ def draws_of(idata: xr.DataTree, var_names, filter_vars, group: str, coords) -> 
         idata, group=group, combined=False, var_names=var_names, filter_vars=filter_vars,
         keep_dataset=True,
     )  # fmt: skip
-    return draws if coords is None else draws.sel(coords)
+    lost = [d for d in SAMPLE_DIMS if d not in draws.dims]
+    if lost:
+        raise ValueError(f"{group} has no dimension {' and no '.join(lost)}. {KEEP_DIMS}")
+    return draws if coords is None else draws.sel(with_lists(coords))
 
 
 def apply(row: Callable, draws: xr.Dataset, signs: xr.DataArray, name: str) -> xr.Dataset:

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pymc_subsample.diagnostics.draws import KEEP_DIMS, SAMPLE_DIMS
 from pymc_subsample.expectations import summary
 
 
@@ -39,12 +40,14 @@ def efficiency(
         - `passes_per_effective_draw`: the same in units of the number of rows.
         - `effective_draws_per_second`: per second of the run's wall-clock time as PyMC measures it
           (`sampling_time`), which covers all chains and their tuning but not the set-up of the step
-          method. NaN where the result doesn't hold it.
+          method. NaN where the result doesn't hold it, or lacks the run's first draws or a chain
+          before its last, so that it is known not to be all that was timed.
         - `data_share`: rows that a decision or gradient reads, as a share of all rows (for
           `AusterityGibbs` of those that touch a variable), mean over draws.
         - `rows`: number of rows; NaN for `AusterityGibbs`, which doesn't record it.
 
-        The evaluations of several such step methods in one run are added; share and rows are NaN.
+        The evaluations of several such step methods in one run are added. `data_share` is then NaN,
+        and so is `rows` unless all steps record the same number.
 
     Raises
     ------
@@ -73,7 +76,7 @@ def efficiency(
     )  # fmt: skip
     rows, share = _rows_and_share(stats)
     ess = table["ess_bulk"]
-    seconds = idata["posterior"].attrs.get("sampling_time", np.nan)
+    seconds = idata["posterior"].attrs.get("sampling_time", np.nan) if _whole(stats) else np.nan
     evaluations = float(stats["n_evaluations"].sum())
     return pd.DataFrame(
         {
@@ -114,13 +117,70 @@ def subsampling_statistics(idata: xr.DataTree, *names: str) -> xr.Dataset:
 
 def _rows_and_share(stats: xr.Dataset) -> tuple[float, float]:
     """Return the number of rows and the mean share that is read, NaN where unknown."""
-    if stats["data_share"].ndim > 2:
-        return np.nan, np.nan
-    share = float(stats["data_share"].mean())
-    size = stats.get("subsample_size", stats.get("batch_size"))
-    if size is None or "flips" in stats:
+    steps = per_step(stats, ["data_share"])
+    share = float(steps[0]["data_share"].mean()) if len(steps) == 1 else np.nan
+    sizes = [name for name in ("subsample_size", "batch_size") if name in stats]
+    if "flips" in stats:
         return np.nan, share
-    return float(np.round(size.mean() / share)), share
+    rows = {
+        float(np.round(step[name].mean() / step["data_share"].mean()))
+        for name in sizes
+        for step in per_step(stats, [name, "data_share"])
+    }
+    return (rows.pop() if len(rows) == 1 else np.nan), share
+
+
+def per_step(stats: xr.Dataset, names: Sequence[str]) -> list[xr.Dataset]:
+    """Return some statistics of each step method of a run, with dimensions chain and draw.
+
+    PyMC gives a statistic that several steps record a third dimension. Where only some of the named
+    ones have it, the first of them without it says whose it is: a step's share of the rows is
+    proportional to its batches.
+
+    Raises
+    ------
+    ValueError
+        If chain or draw is missing, or it is not clear which step a statistic belongs to.
+    """
+    of = {}
+    for name in names:
+        values = stats[name]
+        if not set(SAMPLE_DIMS) <= set(values.dims):
+            raise ValueError(
+                f"sample_stats[{name!r}] must have the dimensions chain and draw, got "
+                f"{values.dims}. {KEEP_DIMS}"
+            )
+        steps = [d for d in values.dims if d not in SAMPLE_DIMS]
+        of[name] = (
+            [values]
+            if not steps
+            else [values.isel({steps[0]: k}, drop=True) for k in range(values.sizes[steps[0]])]
+        )
+    count = max(map(len, of.values()))
+    for name, found in of.items():
+        if len(found) not in (1, count):
+            raise ValueError(f"sample_stats[{name!r}] is of other step methods than the rest.")
+    single = [found[0] for found in of.values() if len(found) == 1]
+    if count > 1 and single:
+        first = single[0]
+        for name, found in of.items():
+            if len(found) > 1:
+                of[name] = [min(found, key=lambda x: _unevenness(first, x))]
+        count = 1
+    return [xr.Dataset({name: found[k] for name, found in of.items()}) for k in range(count)]
+
+
+def _unevenness(size: xr.DataArray, share: xr.DataArray) -> float:
+    """Return how far two statistics are from being proportional."""
+    ratio = (size / share).values
+    ratio = ratio[np.isfinite(ratio)]
+    return float(np.std(ratio) / np.mean(ratio)) if len(ratio) else np.inf
+
+
+def _whole(stats: xr.Dataset) -> bool:
+    """Whether no draw or chain is known to be missing before the last one."""
+    labels = [stats[d].values for d in SAMPLE_DIMS if d in stats.coords]
+    return all(np.array_equal(x, np.arange(len(x))) for x in labels)
 
 
 def refuse_parts(stats: xr.Dataset, coords: Mapping[str, Any]):

@@ -39,11 +39,19 @@ class Finding:
     advice: str
 
     def _row(self) -> tuple[str, str, str, str, str]:
-        bound = f"{'>=' if self.at_least else '<='} {self.bound:g}"
-        shown = f"{self.value:.3g}" if np.isfinite(self.value) else str(self.value)
-        if np.isnan(self.bound):
-            bound = ""
-        return self.status.upper(), self.title, shown, bound, self.advice
+        sign = ">=" if self.at_least else "<="
+        bound = "" if np.isnan(self.bound) else f"{sign} {self.bound:g}"
+        return self.status.upper(), self.title, self._value(), bound, self.advice
+
+    def _value(self) -> str:
+        """Show three digits, or as many as tell on which side of its bound the number is."""
+        if not np.isfinite(self.value):
+            return str(self.value)
+        for digits in range(3, 17):
+            shown = f"{self.value:.{digits}g}"
+            if np.sign(float(shown) - self.bound) == np.sign(self.value - self.bound):
+                return shown
+        return f"{self.value:.3g}"
 
 
 @dataclass(frozen=True)
@@ -89,10 +97,9 @@ class Report:
 
     def _head(self) -> str:
         cost = f", {self.evaluations:.3g} row evaluations" if self.evaluations >= 0 else ""
-        return (
-            f"{self.status.upper()}: {self.method}, {self.chains} chains of {self.draws:,} draws"
-            f"{cost}"
-        )
+        chains = "1 chain" if self.chains == 1 else f"{self.chains} chains"
+        draws = "1 draw" if self.draws == 1 else f"{self.draws:,} draws"
+        return f"{self.status.upper()}: {self.method}, {chains} of {draws}{cost}"
 
     def __str__(self) -> str:
         rows = [f._row() for f in self.findings]
@@ -122,8 +129,8 @@ class Report:
 def worst_chain(rule: Rule, found: list[tuple[Any, float, bool]], title: str) -> Finding:
     """Judge a rule by what it found of each chain: its label, the number and the verdict."""
     failed = [entry for entry in found if not entry[2]]
-    values = [value for _, value, _ in failed or found]
-    value = min(values) if rule.at_least else max(values)
+    values = np.array([value for _, value, _ in failed or found])
+    value = float(values.min() if rule.at_least else values.max())  # NaN if any is
     status, advice = "pass", ""
     if failed:
         chains = ", ".join(str(chain) for chain in dict.fromkeys(chain for chain, *_ in failed))

@@ -6,8 +6,16 @@ from scipy.special import chdtri
 from pymc_subsample.block_poisson import log_variance
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.reference import Reference, whiten
-from pymc_subsample.diagnostics.checks import Check, Rule, amount, remedies, sentence
-from pymc_subsample.diagnostics.perturbation import estimate_errors, perturbation
+from pymc_subsample.diagnostics.checks import (
+    TEMPERATURE,
+    Check,
+    Rule,
+    amount,
+    check_temperature,
+    remedies,
+    sentence,
+)
+from pymc_subsample.diagnostics.perturbation import Perturbation, estimate_errors, perturbation
 from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
@@ -61,7 +69,7 @@ CONFINED = Rule(
 )
 RULES = (
     TUNE, DISTANCE, NOISE, REFRESH, PERTURBATION, NEGATIVE, SIGN, CONFINED, DIVERGENCES,
-    ACCEPTANCE,
+    ACCEPTANCE, TEMPERATURE,
 )  # fmt: skip
 
 # The share of draws that may exceed twice the variance bound.
@@ -73,6 +81,8 @@ STRETCH_BOUND = 0.05
 _FIRST_LOOK = 5_000
 _FIRST_DRAWS = 16
 _SECOND_DRAWS = 4
+# Below this excess of the bound as few draws may be all that is wrong: more are looked at.
+_CLEARLY = 2.0
 # Mean squared distance per parameter up to which the set-up's residual moments hold.
 _PREDICTED = 2.0
 
@@ -128,7 +138,7 @@ def check_hmc(
     list of Check
         Causes before their effects: tuning, distance from the reference point, variance of the
         estimate, acceptance of the subsample's refreshes, perturbation of the posterior or signs
-        of the estimates, divergences and acceptance of the moves.
+        of the estimates, divergences and acceptance of the moves, temperature.
     """
     record.fold()
     n, size = record.done, len(active)
@@ -140,21 +150,21 @@ def check_hmc(
             products = subsample_size / MINIBATCH
             sds = np.sqrt(products * errors.variance)
             noise = [log_variance(products, sd) if np.isfinite(sd) else np.inf for sd in sds]
-            return float(shares @ np.array(noise)), 0.0, 0.0
+            return float(shares @ np.array(noise)), Perturbation(0.0, 0.0, 0.0, 0.0)
         off = perturbation(errors.bias, shares, record.standardise(thetas, active))
-        return float(shares @ errors.variance), *off
+        return float(shares @ errors.variance), off
 
     if expansion.n_rows <= _FIRST_LOOK:
-        variance, shift, stretch = look(_FIRST_DRAWS, expansion.chunks())
+        variance, off = look(_FIRST_DRAWS, expansion.chunks())
     else:
         index = np.random.default_rng(0).integers(0, expansion.n_rows, _FIRST_LOOK)
-        variance, shift, stretch = look(_FIRST_DRAWS, [expansion.take(index)])
+        variance, off = look(_FIRST_DRAWS, [expansion.take(index)])
         kept = np.array([theta for *_, theta in record.kept])
         z = whiten(factor, (kept - reference.theta)[:, active].T)
         clear = (
             variance < VARIANCE_BOUND / 2
-            and shift < SHIFT_BOUND / 2
-            and stretch < STRETCH_BOUND / 2
+            and off.seen_shift < SHIFT_BOUND / 2
+            and off.seen_stretch < STRETCH_BOUND / 2
             and np.max(predicted.variance(subsample_size, temperature)) < VARIANCE_BOUND
             and (
                 kind == BLOCK_POISSON
@@ -163,7 +173,12 @@ def check_hmc(
             and np.mean(z**2) < _PREDICTED
         )
         if not clear:
-            variance, shift, stretch = look(_SECOND_DRAWS, expansion.chunks())
+            variance, off = look(_SECOND_DRAWS, expansion.chunks())
+            if (
+                _excess(off.seen_shift, off.seen_stretch) > 1
+                and not _excess(off.shift, off.stretch) > _CLEARLY
+            ):
+                variance, off = look(_FIRST_DRAWS, expansion.chunks())
     more_rows = subsample_size < expansion.n_rows
     advice = remedies(subsample_size, expansion.n_rows, expansion.raisable, given_reference)
     look_at = "look for outlying rows and small groups"
@@ -173,14 +188,15 @@ def check_hmc(
         *(
             [*_sign_checks(record), _confined_check(record, reference, active, confined)]
             if kind == BLOCK_POISSON
-            else [_perturbation_check(shift, stretch, sentence([*advice, look_at]))]
+            else [_perturbation_check(off.shift, off.stretch, sentence([*advice, look_at]))]
         ),
     ]
     if n > 2 * size:
         harmless = not given_reference and all(check.passed for check in checks)
         checks.insert(0, _distance_check(record, reference, active, harmless, given_reference))
     checks += _dynamics_checks(record)
-    return [_tuning_check(tune, all(check.passed for check in checks)), *checks]
+    tuning = _tuning_check(tune, all(check.passed for check in checks))
+    return [tuning, *checks, check_temperature(temperature)]
 
 
 def _tuning_check(tune: int, healthy: bool) -> Check:
@@ -236,8 +252,13 @@ def _distance_check(record, reference, active, harmless: bool, given: bool) -> C
     )
 
 
+def _excess(shift: float, stretch: float) -> float:
+    """Errors of means and standard deviations over what is tolerable."""
+    return float(np.maximum(shift / SHIFT_BOUND, stretch / STRETCH_BOUND))
+
+
 def _perturbation_check(shift: float, stretch: float, advice: str) -> Check:
-    value = float(np.maximum(shift / SHIFT_BOUND, stretch / STRETCH_BOUND))
+    value = _excess(shift, stretch)
     off = (
         f"posterior means are off by about {shift:.2g} standard deviations (should be at most "
         f"{SHIFT_BOUND:g}), standard deviations by about {stretch:.0%} (at most "

@@ -3,7 +3,14 @@
 import numpy as np
 
 from pymc_subsample.diagnostics.acceptance import AcceptanceErrors
-from pymc_subsample.diagnostics.checks import Check, Rule, amount, sentence
+from pymc_subsample.diagnostics.checks import (
+    TEMPERATURE,
+    Check,
+    Rule,
+    amount,
+    check_temperature,
+    sentence,
+)
 from pymc_subsample.diagnostics.record import MoveRecord
 
 # Of an acceptance probability, and of posterior standard deviations.
@@ -33,7 +40,6 @@ ACCEPTED = Rule(
     severity="warn",
     at_least=True,
 )
-TEMPERATURE = Rule("temperature", "temperature of the log-likelihood", 1.0, "Use temperature=1.")
 BOUND = Rule(
     "bound",
     "largest term of a row, over the bound given for it",
@@ -113,13 +119,7 @@ def check_moves(
             f"Only {accepted:.1%} of the proposals were accepted (should be at least "
             f"{ACCEPTED.bound:.0%}). Use smaller proposals, or increase tune.",
         ),
-        Check(
-            TEMPERATURE,
-            temperature,
-            temperature == 1.0,
-            f"temperature={temperature:g}: the draws are not from the posterior but from a "
-            "distribution with the log-likelihood divided by that.",
-        ),
+        check_temperature(temperature),
     ]
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtri
 
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.reference import Reference
@@ -34,8 +35,32 @@ class EstimateErrors:
     bias: np.ndarray
 
 
-def perturbation(bias: np.ndarray, shares: np.ndarray, z: np.ndarray) -> tuple[float, float]:
+@dataclass(frozen=True)
+class Perturbation:
+    """How far a posterior is off: means in standard deviations, these relatively.
+
+    Attributes
+    ----------
+    shift, stretch : float
+        Largest errors of a mean and of a standard deviation, less what the noise of a few draws
+        makes of the largest of many beyond that of one.
+    seen_shift, seen_stretch : float
+        Largest errors as estimated.
+    """
+
+    shift: float
+    stretch: float
+    seen_shift: float
+    seen_stretch: float
+
+
+def perturbation(bias: np.ndarray, shares: np.ndarray, z: np.ndarray) -> Perturbation:
     """Estimate how far posterior means and standard deviations are off.
+
+    Each error is estimated from the same few draws. Even where b depends on no parameter in
+    particular, the largest of many such estimates is far from zero. By how much the median of the
+    largest of many squared normal numbers exceeds that of one, times the squared standard error,
+    is taken off each squared estimate. Nothing is taken off a single parameter's.
 
     Parameters
     ----------
@@ -48,17 +73,28 @@ def perturbation(bias: np.ndarray, shares: np.ndarray, z: np.ndarray) -> tuple[f
 
     Returns
     -------
-    shift, stretch : float
-        Largest error of a mean, in standard deviations, and largest relative error of a standard
-        deviation.
+    Perturbation
+        Infinite where b is not finite.
     """
     if not np.all(np.isfinite(bias)):
-        return np.inf, np.inf
+        return Perturbation(np.inf, np.inf, np.inf, np.inf)
     weights = shares * np.exp(np.min(bias) - bias)
     weights = weights / weights.sum()
-    change = (weights - shares) @ np.column_stack([z, z**2])
-    shift, square = np.split(change, 2)
-    return float(np.max(np.abs(shift))), float(np.max(np.abs(square - shift**2)) / 2)
+    powers = np.column_stack([z, z**2])
+    move = weights - shares
+    shift, square = np.split(move @ powers, 2)
+    errors = np.abs(shift), np.abs(square - shift**2) / 2
+    # Standard errors if b did not depend on the parameter.
+    spread = shares @ (powers - shares @ powers) ** 2
+    noise = np.sqrt(np.sum(move**2) * spread)
+    of_shift, of_square = np.split(noise, 2)
+    # Medians of the largest of as many squared standard normal numbers, and of one.
+    of_largest = ndtri((1 + 0.5 ** (1 / z.shape[1])) / 2) ** 2 - ndtri(0.75) ** 2
+    known = [
+        float(np.sqrt(np.max(np.maximum(error**2 - of_largest * own**2, 0.0))))
+        for error, own in zip(errors, (of_shift, of_square / 2), strict=True)
+    ]
+    return Perturbation(*known, *(float(np.max(error)) for error in errors))
 
 
 @np.errstate(all="ignore")  # where a result is not finite, the check that reads it says so

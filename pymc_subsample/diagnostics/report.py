@@ -7,10 +7,11 @@ import numpy as np
 import xarray as xr
 from arviz_stats.base import array_stats
 
-from pymc_subsample.diagnostics import gibbs, hmc, metropolis, stochastic
+from pymc_subsample.diagnostics import gibbs, hmc, metropolis, signed, stochastic
 from pymc_subsample.diagnostics.audit import K_HAT_BOUND, Audit
 from pymc_subsample.diagnostics.checks import FAILED, PREFIX, Rule, recall
 from pymc_subsample.diagnostics.findings import Finding, Report, tiered, worst_chain
+from pymc_subsample.diagnostics.partial import from_draws
 from pymc_subsample.diagnostics.thinned import columns, group
 
 _SAID = "pms.report"
@@ -31,7 +32,12 @@ ESS_DOUBT = Rule("ess", ESS.title, 400, _LONGER, severity="warn", at_least=True)
 _SIGNS = "Increase subsample_size."
 SIGN = Rule("sign", "effective share of signed draws", 0.1, _SIGNS, at_least=True)
 SIGN_DOUBT = Rule("sign", SIGN.title, 0.5, _SIGNS, severity="warn", at_least=True)
-_UNWEIGHTED = "The audit's corrections are not reliable. Increase subsample_size."
+_UNWEIGHTED = (
+    "The audit's corrections are not reliable. Increase subsample_size; if the variance of the "
+    "estimate is small, check that the audit was given the model that was sampled."
+)
+_UNKNOWN = "The audit cannot tell how far it is off: its weights have no known error."
+_NO_P_VALUE = "Too few effective draws for a p-value. Sample for longer."
 K_HAT = Rule("k_hat", "audit: Pareto k-hat of the weights", K_HAT_BOUND, _UNWEIGHTED)
 # Weights this even are harmless whatever the shape of their tail: the share of the effective size.
 _EVEN = 0.99
@@ -64,8 +70,10 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
     -------
     Report
         Text by `str`, a table in a notebook, `to_dict()`, and `status`: "pass", "warn" or "fail".
-        The checks that each chain recorded at its end are given by their worst chain; R-hat and
-        effective sample size are ArviZ's, of the worst element of the posterior.
+        The checks that each chain recorded at its end are given by their worst chain. Of a chain
+        that has lost its end, noise, refreshes, divergences and acceptance are judged by the draws
+        that there are. R-hat and effective sample size are those of `summary`, of the worst element
+        of the posterior; variables of more than 10,000 elements are left out.
 
     Raises
     ------
@@ -98,10 +106,12 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
             "pm.sample(step=pms.HMCECS()) or another of them returned."
         )
     findings = [found for found in _recorded(stats, families) if found.name != SIGN.name]
+    signs = None
     if "sign" in stats and np.any(stats["sign"].values < 0):
         share = float(stats["sign"].values.mean()) ** 2  # of all chains together
         findings.append(tiered(SIGN, SIGN_DOUBT, share))
-    findings += _convergence(posterior)
+        signs = stats["sign"].values.astype(float)
+    findings += _convergence(posterior, signs)
     if audit is not None:
         findings += _audited(audit)
     cost = float(stats["n_evaluations"].sum()) if "n_evaluations" in stats else np.nan
@@ -116,21 +126,26 @@ def _recorded(stats: xr.Dataset, families: dict[str, Sequence[Rule]]) -> list[Fi
     verdicts = last[FAILED].values.reshape(stats.sizes["chain"], -1)
     judged = np.all(verdicts >= 0, axis=1)
     findings = []
+    alone = len(families) == 1
     if not judged.all():
         who = ", ".join(map(str, stats["chain"].values[~judged]))
         findings.append(
             Finding(
                 "not_judged", "chains without checks", "warn", float(np.sum(~judged)), 0.0, False,
-                f"Chain {who}: interrupted, or its last draw was dropped, so that it was not "
-                "judged. Run it to its end, and keep the last draw for the report.",
+                f"Chain {who}: interrupted, or its last draw was dropped, and with it the verdict "
+                "on it. Here it is judged by its draws as far as they tell, which leaves out what "
+                "is read from all rows. Run it to its end, keep its last draw, or give an audit.",
             )
         )  # fmt: skip
-    alone = len(families) == 1
     for name, rules in families.items():
         found: dict[str, list[tuple[Any, float, bool]]] = {}
-        for chain in np.flatnonzero(judged):
-            for rule, value, passed in _of_chain(rules, last.isel(chain=chain), alone):
-                label = stats["chain"].values[chain]
+        for chain, label in enumerate(stats["chain"].values):
+            entries = (
+                _of_chain(rules, last.isel(chain=chain), alone)
+                if judged[chain]
+                else from_draws(rules, stats.isel(chain=chain))
+            )
+            for rule, value, passed in entries:
                 found.setdefault(rule.name, []).append((label, value, passed))
         title = "" if alone else f"{name.split(',')[0]}: "
         findings += [
@@ -153,8 +168,8 @@ def _of_chain(rules: Sequence[Rule], last: xr.Dataset, alone: bool):
                 yield rule, float(value), rule.holds(value)
 
 
-def _convergence(posterior: xr.Dataset) -> list[Finding]:
-    """R-hat and effective sample size of the worst element."""
+def _convergence(posterior: xr.Dataset, signs: np.ndarray | None) -> list[Finding]:
+    """R-hat and effective sample size of the worst element; signs have shape (chain, draw)."""
     sizes = posterior.sizes["chain"] * posterior.sizes["draw"]
     names = [str(n) for n, x in posterior.items() if 0 < x.size <= _MOST_ELEMENTS * sizes]
     if not names:
@@ -162,9 +177,16 @@ def _convergence(posterior: xr.Dataset) -> list[Finding]:
     values, labels = columns(posterior, names)
     axes = {"chain_axis": 0, "draw_axis": 1}
     moved = values.std(axis=(0, 1)) > 0
-    r_hat = np.asarray(array_stats.rhat(values, **axes))
-    bulk = array_stats.ess(values, method="bulk", **axes)
-    ess = np.fmin(bulk, array_stats.ess(values, method="tail", prob=(0.05, 0.95), **axes))
+    if signs is None or signs.ndim > 2 or not signs.sum() > 0:
+        r_hat = np.asarray(array_stats.rhat(values, **axes))
+        bulk = array_stats.ess(values, method="bulk", **axes)
+        ess = np.fmin(bulk, array_stats.ess(values, method="tail", prob=(0.05, 0.95), **axes))
+    else:
+        each = [values[..., k] for k in range(values.shape[-1])]
+        r_hat = np.array([signed.r_hat(x, signs) for x in each])
+        ess = np.array(
+            [np.fmin(signed.ess_bulk(x, signs), signed.ess_tail(x, signs, 0.05)) for x in each]
+        )
     findings = []
     for fail, doubt, numbers, worst in (
         (R_HAT, R_HAT_DOUBT, r_hat, np.nanargmax), (ESS, ESS_DOUBT, ess, np.nanargmin),
@@ -193,11 +215,20 @@ def _audited(audit: Audit) -> list[Finding]:
             else tiered(K_HAT, K_HAT_DOUBT, audit.k_hat)
         )
     for rule, number in ((BIAS, "bias"), (SD_ERROR, "sd_error")):
-        size = np.abs(audit.table[number].values)
-        sure = np.maximum(size - _ERRORS * audit.table[f"{number}_mcse"].values, 0.0)
+        size, error = np.abs(audit.table[number].values), audit.table[f"{number}_mcse"].values
+        if not np.all(np.isfinite(error)):
+            bound = float(rule.bound)
+            findings.append(Finding(rule.name, rule.title, "warn", np.nan, bound, False, _UNKNOWN))
+            continue
+        sure = np.maximum(size - _ERRORS * error, 0.0)
         at = int(np.nanargmax(sure)) if np.any(sure > 0) else 0
         label = str(audit.table["parameter"].values[at])
         findings.append(tiered(rule, rule, float(sure[at]), f"{label}. "))
     if audit.kind == "score":
-        findings.append(tiered(P_VALUE, P_VALUE_DOUBT, audit.p_value))
+        unknown = Finding(
+            P_VALUE.name, P_VALUE.title, "warn", np.nan, float(P_VALUE_DOUBT.bound), True,
+            _NO_P_VALUE,
+        )  # fmt: skip
+        known = not np.isnan(audit.p_value)
+        findings.append(tiered(P_VALUE, P_VALUE_DOUBT, audit.p_value) if known else unknown)
     return findings

@@ -17,9 +17,13 @@ import numpy as np
 import scipy.stats
 from arviz_stats.base import array_stats
 
-from pymc_subsample.diagnostics.weights import mcse
-
 _BOOTSTRAPS = 2_000
+# Effective draws of the slowest coordinate in a batch; batches per chain at most.
+_BATCH, _MOST_BATCHES = 10.0, 10
+# Below these there is no p-value: batches of all chains, effective draws of the slowest coordinate.
+_FEWEST_BATCHES, _FEWEST_EFFECTIVE = 4, 50
+# Variances of coordinates within this factor of their mean are pooled.
+_ALIKE = 4.0
 # A variance is not taken to be smaller than this share of the curvature's.
 _SMALLEST = 0.01
 
@@ -65,18 +69,24 @@ def moment_test(
     """P-value of all draws having the posterior's means and variances.
 
     In coordinates in which the posterior is about standard normal, mean and mean square of all
-    draws are compared with Stein's estimates from the audited ones. The sum of the squared
-    z-scores is referred to a scaled chi-square of the same mean and variance (Satterthwaite), by
-    the correlation of the scores.
+    draws are compared with Stein's estimates from the audited ones. The variances of these
+    differences are those between batches of successive draws, pooled over coordinates. The sum of
+    squared differences over variances is referred to an F distribution whose degrees of freedom
+    allow for the correlation of the coordinates and for unequal variances (Satterthwaite).
 
     Parameters
     ----------
     theta, score : ndarray, shape (chain, draw, d)
         Audited draws and gradients.
     every : ndarray, shape (chain, all draws, d)
-        All draws, the audited ones among them.
+        All draws, the audited ones evenly spread among them.
     covariance : ndarray, shape (d, d)
         Guess of the posterior covariance.
+
+    Returns
+    -------
+    float
+        NaN where the draws are too few: 50 effective ones, and 4 batches, are needed.
     """
     factor = np.linalg.cholesky(covariance)
     center = every.mean(axis=(0, 1))
@@ -87,25 +97,31 @@ def moment_test(
     found = np.concatenate([whole, whole**2], axis=-1)
     mine = np.concatenate([z, z**2], axis=-1)
     implied = np.concatenate([r, 1 + z * r_centred], axis=-1)
+    starts = _batch_starts(found, mine.shape[1])
+    if starts is None:
+        return np.nan
 
-    n, k = found.shape[0] * found.shape[1], mine.shape[0] * mine.shape[1]
+    size, d = found.shape[-1], z.shape[-1]
+    means = _batch_means(found, starts)
+    differences = means - _batch_means(implied, starts)
+    batches = len(differences)
+    noise = differences.var(axis=0, ddof=1) / batches
     error = found.mean(axis=(0, 1)) - implied.mean(axis=(0, 1))
-    size = found.shape[-1]
-    both = np.concatenate([mine, implied], axis=-1).reshape(k, -1)
-    cov = np.cov(both, rowvar=False)
-    spread = found.var(axis=(0, 1), ddof=1)
-    cross, rest = np.diag(cov[:size, size:]), np.diag(cov[size:, size:])
-    share, implied_share = _pooled_share(found, spread), _pooled_share(implied, rest)
-    variance = (spread - 2 * cross) * share + rest * implied_share
-    variance = np.maximum(variance, 1e-3 * spread * share)
-    statistic = float(np.sum(error**2 / variance))
-
-    joint = cov[:size, :size] / n + cov[size:, size:] / k
-    joint = joint - (cov[:size, size:] + cov[size:, :size]) / n
-    scale = np.sqrt(np.maximum(np.diag(joint), np.finfo(float).tiny))
-    squares = np.sum((joint / np.outer(scale, scale)) ** 2) - size * (size - 1) / k
-    ratio = max(float(squares), size) / size
-    return float(scipy.stats.chi2.sf(statistic / ratio, size / ratio))
+    # Squares about the draws' own mean are too small by its variance.
+    error[d:] += np.mean(means[:, :d].var(axis=0, ddof=1)) / batches
+    n, k = found.shape[0] * found.shape[1], mine.shape[0] * mine.shape[1]
+    correlation, weight = _instantaneous(mine, implied, n, k)
+    halves = slice(0, d), slice(d, size)
+    share = np.concatenate([np.full(d, np.mean((noise / weight)[half])) for half in halves])
+    # A spread of variances beyond what their own errors make.
+    relative = [(noise / weight)[half] for half in halves]
+    unequal = [np.mean(v**2) / np.mean(v) ** 2 for v in relative]
+    uneven = max(1.0, float(np.mean(unequal)) * (batches - 1) / (batches + 1))
+    together = max(float(np.sum(correlation**2)) - size * (size - 1) / k, size) / size
+    freedom = max(size / (together * uneven), 1.0)
+    with np.errstate(all="ignore"):  # draws that never move
+        statistic = np.mean(error**2 / (weight * share))
+    return float(scipy.stats.f.sf(statistic, freedom, (batches - 1) * freedom / 2))
 
 
 def shape_test(
@@ -114,8 +130,9 @@ def shape_test(
     r"""P-value of the draws' kernel Stein discrepancy, by a wild bootstrap for dependent draws.
 
     The kernel is the inverse multiquadric :math:`(d + \|x - y\|^2)^{-1/2}` (Gorham and Mackey
-    2017) in coordinates in which the posterior is about standard normal; signs of the bootstrap
-    follow Chwialkowski, Strathmann and Gretton (2016), with a memory that fits the draws'.
+    2017) in coordinates in which the posterior is about standard normal. As in Chwialkowski,
+    Strathmann and Gretton (2016) the bootstrap changes signs, here of whole batches of successive
+    draws, long enough to be nearly independent of each other.
 
     Parameters
     ----------
@@ -125,36 +142,87 @@ def shape_test(
         Guess of the posterior covariance.
     rng : numpy.random.Generator
         Draws the signs.
+
+    Returns
+    -------
+    float
+        NaN where the draws are too few, as for `moment_test`.
     """
     factor = np.linalg.cholesky(covariance)
     chains, draws, d = theta.shape
     x = _whiten(factor, theta - theta.mean(axis=(0, 1))).reshape(-1, d)
     whitened = score @ factor
+    starts = _batch_starts(np.concatenate([whitened, whitened**2], axis=-1), draws)
+    if starts is None:
+        return np.nan
     kernel = _stein_kernel(x, whitened.reshape(-1, d))
-    share = np.asarray(
-        array_stats.ess(whitened, chain_axis=0, draw_axis=1, method="mean", relative=True)
-    )
-    inflation = max(1.0, 1 / float(np.nanmedian(np.clip(share, 0.01, 1.0))))
-    memory = ((inflation - 1) / (inflation + 1)) ** 0.125
-    flips = np.where(rng.random((_BOOTSTRAPS, chains, draws)) < (1 - memory) / 2, -1.0, 1.0)
-    flips[..., 0] = rng.choice([-1.0, 1.0], size=(_BOOTSTRAPS, chains))
-    signs = np.cumprod(flips, axis=-1).reshape(_BOOTSTRAPS, -1)
+    first = (np.arange(chains)[:, None] * draws + (starts * draws).astype(int)).ravel()
+    kernel = np.add.reduceat(np.add.reduceat(kernel, first, axis=0), first, axis=1)
+    signs = rng.choice([-1.0, 1.0], (_BOOTSTRAPS, len(kernel)))
     bootstrapped = np.einsum("bi,bi->b", signs @ kernel, signs)
-    return float((1 + np.sum(bootstrapped >= kernel.sum())) / (1 + _BOOTSTRAPS))
+    # All signs alike give the statistic itself, but for rounding.
+    reached = bootstrapped >= kernel.sum() * (1 - 1e-9)
+    return float((1 + np.sum(reached)) / (1 + _BOOTSTRAPS))
 
 
 def combined(*p_values: float) -> float:
-    """One p-value from several that may depend on each other (Cauchy; Liu and Xie 2020)."""
-    p = np.clip(p_values, 1e-15, 1 - 1e-15)
+    """One p-value from several that may depend on each other (Cauchy; Liu and Xie 2020).
+
+    NaNs are left out; of nothing else, the result is NaN.
+    """
+    p = np.array([p for p in p_values if not np.isnan(p)])
+    if not len(p):
+        return np.nan
+    p = np.clip(p, 1e-15, 1 - 1e-15)
     return float(scipy.stats.cauchy.sf(np.mean(scipy.stats.cauchy.isf(p))))
 
 
-def _pooled_share(x: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Squared Monte Carlo error over variance, pooled over means and over mean squares."""
-    errors = np.split(mcse(x) ** 2, 2)
-    parts = np.split(variance, 2)
-    pooled = [e.sum() / v.sum() if v.sum() > 0 else 0.0 for e, v in zip(errors, parts, strict=True)]
-    return np.repeat(pooled, len(parts[0]))
+def _batch_starts(x: np.ndarray, most: int) -> np.ndarray | None:
+    """Where batches of a chain begin, as shares of its draws; None for too few draws.
+
+    Parameters
+    ----------
+    x : ndarray, shape (chain, draw, p)
+        Series whose batches shall be nearly independent.
+    most : int
+        Batches per chain at most.
+    """
+    relative = np.asarray(
+        array_stats.ess(x, chain_axis=0, draw_axis=1, method="mean", relative=True)
+    )
+    relative = relative[np.isfinite(relative)]
+    slowest = float(np.clip(relative.min(), 1e-6, 1.0)) if len(relative) else 1.0
+    chains, draws = x.shape[:2]
+    per_chain = int(np.clip(draws * slowest / _BATCH, 1, min(most, _MOST_BATCHES)))
+    if chains * draws * slowest < _FEWEST_EFFECTIVE or chains * per_chain < _FEWEST_BATCHES:
+        return None
+    return np.arange(per_chain) / per_chain
+
+
+def _batch_means(x: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Means of batches, shape (batches of all chains, p), of series, shape (chain, draw, p)."""
+    first = (starts * x.shape[1]).astype(int)
+    sizes = np.diff(np.append(first, x.shape[1]))
+    means = np.add.reduceat(x, first, axis=1) / sizes[:, None]
+    return means.reshape(-1, x.shape[-1])
+
+
+def _instantaneous(mine, implied, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Correlations of the differences as if draws were independent, and how they are weighed.
+
+    Coordinates are alike but for noise, unless their variances are far from their mean.
+    """
+    size = mine.shape[-1]
+    both = np.concatenate([mine, implied], axis=-1).reshape(k, -1)
+    cov = np.cov(both, rowvar=False)
+    joint = cov[:size, :size] / n + cov[size:, size:] / k
+    joint = joint - (cov[:size, size:] + cov[size:, :size]) / n
+    variance = np.maximum(np.diag(joint), np.finfo(float).tiny)
+    scale = np.sqrt(variance)
+    ratios = [half / half.mean() for half in np.split(variance, 2)]
+    ratio = np.maximum(np.concatenate(ratios), 1e-3)
+    weight = np.where((ratio > 1 / _ALIKE) & (ratio < _ALIKE), 1.0, ratio)
+    return joint / np.outer(scale, scale), weight
 
 
 def _whiten(factor: np.ndarray, x: np.ndarray) -> np.ndarray:

@@ -28,7 +28,8 @@ def plot_audit(
     standard errors to either side, the other one standard deviations as shares of the corrected
     ones. What lies in the shaded bands is tolerated by the check at the end of a chain: a tenth of
     a standard deviation, and 5%. Parameters that are constant are left out. If the audit's weights
-    are too uneven for its corrections to be reliable [1]_, the figure's title says so.
+    are too uneven for its corrections to be reliable [1]_, the figure's title says so; from a
+    Pareto shape of 1 up the Monte Carlo errors are not known, and not drawn.
 
     Parameters
     ----------
@@ -98,6 +99,7 @@ def plot_audit(
     if getattr(audit, "kind", None) == "weights" and not k_hat < K_HAT_BOUND:
         pc.add_title(
             f"The corrections are not reliable: k-hat {k_hat:.2f} (should be below {K_HAT_BOUND})"
+            + ("; their errors are not known" if not k_hat < 1 else "")
         )
     return pc
 
@@ -125,6 +127,8 @@ def _errors(audit) -> xr.Dataset:
             "noise": 2 * table.get("bias_mcse", of_corrected),
         }
     )
+    if getattr(audit, "kind", None) == "weights" and not getattr(audit, "k_hat", 0.0) < 1:
+        errors["noise"] = errors["noise"].where(np.isfinite(errors["noise"]), 0.0)
     finite = np.all([np.isfinite(values) for values in errors.values()], axis=0)
     if not finite.all():
         raise ValueError(

@@ -6,8 +6,8 @@ import numpy as np
 import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
-from pymc_subsample.diagnostics.efficiency import subsampling_statistics
-from pymc_subsample.plots.parts import GREY, collection, decorate, named, refuse_several
+from pymc_subsample.diagnostics.efficiency import per_step, subsampling_statistics
+from pymc_subsample.plots.parts import GREY, collection, decorate, named
 
 _BINS = 40
 
@@ -19,7 +19,7 @@ def plot_batch_sizes(
 
     As figure 2 of [1]_. All runs share bins and axes. A dashed line is the mean, a dotted one the
     number of rows (for `AusterityGibbs` of those that touch a variable, on average). Draws that
-    read no row are left out.
+    read no row are left out. Several such step methods in one run have a histogram each.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def plot_batch_sizes(
     TypeError
         If `runs` holds anything but DataTrees.
     ValueError
-        If one lacks the statistics, or holds those of several step methods.
+        If one lacks the statistics, or they have lost the dimension chain or draw.
 
     References
     ----------
@@ -50,9 +50,11 @@ def plot_batch_sizes(
     sizes, rows = {}, {}
     for name, idata in named(runs).items():
         stats = subsampling_statistics(idata, "batch_size", "data_share")
-        refuse_several(stats[["batch_size", "data_share"]])
-        sizes[name] = stats["batch_size"].values.ravel()
-        rows[name] = float((stats["batch_size"].mean() / stats["data_share"].mean()).round())
+        steps = per_step(stats, ["batch_size", "data_share"])
+        for k, step in enumerate(steps, start=1):
+            label = ", ".join(filter(None, [name, f"step {k}" if len(steps) > 1 else ""]))
+            sizes[label] = step["batch_size"].values.ravel()
+            rows[label] = float((step["batch_size"].mean() / step["data_share"].mean()).round())
     lowest = min(s.min(where=s > 0, initial=np.inf) for s in sizes.values())
     first, last = np.floor(np.log10(lowest)), np.ceil(np.log10(max(rows.values())))
     decades = 10.0 ** np.array([first, max(last, first + 1)])

@@ -7,7 +7,7 @@ from arviz_base import rcParams
 from arviz_plots import PlotCollection
 from arviz_plots.plot_collection import backend_from_object
 
-from pymc_subsample.diagnostics.draws import SAMPLE_DIMS
+from pymc_subsample.diagnostics.efficiency import per_step
 
 GREY = "#777777"
 
@@ -24,14 +24,9 @@ def named(runs) -> dict[str, xr.DataTree]:
     return {str(name): idata for name, idata in runs.items()}
 
 
-def refuse_several(stats: xr.Dataset):
-    """Refuse statistics that several step methods recorded under one name."""
-    several = [str(name) for name, values in stats.items() if set(values.dims) != set(SAMPLE_DIMS)]
-    if several:
-        raise ValueError(
-            f"sample_stats has {', '.join(map(repr, several))} of several step methods at once. "
-            "Select one of them in idata.sample_stats."
-        )
+def apart(stats: xr.Dataset) -> dict[str, list[xr.DataArray]]:
+    """Return statistics by name, each of them once for every step method that recorded it."""
+    return {str(name): [step[name] for step in per_step(stats, [str(name)])] for name in stats}
 
 
 def collection(

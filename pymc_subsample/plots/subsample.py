@@ -6,7 +6,7 @@ from arviz_plots import PlotCollection, visuals
 
 from pymc_subsample.diagnostics.efficiency import subsampling_statistics
 from pymc_subsample.diagnostics.hmc import NOISE, REFRESH
-from pymc_subsample.plots.parts import GREY, collection, decorate, refuse_several, xy
+from pymc_subsample.plots.parts import GREY, apart, collection, decorate, xy
 
 _WINDOWS = 50
 _PANELS = {
@@ -25,7 +25,8 @@ def plot_subsample(
     A panel each for the share of accepted refreshes of the subsample, the variance of the estimate
     and the share of the rows that is in use, as far as the step method records them. Lines are
     means over some fifty stretches of a chain, points single draws; dashed lines are the bounds
-    of the checks at the end of a chain.
+    of the checks at the end of a chain. Where several such step methods made the run, what more
+    than one of them records has a panel for each, in their order.
 
     Parameters
     ----------
@@ -45,12 +46,19 @@ def plot_subsample(
     TypeError
         If `idata` is not a DataTree.
     ValueError
-        If it lacks the statistics, or holds those of several step methods.
+        If it lacks the statistics, or they have lost the dimension chain or draw.
     """
     stats = subsampling_statistics(idata, "data_share")
-    panels = {name: panel for name, panel in _PANELS.items() if name in stats}
-    stats = stats[list(panels)]
-    refuse_several(stats)
+    steps = apart(stats[[name for name in _PANELS if name in stats]])
+    panels, parts = {}, {}
+    for name, found in steps.items():
+        title, bound = _PANELS[name]
+        for k, of_step in enumerate(found, start=1):
+            several = len(found) > 1
+            label = f"{k} {name}" if several else name
+            panels[label] = (f"{title}, step {k}" if several else title, bound)
+            parts[label] = of_step
+    stats = xr.Dataset(parts)
     pc_kwargs["aes"] = {"color": ["chain"]} | pc_kwargs.get("aes", {})
     pc = collection(stats, ["__variable__"], (4.2 * len(panels), 3.4), backend, pc_kwargs)
     noisy = stats[[name for name in panels if name.endswith("variance")]]

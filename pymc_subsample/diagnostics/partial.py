@@ -1,0 +1,43 @@
+"""Checks of a chain whose end is missing, as far as its draws tell."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import xarray as xr
+
+from pymc_subsample.diagnostics import hmc, metropolis
+from pymc_subsample.diagnostics.checks import Rule
+from pymc_subsample.estimators import VARIANCE_BOUND
+
+# The statistic of which a rule's number is the mean over draws.
+_MEANS = {
+    hmc.NOISE.name: "loglik_variance",
+    hmc.REFRESH.name: "subset_accepted",
+    hmc.DIVERGENCES.name: "diverging",
+    hmc.ACCEPTANCE.name: "acceptance_rate",
+    metropolis.ACCEPTED.name: "accepted",
+}
+
+
+def from_draws(rules: Sequence[Rule], chain: xr.Dataset) -> list[tuple[Rule, float, bool]]:
+    """Judge the rules whose numbers are means over draws: rules, numbers and whether they pass.
+
+    Parameters
+    ----------
+    rules : sequence of Rule
+        Of the step method that made the chain.
+    chain : xarray.Dataset
+        Statistics of the draws that there are of one chain.
+    """
+    found = []
+    for rule in rules:
+        values = chain.get(_MEANS.get(rule.name, ""))
+        if values is None or values.dims != ("draw",):
+            continue
+        value = float(values.mean())
+        passed = rule.holds(value)
+        if rule.name == hmc.NOISE.name:
+            noisy = ~(values.values <= 2 * VARIANCE_BOUND)
+            passed = passed and bool(np.mean(noisy) <= hmc.EXCESS_BOUND)
+        found.append((rule, value, passed))
+    return found
