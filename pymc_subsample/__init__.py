@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from pymc_subsample.schedules import Cyclical, PolynomialDecay
     from pymc_subsample.steps.austerity import AusterityMH
     from pymc_subsample.steps.barker import MinibatchBarkerMH
+    from pymc_subsample.steps.clustered import ClusteredSGHMC
     from pymc_subsample.steps.confidence import ConfidenceMH
+    from pymc_subsample.steps.ewsg import EWSG
     from pymc_subsample.steps.gibbs import AusterityGibbs
     from pymc_subsample.steps.hmc_ecs import HMCECS
-    from pymc_subsample.steps.sghmc import EWSG, SGHMC, SGNHT, ClusteredSGHMC
+    from pymc_subsample.steps.sghmc import SGHMC, SGNHT
     from pymc_subsample.steps.sgld import PSGLD, SGLD, SVRGLD
 
 __all__ = [
@@ -69,7 +71,7 @@ __version__ = "0.1.0"
 
 # A step's compiled transition is loaded with the step, which takes a tenth of a second.
 _HOMES = {
-    "EWSG": "steps.sghmc",
+    "EWSG": "steps.ewsg",
     "HMCECS": "steps.hmc_ecs",
     "PSGLD": "steps.sgld",
     "SGHMC": "steps.sghmc",
@@ -82,7 +84,7 @@ _HOMES = {
     "AusterityGibbs": "steps.gibbs",
     "AusterityMH": "steps.austerity",
     "BarkerCorrection": "correction",
-    "ClusteredSGHMC": "steps.sghmc",
+    "ClusteredSGHMC": "steps.clustered",
     "ConfidenceMH": "steps.confidence",
     "Cyclical": "schedules",
     "Langevin": "proposals",
