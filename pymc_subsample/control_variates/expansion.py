@@ -41,8 +41,9 @@ class Expansion:
         Whether the linear-predictor path was found.
     build : mapping of str to callable
         Compiles each of the model's functions.
-    forward, backward, difference, products, anchor, change, gather : Compiled
-        The model's functions; see `pymc_subsample.kernels.model`.
+    forward, backward, difference, products, residual, glow, anchor, change, gather : Compiled
+        The model's functions; see `pymc_subsample.kernels.model`. `residual` and `glow` are those of
+        the linear-predictor path alone.
     sums : callable
         ``sums(center, rows, level, slope, curvature)`` adds sum l*, sum grad l* and, unless
         `curvature` is empty, sum hess l* of anchored rows: to a matrix, shape (P, P), a diagonal,
@@ -82,6 +83,8 @@ class Expansion:
     backward = _compiled("backward")
     difference = _compiled("difference")
     products = _compiled("products")
+    residual = _compiled("residual")
+    glow = _compiled("glow")
     anchor = _compiled("anchor")
     change = _compiled("change")
     gather = _compiled("gather")
