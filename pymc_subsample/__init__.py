@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pymc_subsample.steps.austerity import AusterityMH
     from pymc_subsample.steps.barker import MinibatchBarkerMH
     from pymc_subsample.steps.confidence import ConfidenceMH
+    from pymc_subsample.steps.firefly import FireflyMC
     from pymc_subsample.steps.gibbs import AusterityGibbs
     from pymc_subsample.steps.hmc_ecs import HMCECS
 
@@ -35,6 +36,7 @@ __all__ = [
     "AusterityMH",
     "BarkerCorrection",
     "ConfidenceMH",
+    "FireflyMC",
     "Langevin",
     "MinibatchBarkerMH",
     "RandomWalk",
@@ -65,6 +67,7 @@ _HOMES = {
     "AusterityMH": "steps.austerity",
     "BarkerCorrection": "correction",
     "ConfidenceMH": "steps.confidence",
+    "FireflyMC": "steps.firefly",
     "Langevin": "proposals",
     "MinibatchBarkerMH": "steps.barker",
     "RandomWalk": "proposals",

@@ -153,6 +153,7 @@ def linear_expansion(
         store=model.rows,
         observed=model.observed,
         curvature=_kind_of_curvature(model, forms),
+        level=layout.level,
     )
     if bends is not None:
         code.second = [*code.first, *bends(code, expansion)]

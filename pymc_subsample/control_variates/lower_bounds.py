@@ -7,14 +7,16 @@ and whose curvature is replaced,
 
 for all x. Three curvatures are known. In a predictor in which the log-likelihood is
 :math:`a + b x + f((x - c)^2)` with convex f, the tangent of f gives
-:math:`C_i = (l'(x^*) - l'(c)) / (x^* - c)`: for a logistic row with c = 0 this is Jaakkola and Jordan's
-bound, for a Student-t row c is the observed value. For a softmax of K predictors
-:math:`C_i = -\tfrac12 N (I - 11'/K)`, N the row's count [1]_. For any other predictor
+:math:`C_i = (l'(x^*) - l'(c)) / (x^* - c)`. For a logistic row with c = 0 this is Jaakkola and
+Jordan's bound [1]_; for a Student-t row c is the observed value. For a softmax of K predictors
+:math:`C_i = -\tfrac12 N (I - 11'/K)`, N the row's count [2]_. For any other predictor
 :math:`C_i = \inf l''`, where that is finite.
 
 References
 ----------
-.. [1] D. Böhning (1992). Multinomial logistic regression algorithm. Annals of the Institute of
+.. [1] T. Jaakkola and M. Jordan (2000). Bayesian parameter estimation via variational methods.
+   Statistics and Computing 10, 25-37.
+.. [2] D. Böhning (1992). Multinomial logistic regression algorithm. Annals of the Institute of
    Statistical Mathematics 44(1), 197-200.
 """
 
@@ -121,8 +123,8 @@ def no_bound(model: TallModel, why: str, bound: str = "auto") -> TallModelError:
     return TallModelError(
         f"FireflyMC needs a lower bound on the log-likelihood of every row of {_named(model)} and "
         f"knows none{kind}: {why}. There are bounds for logistic rows (Bernoulli or Binomial with "
-        "logit link; Jaakkola-Jordan), for Student-t rows with known nu and scale, for softmax rows "
-        "(Categorical or Multinomial; Boehning), and for one linear predictor in which the "
+        "logit link; Jaakkola-Jordan), for Student-t rows with known nu and scale, for softmax "
+        "rows (Categorical or Multinomial; Boehning), and for one linear predictor in which the "
         "second derivative is bounded below (probit, for instance), by bound=c if need be. Use "
         "HMCECS or another step, or sample this model with pm.NUTS."
     )

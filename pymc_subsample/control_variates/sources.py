@@ -133,7 +133,7 @@ def change(affine: AffineMap, at: Layout, row: Evaluation) -> str:
 
 
 def anchor(affine: AffineMap, at: Layout, row: Evaluation) -> str:
-    """What is cached of rows at the reference."""
+    """Log-likelihood and derivatives of rows at the reference."""
     n_outputs = 1 + at.n_predictors + len(at.bends())
     lines = [
         "def anchor(center, rows):",
