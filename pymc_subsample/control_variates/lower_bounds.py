@@ -48,6 +48,8 @@ _ROUNDING = 1e-10
 # Below this distance from the centre, a slope between two points is taken for a derivative.
 _CLOSE = 1e-6
 _SYMMETRIC = 1e-7
+# Log-likelihoods down to here do not suffer from underflow.
+_UNDERFLOW = -600.0
 # Grid on which the least curvature is looked for, and how near to the supremum its ends must be.
 _WIDEST = 1e3
 _SETTLED = 1e-3
@@ -90,10 +92,11 @@ def bounded_expansion(model: TallModel, bound: str | float = "auto") -> tuple[Ex
         data = _sample(expansion, list(code.data))
         if not isinstance(bound, str):
             graphs = _constant(code, [bound] * code.n_predictors)
-            if not _holds(code, graphs, data):
+            if not _holds(code, graphs, data, beyond_range=True):
                 raise ValueError(
-                    f"bound={bound:g} is no lower bound: {_named(model)} has rows whose second "
-                    "derivative in a predictor is smaller. Give a smaller number (more negative)."
+                    f"bound={bound:g} is no lower bound on the second derivative of every row of "
+                    f"{_named(model)} in its linear predictors: {_least_found(code, data):.4g} was "
+                    "found for one. Give a smaller number (more negative)."
                 )
             found.append("given")
             return graphs
@@ -124,8 +127,8 @@ def no_bound(model: TallModel, why: str, bound: str = "auto") -> TallModelError:
         f"FireflyMC needs a lower bound on the log-likelihood of every row of {_named(model)} and "
         f"knows none{kind}: {why}. There are bounds for logistic rows (Bernoulli or Binomial with "
         "logit link; Jaakkola-Jordan), for Student-t rows with known nu and scale, for softmax "
-        "rows (Categorical or Multinomial; Boehning), and for one linear predictor in which the "
-        "second derivative is bounded below (probit, for instance), by bound=c if need be. Use "
+        "rows (Categorical or Multinomial; Boehning), and where the second derivative in the "
+        "linear predictor is bounded below; give bound=c if you know a bound c of it. Else use "
         "HMCECS or another step, or sample this model with pm.NUTS."
     )
 
@@ -278,6 +281,22 @@ def _least(code: RowCode, e: int, data: np.ndarray) -> float | None:
     return (1 + 2 * _SETTLED) * min(least, 0.0) if settled else None
 
 
+def _least_found(code: RowCode, data: np.ndarray) -> float:
+    """Smallest curvature along any direction, at random points."""
+    evaluate, size = _function(code, code.triangle), code.n_predictors
+    rng, least = np.random.default_rng(0), np.inf
+    for scale in np.geomspace(_NEAREST, 3.0, _POINTS):
+        x = rng.normal(0, scale, (size, data.shape[1]))
+        matrix = np.zeros((data.shape[1], size, size))
+        for h, (e, f) in zip(
+            evaluate(x, data), zip(*np.triu_indices(size), strict=True), strict=True
+        ):
+            matrix[:, e, f] = matrix[:, f, e] = h
+        finite = matrix[np.isfinite(matrix).all(axis=(1, 2))]
+        least = min(least, float(np.linalg.eigvalsh(finite).min(initial=np.inf)))
+    return least
+
+
 # Verification
 
 
@@ -307,8 +326,14 @@ def _sample(expansion: Expansion, columns: list[int]) -> np.ndarray:
     return np.concatenate([*sample, extremes], axis=1)
 
 
-def _holds(code: RowCode, bends: Sequence[Variable], data: np.ndarray) -> bool:
-    """Whether bounds lie below the log-likelihood, for random references and points."""
+def _holds(
+    code: RowCode, bends: Sequence[Variable], data: np.ndarray, beyond_range: bool = False
+) -> bool:
+    """Whether bounds lie below the log-likelihood, for random references and points.
+
+    With `beyond_range`, points do not count where the likelihood is below what floating point can
+    hold: there its logarithm is minus infinity or wrong, whatever the bound.
+    """
     size, m = code.n_predictors, data.shape[1]
     evaluate = _function(code, [code.loglik, *code.first[1:], *bends])
     rng = np.random.default_rng(1)
@@ -329,6 +354,7 @@ def _holds(code: RowCode, bends: Sequence[Variable], data: np.ndarray) -> bool:
             terms.append((0.5 if e == f else 1.0) * h * z[e] * z[f])
         rounding = _ROUNDING * (np.abs(value) + sum(np.abs(t) for t in terms))
         known = np.all(np.isfinite(terms), axis=0)
+        known &= (np.minimum(value, level) > _UNDERFLOW) | (not beyond_range)
         touched |= bool(known.any())
         if not np.all((value - sum(terms) >= -rounding)[known]):
             return False
