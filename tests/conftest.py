@@ -18,7 +18,7 @@ def pytest_configure(config):
     last bits differ from those that a process of chains reads from the cache.
     """
     if not hasattr(config, "workerinput"):
-        for name in ("gibbs", "hmc", "metropolis"):
+        for name in ("firefly", "gibbs", "hmc", "metropolis"):
             import_module(f"pymc_subsample.kernels.{name}")
 
 

@@ -48,8 +48,6 @@ _ROUNDING = 1e-10
 # Below this distance from the centre, a slope between two points is taken for a derivative.
 _CLOSE = 1e-6
 _SYMMETRIC = 1e-7
-# Log-likelihoods down to here do not suffer from underflow.
-_UNDERFLOW = -600.0
 # Grid on which the least curvature is looked for, and how near to the supremum its ends must be.
 _WIDEST = 1e3
 _SETTLED = 1e-3
@@ -92,11 +90,12 @@ def bounded_expansion(model: TallModel, bound: str | float = "auto") -> tuple[Ex
         data = _sample(expansion, list(code.data))
         if not isinstance(bound, str):
             graphs = _constant(code, [bound] * code.n_predictors)
-            if not _holds(code, graphs, data, beyond_range=True):
+            if not _holds(code, graphs, data):
                 raise ValueError(
                     f"bound={bound:g} is no lower bound on the second derivative of every row of "
                     f"{_named(model)} in its linear predictors: {_least_found(code, data):.4g} was "
-                    "found for one. Give a smaller number (more negative)."
+                    "found for one. Give a smaller number (more negative). If that does not help, "
+                    "the log-likelihood is not accurate for far predictors, as that of probit rows."
                 )
             found.append("given")
             return graphs
@@ -128,8 +127,8 @@ def no_bound(model: TallModel, why: str, bound: str = "auto") -> TallModelError:
         f"knows none{kind}: {why}. There are bounds for logistic rows (Bernoulli or Binomial with "
         "logit link; Jaakkola-Jordan), for Student-t rows with known nu and scale, for softmax "
         "rows (Categorical or Multinomial; Boehning), and where the second derivative in the "
-        "linear predictor is bounded below; give bound=c if you know a bound c of it. Else use "
-        "HMCECS or another step, or sample this model with pm.NUTS."
+        "linear predictor is bounded below and accurate for far predictors; give bound=c if you "
+        "know a bound c of it. Else use HMCECS or another step, or sample this model with pm.NUTS."
     )
 
 
@@ -326,14 +325,8 @@ def _sample(expansion: Expansion, columns: list[int]) -> np.ndarray:
     return np.concatenate([*sample, extremes], axis=1)
 
 
-def _holds(
-    code: RowCode, bends: Sequence[Variable], data: np.ndarray, beyond_range: bool = False
-) -> bool:
-    """Whether bounds lie below the log-likelihood, for random references and points.
-
-    With `beyond_range`, points do not count where the likelihood is below what floating point can
-    hold: there its logarithm is minus infinity or wrong, whatever the bound.
-    """
+def _holds(code: RowCode, bends: Sequence[Variable], data: np.ndarray) -> bool:
+    """Whether bounds lie below the log-likelihood, for random references and points."""
     size, m = code.n_predictors, data.shape[1]
     evaluate = _function(code, [code.loglik, *code.first[1:], *bends])
     rng = np.random.default_rng(1)
@@ -354,7 +347,6 @@ def _holds(
             terms.append((0.5 if e == f else 1.0) * h * z[e] * z[f])
         rounding = _ROUNDING * (np.abs(value) + sum(np.abs(t) for t in terms))
         known = np.all(np.isfinite(terms), axis=0)
-        known &= (np.minimum(value, level) > _UNDERFLOW) | (not beyond_range)
         touched |= bool(known.any())
         if not np.all((value - sum(terms) >= -rounding)[known]):
             return False

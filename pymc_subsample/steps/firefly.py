@@ -41,7 +41,7 @@ _PILOT_ROWS, _FEWEST, _MOST = 8_000_000, 2, 8
 # Points around the reference where the set-up counts bright rows, and where it verifies bounds.
 _PILOT, _FAR = 4, 10.0
 # Dark rows to look at per transition: so many at least, or so many times the bright ones.
-_LOOKED_AT, _PER_BRIGHT = 1.0, 1.0
+_LOOKED_AT, _PER_BRIGHT = 2.0, 2.0
 _RESAMPLED = 0.1
 
 
@@ -101,16 +101,15 @@ class FireflyMC(ProposingStep):
         rows. "curvature": from the least second derivative in the predictor, where that is
         bounded. "auto" takes the first of "softmax", "tangent" and "curvature" that the model has.
         A number c is a lower bound of your own on the second derivative of every row's
-        log-likelihood in its linear predictor (on all eigenvalues, where it has several), as PyMC
-        writes it: that of probit rows is :math:`\eta / \sqrt 2`, and c = -2. All are verified on
-        some rows at set-up, on all rows at a few points, and at the end of a chain.
+        log-likelihood in its linear predictor (on all eigenvalues, where it has several). All are
+        verified on some rows at set-up, on all rows at a few points, and at the end of a chain.
     brightness : {"implicit", "explicit"}
         How lights are updated. "implicit": by Metropolis-Hastings; every bright row is proposed to
         go dark, a dark one to become bright with a small probability, so that few are read.
         "explicit": a random share of all rows is drawn from its conditional distribution.
     dark_to_bright : float, optional
-        Probability that a dark row is proposed to become bright, for implicit updates. Default: as
-        many proposals per transition as there are bright rows, at least one.
+        Probability that a dark row is proposed to become bright, for implicit updates. Default:
+        twice as many proposals per transition as there are bright rows, at least two.
     resample_fraction : float, optional
         Share of all rows whose lights are drawn per transition, for explicit updates. Default: 0.1.
     proposal : RandomWalk, AdaptiveMetropolis, Langevin or callable, optional
