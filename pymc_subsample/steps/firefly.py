@@ -138,6 +138,15 @@ class FireflyMC(ProposingStep):
     blocked : bool, default True
         Must be true: the variables are sampled jointly.
 
+    Attributes
+    ----------
+    bound_taken : str
+        Which of the bounds was taken; "given" for a number.
+    expected_bright : float
+        Number of bright rows to be expected at draws from the posterior.
+    rate : float
+        `dark_to_bright` or `resample_fraction`, as given or chosen.
+
     Raises
     ------
     TallModelError
@@ -221,8 +230,8 @@ class FireflyMC(ProposingStep):
         self.row_rng = self.rng.spawn(1)[0]
         self._given_reference = reference is not None
         self._prepared = self._prepare(reference)
-        expected = self._verify(self._prepared)
-        looked_at = max(_LOOKED_AT, _PER_BRIGHT * expected) / self.n_rows
+        self.expected_bright = self._verify(self._prepared)
+        looked_at = max(_LOOKED_AT, _PER_BRIGHT * self.expected_bright) / self.n_rows
         automatic = _RESAMPLED if self.brightness == "explicit" else min(looked_at, 0.5)
         self.rate = automatic if given is None else given
         self._begin(tune=0, draws=0)
