@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from functools import cache
 from types import SimpleNamespace
 
 import cloudpickle
@@ -499,6 +500,7 @@ def assert_posterior(case, result, thin=10):
         ("student", "implicit", Langevin(), False),
         ("softmax", "implicit", Langevin(), False),
         pytest.param("logistic", "implicit", RandomWalk(0.3), False, marks=SLOW),
+        pytest.param("logistic", "implicit", Langevin(), True, marks=SLOW),
         pytest.param("logistic", "explicit", Langevin(), True, marks=SLOW),
         pytest.param("student", "explicit", AdaptiveMetropolis(), False, marks=SLOW),
         pytest.param("student", "implicit", AdaptiveMetropolis(), True, marks=SLOW),
@@ -512,7 +514,7 @@ def test_posterior_is_the_exact_one(name, brightness, proposal, tuned, cases):
         model=case.model, brightness=brightness, proposal=proposal,
         reference=None if tuned else case.off, transitions_per_draw=40,
     )  # fmt: skip
-    result = sample(step, case.model, 3000)
+    result = sample(step, case.model, 2000)
     assert_posterior(case, result)
     bright = float(result.sample_stats["n_bright"].mean())
     assert bright < 3 if tuned else bright > 3
@@ -552,7 +554,7 @@ def test_proposals_of_the_user(cases):
         return new, norm.logpdf(point["b"], 1.6, 0.5) - norm.logpdf(new["b"], 1.6, 0.5)
 
     step = pms.FireflyMC(model=case.model, proposal=proposal)
-    assert_posterior(case, sample(step, case.model, 1500, tune=50))
+    assert_posterior(case, sample(step, case.model, 500, tune=20))
 
 
 def test_temperature_divides_the_log_likelihood():
@@ -586,7 +588,7 @@ def test_compound_with_another_step(shared, cases):
     if shared:
         with case.model as model:
             steps = [pms.FireflyMC([model["a"]], reference=case.off), pm.Metropolis([model["b"]])]
-        result = sample(steps, model, 3000, tune=800)
+        result = sample(steps, model, 2000, tune=500)
         for name, mean, sd in zip(case.names, case.mean, case.sd, strict=True):
             assert_moments(result.posterior[name], mean, sd)
         assert result.sample_stats["n_evaluations"].max() > 3 * 200
@@ -637,15 +639,27 @@ PROPOSALS = {
 }
 
 
+@pytest.fixture(scope="module")
+def pairs(cases):
+    """Two steps of the same configuration."""
+    case = cases("logistic")
+
+    @cache
+    def make(brightness, proposal):
+        kwargs = {"brightness": brightness, "proposal": PROPOSALS[proposal], "reference": case.off}
+        return [pms.FireflyMC(model=case.model, **kwargs) for _ in range(2)]
+
+    return make
+
+
 @pytest.mark.parametrize(
     ("brightness", "proposal"),
     [("implicit", "langevin"), ("explicit", "walk"), ("implicit", "callable")],
 )
 @pytest.mark.parametrize("at", [0, 11, 45, 55])
-def test_state_round_trips_exactly(cases, brightness, proposal, at):
+def test_state_round_trips_exactly(cases, pairs, brightness, proposal, at):
     case, (tune, draws) = cases("logistic"), (50, 15)
-    kwargs = {"brightness": brightness, "proposal": PROPOSALS[proposal], "reference": case.off}
-    one, other = (pms.FireflyMC(model=case.model, **kwargs) for _ in range(2))
+    one, other = pairs(brightness, proposal)
     one.setup_chain(np.random.default_rng(7), tune, draws)
     *_, point = run(one, case.model.initial_point(), min(at, tune))
     if at >= tune:
@@ -669,8 +683,8 @@ def test_state_round_trips_exactly(cases, brightness, proposal, at):
         ("dark_to_bright", 0.4),
     ],
 )
-def test_a_state_of_another_configuration_is_refused(model, name, value):
-    one, other = pms.FireflyMC(model=model), pms.FireflyMC(model=model, **{name: value})
+def test_a_state_of_another_configuration_is_refused(model, pairs, name, value):
+    [one, _], other = pairs("implicit", "langevin"), pms.FireflyMC(model=model, **{name: value})
     with pytest.raises(ValueError, match="rate" if name == "dark_to_bright" else name):
         other.sampling_state = one.sampling_state
 
