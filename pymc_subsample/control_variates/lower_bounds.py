@@ -48,6 +48,8 @@ _ROUNDING = 1e-10
 # Below this distance from the centre, a slope between two points is taken for a derivative.
 _CLOSE = 1e-6
 _SYMMETRIC = 1e-7
+# How far apart predictors are that tie and those that do not.
+_TIE = 10.0
 # Grid on which the least curvature is looked for, and how near to the supremum its ends must be.
 _WIDEST = 1e3
 _SETTLED = 1e-3
@@ -90,10 +92,11 @@ def bounded_expansion(model: TallModel, bound: str | float = "auto") -> tuple[Ex
         data = _sample(expansion, list(code.data))
         if not isinstance(bound, str):
             graphs = _constant(code, [bound] * code.n_predictors)
-            if not _holds(code, graphs, data):
+            least = _least_found(code, data)
+            if not bound <= least + _MARGIN * abs(least) or not _holds(code, graphs, data):
                 raise ValueError(
                     f"bound={bound:g} is no lower bound on the second derivative of every row of "
-                    f"{_named(model)} in its linear predictors: {_least_found(code, data):.4g} was "
+                    f"{_named(model)} in its linear predictors: {least:.4g} was "
                     "found for one. Give a smaller number (more negative). If that does not help, "
                     "the log-likelihood is not accurate for far predictors, as that of probit rows."
                 )
@@ -281,18 +284,23 @@ def _least(code: RowCode, e: int, data: np.ndarray) -> float | None:
 
 
 def _least_found(code: RowCode, data: np.ndarray) -> float:
-    """Smallest curvature along any direction, at random points."""
-    evaluate, size = _function(code, code.triangle), code.n_predictors
+    """Smallest curvature along any direction, at random points.
+
+    Among them are points where some predictors tie far from the others: a softmax bends most there.
+    """
+    evaluate, size, m = _function(code, code.triangle), code.n_predictors, data.shape[1]
     rng, least = np.random.default_rng(0), np.inf
-    for scale in np.geomspace(_NEAREST, 3.0, _POINTS):
-        x = rng.normal(0, scale, (size, data.shape[1]))
-        matrix = np.zeros((data.shape[1], size, size))
-        for h, (e, f) in zip(
-            evaluate(x, data), zip(*np.triu_indices(size), strict=True), strict=True
-        ):
+    origins = np.concatenate([np.zeros((1, m)), data])
+    for k, scale in enumerate(np.geomspace(_NEAREST, 3.0, _POINTS)):
+        ties = _TIE * rng.integers(-1, 2, (size, m)) if k % 2 else 0.0
+        x = origins[k % len(origins)] + ties + rng.normal(0, scale, (size, m))
+        matrix = np.zeros((m, size, size))
+        pairs = zip(*np.triu_indices(size), strict=True)
+        for h, (e, f) in zip(evaluate(x, data), pairs, strict=True):
             matrix[:, e, f] = matrix[:, f, e] = h
-        finite = matrix[np.isfinite(matrix).all(axis=(1, 2))]
-        least = min(least, float(np.linalg.eigvalsh(finite).min(initial=np.inf)))
+        if not np.all(np.isfinite(matrix)):
+            return -np.inf
+        least = min(least, float(np.linalg.eigvalsh(matrix).min()))
     return least
 
 
