@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pymc_subsample.steps.clustered import ClusteredSGHMC
     from pymc_subsample.steps.confidence import ConfidenceMH
     from pymc_subsample.steps.ewsg import EWSG
+    from pymc_subsample.steps.firefly import FireflyMC
     from pymc_subsample.steps.gibbs import AusterityGibbs
     from pymc_subsample.steps.hmc_ecs import HMCECS
     from pymc_subsample.steps.sghmc import SGHMC, SGNHT
@@ -48,6 +49,7 @@ __all__ = [
     "ClusteredSGHMC",
     "ConfidenceMH",
     "Cyclical",
+    "FireflyMC",
     "Langevin",
     "MinibatchBarkerMH",
     "PolynomialDecay",
@@ -87,6 +89,7 @@ _HOMES = {
     "ClusteredSGHMC": "steps.clustered",
     "ConfidenceMH": "steps.confidence",
     "Cyclical": "schedules",
+    "FireflyMC": "steps.firefly",
     "Langevin": "proposals",
     "MinibatchBarkerMH": "steps.barker",
     "PolynomialDecay": "schedules",

@@ -108,7 +108,7 @@ class Langevin:
     step_size : float, optional
         h. Default: tuned.
     batch_size : int, default 100
-        Rows per gradient.
+        Rows per gradient. Not used by `FireflyMC`, whose gradient is exact.
     covariance : array_like, shape (a,) or (a, a), optional
         :math:`L L'`. Default: the inverse curvature at the reference, where there is one, and
         else the identity; it adapts during tuning, and only then.

@@ -18,7 +18,7 @@ def pytest_configure(config):
     last bits differ from those that a process of chains reads from the cache.
     """
     if not hasattr(config, "workerinput"):
-        for name in ("gibbs", "hmc", "langevin", "metropolis"):
+        for name in ("firefly", "gibbs", "hmc", "langevin", "metropolis"):
             import_module(f"pymc_subsample.kernels.{name}")
 
 

@@ -7,9 +7,9 @@ from pymc_subsample.control_variates.general import general_expansion
 from pymc_subsample.control_variates.linear import is_small, linear_expansion
 from pymc_subsample.control_variates.verification import agrees
 from pymc_subsample.likelihood import TallModel, TallModelError
-from pymc_subsample.likelihood.predictors import find_predictors
+from pymc_subsample.likelihood.predictors import Predictor, find_predictors
 
-__all__ = ["Expansion", "expand"]
+__all__ = ["Expansion", "agrees", "expand", "linear_predictors"]
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -37,12 +37,7 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
     TallModelError
         If what was compiled is not the log-likelihood of the model as it was written.
     """
-    predictors = None
-    if linear is not False:
-        starts = {v: part.start for v, part in model.phi_slices.items()}
-        predictors = find_predictors(model.batch, starts, model.column_batches)
-        if predictors is not None and not is_small(model, predictors):
-            predictors = None
+    predictors = None if linear is False else linear_predictors(model)
     if predictors is not None:
         expansion = linear_expansion(model, predictors, order)
         if agrees(model, expansion):
@@ -61,6 +56,13 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
             "which agrees. Please report the model if its columns are finite."
         )
     return expansion
+
+
+def linear_predictors(model: TallModel) -> list[Predictor] | None:
+    """Return the linear predictors of a model's rows; None where they are not few."""
+    starts = {v: part.start for v, part in model.phi_slices.items()}
+    predictors = find_predictors(model.batch, starts, model.column_batches)
+    return predictors if predictors is not None and is_small(model, predictors) else None
 
 
 _MISREAD = (

@@ -42,14 +42,17 @@ class Expansion:
         Whether the linear-predictor path was found.
     build : mapping of str to callable
         Compiles each of the model's functions.
-    forward, backward, difference, products, anchor, change, gather : Compiled
-        The model's functions; see `pymc_subsample.kernels.model`.
+    forward, backward, difference, products, residual, glow, anchor, change, gather : Compiled
+        The model's functions; see `pymc_subsample.kernels.model`. Only the linear-predictor path
+        has `residual` and `glow`.
     sums : callable
         ``sums(center, rows, level, slope, curvature)`` adds sum l*, sum grad l* and, unless
         `curvature` is empty, sum hess l* of anchored rows: to a matrix, shape (P, P), a diagonal,
         (P,), or a `curvature.SparseSum`.
     curvature : {"full", "sparse", "diagonal"}
         What of sum hess l* is summed; see `control_variates.curvature`.
+    level : int or None
+        Column of l* in an anchored row, on the linear-predictor path.
     reach : callable
         ``reach()`` returns a bound on the derivative of order `order` + 1 of a row's log-likelihood
         in its predictor and the table of `kernels.bounds.farthest`, or None where rows have
@@ -78,11 +81,14 @@ class Expansion:
     store: RowStore
     observed: tuple[str, ...] = ()
     curvature: str = "full"
+    level: int | None = None
 
     forward = _compiled("forward")
     backward = _compiled("backward")
     difference = _compiled("difference")
     products = _compiled("products")
+    residual = _compiled("residual")
+    glow = _compiled("glow")
     anchor = _compiled("anchor")
     change = _compiled("change")
     gather = _compiled("gather")

@@ -10,8 +10,8 @@ the data columns of a packed row: the varying x_i*, l_i*, g_i and the upper tria
 """
 
 import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import cached_property
 
 import numpy as np
@@ -22,7 +22,8 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.compile import MATRIX, VECTOR, compile_graph, compile_source
-from pymc_subsample.control_variates.affine import AffineMap, Layout, affine_map
+from pymc_subsample.control_variates import sources
+from pymc_subsample.control_variates.affine import Layout, affine_map
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE, MAX_DENSE, MAX_TERMS
 from pymc_subsample.control_variates.expansion import Expansion, parameter_functions
@@ -30,9 +31,10 @@ from pymc_subsample.control_variates.fusion import fuse
 from pymc_subsample.control_variates.intervals import Enclosure, enclose
 from pymc_subsample.control_variates.reach import derivative_bound, distinct, nearby, reach
 from pymc_subsample.control_variates.scalars import NotScalar
+from pymc_subsample.control_variates.sources import Evaluation
 from pymc_subsample.control_variates.sums import LinearSums
 from pymc_subsample.kernels import linear as kernels
-from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE
+from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, RESIDUAL
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.graph import rebuild
 from pymc_subsample.likelihood.predictors import Affine, Predictor
@@ -47,8 +49,6 @@ _FILLED = 8
 MAX_BOUNDED = 4
 
 _ROW = types.void(MATRIX, VECTOR, MATRIX, MATRIX)
-_ROWS = "dense, dense_scale, gather, gather_scale, offset, offset_scale"
-_BACK = "dense, dense_scale, gather, gather_scale, const, const_scale"
 
 
 def is_small(model: TallModel, predictors: Sequence[Predictor]) -> bool:
@@ -62,14 +62,23 @@ def is_small(model: TallModel, predictors: Sequence[Predictor]) -> bool:
     return sum(int(np.prod(x, dtype=int)) for x in lengths) <= MAX_COLUMNS
 
 
-def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: int) -> Expansion:
-    """Compile the linear-predictor path of `model` for control variates of the given order."""
+def linear_expansion(
+    model: TallModel,
+    predictors: Sequence[Predictor],
+    order: int,
+    bends: Callable[["RowCode", Expansion], list[Variable]] | None = None,
+) -> Expansion:
+    """Compile the linear-predictor path of `model` for control variates of the given order.
+
+    ``bends(code, expansion)`` gives graphs that take the place of the second derivatives, as lower
+    bounds want; the expansion that it gets can pack rows.
+    """
     predictors = sorted(predictors, key=lambda p: p.shared)
     forms = [f for p in predictors for f in p.forms.flat]
     n_varying = sum(p.forms.size for p in predictors if not p.shared)
     packer = Packer(model)
     affine = affine_map(forms, packer)
-    code = _RowCode(model, predictors, n_varying, packer)
+    code = RowCode(model, predictors, n_varying, packer)
     star = len(packer)
     layout = Layout(star, n_varying, len(forms), order)
     tables = {f.name: getattr(affine, f.name) for f in fields(affine)}
@@ -78,6 +87,7 @@ def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: i
         "predict": kernels.predict,
         "backproject": kernels.backproject,
         "weigh": kernels.weigh,
+        "weigh_bright": kernels.weigh_bright,
         "weigh_products": kernels.weigh_products,
     }
     table_key = "|".join(f"{k}{v.shape}{v.tobytes().hex()}" for k, v in tables.items())
@@ -90,10 +100,12 @@ def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: i
         return compile_source(name, text, environment | names, signature, key)
 
     functions = {
-        "difference": lambda: build("difference", _difference_source, code.first, DIFFERENCE),
-        "products": lambda: build("products", _products_source, code.first, DIFFERENCE),
-        "anchor": lambda: build("anchor", _anchor_source, code.second, ANCHOR),
-        "change": lambda: build("change", _change_source, [code.loglik], CHANGE),
+        "difference": lambda: build("difference", sources.difference, code.first, DIFFERENCE),
+        "products": lambda: build("products", sources.products, code.first, DIFFERENCE),
+        "residual": lambda: build("residual", sources.residual, [code.loglik], RESIDUAL),
+        "glow": lambda: build("glow", sources.glow, code.first, DIFFERENCE),
+        "anchor": lambda: build("anchor", sources.anchor, code.second, ANCHOR),
+        "change": lambda: build("change", sources.change, [code.loglik], CHANGE),
         "gather": packer.compile_gather,
     }
     sums = LinearSums(affine, layout, model.phi_size)
@@ -141,7 +153,10 @@ def linear_expansion(model: TallModel, predictors: Sequence[Predictor], order: i
         store=model.rows,
         observed=model.observed,
         curvature=_kind_of_curvature(model, forms),
+        level=layout.level,
     )
+    if bends is not None:
+        code.second = [*code.first, *bends(code, expansion)]
     return expansion
 
 
@@ -166,7 +181,7 @@ def _kind_of_curvature(model: TallModel, forms: Sequence[Affine]) -> str:
     return "full" if size <= MAX_CURVATURE else "diagonal"
 
 
-class _RowCode:
+class RowCode:
     """The row log-likelihood and its derivatives, as code to put inside a loop over rows."""
 
     def __init__(self, model, predictors, n_varying, packer):
@@ -203,8 +218,17 @@ class _RowCode:
     @cached_property
     def second(self) -> list[Variable]:
         """The same and the upper triangle of the Hessian."""
+        return [*self.first, *self.triangle]
+
+    @cached_property
+    def triangle(self) -> list[Variable]:
+        """The upper triangle of the Hessian, by rows."""
         slopes = self.first[1:]
-        return [*self.first, *(h for e, g in enumerate(slopes) for h in _gradients(g, self.x)[e:])]
+        return [h for e, g in enumerate(slopes) for h in _gradients(g, self.x)[e:]]
+
+    def curvature(self, predictor: int) -> Variable:
+        """Differentiate the log-likelihood twice in a predictor."""
+        return _gradients(self.first[1 + predictor], self.x)[predictor]
 
     def derivative(self, order: int) -> Variable:
         """Differentiate the log-likelihood in the first predictor."""
@@ -230,7 +254,7 @@ class _RowCode:
             self.data[position] = pt.tensor(f"column{position}", dtype="float64", shape=(None,))
         return self.data[position]
 
-    def evaluation(self, outputs: list[Variable]) -> tuple[dict, "_Evaluation", str | None]:
+    def evaluation(self, outputs: list[Variable]) -> tuple[dict, "Evaluation", str | None]:
         """Return names, code that computes `outputs` for row i, and a cache key."""
         varying, shared = self.x[: self.n_varying], self.x[self.n_varying :]
         results = ", ".join(f"y{k}" for k in range(len(outputs)))
@@ -249,7 +273,7 @@ class _RowCode:
             constants = ", ".join(f"x{self.n_varying + k}" for k in function.used_shared)
             before = [f"    {', '.join(hoisted)} = hoist({constants})"]
         call = f"        {results} = row({', '.join([*arguments, *hoisted])})"
-        return names, _Evaluation(before, call), function.key
+        return names, Evaluation(before, call), function.key
 
     def _vectorised(self, outputs, results):
         """Evaluate all rows at once by PyTensor's own loops, then read row i."""
@@ -268,115 +292,7 @@ class _RowCode:
         array = f"np.array([{', '.join(shared)}])" if shared else "np.empty(0)"
         before = [f"    y = np.empty(({len(outputs)}, m))", f"    row(eta, {array}, rows, y)"]
         call = f"        {results} = {', '.join(f'y[{k}, i]' for k in range(len(outputs)))}"
-        return {"row": row.function}, _Evaluation(before, call), row.key
-
-
-@dataclass
-class _Evaluation:
-    """Code for a row's values: lines before the loop over rows, and the line inside it."""
-
-    before: list[str]
-    call: str
-
-
-def _constants(affine: AffineMap, point: str, prefix: str, which: range) -> list[str]:
-    """Code for what predictors `which` have in common in all rows, at a point of phi."""
-    lines = []
-    for e in which:
-        terms = [repr(float(affine.base[e]))]
-        for (predictor, element), scale in zip(affine.const, affine.const_scale, strict=True):
-            if predictor == e:
-                terms.append(f"{float(scale)!r} * {point}[{element}]")
-        lines.append(f"    {prefix}{e} = {' + '.join(terms)}")
-    return lines
-
-
-def _predict(affine: AffineMap, at: Layout, point: str) -> list[str]:
-    """Code that computes every predictor of a batch at a point of phi."""
-    return [
-        "    m = rows.shape[1]",
-        f"    eta = np.empty(({at.n_varying}, m))",
-        *_constants(affine, point, "x", range(at.n_predictors)),
-        "    for i in range(m):",
-        *(f"        eta[{e}, i] = x{e}" for e in range(at.n_varying)),
-        *([] if at.n_varying else ["        pass"]),
-        f"    predict({_ROWS}, {point}, rows, eta)",
-    ]
-
-
-def _difference_source(affine: AffineMap, at: Layout, row: _Evaluation) -> str:
-    return _residual_source(affine, at, row, "difference", "weigh")
-
-
-def _products_source(affine: AffineMap, at: Layout, row: _Evaluation) -> str:
-    return _residual_source(affine, at, row, "products", "weigh_products")
-
-
-def _residual_source(affine: AffineMap, at: Layout, row: _Evaluation, name: str, weigh: str) -> str:
-    size, shared = range(at.n_predictors), range(at.n_varying, at.n_predictors)
-    lines = [
-        f"def {name}(phi, rows, center, weight, setting, d, grad):",
-        *_predict(affine, at, "phi"),
-        *_constants(affine, "center", "star", shared),
-        *(f"    z{e} = x{e} - star{e}" for e in shared),
-        f"    v = np.empty(({at.n_predictors}, m))",
-        *row.before,
-        "    for i in range(m):",
-        row.call,
-        *(f"        z{e} = eta[{e}, i] - rows[{at.star + e}, i]" for e in range(at.n_varying)),
-        f"        q = rows[{at.level}, i]",
-    ]
-    columns = at.bends()
-    for e in size:
-        slope = [f"rows[{at.slope + e}, i]"] if at.order >= 1 else []
-        bend = [f"rows[{columns[min(e, f), max(e, f)]}, i] * z{f}" for f in size]
-        bend = bend if at.order >= 2 else []
-        lines.append(f"        v[{e}, i] = y{e + 1} - ({' + '.join([*slope, *bend]) or '0.0'})")
-        if at.order >= 1:
-            half = f" + 0.5 * ({' + '.join(bend)})" if bend else ""
-            lines.append(f"        q += z{e} * ({slope[0]}{half})")
-    lines += [
-        "        d[i] = y0 - q",
-        f"    {weigh}(weight, setting, d, v)",
-        f"    backproject({_BACK}, v, rows, grad)",
-    ]
-    return "\n".join(lines)
-
-
-def _change_source(affine: AffineMap, at: Layout, row: _Evaluation) -> str:
-    size, shared = range(at.n_predictors), range(at.n_varying, at.n_predictors)
-    columns = at.bends()
-    lines = ["def change(phi, new_phi, center, rows, change):"]
-    for point, result in (("phi", "change[i] = q - y0"), ("new_phi", "change[i] += y0 - q")):
-        lines += [*_predict(affine, at, point), *row.before]
-        if at.order:
-            lines += _constants(affine, "center", "star", shared)
-            lines += [f"    z{e} = x{e} - star{e}" for e in shared]
-        lines += ["    for i in range(m):", row.call, "        q = 0.0"]
-        if at.order:
-            lines += [
-                f"        z{e} = eta[{e}, i] - rows[{at.star + e}, i]" for e in range(at.n_varying)
-            ]
-        for e in size if at.order else ():
-            bend = [f"rows[{columns[min(e, f), max(e, f)]}, i] * z{f}" for f in size]
-            half = f" + 0.5 * ({' + '.join(bend)})" if at.order >= 2 else ""
-            lines.append(f"        q += z{e} * (rows[{at.slope + e}, i]{half})")
-        lines.append(f"        {result}")
-    return "\n".join(lines)
-
-
-def _anchor_source(affine: AffineMap, at: Layout, row: _Evaluation) -> str:
-    n_outputs = 1 + at.n_predictors + len(at.bends())
-    lines = [
-        "def anchor(center, rows):",
-        *_predict(affine, at, "center"),
-        *row.before,
-        "    for i in range(m):",
-        row.call,
-        *(f"        rows[{at.star + e}, i] = eta[{e}, i]" for e in range(at.n_varying)),
-        *(f"        rows[{at.level + k}, i] = y{k}" for k in range(n_outputs)),
-    ]
-    return "\n".join(lines)
+        return {"row": row.function}, Evaluation(before, call), row.key
 
 
 def _gradients(total: Variable, x: Sequence[Variable]) -> list[Variable]:

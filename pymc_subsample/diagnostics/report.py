@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 from arviz_stats.base import array_stats
 
-from pymc_subsample.diagnostics import gibbs, hmc, metropolis, signed, stochastic
+from pymc_subsample.diagnostics import firefly, gibbs, hmc, metropolis, signed, stochastic
 from pymc_subsample.diagnostics.audit import K_HAT_BOUND, Audit
 from pymc_subsample.diagnostics.checks import FAILED, PREFIX, Rule, recall
 from pymc_subsample.diagnostics.findings import Finding, Report, tiered, worst_chain
@@ -21,6 +21,7 @@ FAMILIES: dict[str, Sequence[Rule]] = {
     "HMCECS": hmc.RULES,
     "MinibatchBarkerMH, AusterityMH or ConfidenceMH": metropolis.RULES,
     "AusterityGibbs": gibbs.RULES,
+    "FireflyMC": firefly.RULES,
     "A stochastic-gradient sampler": stochastic.RULES,
 }
 

@@ -124,3 +124,11 @@ def weigh_products(weight, bound, d, v):
         for e in range(v.shape[0]):
             for i in range(start, start + MINIBATCH):
                 v[e, i] *= slope
+
+
+@_jit
+def weigh_bright(weight, setting, d, v):
+    """Scale each v_i by the derivative of log(exp(w d_i) - 1) in d_i."""
+    for e in range(v.shape[0]):
+        for i in range(d.shape[0]):
+            v[e, i] *= weight / -np.expm1(-weight * d[i])

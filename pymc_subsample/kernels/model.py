@@ -13,6 +13,10 @@ once for all models:
 ``products(phi, rows, center, weight, bound, d, grad_phi)``
     the same residuals, in minibatches of `MINIBATCH` successive rows b, and the gradient in phi of
     sum_b log|w sum_{i in b} d_i - a|, where a is the soft lower bound;
+``residual(phi, center, rows, d)``
+    the same residuals alone;
+``glow(phi, rows, center, weight, setting, d, grad_phi)``
+    the same residuals and the gradient in phi of sum log(exp(w d) - 1); `setting` is not used;
 ``anchor(center, rows)``
     fills what is cached of new rows, at the reference point;
 ``change(phi, new_phi, center, rows, change)``
@@ -32,6 +36,7 @@ MINIBATCH = 30
 FORWARD = types.void(VECTOR, VECTOR, VECTOR)
 BACKWARD = types.void(VECTOR, VECTOR, VECTOR)
 DIFFERENCE = types.void(VECTOR, MATRIX, VECTOR, SCALAR, SCALAR, VECTOR, VECTOR)
+RESIDUAL = types.void(VECTOR, VECTOR, MATRIX, VECTOR)
 ANCHOR = types.void(VECTOR, MATRIX)
 CHANGE = types.void(VECTOR, VECTOR, VECTOR, MATRIX, VECTOR)
 GATHER = types.void(INDEX, INDEX, MATRIX)

@@ -13,6 +13,7 @@ _PANELS = {
     "subset_accepted": ("Refreshes accepted", REFRESH.bound),
     "loglik_variance": ("Variance of estimate", NOISE.bound),
     "loglik_ratio_variance": ("Variance of log-ratio", None),
+    "n_bright": ("Bright rows", None),
     "data_share": ("Share of rows", None),
 }
 
@@ -22,8 +23,9 @@ def plot_subsample(
 ) -> PlotCollection:
     """Plot how the subsample fared over the draws of each chain.
 
-    A panel each for the share of accepted refreshes of the subsample, the variance of the estimate
-    and the share of the rows that is in use, as far as the step method records them. Lines are
+    A panel each for the share of accepted refreshes of the subsample, the variance of the
+    estimate, the number of bright rows of `FireflyMC` and the share of the rows that is in use, as
+    far as the step method records them. Lines are
     means over some fifty stretches of a chain, points single draws; dashed lines are the bounds
     of the checks at the end of a chain. Where several such step methods made the run, what more
     than one of them records has a panel for each, in their order.
@@ -62,12 +64,14 @@ def plot_subsample(
     pc_kwargs["aes"] = {"color": ["chain"]} | pc_kwargs.get("aes", {})
     pc = collection(stats, ["__variable__"], (4.2 * len(panels), 3.4), backend, pc_kwargs)
     noisy = stats[[name for name in panels if name.endswith("variance")]]
-    pc.map(visuals.scatter_xy, "draws", data=xy(noisy["draw"], noisy), alpha=0.25, size=3)
+    if noisy.data_vars:
+        pc.map(visuals.scatter_xy, "draws", data=xy(noisy["draw"], noisy), alpha=0.25, size=3)
     stretch = max(stats.sizes["draw"] // _WINDOWS, 1)
     means = stats.coarsen(draw=stretch, boundary="trim").mean()
     pc.map(visuals.line_xy, "means", data=xy(means["draw"], means))
     bounds = xr.Dataset({name: bound for name, (_, bound) in panels.items() if bound is not None})
-    pc.map(visuals.hline, "bounds", data=bounds, ignore_aes="all", color=GREY, linestyle="--")
+    if bounds.data_vars:
+        pc.map(visuals.hline, "bounds", data=bounds, ignore_aes="all", color=GREY, linestyle="--")
     for name, (title, bound) in panels.items():
         values = stats[name].values
         top = max(values[np.isfinite(values)].max(initial=0), bound or 0) or 1.0

@@ -81,6 +81,28 @@ def between(name: str, value, low: float, high: float) -> float:
     return float(value)
 
 
+def share(name: str, value) -> float:
+    """Return `value` if it is a number above 0 and at most 1."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not 0 < value <= 1:
+        raise ValueError(f"{name} must be a number above 0 and at most 1, got {value!r}.")
+    return float(value)
+
+
+def curvature_bound(value, choices: Sequence[str]) -> str | float:
+    """Return `value` if it is one of some words or a finite number."""
+    if isinstance(value, str) and value in choices:
+        return value
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not np.isfinite(value):
+        raise ValueError(
+            f"bound must be one of {', '.join(map(repr, choices))} or a finite number: a lower "
+            "bound on the second derivative of every row's log-likelihood in its linear predictor; "
+            f"got {value!r}."
+        )
+    return float(value)
+
+
 def count(
     name: str,
     value,

@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pymc as pm
-from pymc.blocking import PointType, StatsType
+from pymc.blocking import PointType
 from pymc.model import modelcontext
 from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.compile import Compiled
-from pymc_subsample.control_variates.reference import Reference, factor, reference_at
+from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.acceptance import (
     AcceptanceErrors,
@@ -28,11 +28,12 @@ from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.estimators import VARIANCE_BOUND
 from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.metropolis import INFO, transitions
-from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
+from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
-from pymc_subsample.steps.base import SubsampledStep, differentiated
-from pymc_subsample.steps.setup import Preparation, prepare, scaled
-from pymc_subsample.steps.tuning import ProposalTuning, TuningState
+from pymc_subsample.steps.base import differentiated
+from pymc_subsample.steps.moves import Proposal, ProposingStep
+from pymc_subsample.steps.setup import Preparation, prepare
+from pymc_subsample.steps.tuning import TuningState
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -42,8 +43,6 @@ _transitions = transitions.get_overload(transitions.signatures[0])
 _PILOT_ROWS = 8_000_000
 # Numbers that the decisions of that check may read: those that the chain has read, within limits.
 _DECISION_ROWS = 2_000_000, 200_000_000
-
-Proposal = RandomWalk | AdaptiveMetropolis | Langevin | Callable
 
 
 @dataclass_state
@@ -67,16 +66,12 @@ class MinibatchMHState(StepMethodState):
     temperature: float = field(metadata={"frozen": True})
 
 
-class MinibatchMH(SubsampledStep):
+class MinibatchMH(ProposingStep):
     """Metropolis-Hastings on growing batches of rows; its subclasses say how it decides."""
 
-    default_blocked = True
     _state_class = MinibatchMHState
     _without_gradient = "Use control_variate_order=None, and a proposal without gradients."
-    _connected = (*SubsampledStep._connected, "_permutation")
-    # Optimal acceptance rates: random walk in one dimension and in many, Langevin.
-    _targets: ClassVar[tuple[float, float, float]] = (0.44, 0.234, 0.574)
-    _scale: ClassVar[float] = 2.38
+    _connected = (*ProposingStep._connected, "_permutation")
 
     _rules = RULES
     _shown: ClassVar[dict[str, tuple[str, str]]] = {
@@ -218,83 +213,6 @@ class MinibatchMH(SubsampledStep):
         """Return the numbers of the test for the next draw; see `kernels.evidence`."""
         raise NotImplementedError
 
-    # Chains
-
-    def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Reset all that belongs to one chain; PyMC calls this right before it starts."""
-        super().setup_chain(rng, tune, draws)
-        self.row_rng = self.rng.spawn(1)[0]
-        self._begin(tune, draws)
-
-    def reset_tuning(self):
-        """Start the adaptation of the proposal again."""
-        self._begin(self.tuning.total, self.draws_left)
-
-    def _begin(self, tune: int, draws: int):
-        self.tune = tune > 0
-        self.draws_left = draws
-        self.draws_done = 0
-        self.start_at_reference = tune > 0 and self._prepared is not None
-        self.reference = None if self._prepared is None else self._prepared.reference
-        self.record = MoveRecord(draws=draws)
-        self.tuning = ProposalTuning(
-            tune,
-            self._active,
-            self._tall.size,
-            self._first_factor(),
-            self._target(),
-            self._first_scale(),
-        )
-
-    def _first_factor(self) -> np.ndarray:
-        given = getattr(self.proposal, "covariance", None)
-        if given is not None:
-            return np.sqrt(given)[None, :] if given.ndim == 1 else factor(given)
-        if self._prepared is None or isinstance(self.proposal, RandomWalk):
-            return np.ones((1, len(self._active)))
-        return self._prepared.factor
-
-    def _first_scale(self) -> float:
-        size = len(self._active)
-        if isinstance(self.proposal, RandomWalk):
-            return self.proposal.scale
-        if isinstance(self.proposal, Langevin):
-            return self.proposal.step_size or 1.65 / size ** (1 / 6)
-        return self._scale / np.sqrt(size)
-
-    def _target(self) -> float:
-        one, many, langevin = self._targets
-        given = getattr(self.proposal, "target_accept", None)
-        if given is not None:
-            return given
-        if isinstance(self.proposal, Langevin):
-            return langevin
-        return one if len(self._active) == 1 else many
-
-    @property
-    def _adapts(self) -> bool:
-        return isinstance(self.proposal, AdaptiveMetropolis | Langevin)
-
-    def step(self, point: PointType) -> tuple[PointType, StatsType]:
-        """Run `transitions_per_draw` transitions from a point of value variables."""
-        theta = self._theta(point)
-        if self.start_at_reference and self._prepared is not None:
-            theta[self._active] = self._start(self._prepared)
-            self.start_at_reference = False
-        info = self._transitions(theta)
-        stats = self._statistics(info)
-        if self.tune:
-            self._adapt(theta, info)
-        else:
-            self.draws_done += 1
-        self._judge(stats, None if self.tune else self._watch(theta, info))
-        return self._point(point, theta), [stats]
-
-    def _start(self, prepared: Preparation) -> np.ndarray:
-        """Draw around the reference, wider than the posterior."""
-        z = 1.5 * self.rng.standard_normal(len(self._active))
-        return prepared.reference.theta[self._active] + scaled(prepared.factor, z[None])[0]
-
     def _transitions(self, theta: np.ndarray) -> dict[str, float]:
         k, settings = self.transitions_per_draw, self._settings()
         if not self._one_by_one:
@@ -306,20 +224,6 @@ class MinibatchMH(SubsampledStep):
             infos.append(self._run(theta, kernel.GIVEN, given, log_factor, settings, 1))
         totals = {name: sum(info[name] for info in infos) for name in INFO}
         return {name: v if name.startswith("rows") else v / k for name, v in totals.items()}
-
-    @property
-    def _one_by_one(self) -> bool:
-        """Whether Python code takes part in every transition."""
-        return callable(self.proposal)
-
-    def _moved_from(self, theta: np.ndarray, rng) -> tuple[np.ndarray, float]:
-        """Propose from theta; a Langevin proposal without its drift."""
-        if callable(self.proposal):
-            return arguments.proposed(self.proposal, self._tall, theta, rng)
-        new = theta.copy()
-        z = rng.standard_normal(len(self._active))
-        new[self._active] += self.scaling * scaled(self.tuning.factor, z[None])[0]
-        return new, 0.0
 
     def _run(self, theta, kind, given, log_factor, settings, k) -> dict[str, float]:
         info = np.empty(len(INFO))
@@ -337,14 +241,6 @@ class MinibatchMH(SubsampledStep):
             bound, bound_slope, reach, settings, k, info,
         )  # fmt: skip
         return dict(zip(INFO, info.tolist(), strict=True))
-
-    @property
-    def scaling(self) -> float:
-        """Scale of the proposal, or its step size."""
-        fixed = not self._adapts or (
-            isinstance(self.proposal, Langevin) and self.proposal.step_size is not None
-        )
-        return self._first_scale() if fixed else float(self.tuning.step.current(self.tune))
 
     def _no_reference(self):
         size = self._tall.phi_size
@@ -370,23 +266,6 @@ class MinibatchMH(SubsampledStep):
             "tune": self.tune,
             "data_share": info["batch_size"] / self.n_rows,
         }
-
-    def _adapt(self, theta: np.ndarray, info: dict[str, float]):
-        if not self._adapts:
-            return
-        tuning = self.tuning
-        tuning.add(theta, info["acceptance_rate"], info["loglik_ratio_variance"])
-        if not tuning.due():
-            return
-        covariance = tuning.better_factor()
-        if covariance is not None:
-            tuning.factor = factor(covariance)
-        at = self.reference
-        if at is not None and not self._given_reference and tuning.left(at.theta):
-            center, free = theta.copy(), self._continuous()
-            center[free] = tuning.recent()[:, free].mean(axis=0)
-            self.reference = reference_at(self._expansion, center, self.temperature)
-        tuning.restart(None if covariance is None else self.scaling)
 
     # After tuning
 

@@ -1,0 +1,164 @@
+"""Whether a Firefly chain can be trusted: the checks behind its warnings."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pymc_subsample.control_variates.expansion import Expansion
+from pymc_subsample.control_variates.reference import Reference
+from pymc_subsample.diagnostics.checks import TEMPERATURE, Check, Rule, check_temperature
+from pymc_subsample.diagnostics.metropolis import ACCEPTED
+from pymc_subsample.diagnostics.record import MoveRecord
+
+LOWER = Rule(
+    "lower_bound",
+    "excess of a bound over its likelihood, over rounding",
+    1.0,
+    'Use bound="auto", or a smaller number.',
+)
+READ = Rule(
+    "rows_read",
+    "rows read per draw, over all rows",
+    0.5,
+    'Use brightness="implicit", a tighter bound, or another sampler (HMCECS, pm.NUTS).',
+    severity="warn",
+)
+TURNOVER = Rule(
+    "turnover",
+    "bright rows replaced per draw, over their number",
+    0.1,
+    "Increase dark_to_bright (or resample_fraction) or transitions_per_draw.",
+    severity="warn",
+    at_least=True,
+)
+RULES = (LOWER, READ, TURNOVER, ACCEPTED, TEMPERATURE)
+
+# What rounding may do to a residual, over the log-likelihood that it is a part of.
+_ROUNDING = 1e-9
+
+
+@dataclass
+class LightRecord(MoveRecord):
+    """What a Firefly chain did after tuning.
+
+    Attributes
+    ----------
+    bright, darkened : float
+        Sums over draws of the mean number of bright rows and of lights that went out.
+    lowest : float
+        Least residual of a row that was read.
+    """
+
+    bright: float = 0.0
+    darkened: float = 0.0
+    lowest: float = np.inf
+
+    def add_lights(self, info: dict[str, float]):
+        """Add what a draw's transitions did to the lights."""
+        self.bright += info["n_bright"]
+        self.darkened += info["darkened"]
+        self.lowest = min(self.lowest, info["lowest"])
+
+
+@dataclass(frozen=True)
+class Brightness:
+    """Residuals of all rows at some points.
+
+    Attributes
+    ----------
+    expected : ndarray, shape (k,)
+        Expected number of bright rows at each point.
+    excess : float
+        Largest excess of a bound over its likelihood, over what rounding may do: at most 1.
+    row : int
+        Where that is.
+    tolerance : float
+        What rounding may do to any row's residual at the reference.
+    """
+
+    expected: np.ndarray
+    excess: float
+    row: int
+    tolerance: float
+
+
+def brightness(
+    expansion: Expansion, reference: Reference, thetas: Iterable[np.ndarray], temperature: float
+) -> Brightness:
+    """Evaluate all rows at points theta, shape (d,), in one pass."""
+    points = [expansion.parameters(theta)[0] for theta in thetas]
+    expected = np.zeros(len(points))
+    excess, row, start, largest = 0.0, -1, 0, 0.0
+    for rows in expansion.chunks():
+        d = np.empty(rows.shape[1])
+        expansion.anchor(reference.center, rows)
+        level = np.abs(rows[expansion.level])
+        largest = max(largest, float(level.max(initial=0.0)))
+        for k, phi in enumerate(points):
+            expansion.residual(phi, reference.center, rows, d)
+            expected[k] -= np.expm1(-np.maximum(d, 0.0) / temperature).sum()
+            sizes = np.where(np.isfinite(d), np.abs(d), 0.0)
+            over = -d / (_ROUNDING * (1.0 + level + sizes.max(initial=0.0)))
+            over = np.where(np.isnan(over), np.inf, over)
+            at = int(over.argmax()) if len(over) else 0
+            if len(over) and over[at] > excess:
+                excess, row = float(over[at]), start + at
+        start += rows.shape[1]
+    return Brightness(expected, excess, row, _ROUNDING * (1.0 + largest) / temperature)
+
+
+def check_lights(
+    record: LightRecord, found: Brightness, *, temperature: float, n_rows: int, saving: str
+) -> list[Check]:
+    """Check one chain.
+
+    Parameters
+    ----------
+    record : LightRecord
+        What the chain did.
+    found : Brightness
+        Of all rows at some of its draws.
+    temperature : float
+        Divides the log-likelihood.
+    n_rows : int
+        Number of rows.
+    saving : str
+        What makes the chain read fewer rows, as a sentence.
+    """
+    draws = max(record.done, 1)
+    accepted, share, bright = (x / draws for x in (record.accepted, record.share, record.bright))
+    excess = float(max(found.excess, -record.lowest / found.tolerance, 0.0))
+    replaced = record.darkened / draws / bright if bright >= 1.0 else 1.0
+    where = f", row {found.row} for one" if found.excess > LOWER.bound else ""
+    return [
+        Check(
+            LOWER,
+            excess,
+            LOWER.holds(excess),
+            "The draws are not from the posterior: what was taken for a lower bound on the rows' "
+            f"log-likelihoods exceeds some of them{where}. {LOWER.remedy}",
+        ),
+        Check(
+            READ,
+            share,
+            READ.holds(share),
+            f"A draw reads {share:.0%} of the rows on average, with {bright:,.0f} of {n_rows:,} "
+            f"bright: the method saves nothing here. {saving}",
+        ),
+        Check(
+            TURNOVER,
+            replaced,
+            TURNOVER.holds(replaced),
+            f"Only {replaced:.1%} of the bright rows are replaced per draw (should be at least "
+            f"{TURNOVER.bound:.0%}): parameters can move no faster than they. {TURNOVER.remedy}",
+        ),
+        Check(
+            ACCEPTED,
+            accepted,
+            ACCEPTED.holds(accepted),
+            f"Only {accepted:.1%} of the proposals were accepted (should be at least "
+            f"{ACCEPTED.bound:.0%}). {ACCEPTED.remedy}",
+        ),
+        check_temperature(temperature),
+    ]

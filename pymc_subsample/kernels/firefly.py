@@ -1,0 +1,328 @@
+r"""Firefly Monte Carlo: the compiled transition.
+
+Row i has likelihood :math:`L_i`, a lower bound :math:`B_i` of it, and a light :math:`z_i`. With
+:math:`q_i = \log B_i` and :math:`d_i = \log L_i - q_i \ge 0`, both over the temperature, parameters
+and lights have the density
+
+.. math:: p(\theta) \exp\Bigl(\sum_i q_i(\theta)\Bigr) \prod_{i:\,z_i = 1} (e^{d_i(\theta)} - 1)
+
+whose marginal in theta is the posterior. The sum over all rows is a quadratic that is known
+beforehand; else only the bright rows, z = 1, are read. A transition updates the lights, then theta.
+
+Updated explicitly, a light among a random share r of all is drawn from its conditional
+distribution, bright with probability :math:`1 - e^{-d}`. Updated implicitly, every light is
+proposed to change, a dark one with probability r only, and accepted as Metropolis and Hastings do.
+Dark rows that are looked at come by skips of geometric length, so that others cost nothing.
+"""
+
+import numba
+import numpy as np
+from numba import types
+
+from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR, function_at
+from pymc_subsample.kernels.control import control_sum
+from pymc_subsample.kernels.metropolis import GIVEN, LANGEVIN
+from pymc_subsample.kernels.model import (
+    ANCHOR,
+    BACKWARD,
+    DIFFERENCE,
+    FORWARD,
+    GATHER,
+    RESIDUAL,
+)
+from pymc_subsample.kernels.vectors import copy, scale_back, scale_up
+
+_FORWARD = types.FunctionType(FORWARD)
+_BACKWARD = types.FunctionType(BACKWARD)
+_ANCHOR = types.FunctionType(ANCHOR)
+_GATHER = types.FunctionType(GATHER)
+_RESIDUAL = types.FunctionType(RESIDUAL)
+_GLOW = types.FunctionType(DIFFERENCE)
+
+# Of the model, in the order of their addresses; those of Langevin proposals come last.
+FUNCTIONS = ("forward", "anchor", "residual", "gather")
+GRADIENTS = ("backward", "glow")
+
+EXPLICIT, IMPLICIT = 0, 1
+
+# Results of a run of transitions: means over them, then sums, then the least residual seen.
+INFO = (
+    "accepted",
+    "acceptance_rate",
+    "n_bright",
+    "rows_read",  # anchored anew and evaluated
+    "rows_moved",  # evaluated at proposals
+    "darkened",  # lights that went out
+    "lowest",
+)
+ACCEPTED, RATE, BRIGHT, READ, MOVED, DARKENED, LOWEST = range(len(INFO))
+
+_CHUNK = 256
+
+LIGHTS = types.Array(types.uint8, 1, "C")
+
+
+@numba.njit(SCALAR(SCALAR), cache=True)
+def log_excess(d):
+    """Compute log(exp(d) - 1); minus infinity where rounding has made d negative."""
+    if d > 1.0:
+        return d + np.log1p(-np.exp(-d))
+    return np.log(np.expm1(d)) if d > 0.0 else -np.inf
+
+
+@numba.njit
+def _brightens(d, rate, kind, u):
+    """Whether a dark row that is looked at becomes bright."""
+    if kind == EXPLICIT:
+        return u < -np.expm1(-d)
+    return u * rate < np.expm1(d)
+
+
+@numba.njit
+def _darkens(d, rate, kind, u):
+    """Whether a bright row becomes dark."""
+    if kind == EXPLICIT:
+        return u < rate * np.exp(-d)
+    return u * np.expm1(d) < rate
+
+
+@numba.njit
+def _grown(bright, kept, d, size):
+    """Return longer copies of what is kept of bright rows, if there is no room for one more."""
+    if size < bright.shape[0]:
+        return bright, kept, d
+    longer = 2 * size + 16
+    new_bright, new_d = np.empty(longer, dtype=np.int64), np.empty(longer)
+    new_kept = np.empty((longer, kept.shape[1]))
+    for j in range(size):
+        new_bright[j], new_d[j] = bright[j], d[j]
+        for c in range(kept.shape[1]):
+            new_kept[j, c] = kept[j, c]
+    return new_bright, new_kept, new_d
+
+
+@numba.njit
+def _read(anchor, residual, gather, columns, index, phi, center, weight, width, info):
+    """Pack and anchor some rows; return them and their residuals."""
+    rows, values = np.empty((width, index.shape[0])), np.empty(index.shape[0])
+    gather(columns, index, rows)
+    anchor(center, rows)
+    residual(phi, center, rows, values)
+    for i in range(values.shape[0]):
+        values[i] *= weight
+        info[LOWEST] = min(info[LOWEST], values[i])
+    info[READ] += values.shape[0]
+    return rows, values
+
+
+@numba.njit
+def _relight(anchor, residual, gather, columns, rng, lights, phi, center, weight, width,
+             rate, kind, bright, kept, d, size, info):  # fmt: skip
+    """Update the lights; return what is kept of bright rows, and their number."""
+    n, before = lights.shape[0], size
+    index = np.empty(_CHUNK, dtype=np.int64)
+    row, skipping = -1.0, rate < 1.0
+    while row < n:
+        m = 0
+        while m < _CHUNK:
+            row += 1.0
+            if skipping:
+                row += np.floor(np.log(1.0 - rng.random()) / np.log1p(-rate))
+            if not row < n:
+                break
+            if lights[int(row)] == 0:
+                index[m] = int(row)
+                m += 1
+        if m == 0:
+            break
+        seen = np.empty(m, dtype=np.int64)
+        copy(index[:m], seen)
+        rows, values = _read(anchor, residual, gather, columns, seen, phi, center, weight, width,
+                             info)  # fmt: skip
+        for i in range(m):
+            if _brightens(values[i], rate, kind, rng.random()):
+                bright, kept, d = _grown(bright, kept, d, size)
+                bright[size], d[size] = seen[i], values[i]
+                for c in range(width):
+                    kept[size, c] = rows[c, i]
+                lights[seen[i]] = 1
+                size += 1
+    for j in range(before - 1, -1, -1):
+        if _darkens(d[j], rate, kind, rng.random()):
+            lights[bright[j]] = 0
+            size -= 1
+            bright[j], d[j] = bright[size], d[size]
+            for c in range(width):
+                kept[j, c] = kept[size, c]
+            info[DARKENED] += 1.0
+    return bright, kept, d, size
+
+
+@numba.njit
+def _collect(anchor, residual, gather, columns, lights, phi, center, weight, width, old, info):
+    """Read the rows that are bright to begin with."""
+    size = old.shape[0]
+    bright, d = np.empty(size + 16, dtype=np.int64), np.empty(size + 16)
+    kept = np.empty((size + 16, width))
+    for start in range(0, size, _CHUNK):
+        index = np.empty(min(_CHUNK, size - start), dtype=np.int64)
+        copy(old[start : start + index.shape[0]], index)
+        rows, values = _read(anchor, residual, gather, columns, index, phi, center, weight, width,
+                             info)  # fmt: skip
+        for i in range(index.shape[0]):
+            bright[start + i], d[start + i] = index[i], values[i]
+            lights[index[i]] = 1
+            for c in range(width):
+                kept[start + i, c] = rows[c, i]
+    return bright, kept, d
+
+
+@numba.njit
+def _bright_gradient(backward, glow, theta, phi, rows, center, slope, curvature, weight, d,
+                     grad_phi, grad):  # fmt: skip
+    """Gradient in theta of the log density given the lights."""
+    for a in range(grad_phi.shape[0]):
+        grad_phi[a] = 0.0
+    glow(phi, rows, center, weight, 0.0, d, grad_phi)
+    control_sum(phi, center, 0.0, slope, curvature, 2, grad_phi)
+    backward(theta, grad_phi, grad)
+
+
+@numba.njit(
+    INDEX(
+        types.npy_rng, types.npy_rng, INDEX, types.int64, INDEX, LIGHTS, INDEX, types.int64,
+        VECTOR, INDEX, MATRIX, SCALAR, VECTOR, SCALAR,
+        VECTOR, VECTOR, MATRIX, types.int64, SCALAR,
+        types.int64, SCALAR, types.int64, VECTOR,
+    ),
+    cache=True,
+)  # fmt: skip
+def transitions(rng, row_rng, functions, kind, columns, lights, old, fresh,
+                theta, active, factor, step_size, given, given_factor,
+                center, slope, curvature, width, weight,
+                brightness, rate, k, info):  # fmt: skip
+    """Run k transitions from theta, in place; return the rows that are bright in the end.
+
+    Parameters
+    ----------
+    rng, row_rng : numpy.random.Generator
+        Of proposals and decisions, and of the lights.
+    functions : array (6,) of int
+        Addresses of `FUNCTIONS` and, for Langevin proposals, `GRADIENTS` (zeros otherwise).
+    kind : {RANDOM_WALK, LANGEVIN, GIVEN}
+        Of the proposals; see `kernels.metropolis`. Langevin's gradient is exact.
+    columns : array of int
+        Addresses of the raw columns.
+    lights : array (n,) of uint8
+        Zeros; left as they were found.
+    old : array of int
+        Rows that are bright to begin with.
+    fresh : int
+        Whether to draw all lights anew first.
+    theta : array (d,)
+        Position; overwritten.
+    active, factor, step_size, given, given_factor
+        Of the proposals; see `kernels.metropolis.transitions`.
+    center, slope, curvature
+        Reference in phi and full-data sums of the log bounds (tempered).
+    width : int
+        Columns of a packed row.
+    weight : float
+        1 / T.
+    brightness : {EXPLICIT, IMPLICIT}
+        How lights are updated.
+    rate : float
+        r, from 0 to 1: share of lights drawn anew, or probability of a dark row's proposal.
+    k : int
+        Number of transitions.
+    info : array (len(INFO),)
+        Written.
+    """
+    forward = function_at(functions[0], _FORWARD)
+    anchor = function_at(functions[1], _ANCHOR)
+    residual = function_at(functions[2], _RESIDUAL)
+    gather = function_at(functions[3], _GATHER)
+    backward = function_at(functions[4], _BACKWARD)
+    glow = function_at(functions[5], _GLOW)
+    count, p, langevin = active.shape[0], center.shape[0], kind == LANGEVIN
+    phi, new_phi, grad_phi = np.empty(p), np.empty(p), np.empty(p)
+    prior, new_prior = np.empty(1), np.empty(1)
+    new_theta, grad = np.empty(theta.shape[0]), np.empty(theta.shape[0])
+    z, move, force = np.empty(count), np.empty(count), np.empty(count)
+    for field in range(info.shape[0]):
+        info[field] = 0.0
+    info[LOWEST] = np.inf
+    forward(theta, phi, prior)
+    size = old.shape[0]
+    bright, kept, d = _collect(anchor, residual, gather, columns, lights, phi, center, weight,
+                               width, old, info)  # fmt: skip
+    if fresh:
+        bright, kept, d, size = _relight(anchor, residual, gather, columns, row_rng, lights, phi,
+                                         center, weight, width, 1.0, EXPLICIT, bright, kept, d,
+                                         size, info)  # fmt: skip
+        info[DARKENED] = 0.0
+    for _ in range(k):
+        bright, kept, d, size = _relight(anchor, residual, gather, columns, row_rng, lights, phi,
+                                         center, weight, width, rate, brightness, bright, kept, d,
+                                         size, info)  # fmt: skip
+        info[BRIGHT] += size
+        rows, new_d = np.empty((width, size)), np.empty(size)
+        for c in range(width):
+            for j in range(size):
+                rows[c, j] = kept[j, c]
+        ratio = 0.0
+        copy(theta, new_theta)
+        if kind == GIVEN:
+            copy(given, new_theta)
+            ratio = given_factor
+        else:
+            for a in range(count):
+                z[a] = rng.standard_normal()
+                move[a] = step_size * z[a]
+        if langevin:
+            _bright_gradient(backward, glow, theta, phi, rows, center, slope, curvature, weight,
+                             new_d, grad_phi, grad)  # fmt: skip
+            scale_back(factor, grad, active, force)
+            for a in range(count):
+                move[a] += 0.5 * step_size * step_size * force[a]
+        if kind != GIVEN:
+            scale_up(factor, move, force)
+            for a in range(count):
+                new_theta[active[a]] += force[a]
+        forward(new_theta, new_phi, new_prior)
+        if langevin:
+            scale_back(factor, grad, active, force)
+            _bright_gradient(backward, glow, new_theta, new_phi, rows, center, slope, curvature,
+                             weight, new_d, grad_phi, grad)  # fmt: skip
+            scale_back(factor, grad, active, move)
+            for a in range(count):
+                back = z[a] + 0.5 * step_size * (force[a] + move[a])
+                ratio += 0.5 * (z[a] * z[a] - back * back)
+        uniform = rng.random()
+        if not new_prior[0] > -np.inf:
+            continue
+        if not langevin:
+            residual(new_phi, center, rows, new_d)
+        info[MOVED] += size
+        ratio += new_prior[0] - prior[0]
+        ratio += control_sum(new_phi, center, 0.0, slope, curvature, 2, grad_phi)
+        ratio -= control_sum(phi, center, 0.0, slope, curvature, 2, grad_phi)
+        for j in range(size):
+            new_d[j] *= weight
+            info[LOWEST] = min(info[LOWEST], new_d[j])
+            ratio += log_excess(new_d[j]) - log_excess(d[j])
+        if ratio > -np.inf:
+            info[RATE] += min(1.0, np.exp(min(ratio, 0.0)))
+        if np.log(uniform) < ratio:
+            copy(new_theta, theta)
+            copy(new_phi, phi)
+            copy(new_d, d)
+            prior[0] = new_prior[0]
+            info[ACCEPTED] += 1.0
+    for field in range(3):
+        info[field] /= k
+    result = np.empty(size, dtype=np.int64)
+    copy(bright[:size], result)
+    for j in range(size):
+        lights[bright[j]] = 0
+    return result

@@ -1,0 +1,393 @@
+"""Firefly Monte Carlo as a PyMC step method."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pymc as pm
+from pymc.blocking import PointType
+from pymc.model import modelcontext
+from pymc.stats.convergence import SamplerWarning
+from pymc.step_methods.compound import StepMethodState
+from pymc.step_methods.state import dataclass_state
+
+from pymc_subsample.compile import building_graphs
+from pymc_subsample.control_variates import Expansion, expand
+from pymc_subsample.control_variates.lower_bounds import KINDS, bounded_expansion
+from pymc_subsample.control_variates.reference import Reference, reference_at
+from pymc_subsample.diagnostics import checks
+from pymc_subsample.diagnostics.checks import Check
+from pymc_subsample.diagnostics.firefly import RULES, LightRecord, brightness, check_lights
+from pymc_subsample.kernels import firefly as kernel
+from pymc_subsample.kernels.firefly import EXPLICIT, IMPLICIT, INFO, transitions
+from pymc_subsample.kernels.metropolis import GIVEN, LANGEVIN, RANDOM_WALK
+from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.proposals import Langevin
+from pymc_subsample.steps import arguments
+from pymc_subsample.steps.base import differentiated
+from pymc_subsample.steps.moves import Proposal, ProposingStep
+from pymc_subsample.steps.setup import Preparation, prepare, scaled
+from pymc_subsample.steps.tuning import TuningState
+
+_log = logging.getLogger("pymc.subsample")
+
+_transitions = transitions.get_overload(transitions.signatures[0])
+
+_BRIGHTNESS = {"explicit": EXPLICIT, "implicit": IMPLICIT}
+# Rows to read for the check of a chain, and draws to check.
+_PILOT_ROWS, _FEWEST, _MOST = 8_000_000, 2, 8
+# Points around the reference where the set-up counts bright rows, and where it verifies bounds.
+_PILOT, _FAR = 4, 10.0
+# Dark rows to look at per transition: so many at least, or so many times the bright ones.
+_LOOKED_AT, _PER_BRIGHT = 2.0, 2.0
+_RESAMPLED = 0.1
+
+
+@dataclass_state
+class FireflyMCState(StepMethodState):
+    """Everything the next draw depends on. The rows themselves are taken anew from the data."""
+
+    tune: bool
+    draws_left: int
+    draws_done: int
+    start_at_reference: bool
+    reference: Reference | None
+    row_rng: np.random.Generator
+    tuning: TuningState
+    record: LightRecord
+    bright: np.ndarray
+    lit_at: np.ndarray
+    n_rows: int = field(metadata={"frozen": True})
+    fingerprint: str = field(metadata={"frozen": True})
+    observed: tuple[str, ...] = field(metadata={"frozen": True})
+    bound: str | float = field(metadata={"frozen": True})
+    brightness: str = field(metadata={"frozen": True})
+    rate: float = field(metadata={"frozen": True})
+    transitions_per_draw: int = field(metadata={"frozen": True})
+    temperature: float = field(metadata={"frozen": True})
+
+
+class FireflyMC(ProposingStep):
+    r"""Firefly Monte Carlo: exact, with rows that are read only while they are bright.
+
+    Row i has a likelihood :math:`L_i` and a lower bound :math:`B_i` of it whose product over rows
+    is known beforehand. A binary variable per row, its light, is added to the model such that
+
+    .. math:: p(\theta, z) \propto p(\theta) \prod_i B_i(\theta)
+              \prod_{i:\,z_i = 1} \Bigl(\frac{L_i(\theta)}{B_i(\theta)} - 1\Bigr)
+
+    whose marginal in theta is the posterior, without approximation; given the lights, only bright
+    rows are read [1]_. Bounds touch the likelihoods at the posterior mode ("MAP-tuned"), so that
+    few rows are bright.
+
+    Parameters
+    ----------
+    vars : sequence of variables, optional
+        Continuous free variables to sample. Default: all of the model. Where other steps move
+        parameters that meet the data, all lights are drawn anew at every draw, from all rows.
+    model : pymc.Model, optional
+        Default: the model on the context stack.
+    observed : sequence of str or variable, optional
+        Observed variables and potentials whose rows are subsampled. Default: all that share the
+        longest row axis; the others are evaluated in full at every proposal.
+    dim : str, optional
+        Name of the rows' dimension, where lengths leave it ambiguous.
+    bound : {"auto", "tangent", "softmax", "curvature"} or float
+        The lower bounds, quadratic in a row's linear predictors. "tangent": Jaakkola and Jordan's
+        for logistic rows (Bernoulli, Binomial), and the tangent in the squared residual for
+        Student-t rows of known nu and scale. "softmax": Böhning's, for Categorical and Multinomial
+        rows. "curvature": from the least second derivative in the predictor, where that is
+        bounded. "auto" takes the first of "softmax", "tangent" and "curvature" that the model has.
+        A number c is a lower bound of your own on the second derivative of every row's
+        log-likelihood in its linear predictor (on all eigenvalues, where it has several). All are
+        verified on some rows at set-up, on all rows at a few points, and at the end of a chain.
+    brightness : {"implicit", "explicit"}
+        How lights are updated. "implicit": by Metropolis-Hastings; every bright row is proposed to
+        go dark, a dark one to become bright with a small probability, so that few are read.
+        "explicit": a random share of all rows is drawn from its conditional distribution.
+    dark_to_bright : float, optional
+        Probability that a dark row is proposed to become bright, for implicit updates. Default:
+        twice as many proposals per transition as there are bright rows, at least two.
+    resample_fraction : float, optional
+        Share of all rows whose lights are drawn per transition, for explicit updates. Default: 0.1.
+    proposal : RandomWalk, AdaptiveMetropolis, Langevin or callable, optional
+        How moves are proposed. The gradient of `Langevin` is exact, given the lights; its
+        `batch_size` is not used. A callable ``proposal(point, rng)`` gets a dict of value variables
+        (PyMC's unconstrained space) and returns ``(new_point, log_factor)``, where `new_point` may
+        hold only what changed and `log_factor` is ``log q(point | new) - log q(new | point)``.
+        Default: `Langevin()`, since gradients cost no more rows than there are bright ones.
+    reference : dict, optional
+        Where the bounds touch the likelihoods: untransformed values by variable name, for every
+        free variable. Default: the posterior mode, found automatically.
+    temperature : float, default 1
+        Divides the log-likelihood of the subsampled rows. Anything but 1 samples another
+        distribution than the posterior, and warns.
+    transitions_per_draw : int, default 10
+        Transitions per recorded draw, all within one compiled call. Each updates lights, then
+        parameters.
+    rng : int, RandomState or Generator, optional
+        Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
+    initial_point : dict, optional
+        Values of value variables where the search for the reference starts. Default: the model's
+        initial point.
+    compile_kwargs : dict, optional
+        Not used by this step, which always compiles with numba: anything but
+        ``{"mode": "NUMBA"}`` raises.
+    blocked : bool, default True
+        Must be true: the variables are sampled jointly.
+
+    Attributes
+    ----------
+    bound_taken : str
+        Which of the bounds was taken; "given" for a number.
+    expected_bright : float
+        Number of bright rows to be expected at draws from the posterior.
+    rate : float
+        `dark_to_bright` or `resample_fraction`, as given or chosen.
+
+    Raises
+    ------
+    TallModelError
+        If the model's rows cannot be subsampled, or have no lower bound; the message names the
+        variable and the bounds that there are.
+    ValueError, TypeError
+        If an argument is out of range or of the wrong kind, or a given bound is none.
+
+    Notes
+    -----
+    Residuals :math:`d = \log L - \log B` of about 1e-16 may come out negative by rounding. Such a
+    row stays dark, and a proposal at which a bright row would have one is rejected: its density
+    there is zero but for that rounding.
+
+    References
+    ----------
+    .. [1] D. Maclaurin and R. P. Adams (2014). Firefly Monte Carlo: exact MCMC with subsets of
+       data. UAI, sections 2 and 3.
+    """
+
+    name = "firefly_mc"
+    _state_class = FireflyMCState
+    _connected = (*ProposingStep._connected, "_lights")
+    _without_gradient = "FireflyMC needs one for its bounds."
+    _rules = RULES
+    reference: Reference
+    record: LightRecord
+    _shown: ClassVar[dict[str, tuple[str, str]]] = {
+        "acceptance_rate": ("Accepted", "0.2f"),
+        "n_bright": ("Bright", "0.0f"),
+        "data_share": ("Data", "0.1%"),
+    }
+    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
+        **{
+            name: (np.float64, [])
+            for name in (
+                "accepted", "acceptance_rate", "n_bright", "batch_size", "scaling", "data_share",
+            )
+        },
+        "n_evaluations": (np.int64, []),
+        "tune": (bool, []),
+        "warning": (SamplerWarning, None),
+        **checks.statistics(RULES),
+    }  # fmt: skip
+
+    def __init__(
+        self,
+        vars: Sequence | None = None,
+        *,
+        model: pm.Model | None = None,
+        observed: Sequence[str] | None = None,
+        dim: str | None = None,
+        bound: str | float = "auto",
+        brightness: str = "implicit",
+        dark_to_bright: float | None = None,
+        resample_fraction: float | None = None,
+        proposal: Proposal | None = None,
+        reference: Mapping[str, Any] | None = None,
+        temperature: float = 1.0,
+        transitions_per_draw: int = 10,
+        rng=None,
+        initial_point: PointType | None = None,
+        compile_kwargs: dict | None = None,
+        blocked: bool = True,
+    ):
+        self.bound = arguments.curvature_bound(bound, ("auto", *KINDS))
+        self.brightness = arguments.choice("brightness", brightness, tuple(_BRIGHTNESS))
+        given = self._given_rate(dark_to_bright, resample_fraction)
+        self.temperature = arguments.between("temperature", temperature, 0.0, np.inf)
+        self.transitions_per_draw = arguments.count("transitions_per_draw", transitions_per_draw)
+        if not blocked:
+            raise ValueError("blocked must be True: FireflyMC samples jointly.")
+        arguments.only_numba(compile_kwargs)
+        self.rng = arguments.generator(rng)
+        self.proposal = arguments.proposal(Langevin() if proposal is None else proposal)
+        model = modelcontext(model)
+        chosen = arguments.continuous_vars(vars, model)
+        self._attach(model, chosen, observed, dim, 2, initial_point)
+        size = getattr(self.proposal, "batch_size", 0)
+        arguments.proposal_size(self.proposal, len(self._active), max(self.n_rows, size))
+        self.row_rng = self.rng.spawn(1)[0]
+        self._given_reference = reference is not None
+        self._prepared = self._prepare(reference)
+        self.expected_bright = self._verify(self._prepared)
+        looked_at = max(_LOOKED_AT, _PER_BRIGHT * self.expected_bright) / self.n_rows
+        automatic = _RESAMPLED if self.brightness == "explicit" else min(looked_at, 0.5)
+        self.rate = automatic if given is None else given
+        self._begin(tune=0, draws=0)
+
+    def _given_rate(self, dark_to_bright, resample_fraction) -> float | None:
+        values = {"dark_to_bright": dark_to_bright, "resample_fraction": resample_fraction}
+        used = "resample_fraction" if self.brightness == "explicit" else "dark_to_bright"
+        [other] = values.keys() - {used}
+        if values[other] is not None:
+            raise ValueError(
+                f"{other} is not used with brightness={self.brightness!r}, whose lights are "
+                f"updated at the rate {used}."
+            )
+        if values[used] is None:
+            return None
+        return arguments.share(used, values[used])
+
+    def _connect(self):
+        """Trace and compile the model (also after unpickling in another process)."""
+        langevin = isinstance(self.proposal, Langevin)
+        needed = (*kernel.FUNCTIONS, *(kernel.GRADIENTS if langevin else ()))
+        self._functions = needed
+        super()._connect()
+        missing = len(kernel.FUNCTIONS) + len(kernel.GRADIENTS) - len(needed)
+        self._addresses = np.concatenate([self._addresses, np.zeros(missing, dtype=np.int64)])
+        self._lights = np.zeros(self.n_rows, dtype=np.uint8)
+
+    def _expand(self, tall: TallModel) -> Expansion:
+        expansion, self.bound_taken = bounded_expansion(tall, self.bound)
+        return expansion
+
+    # Set-up
+
+    def _prepare(self, reference) -> Preparation:
+        """Find the mode with the log-likelihood's own curvature, and sum the bounds there."""
+        with building_graphs(), differentiated(self._tall, self._without_gradient):
+            taylor = expand(self._tall, 2)
+            prepared = prepare(
+                taylor,
+                self._tall.ravel(self._tall.initial_point),
+                self._active,
+                self._continuous(),
+                self.rng,
+                reference=(
+                    None
+                    if reference is None
+                    else arguments.reference_theta(self._model, self._tall, reference)
+                ),
+                subsample_size=1,
+                n_blocks=1,
+                temperature=self.temperature,
+            )
+        at = reference_at(self._expansion, prepared.reference.theta, self.temperature)
+        return replace(prepared, reference=at)
+
+    def _verify(self, prepared: Preparation) -> float:
+        """Verify the bounds on all rows at some points; return how many rows will be bright."""
+        z = self.rng.standard_normal((2 * _PILOT, len(self._active)))
+        z[_PILOT:] *= _FAR
+        points = np.tile(prepared.reference.theta, (len(z), 1))
+        points[:, self._active] += scaled(prepared.factor, z)
+        found = brightness(self._expansion, prepared.reference, points, self.temperature)
+        if not found.excess <= 1.0:
+            raise TallModelError(
+                f"What was taken for a lower bound on the log-likelihood of "
+                f"{', '.join(map(repr, self.observed))} ({self.bound_taken}) exceeds it in row "
+                f"{found.row}. Give another bound, or use another step (HMCECS, pm.NUTS)."
+            )
+        expected = float(found.expected[:_PILOT].mean())
+        _log.info(
+            "FireflyMC: bounds of the kind %r; about %.3g of %d rows will be bright.",
+            self.bound_taken, expected, self.n_rows,
+        )  # fmt: skip
+        return expected
+
+    # Chains
+
+    def _begin(self, tune: int, draws: int):
+        super()._begin(tune, draws)
+        self.record = LightRecord(draws=draws)
+        self._darken()
+
+    def _darken(self):
+        """Forget the lights: they are drawn anew before the next transition."""
+        self.bright, self.lit_at = np.empty(0, dtype=np.int64), np.empty(0)
+
+    def _recentre(self, theta: np.ndarray):
+        super()._recentre(theta)
+        self._darken()
+
+    def _transitions(self, theta: np.ndarray) -> dict[str, float]:
+        # Lights belong to the parameters that meet the data: another step may have moved those.
+        if not np.array_equal(self._expansion.parameters(theta)[0], self.lit_at):
+            self._darken()
+        k = self.transitions_per_draw
+        if not self._one_by_one:
+            kind = LANGEVIN if isinstance(self.proposal, Langevin) else RANDOM_WALK
+            info = self._run(theta, kind, theta, 0.0, k)
+        else:
+            infos = []
+            for _ in range(k):
+                given, log_factor = self._moved_from(theta, self.rng)
+                infos.append(self._run(theta, GIVEN, given, log_factor, 1))
+            info = {name: sum(i[name] for i in infos) for name in INFO}
+            info |= {name: info[name] / k for name in INFO[:3]}
+            info["lowest"] = min(i["lowest"] for i in infos)
+        return info | {"loglik_ratio_variance": 0.0}
+
+    def _run(self, theta, kind, given, log_factor, k) -> dict[str, float]:
+        info, at = np.empty(len(INFO)), self.reference
+        self.bright = _transitions(
+            self.rng, self.row_rng, self._addresses, kind, self._expansion.packer.table,
+            self._lights, self.bright, int(not len(self.lit_at)), theta, self._active,
+            self.tuning.factor, self.scaling, given, log_factor, at.center, at.slope,
+            at.curvature, self._expansion.width, 1.0 / self.temperature,
+            _BRIGHTNESS[self.brightness], self.rate, k, info,
+        )  # fmt: skip
+        self.lit_at = self._expansion.parameters(theta)[0]
+        return dict(zip(INFO, info.tolist(), strict=True))
+
+    def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
+        per_move = 4 if isinstance(self.proposal, Langevin) else 1
+        rows = info["n_bright"] + info["rows_read"] / self.transitions_per_draw
+        return {
+            "accepted": info["accepted"],
+            "acceptance_rate": info["acceptance_rate"],
+            "n_bright": info["n_bright"],
+            "batch_size": rows,
+            "n_evaluations": int(3 * info["rows_read"] + per_move * info["rows_moved"]),
+            "scaling": self.scaling,
+            "tune": self.tune,
+            "data_share": rows / self.n_rows,
+        }
+
+    # After tuning
+
+    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> list[Check] | None:
+        """Record a draw, and after the last one check whether the chain can be trusted."""
+        self.record.add(theta, info["accepted"], info["rows_read"] / self.n_rows)
+        self.record.add_lights(info)
+        self.draws_left -= 1
+        if self.draws_left != 0:
+            return None
+        pilots = int(np.clip(_PILOT_ROWS // self.n_rows, _FEWEST, _MOST))
+        found = brightness(
+            self._expansion, self.reference, self.record.kept[-pilots:], self.temperature
+        )
+        return check_lights(
+            self.record, found, temperature=self.temperature, n_rows=self.n_rows,
+            saving=checks.sentence(self._savings()),
+        )  # fmt: skip
+
+    def _savings(self) -> list[str]:
+        left = ['use brightness="implicit"'] if self.brightness == "explicit" else []
+        left += ['use bound="auto"'] if self.bound != "auto" else []
+        left += ["leave reference=None"] if self._given_reference else []
+        partly = len(self._active) < self._tall.size
+        left += ["sample all variables with this step"] if partly else []
+        return [*left, "use HMCECS, pm.NUTS or nutpie"]

@@ -1,0 +1,167 @@
+"""Metropolis-Hastings steps: what proposals need, whatever decides about them."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+from pymc.blocking import PointType, StatsType
+
+from pymc_subsample.control_variates.reference import Reference, factor, reference_at
+from pymc_subsample.diagnostics.checks import Check
+from pymc_subsample.diagnostics.record import MoveRecord
+from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
+from pymc_subsample.steps import arguments
+from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.setup import Preparation, scaled
+from pymc_subsample.steps.tuning import ProposalTuning
+
+Proposal = RandomWalk | AdaptiveMetropolis | Langevin | Callable
+
+
+class ProposingStep(SubsampledStep):
+    """A step that proposes moves, with proposals that adapt in tuning.
+
+    Subclasses run the transitions, and say what is recorded and checked.
+    """
+
+    default_blocked = True
+    # Optimal acceptance rates: random walk in one dimension and in many, Langevin.
+    _targets: ClassVar[tuple[float, float, float]] = (0.44, 0.234, 0.574)
+    _scale: ClassVar[float] = 2.38
+
+    proposal: Proposal
+    temperature: float
+    _prepared: Preparation | None
+    _given_reference: bool
+    reference: Reference | None
+
+    def _transitions(self, theta: np.ndarray) -> dict[str, float]:
+        """Run a draw's transitions from theta, in place; return what they report."""
+        raise NotImplementedError
+
+    def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> list[Check] | None:
+        """Record a draw, and after the last one check whether the chain can be trusted."""
+        raise NotImplementedError
+
+    # Chains
+
+    def setup_chain(self, rng, tune: int, draws: int) -> None:
+        """Reset all that belongs to one chain; PyMC calls this right before it starts."""
+        super().setup_chain(rng, tune, draws)
+        self.row_rng = self.rng.spawn(1)[0]
+        self._begin(tune, draws)
+
+    def reset_tuning(self):
+        """Start the adaptation of the proposal again."""
+        self._begin(self.tuning.total, self.draws_left)
+
+    def _begin(self, tune: int, draws: int):
+        self.tune = tune > 0
+        self.draws_left = draws
+        self.draws_done = 0
+        self.start_at_reference = tune > 0 and self._prepared is not None
+        self.reference = None if self._prepared is None else self._prepared.reference
+        self.record = MoveRecord(draws=draws)
+        self.tuning = ProposalTuning(
+            tune,
+            self._active,
+            self._tall.size,
+            self._first_factor(),
+            self._target(),
+            self._first_scale(),
+        )
+
+    def _first_factor(self) -> np.ndarray:
+        given = getattr(self.proposal, "covariance", None)
+        if given is not None:
+            return np.sqrt(given)[None, :] if given.ndim == 1 else factor(given)
+        if self._prepared is None or isinstance(self.proposal, RandomWalk):
+            return np.ones((1, len(self._active)))
+        return self._prepared.factor
+
+    def _first_scale(self) -> float:
+        size = len(self._active)
+        if isinstance(self.proposal, RandomWalk):
+            return self.proposal.scale
+        if isinstance(self.proposal, Langevin):
+            return self.proposal.step_size or 1.65 / size ** (1 / 6)
+        return self._scale / np.sqrt(size)
+
+    def _target(self) -> float:
+        one, many, langevin = self._targets
+        given = getattr(self.proposal, "target_accept", None)
+        if given is not None:
+            return given
+        if isinstance(self.proposal, Langevin):
+            return langevin
+        return one if len(self._active) == 1 else many
+
+    @property
+    def _adapts(self) -> bool:
+        return isinstance(self.proposal, AdaptiveMetropolis | Langevin)
+
+    def step(self, point: PointType) -> tuple[PointType, StatsType]:
+        """Run `transitions_per_draw` transitions from a point of value variables."""
+        theta = self._theta(point)
+        if self.start_at_reference and self._prepared is not None:
+            theta[self._active] = self._start(self._prepared)
+            self.start_at_reference = False
+        info = self._transitions(theta)
+        stats = self._statistics(info)
+        if self.tune:
+            self._adapt(theta, info)
+        else:
+            self.draws_done += 1
+        self._judge(stats, None if self.tune else self._watch(theta, info))
+        return self._point(point, theta), [stats]
+
+    def _start(self, prepared: Preparation) -> np.ndarray:
+        """Draw around the reference, wider than the posterior."""
+        z = 1.5 * self.rng.standard_normal(len(self._active))
+        return prepared.reference.theta[self._active] + scaled(prepared.factor, z[None])[0]
+
+    @property
+    def _one_by_one(self) -> bool:
+        """Whether Python code takes part in every transition."""
+        return callable(self.proposal)
+
+    def _moved_from(self, theta: np.ndarray, rng) -> tuple[np.ndarray, float]:
+        """Propose from theta; a Langevin proposal without its drift."""
+        if callable(self.proposal):
+            return arguments.proposed(self.proposal, self._tall, theta, rng)
+        new = theta.copy()
+        z = rng.standard_normal(len(self._active))
+        new[self._active] += self.scaling * scaled(self.tuning.factor, z[None])[0]
+        return new, 0.0
+
+    @property
+    def scaling(self) -> float:
+        """Scale of the proposal, or its step size."""
+        fixed = not self._adapts or (
+            isinstance(self.proposal, Langevin) and self.proposal.step_size is not None
+        )
+        return self._first_scale() if fixed else float(self.tuning.step.current(self.tune))
+
+    def _adapt(self, theta: np.ndarray, info: dict[str, float]):
+        if not self._adapts:
+            return
+        tuning = self.tuning
+        tuning.add(theta, info["acceptance_rate"], info["loglik_ratio_variance"])
+        if not tuning.due():
+            return
+        covariance = tuning.better_factor()
+        if covariance is not None:
+            tuning.factor = factor(covariance)
+        at = self.reference
+        if at is not None and not self._given_reference and tuning.left(at.theta):
+            center, free = theta.copy(), self._continuous()
+            center[free] = tuning.recent()[:, free].mean(axis=0)
+            self._recentre(center)
+        tuning.restart(None if covariance is None else self.scaling)
+
+    def _recentre(self, theta: np.ndarray):
+        """Take another reference."""
+        self.reference = reference_at(self._expansion, theta, self.temperature)
