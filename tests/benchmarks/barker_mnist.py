@@ -14,9 +14,9 @@ The paper gives its random walk the covariance 0.05 I. Both readings are run, 0.
 deviation and as variance. A batch grows until the variance of its log-ratio,
 (n / T)^2 sd^2 E[|x|^2 (y - p)^2] / b, is below sigma^2, so that the two differ up to 20-fold at
 equal theta. It is the standard deviation that the paper must have taken: on the images as they are
-the average batch is then 448 (sigma = 1) and 365 (sigma = 1.2), the paper's 393 between them, and
-with the variance 3,333 and 2,811. Deformed images take 585 (sigma = 1; 45,000 of them), for more of
-them are in doubt. The paper's other random walk says the same: `barker_mixture.py` has at most 197
+the average batch is then 448 (sigma = 1) and 328 (sigma = 1.3), the paper's 393 between them, and
+with the variance 3,333 (sigma = 1). Deformed images take 604 and 391, for more of them are in
+doubt. The paper's other random walk says the same: `barker_mixture.py` has at most 197
 with 0.15 as standard deviation, where the paper has 210.
 
 Accuracy and log-likelihood are of the test images, at the draw where that many rows had been read.
