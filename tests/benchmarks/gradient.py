@@ -1,5 +1,7 @@
 """Time per gradient of the compiled density, beside a hand-written kernel on the same subset.
 
+And of whole transitions: the No-U-Turn sampler's beside those of trajectories of fixed length.
+
 python tests/benchmarks/gradient.py
 """
 
@@ -25,6 +27,7 @@ from _measure import Checks, table
 from _problems import linear_model, logistic_model, poisson_model
 from numba import njit
 
+import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.kernels.estimates import FUNCTIONS, PERTURBED, density, target_at
@@ -130,6 +133,34 @@ def compare(n, d, m, rounds, target_seconds=0.1):
         yield [name, m, hand, mine, ratio]
 
 
+def transitions(n, d, m, rounds, draws=40):
+    """Microseconds per gradient of transitions, all included, by kernel: interleaved rounds."""
+    rng = np.random.default_rng(5)
+    problem = next(problems(n, d, rng))
+    model = problem.model(problem.X, problem.y, 1.0)
+    steps, points = [], []
+    for kernel in ("hmc", "nuts"):
+        step = pms.HMCECS(
+            model=model, kernel=kernel, subsample_size=m, n_blocks=10, transitions_per_draw=50
+        )
+        step.setup_chain(np.random.default_rng(1), 20, draws * rounds)
+        point = model.initial_point()
+        for _ in range(20):
+            point, _ = step.step(point)
+        step.stop_tuning()
+        steps.append(step)
+        points.append(point)
+    seconds = np.empty((rounds, 2))
+    for i in range(rounds):
+        for j, step in enumerate(steps):
+            gradients, start = 0, perf_counter()
+            for _ in range(draws - (i == rounds - 1)):  # the last draw would check the chain
+                points[j], [stats] = step.step(points[j])
+                gradients += stats["n_steps"]
+            seconds[i, j] = (perf_counter() - start) / gradients
+    return 1e6 * np.median(seconds, axis=0), np.median(seconds[:, 1] / seconds[:, 0])
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -144,7 +175,15 @@ if __name__ == "__main__":
     rows = [row for m in args.m for row in compare(args.n, args.d, m, args.rounds)]
     table(["model", "m", "hand-written, us", "pymc_subsample, us", "ratio"], rows)
     print()
+    moves = [(m, *transitions(args.n, args.d, m, args.rounds)) for m in args.m]
+    table(
+        ["logistic, m", "fixed length, us per gradient", "NUTS, us per gradient", "ratio"],
+        [[m, *times, ratio] for m, times, ratio in moves],
+    )
+    print()
     checks = Checks()
     for name, m, _, _, ratio in rows:
         checks.at_most(f"{name}, m = {m}: ratio to the hand-written kernel", ratio, 1.5)
+    for m, _, ratio in moves:
+        checks.at_most(f"NUTS, m = {m}: ratio to trajectories of fixed length", ratio, 2.0)
     checks.exit()
