@@ -302,9 +302,9 @@ class FireflyMC(ProposingStep):
             )
         expected = float(found.expected[:_PILOT].mean())
         _log.info(
-            "FireflyMC: bounds of the kind %r; about %.3g of %d rows will be bright.",
-            self.bound_taken, expected, self.n_rows,
-        )  # fmt: skip
+            f"FireflyMC: {self.n_rows:,} rows of {', '.join(self.observed)}; bounds of the kind "
+            f"{self.bound_taken!r}; about {expected:.3g} rows will be bright"
+        )
         return expected
 
     # Chains
