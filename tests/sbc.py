@@ -18,9 +18,9 @@ from scipy.special import expit
 
 from pymc_subsample import HMCECS
 from pymc_subsample.control_variates import expand
-from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.rows import RowStore
-from pymc_subsample.steps import hmc_ecs
+from pymc_subsample.steps import base
 
 N_ROWS = 400
 DRAWS = 63
@@ -144,16 +144,23 @@ def _posterior(name, data, seed, *, order, subsample_size, corrected, tune, thin
     model, tall, expansion, names = _compiled(name, order)
     expansion = replace(expansion, store=RowStore([data[k] for k in names], N_ROWS))
     with (
-        patch.object(hmc_ecs, "TallModel", lambda *_, **__: tall),
-        patch.object(hmc_ecs, "expand", lambda *_, **__: expansion),
+        patch.object(base, "TallModel", lambda *_, **__: tall),
+        patch.object(base, "expand", lambda *_, **__: expansion),
     ):
-        step = (HMCECS if corrected else _Uncorrected)(
-            model=model,
-            control_variate_order=order,
-            subsample_size=subsample_size,
-            transitions_per_draw=thin,
-            rng=seed,
-        )
+
+        def make(size):
+            return (HMCECS if corrected else _Uncorrected)(
+                model=model,
+                control_variate_order=order,
+                subsample_size=size,
+                transitions_per_draw=thin,
+                rng=seed,
+            )
+
+        try:
+            step = make(subsample_size)
+        except TallModelError:  # too few rows for any size; leaving these data out would bias
+            step = make(N_ROWS)
     step.setup_chain(np.random.default_rng(seed), tune=tune, draws=DRAWS)
     point, points = tall.unravel(tall.ravel(tall.initial_point)), []
     for _ in range(tune):
