@@ -6,6 +6,8 @@ from pymc_subsample.control_variates import Expansion
 
 # Rows by which the centres are found.
 _ROWS = 100_000
+# Sds from the mean beyond which distances no longer grow.
+_FAR = 10.0
 
 
 def clustered_order(expansion: Expansion, n_clusters: int, rng: np.random.Generator) -> np.ndarray:
@@ -27,11 +29,16 @@ def clustered_order(expansion: Expansion, n_clusters: int, rng: np.random.Genera
         ) from error
     n = expansion.n_rows
     sample = expansion.take(np.sort(rng.choice(n, min(n, _ROWS), replace=False)))
-    mean, sd = sample.mean(axis=1, keepdims=True), sample.std(axis=1, keepdims=True)
+    known = np.ma.masked_invalid(sample)
+    mean = known.mean(axis=1, keepdims=True).filled(0.0)
+    sd = known.std(axis=1, keepdims=True).filled(0.0)
     vary = sd[:, 0] > 0
 
     def standardised(rows: np.ndarray) -> np.ndarray:
-        return ((rows - mean)[vary] / sd[vary]).T
+        """Infinite elements, such as logs of zero, are as far as any can be."""
+        with np.errstate(invalid="ignore"):
+            z = (rows[vary] - mean[vary]) / sd[vary]
+        return np.clip(np.nan_to_num(z, nan=0.0, posinf=_FAR, neginf=-_FAR), -_FAR, _FAR).T
 
     seed = int(rng.integers(2**31))
     means = MiniBatchKMeans(n_clusters, random_state=seed, n_init=3).fit(standardised(sample))

@@ -70,6 +70,13 @@ def dirichlet(rng):
     pm.Categorical("y", p=p, observed=rng.integers(0, 3, 50))
 
 
+def centred(rng):
+    """A sum inside another: coefficients told how far they are from their mean."""
+    b = pm.Normal("b", 0, 1, shape=3)
+    pm.Potential("spread", -pt.sum((b - pt.sum(b) / 3) ** 2))
+    pm.Normal("y", rng.normal(size=(50, 3)) @ b, 1.0, observed=rng.normal(size=50))
+
+
 def correlated(rng):
     b = pm.MvNormal("b", np.zeros(2), np.array([[1.0, 0.3], [0.3, 1.0]]))
     pm.Normal("y", rng.normal(size=(50, 2)) @ b, 1.0, observed=rng.normal(size=50))
@@ -91,6 +98,7 @@ def accumulated(rng):
     ("build", "possible"),
     [
         (hierarchy, [True, True]),
+        (centred, [True, True]),
         (dirichlet, [False, False]),
         (correlated, [False, False]),
         (different_means, [False, False]),
@@ -153,6 +161,8 @@ def test_a_number_as_a_vector_and_a_vector_as_a_number():
         x + w,
         pt.exp(x) * pt.sum(pt.sqr(w)) + x[1],
         x * pt.sum(w * pt.sum(x)),
+        x * pt.sum(pt.sqr(x - pt.sum(x) / 4)),
+        w * pt.sum(pt.exp(w - pt.sum(pt.exp(x - pt.sum(w))))) + pt.sum(w),
         pt.switch(x[-1] > 0, x, w),
         x[:1] + w,
         pt.sum(x[1:3]) * x,

@@ -7,6 +7,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
+from scipy.signal import lfilter
 from test_hmc_ecs import (
     QUIET,
     assert_moments,
@@ -20,7 +21,10 @@ from test_hmc_ecs import (
 )
 
 import pymc_subsample as pms
+from pymc_subsample import strata
+from pymc_subsample.control_variates import Expansion
 from pymc_subsample.diagnostics.checks import recall
+from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.stochastic import RULES
 
 SLOW = pytest.mark.slow
@@ -156,6 +160,32 @@ def test_checks_name_what_is_wrong(case, kwargs, failed):
     assert failed in verdicts(result)
 
 
+def test_slow_chains_are_not_blamed_for_their_monte_carlo_error():
+    """A hundred effective draws of ten thousand: many more than that are not claimed."""
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(500, 20))
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 1, shape=20)
+        pm.Normal("y", x @ b, 1.0, observed=rng.normal(size=500))
+    step = pms.SGLD(model=model, step_size=0.02, transitions_per_draw=1)
+    assert not verdicts(sample(step, model, 10_000, tune=1000, chains=5))
+
+
+def test_monte_carlo_errors_are_those_of_dependent_draws():
+    """By batches, of a process with known autocorrelation: mean and variance, 150 times."""
+    rng, found = np.random.default_rng(8), []
+    for _ in range(150):
+        record = StepRecord(draws=1000)
+        x = lfilter([0.6], [1, -0.8], rng.normal(size=(1100, 1)), axis=0)[100:] + 50
+        for theta in x:
+            record.add(
+                theta, np.zeros(1), {"diverging": 0, "step_size": 1, "kinetic_temperature": 1}
+            )
+        found.append([x.mean(), x.var(), *np.concatenate(record.errors())])
+    mean, variance, *claimed = np.transpose(found)
+    np.testing.assert_allclose(np.mean(claimed, axis=1), [mean.std(), variance.std()], rtol=0.2)
+
+
 def test_heat_is_noticed_without_any_reference(case):
     """EWSG on plain gradients: nothing but the kinetic temperature knows."""
     step = pms.EWSG(
@@ -244,6 +274,25 @@ def test_strata_make_gradients_less_noisy():
         noise[make] = np.mean([s["gradient_variance"] for s in stats[5:]])
     assert noise[pms.ClusteredSGHMC] < 0.6 * noise[pms.SGHMC]
     assert sorted(step._permutation) == list(range(4000))
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_rows_with_infinite_columns_are_clustered(monkeypatch):
+    """The log of a rate of zero, in a row that k-means has not seen before."""
+    rng = np.random.default_rng(3)
+    x, rate = rng.normal(size=300), rng.choice([1.0, 5.0], 300)
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 1)
+        pm.Poisson("y", rate * pm.math.exp(b * x), observed=rng.poisson(rate))
+    step = pms.ClusteredSGHMC(model=model, n_clusters=2)
+    rows = step._expansion.take(np.arange(300))
+    packed = np.concatenate([rows[:, :299], np.where(rows[:, 299:] == 1, 1, -np.inf)], axis=1)
+    for seen in (50, 300):
+        monkeypatch.setattr(strata, "_ROWS", seen)
+        monkeypatch.setattr(Expansion, "take", lambda self, index: packed[:, index])
+        monkeypatch.setattr(Expansion, "chunks", lambda self: iter([packed]))
+        order = strata.clustered_order(step._expansion, 2, np.random.default_rng(0))
+        assert sorted(order) == list(range(300))
 
 
 def test_momenta_are_drawn_anew(model):

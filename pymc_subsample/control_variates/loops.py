@@ -7,6 +7,7 @@ batch has a hundred rows.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 import pytensor.scalar as ps
@@ -74,6 +75,7 @@ class _Code:
         self.names = [f"x{k}" for k in range(len(inputs))]
         self._inputs = dict(zip(fgraph.inputs, self.names, strict=True))
         self._sums: dict[Variable, str] = {}
+        self._sum_names = (f"s{k}" for k in count())
         self.lines: list[str] = []
         self.functions: dict[str, object] = {}
         self.keys: list[str] = []
@@ -132,7 +134,7 @@ class _Code:
             return self._sums[var]
         if var.owner is None or not isinstance(var.owner.op, Sum) or _lengths(var):
             return None
-        name = f"s{len(self._sums)}"
+        name = next(self._sum_names)  # a sum inside this one takes another
         before, self.lines = self.lines, [f"{name} = 0.0"]
         self._add(var.owner.inputs[0], lambda value: f"{name} += {value}")
         self.lines = [*before, *self.lines]

@@ -15,6 +15,8 @@ _NOISIEST = 16
 _MOVES = 8
 # Draws of a chain of integration steps to keep, by their number and by their size.
 _FEWEST_STEPS = 16
+# Batches of successive draws, for the Monte Carlo error of all of them.
+_STEP_BATCHES = 32
 _ELEMENTS = 4_000_000
 
 
@@ -207,6 +209,12 @@ class StepRecord:
         Kinetic temperature of each draw.
     mean, square : ndarray, shape (d,)
         Mean of the draws and sum of squared deviations from it.
+    sizes : ndarray, shape (b,)
+        Numbers of draws in batches of successive draws.
+    origin : ndarray, shape (d,)
+        The first draw.
+    sums, squares : ndarray, shape (b, d)
+        Sums over each batch of theta, less the first, and of its square.
     kept : list of ndarray
         Evenly spread draws theta, shape (d,).
     """
@@ -219,6 +227,10 @@ class StepRecord:
     temperatures: list[float] = field(default_factory=list)
     mean: np.ndarray = field(default_factory=lambda: np.zeros(0))
     square: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    sizes: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    origin: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    sums: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    squares: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     kept: list[np.ndarray] = field(default_factory=list)
 
     def add(self, theta: np.ndarray, noise: np.ndarray, stats: dict[str, float]):
@@ -226,6 +238,13 @@ class StepRecord:
         if not self.done:
             self.noise = np.zeros(len(noise))
             self.mean, self.square = np.zeros(len(theta)), np.zeros(len(theta))
+            batches = min(_STEP_BATCHES, max(self.draws, 1))
+            self.origin, self.sizes = theta.copy(), np.zeros(batches)
+            self.sums, self.squares = (np.zeros((batches, len(theta))) for _ in range(2))
+        batch = min(self.done * len(self.sizes) // max(self.draws, 1), len(self.sizes) - 1)
+        self.sizes[batch] += 1
+        self.sums[batch] += theta - self.origin
+        self.squares[batch] += (theta - self.origin) ** 2
         self.done += 1
         self.divergences += int(stats["diverging"])
         self.step_size += stats["step_size"]
@@ -237,6 +256,18 @@ class StepRecord:
         most = max(_FEWEST_STEPS, min(_KEPT, _ELEMENTS // len(theta)))
         if self.done * most // max(self.draws, 1) > len(self.kept):
             self.kept.append(theta.copy())
+
+    def errors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Monte Carlo errors of the mean and of the variance, each of shape (d,), by batches."""
+        shift, sizes = self.mean - self.origin, self.sizes[:, None]
+        centred = self.sums - sizes * shift
+        spread = self.squares - 2 * shift * self.sums + sizes * shift**2
+        spread = spread - sizes * (spread.sum(axis=0) / self.done)
+        more = len(self.sizes) / max(len(self.sizes) - 1, 1)
+        mean, variance = (
+            np.sqrt(more * np.sum(x**2, axis=0)) / self.done for x in (centred, spread)
+        )
+        return mean, variance
 
     def rescaled(self, scale: np.ndarray) -> "StepRecord":
         """Return the record with the gradient's noise in units of `scale`, shape (a,)."""

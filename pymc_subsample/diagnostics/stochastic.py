@@ -203,19 +203,14 @@ def _measured(record, dynamics, expansion, active, remedies) -> list[Check]:
     ratio = np.maximum(1 + products.mean(axis=0), 0.01)  # of the posterior's variance to the guess
     scale = np.sqrt(guess * ratio)
 
-    own = kept[None, :, active]
     level = _ERROR_RATE / (4 * size)
-    wide, narrow = scipy.stats.t.isf(level, count - 1), scipy.stats.norm.isf(level)
-    with np.errstate(all="ignore"):
-        ess = np.asarray(array_stats.ess(own, chain_axis=0, draw_axis=1, method="mean"))
-        ess_sd = np.asarray(array_stats.ess(own, chain_axis=0, draw_axis=1, method="sd"))
-    share = np.clip(np.fmin(ess, ess_sd) * record.done / len(kept), 4, record.done)
+    wide = scipy.stats.t.isf(level, count - 1)
+    mean_noise, own_noise = _monte_carlo_errors(record, active, level)
     shift_error = np.hypot(
-        wide * r.std(axis=0, ddof=1) / scale / np.sqrt(count), narrow * sd / scale / np.sqrt(share)
+        wide * r.std(axis=0, ddof=1) / scale / np.sqrt(count), mean_noise / scale
     )
     sd_noise = np.hypot(
-        wide * products.std(axis=0, ddof=1) / (2 * ratio * np.sqrt(count)),
-        narrow * sd / scale / np.sqrt(2 * share),
+        wide * products.std(axis=0, ddof=1) / (2 * ratio * np.sqrt(count)), own_noise / scale
     )
     shift = np.maximum(np.abs(mean - r.mean(axis=0)) / scale - shift_error, 0.0)
     stretch = np.maximum(np.abs(sd / scale - 1) - sd_noise, 0.0)
@@ -238,6 +233,35 @@ def _measured(record, dynamics, expansion, active, remedies) -> list[Check]:
             f"{sentence([*remedies, 'use pms.HMCECS'])}",
         ),
     ]
+
+
+def _monte_carlo_errors(
+    record: StepRecord, active: np.ndarray, level: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """How far means and standard deviations of all draws may be off by chance, at a level.
+
+    By batches of successive draws. Where a chain is slow its batches are too short, and the
+    effective sample size of the draws that were kept, which see no faster motion, says more.
+    """
+    narrow, wide = scipy.stats.norm.isf(level), scipy.stats.t.isf(level, len(record.sizes) - 1)
+    kept = np.array(record.kept)[None, :, active]
+    sd = np.sqrt(record.square[active] / max(record.done - 1, 1))
+    with np.errstate(all="ignore"):
+        ess, ess_sd = (
+            np.asarray(array_stats.ess(kept, chain_axis=0, draw_axis=1, method=method))
+            for method in ("mean", "sd")
+        )
+    ess, ess_sd = (
+        np.clip(np.fmin(ess, e) * record.done / kept.shape[1], 4, record.done)
+        for e in (ess, ess_sd)
+    )
+    mean, variance = (error[active] for error in record.errors())
+    return (
+        np.maximum(wide * mean, narrow * sd / np.sqrt(ess)),
+        np.maximum(
+            wide * variance / (2 * np.where(sd > 0, sd, 1.0)), narrow * sd / np.sqrt(2 * ess_sd)
+        ),
+    )
 
 
 def _heat(record, temperature, remedies) -> list[Check]:
