@@ -339,6 +339,27 @@ def test_misread_predictors_are_noticed(order, tall_model, monkeypatch, caplog):
     assert "general path" in caplog.text
 
 
+@pytest.mark.parametrize("wrong", ["value", "gradient"])
+def test_a_wrong_prior_is_noticed(wrong, tall_model, monkeypatch):
+    """Its value or its gradient off by a part in a thousand, and both right."""
+    tall = tall_model("poisson_offset")
+    ex = expand(tall, 2)
+    assert agrees(tall, ex)
+    right = ex.parameters, ex.pull_back
+    if wrong == "value":
+        monkeypatch.setattr(
+            ex, "parameters", lambda at: (right[0](at)[0], 1.001 * right[0](at)[1]), raising=False
+        )
+    else:
+        monkeypatch.setattr(
+            ex,
+            "pull_back",
+            lambda at, g: right[1](at, g) + 0.01 * right[1](at, np.zeros_like(g)),
+            raising=False,
+        )
+    assert not agrees(tall, ex)
+
+
 @pytest.mark.usefixtures("interpreted")
 def test_a_wrong_general_path_is_noticed(tall_model, monkeypatch):
     tall = copy(tall_model("poisson_offset"))

@@ -1,4 +1,4 @@
-"""Whether a compiled expansion computes the log-likelihood that the model's author wrote."""
+"""Whether a compiled expansion computes the log posterior that the model's author wrote."""
 
 import numpy as np
 
@@ -10,16 +10,32 @@ _GROUPS = 10
 # A gradient is compared with a finite difference where two of those agree to this share.
 _STEPS = (1e-4, 1e-6, 1e-8)
 _AGREEING = 1e-3
+_ROUNDING = 1e-8
 
 
 def agrees(model: TallModel, expansion: Expansion) -> bool:
-    """Whether an expansion has the log-likelihood and the gradient of the model as written.
+    """Whether an expansion has the log posterior and the gradient of the model as written.
 
     Both are compared at two random points near the start, on 200 random rows, by the functions
     that a step compiles anyway: change of the log-likelihood for order 0, sums otherwise.
     """
     check = _sums_agree if expansion.order else _changes_agree
-    return all(check(model, expansion, theta, index) for theta, index in probes(model))
+    return all(
+        check(model, expansion, theta, index) and _prior_agrees(model, expansion, theta)
+        for theta, index in probes(model)
+    )
+
+
+def _prior_agrees(model, expansion, theta) -> bool:
+    expected, found = model.logprior(theta), expansion.parameters(theta)[1]
+    if not np.isfinite(expected):
+        return True
+    if not abs(found - expected) <= _ROUNDING * (1 + abs(expected)):
+        return False
+    if not expansion.order:
+        return True
+    gradient = expansion.pull_back(theta, np.zeros(expansion.phi_size))
+    return _gradient_agrees(model, lambda at: np.atleast_1d(model.logprior(at)), theta, gradient)
 
 
 def _changes_agree(model, expansion, theta, index) -> bool:
@@ -49,17 +65,15 @@ def _sums_agree(model, expansion, theta, index) -> bool:
         if not abs(level[0] - expected[group].sum()) <= allowed[group].sum():
             return False
     gradient = expansion.pull_back(theta, slope) - expansion.pull_back(theta, np.zeros_like(slope))
-    return _gradient_agrees(model, theta, index, gradient)
+    return _gradient_agrees(model, lambda at: model.loglik_as_written(at, index), theta, gradient)
 
 
-def _gradient_agrees(model, theta, index, gradient) -> bool:
+def _gradient_agrees(model, function, theta, gradient) -> bool:
     """Compare a gradient along a random direction with finite differences, if those converge."""
     direction = continuous(model) * np.random.default_rng(2).normal(size=model.size)
 
     def difference(h):
-        forth, back = (
-            model.loglik_as_written(theta + s * h * direction, index) for s in (1.0, -1.0)
-        )
+        forth, back = (function(theta + s * h * direction) for s in (1.0, -1.0))
         return (forth - back) / (2 * h)
 
     for h in _STEPS:
