@@ -21,6 +21,7 @@ from pytensor.gradient import grad, grad_scale
 from scipy.special import expit, polygamma
 from test_predictors import PRODUCTS, model_of_integers
 
+import pymc_subsample as pms
 from pymc_subsample import control_variates
 from pymc_subsample.control_variates import expand, general
 from pymc_subsample.control_variates import expansion as expansion_module
@@ -388,11 +389,25 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("name", [*KINDS, *slow(sorted(MODELS.keys() - set(KINDS)))])
+# PyTensor has no second derivative of its log-likelihood.
+ROUGH = {"truncated"}
+
+
+@pytest.mark.parametrize("name", [*KINDS, *slow(sorted(MODELS.keys() - {*KINDS, *ROUGH}))])
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_expansion_is_the_model(name, tall_model, caplog):
     assert agrees(tall_model(name), expand(tall_model(name), 1))
     assert "general path" not in caplog.text
+
+
+@pytest.mark.parametrize("name", ROUGH)
+@pytest.mark.filterwarnings("ignore")
+def test_models_without_second_derivative_are_refused_by_name(name):
+    with MODELS[name](np.random.default_rng(1)) as model:
+        for step in (pms.HMCECS, pms.SGLD):
+            with pytest.raises(pms.TallModelError, match=r"cannot differentiate.*'y'"):
+                step(model=model)
+        pms.AusterityMH(model=model, control_variate_order=None)
 
 
 @pytest.mark.parametrize("name", ["minibatch_groups", "dims_hierarchy", "potential_only"])
