@@ -76,10 +76,12 @@ def compile_gather(
     table: list[int] = []
     lines = ["def gather(columns, index, rows):", "    m = rows.shape[1]"]
     for position, source, element in direct:
+        # Out of the loop by hand: for all the compiler knows, writing a row changes them.
         lines += [
+            f"    start, stride = columns[{len(table)}], columns[{len(table) + 1}]",
             "    for i in range(m):",
-            f"        at = columns[{len(table)}] + columns[{len(table) + 1}] * index[i]",
-            f"        rows[{position}, i] = load(at, np.{columns.arrays[source].dtype})",
+            f"        rows[{position}, i] = load(start + stride * index[i], "
+            f"np.{columns.arrays[source].dtype})",
         ]
         table += columns.element(source, element)
     environment: dict = {"np": np, "load": load}
