@@ -35,7 +35,7 @@ STEPS, FRICTION = 10, 4.0
 # Method, plain gradients or not: multiple of variance or sd, and steps per kept draw.
 STEP_SIZES = {
     ("SGLD", False): (2e-3, 100),
-    ("SGLD", True): (0.1, 10),
+    ("SGLD", True): (0.1, 20),
     ("SGHMC", False): (2e-3, 10 * STEPS),
     ("SGHMC", True): (0.1, STEPS),
 }
