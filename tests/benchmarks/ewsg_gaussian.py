@@ -368,7 +368,9 @@ def check(curves, hand, traded, rules, final, slopes, parts, by_sample, noise):
     excess = np.interp(shared, t1, e1) / np.exp(np.interp(np.log(shared), np.log(t0), np.log(e0)))
     checks.at_most("EWSG: largest KL over SGHMC's at equal autocorrelation times", max(excess), 1)
     best = min(rules[rule][-1] for rule in RULES if rule != "momentum")
-    checks.at_most("x by momentum: final KL over the best other rule's", rules["momentum"][-1] / best, 1)
+    checks.at_most(
+        "x by momentum: final KL over the best other rule's", rules["momentum"][-1] / best, 1
+    )
     for n in (50, 100):
         checks.at_most(f"n = {n}: final KL at M = 19 over M = 1", final[n, 19] / final[n, 1], 1)
     for name, (value, error, expected) in slopes.items():

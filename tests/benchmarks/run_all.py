@@ -25,6 +25,11 @@ SMALL = {
     "confidence_gaussian": "--n 10000 100000 --tests 50",
     "confidence_covertype": "--n 20000 --draws 20 --tune 100 --cheap-draws 300",
     "minibatch_covertype": "--n 20000 --draws 1000 --peer-draws 500",
+    "ewsg_gaussian": "--chains 400 --replicates 100 --time 100",
+    "sg_covertype": "--rows 20000 --chains 4",
+    "sg_higgs": "--n 50000 --draws 200 --tune 300 --m 100",
+    "sg_mnist_network": "--rows 2000 --passes 2 --chains 1",
+    "sg_peers": "--n 20000 --steps 2000 --turns 2 --pairs 100",
     "bank": "--small --no-peers --seeds 1",
     "calibration": "--replications 40",
     "scaling": "--n 10000 100000 --draws 500",
@@ -40,6 +45,8 @@ NEED_DATA = {
     "austerity_mnist",
     "austerity_kdd99",
     "confidence_covertype",
+    "sg_covertype",
+    "sg_mnist_network",
 }
 
 parser = argparse.ArgumentParser(

@@ -2,18 +2,18 @@
 
 Logistic regression on standard normal columns and an intercept (see higgs.py), every sampler with
 control variates of order 2 at the same reference, m = 1,300 rows per step (signed HMC-ECS: its own
-choice) and the curvature at the mode as its metric. HMC-ECS takes 6 leapfrog steps of 0.2, SG-HMC as many of 0.06 as give the
-same trajectory, momenta drawn anew in each (symplectic scheme; the paper's friction C = I is Sigma
-in units of the metric: almost none). The paper's step size of SGLD, 1e-6, is in other units: here
-it is 0.1 and 0.01.
+choice) and the curvature at the mode as its metric. HMC-ECS takes 6 leapfrog steps of 0.2, SG-HMC
+as many of 0.06 as give the same trajectory, momenta drawn anew in each (symplectic scheme; the
+paper's friction C = I is Sigma in units of the metric: almost none). The paper's step size of
+SGLD, 1e-6, is in other units: here it is 0.1 and 0.01.
 
 A sampler's cost is its inefficiency times row evaluations per draw; HMC-ECS pays for the search,
 full-data sums, tuning and final checks too, the others for their draws alone, as in the paper.
 Relative computational times are those costs over that of perturbed HMC-ECS, per parameter; column
 "draws alone" has medians that leave out what HMC-ECS does once. Rows are counted as this package
 reads them: SG samplers expand the control variates of a new batch at each step, HMC-ECS keeps its
-subsample within a trajectory. Table 3's spline model of bankruptcies is not public; its row has the same shape on this data: SG-HMC with
-as many gradients as HMC-ECS per trajectory.
+subsample within a trajectory. Table 3's spline model of bankruptcies is not public; its row has the
+same shape on this data: SG-HMC with as many gradients as HMC-ECS per trajectory.
 
 python tests/benchmarks/sg_higgs.py
 python tests/benchmarks/sg_higgs.py --n 100000 --draws 300
@@ -36,10 +36,17 @@ STEP = 0.06
 LENGTH = round(1.2 / STEP)
 ECS_LENGTH = 6
 # Least, median and largest relative computational time.
-TABLE_1 = {"signed HMC-ECS": (0.8, 1.15, 1.95), "SG-HMC": (2.43, 2.97, 4.08),
-           "SGLD": (3.58, 12.46, 326.8)}  # fmt: skip
-TABLE_3 = {"signed HMC-ECS": (1.2, 1.6, 2.6), "SG-HMC": (6.8, 9.5, 682.3),
-           "SG-HMC, as many gradients": (48.6, 100.2, 246.7), "SGLD": (53.9, 230.1, 2784.2)}  # fmt: skip
+TABLE_1 = {
+    "signed HMC-ECS": (0.8, 1.15, 1.95),
+    "SG-HMC": (2.43, 2.97, 4.08),
+    "SGLD": (3.58, 12.46, 326.8),
+}
+TABLE_3 = {
+    "signed HMC-ECS": (1.2, 1.6, 2.6),
+    "SG-HMC": (6.8, 9.5, 682.3),
+    "SG-HMC, as many gradients": (48.6, 100.2, 246.7),
+    "SGLD": (53.9, 230.1, 2784.2),
+}
 
 
 def stochastic(model, step, draws, tune, seed):
@@ -87,9 +94,9 @@ def main():
         spread = np.sqrt((draws**2 * sign[:, None]).sum(axis=0) / sign.sum() - mean**2)
         errors[name] = (np.abs(mean - mode) / sd, spread / sd - 1, factor)
         lines.append([
-            name, len(draws), factor.mean(), cost, *ratios[name], alone, *TABLE_1.get(name, ("",) * 3),
-            *TABLE_3.get(name, ("",) * 3), errors[name][0].max(), errors[name][1].mean(),
-            np.abs(errors[name][1]).max(), perf_counter() - begin,
+            name, len(draws), factor.mean(), cost, *ratios[name], alone,
+            *TABLE_1.get(name, ("",) * 3), *TABLE_3.get(name, ("",) * 3),
+            errors[name][0].max(), errors[name][1].mean(), np.abs(errors[name][1]).max(), perf_counter() - begin,
         ])  # fmt: skip
         print(f"{name}: {perf_counter() - begin:.0f} s", flush=True)
 
@@ -126,10 +133,12 @@ def main():
         begin = perf_counter()
         draws, cost = stochastic(model, step, args.draws, args.tune // 2, args.seed)
         report(name, draws, np.ones(len(draws)), cost, begin)
-    print(f"\nn = {args.n:,}, d = {args.d}, m = {args.m:,}: computational time over that of HMC-ECS")
+    print(
+        f"\nn = {args.n:,}, d = {args.d}, m = {args.m:,}: computational time over that of HMC-ECS"
+    )
     table(
-        ["", "draws", "IF", "rows / draw", "least", "median", "most", "draws alone", "Table 1", "", "", "Table 3",
-         "", "", "mean error / sd", "sds, mean", "worst", "s"],
+        ["", "draws", "IF", "rows / draw", "least", "median", "most", "draws alone", "Table 1", "",
+         "", "Table 3", "", "", "mean error / sd", "sds, mean", "worst", "s"],
         lines,
     )  # fmt: skip
     print()

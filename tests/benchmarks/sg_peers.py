@@ -174,8 +174,8 @@ def compared(X, y, model, exact, method, control, checks):
         errors[run.name] = exact.errors(values.reshape(-1, values.shape[-1]))
         noise[run.name] = effective**-0.5
         lines.append([
-            run.name, values.shape[0] * values.shape[1] * thin, 1e6 * np.median(seconds) / args.steps,
-            effective, np.median(rates[run.name]), *errors[run.name], run.once,
+            run.name, values.shape[0] * values.shape[1] * thin,
+            1e6 * np.median(seconds) / args.steps, effective, np.median(rates[run.name]), *errors[run.name], run.once,
         ])  # fmt: skip
     title = "with control variates" if control else "plain gradients"
     print(f"\n{method}, {title}: step size {h:.3g}, every {thin}th position kept")
