@@ -96,7 +96,8 @@ def main():
         lines.append([
             name, len(draws), factor.mean(), cost, *ratios[name], alone,
             *TABLE_1.get(name, ("",) * 3), *TABLE_3.get(name, ("",) * 3),
-            errors[name][0].max(), errors[name][1].mean(), np.abs(errors[name][1]).max(), perf_counter() - begin,
+            errors[name][0].max(), errors[name][1].mean(), np.abs(errors[name][1]).max(),
+            perf_counter() - begin,
         ])  # fmt: skip
         print(f"{name}: {perf_counter() - begin:.0f} s", flush=True)
 
