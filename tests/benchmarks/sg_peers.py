@@ -5,9 +5,10 @@ units of the coefficients; every chain starts at the mode. BlackJAX draws its ba
 replacement inside one compiled ``lax.scan`` (without, it would sort all rows at each step) and
 keeps every k-th position, as ours does. Its SGHMC draws momenta anew every L steps, which share one
 batch; ours (Euler, ``resample_every=L``) draws a batch at each step. Control variates: BlackJAX
-has those of order 1 (``control_variates``), ours also those of order 2.
+has those of order 1 (``control_variates``), ours also those of order 2. Precision is that of the
+rows; ours computes in double precision.
 
-Compilation and set-up are not counted. Both use one thread and are timed by the processor's clock;
+Compilation, set-up and our check on all rows after the last draw are not counted. Both use one thread and are timed by the processor's clock;
 samplers take turns, and ratios are medians over the turns. Plain SGLD and SGLD with order 1 are the
 same chains on both sides, hence compared by steps per second; others by effective draws.
 Step sizes, as multiples of the posterior's variance (SGLD) or sd (SGHMC), are such that plain
@@ -47,10 +48,10 @@ STEP_SIZES = {
 class Ours:
     """Chains of one of our samplers through ``pm.sample``."""
 
-    def __init__(self, model, mode, method, order, h, thin, friction, **settings):
+    def __init__(self, model, bits, mode, method, order, h, thin, friction, **settings):
         name = "plain" if order is None else f"order {order}"
         extra = "".join(f", {value}" for value in settings.values())
-        self.name = f"ours, {name}{extra}"
+        self.name = f"ours, {name}{extra}, float{bits}"
         self.model, self.mode, self.thin = model, mode, thin
         shared = {
             "batch_size": args.batch, "step_size": h, "control_variate_order": order,
@@ -76,7 +77,9 @@ class Ours:
                 callback=lambda trace, draw: times.append(process_time()),
                 compute_convergence_checks=False,
             )  # fmt: skip
-        return idata["posterior"]["beta"].values[0], times[-1] - times[tune - 1]
+        # All draws but the last one, in whose time the chain is checked on all rows.
+        seconds = (times[-2] - times[tune - 1]) * draws / (draws - 1)
+        return idata["posterior"]["beta"].values[0], seconds
 
 
 class BlackJAX:
@@ -148,17 +151,18 @@ class BlackJAX:
         return np.asarray(found, dtype=float), seconds
 
 
-def compared(X, y, model, exact, method, control, checks):
+def compared(X, y, models, exact, method, control, checks):
     """Table of one method with or without control variates, and its bounds."""
     size, thin = STEP_SIZES[method, control]
     scale = np.exp(np.mean(np.log(exact.sd)))
     h = size * (scale**2 if method == "SGLD" else scale)
     shared = h, thin, FRICTION / scale
-    runs = [Ours(model, exact.mode, method, 1 if control else None, *shared)]
+    same = 1 if control else None
+    runs = [Ours(models[bits], bits, exact.mode, method, same, *shared) for bits in (64, 32)]
     if control:
-        runs.append(Ours(model, exact.mode, method, 2, *shared))
+        runs.append(Ours(models[32], 32, exact.mode, method, 2, *shared))
     if method == "SGHMC":
-        runs.append(Ours(model, exact.mode, method, 2 if control else None, *shared,
+        runs.append(Ours(models[32], 32, exact.mode, method, 2 if control else None, *shared,
                          integrator="baoab"))  # fmt: skip
     runs += [BlackJAX(X, y, exact.mode, method, control, *shared, x64) for x64 in (True, False)]
     draws = args.steps // thin
@@ -189,22 +193,22 @@ def compared(X, y, model, exact, method, control, checks):
         lines,
     )
     ours = [run.name for run in runs if isinstance(run, Ours)]
-    for peer in (run.name for run in runs if isinstance(run, BlackJAX)):
-        # The same algorithm first, then the best of ours.
-        names = dict.fromkeys([ours[0], max(ours, key=lambda name: np.median(rates[name]))])
-        for name in names:
+    best = max(ours, key=lambda name: np.median(rates[name]))
+    for k, peer in enumerate(run.name for run in runs if isinstance(run, BlackJAX)):
+        # The same algorithm on rows of the same precision, then the best of ours.
+        for name in dict.fromkeys([ours[k], best]):
             what = f"{method}, {name}, over {peer}"
-            if method == "SGLD" and name == ours[0]:
+            if method == "SGLD" and name == ours[k]:
                 ratio = np.median(times[peer] / times[name])
                 checks.at_least(f"{what}: steps per second", ratio, 2)
             else:
                 ratio = np.median(rates[name] / rates[peer])
                 checks.at_least(f"{what}: effective draws per second", ratio, 2)
-            for k, moment in enumerate(("means", "sds")):
+            for j, moment in enumerate(("means", "sds")):
                 # Four errors of the worst of the coefficients.
                 allowed = 4 * np.hypot(noise[name], noise[peer])
                 checks.at_most(f"{what}: error of {moment}, less the other's",
-                               errors[name][k] - errors[peer][k], allowed)  # fmt: skip
+                               errors[name][j] - errors[peer][j], allowed)  # fmt: skip
 
 
 def main():
@@ -216,9 +220,10 @@ def main():
     X, y = logistic_rows(args.n, args.d)
     exact = exact_posterior(X, y, PRIOR_SD, pairs=args.pairs)
     print(exact)
-    model, checks = logistic_model(X, y, PRIOR_SD), Checks()
+    models = {bits: logistic_model(X.astype(f"f{bits // 8}"), y, PRIOR_SD) for bits in (64, 32)}
+    checks = Checks()
     for method, control in STEP_SIZES:
-        compared(X, y, model, exact, method, control, checks)
+        compared(X, y, models, exact, method, control, checks)
         sys.stdout.flush()
     checks.exit()
 
