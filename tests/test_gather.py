@@ -137,6 +137,16 @@ def test_numbers_are_read_from_arrays_of_every_kind(arrays):
     np.testing.assert_array_equal(rows, np.array(expected)[:, index])
 
 
+def test_wide_rows_compile_as_one_loop():
+    wide = np.arange(3 * 3000, dtype=np.float32).reshape(3, 3000)
+    narrow = np.arange(3 * 5, dtype=np.int8).reshape(3, 5)
+    direct = [(k, 0, k) for k in range(3000)] + [(3000 + k, 1, k) for k in range(5)]
+    gather, table = compile_gather(RawColumns([wide, narrow]), direct, [], [], [])
+    rows, index = np.empty((3005, 2)), np.array([2, 0])
+    gather(table, index, rows)
+    np.testing.assert_array_equal(rows, np.vstack([wide.T, narrow.T])[:, index])
+
+
 def test_columns_are_computed_from_arrays_of_every_kind(arrays):
     names = ["i2", "f2", ">f8", "bool", "field", "fortran", "rows in the middle"]
     chosen = [arrays[name] for name in names]

@@ -75,13 +75,19 @@ def compile_gather(
     """
     table: list[int] = []
     lines = ["def gather(columns, index, rows):", "    m = rows.shape[1]"]
+    kinds: dict[np.dtype, list[tuple[int, int, int]]] = {}
     for position, source, element in direct:
+        kinds.setdefault(columns.arrays[source].dtype, []).append((position, source, element))
+    for dtype, members in kinds.items():
+        # Addresses are read out of the inner loop: for all the compiler knows, rows change them.
         lines += [
-            "    for i in range(m):",
-            f"        at = columns[{len(table)}] + columns[{len(table) + 1}] * index[i]",
-            f"        rows[{position}, i] = load(at, np.{columns.arrays[source].dtype})",
+            f"    for k in range({len(table)}, {len(table) + 3 * len(members)}, 3):",
+            "        position, start, stride = columns[k], columns[k + 1], columns[k + 2]",
+            "        for i in range(m):",
+            f"            rows[position, i] = load(start + stride * index[i], np.{dtype})",
         ]
-        table += columns.element(source, element)
+        for position, source, element in members:
+            table += position, *columns.element(source, element)
     environment: dict = {"np": np, "load": load}
     key: str | None = "gather"
     if derived:

@@ -28,6 +28,11 @@ SMALL = {
     "firefly": "--n 20000 --draws 500 --tune 300",
     "higgs": "--n 100000 --draws 500 --full-rows 5000",
     "signed": "--draws 2000 --sweep-rows 20000 --sweep-draws 500",
+    "ewsg_gaussian": "--chains 400 --replicates 100 --time 100",
+    "sg_covertype": "--rows 20000 --chains 4",
+    "sg_higgs": "--n 50000 --draws 200 --tune 300 --m 100",
+    "sg_mnist_network": "--rows 2000 --passes 2 --chains 1",
+    "sg_peers": "--n 20000 --steps 2000 --turns 2 --pairs 100",
     "bank": "--small --no-peers --seeds 1",
     "calibration": "--replications 40",
     "scaling": "--n 10000 100000 --draws 500",
@@ -43,6 +48,8 @@ NEED_DATA = {
     "austerity_mnist",
     "austerity_kdd99",
     "confidence_covertype",
+    "sg_covertype",
+    "sg_mnist_network",
 }
 
 parser = argparse.ArgumentParser(

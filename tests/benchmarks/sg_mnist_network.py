@@ -1,0 +1,165 @@
+"""Li et al. (2020), section 5.3: a network with one hidden layer of 100 units on MNIST digits.
+
+PYMC_SUBSAMPLE_DATA=<folder of mnist_1v7.npz and mnist_7v9.npz> python sg_mnist_network.py
+
+Digits 1, 7 and 9, the ones in these files, instead of all ten: 18,956 rows to learn from, 3,172 to
+test, three classes; pixels in [0, 1]; standard normal priors on all weights; softmax of a layer of
+100 tanh units; batches of 100. Nearly 80,000 parameters in an ordinary PyMC model, sampled by the
+general path, without control variates and in the units of the weights. Curves are those of single
+draws, averaged over chains that start at the same small random weights.
+
+The paper's step sizes are read as in sg_covertype.py: V is a sum over batches of a batch's mean,
+which in our samplers is a temperature b with h / sqrt(b) and gamma sqrt(b), h / b for SGLD and h /
+n for pSGLD. The paper shows curves and no numbers: EWSG consistently above the others. It takes
+two batches per step: as many gradients per pass, half as many steps.
+
+python tests/benchmarks/sg_mnist_network.py --figure network.png
+"""
+
+import argparse
+import logging
+import os
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import pymc as pm
+from _measure import Checks, table
+
+import pymc_subsample as pms
+
+HIDDEN, CLASSES = 100, 3
+FRICTION = 0.1
+STEP_SIZES = {"EWSG": 4e-3, "SGHMC": 2e-3, "CP-SGHMC": 2e-3, "SGLD": 1e-7, "pSGLD": 1e-4}
+
+
+def digits():
+    """Learning and test rows of digits 1, 7 and 9, as classes 0, 1 and 2."""
+    folder = Path(os.environ["PYMC_SUBSAMPLE_DATA"])
+    with np.load(folder / "mnist_1v7.npz") as ones, np.load(folder / "mnist_7v9.npz") as rest:
+        parts = []
+        for part in ("train", "test"):
+            first = ones[f"y_{part}"] == 0
+            X = np.concatenate([ones[f"X_{part}"][first], rest[f"X_{part}"]])
+            y = np.concatenate([np.zeros(first.sum(), int), 1 + rest[f"y_{part}"].astype(int)])
+            parts.append((X.astype(np.float32) / 255, y))
+    (X, y), test = parts
+    chosen = np.random.default_rng(1).permutation(len(X))[: args.rows]
+    return (X[chosen], y[chosen]), test
+
+
+def network(X, y):
+    with pm.Model() as model:
+        w1 = pm.Normal("w1", 0, 1, shape=(X.shape[1], HIDDEN))
+        b1 = pm.Normal("b1", 0, 1, shape=HIDDEN)
+        w2 = pm.Normal("w2", 0, 1, shape=(HIDDEN, CLASSES))
+        b2 = pm.Normal("b2", 0, 1, shape=CLASSES)
+        hidden = pm.math.tanh(pm.Data("X", X) @ w1 + b1)
+        pm.Categorical("y", logit_p=hidden @ w2 + b2, observed=y)
+    return model
+
+
+def samplers(n):
+    """Name, sampler and steps per pass."""
+    b = args.batch
+    shared = {"batch_size": b, "temperature": float(b)}
+    plain = {"control_variate_order": None, "metric": "identity"}
+    heavy = {"friction": FRICTION * b**0.5, "metric": "identity"}
+    h = {name: size / b**0.5 for name, size in STEP_SIZES.items()}
+    euler = {"integrator": "euler", "control_variate_order": None}
+    yield "EWSG", pms.EWSG(step_size=h["EWSG"], **heavy, **shared), n // (2 * b)
+    yield "SGHMC", pms.SGHMC(step_size=h["SGHMC"], **euler, **heavy, **shared), n // b
+    yield (
+        "CP-SGHMC",
+        pms.ClusteredSGHMC(step_size=h["CP-SGHMC"], **euler, **heavy, **shared),
+        n // b,
+    )
+    yield "SGLD", pms.SGLD(step_size=STEP_SIZES["SGLD"] / b, **plain, **shared), n // b
+    yield "pSGLD", pms.PSGLD(step_size=STEP_SIZES["pSGLD"] / n, **shared), n // b
+
+
+def predictions(point, X, y):
+    """Accuracy in percent and mean log-likelihood on the test rows."""
+    logits = np.tanh(X @ point["w1"] + point["b1"]) @ point["w2"] + point["b2"]
+    top = logits.max(axis=1, keepdims=True)
+    log_p = logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
+    return 100 * np.mean(logits.argmax(axis=1) == y), np.mean(log_p[np.arange(len(y)), y])
+
+
+def main():
+    (X, y), test = digits()
+    model = network(X, y)
+    rng = np.random.default_rng(3)
+    start = {
+        "w1": 0.05 * rng.normal(size=(X.shape[1], HIDDEN)), "b1": np.zeros(HIDDEN),
+        "w2": 0.05 * rng.normal(size=(HIDDEN, CLASSES)), "b2": np.zeros(CLASSES),
+    }  # fmt: skip
+    print(f"Digits 1, 7, 9: {len(X):,} rows to learn from, {len(test[0]):,} to test; "
+          f"{sum(v.size for v in start.values()):,} parameters", flush=True)  # fmt: skip
+    found, cost = {}, {}
+    with model:
+        begin = perf_counter()
+        for name, step, steps in samplers(len(X)):
+            set_up, seconds = perf_counter() - begin, 0.0
+            step.transitions_per_draw = steps
+            curve = np.zeros((args.chains, args.passes, 2))
+            for k in range(args.chains):
+                step.setup_chain(np.random.default_rng(k), 0, args.passes + 1)
+                point = start
+                for j in range(args.passes):
+                    begin = perf_counter()
+                    point, [stats] = step.step(point)
+                    seconds += perf_counter() - begin
+                    curve[k, j] = (
+                        (np.nan, np.nan) if stats["diverging"] else predictions(point, *test)
+                    )
+            found[name] = curve.mean(axis=0)
+            cost[name] = set_up, 1e3 * seconds / (args.chains * args.passes * steps)
+            print(f"{name}: {args.passes} passes in {seconds / args.chains:.0f} s", flush=True)
+            begin = perf_counter()
+    at = sorted({max(1, args.passes * k // 8) for k in (1, 2, 4, 8)})
+    for k, what in enumerate(("accuracy, %", "log-likelihood per row")):
+        print(f"\n{what} on the test rows, by passes")
+        table(
+            ["", *(f"{p} passes" for p in at), "best", "ms / step", "s, set-up"],
+            [
+                [name, *(f"{curve[p - 1, k]:.{2 + k}f}" for p in at),
+                 f"{curve[:, k].max():.{2 + k}f}", cost[name][1], cost[name][0]]
+                for name, curve in found.items()
+            ],
+        )  # fmt: skip
+    if args.figure:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+
+        figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+        for k, (ax, what) in enumerate(zip(axes, ("accuracy, %", "log-likelihood"), strict=True)):
+            for name, curve in found.items():
+                ax.plot(np.arange(1, len(curve) + 1), curve[:, k], label=name)
+            ax.set(xlabel="passes over the rows", title=what)
+            ax.legend()
+        figure.savefig(args.figure, dpi=80)
+    print()
+    checks = Checks()
+    for name in ("EWSG", "SGHMC", "CP-SGHMC"):
+        checks.at_least(f"{name}: best accuracy, %", found[name][:, 0].max(), 95)
+    for name in ("SGHMC", "CP-SGHMC", "SGLD", "pSGLD"):
+        checks.at_most(f"{name}: last accuracy over that of EWSG, %",
+                       found[name][-1, 0] - found["EWSG"][-1, 0], 0.5)  # fmt: skip
+    checks.exit()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=18_956)
+    parser.add_argument("--batch", type=int, default=100)
+    parser.add_argument("--passes", type=int, default=40)
+    parser.add_argument("--chains", type=int, default=2)
+    parser.add_argument("--figure", help="where to save the learning curves")
+    args = parser.parse_args()
+    logging.getLogger("pymc.subsample").setLevel(logging.WARNING)
+    main()
