@@ -67,6 +67,7 @@ class Chain:
         self.factor, self.friction, self.temperature = FACTOR, 1.3, 0.8
         self.averaging, self.floor, self.length, self.rule = 0.9, 1e-3, 0, MOMENTUM
         self.refresh, self.done, self.sampling, self.order = 0, 0, UNIFORM, 0
+        self.hold = 1
         self.permutation = np.arange(expansion.n_rows, dtype=np.uint32)
         self.__dict__.update(kwargs)
         self.addresses = expansion.addresses(*FUNCTIONS)
@@ -82,7 +83,7 @@ class Chain:
     def step(self, sizes):
         settings = np.array(
             [self.friction, self.temperature, self.averaging, self.floor, self.length, self.rule,
-             self.refresh, self.done], dtype=float,
+             self.refresh, self.done, self.hold], dtype=float,
         )  # fmt: skip
         INTEGRATE(
             self.rng, self.row_rng, self.dynamics, self.sampling,
@@ -107,8 +108,8 @@ class Chain:
             left[at], left[other] = left[other], left[at]
         return left[: self.batch]
 
-    def _force(self):
-        rows = ROWS[self._batch()]
+    def _force(self, rows=None):
+        rows = ROWS[self._batch()] if rows is None else rows
         return self.factor.T @ (N / self.batch * (rows - self.theta).sum(axis=0))
 
     def _weighted(self, h):
@@ -133,7 +134,10 @@ class Chain:
     def numpy(self, sizes):
         normal = self.rng.standard_normal
         friction, temperature, h_root = self.friction, self.temperature, np.sqrt
-        force = self._force() if self.dynamics == BAOAB else None
+        if not self.length:
+            self._force()  # by which the noise is estimated
+            rows = ROWS[self._batch()]
+            force = self._force(rows)
         for t, h in enumerate(sizes):
             if self.refresh and (self.done + t) % self.refresh == 0:
                 self.momentum = h_root(temperature) * normal(D)
@@ -147,9 +151,9 @@ class Chain:
             if self.length:
                 force = self._weighted(h)
             else:
-                force = self._force()
-                if t == 0:
-                    self._force()  # by which the noise is estimated
+                if t > 0 and t % self.hold == 0:
+                    rows = ROWS[self._batch()]
+                force = self._force(rows)
             if self.dynamics == BAOAB:
                 self.momentum = self.momentum + h / 2 * force
             elif self.dynamics == OVERDAMPED:
@@ -194,6 +198,16 @@ def test_steps_are_those_of_numpy(gaussian, dynamics, batch, sampling):
     assert one.info[0] == 0
 
 
+@pytest.mark.parametrize("hold", [2, 3, 10])
+@pytest.mark.parametrize("dynamics", ALL)
+def test_a_batch_may_serve_several_steps(gaussian, dynamics, hold):
+    one, other = (Chain(gaussian[0], dynamics, 2, hold=hold) for _ in range(2))
+    sizes = [0.05, 0.02, 0.1, 0.07, 0.03, 0.04, 0.05]
+    np.testing.assert_allclose(one.step(sizes), other.numpy(sizes), rtol=1e-12)
+    assert one.info[3] == 2 + (len(sizes) - 1) // hold
+    assert one.info[2] == 2 + len(sizes)
+
+
 @pytest.mark.parametrize("length", [1, 3])
 @pytest.mark.parametrize(
     ("dynamics", "rule"),
@@ -205,7 +219,7 @@ def test_weighted_steps_are_those_of_numpy(gaussian, dynamics, rule, length):
     one, other = (Chain(gaussian[0], dynamics, 2, **kwargs) for _ in range(2))
     sizes = [0.03, 0.02, 0.04, 0.01, 0.02] * 6
     np.testing.assert_allclose(one.step(sizes), other.numpy(sizes), rtol=1e-12)
-    assert 0 < one.info[3] < length * len(sizes)
+    assert 0 < one.info[4] < length * len(sizes)
 
 
 @pytest.mark.parametrize("dynamics", ALL)

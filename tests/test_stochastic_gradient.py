@@ -237,14 +237,20 @@ def test_preconditioner_stays_as_it_is_after_tuning(model):
 
 def test_svrg_reads_all_rows_now_and_then(model):
     one = pms.SVRGLD(
-        model=model, batch_size=50, step_size=0.02, refresh_period=7, transitions_per_draw=10
-    )
+        model=model, batch_size=50, step_size=0.02, refresh_period=7, transitions_per_draw=10,
+        steps_per_batch=1,
+    )  # fmt: skip
     one.setup_chain(np.random.default_rng(1), 0, 7)
     _, stats, _ = run(one, {"a": np.array(0.3), "b": np.array(0.8)}, 7)
     spent = [s["n_evaluations"] for s in stats]
-    passes = [len([t for t in range(10 * k, 10 * k + 10) if t % 7 == 0]) for k in range(7)]
-    pieces = [len({t // 7 for t in range(10 * k, 10 * k + 10)}) for k in range(7)]
-    expected = [p * 600 * 2 + (10 + q) * 50 * 4 for p, q in zip(passes, pieces, strict=True)]
+    steps = [range(10 * k, 10 * k + 10) for k in range(7)]
+    passes = [len([t for t in part if t % 7 == 0]) for part in steps]
+    pieces = [len({t // 7 for t in part}) for part in steps]
+    # Each piece reads one batch and takes two gradients more than it has steps.
+    expected = [
+        p * 600 * 2 + 2 * 50 * ((10 + 2 * q) + (10 + q))
+        for p, q in zip(passes, pieces, strict=True)
+    ]
     assert spent == expected
     default = pms.SVRGLD(model=model, batch_size=50, step_size=0.02)
     assert default.refresh_period == 12
@@ -293,6 +299,29 @@ def test_rows_with_infinite_columns_are_clustered(monkeypatch):
         monkeypatch.setattr(Expansion, "chunks", lambda self: iter([packed]))
         order = strata.clustered_order(step._expansion, 2, np.random.default_rng(0))
         assert sorted(order) == list(range(300))
+
+
+@pytest.mark.parametrize("make", [pms.SGLD, pms.SGHMC])
+def test_a_batch_serves_more_steps_where_its_noise_is_small(model, make):
+    with_variates = make(model=model, batch_size=50)
+    plain = make(model=model, batch_size=50, control_variate_order=None)
+    assert (with_variates._hold, plain._hold) == (10, 1)
+    assert make(model=model, batch_size=50, steps_per_batch=3)._hold == 3
+    assert pms.EWSG(model=model, batch_size=50)._hold == 1
+
+
+def test_held_noise_counts_as_often_as_it_is_held(case):
+    """The end-of-chain prediction is that of a run in which each batch serves ten steps."""
+    (_, _), (sd, _) = exact(case)
+    kwargs = {"batch_size": 60, "control_variate_order": None, "step_size": 0.004}
+    step = pms.SGLD(model=case.model, steps_per_batch=10, transitions_per_draw=100, **kwargs)
+    result = sample(step, case.model, 4000)
+    draws = result.posterior["a"].values
+    stretch = draws.std() / sd - 1
+    predicted = float(result.sample_stats["check_noise_error"].values[:, -1].mean())
+    assert 0.05 < predicted < 0.12
+    assert abs(stretch - predicted) < 0.05
+    assert "noise_error" in verdicts(result)
 
 
 def test_momenta_are_drawn_anew(model):
@@ -395,7 +424,8 @@ def test_a_state_of_another_configuration_is_refused(model, name, value):
 def test_statistics_describe_the_steps(model, name):
     one = MAKE[name](model=model, transitions_per_draw=4)
     _, stats = chain(one, {"a": np.array(0.3), "b": np.array(0.8)}, tune=6, draws=10)
-    extra = {"SGHMC": 2, "EWSG": 4, "overdamped": 4, "ClusteredSGHMC": 1}.get(name, 1)
+    weighted = name in ("EWSG", "overdamped")
+    gradients, batches = (8, 8) if weighted else (6, 2 + 3 // one._hold)
     for stat in stats:
         assert set(stat) == set(one.stats_dtypes_shapes)
         for key, (dtype, shape) in one.stats_dtypes_shapes.items():
@@ -403,7 +433,7 @@ def test_statistics_describe_the_steps(model, name):
                 assert np.can_cast(np.asarray(stat[key]).dtype, dtype, "safe"), key
                 assert np.shape(stat[key]) == tuple(shape), key
         if name != "SVRGLD":
-            assert stat["n_evaluations"] == (4 + extra) * 50 * 4
+            assert stat["n_evaluations"] == 2 * 50 * (gradients + batches)
         assert stat["batch_size"] == 50
         assert stat["data_share"] == 50 / 600
         assert stat["gradient_variance"] >= 0
@@ -504,6 +534,7 @@ def test_a_model_is_needed():
         ),
         (pms.PSGLD, {"averaging": 1.0}, "averaging must be a number between 0 and 1"),
         (pms.PSGLD, {"floor": 0.0}, "floor must be"),
+        (pms.SGLD, {"steps_per_batch": 0}, "steps_per_batch must be a positive integer"),
         (pms.SVRGLD, {"refresh_period": 0}, "refresh_period must be a positive integer"),
         (pms.SGHMC, {"friction": 0.0}, "friction must be"),
         (pms.SGHMC, {"metric": "identity"}, "give friction"),

@@ -56,6 +56,8 @@ class Dynamics:
         Of the posterior in that metric, direction by direction, where it is known.
     weighted : bool
         Whether gradients are weighted exponentially, which are less noisy than uniform ones.
+    held : int
+        Steps that a batch serves; its noise counts as often.
     """
 
     kind: int
@@ -64,6 +66,7 @@ class Dynamics:
     factor: np.ndarray
     curvature: np.ndarray | None
     weighted: bool
+    held: int = 1
 
 
 def check_steps(
@@ -131,7 +134,7 @@ def _predicted(record, dynamics, active, smaller, remedies) -> tuple[list[Check]
 
     The second result is the kinetic temperature without such noise.
     """
-    h, noise = record.step_size / record.done, record.noise / record.done
+    h, noise = record.step_size / record.done, dynamics.held * record.noise / record.done
     curvature = dynamics.curvature
     if curvature is None:
         z = whiten(dynamics.factor, np.array(record.kept)[:, active].T)

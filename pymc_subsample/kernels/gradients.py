@@ -72,8 +72,8 @@ def place(source, theta, phi, control):
 
 
 @numba.njit
-def batch_force(source, rng, theta, phi, control, index, rows, d, force):
-    """Draw a batch and write its gradient in coordinates where the metric is the identity."""
+def read_batch(source, rng, index, rows):
+    """Draw a batch, and pack and anchor its rows."""
     if source.sampling == STRATIFIED:
         draw_stratified(rng, source.permutation, index)
     else:
@@ -81,6 +81,11 @@ def batch_force(source, rng, theta, phi, control, index, rows, d, force):
     source.gather(source.columns, index, rows)
     if source.order > 0:
         source.anchor(source.center, rows)
+
+
+@numba.njit
+def batch_force(source, theta, phi, control, rows, d, force):
+    """Write the gradient on a batch in coordinates where the metric is the identity."""
     grad_phi, grad = np.empty(phi.shape[0]), np.empty(theta.shape[0])
     copy(control, grad_phi)
     source.difference(phi, rows, source.center, source.weight, 0.0, d, grad_phi)
@@ -102,10 +107,12 @@ def weighted_force(source, rng, theta, phi, control, index, rows, d, x, scale, l
 
     `scale` is sqrt(h) / sigma. `noise`, shape (a,), estimates the variance of a uniform batch.
     """
-    batch_force(source, rng, theta, phi, control, index, rows, d, force)
+    read_batch(source, rng, index, rows)
+    batch_force(source, theta, phi, control, rows, d, force)
     accepted = 0
     for m in range(length):
-        batch_force(source, rng, theta, phi, control, index, rows, d, other)
+        read_batch(source, rng, index, rows)
+        batch_force(source, theta, phi, control, rows, d, other)
         if m == 0:
             squared_noise(force, other, noise)
         log_ratio = 0.0
@@ -134,4 +141,5 @@ def forces(rng, functions, columns, permutation, sampling, theta, active, factor
     index, rows, d = np.empty(batch, dtype=np.int64), np.zeros((width, batch)), np.empty(batch)
     place(source, theta, phi, control)
     for k in range(out.shape[0]):
-        batch_force(source, rng, theta, phi, control, index, rows, d, out[k])
+        read_batch(source, rng, index, rows)
+        batch_force(source, theta, phi, control, rows, d, out[k])

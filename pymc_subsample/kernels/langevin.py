@@ -45,6 +45,7 @@ from pymc_subsample.kernels.batches import PERMUTATION
 from pymc_subsample.kernels.gradients import (
     batch_force,
     place,
+    read_batch,
     source_at,
     squared_noise,
     weighted_force,
@@ -67,10 +68,11 @@ SETTINGS = (
     "expected",
     "refresh",
     "done",
+    "hold",
 )
 
 # Results of a run of steps, by position: counts, but for the temperature, which is a mean.
-INFO = ("divergences", "kinetic_temperature", "batches", "indices_accepted")
+INFO = ("divergences", "kinetic_temperature", "gradients", "batches", "indices_accepted")
 
 
 @numba.njit
@@ -200,14 +202,14 @@ def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation,
     settings : array (len(SETTINGS),)
         Friction, temperature; averaging and floor of the preconditioner; steps of the chain over
         batches, 0 for uniform batches, and its x; steps after which momenta are drawn anew, 0 for
-        never; steps that have been taken before.
+        never; steps that have been taken before; steps that a uniform batch serves.
     center, slope, curvature, order
         Reference in phi and full-data sums of the control variates, of order 0 (none), 1 or 2.
     width, batch : int
         Columns of a packed row, and rows of a batch.
     noise, squares : array (a,)
         Written: an estimate of the variance of each element of a uniform batch's gradient at the
-        first step, and the mean square of each momentum.
+        start, and the mean square of each momentum.
     info : array (len(INFO),)
         Written.
     """
@@ -216,7 +218,7 @@ def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation,
                        curvature, order, n / batch, width)  # fmt: skip
     friction, temperature, averaging, floor = settings[0], settings[1], settings[2], settings[3]
     length, rule = int(settings[4]), int(settings[5])
-    refresh, done = int(settings[6]), int(settings[7])
+    refresh, done, hold = int(settings[6]), int(settings[7]), int(settings[8])
     phi, control = np.empty(p), np.empty(p)
     index, rows, d = np.empty(batch, dtype=np.int64), np.zeros((width, batch)), np.empty(batch)
     force, other, x = np.empty(size), np.empty(size), np.empty(size)
@@ -225,10 +227,15 @@ def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation,
         info[a] = 0.0
     for a in range(size):
         noise[a] = squares[a] = 0.0
-    if dynamics == BAOAB:
+    if length == 0:
         place(source, theta, phi, control)
-        batch_force(source, row_rng, theta, phi, control, index, rows, d, force)
-        info[2] += 1.0
+        read_batch(source, row_rng, index, rows)
+        batch_force(source, theta, phi, control, rows, d, other)
+        read_batch(source, row_rng, index, rows)
+        batch_force(source, theta, phi, control, rows, d, force)
+        squared_noise(force, other, noise)
+        info[2] += 2.0
+        info[3] += 2.0
     for t in range(step_sizes.shape[0]):
         h = step_sizes[t]
         if refresh > 0 and (done + t) % refresh == 0:
@@ -242,18 +249,18 @@ def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation,
             amplitude = np.sqrt(2.0 * temperature)
             if dynamics != OVERDAMPED:
                 amplitude *= np.sqrt(friction)
-            info[3] += weighted_force(
+            info[4] += weighted_force(
                 source, row_rng, theta, phi, control, index, rows, d, x, np.sqrt(h) / amplitude,
                 length, force, other, noise if t == 0 else unused,
             )  # fmt: skip
             info[2] += length + 1.0
+            info[3] += length + 1.0
         else:
-            batch_force(source, row_rng, theta, phi, control, index, rows, d, force)
+            if t > 0 and t % hold == 0:
+                read_batch(source, row_rng, index, rows)
+                info[3] += 1.0
+            batch_force(source, theta, phi, control, rows, d, force)
             info[2] += 1.0
-            if t == 0:
-                batch_force(source, row_rng, theta, phi, control, index, rows, d, other)
-                squared_noise(force, other, noise)
-                info[2] += 1.0
         kick(rng, dynamics, h, friction, temperature, averaging, floor, n, active, factor, force,
              momentum, memory, change, scratch, theta)  # fmt: skip
         if not (bounded(theta) and bounded(force) and bounded(momentum)):

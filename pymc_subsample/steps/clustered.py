@@ -35,6 +35,11 @@ class ClusteredSGHMC(StochasticGradient):
         Name of the rows' dimension, where lengths leave it ambiguous.
     batch_size : int, default 100
         Rows per gradient, drawn without replacement.
+    steps_per_batch : int or "auto", default "auto"
+        Integration steps that a batch serves before the next one is drawn, within a draw. Their
+        noise is the same, which counts like that many times its variance. "auto" takes up to 10
+        where that adds at most 0.2% to the predicted errors of standard deviations, as with
+        control variates, and 1 where there is no such prediction.
     step_size : float, "auto", PolynomialDecay or Cyclical, default "auto"
         h, in units of the metric; 0 does not move. "auto" takes the largest at which posterior
         standard deviations are predicted to be off by at most 2%, from the curvature at the
@@ -98,6 +103,7 @@ class ClusteredSGHMC(StochasticGradient):
         observed: Sequence[str] | None = None,
         dim: str | None = None,
         batch_size: int = 100,
+        steps_per_batch: int | str = "auto",
         step_size: StepSize = "auto",
         friction: float | None = None,
         n_clusters: int = 10,
@@ -116,7 +122,8 @@ class ClusteredSGHMC(StochasticGradient):
         self.integrator = arguments.choice("integrator", integrator, tuple(INTEGRATORS))
         self._dynamics = INTEGRATORS[self.integrator]
         self._set_up(
-            vars, model, observed=observed, dim=dim, batch_size=batch_size, step_size=step_size,
+            vars, model, observed=observed, dim=dim, batch_size=batch_size,
+            steps_per_batch=steps_per_batch, step_size=step_size,
             control_variate_order=control_variate_order, reference=reference, metric=metric,
             friction=friction, temperature=temperature,
             transitions_per_draw=transitions_per_draw, rng=rng, initial_point=initial_point,

@@ -134,7 +134,8 @@ class EWSG(StochasticGradient):
             raise ValueError('expected="stop" needs momenta: use dynamics="underdamped".')
         self._expected = _EXPECTED[self.expected]
         self._set_up(
-            vars, model, observed=observed, dim=dim, batch_size=batch_size, step_size=step_size,
+            vars, model, observed=observed, dim=dim, batch_size=batch_size,
+            steps_per_batch=1, step_size=step_size,
             control_variate_order=control_variate_order, reference=reference, metric=metric,
             friction=friction, temperature=temperature,
             transitions_per_draw=transitions_per_draw, rng=rng, initial_point=initial_point,

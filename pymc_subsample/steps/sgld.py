@@ -40,6 +40,11 @@ class SGLD(StochasticGradient):
         Name of the rows' dimension, where lengths leave it ambiguous.
     batch_size : int, default 100
         Rows per gradient, drawn without replacement.
+    steps_per_batch : int or "auto", default "auto"
+        Integration steps that a batch serves before the next one is drawn, within a draw. Their
+        noise is the same, which counts like that many times its variance. "auto" takes up to 10
+        where that adds at most 0.2% to the predicted errors of standard deviations, as with
+        control variates, and 1 where there is no such prediction.
     step_size : float, "auto", PolynomialDecay or Cyclical, default "auto"
         h, in units of the metric; 0 does not move. "auto" takes the largest at which posterior
         standard deviations are predicted to be off by at most 2%, from the curvature at the
@@ -95,6 +100,7 @@ class SGLD(StochasticGradient):
         observed: Sequence[str] | None = None,
         dim: str | None = None,
         batch_size: int = 100,
+        steps_per_batch: int | str = "auto",
         step_size: StepSize = "auto",
         control_variate_order: int | str | None = "auto",
         reference: Mapping[str, Any] | None = None,
@@ -107,7 +113,8 @@ class SGLD(StochasticGradient):
         blocked: bool = True,
     ):
         self._set_up(
-            vars, model, observed=observed, dim=dim, batch_size=batch_size, step_size=step_size,
+            vars, model, observed=observed, dim=dim, batch_size=batch_size,
+            steps_per_batch=steps_per_batch, step_size=step_size,
             control_variate_order=control_variate_order, reference=reference, metric=metric,
             friction=None, temperature=temperature,
             transitions_per_draw=transitions_per_draw, rng=rng, initial_point=initial_point,
@@ -140,6 +147,11 @@ class PSGLD(StochasticGradient):
         Name of the rows' dimension, where lengths leave it ambiguous.
     batch_size : int, default 100
         Rows per gradient, drawn without replacement.
+    steps_per_batch : int or "auto", default "auto"
+        Integration steps that a batch serves before the next one is drawn, within a draw. Their
+        noise is the same, which counts like that many times its variance. "auto" takes up to 10
+        where that adds at most 0.2% to the predicted errors of standard deviations, as with
+        control variates, and 1 where there is no such prediction.
     step_size : float, "auto", PolynomialDecay or Cyclical, default "auto"
         h, in units of the metric; 0 does not move. "auto" takes the largest at which posterior
         standard deviations are predicted to be off by at most 2%, from the curvature at the
@@ -195,6 +207,7 @@ class PSGLD(StochasticGradient):
         observed: Sequence[str] | None = None,
         dim: str | None = None,
         batch_size: int = 100,
+        steps_per_batch: int | str = "auto",
         step_size: StepSize = "auto",
         averaging: float = 0.99,
         floor: float = 1e-5,
@@ -210,7 +223,8 @@ class PSGLD(StochasticGradient):
         self._averaging = arguments.between("averaging", averaging, 0.0, 1.0)
         self._floor = arguments.between("floor", floor, 0.0, np.inf)
         self._set_up(
-            vars, model, observed=observed, dim=dim, batch_size=batch_size, step_size=step_size,
+            vars, model, observed=observed, dim=dim, batch_size=batch_size,
+            steps_per_batch=steps_per_batch, step_size=step_size,
             control_variate_order=control_variate_order, reference=reference, metric="identity",
             friction=None, temperature=temperature,
             transitions_per_draw=transitions_per_draw, rng=rng, initial_point=initial_point,
@@ -249,6 +263,11 @@ class SVRGLD(StochasticGradient):
         Name of the rows' dimension, where lengths leave it ambiguous.
     batch_size : int, default 100
         Rows per gradient, drawn without replacement.
+    steps_per_batch : int or "auto", default "auto"
+        Integration steps that a batch serves before the next one is drawn, within a draw. Their
+        noise is the same, which counts like that many times its variance. "auto" takes up to 10
+        where that adds at most 0.2% to the predicted errors of standard deviations, as with
+        control variates, and 1 where there is no such prediction.
     step_size : float, "auto", PolynomialDecay or Cyclical, default "auto"
         h, in units of the metric; 0 does not move. "auto" takes the largest at which posterior
         standard deviations are predicted to be off by at most 2%, from the curvature at the
@@ -301,6 +320,7 @@ class SVRGLD(StochasticGradient):
         observed: Sequence[str] | None = None,
         dim: str | None = None,
         batch_size: int = 100,
+        steps_per_batch: int | str = "auto",
         step_size: StepSize = "auto",
         refresh_period: int | None = None,
         reference: Mapping[str, Any] | None = None,
@@ -316,7 +336,8 @@ class SVRGLD(StochasticGradient):
         period = 1 if refresh_period is None else refresh_period
         self.refresh_period = arguments.count("refresh_period", period)
         self._set_up(
-            vars, model, observed=observed, dim=dim, batch_size=batch_size, step_size=step_size,
+            vars, model, observed=observed, dim=dim, batch_size=batch_size,
+            steps_per_batch=steps_per_batch, step_size=step_size,
             control_variate_order=1, reference=reference, metric=metric,
             friction=None, temperature=temperature,
             transitions_per_draw=transitions_per_draw, rng=rng, initial_point=initial_point,

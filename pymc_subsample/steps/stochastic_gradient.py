@@ -54,6 +54,9 @@ INTEGRATORS = {"euler": EULER, "symplectic": SYMPLECTIC, "baoab": BAOAB}
 _FRICTION = 2.0
 # Points and batches by which the noise of gradients is measured at set-up.
 _POINTS, _BATCHES = 8, 64
+# Steps that a batch may serve, and the error of standard deviations that this may add.
+_HOLDS = (1, 2, 5, 10)
+_HELD_ERROR = 0.002
 # Integration steps per effective draw above which a chain hardly moves.
 _SLOW = 10_000
 
@@ -79,6 +82,7 @@ class StochasticGradientState(StepMethodState):
     observed: tuple[str, ...] = field(metadata={"frozen": True})
     control_variate_order: int | None = field(metadata={"frozen": True})
     metric: str = field(metadata={"frozen": True})
+    steps_per_batch: int | None = field(metadata={"frozen": True})
     batch_size: int = field(metadata={"frozen": True})
     friction: float = field(metadata={"frozen": True})
     transitions_per_draw: int = field(metadata={"frozen": True})
@@ -132,6 +136,7 @@ class StochasticGradient(SubsampledStep):
         observed,
         dim,
         batch_size: int,
+        steps_per_batch: int | str,
         step_size,
         control_variate_order: int | str | None,
         reference: Mapping[str, Any] | None,
@@ -146,6 +151,7 @@ class StochasticGradient(SubsampledStep):
     ):
         order = arguments.optional_order("control_variate_order", control_variate_order)
         self.batch_size = arguments.count("batch_size", batch_size)
+        self.steps_per_batch = arguments.count("steps_per_batch", steps_per_batch, auto=True)
         self.schedule = arguments.schedule(step_size)
         self.metric = arguments.choice("metric", metric, METRICS)
         if friction is None and metric == "identity" and self._has_momentum:
@@ -180,7 +186,7 @@ class StochasticGradient(SubsampledStep):
         arguments.count("batch_size", self.batch_size, self.n_rows)
         self.row_rng = self.rng.spawn(1)[0]
         self._prepared = self._prepare(reference) if needed else None
-        self._automatic = np.nan
+        self._automatic, self._hold = np.nan, self.steps_per_batch or 1
         self._curvature: np.ndarray | None = None
         self._begin(tune=0, draws=0)
         self._choose_step_size()
@@ -233,15 +239,25 @@ class StochasticGradient(SubsampledStep):
         h = float(self.schedule.sizes(np.zeros(1), self._automatic)[0])
         if not h or not self.temperature:
             return
-        position, _ = variances(self._dynamics, h, self.friction, 1.0, curvature, noise)
-        error = float(np.abs(sd_error(position, 1.0, curvature)).max())
+
+        def predicted(held: int) -> float:
+            """Error of standard deviations where the noise of `held` steps is the same."""
+            position, _ = variances(self._dynamics, h, self.friction, 1.0, curvature, held * noise)
+            return float(np.abs(sd_error(position, 1.0, curvature)).max())
+
+        if self.steps_per_batch is None and not self._index_chain:
+            most = predicted(1) + _HELD_ERROR
+            self._hold = max(held for held in _HOLDS if held == 1 or predicted(held) <= most)
+        error = predicted(self._hold)
         steps = autocorrelation_time(self._dynamics, h, self.friction, curvature)
         name = type(self).__name__
         share = self.batch_size / self.n_rows
         _log.info(
             f"{name}: {self.n_rows:,} rows of {', '.join(self.observed)}; batches of "
-            f"{self.batch_size:,} rows ({share:.2%}); step size {h:.2g}; predicted error of "
-            f"standard deviations {amount(100 * error)}%, {amount(steps)} steps per effective draw"
+            f"{self.batch_size:,} rows ({share:.2%})"
+            f"{f' for {self._hold} steps each' if self._hold > 1 else ''}; step size {h:.2g}; "
+            f"predicted error of standard deviations {amount(100 * error)}%, {amount(steps)} steps "
+            "per effective draw"
         )
         if self.schedule.automatic and steps > max(_SLOW, 100 * self.transitions_per_draw):
             _log.warning(
@@ -382,8 +398,8 @@ class StochasticGradient(SubsampledStep):
             left -= count
             infos.append(info)
             all_sizes.append(sizes)
-            anchored = 2 if self.control_variate_order else 0
-            evaluations += int(info["batches"]) * self.batch_size * (2 + anchored)
+            read = info["batches"] if self.control_variate_order else 0
+            evaluations += 2 * self.batch_size * int(info["gradients"] + read)
         evaluations += self._centring_cost()
         diverging = sum(info["divergences"] for info in infos) > 0
         temperature = squares.mean() if self._has_momentum else np.nan
@@ -414,7 +430,7 @@ class StochasticGradient(SubsampledStep):
         settings = np.array(
             [
                 self.friction, self.temperature, self._averages(), self._floor, self._index_chain,
-                self._expected, self._refresh, self.done,
+                self._expected, self._refresh, self.done, self._hold,
             ],
             dtype=float,
         )  # fmt: skip
@@ -440,7 +456,7 @@ class StochasticGradient(SubsampledStep):
             factor, record = scale[None, :], record.rescaled(scale)
         dynamics = Dynamics(
             self._dynamics, self.friction, self.temperature, factor, self._curvature,
-            self._index_chain > 0,
+            self._index_chain > 0, self._hold,
         )  # fmt: skip
         return check_steps(record, dynamics, self._expansion, self._active, self._remedies())
 
