@@ -452,6 +452,28 @@ def test_progress_bars(model, bar, capsys):
 # Refusals and bad arguments
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("size", [0.0, 1e300])
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "ClusteredSGHMC"])
+def test_steps_of_no_size_and_of_any_are_reported(model, name, size):
+    """Neither the chain nor its checks divide by them, or overflow."""
+    step = MAKE[name](model=model, step_size=size)
+    with np.errstate(all="ignore"):  # NumPy's own averages of such draws
+        _, stats = chain(step, model.initial_point(), tune=2, draws=25)
+    assert stats[-1]["failed_checks"] > 0
+    assert stats[-1]["check_diverged"] == (25 if size else 0)
+    assert not stats[-1]["check_step_error"] <= 0.05
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_reports_say_what_temperature_should_be(model, temperature):
+    step = pms.SGHMC(model=model, temperature=temperature, **FINE)
+    text = str(pms.report(sample(step, model, 30)))
+    [line] = [line for line in text.splitlines() if "temperature of the posterior" in line]
+    assert line.split()[0] == "FAIL"
+    assert line.split()[-3:] == [f"{temperature:g}", "=", "1"]
+
+
 def test_models_without_reference_need_none(model):
     """A given step size in plain units reads no row before the first step."""
     step = pms.SGLD(

@@ -36,7 +36,9 @@ NOISE = Rule("noise_error", "predicted error of an sd, by noise of gradients", S
 STRETCH = Rule("stretch", "error of an sd on all rows, beyond its error", SD_BOUND, _OTHER)
 SHIFT = Rule("shift", "error of a mean in sds on all rows, beyond its error", MEAN_BOUND, _OTHER)
 HEAT = Rule("heat", "error of the kinetic temperature, beyond its error", _HEAT_BOUND, _QUIETER)
-TEMPERATURE = Rule("temperature", "temperature of the posterior", 1.0, "Use temperature=1.")
+TEMPERATURE = Rule(
+    "temperature", "temperature of the posterior", 1.0, "Use temperature=1.", equal=True
+)
 RULES = (DIVERGED, STEP, NOISE, STRETCH, SHIFT, HEAT, TEMPERATURE)
 
 
@@ -66,6 +68,7 @@ class Dynamics:
     weighted: bool
 
 
+@np.errstate(all="ignore")  # of chains that left all bounds
 def check_steps(
     record: StepRecord,
     dynamics: Dynamics,
@@ -246,11 +249,10 @@ def _monte_carlo_errors(
     narrow, wide = scipy.stats.norm.isf(level), scipy.stats.t.isf(level, len(record.sizes) - 1)
     kept = np.array(record.kept)[None, :, active]
     sd = np.sqrt(record.square[active] / max(record.done - 1, 1))
-    with np.errstate(all="ignore"):
-        ess, ess_sd = (
-            np.asarray(array_stats.ess(kept, chain_axis=0, draw_axis=1, method=method))
-            for method in ("mean", "sd")
-        )
+    ess, ess_sd = (
+        np.asarray(array_stats.ess(kept, chain_axis=0, draw_axis=1, method=method))
+        for method in ("mean", "sd")
+    )
     ess, ess_sd = (
         np.clip(np.fmin(ess, e) * record.done / kept.shape[1], 4, record.done)
         for e in (ess, ess_sd)
