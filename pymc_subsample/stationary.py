@@ -191,3 +191,8 @@ def spectrum(precision: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.n
     curvature, directions = np.linalg.eigh(precision)
     curvature = np.maximum(curvature, 1e-12 * curvature[-1])
     return curvature, np.einsum("ij,ik,kj->j", directions, noise, directions)
+
+
+def rescaled(matrix: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return a matrix, shape (a, a), or its diagonal in coordinates stretched by `scale`, (a,)."""
+    return matrix * scale**2 if matrix.ndim == 1 else matrix * scale * scale[:, None]

@@ -26,6 +26,7 @@ from pymc_subsample.control_variates import Expansion
 from pymc_subsample.diagnostics.checks import recall
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.stochastic import RULES
+from pymc_subsample.stationary import rescaled
 
 SLOW = pytest.mark.slow
 # A step size that biases nothing that these tests can see.
@@ -576,3 +577,23 @@ def test_diagonal_metrics_know_the_largest_curvature():
     largest = np.linalg.eigvalsh(precision * scale * scale[:, None])[-1]
     np.testing.assert_allclose(step._curvature.max(), largest, rtol=0.05)
     assert step._automatic < 0.1 / largest
+    step = pms.SGLD(model=model, metric="identity")
+    largest = np.linalg.eigvalsh(precision)[-1]
+    assert 0.03 / largest < step._automatic < 0.1 / largest
+    scale = rng.uniform(0.01, 0.03, size)
+    found = step._posterior_precision(step._prepared, scale)
+    largest = np.linalg.eigvalsh(precision * scale * scale[:, None])[-1]
+    np.testing.assert_allclose(rescaled(found, scale).max(), largest, rtol=0.05)
+    dense = rescaled(np.diag(found), scale)
+    np.testing.assert_allclose(rescaled(found, scale), np.diag(dense), rtol=1e-12)
+
+
+def test_few_draws_do_not_make_a_step_size_look_too_large():
+    """The covariance of five draws per parameter is too narrow by far in some direction."""
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(500, 20))
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 1, shape=20)
+        pm.Normal("y", x @ b, 1.0, observed=rng.normal(size=500))
+    step = pms.PSGLD(model=model, control_variate_order=2)
+    assert not verdicts(sample(step, model, 110, chains=4))

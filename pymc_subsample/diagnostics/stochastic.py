@@ -55,7 +55,9 @@ class Dynamics:
     factor : ndarray, shape (a, a) or (1, a)
         Of the metric.
     curvature : ndarray, shape (a,), or None
-        Of the posterior in that metric, direction by direction, where it is known.
+        Of the posterior in that metric, direction by direction, where the metric is made of it.
+    precision : ndarray, shape (a, a) or (a,), or None
+        Of the posterior at the reference in any other metric; a vector is a diagonal.
     weighted : bool
         Whether gradients are weighted exponentially, which are less noisy than uniform ones.
     """
@@ -65,6 +67,7 @@ class Dynamics:
     temperature: float
     factor: np.ndarray
     curvature: np.ndarray | None
+    precision: np.ndarray | None
     weighted: bool
 
 
@@ -138,7 +141,10 @@ def _predicted(record, dynamics, active, smaller, remedies) -> tuple[list[Check]
     curvature = dynamics.curvature
     if curvature is None:
         z = whiten(dynamics.factor, np.array(record.kept)[:, active].T)
-        curvature, noise = spectrum(_precision(z.T, dynamics.temperature), noise)
+        precision = dynamics.precision
+        if precision is None:
+            precision = _precision(z.T, dynamics.temperature)
+        curvature, noise = spectrum(precision, noise)
     shared = dynamics.kind, h, dynamics.friction, dynamics.temperature, curvature
     position, momentum = variances(*shared, np.zeros_like(noise))
     noisy, _ = variances(*shared, noise)
