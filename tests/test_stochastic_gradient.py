@@ -430,6 +430,8 @@ def test_results_serve_the_other_tools(model, tmp_path):
         assert np.all(table["evaluations_per_effective_draw"] > 0)
         assert np.all(table["rows"] == 600)
         assert len(pms.summary(run_)) == 2
+        assert pms.plot_batch_sizes(run_).viz is not None
+        assert pms.plot_evaluations(run_).viz is not None
 
 
 def test_an_audit_sees_the_bias(case):

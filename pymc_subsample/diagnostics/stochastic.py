@@ -24,13 +24,14 @@ _PILOT_ROWS = 8_000_000
 _FEWEST, _MOST = 4, 32
 
 _SMALLER = "Use a smaller step_size."
+_STAYING = "Use a smaller step_size, or pms.SVRGLD, whose control variates go along with the chain."
 _QUIETER = "Use a smaller step_size, control_variate_order=2 or a larger batch_size."
 _OTHER = (
     "Sample for longer, use a smaller step_size where its predicted errors are large, "
     "control_variate_order=2, or pms.HMCECS."
 )
 
-DIVERGED = Rule("diverged", "draws that left all bounds", 0.0, _SMALLER)
+DIVERGED = Rule("diverged", "draws that left all bounds", 0.0, _STAYING)
 STEP = Rule("step_error", "predicted error of an sd, by the step size", SD_BOUND, _SMALLER)
 NOISE = Rule("noise_error", "predicted error of an sd, by noise of gradients", SD_BOUND, _QUIETER)
 STRETCH = Rule("stretch", "error of an sd on all rows, beyond its error", SD_BOUND, _OTHER)
@@ -108,7 +109,8 @@ def check_steps(
             left,
             left == 0,
             f"The chain left all bounds in {left} of {record.done} draws and started again: "
-            f"step_size (now {record.step_size / record.done:.3g}) is too large. {_SMALLER}",
+            f"step_size (now {record.step_size / record.done:.3g}) is too large for where it "
+            f"went. {DIVERGED.remedy}",
         )
     ]
     smaller = ["use a smaller step_size"]
