@@ -26,6 +26,7 @@ _STEPS = 0.5 * 1.1 ** -np.arange(300)
 _DIRECTIONS = 32
 
 
+@np.errstate(all="ignore")
 def variances(
     dynamics: int,
     step_size: float,
@@ -54,14 +55,12 @@ def variances(
         without any.
     """
     curvature, noise = np.broadcast_arrays(*map(np.atleast_1d, (curvature, noise)))
+    h = np.float64(step_size)  # whose square may be infinite
     if dynamics in (OVERDAMPED, PRECONDITIONED):
-        contraction = 1 - step_size * curvature
-        with np.errstate(divide="ignore", invalid="ignore"):
-            added = 2 * step_size * temperature + step_size**2 * noise
-            variance = added / (1 - contraction**2)
+        contraction = 1 - h * curvature
+        variance = (2 * h * temperature + h**2 * noise) / (1 - contraction**2)
         stable = np.abs(contraction) < 1
         return np.where(stable, variance, np.inf), np.full(curvature.shape, np.nan)
-    h = step_size
     amplitude = 2 * friction * h * temperature
     if dynamics == BAOAB:
         amplitude = (1 - np.exp(-2 * friction * h)) * temperature
@@ -71,6 +70,9 @@ def variances(
 
     if dynamics != THERMOSTAT:
         return solved(friction)
+
+    if not h:
+        return solved(np.inf)
 
     def excess(damping: float) -> float:
         return float(np.mean(solved(damping)[1])) - temperature
@@ -83,15 +85,19 @@ def variances(
     return solved(float(brentq(excess, low, high)))
 
 
+@np.errstate(all="ignore")
 def autocorrelation_time(
     dynamics: int, step_size: float, friction: float, curvature: np.ndarray
 ) -> float:
     """Integration steps per independent position, of the slowest direction."""
-    curvature = np.atleast_1d(curvature)
+    curvature, step_size = np.atleast_1d(curvature), np.float64(step_size)
     if dynamics in (OVERDAMPED, PRECONDITIONED):
         rate = np.max(np.abs(1 - step_size * curvature))
     else:
-        rate = np.max(np.abs(np.linalg.eigvals(_step(dynamics, step_size, friction, curvature)[0])))
+        matrix = _step(dynamics, step_size, friction, curvature)[0]
+        if not np.isfinite(matrix).all():
+            return np.inf
+        rate = np.max(np.abs(np.linalg.eigvals(matrix)))
     return float((1 + rate) / (1 - rate)) if rate < 1 else np.inf
 
 
@@ -185,3 +191,8 @@ def spectrum(precision: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.n
     curvature, directions = np.linalg.eigh(precision)
     curvature = np.maximum(curvature, 1e-12 * curvature[-1])
     return curvature, np.einsum("ij,ik,kj->j", directions, noise, directions)
+
+
+def rescaled(matrix: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return a matrix, shape (a, a), or its diagonal in coordinates stretched by `scale`, (a,)."""
+    return matrix * scale**2 if matrix.ndim == 1 else matrix * scale * scale[:, None]

@@ -26,6 +26,7 @@ from pymc_subsample.control_variates import Expansion
 from pymc_subsample.diagnostics.checks import recall
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.stochastic import RULES
+from pymc_subsample.stationary import rescaled
 
 SLOW = pytest.mark.slow
 # A step size that biases nothing that these tests can see.
@@ -459,6 +460,8 @@ def test_results_serve_the_other_tools(model, tmp_path):
         assert np.all(table["evaluations_per_effective_draw"] > 0)
         assert np.all(table["rows"] == 600)
         assert len(pms.summary(run_)) == 2
+        assert pms.plot_batch_sizes(run_).viz is not None
+        assert pms.plot_evaluations(run_).viz is not None
 
 
 def test_an_audit_sees_the_bias(case):
@@ -480,6 +483,28 @@ def test_progress_bars(model, bar, capsys):
 
 
 # Refusals and bad arguments
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("size", [0.0, 1e300])
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "ClusteredSGHMC"])
+def test_steps_of_no_size_and_of_any_are_reported(model, name, size):
+    """Neither the chain nor its checks divide by them, or overflow."""
+    step = MAKE[name](model=model, step_size=size)
+    with np.errstate(all="ignore"):  # NumPy's own averages of such draws
+        _, stats = chain(step, model.initial_point(), tune=2, draws=25)
+    assert stats[-1]["failed_checks"] > 0
+    assert stats[-1]["check_diverged"] == (25 if size else 0)
+    assert not stats[-1]["check_step_error"] <= 0.05
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_reports_say_what_temperature_should_be(model, temperature):
+    step = pms.SGHMC(model=model, temperature=temperature, **FINE)
+    text = str(pms.report(sample(step, model, 30)))
+    [line] = [line for line in text.splitlines() if "temperature of the posterior" in line]
+    assert line.split()[0] == "FAIL"
+    assert line.split()[-3:] == [f"{temperature:g}", "=", "1"]
 
 
 def test_models_without_reference_need_none(model):
@@ -585,3 +610,23 @@ def test_diagonal_metrics_know_the_largest_curvature():
     largest = np.linalg.eigvalsh(precision * scale * scale[:, None])[-1]
     np.testing.assert_allclose(step._curvature.max(), largest, rtol=0.05)
     assert step._automatic < 0.1 / largest
+    step = pms.SGLD(model=model, metric="identity")
+    largest = np.linalg.eigvalsh(precision)[-1]
+    assert 0.03 / largest < step._automatic < 0.1 / largest
+    scale = rng.uniform(0.01, 0.03, size)
+    found = step._posterior_precision(step._prepared, scale)
+    largest = np.linalg.eigvalsh(precision * scale * scale[:, None])[-1]
+    np.testing.assert_allclose(rescaled(found, scale).max(), largest, rtol=0.05)
+    dense = rescaled(np.diag(found), scale)
+    np.testing.assert_allclose(rescaled(found, scale), np.diag(dense), rtol=1e-12)
+
+
+def test_few_draws_do_not_make_a_step_size_look_too_large():
+    """The covariance of five draws per parameter is too narrow by far in some direction."""
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(500, 20))
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 1, shape=20)
+        pm.Normal("y", x @ b, 1.0, observed=rng.normal(size=500))
+    step = pms.PSGLD(model=model, control_variate_order=2)
+    assert not verdicts(sample(step, model, 110, chains=4))

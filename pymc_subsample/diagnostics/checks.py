@@ -27,6 +27,8 @@ class Rule:
         What a failure means: draws that may be wrong, or wasted work and other doubts.
     at_least : bool
         Whether the number should be at least its bound rather than at most.
+    equal : bool
+        Whether it should be the bound.
     """
 
     name: str
@@ -35,13 +37,18 @@ class Rule:
     remedy: str
     severity: str = "fail"
     at_least: bool = False
+    equal: bool = False
 
     def holds(self, value: float) -> bool:
         """Whether a number keeps to the bound."""
+        if self.equal:
+            return bool(value == self.bound)
         return bool(value >= self.bound if self.at_least else value <= self.bound)
 
 
-TEMPERATURE = Rule("temperature", "temperature of the log-likelihood", 1.0, "Use temperature=1.")
+TEMPERATURE = Rule(
+    "temperature", "temperature of the log-likelihood", 1.0, "Use temperature=1.", equal=True
+)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ class Finding:
         Whether the number should be at least its bound rather than at most.
     advice : str
         Where it did not pass: who did not, and what to do.
+    equal : bool
+        Whether the number should be its bound.
     """
 
     name: str
@@ -37,9 +39,10 @@ class Finding:
     bound: float
     at_least: bool
     advice: str
+    equal: bool = False
 
     def _row(self) -> tuple[str, str, str, str, str]:
-        sign = ">=" if self.at_least else "<="
+        sign = "=" if self.equal else ">=" if self.at_least else "<="
         bound = "" if np.isnan(self.bound) else f"{sign} {self.bound:g}"
         return self.status.upper(), self.title, self._value(), bound, self.advice
 
@@ -138,8 +141,9 @@ def worst_chain(rule: Rule, found: list[tuple[Any, float, bool]], title: str) ->
     elif not rule.holds(value):
         advice = "Beyond its bound, but the other checks show that it does no harm."
     return Finding(
-        rule.name, title + rule.title, status, value, float(rule.bound), rule.at_least, advice
-    )
+        rule.name, title + rule.title, status, value, float(rule.bound), rule.at_least, advice,
+        rule.equal,
+    )  # fmt: skip
 
 
 def tiered(fail: Rule, doubt: Rule, value: float, who: str = "") -> Finding:

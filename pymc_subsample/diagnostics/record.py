@@ -238,7 +238,8 @@ class StepRecord:
         if not self.done:
             self.noise = np.zeros(len(noise))
             self.mean, self.square = np.zeros(len(theta)), np.zeros(len(theta))
-            batches = min(_STEP_BATCHES, max(self.draws, 1))
+            affordable = max(_ELEMENTS // (2 * len(theta)), 2)
+            batches = min(_STEP_BATCHES, affordable, max(self.draws, 1))
             self.origin, self.sizes = theta.copy(), np.zeros(batches)
             self.sums, self.squares = (np.zeros((batches, len(theta))) for _ in range(2))
         batch = min(self.done * len(self.sizes) // max(self.draws, 1), len(self.sizes) - 1)

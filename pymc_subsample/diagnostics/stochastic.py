@@ -24,19 +24,22 @@ _PILOT_ROWS = 8_000_000
 _FEWEST, _MOST = 4, 32
 
 _SMALLER = "Use a smaller step_size."
+_STAYING = "Use a smaller step_size, or pms.SVRGLD, whose control variates go along with the chain."
 _QUIETER = "Use a smaller step_size, control_variate_order=2 or a larger batch_size."
 _OTHER = (
     "Sample for longer, use a smaller step_size where its predicted errors are large, "
     "control_variate_order=2, or pms.HMCECS."
 )
 
-DIVERGED = Rule("diverged", "draws that left all bounds", 0.0, _SMALLER)
+DIVERGED = Rule("diverged", "draws that left all bounds", 0.0, _STAYING)
 STEP = Rule("step_error", "predicted error of an sd, by the step size", SD_BOUND, _SMALLER)
 NOISE = Rule("noise_error", "predicted error of an sd, by noise of gradients", SD_BOUND, _QUIETER)
 STRETCH = Rule("stretch", "error of an sd on all rows, beyond its error", SD_BOUND, _OTHER)
 SHIFT = Rule("shift", "error of a mean in sds on all rows, beyond its error", MEAN_BOUND, _OTHER)
 HEAT = Rule("heat", "error of the kinetic temperature, beyond its error", _HEAT_BOUND, _QUIETER)
-TEMPERATURE = Rule("temperature", "temperature of the posterior", 1.0, "Use temperature=1.")
+TEMPERATURE = Rule(
+    "temperature", "temperature of the posterior", 1.0, "Use temperature=1.", equal=True
+)
 RULES = (DIVERGED, STEP, NOISE, STRETCH, SHIFT, HEAT, TEMPERATURE)
 
 
@@ -53,7 +56,9 @@ class Dynamics:
     factor : ndarray, shape (a, a) or (1, a)
         Of the metric.
     curvature : ndarray, shape (a,), or None
-        Of the posterior in that metric, direction by direction, where it is known.
+        Of the posterior in that metric, direction by direction, where the metric is made of it.
+    precision : ndarray, shape (a, a) or (a,), or None
+        Of the posterior at the reference in any other metric; a vector is a diagonal.
     weighted : bool
         Whether gradients are weighted exponentially, which are less noisy than uniform ones.
     held : int
@@ -65,10 +70,12 @@ class Dynamics:
     temperature: float
     factor: np.ndarray
     curvature: np.ndarray | None
+    precision: np.ndarray | None
     weighted: bool
     held: int = 1
 
 
+@np.errstate(all="ignore")  # of chains that left all bounds
 def check_steps(
     record: StepRecord,
     dynamics: Dynamics,
@@ -105,7 +112,8 @@ def check_steps(
             left,
             left == 0,
             f"The chain left all bounds in {left} of {record.done} draws and started again: "
-            f"step_size (now {record.step_size / record.done:.3g}) is too large. {_SMALLER}",
+            f"step_size (now {record.step_size / record.done:.3g}) is too large for where it "
+            f"went. {DIVERGED.remedy}",
         )
     ]
     smaller = ["use a smaller step_size"]
@@ -138,7 +146,10 @@ def _predicted(record, dynamics, active, smaller, remedies) -> tuple[list[Check]
     curvature = dynamics.curvature
     if curvature is None:
         z = whiten(dynamics.factor, np.array(record.kept)[:, active].T)
-        curvature, noise = spectrum(_precision(z.T, dynamics.temperature), noise)
+        precision = dynamics.precision
+        if precision is None:
+            precision = _precision(z.T, dynamics.temperature)
+        curvature, noise = spectrum(precision, noise)
     shared = dynamics.kind, h, dynamics.friction, dynamics.temperature, curvature
     position, momentum = variances(*shared, np.zeros_like(noise))
     noisy, _ = variances(*shared, noise)
@@ -249,11 +260,10 @@ def _monte_carlo_errors(
     narrow, wide = scipy.stats.norm.isf(level), scipy.stats.t.isf(level, len(record.sizes) - 1)
     kept = np.array(record.kept)[None, :, active]
     sd = np.sqrt(record.square[active] / max(record.done - 1, 1))
-    with np.errstate(all="ignore"):
-        ess, ess_sd = (
-            np.asarray(array_stats.ess(kept, chain_axis=0, draw_axis=1, method=method))
-            for method in ("mean", "sd")
-        )
+    ess, ess_sd = (
+        np.asarray(array_stats.ess(kept, chain_axis=0, draw_axis=1, method=method))
+        for method in ("mean", "sd")
+    )
     ess, ess_sd = (
         np.clip(np.fmin(ess, e) * record.done / kept.shape[1], 4, record.done)
         for e in (ess, ess_sd)

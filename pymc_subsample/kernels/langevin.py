@@ -149,7 +149,11 @@ def kick(rng, dynamics, h, friction, temperature, averaging, floor, n, active, f
 
 @numba.njit
 def expectation(dynamics, rule, h, friction, temperature, momentum, memory, x):
-    """Write the x of exponential weights."""
+    """Write the x of exponential weights; zeros where there is no step to weigh for."""
+    if h <= 0.0:
+        for a in range(x.shape[0]):
+            x[a] = 0.0
+        return
     if dynamics == OVERDAMPED:
         scale, value = 1.0 / np.sqrt(2.0 * h * temperature), memory
     else:

@@ -53,7 +53,7 @@ def plot_batch_sizes(
         steps = per_step(stats, ["batch_size", "data_share"])
         for k, step in enumerate(steps, start=1):
             label = ", ".join(filter(None, [name, f"step {k}" if len(steps) > 1 else ""]))
-            sizes[label] = step["batch_size"].values.ravel()
+            sizes[label] = step["batch_size"].values.ravel().astype(float)
             rows[label] = float((step["batch_size"].mean() / step["data_share"].mean()).round())
     lowest = min(s.min(where=s > 0, initial=np.inf) for s in sizes.values())
     first, last = np.floor(np.log10(lowest)), np.ceil(np.log10(max(rows.values())))

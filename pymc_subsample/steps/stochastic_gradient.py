@@ -35,6 +35,7 @@ from pymc_subsample.kernels.langevin import (
 from pymc_subsample.stationary import (
     autocorrelation_time,
     choose_step_size,
+    rescaled,
     sd_error,
     spectrum,
     variances,
@@ -188,6 +189,7 @@ class StochasticGradient(SubsampledStep):
         self._prepared = self._prepare(reference) if needed else None
         self._automatic, self._hold = np.nan, self.steps_per_batch or 1
         self._curvature: np.ndarray | None = None
+        self._precision: np.ndarray | None = None
         self._begin(tune=0, draws=0)
         self._choose_step_size()
 
@@ -280,19 +282,29 @@ class StochasticGradient(SubsampledStep):
         noise = np.sum(centred**2, axis=(0, 1)) / freedom
         if size <= MAX_DENSE:
             noise = np.einsum("pbi,pbj->ij", centred, centred) / freedom
+        scale = self._preconditioner(np.mean(forces**2, axis=(0, 1)))
         if self._whitened:
             curvature = self._curvature = self._whitened_curvature(prepared)
         else:
-            curvature = (
-                precision(self._expansion, reference, active)
-                if has_precision(self._expansion, size) and size <= MAX_DENSE
-                else prepared.factor[0] ** -2.0
-            )
-        scale = self._preconditioner(np.mean(forces**2, axis=(0, 1)))
+            curvature = self._precision = self._posterior_precision(prepared, scale)
         if scale is not None:
-            curvature = np.atleast_2d(curvature) * scale * scale[:, None]
-            noise = np.atleast_2d(noise) * scale * scale[:, None]
+            curvature, noise = rescaled(curvature, scale), rescaled(noise, scale)
         return spectrum(curvature, noise)
+
+    def _posterior_precision(self, prepared: Preparation, scale: np.ndarray | None) -> np.ndarray:
+        """Precision at the reference, shape (a, a), or of many parameters its diagonal, (a,).
+
+        Of a diagonal the largest element, in units of the preconditioner, is the largest curvature.
+        """
+        reference, active, size = prepared.reference, self._active, len(self._active)
+        if has_precision(self._expansion, size) and size <= MAX_DENSE:
+            return precision(self._expansion, reference, active)
+        found = prepared.factor[0] ** -2.0
+        units = np.ones(size) if scale is None else scale
+        steepest = int(np.argmax(rescaled(found, units)))
+        largest = largest_curvature(self._expansion, reference, active, units, self.rng)
+        found[steepest] = max(found[steepest], largest / units[steepest] ** 2)
+        return found
 
     def _whitened_curvature(self, prepared: Preparation) -> np.ndarray:
         """Curvature in units of the metric: one, but for the largest where that is diagonal."""
@@ -447,16 +459,16 @@ class StochasticGradient(SubsampledStep):
     # After tuning
 
     def _check(self) -> list[Check]:
-        factor = self._factor()
-        record = self.record
+        factor, record, at_reference = self._factor(), self.record, self._precision
         scale = None
         if self._dynamics == PRECONDITIONED:
             scale = self._preconditioner(np.maximum(self.memory, 0.0) * self.n_rows**2)
         if scale is not None:
             factor, record = scale[None, :], record.rescaled(scale)
+            at_reference = None if at_reference is None else rescaled(at_reference, scale)
         dynamics = Dynamics(
             self._dynamics, self.friction, self.temperature, factor, self._curvature,
-            self._index_chain > 0, self._hold,
+            at_reference, self._index_chain > 0, self._hold,
         )  # fmt: skip
         return check_steps(record, dynamics, self._expansion, self._active, self._remedies())
 
