@@ -324,9 +324,9 @@ def test_schedules(model, schedule, expected):
 
 
 def test_schedules_of_the_automatic_step_size(model):
-    auto = MAKE["SGLD"](model=model, step_size="auto")._automatic
+    auto = MAKE["SGLD"](model=model, step_size="auto").automatic_step_size
     step = MAKE["SGLD"](model=model, step_size=pms.PolynomialDecay(offset=1, power=1.0))
-    assert step._automatic == auto
+    assert step.automatic_step_size == auto
     sizes = step.schedule.sizes(np.arange(3), auto)
     np.testing.assert_allclose(sizes, auto / np.array([1, 2, 3]))
 
@@ -376,6 +376,22 @@ def test_state_round_trips_exactly(model, name, at):
     assert_same(rest, run(other, point, 5))
     one.sampling_state = saved
     assert_same(rest, run(one, point, 5))
+
+
+def test_a_state_brings_its_step_size_and_metric(model):
+    """Both are chosen with random numbers of the set-up, or around a reference that was given."""
+    at = {"a": 0.1, "b": 0.5}
+    one = pms.SGHMC(model=model, control_variate_order=None, rng=1)
+    other = pms.SGHMC(model=model, control_variate_order=None, rng=2, reference=at)
+    assert one.automatic_step_size != other.automatic_step_size
+    one.setup_chain(np.random.default_rng(7), 0, 15)
+    *_, point = run(one, model.initial_point(), 5)
+    saved, point = copy.deepcopy(one.sampling_state), copy.deepcopy(point)
+    chosen = other.automatic_step_size
+    other.sampling_state = saved
+    assert_same(run(one, point, 5), run(other, point, 5))
+    other.setup_chain(np.random.default_rng(8), 0, 5)
+    assert other.automatic_step_size == chosen
 
 
 @pytest.mark.parametrize(
@@ -578,10 +594,10 @@ def test_diagonal_metrics_know_the_largest_curvature():
     [scale] = step._prepared.factor
     largest = np.linalg.eigvalsh(precision * scale * scale[:, None])[-1]
     np.testing.assert_allclose(step._curvature.max(), largest, rtol=0.05)
-    assert step._automatic < 0.1 / largest
+    assert step.automatic_step_size < 0.1 / largest
     step = pms.SGLD(model=model, metric="identity")
     largest = np.linalg.eigvalsh(precision)[-1]
-    assert 0.03 / largest < step._automatic < 0.1 / largest
+    assert 0.03 / largest < step.automatic_step_size < 0.1 / largest
     scale = rng.uniform(0.01, 0.03, size)
     found = step._posterior_precision(step._prepared, scale)
     largest = np.linalg.eigvalsh(precision * scale * scale[:, None])[-1]

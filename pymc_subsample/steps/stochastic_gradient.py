@@ -74,6 +74,8 @@ class StochasticGradientState(StepMethodState):
     momentum: np.ndarray
     memory: np.ndarray
     origin: np.ndarray
+    automatic_step_size: float
+    metric_factor: np.ndarray
     record: StepRecord
     n_rows: int = field(metadata={"frozen": True})
     fingerprint: str = field(metadata={"frozen": True})
@@ -181,7 +183,7 @@ class StochasticGradient(SubsampledStep):
         arguments.count("batch_size", self.batch_size, self.n_rows)
         self.row_rng = self.rng.spawn(1)[0]
         self._prepared = self._prepare(reference) if needed else None
-        self._automatic = np.nan
+        self._chosen_step_size = np.nan
         self._curvature: np.ndarray | None = None
         self._precision: np.ndarray | None = None
         self._begin(tune=0, draws=0)
@@ -231,8 +233,9 @@ class StochasticGradient(SubsampledStep):
             return
         curvature, noise = self._spectrum(prepared)
         if self.schedule.automatic:
-            self._automatic = choose_step_size(self._dynamics, self.friction, curvature, noise)
-        h = float(self.schedule.sizes(np.zeros(1), self._automatic)[0])
+            chosen = choose_step_size(self._dynamics, self.friction, curvature, noise)
+            self.automatic_step_size = self._chosen_step_size = chosen
+        h = float(self.schedule.sizes(np.zeros(1), self.automatic_step_size)[0])
         if not h or not self.temperature:
             return
         position, _ = variances(self._dynamics, h, self.friction, 1.0, curvature, noise)
@@ -313,7 +316,7 @@ class StochasticGradient(SubsampledStep):
         center, slope, curvature = self._reference_sums()
         _forces(
             self.row_rng, self._addresses, self._expansion.packer.table, self._permutation,
-            self._sampling, theta, self._active, self._factor(), center, slope, curvature,
+            self._sampling, theta, self._active, self.metric_factor, center, slope, curvature,
             self.control_variate_order or 0, self.n_rows / self.batch_size, self._expansion.width,
             self.batch_size, out,
         )  # fmt: skip
@@ -323,7 +326,7 @@ class StochasticGradient(SubsampledStep):
     def _whitened(self) -> bool:
         return self.metric == "curvature"
 
-    def _factor(self) -> np.ndarray:
+    def _first_factor(self) -> np.ndarray:
         if self._whitened and self._prepared is not None:
             return self._prepared.factor
         return np.ones((1, len(self._active)))
@@ -352,6 +355,7 @@ class StochasticGradient(SubsampledStep):
         self.draws_left = draws
         self.start_at_reference = tune > 0 and self._prepared is not None
         self.reference = None if self._prepared is None else self._prepared.reference
+        self.automatic_step_size, self.metric_factor = self._chosen_step_size, self._first_factor()
         self.done = 0
         self.centred = 0
         self.momentum = np.sqrt(self.temperature) * self.rng.standard_normal(size)
@@ -388,7 +392,7 @@ class StochasticGradient(SubsampledStep):
         left, infos, evaluations, all_sizes = self.transitions_per_draw, [], 0, []
         while left:
             count = min(left, self._until_centring(theta))
-            sizes = self.schedule.sizes(self.done + np.arange(count), self._automatic)
+            sizes = self.schedule.sizes(self.done + np.arange(count), self.automatic_step_size)
             noise, squares, info = self._integrate(theta, sizes)
             self.done += count
             left -= count
@@ -434,16 +438,16 @@ class StochasticGradient(SubsampledStep):
         _integrate(
             self.rng, self.row_rng, self._dynamics, self._sampling, self._addresses,
             self._expansion.packer.table, self._permutation, theta, self.origin, self._active,
-            self._factor(), self.momentum, self.memory, sizes, settings, center, slope, curvature,
-            self.control_variate_order or 0, self._expansion.width, self.batch_size, noise,
-            squares, info,
+            self.metric_factor, self.momentum, self.memory, sizes, settings, center, slope,
+            curvature, self.control_variate_order or 0, self._expansion.width, self.batch_size,
+            noise, squares, info,
         )  # fmt: skip
         return noise, squares, dict(zip(INFO, info.tolist(), strict=True))
 
     # After tuning
 
     def _check(self) -> list[Check]:
-        factor, record, at_reference = self._factor(), self.record, self._precision
+        factor, record, at_reference = self.metric_factor, self.record, self._precision
         scale = None
         if self._dynamics == PRECONDITIONED:
             scale = self._preconditioner(np.maximum(self.memory, 0.0) * self.n_rows**2)
