@@ -306,9 +306,9 @@ def test_rows_with_infinite_columns_are_clustered(monkeypatch):
 def test_a_batch_serves_more_steps_where_its_noise_is_small(model, make):
     with_variates = make(model=model, batch_size=50)
     plain = make(model=model, batch_size=50, control_variate_order=None)
-    assert (with_variates._hold, plain._hold) == (10, 1)
-    assert make(model=model, batch_size=50, steps_per_batch=3)._hold == 3
-    assert pms.EWSG(model=model, batch_size=50)._hold == 1
+    assert (with_variates.hold, plain.hold) == (10, 1)
+    assert make(model=model, batch_size=50, steps_per_batch=3).hold == 3
+    assert pms.EWSG(model=model, batch_size=50).hold == 1
 
 
 def test_held_noise_counts_as_often_as_it_is_held(case):
@@ -353,9 +353,9 @@ def test_schedules(model, schedule, expected):
 
 
 def test_schedules_of_the_automatic_step_size(model):
-    auto = MAKE["SGLD"](model=model, step_size="auto")._automatic
+    auto = MAKE["SGLD"](model=model, step_size="auto").automatic_step_size
     step = MAKE["SGLD"](model=model, step_size=pms.PolynomialDecay(offset=1, power=1.0))
-    assert step._automatic == auto
+    assert step.automatic_step_size == auto
     sizes = step.schedule.sizes(np.arange(3), auto)
     np.testing.assert_allclose(sizes, auto / np.array([1, 2, 3]))
 
@@ -407,6 +407,22 @@ def test_state_round_trips_exactly(model, name, at):
     assert_same(rest, run(one, point, 5))
 
 
+def test_a_state_brings_its_step_size_and_metric(model):
+    """Both are chosen with random numbers of the set-up, or around a reference that was given."""
+    at = {"a": 0.1, "b": 0.5}
+    one = pms.SGHMC(model=model, control_variate_order=None, rng=1)
+    other = pms.SGHMC(model=model, control_variate_order=None, rng=2, reference=at)
+    assert one.automatic_step_size != other.automatic_step_size
+    one.setup_chain(np.random.default_rng(7), 0, 15)
+    *_, point = run(one, model.initial_point(), 5)
+    saved, point = copy.deepcopy(one.sampling_state), copy.deepcopy(point)
+    chosen = other.automatic_step_size
+    other.sampling_state = saved
+    assert_same(run(one, point, 5), run(other, point, 5))
+    other.setup_chain(np.random.default_rng(8), 0, 5)
+    assert other.automatic_step_size == chosen
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("control_variate_order", 1), ("temperature", 2.0), ("transitions_per_draw", 2),
@@ -426,7 +442,7 @@ def test_statistics_describe_the_steps(model, name):
     one = MAKE[name](model=model, transitions_per_draw=4)
     _, stats = chain(one, {"a": np.array(0.3), "b": np.array(0.8)}, tune=6, draws=10)
     weighted = name in ("EWSG", "overdamped")
-    gradients, batches = (8, 8) if weighted else (6, 2 + 3 // one._hold)
+    gradients, batches = (8, 8) if weighted else (6, 2 + 3 // one.hold)
     for stat in stats:
         assert set(stat) == set(one.stats_dtypes_shapes)
         for key, (dtype, shape) in one.stats_dtypes_shapes.items():
@@ -609,10 +625,10 @@ def test_diagonal_metrics_know_the_largest_curvature():
     [scale] = step._prepared.factor
     largest = np.linalg.eigvalsh(precision * scale * scale[:, None])[-1]
     np.testing.assert_allclose(step._curvature.max(), largest, rtol=0.05)
-    assert step._automatic < 0.1 / largest
+    assert step.automatic_step_size < 0.1 / largest
     step = pms.SGLD(model=model, metric="identity")
     largest = np.linalg.eigvalsh(precision)[-1]
-    assert 0.03 / largest < step._automatic < 0.1 / largest
+    assert 0.03 / largest < step.automatic_step_size < 0.1 / largest
     scale = rng.uniform(0.01, 0.03, size)
     found = step._posterior_precision(step._prepared, scale)
     largest = np.linalg.eigvalsh(precision * scale * scale[:, None])[-1]

@@ -77,6 +77,9 @@ class StochasticGradientState(StepMethodState):
     momentum: np.ndarray
     memory: np.ndarray
     origin: np.ndarray
+    automatic_step_size: float
+    hold: int
+    metric_factor: np.ndarray
     record: StepRecord
     n_rows: int = field(metadata={"frozen": True})
     fingerprint: str = field(metadata={"frozen": True})
@@ -187,7 +190,7 @@ class StochasticGradient(SubsampledStep):
         arguments.count("batch_size", self.batch_size, self.n_rows)
         self.row_rng = self.rng.spawn(1)[0]
         self._prepared = self._prepare(reference) if needed else None
-        self._automatic, self._hold = np.nan, self.steps_per_batch or 1
+        self._chosen_step_size, self._chosen_hold = np.nan, self.steps_per_batch or 1
         self._curvature: np.ndarray | None = None
         self._precision: np.ndarray | None = None
         self._begin(tune=0, draws=0)
@@ -237,8 +240,9 @@ class StochasticGradient(SubsampledStep):
             return
         curvature, noise = self._spectrum(prepared)
         if self.schedule.automatic:
-            self._automatic = choose_step_size(self._dynamics, self.friction, curvature, noise)
-        h = float(self.schedule.sizes(np.zeros(1), self._automatic)[0])
+            chosen = choose_step_size(self._dynamics, self.friction, curvature, noise)
+            self.automatic_step_size = self._chosen_step_size = chosen
+        h = float(self.schedule.sizes(np.zeros(1), self.automatic_step_size)[0])
         if not h or not self.temperature:
             return
 
@@ -249,15 +253,17 @@ class StochasticGradient(SubsampledStep):
 
         if self.steps_per_batch is None and not self._index_chain:
             most = predicted(1) + _HELD_ERROR
-            self._hold = max(held for held in _HOLDS if held == 1 or predicted(held) <= most)
-        error = predicted(self._hold)
+            self.hold = self._chosen_hold = max(
+                held for held in _HOLDS if held == 1 or predicted(held) <= most
+            )
+        error = predicted(self.hold)
         steps = autocorrelation_time(self._dynamics, h, self.friction, curvature)
         name = type(self).__name__
         share = self.batch_size / self.n_rows
         _log.info(
             f"{name}: {self.n_rows:,} rows of {', '.join(self.observed)}; batches of "
             f"{self.batch_size:,} rows ({share:.2%})"
-            f"{f' for {self._hold} steps each' if self._hold > 1 else ''}; step size {h:.2g}; "
+            f"{f' for {self.hold} steps each' if self.hold > 1 else ''}; step size {h:.2g}; "
             f"predicted error of standard deviations {amount(100 * error)}%, {amount(steps)} steps "
             "per effective draw"
         )
@@ -329,7 +335,7 @@ class StochasticGradient(SubsampledStep):
         center, slope, curvature = self._reference_sums()
         _forces(
             self.row_rng, self._addresses, self._expansion.packer.table, self._permutation,
-            self._sampling, theta, self._active, self._factor(), center, slope, curvature,
+            self._sampling, theta, self._active, self.metric_factor, center, slope, curvature,
             self.control_variate_order or 0, self.n_rows / self.batch_size, self._expansion.width,
             self.batch_size, out,
         )  # fmt: skip
@@ -339,7 +345,7 @@ class StochasticGradient(SubsampledStep):
     def _whitened(self) -> bool:
         return self.metric == "curvature"
 
-    def _factor(self) -> np.ndarray:
+    def _first_factor(self) -> np.ndarray:
         if self._whitened and self._prepared is not None:
             return self._prepared.factor
         return np.ones((1, len(self._active)))
@@ -368,6 +374,8 @@ class StochasticGradient(SubsampledStep):
         self.draws_left = draws
         self.start_at_reference = tune > 0 and self._prepared is not None
         self.reference = None if self._prepared is None else self._prepared.reference
+        self.automatic_step_size, self.metric_factor = self._chosen_step_size, self._first_factor()
+        self.hold = self._chosen_hold
         self.done = 0
         self.centred = 0
         self.momentum = np.sqrt(self.temperature) * self.rng.standard_normal(size)
@@ -404,7 +412,7 @@ class StochasticGradient(SubsampledStep):
         left, infos, evaluations, all_sizes = self.transitions_per_draw, [], 0, []
         while left:
             count = min(left, self._until_centring(theta))
-            sizes = self.schedule.sizes(self.done + np.arange(count), self._automatic)
+            sizes = self.schedule.sizes(self.done + np.arange(count), self.automatic_step_size)
             noise, squares, info = self._integrate(theta, sizes)
             self.done += count
             left -= count
@@ -442,7 +450,7 @@ class StochasticGradient(SubsampledStep):
         settings = np.array(
             [
                 self.friction, self.temperature, self._averages(), self._floor, self._index_chain,
-                self._expected, self._refresh, self.done, self._hold,
+                self._expected, self._refresh, self.done, self.hold,
             ],
             dtype=float,
         )  # fmt: skip
@@ -450,16 +458,16 @@ class StochasticGradient(SubsampledStep):
         _integrate(
             self.rng, self.row_rng, self._dynamics, self._sampling, self._addresses,
             self._expansion.packer.table, self._permutation, theta, self.origin, self._active,
-            self._factor(), self.momentum, self.memory, sizes, settings, center, slope, curvature,
-            self.control_variate_order or 0, self._expansion.width, self.batch_size, noise,
-            squares, info,
+            self.metric_factor, self.momentum, self.memory, sizes, settings, center, slope,
+            curvature, self.control_variate_order or 0, self._expansion.width, self.batch_size,
+            noise, squares, info,
         )  # fmt: skip
         return noise, squares, dict(zip(INFO, info.tolist(), strict=True))
 
     # After tuning
 
     def _check(self) -> list[Check]:
-        factor, record, at_reference = self._factor(), self.record, self._precision
+        factor, record, at_reference = self.metric_factor, self.record, self._precision
         scale = None
         if self._dynamics == PRECONDITIONED:
             scale = self._preconditioner(np.maximum(self.memory, 0.0) * self.n_rows**2)
@@ -468,7 +476,7 @@ class StochasticGradient(SubsampledStep):
             at_reference = None if at_reference is None else rescaled(at_reference, scale)
         dynamics = Dynamics(
             self._dynamics, self.friction, self.temperature, factor, self._curvature,
-            at_reference, self._index_chain > 0, self._hold,
+            at_reference, self._index_chain > 0, self.hold,
         )  # fmt: skip
         return check_steps(record, dynamics, self._expansion, self._active, self._remedies())
 

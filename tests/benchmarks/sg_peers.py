@@ -8,9 +8,9 @@ Control variates: BlackJAX has those of order 1 (``control_variates``), ours als
 Precision is that of the rows; ours computes in double precision.
 
 With equal settings the step size is that at which the dynamics make standard deviations 2% too
-large without any noise of gradients. BlackJAX's SGHMC with control variates, whose noise is held for
-L steps, runs with smaller ones too. "defaults" are our own step with no argument but the size of
-the batch.
+large without any noise of gradients. BlackJAX's SGHMC with control variates, whose noise is held
+for L steps, runs with smaller ones too. "defaults" are our own step with no argument but the size
+of the batch.
 
 Compilation, set-up and our check on all rows after the last draw are not counted. Both use one
 thread and are timed by the processor's clock; samplers take turns, and ratios are medians over the
@@ -207,10 +207,8 @@ def compared(X, y, models, exact, method, control, checks):
             1e6 * np.median(seconds) / args.steps, effective, np.median(rates[run.name]),
             *errors[run.name], run.once,
         ])  # fmt: skip
-    title = "with control variates" if control else "plain gradients"
-    print(
-        f"\n{method}, {title}, batches of {args.batch:,}: step size {h:.3g}, every {thin}th position kept"
-    )
+    kind = f"{'with control variates' if control else 'plain gradients'}, batches of {args.batch:,}"
+    print(f"\n{method}, {kind}: step size {h:.3g}, every {thin}th position kept")
     table(
         ["", "steps", "us / step", "min ESS", "ESS/s", "mean error / sd", "sd error", "s, once"],
         lines,
