@@ -318,6 +318,7 @@ def draw_figure(path, curves, traded, rules, lengths_curves, final, parts):
         axes[0, 1].loglog(*zip(*sorted(points), strict=True), "o-", label=name)
     axes[0, 1].set(title="1b: step sizes", xlabel="autocorrelation time, steps", ylabel="KL")
     axes[0, 1].legend()
+    axes[0, 1].xaxis.set_minor_formatter("")
     by_passes(axes[0, 2], "1c: x", rules)
     by_passes(axes[0, 3], "1d: M", lengths_curves, "M = {}")
     for n in LENGTHS:
@@ -339,6 +340,8 @@ def draw_figure(path, curves, traded, rules, lengths_curves, final, parts):
         y = next(iter(lines.values()))
         ax.loglog(x, y[-1] * (x / x[-1]) ** power, "k:", label=f"slope {power}")
         ax.set(title=title, xlabel=name)
+        ax.set_xticks(x, [f"{value:g}" for value in x])
+        ax.xaxis.set_minor_formatter("")
         ax.legend()
     figure.savefig(path, dpi=80)
 
