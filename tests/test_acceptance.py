@@ -405,7 +405,7 @@ class Loop:
         evidence[[KNOWN, UNIFORM, NORMAL, LOW, HIGH]] = known, uniform, normal, low, high
         evidence[THRESHOLD] = np.log(uniform)
         answer = accept(
-            decide, *self.functions, np.array([column.ctypes.data, 8]), rng, permutation,
+            decide, *self.functions, np.array([0, column.ctypes.data, 8]), rng, permutation,
             np.empty(0, np.int32), np.zeros(1), np.ones(1), np.zeros(1), 0, self.ex.width,
             float(n), int(full),
             np.asarray(settings, dtype=float), evidence,
