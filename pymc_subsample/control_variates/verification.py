@@ -10,7 +10,8 @@ _GROUPS = 10
 # A gradient is compared with a finite difference where two of those agree to this share.
 _STEPS = (1e-4, 1e-6, 1e-8)
 _AGREEING = 1e-3
-_ROUNDING = 1e-8
+# Of log densities that the model may take in single precision.
+_ROUNDING = 1e-5
 
 
 def agrees(model: TallModel, expansion: Expansion) -> bool:
