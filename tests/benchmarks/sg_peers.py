@@ -50,8 +50,8 @@ STEP_SIZES = {
     ("SGHMC", False): (2e-3, 10 * STEPS),
     ("SGHMC", True): (0.31, STEPS),
 }
-# Steps per draw of our defaults.
-DEFAULT_THIN = 10
+# Steps per draw of our defaults, as many as of BlackJAX's with control variates.
+DEFAULT_THIN = {"SGLD": 20, "SGHMC": STEPS}
 # More step sizes of BlackJAX's, as shares of the first.
 SMALLER = {("SGHMC", True): (1 / 3, 1 / 6, 1 / 15)}
 SD_BOUND = 0.05
@@ -180,7 +180,7 @@ def compared(X, y, models, exact, method, control, checks):
     runs = [Ours(models[bits], bits, exact.mode, method, same, *shared) for bits in (64, 32)]
     step = {"step": getattr(pms, method)}
     runs += [
-        Ours(models[bits], bits, exact.mode, "defaults", 2, h, DEFAULT_THIN, None, **step)
+        Ours(models[bits], bits, exact.mode, "defaults", 2, h, DEFAULT_THIN[method], None, **step)
         for bits in (64, 32)
     ]
     runs += [
