@@ -207,6 +207,10 @@ def check_expansion(ex, taylor, order):
         expected = taylor.difference(phi, index, center, order, weight, correction)
         assert_close(d, expected[0])
         assert_close(grad_phi, expected[1])
+    alone, rows = np.zeros(ex.phi_size), ex.take(index)
+    ex.anchor(center, rows)
+    ex.gradient(phi, rows, center, weight, alone)
+    assert_close(alone, expected[1])
 
     reference, ones = reference_at(ex, star), np.ones(N)
     assert_close(reference.level, taylor.rows(center).sum())

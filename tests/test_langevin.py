@@ -135,7 +135,6 @@ class Chain:
         normal = self.rng.standard_normal
         friction, temperature, h_root = self.friction, self.temperature, np.sqrt
         if not self.length:
-            self._force()  # by which the noise is estimated
             rows = ROWS[self._batch()]
             force = self._force(rows)
         for t, h in enumerate(sizes):
@@ -154,6 +153,8 @@ class Chain:
                 if t > 0 and t % self.hold == 0:
                     rows = ROWS[self._batch()]
                 force = self._force(rows)
+                if t == 0 and (self.batch == 1 or self.sampling == STRATIFIED):
+                    self._batch()  # by which the noise is estimated
             if self.dynamics == BAOAB:
                 self.momentum = self.momentum + h / 2 * force
             elif self.dynamics == OVERDAMPED:
@@ -204,8 +205,8 @@ def test_a_batch_may_serve_several_steps(gaussian, dynamics, hold):
     one, other = (Chain(gaussian[0], dynamics, 2, hold=hold) for _ in range(2))
     sizes = [0.05, 0.02, 0.1, 0.07, 0.03, 0.04, 0.05]
     np.testing.assert_allclose(one.step(sizes), other.numpy(sizes), rtol=1e-12)
-    assert one.info[3] == 2 + (len(sizes) - 1) // hold
-    assert one.info[2] == 2 + len(sizes)
+    assert one.info[3] == 1 + (len(sizes) - 1) // hold
+    assert one.info[2] == len(sizes) + 0.5 + (dynamics == BAOAB)
 
 
 @pytest.mark.parametrize("length", [1, 3])
@@ -266,8 +267,8 @@ def sampled(gaussian, order, sampling, batch, count, permutation=None, seed=0):
         np.random.default_rng(seed), gaussian[order].addresses(*FUNCTIONS),
         gaussian[order].packer.table,
         np.arange(N, dtype=np.uint32) if permutation is None else permutation, sampling,
-        np.zeros(D), np.arange(D), IDENTITY, *chain.sums, order, N / batch,
-        gaussian[order].width, batch, out,
+        np.zeros(D), np.arange(D), IDENTITY, *chain.sums, order, gaussian[order].width,
+        batch, out,
     )  # fmt: skip
     return out
 
@@ -300,12 +301,46 @@ def test_stratified_gradients_are_unbiased_and_less_noisy(gaussian, batch):
         assert found[:, 0].var() < 0.5 * uniform[:, 0].var()
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "linear"), [("bernoulli_logit", True), ("student_t", True), ("student_t", False)]
+)
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_all_rows_give_the_exact_gradient(expansion, tall_model, name, order, linear):
+    """Whatever the control variates, and however the model is compiled."""
+    tall, made = tall_model(name), expansion(name, order, linear)
+    assert made.linear == linear
+    rng, n = np.random.default_rng(4), tall.n_rows
+    star, theta = (tall.ravel(tall.initial_point) + x for x in rng.normal(0, 0.3, (2, tall.size)))
+    at = reference_at(made, star)
+    out = np.empty((1, tall.size))
+    forces(
+        rng, made.addresses(*FUNCTIONS), made.packer.table, np.arange(n, dtype=np.uint32), UNIFORM,
+        theta, np.arange(tall.size), np.ones((1, tall.size)), at.center, at.slope, at.curvature,
+        order, made.width, n, out,
+    )  # fmt: skip
+    prior = made.pull_back(theta, np.zeros(made.phi_size))
+    exact = prior + tall.row_loglik_grad(theta, slice(None))
+    np.testing.assert_allclose(out[0], exact, rtol=1e-8, atol=1e-8 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 5, N])
 def test_noise_is_the_variance_of_a_gradient(gaussian, batch):
     chain = Chain(gaussian[0], OVERDAMPED, batch, factor=IDENTITY)
     found = np.mean([(chain.step([1e-9]), chain.noise.copy())[1] for _ in range(20_000)], axis=0)
     expected = subset_forces(batch).var(axis=0)
-    np.testing.assert_allclose(found, expected, rtol=0.06)
+    np.testing.assert_allclose(found, expected, rtol=0.06, atol=1e-12)
+
+
+@pytest.mark.parametrize("batch", [2, 5])
+def test_noise_of_strata_is_theirs(gaussian, batch):
+    permutation = np.argsort(ROWS[:, 0]).astype(np.uint32)
+    chain = Chain(
+        gaussian[0], OVERDAMPED, batch, factor=IDENTITY, sampling=STRATIFIED,
+        permutation=permutation,
+    )  # fmt: skip
+    found = np.mean([(chain.step([1e-9]), chain.noise.copy())[1] for _ in range(20_000)], axis=0)
+    expected = sampled(gaussian, 0, STRATIFIED, batch, 40_000, permutation).var(axis=0)
+    np.testing.assert_allclose(found, expected, rtol=0.1)
 
 
 # Exponential weights (Li et al. 2020)

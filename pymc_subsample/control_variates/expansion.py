@@ -42,7 +42,7 @@ class Expansion:
         Whether the linear-predictor path was found.
     build : mapping of str to callable
         Compiles each of the model's functions.
-    forward, backward, difference, products, residual, glow, anchor, change, gather : Compiled
+    forward, backward, difference, gradient, products, residual, glow, anchor, change, gather
         The model's functions; see `pymc_subsample.kernels.model`. Only the linear-predictor path
         has `residual` and `glow`.
     sums : callable
@@ -86,6 +86,7 @@ class Expansion:
     forward = _compiled("forward")
     backward = _compiled("backward")
     difference = _compiled("difference")
+    gradient = _compiled("gradient")
     products = _compiled("products")
     residual = _compiled("residual")
     glow = _compiled("glow")

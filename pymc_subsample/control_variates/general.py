@@ -17,7 +17,7 @@ from pymc_subsample.compile import MATRIX, VECTOR, Compiled, compile_graph, comp
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE
 from pymc_subsample.control_variates.expansion import Expansion, parameter_functions
-from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, MINIBATCH
+from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, MINIBATCH
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.graph import rebuild
 
@@ -74,6 +74,15 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         spread = ((d - d.mean()) ** 2).sum()
         return compiled("difference", d, weight * d.sum() - 0.5 * setting * weight**2 * spread)
 
+    def gradient():
+        return compile_graph(
+            "gradient",
+            [phi, rows, center, weight],
+            {"grad[i]": grad(weight * residual(phi).sum(), phi)},
+            ["grad"],
+            GRADIENT,
+        )
+
     def products():
         d = residual(phi)
         totals = d.reshape((-1, MINIBATCH)).sum(axis=1)
@@ -95,6 +104,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
 
     functions = {
         "difference": difference,
+        "gradient": gradient,
         "products": products,
         "anchor": anchor,
         "change": change,

@@ -34,7 +34,7 @@ from pymc_subsample.control_variates.scalars import NotScalar
 from pymc_subsample.control_variates.sources import Evaluation
 from pymc_subsample.control_variates.sums import LinearSums
 from pymc_subsample.kernels import linear as kernels
-from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, RESIDUAL
+from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, RESIDUAL
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.graph import rebuild
 from pymc_subsample.likelihood.predictors import Affine, Predictor
@@ -101,6 +101,7 @@ def linear_expansion(
 
     functions = {
         "difference": lambda: build("difference", sources.difference, code.first, DIFFERENCE),
+        "gradient": lambda: build("gradient", sources.gradient, code.first[1:], GRADIENT),
         "products": lambda: build("products", sources.products, code.first, DIFFERENCE),
         "residual": lambda: build("residual", sources.residual, [code.loglik], RESIDUAL),
         "glow": lambda: build("glow", sources.glow, code.first, DIFFERENCE),

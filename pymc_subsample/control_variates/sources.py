@@ -94,6 +94,12 @@ def _bend(at: Layout, e: int) -> str:
     return " + ".join(terms) if at.order >= 2 else ""
 
 
+def _slope(at: Layout, e: int) -> str:
+    """Code for the control variate's derivative in predictor e."""
+    slope = [f"rows[{at.slope + e}, i]"] if at.order >= 1 else []
+    return f"({' + '.join([*slope, *filter(None, [_bend(at, e)])]) or '0.0'})"
+
+
 def _with_gradient(affine: AffineMap, at: Layout, row: Evaluation, name: str, weigh: str) -> str:
     lines = [
         f"def {name}(phi, rows, center, weight, setting, d, grad):",
@@ -102,16 +108,25 @@ def _with_gradient(affine: AffineMap, at: Layout, row: Evaluation, name: str, we
         f"        q = rows[{at.level}, i]",
         *_proxy(at),
     ]
-    for e in range(at.n_predictors):
-        slope = [f"rows[{at.slope + e}, i]"] if at.order >= 1 else []
-        terms = [*slope, *filter(None, [_bend(at, e)])]
-        lines.append(f"        v[{e}, i] = y{e + 1} - ({' + '.join(terms) or '0.0'})")
+    lines += [f"        v[{e}, i] = y{e + 1} - {_slope(at, e)}" for e in range(at.n_predictors)]
     lines += [
         "        d[i] = y0 - q",
         f"    {weigh}(weight, setting, d, v)",
         f"    backproject({_BACK}, v, rows, grad)",
     ]
     return "\n".join(lines)
+
+
+def gradient(affine: AffineMap, at: Layout, row: Evaluation) -> str:
+    """Gradient of the residuals' sum; the row's values are derivatives alone."""
+    lines = [
+        "def gradient(phi, rows, center, weight, grad):",
+        f"    v = np.empty(({at.n_predictors}, rows.shape[1]))",
+        *_residuals(affine, at, row),
+    ]
+    slopes = [f"weight * (y{e} - {_slope(at, e)})" for e in range(at.n_predictors)]
+    lines += [f"        v[{e}, i] = {slope}" for e, slope in enumerate(slopes)]
+    return "\n".join([*lines, f"    backproject({_BACK}, v, rows, grad)"])
 
 
 def change(affine: AffineMap, at: Layout, row: Evaluation) -> str:

@@ -207,8 +207,6 @@ class StepRecord:
         Sum over draws of the estimated variance of each element of the gradient.
     temperatures : list of float
         Kinetic temperature of each draw.
-    mean, square : ndarray, shape (d,)
-        Mean of the draws and sum of squared deviations from it.
     sizes : ndarray, shape (b,)
         Numbers of draws in batches of successive draws.
     origin : ndarray, shape (d,)
@@ -225,8 +223,6 @@ class StepRecord:
     step_size: float = 0.0
     noise: np.ndarray = field(default_factory=lambda: np.zeros(0))
     temperatures: list[float] = field(default_factory=list)
-    mean: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    square: np.ndarray = field(default_factory=lambda: np.zeros(0))
     sizes: np.ndarray = field(default_factory=lambda: np.zeros(0))
     origin: np.ndarray = field(default_factory=lambda: np.zeros(0))
     sums: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
@@ -237,26 +233,35 @@ class StepRecord:
         """Add a draw, shape (d,), the gradient's noise, shape (a,), and the draw's statistics."""
         if not self.done:
             self.noise = np.zeros(len(noise))
-            self.mean, self.square = np.zeros(len(theta)), np.zeros(len(theta))
             affordable = max(_ELEMENTS // (2 * len(theta)), 2)
             batches = min(_STEP_BATCHES, affordable, max(self.draws, 1))
             self.origin, self.sizes = theta.copy(), np.zeros(batches)
             self.sums, self.squares = (np.zeros((batches, len(theta))) for _ in range(2))
         batch = min(self.done * len(self.sizes) // max(self.draws, 1), len(self.sizes) - 1)
         self.sizes[batch] += 1
-        self.sums[batch] += theta - self.origin
-        self.squares[batch] += (theta - self.origin) ** 2
+        shift = theta - self.origin
+        self.sums[batch] += shift
+        self.squares[batch] += shift * shift
         self.done += 1
         self.divergences += int(stats["diverging"])
         self.step_size += stats["step_size"]
-        self.noise = self.noise + noise
+        self.noise += noise
         self.temperatures.append(stats["kinetic_temperature"])
-        shift = theta - self.mean
-        self.mean = self.mean + shift / self.done
-        self.square = self.square + shift * (theta - self.mean)
         most = max(_FEWEST_STEPS, min(_KEPT, _ELEMENTS // len(theta)))
         if self.done * most // max(self.draws, 1) > len(self.kept):
             self.kept.append(theta.copy())
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean of the draws, shape (d,)."""
+        return self.origin + self.sums.sum(axis=0) / self.done
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Variance of the draws, shape (d,)."""
+        shift = self.mean - self.origin
+        square = self.squares.sum(axis=0) - self.done * shift**2
+        return np.maximum(square, 0.0) / max(self.done - 1, 1)
 
     def errors(self) -> tuple[np.ndarray, np.ndarray]:
         """Monte Carlo errors of the mean and of the variance, each of shape (d,), by batches."""

@@ -211,7 +211,7 @@ def _measured(record, dynamics, expansion, active, remedies) -> list[Check]:
     _, score = log_posteriors(expansion, chosen)
     theta = chosen[:, active]
     r = theta + score[:, active] @ covariance
-    mean, sd = record.mean[active], np.sqrt(record.square[active] / max(record.done - 1, 1))
+    mean, sd = record.mean[active], np.sqrt(record.variance[active])
     guess = np.diag(covariance)
     products = (theta - theta.mean(axis=0)) * (r - r.mean(axis=0)) / guess
     ratio = np.maximum(1 + products.mean(axis=0), 0.01)  # of the posterior's variance to the guess
@@ -259,7 +259,7 @@ def _monte_carlo_errors(
     """
     narrow, wide = scipy.stats.norm.isf(level), scipy.stats.t.isf(level, len(record.sizes) - 1)
     kept = np.array(record.kept)[None, :, active]
-    sd = np.sqrt(record.square[active] / max(record.done - 1, 1))
+    sd = np.sqrt(record.variance[active])
     ess, ess_sd = (
         np.asarray(array_stats.ess(kept, chain_axis=0, draw_axis=1, method=method))
         for method in ("mean", "sd")

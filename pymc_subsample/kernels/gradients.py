@@ -18,47 +18,45 @@ import numba
 import numpy as np
 from numba import types
 
-from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR, function_at
+from pymc_subsample.compile import INDEX, MATRIX, VECTOR, function_at
 from pymc_subsample.kernels.batches import PERMUTATION, draw_batch, draw_stratified
 from pymc_subsample.kernels.control import control_sum
-from pymc_subsample.kernels.model import ANCHOR, BACKWARD, DIFFERENCE, FORWARD, GATHER
+from pymc_subsample.kernels.model import ANCHOR, BACKWARD, FORWARD, GATHER, GRADIENT
 from pymc_subsample.kernels.vectors import copy, scale_back
 
 _FORWARD = types.FunctionType(FORWARD)
 _BACKWARD = types.FunctionType(BACKWARD)
-_DIFFERENCE = types.FunctionType(DIFFERENCE)
+_GRADIENT = types.FunctionType(GRADIENT)
 _ANCHOR = types.FunctionType(ANCHOR)
 _GATHER = types.FunctionType(GATHER)
 
 # Of the model, in the order of their addresses.
-FUNCTIONS = ("forward", "backward", "difference", "gather", "anchor")
+FUNCTIONS = ("forward", "backward", "gradient", "gather", "anchor")
 
 UNIFORM, STRATIFIED = 0, 1
 
 # Where gradients come from: the model, its control variates, and how batches are drawn.
 #
 # permutation : 0, 1, ..., n - 1, or the rows in the order of their strata
-# weight : n / b
 # width : columns of a packed row
 Source = namedtuple(
     "Source",
-    "forward backward difference gather anchor columns permutation sampling active factor center "
-    "slope curvature order weight width",
+    "forward backward gradient gather anchor columns permutation sampling active factor center "
+    "slope curvature order width",
 )
 
 
 @numba.njit
 def source_at(functions, columns, permutation, sampling, active, factor, center, slope, curvature,
-              order, weight, width):  # fmt: skip
+              order, width):  # fmt: skip
     """Return a `Source` from the addresses of the model's functions."""
     return Source(
         function_at(functions[0], _FORWARD),
         function_at(functions[1], _BACKWARD),
-        function_at(functions[2], _DIFFERENCE),
+        function_at(functions[2], _GRADIENT),
         function_at(functions[3], _GATHER),
         function_at(functions[4], _ANCHOR),
-        columns, permutation, sampling, active, factor, center, slope, curvature, order, weight,
-        width,
+        columns, permutation, sampling, active, factor, center, slope, curvature, order, width,
     )  # fmt: skip
 
 
@@ -84,11 +82,13 @@ def read_batch(source, rng, index, rows):
 
 
 @numba.njit
-def batch_force(source, theta, phi, control, rows, d, force):
+def batch_force(source, theta, phi, control, rows, force):
     """Write the gradient on a batch in coordinates where the metric is the identity."""
-    grad_phi, grad = np.empty(phi.shape[0]), np.empty(theta.shape[0])
-    copy(control, grad_phi)
-    source.difference(phi, rows, source.center, source.weight, 0.0, d, grad_phi)
+    weight = source.permutation.shape[0] / rows.shape[1]
+    grad_phi, grad = np.zeros(phi.shape[0]), np.empty(theta.shape[0])
+    source.gradient(phi, rows, source.center, weight, grad_phi)
+    for a in range(phi.shape[0]):
+        grad_phi[a] += control[a]
     source.backward(theta, grad_phi, grad)
     scale_back(source.factor, grad, source.active, force)
 
@@ -101,18 +101,44 @@ def squared_noise(first, second, noise):
 
 
 @numba.njit
-def weighted_force(source, rng, theta, phi, control, index, rows, d, x, scale, length, force, other,
+def batch_noise(source, rng, theta, phi, control, index, rows, force, other, noise):
+    """Estimate each element's variance; return the gradients and the batches that it took.
+
+    By the gradient on half the batch, or by that on another batch where halves differ in strata.
+    """
+    n, b = source.permutation.shape[0], rows.shape[1]
+    half = b // 2
+    if half == 0 or source.sampling == STRATIFIED:
+        again = np.zeros(rows.shape)
+        read_batch(source, rng, index, again)
+        batch_force(source, theta, phi, control, again, other)
+        squared_noise(force, other, noise)
+        return 1.0, 1.0
+    part = np.empty((rows.shape[0], half))
+    for c in range(rows.shape[0]):
+        for i in range(half):
+            part[c, i] = rows[c, i]
+    batch_force(source, theta, phi, control, part, other)
+    # The other half's gradient is as far on the other side of the batch's.
+    share = (1.0 / b - 1.0 / n) / (1.0 / half - 1.0 / b)
+    for a in range(noise.shape[0]):
+        noise[a] = share * (force[a] - other[a]) ** 2
+    return half / b, 0.0
+
+
+@numba.njit
+def weighted_force(source, rng, theta, phi, control, index, rows, x, scale, length, force, other,
                    noise):  # fmt: skip
     """Write the gradient of a batch from a chain of `length` steps; return how many it accepted.
 
     `scale` is sqrt(h) / sigma. `noise`, shape (a,), estimates the variance of a uniform batch.
     """
     read_batch(source, rng, index, rows)
-    batch_force(source, theta, phi, control, rows, d, force)
+    batch_force(source, theta, phi, control, rows, force)
     accepted = 0
     for m in range(length):
         read_batch(source, rng, index, rows)
-        batch_force(source, theta, phi, control, rows, d, other)
+        batch_force(source, theta, phi, control, rows, other)
         if m == 0:
             squared_noise(force, other, noise)
         log_ratio = 0.0
@@ -128,18 +154,18 @@ def weighted_force(source, rng, theta, phi, control, index, rows, d, x, scale, l
 @numba.njit(
     types.void(
         types.npy_rng, INDEX, INDEX, PERMUTATION, types.int64, VECTOR, INDEX, MATRIX, VECTOR,
-        VECTOR, MATRIX, types.int64, SCALAR, types.int64, types.int64, MATRIX,
+        VECTOR, MATRIX, types.int64, types.int64, types.int64, MATRIX,
     ),
     cache=True,
 )  # fmt: skip
 def forces(rng, functions, columns, permutation, sampling, theta, active, factor, center, slope,
-           curvature, order, weight, width, batch, out):  # fmt: skip
+           curvature, order, width, batch, out):  # fmt: skip
     """Write independent stochastic gradients at theta to the lines of `out`, shape (k, a)."""
     source = source_at(functions, columns, permutation, sampling, active, factor, center, slope,
-                       curvature, order, weight, width)  # fmt: skip
+                       curvature, order, width)  # fmt: skip
     phi, control = np.empty(center.shape[0]), np.empty(center.shape[0])
-    index, rows, d = np.empty(batch, dtype=np.int64), np.zeros((width, batch)), np.empty(batch)
+    index, rows = np.empty(batch, dtype=np.int64), np.zeros((width, batch))
     place(source, theta, phi, control)
     for k in range(out.shape[0]):
         read_batch(source, rng, index, rows)
-        batch_force(source, theta, phi, control, rows, d, out[k])
+        batch_force(source, theta, phi, control, rows, out[k])

@@ -44,10 +44,10 @@ from pymc_subsample.compile import INDEX, MATRIX, VECTOR
 from pymc_subsample.kernels.batches import PERMUTATION
 from pymc_subsample.kernels.gradients import (
     batch_force,
+    batch_noise,
     place,
     read_batch,
     source_at,
-    squared_noise,
     weighted_force,
 )
 from pymc_subsample.kernels.vectors import copy, scale_up
@@ -213,18 +213,18 @@ def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation,
         Columns of a packed row, and rows of a batch.
     noise, squares : array (a,)
         Written: an estimate of the variance of each element of a uniform batch's gradient at the
-        start, and the mean square of each momentum.
+        first step, and the mean square of each momentum.
     info : array (len(INFO),)
         Written.
     """
     n, size, p = permutation.shape[0], active.shape[0], center.shape[0]
     source = source_at(functions, columns, permutation, sampling, active, factor, center, slope,
-                       curvature, order, n / batch, width)  # fmt: skip
+                       curvature, order, width)  # fmt: skip
     friction, temperature, averaging, floor = settings[0], settings[1], settings[2], settings[3]
     length, rule = int(settings[4]), int(settings[5])
     refresh, done, hold = int(settings[6]), int(settings[7]), int(settings[8])
     phi, control = np.empty(p), np.empty(p)
-    index, rows, d = np.empty(batch, dtype=np.int64), np.zeros((width, batch)), np.empty(batch)
+    index, rows = np.empty(batch, dtype=np.int64), np.zeros((width, batch))
     force, other, x = np.empty(size), np.empty(size), np.empty(size)
     change, scratch, unused = np.empty(size), np.empty(size), np.empty(size)
     for a in range(info.shape[0]):
@@ -232,14 +232,12 @@ def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation,
     for a in range(size):
         noise[a] = squares[a] = 0.0
     if length == 0:
-        place(source, theta, phi, control)
         read_batch(source, row_rng, index, rows)
-        batch_force(source, theta, phi, control, rows, d, other)
-        read_batch(source, row_rng, index, rows)
-        batch_force(source, theta, phi, control, rows, d, force)
-        squared_noise(force, other, noise)
-        info[2] += 2.0
-        info[3] += 2.0
+        info[3] += 1.0
+        if dynamics == BAOAB:
+            place(source, theta, phi, control)
+            batch_force(source, theta, phi, control, rows, force)
+            info[2] += 1.0
     for t in range(step_sizes.shape[0]):
         h = step_sizes[t]
         if refresh > 0 and (done + t) % refresh == 0:
@@ -254,7 +252,7 @@ def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation,
             if dynamics != OVERDAMPED:
                 amplitude *= np.sqrt(friction)
             info[4] += weighted_force(
-                source, row_rng, theta, phi, control, index, rows, d, x, np.sqrt(h) / amplitude,
+                source, row_rng, theta, phi, control, index, rows, x, np.sqrt(h) / amplitude,
                 length, force, other, noise if t == 0 else unused,
             )  # fmt: skip
             info[2] += length + 1.0
@@ -263,8 +261,14 @@ def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation,
             if t > 0 and t % hold == 0:
                 read_batch(source, row_rng, index, rows)
                 info[3] += 1.0
-            batch_force(source, theta, phi, control, rows, d, force)
+            batch_force(source, theta, phi, control, rows, force)
             info[2] += 1.0
+            if t == 0:
+                gradients, batches = batch_noise(
+                    source, row_rng, theta, phi, control, index, rows, force, other, noise
+                )
+                info[2] += gradients
+                info[3] += batches
         kick(rng, dynamics, h, friction, temperature, averaging, floor, n, active, factor, force,
              momentum, memory, change, scratch, theta)  # fmt: skip
         if not (bounded(theta) and bounded(force) and bounded(momentum)):

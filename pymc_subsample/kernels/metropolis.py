@@ -39,12 +39,12 @@ from pymc_subsample.kernels.evidence import (
     UNIFORM,
     VARIANCE,
 )
-from pymc_subsample.kernels.model import ANCHOR, BACKWARD, CHANGE, DIFFERENCE, FORWARD, GATHER
+from pymc_subsample.kernels.model import ANCHOR, BACKWARD, CHANGE, FORWARD, GATHER, GRADIENT
 from pymc_subsample.kernels.vectors import copy, is_finite, scale_back, scale_up
 
 _FORWARD = types.FunctionType(FORWARD)
 _BACKWARD = types.FunctionType(BACKWARD)
-_DIFFERENCE = types.FunctionType(DIFFERENCE)
+_GRADIENT = types.FunctionType(GRADIENT)
 _ANCHOR = types.FunctionType(ANCHOR)
 _CHANGE = types.FunctionType(CHANGE)
 _GATHER = types.FunctionType(GATHER)
@@ -52,7 +52,7 @@ _DECIDE = types.FunctionType(DECIDE)
 
 # Of the model, in the order of their addresses; those of Langevin proposals come last.
 FUNCTIONS = ("forward", "anchor", "change", "gather")
-GRADIENTS = ("backward", "difference")
+GRADIENTS = ("backward", "gradient")
 
 RANDOM_WALK, LANGEVIN, GIVEN = 0, 1, 2
 GIVEN_BOUND, LINEAR_BOUND, FULL_BOUND, LOCAL_BOUND = 0, 1, 2, 3
@@ -209,12 +209,12 @@ def control_change(phi, new_phi, center, slope, curvature, order, scratch):
 
 
 @numba.njit
-def gradient(backward, difference, theta, phi, rows, center, slope, curvature, order, weight,
-             d, grad_phi, grad):  # fmt: skip
+def posterior_gradient(backward, gradient, theta, phi, rows, center, slope, curvature, order,
+                       weight, grad_phi, grad):  # fmt: skip
     """Gradient in theta of the log posterior estimated on anchored rows."""
     for a in range(grad_phi.shape[0]):
         grad_phi[a] = 0.0
-    difference(phi, rows, center, weight, 0.0, d, grad_phi)
+    gradient(phi, rows, center, weight, grad_phi)
     control_sum(phi, center, 0.0, slope, curvature, order, grad_phi)
     backward(theta, grad_phi, grad)
 
@@ -286,7 +286,7 @@ def transitions(rng, row_rng, functions, test, kind, columns,
     change = function_at(functions[2], _CHANGE)
     gather = function_at(functions[3], _GATHER)
     backward = function_at(functions[4], _BACKWARD)
-    difference = function_at(functions[5], _DIFFERENCE)
+    gradient = function_at(functions[5], _GRADIENT)
     decide = function_at(test, _DECIDE)
     n, size, p = permutation.shape[0], active.shape[0], center.shape[0]
     evidence = np.empty(len(EVIDENCE))
@@ -297,7 +297,7 @@ def transitions(rng, row_rng, functions, test, kind, columns,
     langevin = kind == LANGEVIN
     every = np.empty(0, dtype=np.int32)
     index = np.empty(batch if langevin else 0, dtype=np.int64)
-    rows, d = np.zeros((width, index.shape[0])), np.empty(index.shape[0])
+    rows = np.zeros((width, index.shape[0]))
     for field in range(info.shape[0]):
         info[field] = 0.0
     forward(theta, phi, prior)
@@ -316,8 +316,10 @@ def transitions(rng, row_rng, functions, test, kind, columns,
             gather(columns, index, rows)
             if order > 0:
                 anchor(center, rows)
-            gradient(backward, difference, theta, phi, rows, center, slope, curvature, order,
-                     weight / batch, d, grad_phi, grad)  # fmt: skip
+            posterior_gradient(
+                backward, gradient, theta, phi, rows, center, slope, curvature, order,
+                weight / batch, grad_phi, grad,
+            )  # fmt: skip
             scale_back(factor, grad, active, force)
             for a in range(size):
                 move[a] += 0.5 * step_size * step_size * force[a]
@@ -329,8 +331,10 @@ def transitions(rng, row_rng, functions, test, kind, columns,
         forward(new_theta, new_phi, new_prior)
         if langevin:
             scale_back(factor, grad, active, force)
-            gradient(backward, difference, new_theta, new_phi, rows, center, slope, curvature,
-                     order, weight / batch, d, grad_phi, grad)  # fmt: skip
+            posterior_gradient(
+                backward, gradient, new_theta, new_phi, rows, center, slope, curvature, order,
+                weight / batch, grad_phi, grad,
+            )  # fmt: skip
             scale_back(factor, grad, active, move)
             for a in range(size):
                 back = z[a] + 0.5 * step_size * (force[a] + move[a])

@@ -10,6 +10,8 @@ once for all models:
 ``difference(phi, rows, center, weight, correction, d, grad_phi)``
     residuals d_i = l_i - q_i, shape (m,), and the gradient in phi of
     w sum d - c/2 w^2 sum (d - mean d)^2;
+``gradient(phi, rows, center, weight, grad_phi)``
+    the gradient in phi of w sum d alone, without any log-likelihood;
 ``products(phi, rows, center, weight, bound, d, grad_phi)``
     the same residuals, in minibatches of `MINIBATCH` successive rows b, and the gradient in phi of
     sum_b log|w sum_{i in b} d_i - a|, where a is the soft lower bound;
@@ -36,6 +38,7 @@ MINIBATCH = 30
 FORWARD = types.void(VECTOR, VECTOR, VECTOR)
 BACKWARD = types.void(VECTOR, VECTOR, VECTOR)
 DIFFERENCE = types.void(VECTOR, MATRIX, VECTOR, SCALAR, SCALAR, VECTOR, VECTOR)
+GRADIENT = types.void(VECTOR, MATRIX, VECTOR, SCALAR, VECTOR)
 RESIDUAL = types.void(VECTOR, VECTOR, MATRIX, VECTOR)
 ANCHOR = types.void(VECTOR, MATRIX)
 CHANGE = types.void(VECTOR, VECTOR, VECTOR, MATRIX, VECTOR)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -152,9 +153,18 @@ class SubsampledStep(BlockedStep):
 
     def _judge(self, stats: dict[str, Any], found: list[Check] | None):
         """Record a finished chain's checks in the statistics of its last draw, and warn of them."""
+        if found is None:
+            stats |= self._unjudged
+            stats["warning"] = None
+            return
         stats |= checks.record(self._rules, found)
         said = checks.warning(type(self).__name__, found)
         stats["warning"] = said and SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
+
+    @cached_property
+    def _unjudged(self) -> dict[str, float]:
+        """Statistics of a draw that is not the chain's last."""
+        return checks.record(self._rules, None)
 
     def __getstate__(self):
         self._refuse_changes()

@@ -336,8 +336,7 @@ class StochasticGradient(SubsampledStep):
         _forces(
             self.row_rng, self._addresses, self._expansion.packer.table, self._permutation,
             self._sampling, theta, self._active, self.metric_factor, center, slope, curvature,
-            self.control_variate_order or 0, self.n_rows / self.batch_size, self._expansion.width,
-            self.batch_size, out,
+            self.control_variate_order or 0, self._expansion.width, self.batch_size, out,
         )  # fmt: skip
         return out
 
@@ -409,29 +408,27 @@ class StochasticGradient(SubsampledStep):
 
     def _steps(self, theta: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
         """Integrate, in place; return statistics and the gradient's noise, shape (a,)."""
-        left, infos, evaluations, all_sizes = self.transitions_per_draw, [], 0, []
+        left, evaluations, divergences, total = self.transitions_per_draw, 0, 0.0, 0.0
         while left:
             count = min(left, self._until_centring(theta))
             sizes = self.schedule.sizes(self.done + np.arange(count), self.automatic_step_size)
-            noise, squares, info = self._integrate(theta, sizes)
+            noise, info = self._integrate(theta, sizes)
             self.done += count
             left -= count
-            infos.append(info)
-            all_sizes.append(sizes)
+            divergences += info["divergences"]
+            total += float(sizes.sum())
             read = info["batches"] if self.control_variate_order else 0
-            evaluations += 2 * self.batch_size * int(info["gradients"] + read)
+            evaluations += round(2 * self.batch_size * (info["gradients"] + read))
         evaluations += self._centring_cost()
-        diverging = sum(info["divergences"] for info in infos) > 0
-        temperature = squares.mean() if self._has_momentum else np.nan
         return {
             "batch_size": self.batch_size,
             "data_share": self.batch_size / self.n_rows,
-            "diverging": diverging,
+            "diverging": divergences > 0,
             "divergences": 0,
             "gradient_variance": float(noise.sum()),
-            "kinetic_temperature": float(temperature),
+            "kinetic_temperature": info["kinetic_temperature"] if self._has_momentum else np.nan,
             "n_evaluations": evaluations,
-            "step_size": float(np.concatenate(all_sizes).mean()),
+            "step_size": total / self.transitions_per_draw,
             "temperature": self.temperature,
             "tune": self.tune,
         }, noise
@@ -462,7 +459,7 @@ class StochasticGradient(SubsampledStep):
             curvature, self.control_variate_order or 0, self._expansion.width, self.batch_size,
             noise, squares, info,
         )  # fmt: skip
-        return noise, squares, dict(zip(INFO, info.tolist(), strict=True))
+        return noise, dict(zip(INFO, info.tolist(), strict=True))
 
     # After tuning
 

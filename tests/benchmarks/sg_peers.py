@@ -10,8 +10,7 @@ Precision is that of the rows; ours computes in double precision.
 With equal settings the step size is that at which the dynamics make standard deviations 2% too
 large without any noise of gradients. BlackJAX's SGHMC with control variates, whose noise is held
 for L steps, runs with smaller ones too. "defaults" are our own step with no argument but the size
-of the batch and, for SGLD, 20 steps per draw, which is how often BlackJAX's positions are kept; at
-the default of 10 PyMC's loop takes a larger share of the time.
+of the batch.
 
 Compilation, set-up and our check on all rows after the last draw are not counted. Both use one
 thread and are timed by the processor's clock; samplers take turns, and ratios are medians over the
@@ -51,8 +50,6 @@ STEP_SIZES = {
     ("SGHMC", False): (2e-3, 10 * STEPS),
     ("SGHMC", True): (0.31, STEPS),
 }
-# Steps per draw of our defaults, as many as of BlackJAX's with control variates.
-DEFAULT_THIN = {"SGLD": 20, "SGHMC": STEPS}
 # More step sizes of BlackJAX's, as shares of the first.
 SMALLER = {("SGHMC", True): (1 / 3, 1 / 6, 1 / 15)}
 SD_BOUND = 0.05
@@ -64,14 +61,14 @@ class Ours:
     def __init__(self, model, bits, mode, method, order, h, thin, friction, **settings):
         name = "plain" if order is None else f"order {order}"
         self.name = f"ours, {name}, float{bits}"
-        self.model, self.mode, self.thin = model, mode, thin
+        self.model, self.mode = model, mode
         shared = {
             "batch_size": args.batch, "step_size": h, "control_variate_order": order,
             "metric": "identity", "transitions_per_draw": thin,
         }  # fmt: skip
         if method == "defaults":
             self.name = f"ours, defaults, float{bits}"
-            shared = {"batch_size": args.batch, "transitions_per_draw": thin}
+            shared = {"batch_size": args.batch}
         elif order is not None:
             shared["reference"] = {"beta": mode}
         begin = perf_counter()
@@ -83,6 +80,7 @@ class Ours:
             else:
                 held = {"resample_every": STEPS, "steps_per_batch": STEPS}
                 self.step = pms.SGHMC(friction=friction, integrator="symplectic", **held, **shared)
+        self.thin = self.step.transitions_per_draw
         self.once = perf_counter() - begin
 
     def run(self, draws, seed):
@@ -181,7 +179,7 @@ def compared(X, y, models, exact, method, control, checks):
     runs = [Ours(models[bits], bits, exact.mode, method, same, *shared) for bits in (64, 32)]
     step = {"step": getattr(pms, method)}
     runs += [
-        Ours(models[bits], bits, exact.mode, "defaults", 2, h, DEFAULT_THIN[method], None, **step)
+        Ours(models[bits], bits, exact.mode, "defaults", 2, h, thin, None, **step)
         for bits in (64, 32)
     ]
     runs += [
