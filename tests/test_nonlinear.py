@@ -44,8 +44,8 @@ def squares():
         b = pm.Normal("b", 0, 1)
         pm.Normal("y", ((1 + a * X + b * Z) ** 2).mean(axis=1), 1.0, observed=y)
     terms = np.column_stack([
-        1 - y, 2 * X.mean(axis=1), 2 * Z.mean(axis=1), (X**2).mean(axis=1), 2 * (X * Z).mean(axis=1),
-        (Z**2).mean(axis=1),
+        1 - y, 2 * X.mean(axis=1), 2 * Z.mean(axis=1),
+        (X**2).mean(axis=1), 2 * (X * Z).mean(axis=1), (Z**2).mean(axis=1),
     ])  # fmt: skip
     gram = terms.T @ terms
 
