@@ -2,8 +2,8 @@ r"""Li et al. (2020), section 5.2: logistic regression on Covertype, one pass, t
 
 PYMC_SUBSAMPLE_DATA=<folder that holds covtype.npz> python tests/benchmarks/sg_covertype.py
 
-Class 2 or not on 54 columns, without intercept: 10 quantitative ones scaled to [0, 1], and
-indicators of 4 areas and 40 soils; N(0, 10 I); a random 80% of the rows to learn from, the others
+Class 2 or not on 54 columns, without intercept: 10 quantitative ones, and indicators of 4 areas
+and 40 soils; N(0, 10 I); a random 80% of the rows to learn from, the others
 to test; batches of 50; 200 independent chains from 0, of one pass each: n / b steps, half as many
 for EWSG, which takes two batches per step. The spread is that of single draws.
 
@@ -14,9 +14,10 @@ of V / b at temperature 1 are, in ours, those of V at temperature b with h / sqr
 gamma sqrt(b), or h / b without momenta (rows "V / b"); they sample a posterior that is sqrt(50)
 times too wide, of which a pass shows little. Rows "V / b, T = 1" have the same steps and the
 posterior's own noise. Gradients of pSGLD are scaled by their own size, sums in the paper and means
-in ours: its step size is h / n. The paper does not tell the scale of its columns: [0, 1] and V / b
-were chosen here because they give its numbers. Standardised columns, same reading, give -0.519,
--0.518, -0.520 and -0.522 for SGLD, pSGLD, SGHMC and EWSG (10 chains), EWSG last.
+in ours: its step size is h / n. The paper does not tell the scale of its columns. Quantitative ones
+in [0, 1] give its log-likelihoods and are a few tenths of a percent less accurate; standardised,
+they give its accuracies, and log-likelihoods better by 0.004 to 0.01 (rows "V / b, sd = 1"). V / b
+and both scales were chosen here because they come near.
 
 FlyMC starts near the posterior's mode, to which its bounds are tuned, and has one pass after its
 lights were drawn: the exact posterior at once, which the others reach later, if at all.
@@ -47,10 +48,12 @@ PAPER = {
     "EWSG": (75.293, 0.045, -0.523, 0.0),
     "FlyMC": (75.165, 0.079, -0.523, 0.001),
 }
+# Of the paper's accuracies.
+RANGE = (75.1, 75.3)
 
 
 def covertype_rows(rng):
-    """Learning and test rows, 54 columns."""
+    """Learning and test rows, 54 columns, quantitative ones scaled to [0, 1]."""
     with np.load(Path(os.environ["PYMC_SUBSAMPLE_DATA"]) / "covtype.npz") as data:
         y = data["y"].astype(np.int8)
         X = np.zeros((len(y), 54), dtype=np.float32)
@@ -64,11 +67,27 @@ def covertype_rows(rng):
     return (*((X[part], y[part]) for part in (chosen[:cut], chosen[cut:])),)
 
 
+def standardised(X, test):
+    """Columns of learning and test rows, quantitative ones with the mean 0 and the sd 1."""
+    center, scale = X[:, :10].mean(axis=0), X[:, :10].std(axis=0)
+    X, test = X.copy(), test.copy()
+    for part in (X, test):
+        part[:, :10] = (part[:, :10] - center) / scale
+    return X, test
+
+
+def make_model(X, y):
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, PRIOR_SD, shape=54)
+        pm.Bernoulli("y", logit_p=pm.Data("X", X) @ beta, observed=y)
+    return model
+
+
 def samplers(reading, n):
     """Sampler by name, with the paper's step sizes in one of their readings, and its steps."""
     b = args.batch
     share = 1 if reading == "sum" else b
-    shared = {"batch_size": b, "temperature": b if reading == "V / b" else 1.0}
+    shared = {"batch_size": b, "temperature": 1.0 if reading in ("sum", "V / b, T = 1") else b}
     plain = {"control_variate_order": None, "metric": "identity"}
     heavy = {"friction": FRICTION * share**0.5, "metric": "identity"}
     h = {name: size / share for name, size in STEP_SIZES.items()}
@@ -124,9 +143,9 @@ def predictions(draws, X, y):
 
 def main():
     (X, y), test = covertype_rows(np.random.default_rng(2))
-    with pm.Model() as model:
-        beta = pm.Normal("beta", 0, PRIOR_SD, shape=54)
-        pm.Bernoulli("y", logit_p=pm.Data("X", X) @ beta, observed=y)
+    model = make_model(X, y)
+    other, other_test = standardised(X, test[0])
+    places = {"V / b, sd = 1": (make_model(other, y), (other_test, test[1]))}
     mode, precision = laplace(X.astype(float), y, PRIOR_SD)
     (accuracy,), (level,) = predictions(mode[None], *test)
     largest = np.linalg.eigvalsh(precision)[-1]
@@ -135,10 +154,14 @@ def main():
         f"mode {accuracy:.2f}%, {level:.4f}; largest curvature {largest:.3g}"
     )
     found, lines = {}, []
-    readings = {"V / b": args.chains, "V / b, T = 1": args.chains // 4, "sum": args.chains // 40}
+    readings = {
+        "V / b": args.chains, "V / b, sd = 1": args.chains, "V / b, T = 1": args.chains // 4,
+        "sum": args.chains // 40,
+    }  # fmt: skip
     for reading, chains in readings.items():
         chains = max(chains, 2)
-        with model:
+        used, rows = places.get(reading, (model, test))
+        with used:
             for k, (name, step, steps) in enumerate(samplers(reading, len(X))):
                 if reading == "sum" and name == "pSGLD":
                     continue  # as it is at T = 1
@@ -146,9 +169,9 @@ def main():
                 draws = last_draws(step, steps, chains, k)
                 seconds = perf_counter() - begin
                 left = draws[~np.isnan(draws[:, 0])]
-                accuracy, level = predictions(left, *test)
+                accuracy, level = predictions(left, *rows)
                 found[reading, name] = accuracy, level
-                paper = PAPER[name] if reading == "V / b" else ("",) * 4
+                paper = ("",) * 4 if reading in ("sum", "V / b, T = 1") else PAPER[name]
                 lines.append([
                     reading, name, steps, accuracy.mean() if len(left) else "none left",
                     accuracy.std(), paper[0], paper[1], f"{level.mean():.4f}", level.std(),
@@ -174,13 +197,16 @@ def main():
     print()
     checks = Checks()
     for name in STEP_SIZES:
-        accuracy, level = found["V / b", name]
         wanted = PAPER[name]
-        if wanted[0]:
-            checks.at_most(f"{name}: accuracy, distance from the paper's, %",
-                           abs(accuracy.mean() - wanted[0]), 1)  # fmt: skip
+        _, level = found["V / b", name]
         checks.at_most(f"{name}: log-likelihood, distance from the paper's",
                        abs(level.mean() - wanted[2]), 0.003)  # fmt: skip
+        accuracy, level = found["V / b, sd = 1", name]
+        outside = max(RANGE[0] - accuracy.mean(), accuracy.mean() - RANGE[1])
+        checks.at_most(f"{name}, sd = 1: accuracy outside the paper's {RANGE} by, in its errors",
+                       outside / (accuracy.std() / np.sqrt(len(accuracy))), 3)  # fmt: skip
+        checks.at_least(f"{name}, sd = 1: log-likelihood, and the paper's",
+                        level.mean(), wanted[2])  # fmt: skip
     accuracy, level = found["exact", "FlyMC"]
     for what, values, wanted in zip(
         ("accuracy, %", "log-likelihood"), (accuracy, level), PAPER["FlyMC"][::2], strict=True
