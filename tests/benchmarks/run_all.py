@@ -31,7 +31,7 @@ SMALL = {
     "ewsg_gaussian": "--chains 400 --replicates 100 --time 100",
     "sg_covertype": "--rows 20000 --chains 4",
     "sg_higgs": "--n 50000 --draws 200 --tune 300 --m 100",
-    "sg_mnist_network": "--rows 2000 --passes 2 --chains 1",
+    "sg_mnist_network": "--rows 2000 --passes 2 --chains 2",
     "sg_peers": "--n 20000 --steps 2000 --turns 2 --pairs 100",
     "bank": "--small --no-peers --seeds 1",
     "calibration": "--replications 40",

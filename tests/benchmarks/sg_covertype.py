@@ -2,10 +2,12 @@ r"""Li et al. (2020), section 5.2: logistic regression on Covertype, one pass, t
 
 PYMC_SUBSAMPLE_DATA=<folder that holds covtype.npz> python tests/benchmarks/sg_covertype.py
 
-Class 2 or not on 54 columns, without intercept: 10 quantitative ones, and indicators of 4 areas
-and 40 soils; N(0, 10 I); a random 80% of the rows to learn from, the others
-to test; batches of 50; 200 independent chains from 0, of one pass each: n / b steps, half as many
-for EWSG, which takes two batches per step. The spread is that of single draws.
+Class 2 or not on 54 columns, without intercept: 10 quantitative ones in [0, 1], and indicators of 4
+areas and 40 soils; N(0, 10 I); a random 80% of the rows to learn from, the others to test; batches
+of 50; 200 independent chains from 0, of one pass each: n / b steps, half as many for EWSG, which
+takes two batches per step. Accuracies of single draws, and of probabilities averaged over 20 of
+them at a time, with their spreads: the paper does not tell which are its own, but only averages
+vary as little.
 
 The paper's step sizes do not fit its formulas: with V the sum over all rows, 464,809 here, the
 Euler scheme at gamma = 50 is unstable for h > gamma / curvature, 2e-4 here (rows "sum"). They give
@@ -14,10 +16,10 @@ of V / b at temperature 1 are, in ours, those of V at temperature b with h / sqr
 gamma sqrt(b), or h / b without momenta (rows "V / b"); they sample a posterior that is sqrt(50)
 times too wide, of which a pass shows little. Rows "V / b, T = 1" have the same steps and the
 posterior's own noise. Gradients of pSGLD are scaled by their own size, sums in the paper and means
-in ours: its step size is h / n. The paper does not tell the scale of its columns. Quantitative ones
-in [0, 1] give its log-likelihoods and are a few tenths of a percent less accurate; standardised,
-they give its accuracies, and log-likelihoods better by 0.004 to 0.01 (rows "V / b, sd = 1"). V / b
-and both scales were chosen here because they come near.
+in ours: its step size is h / n. The paper does not tell the scale of its columns. V / b and [0, 1]
+were chosen here because they come near; standardised quantitative columns give single draws its
+accuracies (75.1, 75.3, 75.1, 74.8; averages 75.5, 75.5, 75.5, 75.4) and log-likelihoods better by
+0.001 to 0.01.
 
 FlyMC starts near the posterior's mode, to which its bounds are tuned, and has one pass after its
 lights were drawn: the exact posterior at once, which the others reach later, if at all.
@@ -33,6 +35,7 @@ import numpy as np
 import pymc as pm
 from _measure import Checks, table
 from _reference import laplace
+from scipy.special import expit
 
 import pymc_subsample as pms
 
@@ -48,8 +51,8 @@ PAPER = {
     "EWSG": (75.293, 0.045, -0.523, 0.0),
     "FlyMC": (75.165, 0.079, -0.523, 0.001),
 }
-# Of the paper's accuracies.
-RANGE = (75.1, 75.3)
+# Draws whose predictions are averaged.
+ENSEMBLE = 20
 
 
 def covertype_rows(rng):
@@ -67,27 +70,11 @@ def covertype_rows(rng):
     return (*((X[part], y[part]) for part in (chosen[:cut], chosen[cut:])),)
 
 
-def standardised(X, test):
-    """Columns of learning and test rows, quantitative ones with the mean 0 and the sd 1."""
-    center, scale = X[:, :10].mean(axis=0), X[:, :10].std(axis=0)
-    X, test = X.copy(), test.copy()
-    for part in (X, test):
-        part[:, :10] = (part[:, :10] - center) / scale
-    return X, test
-
-
-def make_model(X, y):
-    with pm.Model() as model:
-        beta = pm.Normal("beta", 0, PRIOR_SD, shape=54)
-        pm.Bernoulli("y", logit_p=pm.Data("X", X) @ beta, observed=y)
-    return model
-
-
 def samplers(reading, n):
     """Sampler by name, with the paper's step sizes in one of their readings, and its steps."""
     b = args.batch
     share = 1 if reading == "sum" else b
-    shared = {"batch_size": b, "temperature": 1.0 if reading in ("sum", "V / b, T = 1") else b}
+    shared = {"batch_size": b, "temperature": b if reading == "V / b" else 1.0}
     plain = {"control_variate_order": None, "metric": "identity"}
     heavy = {"friction": FRICTION * share**0.5, "metric": "identity"}
     h = {name: size / share for name, size in STEP_SIZES.items()}
@@ -131,37 +118,52 @@ def fireflies(step, n, count, seed):
 
 
 def predictions(draws, X, y):
-    """Accuracy in percent and mean log-likelihood of each draw on the test rows."""
+    """Accuracy in percent and mean log-likelihood on the test rows, of each draw.
+
+    And the accuracy of probabilities averaged over each `ENSEMBLE` draws, or over all if fewer.
+    """
     accuracy, level = np.zeros(len(draws)), np.zeros(len(draws))
+    size = min(ENSEMBLE, max(len(draws), 1))
+    groups = len(draws) // size
+    averaged = np.zeros(groups)
     for start in range(0, len(X), 10_000):
         eta = X[start : start + 10_000] @ draws.T
         truth = y[start : start + 10_000, None]
         accuracy += np.sum((eta > 0) == truth, axis=0)
         level += np.sum(truth * eta - np.logaddexp(0, eta), axis=0)
-    return 100 * accuracy / len(X), level / len(X)
+        mean = expit(eta[:, : groups * size]).reshape(len(eta), groups, size).mean(axis=2)
+        averaged += np.sum((mean > 0.5) == truth, axis=0)
+    return 100 * accuracy / len(X), level / len(X), 100 * averaged / len(X)
+
+
+def shown(found, paper):
+    """Cells of the table."""
+    accuracy, level, averaged = found
+    if not len(accuracy):
+        return ["none left", *[""] * 9]
+    return [
+        accuracy.mean(), accuracy.std(), f"{averaged.mean():.2f}", averaged.std(), *paper[:2],
+        f"{level.mean():.4f}", level.std(), *paper[2:],
+    ]  # fmt: skip
 
 
 def main():
     (X, y), test = covertype_rows(np.random.default_rng(2))
-    model = make_model(X, y)
-    other, other_test = standardised(X, test[0])
-    places = {"V / b, sd = 1": (make_model(other, y), (other_test, test[1]))}
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, PRIOR_SD, shape=54)
+        pm.Bernoulli("y", logit_p=pm.Data("X", X) @ beta, observed=y)
     mode, precision = laplace(X.astype(float), y, PRIOR_SD)
-    (accuracy,), (level,) = predictions(mode[None], *test)
+    (accuracy,), (level,), _ = predictions(mode[None], *test)
     largest = np.linalg.eigvalsh(precision)[-1]
     print(
         f"Covertype: {len(X):,} rows to learn from, {len(test[0]):,} to test; at the posterior's "
         f"mode {accuracy:.2f}%, {level:.4f}; largest curvature {largest:.3g}"
     )
     found, lines = {}, []
-    readings = {
-        "V / b": args.chains, "V / b, sd = 1": args.chains, "V / b, T = 1": args.chains // 4,
-        "sum": args.chains // 40,
-    }  # fmt: skip
+    readings = {"V / b": args.chains, "V / b, T = 1": args.chains, "sum": args.chains // 40}
     for reading, chains in readings.items():
         chains = max(chains, 2)
-        used, rows = places.get(reading, (model, test))
-        with used:
+        with model:
             for k, (name, step, steps) in enumerate(samplers(reading, len(X))):
                 if reading == "sum" and name == "pSGLD":
                     continue  # as it is at T = 1
@@ -169,45 +171,37 @@ def main():
                 draws = last_draws(step, steps, chains, k)
                 seconds = perf_counter() - begin
                 left = draws[~np.isnan(draws[:, 0])]
-                accuracy, level = predictions(left, *rows)
-                found[reading, name] = accuracy, level
-                paper = ("",) * 4 if reading in ("sum", "V / b, T = 1") else PAPER[name]
-                lines.append([
-                    reading, name, steps, accuracy.mean() if len(left) else "none left",
-                    accuracy.std(), paper[0], paper[1], f"{level.mean():.4f}", level.std(),
-                    paper[2], paper[3], 1e6 * seconds / chains / steps,
-                ])  # fmt: skip
+                found[reading, name] = predictions(left, *test)
+                paper = PAPER[name] if reading == "V / b" else ("",) * 4
+                lines.append([reading, name, steps, *shown(found[reading, name], paper),
+                              1e6 * seconds / chains / steps])  # fmt: skip
     with model:
         begin = perf_counter()
         step = pms.FireflyMC()
         draws, steps, bright = fireflies(step, len(X), max(args.chains, 2), len(found))
         seconds = perf_counter() - begin
-    accuracy, level = found["exact", "FlyMC"] = predictions(draws, *test)
-    paper = PAPER["FlyMC"]
-    lines.append([
-        f"exact, {bright:,.0f} bright", "FlyMC", steps, accuracy.mean(), accuracy.std(), *paper[:2],
-        f"{level.mean():.4f}", level.std(), *paper[2:], 1e6 * seconds / len(draws) / steps,
-    ])  # fmt: skip
+    exact = found["exact", "FlyMC"] = predictions(draws, *test)
+    lines.append([f"exact, {bright:,.0f} bright", "FlyMC", steps, *shown(exact, PAPER["FlyMC"]),
+                  1e6 * seconds / len(draws) / steps])  # fmt: skip
     print()
     table(
-        ["V", "", "steps", "accuracy, %", "+-", "paper", "+-", "log-likelihood", "+-", "paper",
-         "+-", "us / step"],
+        ["V", "", "steps", "accuracy, %", "+-", f"of {ENSEMBLE} draws", "+-", "paper", "+-",
+         "log-likelihood", "+-", "paper", "+-", "us / step"],
         lines,
     )  # fmt: skip
     print()
     checks = Checks()
     for name in STEP_SIZES:
         wanted = PAPER[name]
-        _, level = found["V / b", name]
+        _, level, averaged = found["V / b", name]
         checks.at_most(f"{name}: log-likelihood, distance from the paper's",
                        abs(level.mean() - wanted[2]), 0.003)  # fmt: skip
-        accuracy, level = found["V / b, sd = 1", name]
-        outside = max(RANGE[0] - accuracy.mean(), accuracy.mean() - RANGE[1])
-        checks.at_most(f"{name}, sd = 1: accuracy outside the paper's {RANGE} by, in its errors",
-                       outside / (accuracy.std() / np.sqrt(len(accuracy))), 3)  # fmt: skip
-        checks.at_least(f"{name}, sd = 1: log-likelihood, and the paper's",
-                        level.mean(), wanted[2])  # fmt: skip
-    accuracy, level = found["exact", "FlyMC"]
+        if wanted[0]:
+            checks.at_most(
+                f"{name}: accuracy of {ENSEMBLE} draws, distance from the paper's, %",
+                abs(averaged.mean() - wanted[0]), 0.5,
+            )  # fmt: skip
+    accuracy, level, _ = found["exact", "FlyMC"]
     for what, values, wanted in zip(
         ("accuracy, %", "log-likelihood"), (accuracy, level), PAPER["FlyMC"][::2], strict=True
     ):
@@ -216,7 +210,8 @@ def main():
         mine = found[reading, "EWSG"]
         for name in ("SGHMC", "pSGLD", "SGLD"):
             other = found[reading, name]
-            for k, what in enumerate(("accuracy", "log-likelihood")):
+            kinds = "accuracy", "log-likelihood", f"accuracy of {ENSEMBLE} draws"
+            for k, what in enumerate(kinds):
                 error = np.hypot(mine[k].std(), other[k].std()) / np.sqrt(len(mine[k]))
                 checks.at_least(f"{reading}: EWSG's {what} less that of {name}, in its errors",
                                 (mine[k].mean() - other[k].mean()) / error, -3)  # fmt: skip
