@@ -23,7 +23,7 @@ from test_predictors import PRODUCTS, model_of_integers
 
 import pymc_subsample as pms
 from pymc_subsample import control_variates
-from pymc_subsample.control_variates import expand, general
+from pymc_subsample.control_variates import expand, general, verify_gradient
 from pymc_subsample.control_variates import expansion as expansion_module
 from pymc_subsample.control_variates.curvature import covariance
 from pymc_subsample.control_variates.fusion import fuse
@@ -36,7 +36,7 @@ from pymc_subsample.control_variates.reference import (
     residual_moments,
 )
 from pymc_subsample.control_variates.search import find_reference
-from pymc_subsample.control_variates.verification import agrees
+from pymc_subsample.control_variates.verification import agrees, gradient_agrees
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.graph import PYTHON_MODE, numpy_function, rebuild
 from pymc_subsample.likelihood.predictors import find_predictors
@@ -211,6 +211,7 @@ def check_expansion(ex, taylor, order):
     ex.anchor(center, rows)
     ex.gradient(phi, rows, center, weight, alone)
     assert_close(alone, expected[1])
+    assert gradient_agrees(tall, ex)
 
     reference, ones = reference_at(ex, star), np.ones(N)
     assert_close(reference.level, taylor.rows(center).sum())
@@ -363,6 +364,23 @@ def test_a_wrong_prior_is_noticed(wrong, tall_model, monkeypatch):
             raising=False,
         )
     assert not agrees(tall, ex)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_a_wrong_gradient_of_a_batch_is_noticed(order, tall_model, monkeypatch):
+    """That of SGLD and its relatives, off by a little in one element."""
+    tall = tall_model("poisson_offset")
+    ex = expand(tall, order)
+    verify_gradient(tall, ex)
+    right = ex.gradient
+
+    def wrong(phi, rows, center, weight, grad):
+        right(phi, rows, center, weight, grad)
+        grad[0] += 0.1 * weight * rows.shape[1]
+
+    monkeypatch.setattr(ex, "gradient", wrong)
+    with pytest.raises(pms.TallModelError, match="is not that of the model"):
+        verify_gradient(tall, ex)
 
 
 @pytest.mark.usefixtures("interpreted")

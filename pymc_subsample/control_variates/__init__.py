@@ -5,11 +5,11 @@ import logging
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.general import general_expansion
 from pymc_subsample.control_variates.linear import is_small, linear_expansion
-from pymc_subsample.control_variates.verification import agrees
+from pymc_subsample.control_variates.verification import agrees, gradient_agrees
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.predictors import Predictor, find_predictors
 
-__all__ = ["Expansion", "agrees", "expand", "linear_predictors"]
+__all__ = ["Expansion", "agrees", "expand", "linear_predictors", "verify_gradient"]
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -56,6 +56,12 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
             "which agrees. Please report the model if its columns are finite."
         )
     return expansion
+
+
+def verify_gradient(model: TallModel, expansion: Expansion):
+    """Raise `TallModelError` where `Expansion.gradient` is not that of the model on some rows."""
+    if not gradient_agrees(model, expansion):
+        raise TallModelError(_MISREAD)
 
 
 def linear_predictors(model: TallModel) -> list[Predictor] | None:

@@ -1,7 +1,10 @@
 """Whether a compiled expansion computes the log posterior that the model's author wrote."""
 
+from functools import partial
+
 import numpy as np
 
+from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.verification import continuous, probes, tolerance
@@ -25,6 +28,38 @@ def agrees(model: TallModel, expansion: Expansion) -> bool:
         check(model, expansion, theta, index) and _prior_agrees(model, expansion, theta)
         for theta, index in probes(model)
     )
+
+
+def gradient_agrees(model: TallModel, expansion: Expansion) -> bool:
+    """Whether the gradient by which stochastic gradients move is that of the model as written.
+
+    `Expansion.gradient` and the gradient of the control variates around another point, added up
+    over 200 random rows at two random points near the start, must be that of their log-likelihood.
+    """
+    start = model.ravel(model.initial_point)
+    size = expansion.phi_size
+    full = expansion.order == 2 and expansion.curvature == "full" and size <= MAX_DENSE
+    for theta, index in probes(model):
+        phi, _ = expansion.parameters(theta)
+        # Where curvatures are summed to no small matrix, rows are expanded at theta itself.
+        away = full or expansion.order < 2
+        center, _ = expansion.parameters(start if away else theta)
+        finite = [model.loglik_as_written(x, index) for x in (start, theta)]
+        index = index[np.isfinite(finite).all(axis=0)]
+        if not len(index):
+            continue
+        rows, total, slope = expansion.take(index), np.zeros(size), np.zeros(size)
+        curvature = np.zeros((size, size) if full else (0, 0))
+        if expansion.order:
+            expansion.anchor(center, rows)
+            expansion.sums(center, rows, np.zeros(1), slope, curvature)
+        expansion.gradient(phi, rows, center, 1.0, total)
+        total += slope + (curvature @ (phi - center) if full else 0.0)
+        gradient = expansion.pull_back(theta, total) - expansion.pull_back(theta, np.zeros(size))
+        loglik = partial(model.loglik_as_written, index=index)
+        if not _gradient_agrees(model, loglik, theta, gradient):
+            return False
+    return True
 
 
 def _prior_agrees(model, expansion, theta) -> bool:

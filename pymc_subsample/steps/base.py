@@ -17,7 +17,7 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_subsample.compile import building_graphs
-from pymc_subsample.control_variates import Expansion, expand
+from pymc_subsample.control_variates import Expansion, expand, verify_gradient
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, Rule
@@ -82,6 +82,8 @@ class SubsampledStep(BlockedStep):
             with differentiated(tall, self._without_gradient):
                 self._expansion: Expansion = self._expand(tall)
                 self._addresses = self._expansion.addresses(*self._functions)
+                if "gradient" in self._functions:
+                    verify_gradient(tall, self._expansion)
         self.n_rows = tall.n_rows
         self.observed = tall.observed
         self._active = self._places([v.name for v in self.vars])
