@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -446,9 +447,7 @@ def test_parameters_and_lights_have_their_joint_distribution(brightness, mistake
     joint = marginal[:, None] * given
     correct = step.reference
     if mistake:
-        step.reference = copy.replace(
-            correct, slope=0 * correct.slope, curvature=0 * correct.curvature
-        )
+        step.reference = replace(correct, slope=0 * correct.slope, curvature=0 * correct.curvature)
     counts = np.zeros((3, 32))
     try:
         for _ in range(n):
@@ -528,8 +527,8 @@ def test_a_wrong_density_is_noticed(mistake, cases, monkeypatch):
     step = pms.FireflyMC(model=case.model, reference=case.off)
     at = step.reference
     if mistake == "bounds":
-        at = copy.replace(at, slope=0 * at.slope, curvature=0 * at.curvature)
-        prepared = copy.replace(step._prepared, reference=at)
+        at = replace(at, slope=0 * at.slope, curvature=0 * at.curvature)
+        prepared = replace(step._prepared, reference=at)
         step._prepared = prepared
     else:
         known = firefly._transitions
