@@ -67,7 +67,7 @@ class Chain:
         self.factor, self.friction, self.temperature = FACTOR, 1.3, 0.8
         self.averaging, self.floor, self.length, self.rule = 0.9, 1e-3, 0, MOMENTUM
         self.refresh, self.done, self.sampling, self.order = 0, 0, UNIFORM, 0
-        self.hold = 1
+        self.hold, self.most = 1, np.inf
         self.permutation = np.arange(expansion.n_rows, dtype=np.uint32)
         self.__dict__.update(kwargs)
         self.addresses = expansion.addresses(*FUNCTIONS)
@@ -83,7 +83,7 @@ class Chain:
     def step(self, sizes):
         settings = np.array(
             [self.friction, self.temperature, self.averaging, self.floor, self.length, self.rule,
-             self.refresh, self.done, self.hold], dtype=float,
+             self.refresh, self.done, self.hold, self.most], dtype=float,
         )  # fmt: skip
         INTEGRATE(
             self.rng, self.row_rng, self.dynamics, self.sampling,
@@ -134,6 +134,7 @@ class Chain:
     def numpy(self, sizes):
         normal = self.rng.standard_normal
         friction, temperature, h_root = self.friction, self.temperature, np.sqrt
+        measured = int(self.row_rng.random() * len(sizes))
         if not self.length:
             rows = ROWS[self._batch()]
             force = self._force(rows)
@@ -153,7 +154,7 @@ class Chain:
                 if t > 0 and t % self.hold == 0:
                     rows = ROWS[self._batch()]
                 force = self._force(rows)
-                if t == 0 and (self.batch == 1 or self.sampling == STRATIFIED):
+                if t == measured and (self.batch == 1 or self.sampling == STRATIFIED):
                     self._batch()  # by which the noise is estimated
             if self.dynamics == BAOAB:
                 self.momentum = self.momentum + h / 2 * force
@@ -218,7 +219,7 @@ def test_a_batch_may_serve_several_steps(gaussian, dynamics, hold):
 def test_weighted_steps_are_those_of_numpy(gaussian, dynamics, rule, length):
     kwargs = {"length": length, "rule": rule}
     one, other = (Chain(gaussian[0], dynamics, 2, **kwargs) for _ in range(2))
-    sizes = [0.03, 0.02, 0.04, 0.01, 0.02] * 6
+    sizes = [0.1, 0.2, 0.15, 0.05, 0.2] * 6
     np.testing.assert_allclose(one.step(sizes), other.numpy(sizes), rtol=1e-12)
     assert 0 < one.info[4] < length * len(sizes)
 

@@ -609,6 +609,14 @@ def test_bad_results_of_a_proposal_are_named(model, result, message):
         step.step(model.initial_point())
 
 
+def test_a_proposal_moves_only_what_its_step_samples(model):
+    step = pms.AusterityMH(
+        [model["a"]], model=model, proposal=lambda point, rng: ({"a": 1.0, "b": 2.0}, 0.0), **SMALL
+    )
+    with pytest.raises(ValueError, match=r"moved \['b'\], but this step samples \['a'\] alone"):
+        step.step(model.initial_point())
+
+
 @pytest.mark.parametrize("value", [-1.0, np.inf, np.nan, None, "big", [1.0]])
 def test_bad_results_of_a_bound_are_named(model, value):
     step = pms.ConfidenceMH(model=model, bound=lambda point, new: value, **SMALL)

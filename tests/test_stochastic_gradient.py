@@ -197,6 +197,154 @@ def test_heat_is_noticed_without_any_reference(case):
     assert step._prepared is None
 
 
+def funnel():
+    """Group effects whose scale may be tiny: no step size fits everywhere."""
+    rng = np.random.default_rng(11)
+    g = rng.integers(0, 8, 4000)
+    with pm.Model() as model:
+        mu, t = pm.Normal("mu", 0, 1), pm.HalfCauchy("t", 1)
+        a = pm.Normal("a", mu, t, shape=8)
+        pm.Normal("y", a[g], 1, observed=rng.normal(0.02 * rng.normal(size=8)[g], 1))
+    return model
+
+
+@pytest.mark.parametrize("make", [pms.SGLD, pms.SGHMC])
+def test_unstable_steps_are_divergences(make):
+    """A step far beyond what noise does is one; the chain starts again and goes on."""
+    model = funnel()
+    result = sample(make(model=model), model, 1000, tune=500, chains=1)
+    diverging = result.sample_stats["diverging"].values
+    assert 0 < diverging.mean() < 0.7
+    assert "diverged" in verdicts(result)
+    assert result.posterior["t"].values.max() < 100
+
+
+@pytest.mark.parametrize("draws", [200, 2000])
+@pytest.mark.parametrize("make", [pms.SGLD, pms.SGHMC, pms.SVRGLD])
+def test_the_way_from_a_far_start_is_noticed(make, draws):
+    """Without tuning, from hundreds of standard deviations away: R-hat sees nothing of it."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20_000, 2))
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 10, shape=2)
+        pm.Normal("y", X @ b, 1.0, observed=X @ [5, -10] + rng.normal(size=20_000))
+    step = make(model=model)
+    assert "start" in verdicts(sample(step, model, draws, tune=0, chains=1))
+    assert "start" not in verdicts(sample(step, model, draws, tune=200, chains=1))
+
+
+def test_noise_of_svrg_is_that_along_the_way(case):
+    """Not that where its reference is, where a piece of steps starts."""
+    kwargs = {"batch_size": 2, "step_size": 0.03, "steps_per_batch": 1}
+    found = []
+    for refresh in (50, 51):
+        step = pms.SVRGLD(
+            model=case.model, refresh_period=refresh, transitions_per_draw=50, **kwargs
+        )
+        _, stats = chain(step, case.model.initial_point(), tune=20, draws=400)
+        found.append(np.mean([s["gradient_variance"] for s in stats[20:]]))
+    assert found[0] > 1
+    np.testing.assert_allclose(*found, rtol=0.3)
+
+
+def test_errors_are_measured_without_a_reference():
+    """Of many parameters and weighted gradients, whose noise nothing else looks at."""
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(20_000, 110))
+    y = rng.random(20_000) < 1 / (1 + np.exp(-X @ rng.normal(0, 0.1, 110)))
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 1, shape=110)
+        pm.Bernoulli("y", logit_p=X @ b, observed=y.astype(int))
+    wide = pms.EWSG(
+        model=model, metric="identity", dynamics="overdamped", step_size=2e-4, batch_size=20,
+        transitions_per_draw=50,
+    )  # fmt: skip
+    failed = verdicts(sample(wide, model, 500, chains=1))
+    assert "stretch" in failed
+    assert "unmeasured" not in failed
+
+
+def test_what_nothing_could_measure_is_said(model):
+    """Ten draws are too few for the gradients of all rows."""
+    step = pms.EWSG(model=model, **FINE)
+    assert "unmeasured" in verdicts(sample(step, model, 10, chains=1))
+
+
+def test_a_step_size_of_zero_does_not_move(model, caplog):
+    caplog.set_level(logging.WARNING, "pymc")
+    sample_stats = pm.sample(
+        100, tune=10, chains=1, cores=1, random_seed=1, step=pms.SGLD(model=model, step_size=0),
+        model=model, progressbar=False, compute_convergence_checks=False,
+    ).sample_stats  # fmt: skip
+    assert "step_size=0: the chain does not move" in caplog.text
+    assert np.isinf(sample_stats["check_step_error"].values[0, -1])
+
+
+def test_unstable_step_sizes_are_told_before_sampling(model, caplog):
+    caplog.set_level(logging.WARNING, "pymc")
+    pms.SGLD(model=model, step_size=3.0)
+    assert "SGLD: at step_size 3 the dynamics are unstable" in caplog.text
+
+
+def test_a_narrow_direction_is_not_taken_for_noise(caplog):
+    """With all rows in every batch there is no noise."""
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(300, 2)) * [1.0, 300.0]
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 10, shape=2)
+        pm.Normal("y", X @ b, 1.0, observed=rng.normal(size=300))
+    caplog.set_level(logging.WARNING, "pymc")
+    pms.SGLD(model=model, batch_size=300, metric="identity", control_variate_order=None)
+    assert "narrower in some directions" in caplog.text
+    assert "noisy" not in caplog.text
+
+
+def test_larger_batches_are_no_remedy_for_noise(caplog):
+    rng = np.random.default_rng(0)
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 10)
+        pm.Normal("y", a, 1.0, observed=rng.normal(1.0, 1.0, 50_000))
+    caplog.set_level(logging.WARNING, "pymc")
+    for size in (10, 100, 1000):
+        caplog.clear()
+        pms.SGLD(model=model, control_variate_order=None, batch_size=size)
+        assert "larger batches take as many" in caplog.text
+
+
+@pytest.mark.parametrize("make", [pms.SGLD, pms.AusterityMH])
+def test_another_mode_is_told(make, caplog):
+    rng = np.random.default_rng(1)
+    y = np.concatenate([rng.normal(-2, 0.5, 500), rng.normal(2, 0.5, 500)])
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 3, shape=2, initval=[-1.0, 1.0])
+        pm.NormalMixture("y", w=[0.5, 0.5], mu=mu, sigma=0.5, observed=y)
+    caplog.set_level(logging.WARNING, "pymc")
+    make(model=model, control_variate_order=2)
+    assert f"{make.__name__}: the posterior has at least two modes" in caplog.text
+
+
+def test_several_steps_of_this_package_in_one_run(model):
+    with model:
+        steps = [pms.SGHMC([model["a"]], **FINE), pms.AusterityMH([model["b"]])]
+        result = pm.sample(50, tune=50, chains=1, cores=1, step=steps, random_seed=2, **QUIET)
+    assert result.sample_stats["batch_size"].shape[-1] == 2
+
+
+def test_what_is_left_of_a_chain_is_judged_by_its_draws(model):
+    hot = sample(pms.SGLD(model=model, temperature=4.0, **FINE), model, 100, chains=1)
+    unstable = sample(pms.SGLD(model=model, step_size=3.0), model, 100, chains=1)
+    assert unstable.sample_stats["diverging"].any()
+    for result, name in ((hot, "temperature"), (unstable, "diverged")):
+        found = pms.report(result.isel(draw=slice(0, 60))).to_dict()["checks"]
+        assert {c["name"]: c["status"] for c in found}[name] == "fail"
+
+
+def test_a_state_of_another_sampler_is_refused(model):
+    one, other = pms.SGLD(model=model, **FINE), pms.SGHMC(model=model, **FINE)
+    with pytest.raises(ValueError, match="sampler"):
+        other.sampling_state = one.sampling_state
+
+
 def test_warnings_reach_the_user(case, caplog):
     caplog.set_level(logging.WARNING, "pymc")
     step = MAKE["SGLD"](model=case.model, step_size=0.5)

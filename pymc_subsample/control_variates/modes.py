@@ -17,7 +17,7 @@ _ROWS = 1000
 # A mode counts as another one beyond this many standard deviations per parameter, and as high as
 # the first within this difference of log posteriors.
 _APART = 5.0
-_EQUAL = 5.0
+EQUAL = 5.0
 
 
 def other_mode(
@@ -62,7 +62,7 @@ def other_mode(
             continue
         candidate = polish(expansion, found, active, temperature)
         higher = log_posterior(expansion, candidate) - log_posterior(expansion, reference)
-        if higher > -_EQUAL and _apart(candidate.theta, reference.theta, active, scale):
+        if higher > -EQUAL and _apart(candidate.theta, reference.theta, active, scale):
             return candidate
     return None
 

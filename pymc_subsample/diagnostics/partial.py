@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from pymc_subsample.diagnostics import hmc, metropolis
+from pymc_subsample.diagnostics import hmc, metropolis, stochastic
 from pymc_subsample.diagnostics.checks import Rule
 from pymc_subsample.estimators import VARIANCE_BOUND
 
@@ -16,11 +16,14 @@ _MEANS = {
     hmc.DIVERGENCES.name: "diverging",
     hmc.ACCEPTANCE.name: "acceptance_rate",
     metropolis.ACCEPTED.name: "accepted",
+    stochastic.TEMPERATURE.name: "temperature",
 }
+# Of which it is the sum.
+_SUMS = {stochastic.DIVERGED.name: "diverging"}
 
 
 def from_draws(rules: Sequence[Rule], chain: xr.Dataset) -> list[tuple[Rule, float, bool]]:
-    """Judge the rules whose numbers are means over draws: rules, numbers and whether they pass.
+    """Judge rules whose numbers are means or sums over draws: rules, numbers, whether they pass.
 
     Parameters
     ----------
@@ -31,10 +34,10 @@ def from_draws(rules: Sequence[Rule], chain: xr.Dataset) -> list[tuple[Rule, flo
     """
     found = []
     for rule in rules:
-        values = chain.get(_MEANS.get(rule.name, ""))
+        values = chain.get((_MEANS | _SUMS).get(rule.name, ""))
         if values is None or values.dims != ("draw",):
             continue
-        value = float(values.mean())
+        value = float(values.sum() if rule.name in _SUMS else values.mean())
         passed = rule.holds(value)
         if rule.name == hmc.NOISE.name:
             noisy = ~(values.values <= 2 * VARIANCE_BOUND)

@@ -275,6 +275,15 @@ class StepRecord:
         )
         return mean, variance
 
+    def without(self, batches: int) -> "StepRecord":
+        """Return the record of the draws after the first few batches."""
+        left = int(self.sizes[:batches].sum())
+        kept = self.kept[int(np.ceil(len(self.kept) * left / self.done)) :]
+        sizes, sums, squares = (x[batches:] for x in (self.sizes, self.sums, self.squares))
+        return replace(
+            self, done=self.done - left, sizes=sizes, sums=sums, squares=squares, kept=kept
+        )
+
     def rescaled(self, scale: np.ndarray) -> "StepRecord":
         """Return the record with the gradient's noise in units of `scale`, shape (a,)."""
         return replace(self, noise=self.noise * scale**2)

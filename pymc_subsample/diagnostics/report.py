@@ -195,9 +195,11 @@ def _convergence(posterior: xr.Dataset, signs: np.ndarray | None) -> list[Findin
         known = np.where(moved, numbers, np.nan)
         if np.all(np.isnan(known)):
             advice = "ArviZ gives none: sample at least 2 chains of at least 4 draws that move."
+            still = not moved.any() and posterior.sizes["draw"] > 1
+            status = "fail" if still else "warn"
             findings.append(
                 Finding(
-                    fail.name, fail.title, "warn", np.nan, float(doubt.bound), fail.at_least, advice
+                    fail.name, fail.title, status, np.nan, float(doubt.bound), fail.at_least, advice
                 )
             )
             continue

@@ -24,23 +24,32 @@ _PILOT_ROWS = 8_000_000
 _FEWEST, _MOST = 4, 32
 
 _SMALLER = "Use a smaller step_size."
-_STAYING = "Use a smaller step_size, or pms.SVRGLD, whose control variates go along with the chain."
-_QUIETER = "Use a smaller step_size, control_variate_order=2 or a larger batch_size."
-_OTHER = (
-    "Sample for longer, use a smaller step_size where its predicted errors are large, "
-    "control_variate_order=2, or pms.HMCECS."
+_STAYING = (
+    "Use a smaller step_size, another parametrisation, such as the centred or the non-centred form "
+    "of group effects, or pms.HMCECS."
 )
+_QUIETER = "Use a smaller step_size, control variates where there are none or a larger batch_size."
+_OTHER = (
+    "Sample for longer, use a smaller step_size where its predicted errors are large, control "
+    "variates where there are none, or pms.HMCECS."
+)
+_TUNED = "Tune for longer: what a chain draws while tuning is left out."
+_AUDIT = "Check the run with pms.audit, or use another step."
 
-DIVERGED = Rule("diverged", "draws that left all bounds", 0.0, _STAYING)
+DIVERGED = Rule("diverged", "draws that diverged", 0.0, _STAYING)
 STEP = Rule("step_error", "predicted error of an sd, by the step size", SD_BOUND, _SMALLER)
 NOISE = Rule("noise_error", "predicted error of an sd, by noise of gradients", SD_BOUND, _QUIETER)
 STRETCH = Rule("stretch", "error of an sd on all rows, beyond its error", SD_BOUND, _OTHER)
 SHIFT = Rule("shift", "error of a mean in sds on all rows, beyond its error", MEAN_BOUND, _OTHER)
 HEAT = Rule("heat", "error of the kinetic temperature, beyond its error", _HEAT_BOUND, _QUIETER)
+START = Rule(
+    "start", "error of an sd by the way from the start, beyond its error", SD_BOUND, _TUNED
+)
+UNMEASURED = Rule("unmeasured", "errors that no check could measure", 0.0, _AUDIT, severity="warn")
 TEMPERATURE = Rule(
     "temperature", "temperature of the posterior", 1.0, "Use temperature=1.", equal=True
 )
-RULES = (DIVERGED, STEP, NOISE, STRETCH, SHIFT, HEAT, TEMPERATURE)
+RULES = (DIVERGED, START, STEP, NOISE, STRETCH, SHIFT, HEAT, UNMEASURED, TEMPERATURE)
 
 
 @dataclass(frozen=True)
@@ -101,9 +110,9 @@ def check_steps(
     Returns
     -------
     list of Check
-        Divergences; errors of standard deviations predicted from step size and noise; errors of
-        means and standard deviations measured by gradients of all rows; kinetic temperature;
-        temperature.
+        Divergences; the way from the start; errors of standard deviations predicted from step
+        size and noise; errors of means and standard deviations measured by gradients of all rows;
+        kinetic temperature; whether any of these could be looked at; temperature.
     """
     left = record.divergences
     found = [
@@ -111,11 +120,12 @@ def check_steps(
             DIVERGED,
             left,
             left == 0,
-            f"The chain left all bounds in {left} of {record.done} draws and started again: "
-            f"step_size (now {record.step_size / record.done:.3g}) is too large for where it "
-            f"went. {DIVERGED.remedy}",
+            f"The chain diverged in {left} of {record.done} draws, and started again: step_size "
+            f"(now {record.step_size / record.done:.3g}) is too large for where it went. "
+            f"{DIVERGED.remedy}",
         )
     ]
+    found += _from_start(record, active)
     smaller = ["use a smaller step_size"]
     if dynamics.temperature > 0:
         predicted, temperature = _predicted(record, dynamics, active, smaller, remedies)
@@ -125,6 +135,16 @@ def check_steps(
             causes = ["tune and sample for longer", *remedies]
         found += _measured(record, dynamics, expansion, active, causes)
         found += _heat(record, temperature, [*smaller, *remedies])
+        seen = {check.rule.name for check in found} & {NOISE.name, STRETCH.name}
+        found.append(
+            Check(
+                UNMEASURED,
+                float(not seen),
+                bool(seen),
+                "Neither the noise of the gradients nor the errors of means and standard "
+                f"deviations could be looked at. {UNMEASURED.remedy}",
+            )
+        )
     found.append(
         Check(
             TEMPERATURE,
@@ -143,6 +163,9 @@ def _predicted(record, dynamics, active, smaller, remedies) -> tuple[list[Check]
     The second result is the kinetic temperature without such noise.
     """
     h, noise = record.step_size / record.done, dynamics.held * record.noise / record.done
+    if not h:
+        advice = 'step_size=0: the chain does not move. Use a positive one, or "auto".'
+        return [Check(STEP, np.inf, False, advice)], np.inf
     curvature = dynamics.curvature
     if curvature is None:
         z = whiten(dynamics.factor, np.array(record.kept)[:, active].T)
@@ -204,8 +227,11 @@ def _measured(record, dynamics, expansion, active, remedies) -> list[Check]:
             covariance = np.diag(dynamics.factor[0] ** 2)
     elif len(kept) >= 5 * size:
         covariance = np.cov(kept[:, active].T).reshape(size, size)
+    elif dynamics.precision is not None and dynamics.precision.ndim == 2:
+        inverse = np.linalg.pinv(dynamics.precision, hermitian=True)
+        covariance = dynamics.factor[0][:, None] * inverse * dynamics.factor[0]
     else:
-        return []
+        covariance = np.diag(kept[:, active].var(axis=0))
     count = int(np.clip(_PILOT_ROWS // expansion.n_rows, _FEWEST, min(_MOST, len(kept))))
     chosen = kept[np.linspace(0, len(kept) - 1, count).astype(int)]
     _, score = log_posteriors(expansion, chosen)
@@ -228,7 +254,9 @@ def _measured(record, dynamics, expansion, active, remedies) -> list[Check]:
     )
     shift = np.maximum(np.abs(mean - r.mean(axis=0)) / scale - shift_error, 0.0)
     stretch = np.maximum(np.abs(sd / scale - 1) - sd_noise, 0.0)
-    off, worst = float(np.max(shift)), float(np.max(stretch))
+    together = _pooled_stretch(products.mean(axis=1), np.mean(sd**2 / guess))
+    together -= float(np.mean(own_noise / np.where(sd > 0, sd, 1.0)))
+    off, worst = float(np.max(shift)), max(float(np.max(stretch)), together)
     return [
         Check(
             STRETCH,
@@ -246,6 +274,46 @@ def _measured(record, dynamics, expansion, active, remedies) -> list[Check]:
             f"standard deviations (should be at most {MEAN_BOUND:g}). "
             f"{sentence([*remedies, 'use pms.HMCECS'])}",
         ),
+    ]
+
+
+def _pooled_stretch(products: np.ndarray, own: float) -> float:
+    """Least error of a standard deviation that all directions share.
+
+    `products`, shape (k,), are means over directions, of which each alone may be too noisy; `own`
+    is the mean variance of the draws over the guess.
+    """
+    wide = scipy.stats.t.isf(_ERROR_RATE / 4, len(products) - 1)
+    error = wide * products.std(ddof=1) / np.sqrt(len(products))
+    low, high = (max(1 + products.mean() + x, 0.01) for x in (-error, error))
+    return float(max(np.sqrt(own / high) - 1, 1 - np.sqrt(own / low), 0.0))
+
+
+def _from_start(record: StepRecord, active: np.ndarray) -> list[Check]:
+    """Look at what the first eighth of the draws does to means and standard deviations."""
+    batches = len(record.sizes) // 8
+    if not batches or record.done < 64:
+        return []
+    rest = record.without(batches)
+    level = _ERROR_RATE / (4 * len(active))
+    # Of the difference between averages of all draws and of most of them.
+    part = np.sqrt(record.done / rest.done - 1)
+    mean_noise, own_noise = (part * e for e in _monte_carlo_errors(rest, active, level))
+    scale, sd = (np.sqrt(r.variance[active]) for r in (rest, record))
+    moved = scale > 0
+    scale = np.where(moved, scale, 1.0)
+    stretch = (np.abs(sd - scale) - own_noise) / scale
+    shift = (np.abs(record.mean - rest.mean)[active] - mean_noise) / scale
+    error = float(np.max(np.where(moved, np.maximum(stretch, 0.5 * shift), 0.0), initial=0.0))
+    return [
+        Check(
+            START,
+            error,
+            START.holds(error),
+            "The first of the draws are still on the way from where the chain started, which makes "
+            f"a posterior standard deviation wrong by {_percent(error)} or a mean by {error:.2g} "
+            f"standard deviations or more. {START.remedy}",
+        )
     ]
 
 
@@ -285,7 +353,7 @@ def _heat(record, temperature, remedies) -> list[Check]:
     error = 3 * float(array_stats.mcse(found[None], chain_axis=0, draw_axis=1))
     ratio = float(found.mean()) / temperature
     error = error / temperature if np.isfinite(error) else 0.0
-    off = max(abs(ratio - 1) - error, 0.0)
+    off = max(ratio - 1 - error, 0.0)  # momenta that are too cold have not been exchanged yet
     return [
         Check(
             HEAT,

@@ -69,9 +69,11 @@ SETTINGS = (
     "refresh",
     "done",
     "hold",
+    "most",
 )
 
 # Results of a run of steps, by position: counts, but for the temperature, which is a mean.
+# Divergences are steps whose force outweighs their noise, or that lead to no number.
 INFO = ("divergences", "kinetic_temperature", "gradients", "batches", "indices_accepted")
 
 
@@ -148,6 +150,22 @@ def kick(rng, dynamics, h, friction, temperature, averaging, floor, n, active, f
 
 
 @numba.njit
+def strength(dynamics, h, temperature, floor, force, memory):
+    """Largest drift of a step in one direction, in units of its noise; of a kick, of momenta."""
+    largest = 0.0
+    if temperature <= 0.0:
+        return largest
+    for a in range(force.shape[0]):
+        ratio = h / np.sqrt(temperature)
+        if dynamics == OVERDAMPED:
+            ratio = np.sqrt(0.5 * h / temperature)
+        elif dynamics == PRECONDITIONED:
+            ratio = np.sqrt(0.5 * h / (floor + np.sqrt(memory[a])) / temperature)
+        largest = max(largest, ratio * abs(force[a]))
+    return largest
+
+
+@numba.njit
 def expectation(dynamics, rule, h, friction, temperature, momentum, memory, x):
     """Write the x of exponential weights; zeros where there is no step to weigh for."""
     if h <= 0.0:
@@ -191,7 +209,7 @@ def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation,
     permutation : array (n,) of uint32
         Rows in the order of their strata; 0, 1, ..., n - 1 where there are none.
     theta, origin : array (d,)
-        Position; overwritten. Where a chain starts again after it has left all bounds.
+        Position; overwritten. Where a chain starts again after it has diverged.
     active : array (a,)
         Elements of theta that move.
     factor : array (a, a) or (1, a)
@@ -206,14 +224,15 @@ def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation,
     settings : array (len(SETTINGS),)
         Friction, temperature; averaging and floor of the preconditioner; steps of the chain over
         batches, 0 for uniform batches, and its x; steps after which momenta are drawn anew, 0 for
-        never; steps that have been taken before; steps that a uniform batch serves.
+        never; steps that have been taken before; steps that a uniform batch serves; the `strength`
+        beyond which a step diverges.
     center, slope, curvature, order
         Reference in phi and full-data sums of the control variates, of order 0 (none), 1 or 2.
     width, batch : int
         Columns of a packed row, and rows of a batch.
     noise, squares : array (a,)
-        Written: an estimate of the variance of each element of a uniform batch's gradient at the
-        first step, and the mean square of each momentum.
+        Written: an estimate of the variance of each element of a uniform batch's gradient at one
+        of the steps, and the mean square of each momentum.
     info : array (len(INFO),)
         Written.
     """
@@ -222,7 +241,7 @@ def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation,
                        curvature, order, width)  # fmt: skip
     friction, temperature, averaging, floor = settings[0], settings[1], settings[2], settings[3]
     length, rule = int(settings[4]), int(settings[5])
-    refresh, done, hold = int(settings[6]), int(settings[7]), int(settings[8])
+    refresh, done, hold, most = int(settings[6]), int(settings[7]), int(settings[8]), settings[9]
     phi, control = np.empty(p), np.empty(p)
     index, rows = np.empty(batch, dtype=np.int64), np.zeros((width, batch))
     force, other, x = np.empty(size), np.empty(size), np.empty(size)
@@ -231,6 +250,7 @@ def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation,
         info[a] = 0.0
     for a in range(size):
         noise[a] = squares[a] = 0.0
+    measured = int(row_rng.random() * step_sizes.shape[0])
     if length == 0:
         read_batch(source, row_rng, index, rows)
         info[3] += 1.0
@@ -253,7 +273,7 @@ def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation,
                 amplitude *= np.sqrt(friction)
             info[4] += weighted_force(
                 source, row_rng, theta, phi, control, index, rows, x, np.sqrt(h) / amplitude,
-                length, force, other, noise if t == 0 else unused,
+                length, force, other, noise if t == measured else unused,
             )  # fmt: skip
             info[2] += length + 1.0
             info[3] += length + 1.0
@@ -263,7 +283,7 @@ def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation,
                 info[3] += 1.0
             batch_force(source, theta, phi, control, rows, force)
             info[2] += 1.0
-            if t == 0:
+            if t == measured:
                 gradients, batches = batch_noise(
                     source, row_rng, theta, phi, control, index, rows, force, other, noise
                 )
@@ -271,7 +291,8 @@ def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation,
                 info[3] += batches
         kick(rng, dynamics, h, friction, temperature, averaging, floor, n, active, factor, force,
              momentum, memory, change, scratch, theta)  # fmt: skip
-        if not (bounded(theta) and bounded(force) and bounded(momentum)):
+        fits = strength(dynamics, h, temperature, floor, force, memory) <= most
+        if not (fits and bounded(theta) and bounded(force) and bounded(momentum)):
             copy(origin, theta)
             for a in range(size):
                 force[a] = momentum[a] = 0.0

@@ -28,7 +28,7 @@ from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import differentiated
 from pymc_subsample.steps.moves import Proposal, ProposingStep
-from pymc_subsample.steps.setup import Preparation, prepare, scaled
+from pymc_subsample.steps.setup import Preparation, prepare, scaled, warn_of_modes
 from pymc_subsample.steps.tuning import TuningState
 
 _log = logging.getLogger("pymc.subsample")
@@ -230,6 +230,7 @@ class FireflyMC(ProposingStep):
         self.row_rng = self.rng.spawn(1)[0]
         self._given_reference = reference is not None
         self._prepared = self._prepare(reference)
+        warn_of_modes("FireflyMC", self._prepared, self._read)
         self.expected_bright = self._verify(self._prepared)
         looked_at = max(_LOOKED_AT, _PER_BRIGHT * self.expected_bright) / self.n_rows
         automatic = _RESAMPLED if self.brightness == "explicit" else min(looked_at, 0.5)

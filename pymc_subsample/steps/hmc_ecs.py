@@ -36,6 +36,7 @@ from pymc_subsample.steps.setup import (
     prepare,
     radius,
     scaled,
+    warn_of_modes,
 )
 from pymc_subsample.steps.subsample import ESTIMATORS, Subsample, SubsampleState
 from pymc_subsample.steps.tuning import Tuning, TuningState
@@ -321,18 +322,7 @@ class HMCECS(SubsampledStep):
                 f"so {m // self.n_blocks} rows are refreshed at once, which is accepted less "
                 f"often. subsample_size={near} divides well."
             )
-        if self._prepared.other_mode is not None:
-            here, there = self.reference.theta, self._prepared.other_mode
-            names = [
-                name
-                for name, part in self._read
-                if not np.allclose(here[part], there[part], rtol=0.1, atol=0.1)
-            ]
-            _log.warning(
-                "HMCECS: the posterior has at least two modes, about equally high, that differ in "
-                f"{', '.join(names)}. All chains explore the same one. If the model is symmetric "
-                "there, restrict it to one mode (a sign, an order); otherwise use another sampler."
-            )
+        warn_of_modes("HMCECS", self._prepared, self._read)
         if not variance <= VARIANCE_BOUND:
             _log.warning(
                 f"HMCECS: the log-likelihood estimate is predicted to be too noisy, with a "

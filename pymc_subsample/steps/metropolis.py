@@ -32,7 +32,7 @@ from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import differentiated
 from pymc_subsample.steps.moves import Proposal, ProposingStep
-from pymc_subsample.steps.setup import Preparation, prepare
+from pymc_subsample.steps.setup import Preparation, prepare, warn_of_modes
 from pymc_subsample.steps.tuning import TuningState
 
 _log = logging.getLogger("pymc.subsample")
@@ -142,6 +142,8 @@ class MinibatchMH(ProposingStep):
         self.row_rng = self.rng.spawn(1)[0]
         self._given_reference = reference is not None
         self._prepared = self._prepare(reference)
+        if self._prepared is not None:
+            warn_of_modes(type(self).__name__, self._prepared, self._read)
         self._begin(tune=0, draws=0)
 
     def _prepare(self, reference) -> Preparation | None:

@@ -131,7 +131,19 @@ class ProposingStep(SubsampledStep):
     def _moved_from(self, theta: np.ndarray, rng) -> tuple[np.ndarray, float]:
         """Propose from theta; a Langevin proposal without its drift."""
         if callable(self.proposal):
-            return arguments.proposed(self.proposal, self._tall, theta, rng)
+            new, log_factor = arguments.proposed(self.proposal, self._tall, theta, rng)
+            own = {name for name, _, _ in self._moved}
+            others = [
+                name
+                for name, part in self._read
+                if name not in own and np.any(new[part] != theta[part])
+            ]
+            if others:
+                raise ValueError(
+                    f"proposal moved {others}, but this step samples {sorted(own)} alone. Return "
+                    "values for these, or give the step all of vars."
+                )
+            return new, log_factor
         new = theta.copy()
         z = rng.standard_normal(len(self._active))
         new[self._active] += self.scaling * scaled(self.tuning.factor, z[None])[0]

@@ -1,5 +1,6 @@
 """What an HMC-ECS step prepares once: reference point, mass matrix, subsample size, blocks."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from pymc_subsample.control_variates.hierarchy import (
     settle,
     split_hierarchy,
 )
-from pymc_subsample.control_variates.modes import MAX_PARAMETERS, other_mode
+from pymc_subsample.control_variates.modes import EQUAL, MAX_PARAMETERS, other_mode
 from pymc_subsample.control_variates.reference import (
     Reference,
     factor,
@@ -37,6 +38,8 @@ from pymc_subsample.estimators import (
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
+
+_log = logging.getLogger("pymc.subsample")
 
 _PILOT_POINTS = 4
 # Posterior probability outside the ellipsoid of the block-Poisson estimate, were it normal.
@@ -163,8 +166,10 @@ def _automatic_reference(
         scale = np.sqrt(np.diag(covariance(precision(expansion, found, inner))))
         other = other_mode(expansion, found, start, inner, scale, rng, temperature)
     second = None if other is None else other.theta
-    if other is not None and log_posterior(expansion, other) > log_posterior(expansion, found):
-        found, second = other, found.theta
+    if other is not None:
+        higher = log_posterior(expansion, other) - log_posterior(expansion, found)
+        if higher > 0:
+            found, second = other, found.theta if higher < EQUAL else None
     if nested:
         if len(inner) <= MAX_INNER:
             theta = settle(expansion, found, inner, outer)
@@ -172,6 +177,21 @@ def _automatic_reference(
             theta = place_outer(expansion, found, outer)
         found = polish(expansion, theta, inner, temperature)
     return found, second
+
+
+def warn_of_modes(step: str, prepared: Preparation, read: Sequence[tuple[str, slice]]):
+    """Say so where another mode is about as high; `read` are the variables and their places."""
+    if prepared.other_mode is None:
+        return
+    here, there = prepared.reference.theta, prepared.other_mode
+    names = [
+        name for name, part in read if not np.allclose(here[part], there[part], rtol=0.1, atol=0.1)
+    ]
+    _log.warning(
+        f"{step}: the posterior has at least two modes, about equally high, that differ in "
+        f"{', '.join(names)}. All chains explore the same one. If the model is symmetric there, "
+        "restrict it to one mode (a sign, an order); otherwise use another sampler."
+    )
 
 
 def choose_subsample(

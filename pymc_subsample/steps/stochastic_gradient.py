@@ -42,7 +42,7 @@ from pymc_subsample.stationary import (
 )
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep, differentiated
-from pymc_subsample.steps.setup import Preparation, prepare, scaled
+from pymc_subsample.steps.setup import Preparation, prepare, scaled, warn_of_modes
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -58,8 +58,13 @@ _POINTS, _BATCHES = 8, 64
 # Steps that a batch may serve, and the error of standard deviations that this may add.
 _HOLDS = (1, 2, 5, 10)
 _HELD_ERROR = 0.002
+# A step diverges whose drift exceeds so many standard deviations of its noise, or its kick so many
+# of the momenta: it leads 4 to 5 posterior standard deviations away at automatic step sizes.
+_STRONGEST = 10.0
 # Integration steps per effective draw above which a chain hardly moves.
 _SLOW = 10_000
+# Passes over the rows per effective draw above which noise makes subsampling useless.
+_MANY_PASSES = 10
 
 
 @dataclass_state
@@ -70,6 +75,7 @@ class StochasticGradientState(StepMethodState):
     tuned: bool
     draws_left: int
     start_at_reference: bool
+    near_reference: bool
     reference: Reference | None
     row_rng: np.random.Generator
     done: int
@@ -81,6 +87,7 @@ class StochasticGradientState(StepMethodState):
     hold: int
     metric_factor: np.ndarray
     record: StepRecord
+    sampler: str = field(metadata={"frozen": True})
     n_rows: int = field(metadata={"frozen": True})
     fingerprint: str = field(metadata={"frozen": True})
     observed: tuple[str, ...] = field(metadata={"frozen": True})
@@ -107,7 +114,7 @@ class StochasticGradient(SubsampledStep):
         "data_share": ("Data", "0.3%"),
     }
     stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
-        "batch_size": (np.int64, []),
+        "batch_size": (np.float64, []),
         "data_share": (np.float64, []),
         "diverging": (bool, []),
         "divergences": (int, []),
@@ -189,12 +196,20 @@ class StochasticGradient(SubsampledStep):
         self.control_variate_order = None if order is None else self._expansion.order
         arguments.count("batch_size", self.batch_size, self.n_rows)
         self.row_rng = self.rng.spawn(1)[0]
+        self._given_reference = reference is not None
         self._prepared = self._prepare(reference) if needed else None
+        if self._prepared is not None:
+            warn_of_modes(type(self).__name__, self._prepared, self._read)
         self._chosen_step_size, self._chosen_hold = np.nan, self.steps_per_batch or 1
         self._curvature: np.ndarray | None = None
         self._precision: np.ndarray | None = None
         self._begin(tune=0, draws=0)
         self._choose_step_size()
+
+    @property
+    def sampler(self) -> str:
+        """What a state belongs to."""
+        return f"{type(self).__name__} {self._dynamics}"
 
     @property
     def _has_momentum(self) -> bool:
@@ -235,8 +250,12 @@ class StochasticGradient(SubsampledStep):
 
     def _choose_step_size(self):
         """Choose it where it is automatic, and say what the chain will cost."""
-        prepared = self._prepared
+        prepared, name = self._prepared, type(self).__name__
+        share = self.batch_size / self.n_rows
+        rows = f"{name}: {self.n_rows:,} rows of {', '.join(self.observed)}; batches of "
+        rows += f"{self.batch_size:,} rows ({share:.2%})"
         if prepared is None:
+            _log.info(rows)
             return
         curvature, noise = self._spectrum(prepared)
         if self.schedule.automatic:
@@ -244,6 +263,7 @@ class StochasticGradient(SubsampledStep):
             self.automatic_step_size = self._chosen_step_size = chosen
         h = float(self.schedule.sizes(np.zeros(1), self.automatic_step_size)[0])
         if not h or not self.temperature:
+            _log.info(f"{rows}; step size {h:.2g}")
             return
 
         def predicted(held: int) -> float:
@@ -257,22 +277,42 @@ class StochasticGradient(SubsampledStep):
                 held for held in _HOLDS if held == 1 or predicted(held) <= most
             )
         error = predicted(self.hold)
+        if not error < np.inf:
+            _log.warning(
+                f"{name}: at step_size {h:.2g} the dynamics are unstable around the reference. Use "
+                'a smaller one, or step_size="auto".'
+            )
+            return
         steps = autocorrelation_time(self._dynamics, h, self.friction, curvature)
-        name = type(self).__name__
-        share = self.batch_size / self.n_rows
+        served = min(self.hold, self.transitions_per_draw)
         _log.info(
-            f"{name}: {self.n_rows:,} rows of {', '.join(self.observed)}; batches of "
-            f"{self.batch_size:,} rows ({share:.2%})"
-            f"{f' for {self.hold} steps each' if self.hold > 1 else ''}; step size {h:.2g}; "
+            f"{rows}{f' for {served} steps each' if served > 1 else ''}; step size {h:.2g}; "
             f"predicted error of standard deviations {amount(100 * error)}%, {amount(steps)} steps "
             "per effective draw"
         )
-        if self.schedule.automatic and steps > max(_SLOW, 100 * self.transitions_per_draw):
+        if self.schedule.automatic:
+            quiet = choose_step_size(self._dynamics, self.friction, curvature, np.zeros_like(noise))
+            best = autocorrelation_time(self._dynamics, quiet, self.friction, curvature)
+            self._warn_if_slow(h, steps, best)
+
+    def _warn_if_slow(self, h: float, steps: float, best: float):
+        """Say why an effective draw takes many steps; without noise it would take `best`."""
+        name, passes = type(self).__name__, steps * self.batch_size / self.n_rows
+        slow = steps > max(_SLOW, 100 * self.transitions_per_draw)
+        if steps > 2 * best and (slow or passes > _MANY_PASSES):
+            quieter = [] if self.control_variate_order == 2 else ["use control_variate_order=2"]
             _log.warning(
                 f"{name}: the gradients of {self.batch_size:,} rows are so noisy that only a tiny "
                 f"step size ({h:.2g}) gives the right standard deviations, at which an effective "
-                f"draw takes {steps:,.0f} steps, or {steps * share:,.0f} passes over the rows. "
-                f"{sentence([*self._remedies(), 'use pms.HMCECS'])}"
+                f"draw takes {steps:,.0f} steps, or {passes:,.0f} passes over the rows; larger "
+                f"batches take as many. {sentence([*quieter, 'use pms.HMCECS'])}"
+            )
+        elif slow:
+            _log.warning(
+                f"{name}: the posterior is so much narrower in some directions than in others, in "
+                f"units of the metric, that an effective draw takes {steps:,.0f} steps, or "
+                f"{passes:,.0f} passes over the rows, whatever the size of the batch. Use "
+                'metric="curvature", scale the columns alike, or use pms.HMCECS.'
             )
 
     def _spectrum(self, prepared: Preparation) -> tuple[np.ndarray, np.ndarray]:
@@ -372,6 +412,7 @@ class StochasticGradient(SubsampledStep):
         self.tune = self.tuned = tune > 0
         self.draws_left = draws
         self.start_at_reference = tune > 0 and self._prepared is not None
+        self.near_reference = False
         self.reference = None if self._prepared is None else self._prepared.reference
         self.automatic_step_size, self.metric_factor = self._chosen_step_size, self._first_factor()
         self.hold = self._chosen_hold
@@ -393,9 +434,11 @@ class StochasticGradient(SubsampledStep):
             z = self.rng.standard_normal(len(self._active))
             theta[self._active] = self._prepared.reference.theta[self._active]
             theta[self._active] += 1.5 * scaled(self._prepared.factor, z[None])[0]
-            self.start_at_reference = False
+            self.start_at_reference, self.near_reference = False, True
         if not len(self.origin):
             self.origin = theta.copy()
+            if self.near_reference and self._prepared is not None:
+                self.origin[self._active] = self._prepared.reference.theta[self._active]
         stats, noise = self._steps(theta)
         found = None
         if not self.tune:
@@ -409,10 +452,12 @@ class StochasticGradient(SubsampledStep):
     def _steps(self, theta: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
         """Integrate, in place; return statistics and the gradient's noise, shape (a,)."""
         left, evaluations, divergences, total = self.transitions_per_draw, 0, 0.0, 0.0
+        noise = np.zeros(len(self._active))
         while left:
             count = min(left, self._until_centring(theta))
             sizes = self.schedule.sizes(self.done + np.arange(count), self.automatic_step_size)
-            noise, info = self._integrate(theta, sizes)
+            piece, info = self._integrate(theta, sizes)
+            noise += count / self.transitions_per_draw * piece
             self.done += count
             left -= count
             divergences += info["divergences"]
@@ -421,7 +466,7 @@ class StochasticGradient(SubsampledStep):
             evaluations += round(2 * self.batch_size * (info["gradients"] + read))
         evaluations += self._centring_cost()
         return {
-            "batch_size": self.batch_size,
+            "batch_size": float(self.batch_size),
             "data_share": self.batch_size / self.n_rows,
             "diverging": divergences > 0,
             "divergences": 0,
@@ -448,6 +493,7 @@ class StochasticGradient(SubsampledStep):
             [
                 self.friction, self.temperature, self._averages(), self._floor, self._index_chain,
                 self._expected, self._refresh, self.done, self.hold,
+                _STRONGEST if self.near_reference else np.inf,
             ],
             dtype=float,
         )  # fmt: skip
@@ -480,6 +526,8 @@ class StochasticGradient(SubsampledStep):
     def _remedies(self) -> list[str]:
         """Return what makes gradients less noisy."""
         left = [] if self.control_variate_order == 2 else ["use control_variate_order=2"]
+        if self._given_reference:
+            left.append("give another reference, or none")
         if self.batch_size < self.n_rows:
             left.append(f"increase batch_size (now {self.batch_size})")
         return left
