@@ -427,8 +427,9 @@ def test_what_cannot_be_audited_is_refused(healthy, barker, model):
     partial["posterior"] = xr.DataTree(healthy["posterior"].to_dataset().drop_vars("sigma"))
     with pytest.raises(ValueError, match="lacks 'sigma'"):
         pms.audit(partial, model=model)
-    with pytest.raises(ValueError, match="sampled 1,500 rows, the model has 1,600"):
-        pms.audit(healthy, model=several(1600))
+    for run in (healthy, barker):
+        with pytest.raises(ValueError, match="sampled 1,500 rows, the model has 1,600"):
+            pms.audit(run, model=several(1600))
     with pytest.raises(ValueError, match=r"var_names=\['gamma'\]"):
         pms.audit(healthy, model=model, var_names=["gamma"])
     with pytest.raises(ValueError, match="at least 40"):

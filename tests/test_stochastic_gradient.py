@@ -319,8 +319,10 @@ def test_another_mode_is_told(make, caplog):
         mu = pm.Normal("mu", 0, 3, shape=2, initval=[-1.0, 1.0])
         pm.NormalMixture("y", w=[0.5, 0.5], mu=mu, sigma=0.5, observed=y)
     caplog.set_level(logging.WARNING, "pymc")
-    make(model=model, control_variate_order=2)
+    step = make(model=model, control_variate_order=2)
     assert f"{make.__name__}: the posterior has at least two modes" in caplog.text
+    found = pms.report(sample(step, model, 100)).to_dict()["checks"]
+    assert {c["name"]: c["status"] for c in found}["modes"] == "warn"
 
 
 def test_several_steps_of_this_package_in_one_run(model):

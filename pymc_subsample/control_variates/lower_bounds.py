@@ -144,7 +144,7 @@ def _why(code: RowCode) -> str:
     if shared and code.n_predictors > 1:
         return (
             f"beside linear predictors its rows see {shared} unknown number(s) that they share, "
-            "such as a scale"
+            "such as a scale that is not fixed to a number"
         )
     if code.n_predictors > 1:
         return f"its rows see {code.n_predictors} linear predictors, and not through a softmax"

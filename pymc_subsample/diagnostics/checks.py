@@ -49,6 +49,14 @@ class Rule:
 TEMPERATURE = Rule(
     "temperature", "temperature of the log-likelihood", 1.0, "Use temperature=1.", equal=True
 )
+MODES = Rule(
+    "modes",
+    "other modes that the set-up found",
+    0.0,
+    "If the model is symmetric there, restrict it to one mode (a sign, an order); otherwise use "
+    "another sampler.",
+    severity="warn",
+)
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,17 @@ def check_temperature(temperature: float) -> Check:
         temperature == 1.0,
         f"temperature={temperature:g}: the draws are not from the posterior but from a "
         "distribution with the log-likelihood divided by that.",
+    )
+
+
+def check_modes(others: int) -> Check:
+    """Say so where chains that all start at one mode leave out another, about as high."""
+    return Check(
+        MODES,
+        others,
+        others == 0,
+        f"The posterior has another mode, about as high, which the chain may not see. "
+        f"{MODES.remedy}",
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.diagnostics.checks import TEMPERATURE, Check, Rule, check_temperature
+from pymc_subsample.diagnostics.checks import MODES, TEMPERATURE, Check, Rule, check_temperature
 from pymc_subsample.diagnostics.metropolis import ACCEPTED
 from pymc_subsample.diagnostics.record import MoveRecord
 
@@ -32,7 +32,7 @@ TURNOVER = Rule(
     severity="warn",
     at_least=True,
 )
-RULES = (LOWER, READ, TURNOVER, ACCEPTED, TEMPERATURE)
+RULES = (LOWER, READ, TURNOVER, ACCEPTED, TEMPERATURE, MODES)
 
 # What rounding may do to a residual, over the log-likelihood that it is a part of.
 _ROUNDING = 1e-9

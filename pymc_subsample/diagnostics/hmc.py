@@ -7,6 +7,7 @@ from pymc_subsample.block_poisson import log_variance
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.reference import Reference, whiten
 from pymc_subsample.diagnostics.checks import (
+    MODES,
     TEMPERATURE,
     Check,
     Rule,
@@ -69,7 +70,7 @@ CONFINED = Rule(
 )
 RULES = (
     TUNE, DISTANCE, NOISE, REFRESH, PERTURBATION, NEGATIVE, SIGN, CONFINED, DIVERGENCES,
-    ACCEPTANCE, TEMPERATURE,
+    ACCEPTANCE, TEMPERATURE, MODES,
 )  # fmt: skip
 
 # The share of draws that may exceed twice the variance bound.

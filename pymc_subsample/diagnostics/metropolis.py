@@ -4,6 +4,7 @@ import numpy as np
 
 from pymc_subsample.diagnostics.acceptance import AcceptanceErrors
 from pymc_subsample.diagnostics.checks import (
+    MODES,
     TEMPERATURE,
     Check,
     Rule,
@@ -54,7 +55,7 @@ RISE = Rule(
     10.0,
     "Tune longer, or use control_variate_order=2, a stricter test, or ConfidenceMH.",
 )
-RULES = (ERROR, SHARE, ACCEPTED, TEMPERATURE, BOUND, RISE)
+RULES = (ERROR, SHARE, ACCEPTED, TEMPERATURE, BOUND, RISE, MODES)
 
 
 def check_moves(

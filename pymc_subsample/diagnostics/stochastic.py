@@ -9,7 +9,7 @@ from arviz_stats.base import array_stats
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.reference import whiten
-from pymc_subsample.diagnostics.checks import Check, Rule, amount, sentence
+from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.stationary import sd_error, spectrum, variances
@@ -49,7 +49,7 @@ UNMEASURED = Rule("unmeasured", "errors that no check could measure", 0.0, _AUDI
 TEMPERATURE = Rule(
     "temperature", "temperature of the posterior", 1.0, "Use temperature=1.", equal=True
 )
-RULES = (DIVERGED, START, STEP, NOISE, STRETCH, SHIFT, HEAT, UNMEASURED, TEMPERATURE)
+RULES = (DIVERGED, START, STEP, NOISE, STRETCH, SHIFT, HEAT, UNMEASURED, TEMPERATURE, MODES)
 
 
 @dataclass(frozen=True)

@@ -122,12 +122,13 @@ def why_not_weights(idata: xr.DataTree) -> str:
 def require_same_rows(idata: xr.DataTree, tall: TallModel, said: str):
     """Refuse a model of other rows than the run recorded."""
     stats = _statistics(idata)
-    if "subsample_size" not in stats or "data_share" not in stats:
+    sizes = [name for name in ("subsample_size", "batch_size") if name in stats]
+    if not sizes or "data_share" not in stats or "flips" in stats:  # Gibbs counts factors
         return
-    size, share = stats["subsample_size"], stats["data_share"]
-    if size.ndim != 2 or share.ndim != 2:
+    size, share = stats[sizes[0]], stats["data_share"]
+    if size.ndim != 2 or share.ndim != 2 or not share.mean() > 0:
         return
-    n = round(float(size.values[0, -1] / share.values[0, -1]))
+    n = round(float(size.mean() / share.mean()))
     if n != tall.n_rows:
         raise ValueError(
             f"{said}: the run sampled {n:,} rows, the model has {tall.n_rows:,}. Pass the model "

@@ -159,6 +159,9 @@ class SubsampledStep(BlockedStep):
             stats |= self._unjudged
             stats["warning"] = None
             return
+        prepared = getattr(self, "_prepared", None)
+        if prepared is not None:
+            found = [*found, checks.check_modes(int(prepared.other_mode is not None))]
         stats |= checks.record(self._rules, found)
         said = checks.warning(type(self).__name__, found)
         stats["warning"] = said and SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
