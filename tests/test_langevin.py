@@ -253,6 +253,18 @@ def test_what_leaves_all_bounds_starts_again(gaussian):
     assert np.all(np.isfinite(chain.momentum))
 
 
+@pytest.mark.parametrize("dynamics", [OVERDAMPED, SYMPLECTIC, BAOAB])
+def test_steps_that_outweigh_their_noise_start_again(gaussian, dynamics):
+    """A chain far out is sent back, whose drift is beyond the bound, and one within it is not."""
+    origin, far = np.array([0.1, 0.2]), np.array([40.0, 0.0])
+    for most, sent_back in ((1e3, False), (2.0, True)):
+        chain = Chain(gaussian[0], dynamics, N, origin=origin, most=most, factor=IDENTITY)
+        chain.theta = far.copy()
+        chain.step([0.01])
+        assert chain.info[0] == sent_back
+        assert np.array_equal(chain.theta, origin) == sent_back
+
+
 # Gradients
 
 

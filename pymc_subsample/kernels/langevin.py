@@ -50,7 +50,7 @@ from pymc_subsample.kernels.gradients import (
     source_at,
     weighted_force,
 )
-from pymc_subsample.kernels.vectors import copy, scale_up
+from pymc_subsample.kernels.vectors import scale_up
 
 OVERDAMPED, PRECONDITIONED, EULER, SYMPLECTIC, THERMOSTAT, BAOAB = range(6)
 # Where exponential weights expect the dynamics to go: on as before, nowhere, by one, to a stop.
@@ -293,8 +293,8 @@ def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation,
              momentum, memory, change, scratch, theta)  # fmt: skip
         fits = strength(dynamics, h, temperature, floor, force, memory) <= most
         if not (fits and bounded(theta) and bounded(force) and bounded(momentum)):
-            copy(origin, theta)
             for a in range(size):
+                theta[active[a]] = origin[active[a]]
                 force[a] = momentum[a] = 0.0
                 memory[a] = -1.0 if dynamics == PRECONDITIONED else 0.0
             if dynamics == THERMOSTAT:
