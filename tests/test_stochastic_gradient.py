@@ -23,6 +23,7 @@ from test_hmc_ecs import (
 import pymc_subsample as pms
 from pymc_subsample import strata
 from pymc_subsample.control_variates import Expansion
+from pymc_subsample.diagnostics import stochastic
 from pymc_subsample.diagnostics.checks import recall
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.stochastic import RULES
@@ -231,6 +232,20 @@ def test_the_way_from_a_far_start_is_noticed(make, draws):
     step = make(model=model)
     assert "start" in verdicts(sample(step, model, draws, tune=0, chains=1))
     assert "start" not in verdicts(sample(step, model, draws, tune=200, chains=1))
+
+
+@pytest.mark.parametrize("far", [1e3, 1e9, 1e15])
+def test_no_start_is_too_far_to_be_noticed(far):
+    """However many digits the distance takes from the rest of the draws."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        record = StepRecord(draws=320)
+        for theta in [np.full(2, far), *rng.normal(size=(319, 2))]:
+            record.add(
+                theta, np.zeros(2), {"diverging": 0, "step_size": 1, "kinetic_temperature": 1}
+            )
+        [check] = stochastic._from_start(record, np.arange(2))
+        assert not check.passed
 
 
 def test_noise_of_svrg_is_that_along_the_way(case):

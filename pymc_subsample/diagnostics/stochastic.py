@@ -24,6 +24,9 @@ _PILOT_ROWS = 8_000_000
 _FEWEST, _MOST = 4, 32
 
 _SMALLER = "Use a smaller step_size."
+# Share of a standard deviation below which that of most draws is rounding.
+_LOST = 1e-6
+
 _STAYING = (
     "Use a smaller step_size, another parametrisation, such as the centred or the non-centred form "
     "of group effects, or pms.HMCECS."
@@ -300,9 +303,11 @@ def _from_start(record: StepRecord, active: np.ndarray) -> list[Check]:
     part = np.sqrt(record.done / rest.done - 1)
     mean_noise, own_noise = (part * e for e in _monte_carlo_errors(rest, active, level))
     scale, sd = (np.sqrt(r.variance[active]) for r in (rest, record))
-    moved = scale > 0
-    scale = np.where(moved, scale, 1.0)
-    stretch = (np.abs(sd - scale) - own_noise) / scale
+    moved = sd > 0
+    # Beyond that, differences from so distant a first draw have no digits left.
+    lost = moved & (scale <= _LOST * sd)
+    scale = np.where(moved & ~lost, scale, 1.0)
+    stretch = np.where(lost, np.inf, (np.abs(sd - scale) - own_noise) / scale)
     shift = (np.abs(record.mean - rest.mean)[active] - mean_noise) / scale
     error = float(np.max(np.where(moved, np.maximum(stretch, 0.5 * shift), 0.0), initial=0.0))
     return [
