@@ -4,7 +4,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import thread_time
 
 import numpy as np
@@ -13,7 +13,8 @@ from arviz_stats.base import array_stats
 from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.control_variates.reference import Reference
+from pymc_subsample.control_variates.curvature import covariance_factor
+from pymc_subsample.control_variates.reference import Reference, precision
 from pymc_subsample.diagnostics.checks import FAILED, MODES, PREFIX, amount, recall
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.hmc_ecs import HMCECS
@@ -227,11 +228,14 @@ def nuts_gradients(
     tuple of float, or None
         None where the expansion is no density away from the reference, or `seconds` were over.
     """
-    prepared, tall = step._prepared, step._tall
-    reference, factor = prepared.reference, prepared.factor
+    tall, expansion = step._tall, step._expansion.as_written()
+    reference, scale = step._prepared.reference, step._prepared.factor
     if len(reference.curvature) != len(reference.center):
         return None
-    variance = factor[0] ** 2 if len(factor) == 1 else np.sum(factor**2, axis=1)
+    if step.centring:  # NUTS moves in the model's own variables
+        reference = replace(reference, theta=step._values(reference.theta))
+        scale = covariance_factor(precision(expansion, reference, step._continuous()))
+    variance = scale[0] ** 2 if len(scale) == 1 else np.sum(scale**2, axis=1)
     potential = QuadPotentialDiagAdapt(
         len(variance), reference.theta.copy(), variance.copy(), 10,
         rng=np.random.default_rng(seed),
@@ -240,7 +244,7 @@ def nuts_gradients(
     with quiet(), np.errstate(all="ignore"):
         nuts = pm.NUTS(
             model=model,
-            logp_dlogp_func=_Expanded(step._expansion, reference),
+            logp_dlogp_func=_Expanded(expansion, reference),
             potential=potential,
         )
         nuts.setup_chain(np.random.default_rng(seed), _NUTS_TUNE, _NUTS_DRAWS)

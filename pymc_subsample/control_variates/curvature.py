@@ -16,7 +16,7 @@ MAX_CURVATURE = 5000
 # A row's terms beyond which a list of elements is filled too slowly.
 MAX_TERMS = 60
 
-_SMALLEST_EIGENVALUE = 1e-10
+_SMALLEST_EIGENVALUE = 1e-13
 # Up to this size eigenvalues cost nothing.
 _SMALL = 200
 
@@ -74,15 +74,38 @@ def times(curvature: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 def covariance(matrix: np.ndarray) -> np.ndarray:
     """Invert a precision matrix; directions of negative curvature are taken by their size."""
-    scale = np.sqrt(np.abs(np.diag(matrix)))
-    scale = np.where(scale > 0, scale, 1.0)
+    scale = _scale(matrix)
     scaled = matrix / np.outer(scale, scale)
     inverse = _positive_inverse(scaled) if len(matrix) > _SMALL else None
     if inverse is None:
-        values, vectors = scipy.linalg.eigh(scaled)
-        values = np.maximum(np.abs(values), _SMALLEST_EIGENVALUE * np.abs(values).max())
+        values, vectors = _spectrum(scaled)
         inverse = (vectors / values) @ vectors.T
     return inverse / np.outer(scale, scale)
+
+
+def covariance_factor(matrix: np.ndarray) -> np.ndarray:
+    """Return the lower factor of `covariance(matrix)`, also where that is nearly singular."""
+    scale = _scale(matrix)
+    scaled = matrix / np.outer(scale, scale)
+    inverse = _positive_inverse(scaled) if len(matrix) > _SMALL else None
+    if inverse is None:
+        values, vectors = _spectrum(scaled)
+        lower = np.linalg.qr((vectors / np.sqrt(values)).T, mode="r").T
+    else:
+        lower = np.linalg.cholesky(inverse)
+    return np.ascontiguousarray(lower * np.sign(np.diag(lower)) / scale[:, None])
+
+
+def _scale(matrix: np.ndarray) -> np.ndarray:
+    scale = np.sqrt(np.abs(np.diag(matrix)))
+    return np.where(scale > 0, scale, 1.0)
+
+
+def _spectrum(scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sizes of the eigenvalues, which are kept from zero, and eigenvectors."""
+    values, vectors = scipy.linalg.eigh(scaled)
+    largest = np.abs(values).max(initial=0.0) or 1.0
+    return np.maximum(np.abs(values), _SMALLEST_EIGENVALUE * largest), vectors
 
 
 def _positive_inverse(matrix: np.ndarray) -> np.ndarray | None:

@@ -1,8 +1,9 @@
 """A log-likelihood expanded around a reference point: compiled functions and packed rows."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytensor.tensor as pt
@@ -14,6 +15,9 @@ from pymc_subsample.control_variates.loops import compile_loops
 from pymc_subsample.kernels.model import BACKWARD, FORWARD
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.rows import RowStore
+
+if TYPE_CHECKING:
+    from pymc_subsample.coordinates import Coordinates
 
 # Chunks stay in the cache and in memory that the allocator has already.
 _CHUNK_BYTES = 2**22
@@ -34,7 +38,10 @@ class Expansion:
     order : int
         Order of the control variates: 0, 1 or 2.
     theta_size, phi_size : int
-        d and P.
+        Length of the chain's vector and P. The vector is theta, d elements, unless the expansion
+        has coordinates of its own; then constants of those follow.
+    coordinates : Coordinates or None
+        In which the chain moves; see `reparameterise`.
     width : int
         Columns of a packed row, cached ones included. Packed rows are stored column by column,
         shape (width, m).
@@ -82,6 +89,7 @@ class Expansion:
     observed: tuple[str, ...] = ()
     curvature: str = "full"
     level: int | None = None
+    coordinates: "Coordinates | None" = None
 
     forward = _compiled("forward")
     backward = _compiled("backward")
@@ -97,6 +105,29 @@ class Expansion:
     def addresses(self, *names: str) -> np.ndarray:
         """Addresses of some of the functions, for a compiled transition."""
         return np.array([getattr(self, name).address for name in names], dtype=np.int64)
+
+    def reparameterise(self, coordinates: "Coordinates"):
+        """Move to other coordinates: from now on, vectors theta are those of `coordinates`."""
+        forward, backward = self.forward, self.backward
+        self._written = {"forward": lambda: forward, "backward": lambda: backward}
+        self.build = {**self.build, **coordinates.composed(forward, backward)}
+        del self.forward, self.backward
+        self.coordinates, self.theta_size = coordinates, coordinates.length
+
+    def restore(self):
+        """Undo `reparameterise`."""
+        assert self.coordinates is not None
+        self.build, self.theta_size = {**self.build, **self._written}, self.coordinates.size
+        self.coordinates = None
+        for name in self._written:
+            self.__dict__.pop(name, None)
+
+    def as_written(self) -> "Expansion":
+        """Return the expansion over theta, PyMC's vector of value variables."""
+        if self.coordinates is None:
+            return self
+        build = {**self.build, **self._written}
+        return replace(self, build=build, theta_size=self.coordinates.size, coordinates=None)
 
     @property
     def n_rows(self) -> int:

@@ -18,9 +18,8 @@ References
 import numpy as np
 import scipy.linalg
 
-from pymc_subsample.control_variates.curvature import times
 from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.control_variates.reference import Reference, gradient, precision
+from pymc_subsample.control_variates.reference import Reference, gradient, log_density, precision
 
 # The search over h is a simplex search; each of its steps takes a few dense Hessians in v. For
 # more elements of v one step is taken, from h as it is at the start.
@@ -94,7 +93,7 @@ def place_outer(expansion: Expansion, reference: Reference, outer: np.ndarray) -
 
     def objective(h):
         theta[outer] = h
-        value = -_log_density(expansion, reference, theta)
+        value = -log_density(expansion, reference, theta)
         return value if np.isfinite(value) else 1e10
 
     found = scipy.optimize.minimize(objective, reference.theta[outer], method="Nelder-Mead")
@@ -102,16 +101,9 @@ def place_outer(expansion: Expansion, reference: Reference, outer: np.ndarray) -
     return theta
 
 
-def _log_density(expansion, reference, theta) -> float:
-    phi, logprior = expansion.parameters(theta)
-    shift = phi - reference.center
-    bent = shift @ times(reference.curvature, shift)
-    return logprior + reference.level + reference.slope @ shift + 0.5 * bent
-
-
 def _conditional_mode(expansion, reference, theta, inner) -> tuple[np.ndarray, float] | None:
     """Newton's method in `inner`; returns theta and minus Laplace's log marginal density."""
-    value = _log_density(expansion, reference, theta)
+    value = log_density(expansion, reference, theta)
     for _ in range(_NEWTON_STEPS):
         hessian = precision(expansion, reference, inner, theta)
         try:
@@ -126,7 +118,7 @@ def _conditional_mode(expansion, reference, theta, inner) -> tuple[np.ndarray, f
         for _ in range(10):
             trial = theta.copy()
             trial[inner] += step
-            new = _log_density(expansion, reference, trial)
+            new = log_density(expansion, reference, trial)
             if np.isfinite(new) and new > value:
                 break
             step = 0.3 * step

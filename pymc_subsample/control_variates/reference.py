@@ -74,6 +74,14 @@ def log_posterior(expansion: Expansion, reference: Reference) -> float:
     return expansion.parameters(reference.theta)[1] + reference.level
 
 
+def log_density(expansion: Expansion, reference: Reference, theta: np.ndarray) -> float:
+    """Log prior plus the quadratic log-likelihood at theta."""
+    phi, logprior = expansion.parameters(theta)
+    shift = phi - reference.center
+    bent = shift @ times(reference.curvature, shift)
+    return logprior + reference.level + reference.slope @ shift + 0.5 * bent
+
+
 def gradient(expansion: Expansion, reference: Reference, theta: np.ndarray) -> np.ndarray:
     """Gradient in theta, shape (d,), of the quadratic log-likelihood plus the prior."""
     phi, _ = expansion.parameters(theta)
@@ -92,7 +100,7 @@ def precision(
     At the reference, where it is taken unless theta is given, they have the log posterior's own
     derivatives. The Hessian is the central difference of their gradient.
     """
-    columns = _hessian_columns(expansion, reference, active, theta)
+    columns = hessian_columns(expansion, reference, active, theta)
     matrix = -np.array([column[active] for column in columns])
     matrix = matrix.reshape(len(active), len(active))
     return 0.5 * (matrix + matrix.T)
@@ -126,13 +134,13 @@ def scales(expansion: Expansion, reference: Reference, active: np.ndarray) -> np
 
     They are those of the diagonal of the precision; no matrix is formed.
     """
-    columns = _hessian_columns(expansion, reference, active)
+    columns = hessian_columns(expansion, reference, active)
     diagonal = np.abs([column[a] for a, column in zip(active, columns, strict=True)])
     known = (diagonal > 0) & np.isfinite(diagonal)
     return np.where(known, 1 / np.sqrt(np.where(known, diagonal, 1.0)), 1.0)
 
 
-def _hessian_columns(expansion, reference, active, theta=None) -> Iterator[np.ndarray]:
+def hessian_columns(expansion, reference, active, theta=None) -> Iterator[np.ndarray]:
     """Differentiate the quadratic log-likelihood and the prior twice: a column, (d,), at a time.
 
     The curvature multiplies the differences of many columns at once.

@@ -4,10 +4,17 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from pymc_subsample.control_variates.curvature import MAX_CURVATURE, MAX_DENSE, covariance
+from pymc_subsample.control_variates.curvature import (
+    MAX_CURVATURE,
+    MAX_DENSE,
+    covariance,
+    covariance_factor,
+)
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.reference import (
     Reference,
+    gradient,
+    log_density,
     log_posterior,
     precision,
     reference_at,
@@ -21,6 +28,10 @@ _SUBSET_BYTES = 2**28
 _MAX_POLISH = 8
 _POLISHED = 0.1
 _MAX_PASSES = 50
+# Of the trust region, in standard deviations at its start; its gradient is per one of those.
+_TRUST = {"initial_trust_radius": 10.0, "max_trust_radius": 1e9, "gtol": 0.01}
+# The negative log posterior of impossible parameters.
+_IMPOSSIBLE = 1e100
 
 
 def has_precision(expansion: Expansion, size: int) -> bool:
@@ -74,35 +85,35 @@ def find_reference(
 
 
 class _Objective:
-    """Negative log posterior of weighted rows, in units of `scale`; evaluated once per point.
+    """Negative log posterior of weighted rows, evaluated once per point.
 
-    `batches` is called for each evaluation. It is divided by `height`.
+    It is a function of x in ``theta = origin + scale x``, with a scale for each element or a
+    matrix. `batches` is called for each evaluation.
     """
 
     def __init__(
         self,
         expansion: Expansion,
-        theta: np.ndarray,
+        origin: Reference,
         active: np.ndarray,
         batches: Callable[[], Iterable[np.ndarray]],
         weight: float,
+        scale: np.ndarray,
         *,
-        height: float = 1.0,
-        scale: np.ndarray | float = 1.0,
         curved: bool = False,
     ):
-        self._expansion, self._origin, self._active = expansion, theta.copy(), active
-        self._batches, self._weight, self._height = batches, weight, height
+        self._expansion, self._origin, self._active = expansion, origin.theta, active
+        self._batches, self._weight = batches, weight
         self._scale, self._curved = scale, curved
-        self._at: np.ndarray | None = None
+        self._at, self._summed = np.zeros(len(active)), origin
 
     def theta(self, x):
         theta = self._origin.copy()
-        theta[self._active] = self._scale * x
+        theta[self._active] += self._scale @ x if self._scale.ndim == 2 else self._scale * x
         return theta
 
     def _evaluate(self, x):
-        if self._at is None or not np.array_equal(x, self._at):
+        if not np.array_equal(x, self._at):
             self._at = x.copy()
             self._summed = summed(
                 self._expansion, self.theta(x), self._batches(), self._weight, self._curved
@@ -110,17 +121,21 @@ class _Objective:
         return self._summed
 
     def value(self, x):
-        value = -log_posterior(self._expansion, self._evaluate(x)) / self._height
-        return value if np.isfinite(value) else 1e10
+        value = -log_posterior(self._expansion, self._evaluate(x))
+        return value if np.isfinite(value) else _IMPOSSIBLE
 
     def gradient(self, x):
         found = self._evaluate(x)
-        grad = self._expansion.pull_back(found.theta, found.slope)[self._active]
-        return -np.nan_to_num(self._scale * grad) / self._height
+        grad = _finite(self._expansion.pull_back(found.theta, found.slope)[self._active])
+        return -(grad @ self._scale if self._scale.ndim == 2 else self._scale * grad)
 
     def hessian(self, x):
-        matrix = precision(self._expansion, self._evaluate(x), self._active)
-        return np.nan_to_num(matrix) / self._height
+        matrix = _finite(precision(self._expansion, self._evaluate(x), self._active))
+        return self._scale.T @ matrix @ self._scale
+
+
+def _finite(x: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(x), x, 0.0)
 
 
 def mode_of_rows(expansion, theta, active, rows, weight) -> tuple[np.ndarray, float]:
@@ -149,19 +164,62 @@ def mode_of_rows(expansion, theta, active, rows, weight) -> tuple[np.ndarray, fl
     import scipy.optimize  # takes a third of a second to import, and only the search needs it
 
     newton = len(active) <= MAX_DENSE and has_precision(expansion, len(active))
+    origin = summed(expansion, theta, rows, weight, newton)
     height = weight * sum(batch.shape[1] for batch in rows)
-    objective = _Objective(
-        expansion, theta, active, lambda: rows, weight, height=height, curved=newton
-    )
+    if not len(active):
+        return origin.theta, log_posterior(expansion, origin) / height
+    with np.errstate(all="ignore"):
+        # In units of the curvature at the start, columns may have any units and offsets.
+        if newton:
+            matrix = _finite(precision(expansion, origin, active))
+            scale = covariance_factor(matrix)
+        else:
+            scale = scales(expansion, origin, active)
+        objective = _Objective(
+            expansion, origin, active, lambda: rows, weight, scale, curved=newton
+        )
+        found = scipy.optimize.minimize(
+            objective.value,
+            np.zeros(len(active)),
+            jac=objective.gradient,
+            hess=objective.hessian if newton else None,
+            method="trust-exact" if newton else "L-BFGS-B",
+            options={"maxiter": 200} | (_TRUST if newton else {}),
+        )
+    return objective.theta(found.x), -float(found.fun) / height
+
+
+def quadratic_mode(expansion: Expansion, reference: Reference, active: np.ndarray) -> np.ndarray:
+    """Return theta at the mode of the prior and the quadratic log-likelihood: no rows are read."""
+    import scipy.optimize
+
+    if not len(active):
+        return reference.theta
+    newton = len(active) <= MAX_DENSE and has_precision(expansion, len(active))
+    scale = scales(expansion, reference, active)
+
+    def at(x):
+        theta = reference.theta.copy()
+        theta[active] += scale * x
+        return theta
+
+    def value(x):
+        found = -log_density(expansion, reference, at(x))
+        return found if np.isfinite(found) else _IMPOSSIBLE
+
+    def slope(x):
+        return -_finite(scale * gradient(expansion, reference, at(x))[active])
+
+    def hessian(x):
+        matrix = precision(expansion, reference, active, at(x))
+        return _finite(matrix * np.outer(scale, scale))
+
     found = scipy.optimize.minimize(
-        objective.value,
-        theta[active],
-        jac=objective.gradient,
-        hess=objective.hessian if newton else None,
+        value, np.zeros(len(active)), jac=slope, hess=hessian if newton else None,
         method="trust-exact" if newton else "L-BFGS-B",
-        options={"maxiter": 200},
-    )
-    return objective.theta(found.x), -float(found.fun)
+        options={"maxiter": 200} | (_TRUST if newton else {}),
+    )  # fmt: skip
+    return at(found.x)
 
 
 def polish(
@@ -205,12 +263,10 @@ def _polish_by_gradients(expansion, reference, active, temperature) -> Reference
     if not len(active):
         return reference
     scale = scales(expansion, reference, active)
-    objective = _Objective(
-        expansion, reference.theta, active, expansion.chunks, 1.0 / temperature, scale=scale
-    )
+    objective = _Objective(expansion, reference, active, expansion.chunks, 1.0 / temperature, scale)
     found = scipy.optimize.minimize(
         objective.value,
-        reference.theta[active] / scale,
+        np.zeros(len(active)),
         jac=objective.gradient,
         method="L-BFGS-B",
         options={"gtol": _POLISHED, "ftol": 0.0, "maxfun": _MAX_PASSES},

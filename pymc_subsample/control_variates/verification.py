@@ -8,7 +8,7 @@ import pytensor
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.likelihood import TallModel
-from pymc_subsample.likelihood.verification import continuous, probes, tolerance
+from pymc_subsample.likelihood.verification import probes, tolerance
 
 _GROUPS = 10
 # A gradient is compared with a finite difference where two of those agree to this share.
@@ -109,7 +109,7 @@ def _sums_agree(model, expansion, theta, index) -> bool:
 
 def _gradient_agrees(model, function, theta, gradient) -> bool:
     """Compare a gradient along a random direction with finite differences, if those converge."""
-    direction = continuous(model) * np.random.default_rng(2).normal(size=model.size)
+    direction = model.units * np.random.default_rng(2).normal(size=model.size)
 
     precision = np.finfo(pytensor.config.floatX).eps
 

@@ -28,6 +28,8 @@ class ChainRecord:
     ----------
     draws, done : int
         Draws to come in all, and so far.
+    size : int or None
+        Elements of theta that can move, d; None for all.
     divergences : int
         Divergent draws.
     variance, acceptance, subset_accepted : float
@@ -49,6 +51,7 @@ class ChainRecord:
 
     draws: int = 0
     done: int = 0
+    size: int | None = None
     divergences: int = 0
     variance: float = 0.0
     acceptance: float = 0.0
@@ -84,7 +87,7 @@ class ChainRecord:
         """Merge pending draws into mean and squares."""
         if not self.pending:
             return
-        new = np.array(self.pending)
+        new = np.array(self.pending)[:, : self.size]
         self.pending = []
         before, count = self.done - len(new), len(new)
         mean = new.mean(axis=0)
@@ -120,7 +123,7 @@ class ChainRecord:
     def standardise(self, thetas: np.ndarray, active: np.ndarray) -> np.ndarray:
         """Return draws, shape (k, d), less the mean and over the standard deviation, (k, a)."""
         sd = np.sqrt(np.diag(self.square)[active] / max(self.done - 1, 1))
-        return (thetas - self.mean)[:, active] / np.where(sd > 0, sd, 1.0)
+        return (thetas[:, active] - self.mean[active]) / np.where(sd > 0, sd, 1.0)
 
     def distance(self, reference: np.ndarray, active: np.ndarray) -> float:
         """Distance of the mean from the reference, in posterior standard deviations."""
@@ -128,7 +131,7 @@ class ChainRecord:
         cov = self.square[np.ix_(active, active)] / max(self.done - 1, 1)
         scale = np.sqrt(np.diag(cov))
         scale = np.where(scale > 0, scale, 1.0)
-        shift = (self.mean - reference)[active] / scale
+        shift = (self.mean[active] - reference[active]) / scale
         solved = np.linalg.lstsq(cov / np.outer(scale, scale), shift, rcond=1e-10)[0]
         return float(np.sqrt(max(shift @ solved, 0.0)))
 

@@ -1,6 +1,7 @@
 """A PyMC model seen as a prior, a set of rows and the log-likelihood of one row."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -27,11 +28,13 @@ from pymc_subsample.likelihood.graph import (
     numpy_function,
     rebuild,
 )
+from pymc_subsample.likelihood.lifting import lifted
 from pymc_subsample.likelihood.simplify import simplified
 from pymc_subsample.likelihood.trace import RowTrace
 from pymc_subsample.likelihood.verification import (
     check_batches,
     check_start,
+    units,
     warn_about_deterministics,
     warn_about_whole_terms,
 )
@@ -69,6 +72,8 @@ class TallModel:
         Number of rows.
     observed : tuple of str
         Names of the subsampled variables.
+    model : pymc.Model
+        The model, without `pm.Minibatch`.
     value_vars : list of Variable
         Value variables, in the order of the model.
     names, shapes, slices : list
@@ -107,6 +112,7 @@ class TallModel:
         self.initial_point = _started(model.initial_point(), initial_point or {})
         model = full_data_model(model)
         refuse_imputed(model)
+        self.model = model
         self.value_vars = sorted(model.value_vars, key=lambda v: order.index(v.name))
         self.discrete = [v.name for v in model.discrete_value_vars]
         self._lay_out_theta()
@@ -131,6 +137,8 @@ class TallModel:
         rows = [by_name[name] for name in row_axes]
         whole = {name: graph.sum() for name, graph in by_name.items() if name not in row_axes}
 
+        dependent = depends_on(rows, self._values)
+        rows = lifted(rows, dependent, self._arrays, self.n_rows)
         dependent = depends_on([*rows, prior, *(c.condition for c in checks)], self._values)
         trace = self._trace(model, rows, list(row_axes.values()), dependent)
         guards, conditions = sort_checks(
@@ -237,6 +245,15 @@ class TallModel:
         for columns in self.rows.chunks(self.rows.batch_size()):
             yield function(*self._rows_on_axis(columns))[0]
 
+    def over_theta(self, graphs: Sequence[Variable]) -> list[Variable]:
+        """Return graphs of the model's random variables as graphs of theta."""
+        graphs = self.model.replace_rvs_by_values(list(graphs))
+        concrete = concretize(graphs, self.value_vars, self.initial_point)
+        outputs, _ = split_checks(concrete.outputs)
+        memo = dict(zip(concrete.values, self.value_graphs, strict=True))
+        memo |= freeze(outputs, depends_on(outputs, concrete.values), concrete.arrays)
+        return [graph.astype("float64") for graph in rebuild(outputs, memo)]
+
     # Evaluation for checks and tests: plain Python, no compilation.
 
     def ravel(self, point: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -270,6 +287,23 @@ class TallModel:
             return pt.grad(self.row_graph().sum(), self.theta)
 
         return self._evaluate("gradient", gradient, theta, index)
+
+    def weighted_gradient(
+        self, theta: np.ndarray, index: np.ndarray, weights: np.ndarray
+    ) -> np.ndarray:
+        """Gradient, shape (d,), of `row_loglik` times weights, shape (m,)."""
+        if "weighted" not in self._functions:
+            weight = pt.vector("weight")
+            gradient = pt.grad((weight * self.row_graph()).sum(), self.theta)
+            self._functions["weighted"] = numpy_function(
+                [self.theta, weight, *self.raw], [gradient]
+            )
+        return self._functions["weighted"](theta, weights, *self._raw_batch(index))[0]
+
+    @cached_property
+    def units(self) -> np.ndarray:
+        """How far each element of theta may go from the start for a check, shape (d,)."""
+        return units(self)
 
     def _evaluate(self, name, graph, theta, index=slice(0)):
         if name not in self._functions:

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, toposort
+from pytensor.graph.utils import MethodNotDefined
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
 
@@ -31,6 +33,7 @@ _SHOWN = 10
 _LARGEST_BYTES = 2**27
 _SAMPLE = 200
 _STEPS = (0.3, 0.01)
+_SIGNS = 8
 # Two ways to compute a log-likelihood agree to this share of the size of its terms, and to what
 # rounding the parameters to a few thousand units in the last place changes.
 _TOLERANCE = 1e-6
@@ -136,7 +139,7 @@ def check_batches(
             expected = np.concatenate([batch(theta, [i]) for i in index])
         # Before PyTensor's rewrites a log-likelihood may overflow where the batch's does not.
         known = np.isfinite(expected)
-        error = abs(batch(theta, index) - expected)[known]
+        error = abs(batch(theta, index)[known] - expected[known])
         if not np.all(error <= tolerance(tall, batch, theta, index)[known]):
             raise TallModelError(
                 f"The log-likelihood of {_names(tall)} in a row changes with the rows around it: "
@@ -150,21 +153,35 @@ def probes(tall) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield random parameters, shape (d,), and rows, shape (m,), at two distances of the start."""
     rng = np.random.default_rng(0)
     for step in _STEPS:
-        theta = tall.ravel(tall.initial_point) + step * continuous(tall) * rng.normal(
-            size=tall.size
-        )
+        theta = tall.ravel(tall.initial_point) + step * tall.units * rng.normal(size=tall.size)
         for name, place in zip(tall.names, tall.slices, strict=True):
             if name in tall.binary:
                 theta[place] = rng.random(place.stop - place.start) < 0.5
         yield theta, rng.integers(0, tall.n_rows, min(_SAMPLE, 2 * tall.n_rows))
 
 
-def continuous(tall) -> np.ndarray:
-    """One for every continuous element of theta and zero for the others, shape (d,)."""
+def units(tall) -> np.ndarray:
+    """How far each element of theta may go from the start for a check, shape (d,).
+
+    At most 1, and so far that the log-likelihood of a row changes by about 1, whatever the units
+    of its column: further away it may overflow, or not be told from its rounding error. Zero for
+    discrete elements.
+    """
     parts = {
         n: np.full(s, n not in tall.discrete) for n, s in zip(tall.names, tall.shapes, strict=True)
     }
-    return tall.ravel(parts)
+    continuous = tall.ravel(parts)
+    rng = np.random.default_rng(2)
+    theta, index = tall.ravel(tall.initial_point), rng.integers(0, tall.n_rows, _SAMPLE)
+    # With random signs, rows do not cancel.
+    signs = rng.choice([-1.0, 1.0], (_SIGNS, _SAMPLE))
+    try:
+        slopes = np.array([tall.weighted_gradient(theta, index, weights) for weights in signs])
+    except (NullTypeGradError, MethodNotDefined, NotImplementedError):
+        return continuous  # a model without gradients, which some samplers need not have
+    slopes = np.where(np.isfinite(slopes), slopes, 0.0)
+    size = np.sqrt(np.mean(slopes**2, axis=0) / _SAMPLE)
+    return continuous / np.maximum(size, 1.0)
 
 
 def tolerance(tall, loglik: Loglik, theta: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -174,7 +191,7 @@ def tolerance(tall, loglik: Loglik, theta: np.ndarray, index: np.ndarray) -> np.
     is evaluated close to its singularity, that is found by rounding the parameters.
     """
     rng = np.random.default_rng(1)
-    scale = _ROUNDING * np.maximum(abs(theta), 1.0) * continuous(tall)
+    scale = _ROUNDING * np.maximum(abs(theta), tall.units) * (tall.units > 0)
     expected = loglik(theta, index)
     known = np.isfinite(expected)
     allowed = np.full(len(expected), np.inf)

@@ -189,6 +189,13 @@ def proposed(function, tall: TallModel, theta: np.ndarray, rng) -> tuple[np.ndar
     return given, log_factor
 
 
+def flag(name: str, value) -> bool:
+    """Return True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {value!r}.")
+    return bool(value)
+
+
 def row_bound(value) -> float:
     """Return what a user's bound on the rows' terms gave, if it is a number from 0 up."""
     number = isinstance(value, int | float | np.number | np.ndarray) and np.ndim(value) == 0

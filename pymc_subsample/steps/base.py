@@ -1,8 +1,10 @@
 """What all step methods share: the model they sample, and points read into and out of theta."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,10 +21,16 @@ from rich.table import Column
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand, verify_gradient
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE
+from pymc_subsample.control_variates.reference import Reference
+from pymc_subsample.coordinates import find_coordinates, reparameterise
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, Rule
+from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.steps import arguments
+from pymc_subsample.steps.setup import Preparation, prepare
+
+_log = logging.getLogger("pymc.subsample")
 
 
 class SubsampledStep(BlockedStep):
@@ -34,6 +42,10 @@ class SubsampledStep(BlockedStep):
         Rows of the data.
     observed : tuple of str
         Names of the subsampled variables.
+    centring : dict of str to ndarray
+        Of variables that the chain moves in coordinates of its own: the weight of the centred
+        form, from 0 to 1, for each element or, in the order of components and units, each
+        component of a vector of effects.
     """
 
     # Made anew from the model wherever a step is unpickled.
@@ -48,6 +60,7 @@ class SubsampledStep(BlockedStep):
     _rules: ClassVar[Sequence[Rule]]
     # Of the model, as the step's compiled transition takes them.
     _functions: tuple[str, ...]
+    centring: Mapping[str, np.ndarray] = MappingProxyType({})
 
     def __new__(cls, *args, **kwargs):
         """Say what to do where there is no model; PyMC's own constructor asks for it first."""
@@ -62,9 +75,11 @@ class SubsampledStep(BlockedStep):
         dim: str | None,
         order: int | str,
         initial_point: PointType | None = None,
+        reparameterize: bool = False,
     ):
         """Trace and compile a model for control variates of some order, or of order "auto"."""
         self._model = model
+        self._reparameterize = reparameterize
         self.vars = vars
         self._rows_of: dict[str, Any] = {
             "observed": observed,
@@ -81,16 +96,19 @@ class SubsampledStep(BlockedStep):
             self._check_vars()
             with differentiated(tall, self._without_gradient):
                 self._expansion: Expansion = self._expand(tall)
-                self._addresses = self._expansion.addresses(*self._functions)
                 if "gradient" in self._functions:
                     verify_gradient(tall, self._expansion)
+                if self._reparameterize:
+                    names = [v.name for v in self.vars]
+                    reparameterise(tall, self._expansion, find_coordinates(tall, names))
+                self._addresses = self._expansion.addresses(*self._functions)
         self.n_rows = tall.n_rows
         self.observed = tall.observed
         self._active = self._places([v.name for v in self.vars])
-        names = {v.name for v in self.vars}
+        own = {v.name for v in self.vars}
         layout = list(zip(tall.names, tall.slices, tall.shapes, strict=True))
         self._read = [(name, part) for name, part, _ in layout]
-        self._moved = [entry for entry in layout if entry[0] in names]
+        self._moved = [entry for entry in layout if entry[0] in own]
 
     def _expand(self, tall: TallModel) -> Expansion:
         """Compile control variates of the order asked for; "auto" is the highest that there is."""
@@ -139,19 +157,85 @@ class SubsampledStep(BlockedStep):
     def _continuous(self) -> np.ndarray:
         return self._places(set(self._tall.names) - set(self._tall.discrete))
 
+    # A point of value variables is read into theta, PyMC's vector, shape (d,). What the chain
+    # moves, and everything else here calls theta, is that or `Coordinates` of its own.
+
     def _theta(self, point: PointType) -> np.ndarray:
-        """Read a point of value variables into theta, shape (d,)."""
+        """Read a point of value variables into the chain's vector."""
         theta = np.empty(self._tall.size)
         for name, part in self._read:
             theta[part] = np.ravel(point[name])
-        return theta
+        at: Reference | None = getattr(self, "reference", None)
+        return self._from_values(theta, None if at is None else at.theta)
+
+    def _from_values(self, theta: np.ndarray, like: np.ndarray | None = None) -> np.ndarray:
+        """Return the chain's vector for PyMC's; its coordinates are those of another one."""
+        coordinates = self._expansion.coordinates
+        if coordinates is None:
+            return theta
+        return coordinates.from_theta(theta, np.zeros(coordinates.length) if like is None else like)
+
+    def _values(self, theta: np.ndarray) -> np.ndarray:
+        """Return PyMC's vector, shape (d,), for the chain's."""
+        coordinates = self._expansion.coordinates
+        return theta if coordinates is None else coordinates.to_theta(theta)[0]
 
     def _point(self, point: PointType, theta: np.ndarray) -> PointType:
-        """Return `point` with this step's variables as in theta."""
-        new = dict(point)
+        """Return `point` with this step's variables as in the chain's vector."""
+        new, values = dict(point), self._values(theta)
         for name, part, shape in self._moved:
-            new[name] = theta[part].reshape(shape)
+            new[name] = values[part].reshape(shape)
         return new
+
+    def _prepared_at(
+        self,
+        expansion: Expansion,
+        reference,
+        *,
+        subsample_size: int | None,
+        n_blocks: int | None = 1,
+        temperature: float = 1.0,
+        kind: int = PERTURBED,
+    ) -> Preparation:
+        """Find the reference point, or take the one that was given, and what follows from it."""
+        with differentiated(self._tall, self._without_gradient):
+            prepared = prepare(
+                expansion,
+                self._from_values(self._tall.ravel(self._tall.initial_point)),
+                self._active,
+                self._continuous(),
+                self.rng,
+                reference=(
+                    None
+                    if reference is None
+                    else self._from_values(
+                        arguments.reference_theta(self._model, self._tall, reference)
+                    )
+                ),
+                subsample_size=subsample_size,
+                n_blocks=n_blocks,
+                temperature=temperature,
+                kind=kind,
+                observed=self.observed,
+            )
+        self.centring = self._centring(prepared.reference.theta)
+        if self.centring:
+            _log.info("%s: in coordinates of its own: %s", type(self).__name__, self._moving())
+        return prepared
+
+    def _centring(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        coordinates = self._expansion.coordinates
+        if coordinates is None:
+            return {}
+        rvs = {v.name: self._tall.model.values_to_rvs[v].name for v in self._tall.value_vars}
+        return {rvs[name]: weights for name, weights in coordinates.centring(theta).items()}
+
+    def _moving(self) -> str:
+        said = []
+        for name, weights in self.centring.items():
+            low, high = (f"{100 * weight:.0f}%" for weight in (weights.min(), weights.max()))
+            said.append(f"{name} {low if low == high else f'{low} to {high}'} centred")
+        return ", ".join(said)
 
     def _judge(self, stats: dict[str, Any], found: list[Check] | None):
         """Record a finished chain's checks in the statistics of its last draw, and warn of them."""

@@ -66,6 +66,10 @@ class ClusteredSGHMC(StochasticGradient):
         descends to a mode.
     transitions_per_draw : int, default 10
         Integration steps per recorded draw, all within one compiled call.
+    reparameterize : bool, default True
+        Whether the chain moves effects of groups, and other variables whose scale depends on
+        parameters, in coordinates of its own, between their centred and non-centred forms, however
+        the model writes them. Draws are in the model's own variables either way.
     rng : int, RandomState or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
@@ -113,6 +117,7 @@ class ClusteredSGHMC(StochasticGradient):
         metric: str = "curvature",
         temperature: float = 1.0,
         transitions_per_draw: int = 10,
+        reparameterize: bool = True,
         rng=None,
         initial_point: PointType | None = None,
         compile_kwargs: dict | None = None,
@@ -128,6 +133,7 @@ class ClusteredSGHMC(StochasticGradient):
             friction=friction, temperature=temperature,
             transitions_per_draw=transitions_per_draw, rng=rng, initial_point=initial_point,
             compile_kwargs=compile_kwargs, blocked=blocked,
+            reparameterize=reparameterize,
         )  # fmt: skip
 
     def _ordered(self) -> np.ndarray:

@@ -76,6 +76,10 @@ class ConfidenceMH(MinibatchMH):
         distribution than the posterior, and warns.
     transitions_per_draw : int, default 10
         Transitions per recorded draw, all within one compiled call.
+    reparameterize : bool, default True
+        Whether the chain moves effects of groups, and other variables whose scale depends on
+        parameters, in coordinates of its own, between their centred and non-centred forms, however
+        the model writes them. Draws are in the model's own variables either way.
     rng : int, RandomState or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
@@ -123,6 +127,7 @@ class ConfidenceMH(MinibatchMH):
         reference: Mapping[str, Any] | None = None,
         temperature: float = 1.0,
         transitions_per_draw: int = 10,
+        reparameterize: bool = True,
         rng=None,
         initial_point: PointType | None = None,
         compile_kwargs: dict | None = None,
@@ -143,6 +148,7 @@ class ConfidenceMH(MinibatchMH):
             control_variate_order=control_variate_order, reference=reference,
             temperature=temperature, transitions_per_draw=transitions_per_draw, rng=rng,
             initial_point=initial_point, compile_kwargs=compile_kwargs, blocked=blocked,
+            reparameterize=reparameterize,
         )  # fmt: skip
         if self.bound == "local" and self._local() is None:
             raise ValueError(
@@ -207,7 +213,7 @@ class ConfidenceMH(MinibatchMH):
     def _given_bound(self, theta: np.ndarray, new_theta: np.ndarray) -> float:
         """Ask the user for the bound of a proposal; in units of y."""
         assert callable(self.bound)
-        points = [self._tall.unravel(theta.copy()), self._tall.unravel(new_theta.copy())]
+        points = [self._tall.unravel(self._values(x).copy()) for x in (theta, new_theta)]
         return arguments.row_bound(self.bound(*points)) * self.n_rows / self.temperature
 
     def _proposed(self, theta: np.ndarray, rng) -> Proposed:

@@ -28,7 +28,7 @@ from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import differentiated
 from pymc_subsample.steps.moves import Proposal, ProposingStep
-from pymc_subsample.steps.setup import Preparation, prepare, scaled, warn_of_modes
+from pymc_subsample.steps.setup import Preparation, scaled, warn_of_modes
 from pymc_subsample.steps.tuning import TuningState
 
 _log = logging.getLogger("pymc.subsample")
@@ -37,6 +37,8 @@ _transitions = transitions.get_overload(transitions.signatures[0])
 
 _BRIGHTNESS = {"explicit": EXPLICIT, "implicit": IMPLICIT}
 # Rows to read for the check of a chain, and draws to check.
+# By which parameters may change on the way through the model's variables and back.
+_ROUNDING = 1e-10
 _PILOT_ROWS, _FEWEST, _MOST = 8_000_000, 2, 8
 # Points around the reference where the set-up counts bright rows, and where it verifies bounds.
 _PILOT, _FAR = 4, 10.0
@@ -127,6 +129,10 @@ class FireflyMC(ProposingStep):
     transitions_per_draw : int, default 10
         Transitions per recorded draw, all within one compiled call. Each updates lights, then
         parameters.
+    reparameterize : bool, default True
+        Whether the chain moves effects of groups, and other variables whose scale depends on
+        parameters, in coordinates of its own, between their centred and non-centred forms, however
+        the model writes them. Draws are in the model's own variables either way.
     rng : int, RandomState or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
@@ -207,6 +213,7 @@ class FireflyMC(ProposingStep):
         reference: Mapping[str, Any] | None = None,
         temperature: float = 1.0,
         transitions_per_draw: int = 10,
+        reparameterize: bool = True,
         rng=None,
         initial_point: PointType | None = None,
         compile_kwargs: dict | None = None,
@@ -224,7 +231,8 @@ class FireflyMC(ProposingStep):
         self.proposal = arguments.proposal(Langevin() if proposal is None else proposal)
         model = modelcontext(model)
         chosen = arguments.continuous_vars(vars, model)
-        self._attach(model, chosen, observed, dim, 2, initial_point)
+        own = self._may_move(reparameterize)
+        self._attach(model, chosen, observed, dim, 2, initial_point, own)
         size = getattr(self.proposal, "batch_size", 0)
         arguments.proposal_size(self.proposal, len(self._active), max(self.n_rows, size))
         self.row_rng = self.rng.spawn(1)[0]
@@ -270,20 +278,10 @@ class FireflyMC(ProposingStep):
         """Find the mode with the log-likelihood's own curvature, and sum the bounds there."""
         with building_graphs(), differentiated(self._tall, self._without_gradient):
             taylor = expand(self._tall, 2)
-            prepared = prepare(
-                taylor,
-                self._tall.ravel(self._tall.initial_point),
-                self._active,
-                self._continuous(),
-                self.rng,
-                reference=(
-                    None
-                    if reference is None
-                    else arguments.reference_theta(self._model, self._tall, reference)
-                ),
-                subsample_size=1,
-                n_blocks=1,
-                temperature=self.temperature,
+            if self._expansion.coordinates is not None:
+                taylor.reparameterise(self._expansion.coordinates)
+            prepared = self._prepared_at(
+                taylor, reference, subsample_size=1, temperature=self.temperature
             )
         at = reference_at(self._expansion, prepared.reference.theta, self.temperature)
         return replace(prepared, reference=at)
@@ -325,7 +323,8 @@ class FireflyMC(ProposingStep):
 
     def _transitions(self, theta: np.ndarray) -> dict[str, float]:
         # Lights belong to the parameters that meet the data: another step may have moved those.
-        if not np.array_equal(self._expansion.parameters(theta)[0], self.lit_at):
+        phi, _ = self._expansion.parameters(theta)
+        if len(phi) != len(self.lit_at) or not np.allclose(phi, self.lit_at, _ROUNDING, _ROUNDING):
             self._darken()
         k = self.transitions_per_draw
         if not self._one_by_one:

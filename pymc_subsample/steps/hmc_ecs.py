@@ -33,7 +33,6 @@ from pymc_subsample.steps.setup import (
     choose_subsample,
     far_points,
     predicted_variance,
-    prepare,
     radius,
     scaled,
     warn_of_modes,
@@ -145,6 +144,10 @@ class HMCECS(SubsampledStep):
         Iterations per recorded draw, all within one compiled call.
     temperature : float, default 1
         Divides the log-likelihood of the subsampled rows.
+    reparameterize : bool, default True
+        Whether the chain moves effects of groups, and other variables whose scale depends on
+        parameters, in coordinates of its own, between their centred and non-centred forms, however
+        the model writes them. Draws are in the model's own variables either way.
     rng : int, RandomState or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
         Default: a fixed seed, so that equal chains follow from equal seeds.
@@ -241,6 +244,7 @@ class HMCECS(SubsampledStep):
         max_treedepth: int = 10,
         transitions_per_draw: int = 1,
         temperature: float = 1.0,
+        reparameterize: bool = True,
         rng=None,
         initial_point: PointType | None = None,
         compile_kwargs: dict | None = None,
@@ -263,27 +267,19 @@ class HMCECS(SubsampledStep):
         self.rng = arguments.generator(rng)
         model = arguments.model_in_context(model, "HMCECS")
         chosen = arguments.continuous_vars(vars, model)
-        self._attach(model, chosen, observed, dim, order, initial_point)
+        own = arguments.flag("reparameterize", reparameterize)
+        self._attach(model, chosen, observed, dim, order, initial_point, own)
         self.control_variate_order = self._expansion.order
         arguments.count("subsample_size", m or 1, self.n_rows)
         arguments.count("n_blocks", blocks or 1, self.n_rows)
         self.given = {"reference": reference is not None, "subsample_size": m, "n_blocks": blocks}
-        self._prepared: Preparation = prepare(
+        self._prepared: Preparation = self._prepared_at(
             self._expansion,
-            self._tall.ravel(self._tall.initial_point),
-            self._active,
-            self._continuous(),
-            self.rng,
-            reference=(
-                None
-                if reference is None
-                else arguments.reference_theta(model, self._tall, reference)
-            ),
+            reference,
             subsample_size=m,
             n_blocks=blocks,
             temperature=self.temperature,
             kind=self._kind,
-            observed=self.observed,
         )
         self._begin(tune=0, draws=0)
         self._report()
@@ -358,9 +354,9 @@ class HMCECS(SubsampledStep):
         self.n_blocks = prepared.n_blocks
         self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks)
         self.tuning = Tuning(
-            tune, self._active, self._tall.size, prepared.factor, self.target_accept
+            tune, self._active, self._expansion.theta_size, prepared.factor, self.target_accept
         )
-        self.record = ChainRecord(draws=draws)
+        self.record = ChainRecord(draws=draws, size=self._tall.size)
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Run `transitions_per_draw` iterations from a point of value variables."""

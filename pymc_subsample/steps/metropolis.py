@@ -30,9 +30,8 @@ from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.metropolis import INFO, transitions
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
-from pymc_subsample.steps.base import differentiated
 from pymc_subsample.steps.moves import Proposal, ProposingStep
-from pymc_subsample.steps.setup import Preparation, prepare, warn_of_modes
+from pymc_subsample.steps.setup import Preparation, warn_of_modes
 from pymc_subsample.steps.tuning import TuningState
 
 _log = logging.getLogger("pymc.subsample")
@@ -113,6 +112,7 @@ class MinibatchMH(ProposingStep):
         initial_point: PointType | None,
         compile_kwargs: dict | None,
         blocked: bool,
+        reparameterize: bool,
     ):
         if control_variate_order is not None:
             control_variate_order = arguments.one_of(
@@ -136,7 +136,10 @@ class MinibatchMH(ProposingStep):
         self.proposal = arguments.proposal(proposal)
         model = modelcontext(model)
         chosen = arguments.continuous_vars(vars, model)
-        self._attach(model, chosen, observed, dim, control_variate_order or 0, initial_point)
+        self._attach(
+            model, chosen, observed, dim, control_variate_order or 0, initial_point,
+            self._may_move(reparameterize) and control_variate_order is not None,
+        )  # fmt: skip
         self.batch_size = min(batch_size, self.n_rows)
         arguments.proposal_size(self.proposal, len(self._active), self.n_rows)
         self.row_rng = self.rng.spawn(1)[0]
@@ -149,23 +152,10 @@ class MinibatchMH(ProposingStep):
     def _prepare(self, reference) -> Preparation | None:
         if self.control_variate_order is None:
             return None
-        with differentiated(self._tall, self._without_gradient):
-            return self._prepare_reference(reference)
-
-    def _prepare_reference(self, reference) -> Preparation:
-        prepared = prepare(
+        prepared = self._prepared_at(
             self._expansion,
-            self._tall.ravel(self._tall.initial_point),
-            self._active,
-            self._continuous(),
-            self.rng,
-            reference=(
-                None
-                if reference is None
-                else arguments.reference_theta(self._model, self._tall, reference)
-            ),
+            reference,
             subsample_size=self.batch_size,
-            n_blocks=1,
             temperature=self.temperature,
         )
         variance = float(np.max(prepared.moments.variance(self.n_rows, self.temperature)))

@@ -46,6 +46,12 @@ class ProposingStep(SubsampledStep):
         """Record a draw, and after the last one check whether the chain can be trusted."""
         raise NotImplementedError
 
+    def _may_move(self, reparameterize: bool) -> bool:
+        """Whether the chain may have coordinates of its own: given proposals are in the model's."""
+        own = isinstance(self.proposal, AdaptiveMetropolis | Langevin)
+        given = getattr(self.proposal, "covariance", None) is not None
+        return arguments.flag("reparameterize", reparameterize) and own and not given
+
     # Chains
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
@@ -68,7 +74,7 @@ class ProposingStep(SubsampledStep):
         self.tuning = ProposalTuning(
             tune,
             self._active,
-            self._tall.size,
+            self._expansion.theta_size,
             self._first_factor(),
             self._target(),
             self._first_scale(),

@@ -9,7 +9,7 @@ from scipy.special import chdtri
 
 from pymc_subsample.block_poisson import choose_products, log_variance
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.control_variates.curvature import covariance
+from pymc_subsample.control_variates.curvature import MAX_DENSE, covariance, covariance_factor
 from pymc_subsample.control_variates.hierarchy import (
     MAX_INNER,
     MAX_OUTER,
@@ -20,7 +20,6 @@ from pymc_subsample.control_variates.hierarchy import (
 from pymc_subsample.control_variates.modes import EQUAL, MAX_PARAMETERS, other_mode
 from pymc_subsample.control_variates.reference import (
     Reference,
-    factor,
     log_posterior,
     precision,
     reference_at,
@@ -28,6 +27,7 @@ from pymc_subsample.control_variates.reference import (
     scales,
 )
 from pymc_subsample.control_variates.search import find_reference, has_precision, polish
+from pymc_subsample.coordinates.fit import locate
 from pymc_subsample.diagnostics.checks import amount, sentence
 from pymc_subsample.estimators import (
     VARIANCE_BOUND,
@@ -142,11 +142,13 @@ def _shape(expansion, reference, active, free) -> tuple[np.ndarray, np.ndarray]:
         sd = scales(expansion, reference, free)
         return sd[None, inner], sd[None, :]
     matrix = precision(expansion, reference, free)
-    everything = covariance(matrix)
-    spread = np.linalg.cholesky(everything)
-    if len(free) == len(active):
-        return factor(everything), spread
-    return factor(covariance(matrix[np.ix_(inner, inner)])), spread
+    spread = covariance_factor(matrix)
+    own = spread
+    if len(free) != len(active):
+        own = covariance_factor(matrix[np.ix_(inner, inner)])
+    if len(active) > MAX_DENSE:
+        own = np.sqrt(np.sum(own**2, axis=1))[None, :]
+    return own, spread
 
 
 def _automatic_reference(
@@ -156,11 +158,14 @@ def _automatic_reference(
 
     The second result is another mode, about as high; where it is higher the two change places.
     """
-    inner, outer = split_hierarchy(expansion, start, free)
+    inner, outer = split_hierarchy(expansion, _off(expansion, start, free), free)
     nested = 0 < len(outer) <= MAX_OUTER and len(inner) > 0
     if not nested:
         inner = free
-    found = find_reference(expansion, start, inner, rng, temperature)
+    if expansion.coordinates is None:
+        found = find_reference(expansion, start, inner, rng, temperature)
+    else:
+        found = locate(expansion, start, inner, rng, temperature)
     other = None
     if 0 < len(inner) <= MAX_PARAMETERS:
         scale = np.sqrt(np.diag(covariance(precision(expansion, found, inner))))
@@ -177,6 +182,15 @@ def _automatic_reference(
             theta = place_outer(expansion, found, outer)
         found = polish(expansion, theta, inner, temperature)
     return found, second
+
+
+def _off(expansion, start, free) -> np.ndarray:
+    """Return the start, a little moved where it may hide what the parameters do."""
+    if expansion.coordinates is None:
+        return start
+    moved = start.copy()
+    moved[free] += 0.1 * np.random.default_rng(0).standard_normal(len(free))
+    return moved
 
 
 def warn_of_modes(step: str, prepared: Preparation, read: Sequence[tuple[str, slice]]):

@@ -67,6 +67,10 @@ class SGHMC(StochasticGradient):
         descends to a mode.
     transitions_per_draw : int, default 10
         Integration steps per recorded draw, all within one compiled call.
+    reparameterize : bool, default True
+        Whether the chain moves effects of groups, and other variables whose scale depends on
+        parameters, in coordinates of its own, between their centred and non-centred forms, however
+        the model writes them. Draws are in the model's own variables either way.
     rng : int, RandomState or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
@@ -115,6 +119,7 @@ class SGHMC(StochasticGradient):
         metric: str = "curvature",
         temperature: float = 1.0,
         transitions_per_draw: int = 10,
+        reparameterize: bool = True,
         rng=None,
         initial_point: PointType | None = None,
         compile_kwargs: dict | None = None,
@@ -131,6 +136,7 @@ class SGHMC(StochasticGradient):
             friction=friction, temperature=temperature,
             transitions_per_draw=transitions_per_draw, rng=rng, initial_point=initial_point,
             compile_kwargs=compile_kwargs, blocked=blocked,
+            reparameterize=reparameterize,
         )  # fmt: skip
 
 
@@ -183,6 +189,10 @@ class SGNHT(StochasticGradient):
         descends to a mode.
     transitions_per_draw : int, default 10
         Integration steps per recorded draw, all within one compiled call.
+    reparameterize : bool, default True
+        Whether the chain moves effects of groups, and other variables whose scale depends on
+        parameters, in coordinates of its own, between their centred and non-centred forms, however
+        the model writes them. Draws are in the model's own variables either way.
     rng : int, RandomState or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
@@ -226,6 +236,7 @@ class SGNHT(StochasticGradient):
         metric: str = "curvature",
         temperature: float = 1.0,
         transitions_per_draw: int = 10,
+        reparameterize: bool = True,
         rng=None,
         initial_point: PointType | None = None,
         compile_kwargs: dict | None = None,
@@ -238,4 +249,5 @@ class SGNHT(StochasticGradient):
             friction=friction, temperature=temperature,
             transitions_per_draw=transitions_per_draw, rng=rng, initial_point=initial_point,
             compile_kwargs=compile_kwargs, blocked=blocked,
+            reparameterize=reparameterize,
         )  # fmt: skip

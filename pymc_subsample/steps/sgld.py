@@ -64,6 +64,10 @@ class SGLD(StochasticGradient):
         descends to a mode.
     transitions_per_draw : int, default 10
         Integration steps per recorded draw, all within one compiled call.
+    reparameterize : bool, default True
+        Whether the chain moves effects of groups, and other variables whose scale depends on
+        parameters, in coordinates of its own, between their centred and non-centred forms, however
+        the model writes them. Draws are in the model's own variables either way.
     rng : int, RandomState or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
@@ -107,6 +111,7 @@ class SGLD(StochasticGradient):
         metric: str = "curvature",
         temperature: float = 1.0,
         transitions_per_draw: int = 10,
+        reparameterize: bool = True,
         rng=None,
         initial_point: PointType | None = None,
         compile_kwargs: dict | None = None,
@@ -119,6 +124,7 @@ class SGLD(StochasticGradient):
             friction=None, temperature=temperature,
             transitions_per_draw=transitions_per_draw, rng=rng, initial_point=initial_point,
             compile_kwargs=compile_kwargs, blocked=blocked,
+            reparameterize=reparameterize,
         )  # fmt: skip
 
 
@@ -172,6 +178,10 @@ class PSGLD(StochasticGradient):
         descends to a mode.
     transitions_per_draw : int, default 10
         Integration steps per recorded draw, all within one compiled call.
+    reparameterize : bool, default True
+        Whether the chain moves effects of groups, and other variables whose scale depends on
+        parameters, in coordinates of its own, between their centred and non-centred forms, however
+        the model writes them. Draws are in the model's own variables either way.
     rng : int, RandomState or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
@@ -215,6 +225,7 @@ class PSGLD(StochasticGradient):
         reference: Mapping[str, Any] | None = None,
         temperature: float = 1.0,
         transitions_per_draw: int = 10,
+        reparameterize: bool = True,
         rng=None,
         initial_point: PointType | None = None,
         compile_kwargs: dict | None = None,
@@ -229,6 +240,7 @@ class PSGLD(StochasticGradient):
             friction=None, temperature=temperature,
             transitions_per_draw=transitions_per_draw, rng=rng, initial_point=initial_point,
             compile_kwargs=compile_kwargs, blocked=blocked,
+            reparameterize=reparameterize,
         )  # fmt: skip
 
     def _averages(self) -> float:
@@ -286,6 +298,10 @@ class SVRGLD(StochasticGradient):
         descends to a mode.
     transitions_per_draw : int, default 10
         Integration steps per recorded draw, all within one compiled call.
+    reparameterize : bool, default True
+        Whether the chain moves effects of groups, and other variables whose scale depends on
+        parameters, in coordinates of its own, between their centred and non-centred forms, however
+        the model writes them. Draws are in the model's own variables either way.
     rng : int, RandomState or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
@@ -327,6 +343,7 @@ class SVRGLD(StochasticGradient):
         metric: str = "curvature",
         temperature: float = 1.0,
         transitions_per_draw: int = 10,
+        reparameterize: bool = True,
         rng=None,
         initial_point: PointType | None = None,
         compile_kwargs: dict | None = None,
@@ -342,6 +359,7 @@ class SVRGLD(StochasticGradient):
             friction=None, temperature=temperature,
             transitions_per_draw=transitions_per_draw, rng=rng, initial_point=initial_point,
             compile_kwargs=compile_kwargs, blocked=blocked,
+            reparameterize=reparameterize,
         )  # fmt: skip
 
     def _begin(self, tune: int, draws: int):

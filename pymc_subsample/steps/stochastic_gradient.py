@@ -34,8 +34,7 @@ from pymc_subsample.stationary import (
     rescaled,
 )
 from pymc_subsample.steps import arguments
-from pymc_subsample.steps.base import differentiated
-from pymc_subsample.steps.setup import Preparation, prepare, scaled, warn_of_modes
+from pymc_subsample.steps.setup import Preparation, scaled, warn_of_modes
 from pymc_subsample.steps.step_size import AutomaticStepSize
 
 _log = logging.getLogger("pymc.subsample")
@@ -143,6 +142,7 @@ class StochasticGradient(AutomaticStepSize):
         initial_point: PointType | None,
         compile_kwargs: dict | None,
         blocked: bool,
+        reparameterize: bool,
     ):
         order = arguments.optional_order("control_variate_order", control_variate_order)
         self.batch_size = arguments.count("batch_size", batch_size)
@@ -176,7 +176,13 @@ class StochasticGradient(AutomaticStepSize):
             )
         model = modelcontext(model)
         chosen = arguments.continuous_vars(vars, model)
-        self._attach(model, chosen, observed, dim, 0 if order is None else order, initial_point)
+        # A step size and a metric that are given are those of the model's own variables.
+        own = arguments.flag("reparameterize", reparameterize) and (
+            metric == "curvature" or self.schedule.automatic
+        )
+        self._attach(
+            model, chosen, observed, dim, 0 if order is None else order, initial_point, own
+        )
         self.control_variate_order = None if order is None else self._expansion.order
         arguments.count("batch_size", self.batch_size, self.n_rows)
         self.row_rng = self.rng.spawn(1)[0]
@@ -213,22 +219,7 @@ class StochasticGradient(AutomaticStepSize):
         return np.arange(self.n_rows, dtype=np.uint32)
 
     def _prepare(self, reference) -> Preparation:
-        with differentiated(self._tall, self._without_gradient):
-            return prepare(
-                self._expansion,
-                self._tall.ravel(self._tall.initial_point),
-                self._active,
-                self._continuous(),
-                self.rng,
-                reference=(
-                    None
-                    if reference is None
-                    else arguments.reference_theta(self._model, self._tall, reference)
-                ),
-                subsample_size=self.batch_size,
-                n_blocks=1,
-                temperature=1.0,
-            )
+        return self._prepared_at(self._expansion, reference, subsample_size=self.batch_size)
 
     def _averages(self) -> float:
         """Share of the old in the preconditioner's moving average."""

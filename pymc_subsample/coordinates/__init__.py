@@ -1,0 +1,6 @@
+"""The chain's own coordinates, in which the posterior of a hierarchical model is nearly normal."""
+
+from pymc_subsample.coordinates.coordinates import Coordinates, find_coordinates
+from pymc_subsample.coordinates.verification import reparameterise
+
+__all__ = ["Coordinates", "find_coordinates", "reparameterise"]

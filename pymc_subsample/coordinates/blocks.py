@@ -1,0 +1,190 @@
+"""Which variables of a model are effects: normal given others that set their mean and scale."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pytensor.tensor as pt
+from pymc.distributions.multivariate import ZeroSumNormalRV
+from pytensor.graph.basic import Variable, equal_computations
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.math import Dot
+from pytensor.tensor.random.basic import (
+    CauchyRV,
+    LaplaceRV,
+    LogisticRV,
+    MvNormalRV,
+    NormalRV,
+    StudentTRV,
+)
+
+from pymc_subsample.coordinates.effects import MAX_COMPONENTS, flattened, follow
+from pymc_subsample.coordinates.whitening import Entry, product, total
+from pymc_subsample.likelihood import TallModel
+
+# Location and scale are their last two parameters.
+_LOCATION_SCALE = (NormalRV, StudentTRV, LaplaceRV, CauchyRV, LogisticRV)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A variable x whose effects u on the rows are affine in it, given other variables.
+
+    ``x = mean + scale e`` and ``u = offset + effect e``, where e has mean 0 and variance 1. All are
+    graphs over theta: k components, each a vector over J units or a scalar.
+
+    Attributes
+    ----------
+    name : str
+        Name of the value variable.
+    order : ndarray of int, shape (J, k)
+        Which element of the variable, flat, is each component of each unit.
+    mean, offset : k of Variable
+    scale, effect : k x k of Variable or None
+    parents, scales : frozenset of str
+        Names of the value variables on which they depend, and on which scale or effect do.
+    """
+
+    name: str
+    order: np.ndarray
+    mean: list[Variable]
+    scale: list[list[Entry]]
+    offset: list[Variable]
+    effect: list[list[Entry]]
+    parents: frozenset[str]
+    scales: frozenset[str]
+
+    @property
+    def components(self) -> int:
+        """K."""
+        return self.order.shape[1]
+
+    @property
+    def units(self) -> int:
+        """J."""
+        return len(self.order)
+
+
+def find_blocks(tall: TallModel, names: Sequence[str]) -> list[Block]:
+    """Return the blocks among variables `names`, parents before children.
+
+    A variable is one where its scale, or that of its effect, depends on other free variables: a
+    shift alone is undone by a linear change of coordinates, which the mass matrix is.
+    """
+    parts = dict(zip(tall.names, tall.value_graphs, strict=True))
+    found: dict[str, Block] = {}
+    for value, x in zip(tall.value_vars, tall.value_graphs, strict=True):
+        if value.name not in names or value.name in tall.discrete:
+            continue
+        block = _block(tall, value, x, parts)
+        if block is not None:
+            found[block.name] = block
+    return _ordered(found)
+
+
+def _block(tall: TallModel, value, x: Variable, parts: dict[str, Variable]) -> Block | None:
+    prior = _prior(tall, tall.model.values_to_rvs[value], x)
+    if prior is None:
+        return None
+    order, mean, scale = prior
+    k = len(mean)
+    effect = follow(x, tall.phi_graphs, set(tall.value_graphs))
+    if effect.order.shape[1] == k and np.array_equal(effect.order, order):
+        factor, offset = effect.factor, effect.offset
+    elif k == 1 and effect.order.shape[1] > 1 and scale[0][0].type.ndim == 0:
+        # A variable with independent elements, of which a matrix makes units.
+        order, k = effect.order, effect.order.shape[1]
+        factor, offset = effect.factor, effect.offset
+        if mean[0].type.ndim:
+            return None
+        mean = mean * k
+        scale = [[scale[0][0] if a == b else None for b in range(k)] for a in range(k)]
+    else:
+        factor = [[pt.ones(()) if a == b else None for b in range(k)] for a in range(k)]
+        offset = [pt.zeros(())] * k
+    each = range(k)
+    offset = [total([offset[a], *(product(factor[a][b], mean[b]) for b in each)]) for a in each]
+    by_unit = [
+        [total(product(factor[a][c], scale[c][b]) for c in each) for b in each] for a in each
+    ]
+    depends = partial(_parents, parts=parts)
+    strengths = [g for row in (*scale, *by_unit) for g in row if g is not None]
+    parents, scales = depends([*mean, *offset, *strengths]), depends(strengths)
+    if not scales or value.name in parents or parents & set(tall.discrete):
+        return None
+    return Block(value.name, order, mean, scale, offset, by_unit, parents, scales)
+
+
+def _parents(graphs: Sequence[Variable], parts: dict[str, Variable]) -> frozenset[str]:
+    above = set(ancestors(graphs))
+    return frozenset(name for name, part in parts.items() if part in above)
+
+
+def _prior(tall: TallModel, rv: Variable, x: Variable):
+    """Return order, mean and scale of a variable that has a location and a scale, or None."""
+    op, transform = rv.owner.op, tall.model.rvs_to_transforms[rv]
+    shape, size = x.type.shape, int(np.prod(x.type.shape, dtype=int))
+    single = np.arange(size)[:, None]
+    if isinstance(op, ZeroSumNormalRV):
+        # Its value is a linear map to independent normal variables, one fewer in each axis.
+        [sigma] = tall.over_theta([op.dist_params(rv.owner)[0]])
+        return (single, [pt.zeros(())], [[sigma.dimshuffle([])]]) if _is_single(sigma) else None
+    if transform is not None:
+        return None
+    if isinstance(op, _LOCATION_SCALE):
+        location, scale = tall.over_theta(op.dist_params(rv.owner)[-2:])
+        return single, [flattened(location, shape)], [[flattened(scale, shape)]]
+    if isinstance(op, MvNormalRV) and x.type.ndim == 2:
+        mean, cov = op.dist_params(rv.owner)
+        return _multivariate(tall, mean, cov, shape)
+    return None
+
+
+def _is_single(var: Variable) -> bool:
+    return all(var.type.broadcastable)
+
+
+def _multivariate(tall: TallModel, mean: Variable, cov: Variable, shape: tuple[int, int]):
+    units, k = shape
+    mean, factor = tall.over_theta([mean, _factor(cov)])
+    if k > MAX_COMPONENTS or factor.type.shape != (k, k):
+        return None
+    if mean.type.ndim == 1:
+        mean = mean[None, :]
+    means = [mean[0, a] if mean.type.shape[0] == 1 else mean[:, a] for a in range(k)]
+    scale: list[list[Entry]] = [
+        [factor[a, b] if b <= a else None for b in range(k)] for a in range(k)
+    ]
+    return np.arange(units * k).reshape(units, k), means, scale
+
+
+def _factor(cov: Variable) -> Variable:
+    """Return the lower factor of a covariance, as PyMC was given it if it was."""
+    while cov.owner is not None and isinstance(cov.owner.op, DimShuffle) and cov.type.ndim > 2:
+        [cov] = cov.owner.inputs
+    node = cov.owner
+    is_product = node is not None and (
+        isinstance(node.op, Dot)
+        or (isinstance(node.op, Blockwise) and isinstance(node.op.core_op, Dot))
+    )
+    if is_product and equal_computations([node.inputs[1]], [node.inputs[0].mT]):
+        return node.inputs[0]
+    return pt.linalg.cholesky(cov)
+
+
+def _ordered(found: dict[str, Block]) -> list[Block]:
+    """Sort blocks so that parents come first; leave out those that close a circle."""
+    done: list[Block] = []
+    left = dict(found)
+    while left:
+        ready = [b for b in left.values() if not b.parents & (left.keys() - {b.name})]
+        if not ready:
+            left.popitem()
+            continue
+        done += ready
+        for block in ready:
+            del left[block.name]
+    return done

@@ -1,0 +1,164 @@
+"""From a free variable to the effect through which it meets the data: ``u = offset + factor * x``.
+
+The graph is followed upwards as long as every Op is affine in the variable, one element or one
+vector of a few components at a time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable, equal_computations
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.math import Dot
+from pytensor.tensor.reshape import JoinDims, SplitDims
+from pytensor.tensor.shape import Reshape, SpecifyShape
+
+from pymc_subsample.likelihood.graph import elemwise_name
+
+# Beyond this many components, what is written out for each group takes too long to compile.
+MAX_COMPONENTS = 6
+
+_SAME = {"Identity", "Cast"}
+
+
+@dataclass
+class Effect:
+    """An affine function of a variable: of each element, or of units of k elements by a matrix.
+
+    Attributes
+    ----------
+    order : ndarray of int, shape (J, k)
+        Which element of the variable, flat, is each component of each unit.
+    factor : k x k of Variable
+        What multiplies a unit; vectors over units, or scalars.
+    offset : k of Variable
+        What is added.
+    """
+
+    order: np.ndarray
+    factor: list[list[Variable]]
+    offset: list[Variable]
+
+
+def follow(x: Variable, graphs: Sequence[Variable], free: set[Variable]) -> Effect:
+    """Follow variable `x` towards `graphs`.
+
+    Parameters
+    ----------
+    x : Variable
+        Of static shape.
+    graphs : sequence of Variable
+        Where parameters meet the data.
+    free : set of Variable
+        All variables, `x` among them.
+    """
+    clients: dict[Variable, list[Apply]] = {}
+    for node in toposort(graphs):
+        for i in dict.fromkeys(node.inputs):
+            clients.setdefault(i, []).append(node)
+    order = np.arange(int(np.prod(x.type.shape, dtype=int))).reshape(x.type.shape)
+    current, factor, offset = x, pt.ones((1,) * x.type.ndim), pt.zeros((1,) * x.type.ndim)
+    untouched = True
+    while True:
+        node = _only(clients.get(current, ()))
+        if node is None:
+            break
+        others = [i for i in node.inputs if i is not current]
+        if any(x in ancestors([i]) for i in others) or node.inputs.count(current) != 1:
+            break
+        matrix = _matrix(node, current, order, free) if untouched else None
+        if matrix is not None:
+            return matrix
+        moved = _elementwise(node, current, others, factor, offset)
+        if moved is not None and node.outputs[0].type.shape == current.type.shape:
+            factor, offset = moved
+            untouched &= elemwise_name(node) in _SAME
+        elif isinstance(node.op, DimShuffle | Reshape | SpecifyShape | JoinDims | SplitDims):
+            shape = node.outputs[0].type.shape
+            if None in shape or np.prod(shape) != order.size:
+                break
+            if isinstance(node.op, DimShuffle):
+                kept = [a for a in node.op.new_order if a != "x"]
+                left = [a for a in range(order.ndim) if a not in kept]
+                order = order.transpose([*kept, *left]).reshape(shape)
+                factor, offset = node.op(factor), node.op(offset)
+            else:
+                factor, offset = (_full(v, current).reshape(shape) for v in (factor, offset))
+                order = order.reshape(shape)
+        else:
+            break
+        current = node.outputs[0]
+    flat = order.ravel()
+    factor, offset = (flattened(v, current.type.shape) for v in (factor, offset))
+    if not np.array_equal(flat, np.arange(flat.size)):
+        back = np.argsort(flat)
+        factor, offset = (v[back] if v.type.ndim else v for v in (factor, offset))
+    return Effect(np.arange(flat.size)[:, None], [[factor]], [offset])
+
+
+def _only(nodes: Sequence[Apply]) -> Apply | None:
+    """Return the one node that uses a variable; nodes that compute the same count once."""
+    if not nodes:
+        return None
+    first, *others = nodes
+    same = all(equal_computations(n.outputs[:1], first.outputs[:1]) for n in others)
+    return first if same else None
+
+
+def _full(var: Variable, like: Variable) -> Variable:
+    return pt.broadcast_to(var, like.type.shape)
+
+
+def flattened(var: Variable, shape: Sequence[int]) -> Variable:
+    """Return a variable that broadcasts to `shape` as a vector, or as a scalar if it is one."""
+    if all(var.type.broadcastable):
+        return var.dimshuffle([])
+    if var.type.shape != tuple(shape):
+        var = pt.broadcast_to(var, tuple(shape))
+    return var if var.type.ndim == 1 else var.ravel()
+
+
+def _elementwise(node, current, others, factor, offset) -> tuple[Variable, Variable] | None:
+    """Apply one affine elementwise Op to factor and offset."""
+    name = elemwise_name(node)
+    first = node.inputs[0] is current
+    if name in _SAME:
+        return factor, offset
+    if name == "Neg":
+        return -factor, -offset
+    if name == "Add":
+        return factor, sum(others, offset)
+    if name == "Sub":
+        [other] = others
+        return (factor, offset - other) if first else (-factor, other - offset)
+    if name == "Mul":
+        for other in others:
+            factor, offset = factor * other, offset * other
+        return factor, offset
+    if name == "TrueDiv" and first:
+        [other] = others
+        return factor / other, offset / other
+    return None
+
+
+def _matrix(node, current, order, free) -> Effect | None:
+    """Return the effect of a product with a small matrix of parameters."""
+    product = isinstance(node.op, Dot)
+    product |= isinstance(node.op, Blockwise) and isinstance(node.op.core_op, Dot)
+    if not product or current.type.ndim != 2 or order.ndim != 2:
+        return None
+    left, right = node.inputs
+    matrix = left if right is current else right
+    by_unit = order.T if right is current else order
+    k = by_unit.shape[1]
+    if matrix.type.shape != (k, k) or k > MAX_COMPONENTS:
+        return None
+    if not free & set(ancestors([matrix])):
+        return None
+    matrix = matrix if right is current else matrix.T
+    entries = [[matrix[a, b] for b in range(k)] for a in range(k)]
+    return Effect(by_unit, entries, [pt.zeros(()) for _ in range(k)])

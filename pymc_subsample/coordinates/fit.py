@@ -1,0 +1,153 @@
+r"""The constants of the map, and where the posterior is centred in coordinates that have them.
+
+At a reference point the log-likelihood is known to second order. A block's information and score
+are read off the log posterior in coordinates that whiten its children but not the block itself,
+from children to parents. In terms of the prior's standard deviations e and the effects
+:math:`u = d + K e`, with G and P the gradient and the negative Hessian there,
+
+.. math:: I = K^{-T} (P - 1) K^{-1}, \qquad b = K^{-T} (G + e) + I u .
+
+A mode in psi is then one of the marginal posterior of means and scales, by Laplace's approximation
+over the effects [1]_: the volume of the map holds the determinant.
+
+References
+----------
+.. [1] L. Tierney and J. B. Kadane (1986). Accurate approximations for posterior moments and
+   marginal densities. Journal of the American Statistical Association 81(393), section 2.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from pymc_subsample.control_variates.expansion import Expansion
+from pymc_subsample.control_variates.reference import Reference, gradient, hessian_columns
+from pymc_subsample.control_variates.search import find_reference, polish, quadratic_mode
+from pymc_subsample.coordinates.coordinates import Coordinates
+from pymc_subsample.coordinates.whitening import triangle
+
+# Below this share of the prior's, an effect's standard deviation tells nothing of information.
+_SMALLEST = 1e-8
+_ROUNDS = 3
+
+
+def start(coordinates: Coordinates, theta: np.ndarray) -> np.ndarray:
+    """Return psi for theta in coordinates without information: the prior's own."""
+    return coordinates.from_theta(theta, np.zeros(coordinates.length))
+
+
+def fitted(expansion: Expansion, reference: Reference) -> Reference:
+    """Return a reference at the same theta, in coordinates that have its information.
+
+    Parameters
+    ----------
+    expansion : Expansion
+        In coordinates of its own.
+    reference : Reference
+        Sums of all rows at psi, order 2.
+    """
+    coordinates = expansion.coordinates
+    assert coordinates is not None
+    theta, _ = coordinates.to_theta(reference.theta)
+    psi = reference.theta.copy()
+    for name, block in reversed(coordinates.blocks.items()):
+        information, score = coordinates.constants(psi, name)
+        information[:], score[:] = 0.0, 0.0
+        psi = coordinates.from_theta(theta, psi)
+        information, score = coordinates.constants(psi, name)
+        found = _information(expansion, replace(reference, theta=psi), name)
+        information[:] = [found[0][:, a, b] for a, b in triangle(block.components)]
+        score[:] = found[1].T
+        psi = coordinates.from_theta(theta, psi)
+    return replace(reference, theta=psi)
+
+
+def _information(expansion, reference, name) -> tuple[np.ndarray, np.ndarray]:
+    """Information, shape (J, k, k), and score, (J, k), of a block that is not whitened."""
+    coordinates, psi = expansion.coordinates, reference.theta
+    block = coordinates.blocks[name]
+    k, units, first = block.components, block.units, coordinates.places[name].start
+    place = first + np.arange(k * units).reshape(k, units)
+    columns = hessian_columns(expansion, reference, place.ravel(), psi)
+    precision = np.empty((units, k, k))
+    for at, column in enumerate(columns):
+        b, unit = divmod(at, units)
+        precision[unit, :, b] = -column[place[:, unit]]
+    ascent = gradient(expansion, reference, psi)[place].T
+    theta, _ = coordinates.to_theta(psi)
+    effect, offset = coordinates.strengths(theta, name)
+    e = psi[place].T
+    inverse = _inverse(effect)
+    excess = 0.5 * (precision + precision.transpose(0, 2, 1)) - np.eye(k)
+    information = _positive(inverse.transpose(0, 2, 1) @ excess @ inverse)
+    u = offset + np.einsum("jab,jb->ja", effect, e)
+    pulled = np.einsum("jba,jb->ja", inverse, ascent + e)
+    return information, pulled + np.einsum("jab,jb->ja", information, u)
+
+
+def _inverse(effect: np.ndarray) -> np.ndarray:
+    """Invert small matrices; where one is nearly singular, as if it were not."""
+    left, values, right = np.linalg.svd(effect)
+    values = np.maximum(values, _SMALLEST * np.maximum(values.max(axis=1, keepdims=True), 1e-150))
+    return np.einsum("jba,jb,jcb->jac", right, 1 / values, left)
+
+
+def _positive(matrices: np.ndarray) -> np.ndarray:
+    """Return the nearest positive semidefinite matrices."""
+    symmetric = np.nan_to_num(0.5 * (matrices + matrices.transpose(0, 2, 1)))
+    values, vectors = np.linalg.eigh(symmetric)
+    return np.einsum("jab,jb,jcb->jac", vectors, np.maximum(values, 0.0), vectors)
+
+
+def locate(
+    expansion: Expansion,
+    start: np.ndarray,
+    free: np.ndarray,
+    rng: np.random.Generator,
+    temperature: float,
+) -> Reference:
+    """Find the mode in coordinates of its own, and these coordinates.
+
+    First with all scales held, where the map is affine; then scales and everything else that
+    is no effect, on the quadratic log-likelihood, which reads no rows; then all on all rows.
+
+    Parameters
+    ----------
+    expansion : Expansion
+        In coordinates of its own.
+    start : ndarray
+        Without information.
+    free : ndarray of int
+        Elements that may move.
+    rng : numpy.random.Generator
+        Draws subsets of rows.
+    temperature : float
+        Divides the log-likelihood.
+    """
+    coordinates = expansion.coordinates
+    assert coordinates is not None
+    effects = np.concatenate([np.r_[place] for place in coordinates.places.values()])
+    others = np.setdiff1d(free, effects)
+    held = np.intersect1d(coordinates.scales, free)
+    found = find_reference(expansion, start, np.setdiff1d(free, held), rng, temperature)
+    for _ in range(_ROUNDS):
+        found = fitted(expansion, found)
+        found = replace(found, theta=quadratic_mode(expansion, found, others))
+        before = expansion.parameters(found.theta)[0]
+        found = polish(expansion, found.theta, free, temperature)
+        if np.allclose(found.center, before, rtol=0, atol=1e-3 * _spread(found)):
+            break
+    return fitted(expansion, found)
+
+
+def _spread(reference: Reference) -> np.ndarray:
+    """Return about the posterior standard deviation of each element of phi."""
+    size = len(reference.center)
+    if reference.curvature.shape == (size, size):
+        diagonal = -np.diag(reference.curvature)
+    else:
+        row, column, value = reference.curvature
+        diagonal = np.zeros(size)
+        same = row == column
+        diagonal[row[same].astype(int)] = -value[same]
+    return 1 / np.sqrt(np.maximum(diagonal, 1e-300))

@@ -1,0 +1,111 @@
+"""Whether a map found in a graph is one-to-one, with the volume that it says."""
+
+import logging
+
+import numpy as np
+
+from pymc_subsample.control_variates.expansion import Expansion
+from pymc_subsample.coordinates.coordinates import Coordinates
+from pymc_subsample.coordinates.whitening import triangle
+from pymc_subsample.likelihood import TallModel
+
+_log = logging.getLogger("pymc.subsample")
+
+_DISTANCES = (0.0, 0.3)
+_STEP = 1e-5
+_TOLERANCE = 1e-5
+
+
+def reparameterise(tall: TallModel, expansion: Expansion, coordinates: Coordinates | None):
+    """Move an expansion to coordinates that were found, if they are what they should be.
+
+    At points near the start, with information of random size: theta from psi and back, the
+    volume against differences, the log prior against the model's own, the gradient against
+    differences. Where one disagrees the model is sampled as it was written, and that is said.
+    """
+    if coordinates is None:
+        return
+    written = expansion.parameters
+    rng = np.random.default_rng(3)
+    points = [_point(coordinates, tall.ravel(tall.initial_point), d, rng) for d in _DISTANCES]
+    sound = all(_is_invertible(coordinates, psi) for psi in points)
+    if sound:
+        before = [written(coordinates.to_theta(psi)[0]) for psi in points]
+        expansion.reparameterise(coordinates)
+        sound = all(
+            _same_density(expansion, psi, *found) and _same_gradient(expansion, psi, rng)
+            for psi, found in zip(points, before, strict=True)
+        )
+        if not sound:
+            expansion.restore()
+    if not sound:
+        _log.warning(
+            "The hierarchical form of %s was misread, and the model is sampled as it is written. "
+            "Please report the model.",
+            ", ".join(map(repr, coordinates.blocks)),
+        )
+
+
+def _point(coordinates, theta, distance, rng) -> np.ndarray:
+    psi = np.zeros(coordinates.length)
+    for name, block in coordinates.blocks.items():
+        k = block.components
+        information, score = coordinates.constants(psi, name)
+        root = rng.standard_normal((block.units, k, k))
+        full = rng.choice([0.0, 1.0, 100.0], (block.units, 1, 1)) * root @ root.transpose(0, 2, 1)
+        information[:] = [full[:, a, b] for a, b in triangle(k)]
+        score[:] = rng.standard_normal(score.shape)
+    psi = coordinates.from_theta(theta, psi)
+    psi[: coordinates.size] += distance * rng.standard_normal(coordinates.size)
+    return psi
+
+
+def _is_invertible(coordinates: Coordinates, psi: np.ndarray) -> bool:
+    theta, volume = coordinates.to_theta(psi)
+    if not np.all(np.isfinite(theta)):
+        return True  # a start at which the prior is not finite is refused by name
+    size = coordinates.size
+    back = coordinates.from_theta(theta, psi)
+    if not np.allclose(back[:size], psi[:size], rtol=1e-6, atol=1e-6):
+        return False
+    total = 0.0
+    for name, block in coordinates.blocks.items():
+        k, units, first = block.components, block.units, coordinates.places[name].start
+        place = first + np.arange(k * units).reshape(k, units)
+        jacobian = np.empty((units, k, k))
+        for b in range(k):
+            moved = [psi.copy(), psi.copy()]
+            moved[0][place[b]] += _STEP
+            moved[1][place[b]] -= _STEP
+            forth, back = (coordinates.to_theta(point)[0] for point in moved)
+            change = (forth - back)[coordinates.order][place] / (2 * _STEP)
+            jacobian[:, :, b] = change.T
+        total += np.linalg.slogdet(jacobian)[1].sum()
+    return bool(abs(total - volume) <= _TOLERANCE * (1 + abs(volume)) * np.sqrt(size))
+
+
+def _same_density(expansion, psi, phi, logprior) -> bool:
+    coordinates = expansion.coordinates
+    found, density = expansion.parameters(psi)
+    _, volume = coordinates.to_theta(psi)
+    if not np.isfinite(logprior):
+        return True
+    return bool(np.array_equal(found, phi) and np.isclose(density, logprior + volume, rtol=1e-9))
+
+
+def _same_gradient(expansion, psi, rng) -> bool:
+    size, weights = expansion.coordinates.size, rng.standard_normal(expansion.phi_size)
+    direction = np.zeros(len(psi))
+    direction[:size] = rng.standard_normal(size)
+    gradient = expansion.pull_back(psi, weights) @ direction
+
+    def value(h):
+        phi, logprior = expansion.parameters(psi + h * direction)
+        return phi @ weights + logprior
+
+    with np.errstate(all="ignore"):
+        rough, fine = ((value(h) - value(-h)) / (2 * h) for h in (1e-4, 5e-5))
+    error = abs(rough - fine)
+    if not error <= 1e-3 * abs(fine):
+        return True  # differences say nothing here
+    return bool(abs(gradient - fine) <= 10 * error + 1e-4 * abs(fine))

@@ -1,0 +1,114 @@
+"""Products of group effects and their scales, taken before rows pick from them.
+
+In ``tau * z[group]`` rows would see tau and z, and a log-likelihood that is not quadratic in them.
+In ``(tau * z)[group]`` they see one vector of effects.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from pytensor.graph.basic import Apply, Variable
+from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
+
+from pymc_subsample.likelihood.graph import elemwise_name, rebuild
+
+_PRODUCTS = {"Mul", "TrueDiv"}
+_AFFINE = {"Add", "Sub", "Neg", *_PRODUCTS}
+
+
+def lifted(
+    outputs: Sequence[Variable],
+    dependent: set[Variable],
+    arrays: Mapping[Variable, np.ndarray],
+    n_rows: int,
+) -> list[Variable]:
+    """Rebuild graphs with products of gathered parameters as gathers of products.
+
+    Parameters
+    ----------
+    outputs : sequence of Variable
+        Log-likelihoods of all rows.
+    dependent : set of Variable
+        Variables whose value depends on parameters.
+    arrays : mapping of Variable to ndarray
+        Values of the data placeholders.
+    n_rows : int
+        No table that is larger is made.
+    """
+
+    def hook(node, inputs):
+        factors = [i for i in node.inputs if i in dependent]
+        if elemwise_name(node) not in _PRODUCTS or len(factors) < 2:
+            return None
+        gather = _Gather(dependent, arrays)
+        table = gather.table(node.op.make_node(*inputs).outputs[0])
+        if table is None or gather.node is None or np.prod(table.type.shape) > n_rows:
+            return None
+        _, *index = gather.node.inputs
+        new = AdvancedSubtensor(gather.node.op.idx_list)(table, *index)
+        return [new] if new.type.shape == node.outputs[0].type.shape else None
+
+    return rebuild(outputs, {}, hook)
+
+
+class _Gather:
+    """Rows that pick from the first axes of tables, all by the same integer columns."""
+
+    def __init__(self, dependent: set[Variable], arrays: Mapping[Variable, np.ndarray]):
+        self.node: Apply | None = None
+        self._dependent, self._arrays = dependent, arrays
+
+    def table(self, var: Variable) -> Variable | None:
+        """Return the table of which an affine graph is the gather; None where it is not one."""
+        if self._picks(var.owner):
+            return var.owner.inputs[0]
+        if var.type.ndim and var.type.broadcastable[0]:  # the same in every row
+            more = self._n_columns() - 1
+            return var if not more else var.dimshuffle(["x"] * more + list(range(var.type.ndim)))
+        if elemwise_name(var.owner) not in _AFFINE:
+            return None
+        # Gathers first: they say how many axes the others lack.
+        inputs = sorted(var.owner.inputs, key=lambda i: i.type.broadcastable[0])
+        tables = {i: self.table(i) for i in inputs}
+        if any(table is None for table in tables.values()):
+            return None
+        return var.owner.op(*(tables[i] for i in var.owner.inputs))
+
+    def _picks(self, node) -> bool:
+        if node is None or not isinstance(node.op, AdvancedSubtensor):
+            return False
+        x, *index = node.inputs
+        entries = list(unflatten_index_variables(index, node.op.idx_list))
+        first = [e for e in entries if not isinstance(e, slice)]
+        usable = (
+            entries[: len(first)] == first
+            and all(e == slice(None) for e in entries[len(first) :])
+            and all(e.type.ndim == 1 and e.type.dtype != "bool" for e in first)
+            and not any(e in self._dependent for e in first)
+            and None not in x.type.shape
+        )
+        if not usable or not self._from_parameters(x):
+            return False
+        if self.node is None:
+            self.node = node
+        return self.node.op.idx_list == node.op.idx_list and all(
+            self._same(a, b) for a, b in zip(self.node.inputs[1:], index, strict=True)
+        )
+
+    def _from_parameters(self, table: Variable) -> bool:
+        """Whether a table is made of parameters; one that was made here has inputs that are."""
+        if table in self._dependent:
+            return True
+        return table.owner is not None and any(
+            i in self._dependent or (i.owner is not None and self._from_parameters(i))
+            for i in table.owner.inputs
+        )
+
+    def _same(self, a: Variable, b: Variable) -> bool:
+        if a is b:
+            return True
+        known = a in self._arrays and b in self._arrays
+        return known and np.array_equal(self._arrays[a], self._arrays[b])
+
+    def _n_columns(self) -> int:
+        return 1 if self.node is None else len(self.node.inputs) - 1
