@@ -111,9 +111,7 @@ class _Kept(caching.NullCache):
             return
         path, code = self._path(sig, data.codegen), serialize.dumps(data._reduce())
         try:
-            if not path.parent.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                _remove_old()
+            _make_directory()
             _write(path, sha256(code).digest() + code)
         except OSError as error:
             if not path.exists():  # another process may have been faster
@@ -134,11 +132,29 @@ def _write(path: Path, content: bytes):
             raise
 
 
-def _remove_old():
+def _make_directory():
+    """Make the directory of this version, and remove those that are no longer used."""
+    if directory().exists():
+        return
+    directory().mkdir(parents=True, exist_ok=True)
     for path in ROOT.iterdir():
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > _KEPT_SECONDS:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def source_flags() -> dict[str, str]:
+    """Return PyTensor's flags for generated sources, to keep them out of the temporary folder.
+
+    There PyTensor would leave a file per function and step that is made.
+    """
+    if getattr(pytensor.config, "generated_src_dir", None) != "":
+        return {}
+    with suppress(OSError):
+        _make_directory()
+        if os.access(directory(), os.W_OK):
+            return {"generated_src_dir": str(directory())}
+    return {}
 
 
 def _warn_of(error: OSError):

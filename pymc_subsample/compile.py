@@ -24,7 +24,7 @@ from pytensor.compile.maker import FunctionMaker
 from pytensor.graph.basic import Variable, clone
 from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
 
-from pymc_subsample.cache import compile_kept
+from pymc_subsample.cache import compile_kept, source_flags
 from pymc_subsample.collection import without_collection
 
 VECTOR = types.Array(types.float64, 1, "C")
@@ -154,7 +154,8 @@ def compile_source(
 @contextmanager
 def building_graphs():
     """Build and rewrite graphs faster: no stack trace per node, no garbage collection meanwhile."""
-    with without_collection(), pytensor.config.change_flags(traceback__limit=0):
+    flags = {"traceback__limit": 0, **source_flags()}
+    with without_collection(), pytensor.config.change_flags(**flags):
         yield
 
 
