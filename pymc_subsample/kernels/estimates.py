@@ -231,12 +231,11 @@ def density(target, rows, counts, theta, phi, d, grad):
     )  # fmt: skip
 
 
-@numba.njit(
+@kept(
     types.boolean(
         types.npy_rng, TARGET, INDEX, MATRIX, INDEX, types.int64, INDEX, VECTOR, types.int64,
         VECTOR, ESTIMATE,
     ),
-    cache=True,
     fastmath=FAST,
 )  # fmt: skip
 def refresh(rng, target, index, rows, counts, g, new_index, new_rows, new_count, phi, estimate):
