@@ -22,9 +22,9 @@ from numba.extending import get_cython_function_address
 from pytensor.compile.io import In, Out
 from pytensor.compile.maker import FunctionMaker
 from pytensor.graph.basic import Variable, clone
-from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
 
+from pymc_subsample.cache import compile_kept, source_flags
 from pymc_subsample.collection import without_collection
 
 VECTOR = types.Array(types.float64, 1, "C")
@@ -36,8 +36,9 @@ INDEX = types.Array(types.int64, 1, "C")
 # non-finite energy is how a trajectory is rejected.
 FAST = {"reassoc", "contract", "arcp", "nsz"}
 
-# Compiled code is kept across sessions, not across versions of what made it.
-_VERSIONS = f"numba {numba.__version__}, pytensor {pytensor.__version__}"
+# Where a random generator is; see `generator_at`.
+GENERATOR = types.int64
+_BIT_GENERATOR = types.NumPyRandomBitGeneratorType("bit_generator")
 
 
 @dataclass(frozen=True)
@@ -140,22 +141,21 @@ def compile_source(
 
     `key` identifies everything that `environment` holds; with None nothing is cached.
     """
-    if key is not None:
-        parts = [_VERSIONS, key, str(signature), source]
-        key = sha256("|".join(parts).encode()).hexdigest()
-    function = compile_numba_function_src(
-        source, name, {**environment, "__name__": __name__}, cache_key=key
-    )
-    compiled = numba.njit(signature, cache=key is not None, error_model="numpy", fastmath=FAST)(
-        function
-    )
-    return Compiled(compiled, signature, key)
+    defined = {**environment, "__name__": __name__}
+    exec(compile(source, "<string>", "exec"), defined)
+    function, options = defined[name], {"error_model": "numpy", "fastmath": FAST}
+    if key is None:
+        return Compiled(numba.njit(signature, **options)(function), signature, None)
+    parts = [key, str(signature), source, f"fastmath {pytensor.config.numba__fastmath}"]
+    key = sha256("|".join(parts).encode()).hexdigest()
+    return Compiled(compile_kept(function, key, [signature], **options), signature, key)
 
 
 @contextmanager
 def building_graphs():
     """Build and rewrite graphs faster: no stack trace per node, no garbage collection meanwhile."""
-    with without_collection(), pytensor.config.change_flags(traceback__limit=0):
+    flags = {"traceback__limit": 0, **source_flags()}
+    with without_collection(), pytensor.config.change_flags(**flags):
         yield
 
 
@@ -170,6 +170,36 @@ def function_at(typingctx, address, function_type):
         return function._getvalue()
 
     return kind(types.int64, function_type), codegen
+
+
+def address_of(rng: np.random.Generator) -> int:
+    """Where a generator is, for `generator_at`; keep `rng` alive while it is used.
+
+    numba takes a Generator apart by running Python, and when a signal's handler raises an exception
+    there, such as KeyboardInterrupt, goes on with addresses that it has not got.
+    """
+    return rng.bit_generator.ctypes.bit_generator.value
+
+
+@numba.extending.intrinsic
+def generator_at(typingctx, address):
+    """Return the NumPy generator at an address (inside compiled code)."""
+    kind = types.npy_rng
+
+    def codegen(context, builder, signature, arguments):
+        # NumPy's `bitgen_t`, of which all members are pointers.
+        members = ("state", "fnptr_next_uint64", "fnptr_next_uint32", "fnptr_next_double")
+        word = context.get_value_type(types.uintp)
+        pointer = builder.inttoptr(arguments[0], ir.PointerType(word))
+        bits = cgutils.create_struct_proxy(_BIT_GENERATOR)(context, builder)
+        for position, member in enumerate(members):
+            at = builder.gep(pointer, [ir.Constant(ir.IntType(32), position)])
+            setattr(bits, member, builder.load(at))
+        generator = cgutils.create_struct_proxy(kind)(context, builder)
+        generator.bit_generator = bits._getvalue()
+        return generator._getvalue()
+
+    return kind(types.int64), codegen
 
 
 @numba.extending.intrinsic

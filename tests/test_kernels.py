@@ -14,6 +14,7 @@ import pytest
 import scipy.stats
 from scipy.special import gammaln, logsumexp
 
+from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.curvature import covariance
 from pymc_subsample.control_variates.reference import factor, precision, reference_at
@@ -127,8 +128,8 @@ class Sampler:
         new_index, new_rows = fresh
         ones = np.ones(max(self.n_blocks, len(new_index)), dtype=np.int64)
         transitions(
-            rng, PERTURBED, self.dynamics, self.ex.addresses(*FUNCTIONS), theta, index, rows,
-            ones[: self.n_blocks], block, at.center, at.level, at.slope, at.curvature,
+            address_of(rng), PERTURBED, self.dynamics, self.ex.addresses(*FUNCTIONS), theta, index,
+            rows, ones[: self.n_blocks], block, at.center, at.level, at.slope, at.curvature,
             self.ex.order, self.active, self.factor, self.weight, self.correction, 0.0,
             self.ex.width, at.theta, np.inf, self.step_size, self.extent, new_index,
             new_rows.reshape(len(new_rows), -1), ones[: len(new_index)], info,

@@ -7,6 +7,7 @@ import pymc as pm
 import pytest
 from scipy.stats import chi2, norm
 
+from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.kernels.gradients import FUNCTIONS, STRATIFIED, UNIFORM, forces
@@ -86,7 +87,7 @@ class Chain:
              self.refresh, self.done, self.hold, self.most], dtype=float,
         )  # fmt: skip
         INTEGRATE(
-            self.rng, self.row_rng, self.dynamics, self.sampling,
+            address_of(self.rng), address_of(self.row_rng), self.dynamics, self.sampling,
             self.addresses, self.expansion.packer.table, self.permutation,
             self.theta, self.origin, np.arange(D), self.factor, self.momentum, self.memory,
             np.asarray(sizes, dtype=float), settings, *self.sums, self.order,
@@ -274,10 +275,10 @@ def subset_forces(batch):
 
 
 def sampled(gaussian, order, sampling, batch, count, permutation=None, seed=0):
-    out = np.empty((count, D))
+    rng, out = np.random.default_rng(seed), np.empty((count, D))
     chain = Chain(gaussian[order], OVERDAMPED, batch, order=order)
     forces(
-        np.random.default_rng(seed), gaussian[order].addresses(*FUNCTIONS),
+        address_of(rng), gaussian[order].addresses(*FUNCTIONS),
         gaussian[order].packer.table,
         np.arange(N, dtype=np.uint32) if permutation is None else permutation, sampling,
         np.zeros(D), np.arange(D), IDENTITY, *chain.sums, order, gaussian[order].width,
@@ -327,9 +328,9 @@ def test_all_rows_give_the_exact_gradient(expansion, tall_model, name, order, li
     at = reference_at(made, star)
     out = np.empty((1, tall.size))
     forces(
-        rng, made.addresses(*FUNCTIONS), made.packer.table, np.arange(n, dtype=np.uint32), UNIFORM,
-        theta, np.arange(tall.size), np.ones((1, tall.size)), at.center, at.slope, at.curvature,
-        order, made.width, n, out,
+        address_of(rng), made.addresses(*FUNCTIONS), made.packer.table,
+        np.arange(n, dtype=np.uint32), UNIFORM, theta, np.arange(tall.size),
+        np.ones((1, tall.size)), at.center, at.slope, at.curvature, order, made.width, n, out,
     )  # fmt: skip
     prior = made.pull_back(theta, np.zeros(made.phi_size))
     exact = prior + tall.row_loglik_grad(theta, slice(None))

@@ -12,7 +12,7 @@ import scipy.stats
 from scipy.special import expit, log_expit, logsumexp
 
 import pymc_subsample as pms
-from pymc_subsample.compile import Compiled
+from pymc_subsample.compile import Compiled, address_of
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.correction import worst_test_error
@@ -147,8 +147,8 @@ class Sampler:
         """Overwrite theta by k transitions; return what they report."""
         info = np.empty(len(INFO))
         transitions(
-            rng, row_rng, self.addresses, TESTS[self.test].address, self.kind,
-            self.ex.packer.table, self.permutation, theta, np.arange(2), self.factor,
+            address_of(rng), address_of(row_rng), self.addresses, TESTS[self.test].address,
+            self.kind, self.ex.packer.table, self.permutation, theta, np.arange(2), self.factor,
             self.step_size, self.batch, theta if given is None else given, log_factor, *self.sums,
             self.order, self.ex.width, N / self.temperature, *self.bound, self.settings, k, info,
         )  # fmt: skip

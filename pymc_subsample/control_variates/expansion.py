@@ -9,7 +9,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.compile import Compiled
+from pymc_subsample.compile import Compiled, building_graphs
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.loops import compile_loops
 from pymc_subsample.kernels.model import BACKWARD, FORWARD
@@ -24,7 +24,11 @@ _CHUNK_BYTES = 2**22
 
 
 def _compiled(name: str) -> "cached_property[Compiled]":
-    return cached_property(lambda expansion: expansion.build[name]())
+    def build(expansion) -> Compiled:
+        with building_graphs():
+            return expansion.build[name]()
+
+    return cached_property(build)
 
 
 @dataclass

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit, logsumexp
 
+from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.kernels import metropolis as kernel
@@ -267,8 +268,8 @@ def decided(
     functions = np.array([f.address for f in kernel.NUMBERS], dtype=np.int64)
     accepted = np.empty(len(uniforms))
     done = kernel.decisions(
-        functions, test, np.array([y.ctypes.data]), rng, permutation, known, low, high,
-        settings, uniforms, thresholds, accepted, most_rows,
+        functions, test, np.array([y.ctypes.data]), address_of(rng), permutation, known, low,
+        high, settings, uniforms, thresholds, accepted, most_rows,
     )  # fmt: skip
     return accepted[:done]
 

@@ -12,9 +12,9 @@ with the threshold :math:`\tau = \log u` for Metropolis-Hastings and
 all rows seen the decision is the exact one.
 """
 
-import numba
 import numpy as np
 
+from pymc_subsample.cache import kept
 from pymc_subsample.compile import external
 from pymc_subsample.kernels.evidence import (
     ACCEPT,
@@ -36,7 +36,7 @@ SETTINGS = ("batch_size", "epsilon")
 _student_cdf = external("stdtr", 2)
 
 
-@numba.njit(DECIDE, cache=True)
+@kept(DECIDE)
 def decide(settings, evidence):
     """Decide whether the log-ratio exceeds the threshold, or ask for `batch_size` more rows."""
     batch, epsilon = settings[0], settings[1]

@@ -10,9 +10,9 @@ standard logistic variable: the acceptance probability is then :math:`1 / (1 + e
 all rows seen this is exact.
 """
 
-import numba
 import numpy as np
 
+from pymc_subsample.cache import kept
 from pymc_subsample.kernels.evidence import (
     ACCEPT,
     COUNT,
@@ -34,14 +34,14 @@ from pymc_subsample.kernels.evidence import (
 SETTINGS = ("batch_size", "max_error", "sigma", "correction_error", "n_support")
 
 
-@numba.njit(cache=True)
+@kept()
 def skewness_error(third, n, b):
     """Leading error of the acceptance probability; see `pymc_subsample.correction.test_error`."""
     share = b / n
     return abs(third) / (b * b) * (1.0 - share) * (2.0 - share) / 48.0
 
 
-@numba.njit(DECIDE, cache=True)
+@kept(DECIDE)
 def decide(settings, evidence):
     """Decide, or ask for more rows while the estimate is too noisy or too skewed."""
     batch, max_error, sigma, floor = settings[0], settings[1], settings[2], settings[3]

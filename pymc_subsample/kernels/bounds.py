@@ -4,6 +4,7 @@ import numba
 import numpy as np
 from numba import types
 
+from pymc_subsample.cache import kept
 from pymc_subsample.compile import MATRIX, SCALAR, VECTOR
 
 
@@ -27,7 +28,7 @@ def farthest(one, other, reach):
     return min(crude, np.sqrt(whitened) * reach[size + 1, 0])
 
 
-@numba.njit(SCALAR(VECTOR, VECTOR, VECTOR, types.int64, SCALAR, SCALAR, MATRIX), cache=True)
+@kept(SCALAR(VECTOR, VECTOR, VECTOR, types.int64, SCALAR, SCALAR, MATRIX))
 def linear_bound(phi, new_phi, center, order, weight, slope, reach):
     r"""Bound |y| over all rows by how far their predictor moves.
 
@@ -56,7 +57,7 @@ def distance(one, other, metric):
     return np.sqrt(total)
 
 
-@numba.njit(SCALAR(VECTOR, VECTOR, VECTOR, types.int64, SCALAR, MATRIX), cache=True)
+@kept(SCALAR(VECTOR, VECTOR, VECTOR, types.int64, SCALAR, MATRIX))
 def local_bound(phi, new_phi, center, order, weight, table):
     """Bound |y| over all rows near the reference; infinite farther away.
 

@@ -15,9 +15,9 @@ empirical standard deviation and :math:`\rho` about 1 - b/n:
   :math:`\kappa = 7/3 + 3/\sqrt 2`.
 """
 
-import numba
 import numpy as np
 
+from pymc_subsample.cache import kept
 from pymc_subsample.kernels.evidence import (
     ACCEPT,
     COUNT,
@@ -42,7 +42,7 @@ INEQUALITIES = ("bernstein-serfling", "bernstein", "hoeffding-serfling")
 _KAPPA = 7 / 3 + 3 / np.sqrt(2)
 
 
-@numba.njit(cache=True)
+@kept()
 def radius(inequality, n, b, spread, scale, level):
     """Half-width c of a confidence interval at level 1 - `level` for the mean of n numbers.
 
@@ -58,7 +58,7 @@ def radius(inequality, n, b, spread, scale, level):
     return scale * np.sqrt(2.0 * rho * log / b) + _KAPPA * spread * log / b
 
 
-@numba.njit(DECIDE, cache=True)
+@kept(DECIDE)
 def decide(settings, evidence):
     """Decide whether the log-ratio exceeds log u, or ask for gamma times as many rows."""
     delta, p, gamma, inequality = settings[1], settings[2], settings[3], int(settings[4])

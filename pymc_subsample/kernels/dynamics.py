@@ -20,6 +20,7 @@ import numba
 import numpy as np
 from numba import types
 
+from pymc_subsample.cache import kept
 from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR
 from pymc_subsample.kernels.estimates import ESTIMATE, TARGET, density
 from pymc_subsample.kernels.vectors import copy, is_finite, scale_back, scale_up
@@ -67,7 +68,7 @@ def leapfrog(target, rows, counts, position, momentum, force, gradient, velocity
     return estimate
 
 
-@numba.njit(_SIGNATURE, cache=True)
+@kept(_SIGNATURE)
 def trajectory(rng, target, rows, counts, theta, grad, estimate, active, factor, step_size,
                path_length, phi, d):  # fmt: skip
     """Move theta and grad along one trajectory, if accepted.
@@ -148,7 +149,7 @@ def bits(n):
     return count
 
 
-@numba.njit(_SIGNATURE, cache=True)
+@kept(_SIGNATURE)
 def tree(rng, target, rows, counts, theta, grad, estimate, active, factor, step_size, max_depth,
          phi, d):  # fmt: skip
     """Move theta and grad to a point of a trajectory that doubles until it turns back.

@@ -20,6 +20,7 @@ import numba
 import numpy as np
 from numba import types
 
+from pymc_subsample.cache import kept
 from pymc_subsample.compile import FAST, INDEX, MATRIX, SCALAR, VECTOR, function_at
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.model import (
@@ -154,7 +155,7 @@ def perturbed(forward, backward, difference, center, level, slope, curvature, or
     return logprior[0] + control + total - 0.5 * correction * variance, total, variance
 
 
-@numba.njit(ESTIMATE(TARGET, MATRIX, INDEX, VECTOR, VECTOR, VECTOR, VECTOR), cache=True)
+@kept(ESTIMATE(TARGET, MATRIX, INDEX, VECTOR, VECTOR, VECTOR, VECTOR))
 def block_poisson(target, rows, counts, theta, phi, d, grad):
     """Return the block-Poisson estimate; see `density`."""
     if outside(target, theta):
@@ -230,12 +231,11 @@ def density(target, rows, counts, theta, phi, d, grad):
     )  # fmt: skip
 
 
-@numba.njit(
+@kept(
     types.boolean(
         types.npy_rng, TARGET, INDEX, MATRIX, INDEX, types.int64, INDEX, VECTOR, types.int64,
         VECTOR, ESTIMATE,
     ),
-    cache=True,
     fastmath=FAST,
 )  # fmt: skip
 def refresh(rng, target, index, rows, counts, g, new_index, new_rows, new_count, phi, estimate):

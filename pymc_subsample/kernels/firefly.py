@@ -19,7 +19,16 @@ import numba
 import numpy as np
 from numba import types
 
-from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR, function_at
+from pymc_subsample.cache import kept
+from pymc_subsample.compile import (
+    GENERATOR,
+    INDEX,
+    MATRIX,
+    SCALAR,
+    VECTOR,
+    function_at,
+    generator_at,
+)
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.metropolis import GIVEN, LANGEVIN
 from pymc_subsample.kernels.model import (
@@ -62,7 +71,7 @@ _CHUNK = 256
 LIGHTS = types.Array(types.uint8, 1, "C")
 
 
-@numba.njit(SCALAR(SCALAR), cache=True)
+@kept(SCALAR(SCALAR))
 def log_excess(d):
     """Compute log(exp(d) - 1); minus infinity where rounding has made d negative."""
     if d > 1.0:
@@ -188,16 +197,15 @@ def _bright_gradient(backward, glow, theta, phi, rows, center, slope, curvature,
     backward(theta, grad_phi, grad)
 
 
-@numba.njit(
+@kept(
     INDEX(
-        types.npy_rng, types.npy_rng, INDEX, types.int64, INDEX, LIGHTS, INDEX, types.int64,
+        GENERATOR, GENERATOR, INDEX, types.int64, INDEX, LIGHTS, INDEX, types.int64,
         VECTOR, INDEX, MATRIX, SCALAR, VECTOR, SCALAR,
         VECTOR, VECTOR, MATRIX, types.int64, SCALAR,
         types.int64, SCALAR, types.int64, VECTOR,
     ),
-    cache=True,
 )  # fmt: skip
-def transitions(rng, row_rng, functions, kind, columns, lights, old, fresh,
+def transitions(generator, row_generator, functions, kind, columns, lights, old, fresh,
                 theta, active, factor, step_size, given, given_factor,
                 center, slope, curvature, width, weight,
                 brightness, rate, k, info):  # fmt: skip
@@ -205,8 +213,9 @@ def transitions(rng, row_rng, functions, kind, columns, lights, old, fresh,
 
     Parameters
     ----------
-    rng, row_rng : numpy.random.Generator
-        Of proposals and decisions, and of the lights.
+    generator, row_generator : int
+        Addresses of the generators of proposals and decisions, and of the lights; see
+        `generator_at`.
     functions : array (6,) of int
         Addresses of `FUNCTIONS` and, for Langevin proposals, `GRADIENTS` (zeros otherwise).
     kind : {RANDOM_WALK, LANGEVIN, GIVEN}
@@ -238,6 +247,7 @@ def transitions(rng, row_rng, functions, kind, columns, lights, old, fresh,
     info : array (len(INFO),)
         Written.
     """
+    rng, row_rng = generator_at(generator), generator_at(row_generator)
     forward = function_at(functions[0], _FORWARD)
     anchor = function_at(functions[1], _ANCHOR)
     residual = function_at(functions[2], _RESIDUAL)

@@ -9,11 +9,11 @@ u ~ U(0, 1), with p the prior and :math:`N_i` the :math:`n_i` rows that touch it
 known, batches without replacement estimate the second, and a test of `kernels.evidence` decides.
 """
 
-import numba
 import numpy as np
 from numba import types
 
-from pymc_subsample.compile import INDEX, VECTOR, function_at
+from pymc_subsample.cache import kept
+from pymc_subsample.compile import GENERATOR, INDEX, VECTOR, function_at, generator_at
 from pymc_subsample.kernels.batches import PERMUTATION
 from pymc_subsample.kernels.evidence import (
     ACCEPT,
@@ -44,23 +44,22 @@ FUNCTIONS = ("forward", "change", "gather")
 INFO = ("flips", "batch_size", "n_looks", "error", "rows_read", "rows_touching")
 
 
-@numba.njit(
+@kept(
     types.void(
-        types.npy_rng, types.npy_rng, INDEX, types.int64, INDEX, PERMUTATION, INDEX, MEMBERS,
+        GENERATOR, GENERATOR, INDEX, types.int64, INDEX, PERMUTATION, INDEX, MEMBERS,
         types.boolean, VECTOR, INDEX, types.boolean, VECTOR, types.int64, VECTOR, types.int64,
         VECTOR,
     ),
-    cache=True,
 )  # fmt: skip
-def sweeps(rng, row_rng, functions, test, columns, permutation, start, members, all_rows, theta,
-           elements, shuffled, center, width, settings, k, info):  # fmt: skip
+def sweeps(generator, row_generator, functions, test, columns, permutation, start, members,
+           all_rows, theta, elements, shuffled, center, width, settings, k, info):  # fmt: skip
     """Run k sweeps from theta, in place.
 
     Parameters
     ----------
-    rng, row_rng : numpy.random.Generator
-        Of thresholds and orders, and of the rows that are read: the former do not depend on how
-        many rows were needed.
+    generator, row_generator : int
+        Addresses of the generators of thresholds and orders, and of the rows that are read: the
+        former do not depend on how many rows were needed. See `generator_at`.
     functions : array (3,) of int
         Addresses of `FUNCTIONS`.
     test : int
@@ -89,6 +88,7 @@ def sweeps(rng, row_rng, functions, test, columns, permutation, start, members, 
     info : array (len(INFO),)
         Written.
     """
+    rng, row_rng = generator_at(generator), generator_at(row_generator)
     forward = function_at(functions[0], _FORWARD)
     change = function_at(functions[1], _CHANGE)
     gather = function_at(functions[2], _GATHER)

@@ -18,7 +18,8 @@ import numba
 import numpy as np
 from numba import types
 
-from pymc_subsample.compile import INDEX, MATRIX, VECTOR, function_at
+from pymc_subsample.cache import kept
+from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, VECTOR, function_at, generator_at
 from pymc_subsample.kernels.batches import PERMUTATION, draw_batch, draw_stratified
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.model import ANCHOR, BACKWARD, FORWARD, GATHER, GRADIENT
@@ -151,16 +152,16 @@ def weighted_force(source, rng, theta, phi, control, index, rows, x, scale, leng
     return accepted
 
 
-@numba.njit(
+@kept(
     types.void(
-        types.npy_rng, INDEX, INDEX, PERMUTATION, types.int64, VECTOR, INDEX, MATRIX, VECTOR,
+        GENERATOR, INDEX, INDEX, PERMUTATION, types.int64, VECTOR, INDEX, MATRIX, VECTOR,
         VECTOR, MATRIX, types.int64, types.int64, types.int64, MATRIX,
     ),
-    cache=True,
 )  # fmt: skip
-def forces(rng, functions, columns, permutation, sampling, theta, active, factor, center, slope,
-           curvature, order, width, batch, out):  # fmt: skip
+def forces(generator, functions, columns, permutation, sampling, theta, active, factor, center,
+           slope, curvature, order, width, batch, out):  # fmt: skip
     """Write independent stochastic gradients at theta to the lines of `out`, shape (k, a)."""
+    rng = generator_at(generator)
     source = source_at(functions, columns, permutation, sampling, active, factor, center, slope,
                        curvature, order, width)  # fmt: skip
     phi, control = np.empty(center.shape[0]), np.empty(center.shape[0])

@@ -14,7 +14,8 @@ import numba
 import numpy as np
 from numba import types
 
-from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR
+from pymc_subsample.cache import kept
+from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, SCALAR, VECTOR, generator_at
 from pymc_subsample.kernels.dynamics import trajectory, tree
 from pymc_subsample.kernels.estimates import PERTURBED, density, refresh, target_at
 from pymc_subsample.kernels.model import MINIBATCH
@@ -58,25 +59,24 @@ def subsampled(kind, index, counts):
     return total * MINIBATCH
 
 
-@numba.njit(
+@kept(
     types.void(
-        types.npy_rng, types.int64, types.int64, INDEX, VECTOR, INDEX, MATRIX, INDEX,
+        GENERATOR, types.int64, types.int64, INDEX, VECTOR, INDEX, MATRIX, INDEX,
         types.int64, VECTOR, SCALAR, VECTOR, MATRIX, types.int64, INDEX, MATRIX, SCALAR,
         SCALAR, SCALAR, types.int64, VECTOR, SCALAR, SCALAR, SCALAR, types.int64[:, ::1], MATRIX,
         INDEX, VECTOR,
     ),
-    cache=True,
 )  # fmt: skip
-def transitions(rng, kind, dynamics, functions, theta, index, rows, counts, group, center, level,
-                slope, curvature, order, active, factor, weight, setting, products, width,
+def transitions(generator, kind, dynamics, functions, theta, index, rows, counts, group, center,
+                level, slope, curvature, order, active, factor, weight, setting, products, width,
                 origin, radius, step_size, extent, new_index, new_rows, new_counts,
                 info):  # fmt: skip
     """Run one transition per leading element of `new_rows`, in place.
 
     Parameters
     ----------
-    rng : numpy.random.Generator
-        Source of momenta, path jitter and acceptance.
+    generator : int
+        Address of the source of momenta, path jitter and acceptance; see `generator_at`.
     kind : {PERTURBED, BLOCK_POISSON}
         The estimate.
     dynamics : {TRAJECTORY, TREE}
@@ -121,6 +121,7 @@ def transitions(rng, kind, dynamics, functions, theta, index, rows, counts, grou
         Means over the k transitions, or sums of counts; position-valued ones are those of the
         last.
     """
+    rng = generator_at(generator)
     target = target_at(kind, functions, center, level, slope, curvature, order, weight, setting,
                        products, width, origin, factor, active, radius)  # fmt: skip
     k, n_groups = new_rows.shape[0], counts.shape[0]

@@ -40,7 +40,8 @@ import numba
 import numpy as np
 from numba import types
 
-from pymc_subsample.compile import INDEX, MATRIX, VECTOR
+from pymc_subsample.cache import kept
+from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, VECTOR, generator_at
 from pymc_subsample.kernels.batches import PERMUTATION
 from pymc_subsample.kernels.gradients import (
     batch_force,
@@ -182,23 +183,22 @@ def expectation(dynamics, rule, h, friction, temperature, momentum, memory, x):
         x[a] = scale * value[a] if rule in (MOMENTUM, STOP) else 1.0 * (rule == ONE)
 
 
-@numba.njit(
+@kept(
     types.void(
-        types.npy_rng, types.npy_rng, types.int64, types.int64, INDEX, INDEX, PERMUTATION, VECTOR,
+        GENERATOR, GENERATOR, types.int64, types.int64, INDEX, INDEX, PERMUTATION, VECTOR,
         VECTOR, INDEX, MATRIX, VECTOR, VECTOR, VECTOR, VECTOR, VECTOR, VECTOR, MATRIX, types.int64,
         types.int64, types.int64, VECTOR, VECTOR, VECTOR,
     ),
-    cache=True,
 )  # fmt: skip
-def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation, theta, origin,
-              active, factor, momentum, memory, step_sizes, settings, center, slope, curvature,
-              order, width, batch, noise, squares, info):  # fmt: skip
+def integrate(generator, row_generator, dynamics, sampling, functions, columns, permutation, theta,
+              origin, active, factor, momentum, memory, step_sizes, settings, center, slope,
+              curvature, order, width, batch, noise, squares, info):  # fmt: skip
     """Take one integration step per step size from theta, in place.
 
     Parameters
     ----------
-    rng, row_rng : numpy.random.Generator
-        Of the dynamics, and of the rows.
+    generator, row_generator : int
+        Addresses of the generators of the dynamics, and of the rows; see `generator_at`.
     dynamics : {OVERDAMPED, PRECONDITIONED, EULER, SYMPLECTIC, THERMOSTAT, BAOAB}
     sampling : {UNIFORM, STRATIFIED}
         How batches are drawn.
@@ -237,6 +237,7 @@ def integrate(rng, row_rng, dynamics, sampling, functions, columns, permutation,
         Written.
     """
     n, size, p = permutation.shape[0], active.shape[0], center.shape[0]
+    rng, row_rng = generator_at(generator), generator_at(row_generator)
     source = source_at(functions, columns, permutation, sampling, active, factor, center, slope,
                        curvature, order, width)  # fmt: skip
     friction, temperature, averaging, floor = settings[0], settings[1], settings[2], settings[3]

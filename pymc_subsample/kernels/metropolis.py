@@ -15,7 +15,18 @@ import numba
 import numpy as np
 from numba import types
 
-from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR, Compiled, function_at, load
+from pymc_subsample.cache import kept
+from pymc_subsample.compile import (
+    GENERATOR,
+    INDEX,
+    MATRIX,
+    SCALAR,
+    VECTOR,
+    Compiled,
+    function_at,
+    generator_at,
+    load,
+)
 from pymc_subsample.kernels.batches import PERMUTATION, draw, draw_batch, restore
 from pymc_subsample.kernels.bounds import linear_bound, local_bound
 from pymc_subsample.kernels.control import control_sum
@@ -102,12 +113,11 @@ def add(y, evidence):
     evidence[COUNT] = total
 
 
-@numba.njit(
+@kept(
     types.int64(
         _DECIDE, _ANCHOR, _CHANGE, _GATHER, INDEX, types.npy_rng, PERMUTATION, MEMBERS, VECTOR,
         VECTOR, VECTOR, types.int64, types.int64, SCALAR, types.int64, VECTOR, VECTOR,
     ),
-    cache=True,
 )  # fmt: skip
 def accept(decide, anchor, change, gather, columns, rng, permutation, members, phi, new_phi,
            center, order, width, weight, full_bound, settings, evidence):  # fmt: skip
@@ -219,16 +229,15 @@ def posterior_gradient(backward, gradient, theta, phi, rows, center, slope, curv
     backward(theta, grad_phi, grad)
 
 
-@numba.njit(
+@kept(
     types.void(
-        types.npy_rng, types.npy_rng, INDEX, types.int64, types.int64, INDEX,
+        GENERATOR, GENERATOR, INDEX, types.int64, types.int64, INDEX,
         PERMUTATION, VECTOR, INDEX, MATRIX, SCALAR, types.int64, VECTOR, SCALAR,
         VECTOR, VECTOR, MATRIX, types.int64, types.int64, SCALAR,
         types.int64, SCALAR, MATRIX, VECTOR, types.int64, VECTOR,
     ),
-    cache=True,
 )  # fmt: skip
-def transitions(rng, row_rng, functions, test, kind, columns,
+def transitions(generator, row_generator, functions, test, kind, columns,
                 permutation, theta, active, factor, step_size, batch, given, given_factor,
                 center, slope, curvature, order, width, weight,
                 bound, bound_slope, reach, settings, k, info):  # fmt: skip
@@ -236,9 +245,9 @@ def transitions(rng, row_rng, functions, test, kind, columns,
 
     Parameters
     ----------
-    rng, row_rng : numpy.random.Generator
-        Of proposals and decisions, and of the rows that are read: proposals and thresholds do not
-        depend on how many rows were needed.
+    generator, row_generator : int
+        Addresses of the generators of proposals and decisions, and of the rows that are read:
+        proposals and thresholds do not depend on how many rows were needed. See `generator_at`.
     functions : array (6,) of int
         Addresses of `FUNCTIONS` and, for Langevin proposals, `GRADIENTS` (zeros otherwise).
     test : int
@@ -281,6 +290,7 @@ def transitions(rng, row_rng, functions, test, kind, columns,
     info : array (len(INFO),)
         Written.
     """
+    rng, row_rng = generator_at(generator), generator_at(row_generator)
     forward = function_at(functions[0], _FORWARD)
     anchor = function_at(functions[1], _ANCHOR)
     change = function_at(functions[2], _CHANGE)
@@ -371,18 +381,18 @@ def transitions(rng, row_rng, functions, test, kind, columns,
         info[field] /= k
 
 
-@numba.njit(ANCHOR, cache=True)
+@kept(ANCHOR)
 def _leave(center, rows):
     """Anchor nothing."""
 
 
-@numba.njit(CHANGE, cache=True)
+@kept(CHANGE)
 def _read(phi, new_phi, center, rows, y):
     for i in range(y.shape[0]):
         y[i] = rows[0, i]
 
 
-@numba.njit(GATHER, cache=True)
+@kept(GATHER)
 def _number(columns, index, rows):
     for i in range(index.shape[0]):
         rows[0, i] = load(columns[0] + 8 * index[i], np.float64)
@@ -396,15 +406,14 @@ NUMBERS = (
 )
 
 
-@numba.njit(
+@kept(
     types.int64(
-        INDEX, types.int64, INDEX, types.npy_rng, PERMUTATION, SCALAR, SCALAR, SCALAR, VECTOR,
+        INDEX, types.int64, INDEX, GENERATOR, PERMUTATION, SCALAR, SCALAR, SCALAR, VECTOR,
         VECTOR, VECTOR, VECTOR, types.int64,
     ),
-    cache=True,
 )  # fmt: skip
-def decisions(functions, test, columns, rng, permutation, known, low, high, settings, uniforms,
-              thresholds, accepted, most_rows):  # fmt: skip
+def decisions(functions, test, columns, generator, permutation, known, low, high, settings,
+              uniforms, thresholds, accepted, most_rows):  # fmt: skip
     """Let a test decide about one proposal again and again; return how often it did.
 
     Parameters
@@ -415,8 +424,8 @@ def decisions(functions, test, columns, rng, permutation, known, low, high, sett
         Address of the test.
     columns : array (1,) of int
         Address of y, shape (n,).
-    rng : numpy.random.Generator
-        Draws rows and normal numbers.
+    generator : int
+        Address of what draws rows and normal numbers; see `generator_at`.
     permutation : array (n,) of uint32
         0, 1, ..., n - 1.
     known, low, high : float
@@ -434,6 +443,7 @@ def decisions(functions, test, columns, rng, permutation, known, low, high, sett
     change = function_at(functions[1], _CHANGE)
     gather = function_at(functions[2], _GATHER)
     decide = function_at(test, _DECIDE)
+    rng = generator_at(generator)
     evidence = np.empty(len(EVIDENCE))
     nothing, every = np.empty(0), np.empty(0, dtype=np.int32)
     read = 0.0

@@ -1,12 +1,16 @@
 """What all step methods share: the model they sample, and points read into and out of theta."""
 
+import copyreg
 import logging
+import pickle
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from operator import methodcaller
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import cloudpickle
 import numpy as np
 import pymc as pm
 from pymc.blocking import PointType
@@ -31,6 +35,8 @@ from pymc_subsample.steps import arguments
 from pymc_subsample.steps.setup import Preparation, prepare
 
 _log = logging.getLogger("pymc.subsample")
+
+_PROTOCOL = 4
 
 
 class SubsampledStep(BlockedStep):
@@ -149,6 +155,11 @@ class SubsampledStep(BlockedStep):
         """Identifies the rows, so that a state is not continued on other data."""
         return self._tall.rows.fingerprint
 
+    @property
+    def model(self) -> pm.Model:
+        """The model that is sampled; a step that was unpickled has a copy of its own."""
+        return self._model
+
     def _places(self, names) -> np.ndarray:
         """Positions in theta of value variables."""
         parts = zip(self._tall.names, self._tall.slices, strict=True)
@@ -254,6 +265,12 @@ class SubsampledStep(BlockedStep):
     def _unjudged(self) -> dict[str, float]:
         """Statistics of a draw that is not the chain's last."""
         return checks.record(self._rules, None)
+
+    def __init_subclass__(cls, **kwargs):
+        """Let `pickle` work by way of cloudpickle, which knows the functions that models hold."""
+        super().__init_subclass__(**kwargs)
+        copyreg.pickle(cls, lambda step: (pickle.loads, (cloudpickle.dumps(step),)))  # type: ignore[arg-type]
+        cloudpickle.Pickler.dispatch_table[cls] = methodcaller("__reduce_ex__", _PROTOCOL)
 
     def __getstate__(self):
         self._refuse_changes()

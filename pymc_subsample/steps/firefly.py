@@ -13,7 +13,7 @@ from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
-from pymc_subsample.compile import building_graphs
+from pymc_subsample.compile import address_of, building_graphs
 from pymc_subsample.control_variates import Expansion, expand
 from pymc_subsample.control_variates.lower_bounds import KINDS, bounded_expansion
 from pymc_subsample.control_variates.reference import Reference, reference_at
@@ -343,10 +343,10 @@ class FireflyMC(ProposingStep):
     def _run(self, theta, kind, given, log_factor, k) -> dict[str, float]:
         info, at = np.empty(len(INFO)), self.reference
         self.bright = _transitions(
-            self.rng, self.row_rng, self._addresses, kind, self._expansion.packer.table,
-            self._lights, self.bright, int(not len(self.lit_at)), theta, self._active,
-            self.tuning.factor, self.scaling, given, log_factor, at.center, at.slope,
-            at.curvature, self._expansion.width, 1.0 / self.temperature,
+            address_of(self.rng), address_of(self.row_rng), self._addresses, kind,
+            self._expansion.packer.table, self._lights, self.bright, int(not len(self.lit_at)),
+            theta, self._active, self.tuning.factor, self.scaling, given, log_factor,
+            at.center, at.slope, at.curvature, self._expansion.width, 1.0 / self.temperature,
             _BRIGHTNESS[self.brightness], self.rate, k, info,
         )  # fmt: skip
         self.lit_at = self._expansion.parameters(theta)[0]

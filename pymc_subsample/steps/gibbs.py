@@ -13,7 +13,7 @@ from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
-from pymc_subsample.compile import Compiled
+from pymc_subsample.compile import Compiled, address_of
 from pymc_subsample.diagnostics.checks import Check, statistics
 from pymc_subsample.diagnostics.gibbs import RULES, check_updates, conditional_errors
 from pymc_subsample.diagnostics.record import MoveRecord
@@ -281,7 +281,7 @@ class AusterityGibbs(SubsampledStep):
     def _run(self, theta: np.ndarray) -> dict[str, float]:
         info, touching = np.empty(len(kernel.INFO)), self._touching
         _sweeps(
-            self.rng, self.row_rng, self._addresses, self._test.address,
+            address_of(self.rng), address_of(self.row_rng), self._addresses, self._test.address,
             self._expansion.packer.table, self._permutation, touching.start, touching.rows,
             touching.unknown is not None, theta, self._active, self.scan == "random",
             self._center, self._expansion.width, self._settings(), self.sweeps_per_draw, info,

@@ -12,6 +12,7 @@ from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
+from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.reference import (
     Reference,
     factor,
@@ -42,7 +43,7 @@ from pymc_subsample.steps.tuning import Tuning, TuningState
 
 _log = logging.getLogger("pymc.subsample")
 
-# The entry point behind numba's dispatcher, which would spend 10 us on the type of a Generator.
+# The entry point behind numba's dispatcher, which would look at the types of 30 arguments.
 _transitions = transitions.get_overload(transitions.signatures[0])
 # Of a trajectory; lengths are jittered by 20%.
 _MOST_STEPS = 1024
@@ -391,10 +392,10 @@ class HMCECS(SubsampledStep):
             size = MINIBATCH
             setting = float(np.mean(self.moments.total)) / self.temperature - sample.products
         _transitions(
-            self.rng, self._kind, _DYNAMICS[self.kernel], self._addresses, theta, sample.index,
-            sample.rows, sample.counts, sample.group, reference.center, reference.level,
-            reference.slope, reference.curvature, self.control_variate_order, self._active,
-            self.tuning.factor, self.n_rows / (size * self.temperature), setting,
+            address_of(self.rng), self._kind, _DYNAMICS[self.kernel], self._addresses, theta,
+            sample.index, sample.rows, sample.counts, sample.group, reference.center,
+            reference.level, reference.slope, reference.curvature, self.control_variate_order,
+            self._active, self.tuning.factor, self.n_rows / (size * self.temperature), setting,
             sample.products, self._expansion.width, reference.theta, radius(len(self._active)),
             self.step_size,
             self.max_treedepth if self.kernel == "nuts" else extent,

@@ -13,7 +13,7 @@ from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
-from pymc_subsample.compile import Compiled
+from pymc_subsample.compile import Compiled, address_of
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.acceptance import (
@@ -226,8 +226,8 @@ class MinibatchMH(ProposingStep):
         batch = self.proposal.batch_size if isinstance(self.proposal, Langevin) else 0
         bound, bound_slope, reach = self._bound(theta, given)
         _transitions(
-            self.rng, self.row_rng, self._addresses, self._test.address, kind,
-            self._expansion.packer.table, self._permutation, theta, self._active,
+            address_of(self.rng), address_of(self.row_rng), self._addresses, self._test.address,
+            kind, self._expansion.packer.table, self._permutation, theta, self._active,
             self.tuning.factor, self.scaling, batch, given, log_factor, center, slope,
             curvature, order, self._expansion.width, self.n_rows / self.temperature,
             bound, bound_slope, reach, settings, k, info,

@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 
+from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.reference import Reference, largest_curvature, precision
 from pymc_subsample.control_variates.search import has_precision
@@ -187,9 +188,10 @@ class AutomaticStepSize(SubsampledStep):
         out = np.empty((count, len(self._active)))
         center, slope, curvature = self._reference_sums()
         _forces(
-            self.row_rng, self._addresses, self._expansion.packer.table, self._permutation,
-            self._sampling, theta, self._active, self.metric_factor, center, slope, curvature,
-            self.control_variate_order or 0, self._expansion.width, self.batch_size, out,
+            address_of(self.row_rng), self._addresses, self._expansion.packer.table,
+            self._permutation, self._sampling, theta, self._active, self.metric_factor, center,
+            slope, curvature, self.control_variate_order or 0, self._expansion.width,
+            self.batch_size, out,
         )  # fmt: skip
         return out
 

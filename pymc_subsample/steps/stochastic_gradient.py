@@ -13,6 +13,7 @@ from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
+from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check
@@ -333,11 +334,11 @@ class StochasticGradient(AutomaticStepSize):
         )  # fmt: skip
         center, slope, curvature = self._reference_sums()
         _integrate(
-            self.rng, self.row_rng, self._dynamics, self._sampling, self._addresses,
-            self._expansion.packer.table, self._permutation, theta, self.origin, self._active,
-            self.metric_factor, self.momentum, self.memory, sizes, settings, center, slope,
-            curvature, self.control_variate_order or 0, self._expansion.width, self.batch_size,
-            noise, squares, info,
+            address_of(self.rng), address_of(self.row_rng), self._dynamics, self._sampling,
+            self._addresses, self._expansion.packer.table, self._permutation, theta, self.origin,
+            self._active, self.metric_factor, self.momentum, self.memory, sizes, settings, center,
+            slope, curvature, self.control_variate_order or 0, self._expansion.width,
+            self.batch_size, noise, squares, info,
         )  # fmt: skip
         return noise, dict(zip(INFO, info.tolist(), strict=True))
 

@@ -1,0 +1,172 @@
+"""Machine code kept on disk, under a name that says what it was made from.
+
+numba recompiles a function when its own file has changed, but not when a function that it calls
+has. Here the whole of `kernels` and the versions of what compiles it name the directory in which
+code is kept: code of another version is never read.
+"""
+
+import logging
+import os
+import pickle
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from multiprocessing import parent_process
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import llvmlite
+import numba
+import numpy as np
+import pytensor
+from numba.core import caching, serialize, typeinfer
+from numba.core.compiler import CompileResult
+
+_log = logging.getLogger("pymc.subsample")
+
+# Next to what PyTensor compiles, which needs a directory that can be written.
+ROOT = Path(pytensor.config.base_compiledir) / "pymc_subsample"
+
+# Code of other versions is removed when nobody has used it for so long.
+_KEPT_SECONDS = 30 * 24 * 3600.0
+
+
+@cache
+def directory() -> Path:
+    """Return where the code of this version is kept, and note that it is still in use."""
+    package = Path(__file__).parent
+    sources = [Path(__file__), package / "compile.py", *(package / "kernels").iterdir()]
+    stamp = sha256(repr(_versions()).encode())
+    for file in sorted(sources):
+        if file.suffix in (".py", ".pyc"):
+            stamp.update(f"{file.name} {file.stat().st_size} ".encode() + file.read_bytes())
+    path = ROOT / stamp.hexdigest()
+    with suppress(OSError):
+        os.utime(path)
+    return path
+
+
+def _versions() -> list[str]:
+    packages = (llvmlite, numba, np, pytensor)
+    return [sys.implementation.cache_tag, *(f"{p.__name__} {p.__version__}" for p in packages)]
+
+
+def kept(*signatures, **options) -> Callable:
+    """Compile a function as `numba.njit` does, and keep its machine code on disk.
+
+    Parameters
+    ----------
+    *signatures : numba signatures
+        Compiled at once; without any, a signature is compiled when it is first needed.
+    **options
+        Of `numba.njit`.
+    """
+
+    def decorate(function):
+        name = f"{function.__module__}.{function.__qualname__}"
+        return compile_kept(function, name, signatures, **options)
+
+    return decorate
+
+
+def compile_kept(function: Callable, key: str, signatures, **options) -> Callable:
+    """Compile a function that `key`, and the sources of `kernels`, tell from all others."""
+    dispatcher = numba.njit(**options)(function)
+    dispatcher._cache = _Kept(function.__name__, key)
+    with typeinfer.register_dispatcher(dispatcher):
+        for signature in signatures:
+            dispatcher.compile(signature)
+    if signatures:
+        dispatcher.disable_compile()
+    return dispatcher
+
+
+class _Kept(caching.NullCache):
+    """Compiled code of one function: a file per signature, headed by its checksum."""
+
+    def __init__(self, name: str, key: str):
+        self.name, self.key = name, key
+
+    def _path(self, signature, codegen) -> Path:
+        identity = repr((self.key, str(signature), codegen.magic_tuple()))
+        return directory() / f"{self.name}-{sha256(identity.encode()).hexdigest()}"
+
+    def load_overload(self, sig, target_context):
+        target_context.refresh()
+        try:
+            content = self._path(sig, target_context.codegen()).read_bytes()
+        except OSError:
+            return None
+        checksum, code = content[:32], content[32:]
+        if checksum != sha256(code).digest():
+            return None
+        return CompileResult._rebuild(target_context, *pickle.loads(code))
+
+    def save_overload(self, sig, data):
+        if data.library.has_dynamic_globals:
+            return
+        path, code = self._path(sig, data.codegen), serialize.dumps(data._reduce())
+        try:
+            _make_directory()
+            _write(path, sha256(code).digest() + code)
+        except OSError as error:
+            if not path.exists():  # another process may have been faster
+                _warn_of(error)
+
+
+def _write(path: Path, content: bytes):
+    """Write a file that other processes see whole or not at all."""
+    with NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        unfinished = Path(file.name)
+        try:
+            file.write(content)
+            file.close()
+            unfinished.replace(path)
+        except BaseException:
+            file.close()
+            unfinished.unlink(missing_ok=True)
+            raise
+
+
+def _make_directory():
+    """Make the directory of this version, and remove those that are no longer used."""
+    if directory().exists():
+        return
+    directory().mkdir(parents=True, exist_ok=True)
+    for path in ROOT.iterdir():
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > _KEPT_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def source_flags() -> dict[str, str]:
+    """Return PyTensor's flags for generated sources, to keep them out of the temporary folder.
+
+    There PyTensor would leave a file per function and step that is made.
+    """
+    if getattr(pytensor.config, "generated_src_dir", None) != "":
+        return {}
+    with suppress(OSError):
+        _make_directory()
+        if os.access(directory(), os.W_OK):
+            return {"generated_src_dir": str(directory())}
+    return {}
+
+
+def _warn_of(error: OSError):
+    """Say once, and not again in worker processes, that code is compiled to memory alone."""
+    global _warned
+    if not _warned:
+        _log.warning(
+            f"Compiled code cannot be kept in {ROOT} ({error.strerror}): every session compiles it "
+            "anew, which takes up to a minute. Name a directory that can be written in the "
+            "environment variable PYTENSOR_FLAGS: base_compiledir=/path/to/directory."
+        )
+    _warned = True
+
+
+_warned = parent_process() is not None

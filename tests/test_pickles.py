@@ -1,0 +1,70 @@
+"""Steps go through pickle and cloudpickle, and go on there as here."""
+
+import pickle
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_subsample as pms
+
+LIBRARIES = {"pickle": pickle, "cloudpickle": cloudpickle}
+STEPS = ["HMCECS", "SGLD", "MinibatchBarkerMH"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    rng = np.random.default_rng(1)
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1, shape=2)
+        pm.Normal("y", mu[0] + mu[1] * rng.normal(size=500), 1, observed=rng.normal(size=500))
+    return model
+
+
+def draws(step, point, n=5):
+    found = []
+    for _ in range(n):
+        point, _ = step.step(point)
+        found.append(point["mu"])
+    return np.array(found)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("name", STEPS)
+def test_a_copy_goes_on_as_the_step_does(model, name, library):
+    step, point = getattr(pms, name)(model=model), model.initial_point()
+    step.setup_chain(np.random.default_rng(2), 10, 100)
+    draws(step, point, 20)
+    library = LIBRARIES[library]
+    copied = library.loads(library.dumps(step))
+    assert type(copied) is type(step)
+    np.testing.assert_array_equal(draws(copied, point), draws(step, point))
+
+
+def test_a_copy_samples_the_model_that_it_brings(model):
+    copied = pickle.loads(pickle.dumps(pms.HMCECS(model=model)))
+    with copied.model:
+        idata = pm.sample(
+            20, tune=20, step=copied, chains=1, cores=1, progressbar=False, random_seed=1,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    assert idata["posterior"].sizes["draw"] == 20
+    assert "subsample_size" in idata["sample_stats"]
+
+
+def test_model_and_step_stay_together_in_cloudpickle(model):
+    copied, step = cloudpickle.loads(cloudpickle.dumps((model, pms.HMCECS(model=model))))
+    assert step.model is copied
+
+
+def test_functions_that_pickle_cannot_name():
+    """A model with a lambda, which plain pickle refuses."""
+    y = np.random.default_rng(3).normal(size=200)
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1, shape=1)
+        pm.CustomDist("y", mu[0], logp=lambda y, mu: -((y - mu) ** 2) / 2, observed=y)
+    step = pms.HMCECS(model=model)
+    copied = pickle.loads(pickle.dumps(step))
+    point = model.initial_point()
+    np.testing.assert_array_equal(draws(copied, point), draws(step, point))
