@@ -60,3 +60,12 @@ class RowStore:
             digest.update(f"{column.dtype.str}{column.shape}{total};".encode())
             digest.update(np.ascontiguousarray(bits[places]).tobytes())
         return digest.hexdigest()
+
+
+def drawn_without(rng: np.random.Generator, n_rows: int, always: np.ndarray, shape) -> np.ndarray:
+    """Draw row numbers uniformly among those that are not in `always`, which is in order."""
+    index = rng.integers(0, n_rows - len(always), shape)
+    if len(always):
+        # How many of them come before the row of that rank.
+        index += np.searchsorted(always - np.arange(len(always)), index, side="right")
+    return index

@@ -163,7 +163,8 @@ def numbered_factors(rows, weight, bound, products):
 def evaluate(functions, center, level, slope, curvature, order, weight, bound, products, width,
              origin, factor, active, radius, rows, counts, theta, phi, d, grad):  # fmt: skip
     target = target_at(BLOCK_POISSON, functions, center, level, slope, curvature, order, weight,
-                       bound, products, width, origin, factor, active, radius)  # fmt: skip
+                       bound, products, width, origin, factor, active, radius,
+                       np.empty((width, 0)), 1.0)  # fmt: skip
     return density(target, rows, counts, theta, phi, d, grad)
 
 
@@ -172,7 +173,8 @@ def refreshed(rng, functions, center, level, slope, curvature, order, weight, bo
               width, origin, factor, active, radius, index, rows, counts, g, new_index, new_rows,
               new_count, phi, estimate):  # fmt: skip
     target = target_at(BLOCK_POISSON, functions, center, level, slope, curvature, order, weight,
-                       bound, products, width, origin, factor, active, radius)  # fmt: skip
+                       bound, products, width, origin, factor, active, radius,
+                       np.empty((width, 0)), 1.0)  # fmt: skip
     return refresh(rng, target, index, rows, counts, g, new_index, new_rows, new_count, phi,
                    estimate)  # fmt: skip
 

@@ -21,7 +21,7 @@ from pymc_subsample.control_variates.reference import factor, precision, referen
 from pymc_subsample.kernels.estimates import FUNCTIONS, PERTURBED, density, target_at
 from pymc_subsample.kernels.hmc import INFO, TRAJECTORY, TREE, transitions
 from pymc_subsample.likelihood import TallModel
-from pymc_subsample.rows import RowStore
+from pymc_subsample.rows import RowStore, drawn_without
 
 ERROR_RATE = 1e-5
 CHAINS = 8_000
@@ -55,13 +55,14 @@ class Poisson:
             q = q - 0.5 * mean * delta**2
         return q
 
-    def logp(self, theta, index, star, order, temperature=1.0, correction=1.0):
+    def logp(self, theta, index, star, order, temperature=1.0, correction=1.0, always=()):
         """Estimated log posterior on the subsample `index`, shape (..., m)."""
         q = self.control(theta, star, order)
-        d = (self.loglik(theta) - q)[..., index]
-        weight = len(self.x) / (len(index) * temperature)
+        residuals = self.loglik(theta) - q
+        d, known = residuals[..., index], residuals[..., list(always)]
+        weight = (len(self.x) - len(always)) / (len(index) * temperature)
         s2 = weight**2 * ((d - d.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1)
-        estimate = q.sum(axis=-1) / temperature + weight * d.sum(axis=-1)
+        estimate = (q.sum(axis=-1) + known.sum(axis=-1)) / temperature + weight * d.sum(axis=-1)
         return self.logprior(theta) + estimate - 0.5 * correction * s2
 
 
@@ -92,10 +93,10 @@ def poisson():
 
 @numba.njit
 def evaluate(kind, functions, center, level, slope, curvature, order, weight, setting, products,
-             width, origin, factor, active, radius, rows, counts, theta, phi, d,
+             width, origin, factor, active, radius, exact, unit, rows, counts, theta, phi, d,
              grad):  # fmt: skip
     target = target_at(kind, functions, center, level, slope, curvature, order, weight, setting,
-                       products, width, origin, factor, active, radius)  # fmt: skip
+                       products, width, origin, factor, active, radius, exact, unit)  # fmt: skip
     return density(target, rows, counts, theta, phi, d, grad)
 
 
@@ -103,13 +104,16 @@ class Sampler:
     """Calls the compiled transition the way a step does."""
 
     def __init__(self, ex, star, m, n_blocks, *, temperature=1.0, correction=1.0, step_size=0.7,
-                 path_length=1.5, mass="dense", active=None, dynamics=TRAJECTORY):  # fmt: skip
+                 path_length=1.5, mass="dense", active=None, dynamics=TRAJECTORY,
+                 always=()):  # fmt: skip
         self.ex, self.m, self.n_blocks = ex, m, n_blocks
         self.reference = reference_at(ex, star, temperature)
         self.active = np.arange(ex.theta_size) if active is None else np.array(active)
         cov = covariance(precision(ex, self.reference, self.active))
         self.factor = factor(cov) if mass == "dense" else np.sqrt(np.diag(cov))[None]
-        self.weight = ex.n_rows / (m * temperature)
+        self.always = np.array(always, dtype=np.int64)
+        self.exact, self.unit = self.anchored(self.always), 1 / temperature
+        self.weight = (ex.n_rows - len(always)) / (m * temperature)
         self.correction, self.step_size = correction, step_size
         self.dynamics, self.extent = dynamics, path_length
 
@@ -119,7 +123,7 @@ class Sampler:
         return rows
 
     def draw_rows(self, rng, k):
-        new_index = rng.integers(0, self.ex.n_rows, (k, self.m // self.n_blocks))
+        new_index = drawn_without(rng, self.ex.n_rows, self.always, (k, self.m // self.n_blocks))
         return new_index, np.ascontiguousarray([self.ex.take(i) for i in new_index])
 
     def run(self, rng, theta, index, rows, block, fresh):
@@ -132,7 +136,8 @@ class Sampler:
             rows, ones[: self.n_blocks], block, at.center, at.level, at.slope, at.curvature,
             self.ex.order, self.active, self.factor, self.weight, self.correction, 0.0,
             self.ex.width, at.theta, np.inf, self.step_size, self.extent, new_index,
-            new_rows.reshape(len(new_rows), -1), ones[: len(new_index)], info,
+            new_rows.reshape(len(new_rows), -1), ones[: len(new_index)], self.exact, self.unit,
+            info,
         )  # fmt: skip
         return dict(zip(INFO, info, strict=True))
 
@@ -149,7 +154,7 @@ class Sampler:
         value, _, variance = evaluate(
             PERTURBED, ex.addresses(*FUNCTIONS), at.center, at.level, at.slope, at.curvature,
             ex.order, self.weight, self.correction, 0.0, ex.width, at.theta, self.factor,
-            self.active, np.inf, self.anchored(index),
+            self.active, np.inf, self.exact, self.unit, self.anchored(index),
             np.ones(1, dtype=np.int64), theta, phi, d, grad,
         )  # fmt: skip
         return value, variance, grad
@@ -165,11 +170,13 @@ STAR = STARS[2]
 
 @pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize(("temperature", "correction"), [(1.0, 1.0), (3.0, 1.0), (1.0, 0.0)])
-def test_density_and_gradient(order, temperature, correction, poisson):
+@pytest.mark.parametrize("always", [(), (5, 12, 28)])
+def test_density_and_gradient(order, temperature, correction, always, poisson):
     rows, index = rows_of(30), np.array([3, 3, 17, 0, 29, 8, 8])
     sampler = Sampler(
-        poisson(rows, order), STAR, 7, 7, temperature=temperature, correction=correction
-    )
+        poisson(rows, order), STAR, 7, 7, temperature=temperature, correction=correction,
+        always=always,
+    )  # fmt: skip
     theta = np.array([0.8, -0.6])
 
     def expected(theta):
@@ -250,12 +257,16 @@ def test_transitions_equal_the_algorithm_in_numpy(order, poisson):
 class Target:
     """Joint distribution of theta and all n^m subsamples: theta on a grid, u enumerated."""
 
-    def __init__(self, rows, m, order, points=161, width=1.6):
-        self.subsamples = np.array(list(product(range(len(rows.x)), repeat=m)))
+    def __init__(self, rows, m, order, points=161, width=1.6, always=()):
+        drawn = [i for i in range(len(rows.x)) if i not in always]
+        self.subsamples = np.array(list(product(drawn, repeat=m)))
+        self.number = {tuple(u): k for k, u in enumerate(self.subsamples.tolist())}
         axis = np.linspace(-width, width, points)
         self.axis, self.step = axis, axis[1] - axis[0]
         grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1)
-        logp = np.array([rows.logp(grid, u, STARS[order], order) for u in self.subsamples])
+        logp = np.array(
+            [rows.logp(grid, u, STARS[order], order, always=always) for u in self.subsamples]
+        )
         self.p = np.exp(logp - logsumexp(logp))
         edge = max(self.p[:, [0, -1]].sum(), self.p[:, :, [0, -1]].sum())
         assert edge < 1e-7
@@ -297,7 +308,7 @@ def run_chains(sampler, target, rng, k, calls=1):
             new, index, info = sampler.chain(rng, theta[c], index, k)
             theta[c] = new
             moved += [info[key] for key in ("accepted", "subset_accepted", "diverging")]
-        u[c] = np.ravel_multi_index(index, [sampler.ex.n_rows] * sampler.m)
+        u[c] = target.number[tuple(index.tolist())]
     return theta, u, moved / (CHAINS * calls)
 
 
@@ -329,6 +340,22 @@ def test_target_is_invariant(order, m, n_blocks, mass, k, dynamics, poisson, tin
     assert moved[0] < 0.99 or dynamics == TREE  # the acceptance test had something to do
     assert 0.1 < moved[1] < 0.97
     assert moved[2] == 0
+
+
+@pytest.mark.parametrize("dynamics", [TRAJECTORY, TREE])
+def test_target_is_invariant_where_some_rows_are_always_read(dynamics, poisson, tiny):
+    always = (1, 4)
+    target = Target(tiny, 2, 1, always=always)
+    extent = 1.5 if dynamics == TRAJECTORY else 6
+    sampler = Sampler(
+        poisson(tiny, 1), STARS[1], 2, 2, dynamics=dynamics, path_length=extent, always=always
+    )
+    theta, u, _ = run_chains(sampler, target, np.random.default_rng(5), 2)
+    assert target.p_value(theta, u) > ERROR_RATE
+    # Negative control: the weight of a subsample of all rows.
+    sampler.weight = sampler.ex.n_rows / sampler.m
+    theta, u, _ = run_chains(sampler, target, np.random.default_rng(5), 2)
+    assert target.p_value(theta, u) < ERROR_RATE
 
 
 def test_target_is_invariant_over_calls(poisson, tiny):

@@ -152,10 +152,21 @@ class Expansion:
         """Return rows `index`, shape (m,), packed but not anchored: shape (width, m)."""
         return self.packer.pack(self.store.take(index), np.zeros((self.width, len(index))))
 
-    def chunks(self) -> Iterator[np.ndarray]:
-        """Yield all rows, packed but not anchored, in chunks of bounded memory."""
+    def chunks(self, without: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """Yield all rows, packed but not anchored, in chunks of bounded memory.
+
+        But for the rows `without`, shape (e,), in order.
+        """
+        start = 0
         for columns in self.store.chunks(self._chunk_rows):
-            yield self.packer.pack(columns, np.zeros((self.width, len(columns[0]))))
+            rows = self.packer.pack(columns, np.zeros((self.width, len(columns[0]))))
+            size = rows.shape[1]
+            if without is not None and len(without):
+                first, last = np.searchsorted(without, [start, start + size])
+                rows = np.delete(rows, without[first:last] - start, axis=1)
+            start += size
+            if rows.shape[1]:
+                yield rows
 
     def batches(self, index: np.ndarray) -> list[np.ndarray]:
         """Return rows `index`, shape (m,), as `take` does, in pieces of a chunk's size."""

@@ -7,10 +7,7 @@ import numpy as np
 
 from pymc_subsample.control_variates.curvature import MAX_DENSE, Sum, as_array, empty_sum, times
 from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.estimators import Moments, moments_from_sums
-from pymc_subsample.likelihood import TallModelError
 
-_SHOWN = 10
 # Hessian columns that are computed at once.
 _COLUMNS = 128
 # Of the power iteration, and its differences in standard deviations.
@@ -175,57 +172,3 @@ def whiten(factor: np.ndarray, x: np.ndarray) -> np.ndarray:
     if len(factor) == 1 and len(x) > 1:
         return (x.T / factor[0]).T
     return np.linalg.solve(factor, x)
-
-
-def residual_moments(
-    expansion: Expansion,
-    reference: Reference,
-    thetas: np.ndarray,
-    far: np.ndarray | tuple = (),
-) -> Moments:
-    """Moments over all rows of the residuals at points theta, shape (k, d), in one pass.
-
-    At the points `far`, shape (j, d), only the largest residual and their sum count.
-
-    Raises
-    ------
-    TallModelError
-        If a residual is not finite at one of the points `thetas`.
-    """
-    points = [expansion.parameters(theta)[0] for theta in [*thetas, *far]]
-    sums = np.zeros((4, len(thetas)))
-    largest, far_total = 0.0, np.zeros(len(far))
-    grad = np.zeros(expansion.phi_size)
-    bad: set[int] = set()
-    start = 0
-    for rows in expansion.chunks():
-        expansion.anchor(reference.center, rows)
-        d = np.empty(rows.shape[1])
-        for k, phi in enumerate(points):
-            expansion.difference(phi, rows, reference.center, 1.0, 0.0, d, grad)
-            if k >= len(thetas):
-                finite = d[np.isfinite(d)]
-                largest = max(largest, float(np.abs(finite).max(initial=0.0)))
-                far_total[k - len(thetas)] += finite.sum()
-                continue
-            bad.update((start + np.flatnonzero(~np.isfinite(d))[:_SHOWN]).tolist())
-            power = np.ones_like(d)
-            for p in range(4):
-                power *= d
-                sums[p, k] += power.sum()
-        start += len(d)
-    if bad:
-        raise _not_finite(expansion, sorted(bad))
-    lowest = float(np.min(far_total, initial=np.inf))
-    return moments_from_sums(sums, expansion.n_rows, largest, lowest)
-
-
-def _not_finite(expansion: Expansion, rows: list[int]) -> TallModelError:
-    shown = ", ".join(map(str, rows[:_SHOWN]))
-    return TallModelError(
-        f"The log-likelihood of {', '.join(map(repr, expansion.observed))} is not finite within "
-        f"the spread of the posterior, in rows {shown}{' and maybe more' * (len(rows) >= _SHOWN)}: "
-        "some likely parameters make these data impossible, and control variates need a smooth "
-        "log-likelihood. Use a link that keeps parameters in range for every row (exp or softplus "
-        "for a rate or a scale, sigmoid for a probability), or sample this model with pm.NUTS."
-    )

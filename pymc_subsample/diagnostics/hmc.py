@@ -21,6 +21,7 @@ from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
+from pymc_subsample.rows import drawn_without
 
 _MORE = "Increase subsample_size, use control_variate_order=2 or leave reference=None."
 TUNE = Rule("tune", "tuning draws", 1, "Use tune=1000.", severity="warn", at_least=True)
@@ -97,6 +98,7 @@ def check_hmc(
     predicted: Moments,
     factor: np.ndarray,
     subsample_size: int,
+    always: np.ndarray,
     n_blocks: int,
     temperature: float,
     given_reference: bool,
@@ -120,6 +122,8 @@ def check_hmc(
         Of the covariance within which `predicted` holds.
     subsample_size : int
         Rows per estimate.
+    always : ndarray of int, shape (e,)
+        Rows that every estimate reads besides, in order.
     n_blocks : int
         Blocks in which they are refreshed.
     temperature : float
@@ -143,10 +147,13 @@ def check_hmc(
     """
     record.fold()
     n, size = record.done, len(active)
+    others = expansion.n_rows - len(always)
 
     def look(size, batches):
         thetas, shares = record.chosen(size)
-        errors = estimate_errors(expansion, reference, thetas, batches, subsample_size, temperature)
+        errors = estimate_errors(
+            expansion, reference, thetas, batches, subsample_size, temperature, others
+        )
         if kind == BLOCK_POISSON:
             products = subsample_size / MINIBATCH
             sds = np.sqrt(products * errors.variance)
@@ -156,9 +163,9 @@ def check_hmc(
         return float(shares @ errors.variance), off
 
     if expansion.n_rows <= _FIRST_LOOK:
-        variance, off = look(_FIRST_DRAWS, expansion.chunks())
+        variance, off = look(_FIRST_DRAWS, expansion.chunks(always))
     else:
-        index = np.random.default_rng(0).integers(0, expansion.n_rows, _FIRST_LOOK)
+        index = drawn_without(np.random.default_rng(0), expansion.n_rows, always, _FIRST_LOOK)
         variance, off = look(_FIRST_DRAWS, [expansion.take(index)])
         kept = np.array([theta for *_, theta in record.kept])
         z = whiten(factor, (kept - reference.theta)[:, active].T)
@@ -174,12 +181,12 @@ def check_hmc(
             and np.mean(z**2) < _PREDICTED
         )
         if not clear:
-            variance, off = look(_SECOND_DRAWS, expansion.chunks())
+            variance, off = look(_SECOND_DRAWS, expansion.chunks(always))
             if (
                 _excess(off.seen_shift, off.seen_stretch) > 1
                 and not _excess(off.shift, off.stretch) > _CLEARLY
             ):
-                variance, off = look(_FIRST_DRAWS, expansion.chunks())
+                variance, off = look(_FIRST_DRAWS, expansion.chunks(always))
     more_rows = subsample_size < expansion.n_rows
     advice = remedies(subsample_size, expansion.n_rows, expansion.raisable, given_reference)
     look_at = "look for outlying rows and small groups"

@@ -105,6 +105,7 @@ def estimate_errors(
     batches: Iterable[np.ndarray],
     subsample_size: int,
     temperature: float,
+    n_rows: int | None = None,
 ) -> EstimateErrors:
     r"""Variance and bias of the log-likelihood estimate at points theta, shape (k, d).
 
@@ -126,9 +127,11 @@ def estimate_errors(
         Rows per estimate.
     temperature : float
         Divides the log-likelihood.
+    n_rows : int, optional
+        Rows among which the subsample is drawn. Default: all.
     """
     m = subsample_size
-    weight = expansion.n_rows / (m * temperature)
+    weight = (n_rows or expansion.n_rows) / (m * temperature)
     points = [expansion.parameters(theta)[0] for theta in thetas]
     gradient = np.zeros(expansion.phi_size)
     shift: np.ndarray | None = None

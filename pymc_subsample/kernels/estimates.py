@@ -9,6 +9,7 @@ With residuals :math:`d_i = \ell_i - q_i` and :math:`w = n / (m T)`, either of
 .. math:: \hat L = e^{\sum_i q_i / T + a + \lambda} \prod_b \frac{\hat d_b - a}{\lambda}, \quad
           \hat d_b = w \sum_{u \in b} d_u \qquad \text{(block-Poisson)}
 
+The first may read some rows always: then n counts the others, and d of the former adds as it is.
 (Dang et al. 2019, eqs. 4.1 to 4.5 and 5.1; :math:`\xi_l` multiplied out). The factors b have 30
 rows each and come in G groups of :math:`K_g \sim \mathrm{Pois}(\kappa)`, :math:`\lambda = G
 \kappa`. The second estimate is unbiased and may be negative; its absolute value is sampled.
@@ -45,15 +46,17 @@ PERTURBED, BLOCK_POISSON = 0, 1
 # products : lambda
 # width : columns of a packed row
 # origin, factor, active, radius : the block-Poisson estimate is confined to an ellipsoid
+# exact, unit : packed, anchored rows that every perturbed estimate reads, and their weight 1 / T
 Target = namedtuple(
     "Target",
     "kind forward backward residual anchor center level slope curvature order weight setting "
-    "products width origin factor active radius",
+    "products width origin factor active radius exact unit",
 )
 TARGET = types.NamedTuple(
     [
         types.int64, _FORWARD, _BACKWARD, _RESIDUAL, _ANCHOR, VECTOR, SCALAR, VECTOR, MATRIX,
-        types.int64, SCALAR, SCALAR, SCALAR, types.int64, VECTOR, MATRIX, INDEX, SCALAR,
+        types.int64, SCALAR, SCALAR, SCALAR, types.int64, VECTOR, MATRIX, INDEX, SCALAR, MATRIX,
+        SCALAR,
     ],
     Target,
 )  # fmt: skip
@@ -68,7 +71,7 @@ PRODUCT_FUNCTIONS = ("forward", "backward", "products", "anchor")
 
 @numba.njit
 def target_at(kind, functions, center, level, slope, curvature, order, weight, setting, products,
-              width, origin, factor, active, radius):  # fmt: skip
+              width, origin, factor, active, radius, exact, unit):  # fmt: skip
     """Return a `Target` from the addresses of the model's functions."""
     return Target(
         kind,
@@ -77,7 +80,7 @@ def target_at(kind, functions, center, level, slope, curvature, order, weight, s
         function_at(functions[2], _RESIDUAL),
         function_at(functions[3], _ANCHOR),
         center, level, slope, curvature, order, weight, setting, products, width, origin,
-        factor, active, radius,
+        factor, active, radius, exact, unit,
     )  # fmt: skip
 
 
@@ -143,16 +146,22 @@ def group(target, rows, counts, g):
 # Inlined: handing over so many arrays would take a tenth of the time of a small model.
 @numba.njit(inline="always")
 def perturbed(forward, backward, difference, center, level, slope, curvature, order, weight,
-              correction, rows, theta, phi, d, grad):  # fmt: skip
+              correction, exact, unit, rows, theta, phi, d, grad):  # fmt: skip
     """Return the perturbed estimate; see `density`."""
     logprior = np.empty(1)
     grad_phi = np.zeros(phi.shape[0])
     forward(theta, phi, logprior)
     difference(phi, rows, center, weight, correction, d, grad_phi)
     total, variance = moments(d, weight)
+    known = 0.0
+    if exact.shape[1] > 0:
+        read = np.empty(exact.shape[1])
+        difference(phi, exact, center, unit, 0.0, read, grad_phi)
+        known, _ = moments(read, unit)
     control = control_sum(phi, center, level, slope, curvature, order, grad_phi)
     backward(theta, grad_phi, grad)
-    return logprior[0] + control + total - 0.5 * correction * variance, total, variance
+    value = logprior[0] + control + known + total - 0.5 * correction * variance
+    return value, total, variance
 
 
 @kept(ESTIMATE(TARGET, MATRIX, INDEX, VECTOR, VECTOR, VECTOR, VECTOR))
@@ -226,8 +235,8 @@ def density(target, rows, counts, theta, phi, d, grad):
         return block_poisson(target, rows, counts, theta, phi, d, grad)
     return perturbed(
         target.forward, target.backward, target.residual, target.center, target.level,
-        target.slope, target.curvature, target.order, target.weight, target.setting, rows, theta,
-        phi, d, grad,
+        target.slope, target.curvature, target.order, target.weight, target.setting, target.exact,
+        target.unit, rows, theta, phi, d, grad,
     )  # fmt: skip
 
 

@@ -64,12 +64,12 @@ def subsampled(kind, index, counts):
         GENERATOR, types.int64, types.int64, INDEX, VECTOR, INDEX, MATRIX, INDEX,
         types.int64, VECTOR, SCALAR, VECTOR, MATRIX, types.int64, INDEX, MATRIX, SCALAR,
         SCALAR, SCALAR, types.int64, VECTOR, SCALAR, SCALAR, SCALAR, types.int64[:, ::1], MATRIX,
-        INDEX, VECTOR,
+        INDEX, MATRIX, SCALAR, VECTOR,
     ),
 )  # fmt: skip
 def transitions(generator, kind, dynamics, functions, theta, index, rows, counts, group, center,
                 level, slope, curvature, order, active, factor, weight, setting, products, width,
-                origin, radius, step_size, extent, new_index, new_rows, new_counts,
+                origin, radius, step_size, extent, new_index, new_rows, new_counts, exact, unit,
                 info):  # fmt: skip
     """Run one transition per leading element of `new_rows`, in place.
 
@@ -117,13 +117,15 @@ def transitions(generator, kind, dynamics, functions, theta, index, rows, counts
         largest depth of a tree.
     new_index, new_rows, new_counts : array (k, B), array (k, C x B), array (k,)
         Proposed rows for k refreshes, packed but not anchored.
+    exact, unit : array (C, e), float
+        Packed, anchored rows that every perturbed estimate reads, and their weight 1 / T.
     info : array (len(INFO),)
         Means over the k transitions, or sums of counts; position-valued ones are those of the
         last.
     """
     rng = generator_at(generator)
     target = target_at(kind, functions, center, level, slope, curvature, order, weight, setting,
-                       products, width, origin, factor, active, radius)  # fmt: skip
+                       products, width, origin, factor, active, radius, exact, unit)  # fmt: skip
     k, n_groups = new_rows.shape[0], counts.shape[0]
     phi = np.empty(center.shape[0])
     d = np.empty(index.shape[0])
@@ -133,7 +135,7 @@ def transitions(generator, kind, dynamics, functions, theta, index, rows, counts
 
     # Other step methods may have moved parameters on which phi depends: start from theta anew.
     estimate = density(target, rows, counts, theta, phi, d, grad)
-    info[9] += subsampled(kind, index, counts)
+    info[9] += subsampled(kind, index, counts) + exact.shape[1]
     for t in range(k):
         g = (group + t) % n_groups
         before = group_rows(kind, index, counts, g)
@@ -144,7 +146,7 @@ def transitions(generator, kind, dynamics, functions, theta, index, rows, counts
                    phi, estimate):  # fmt: skip
             info[5] += 1.0
             estimate = density(target, rows, counts, theta, phi, d, grad)
-            info[9] += subsampled(kind, index, counts)
+            info[9] += subsampled(kind, index, counts) + exact.shape[1]
         if dynamics == TREE:
             move = tree(rng, target, rows, counts, theta, grad, estimate, active, factor,
                         step_size, extent, phi, d)  # fmt: skip
@@ -158,7 +160,7 @@ def transitions(generator, kind, dynamics, functions, theta, index, rows, counts
         info[3] = error
         info[4] += diverging
         info[8] += n_steps
-        info[9] += n_steps * subsampled(kind, index, counts)
+        info[9] += n_steps * (subsampled(kind, index, counts) + exact.shape[1])
         info[12] += depth
     info[0] /= k
     info[1] /= k

@@ -17,8 +17,8 @@ from pymc_subsample.control_variates.reference import (
     Reference,
     factor,
     reference_at,
-    residual_moments,
 )
+from pymc_subsample.control_variates.residuals import residuals_around
 from pymc_subsample.diagnostics.checks import Check, amount, remedies, sentence, statistics
 from pymc_subsample.diagnostics.hmc import RULES, check_hmc
 from pymc_subsample.diagnostics.record import ChainRecord
@@ -31,6 +31,7 @@ from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.setup import (
     Preparation,
+    choose_always,
     choose_subsample,
     far_points,
     predicted_variance,
@@ -294,7 +295,7 @@ class HMCECS(SubsampledStep):
         return PRODUCT_FUNCTIONS if self._kind == BLOCK_POISSON else FUNCTIONS
 
     def _forget(self):
-        self.subsample.rows = None
+        self.subsample.rows = self.subsample.exact = None
 
     def _report(self):
         """Log what the set-up chose, and warn of what it could not achieve."""
@@ -308,7 +309,7 @@ class HMCECS(SubsampledStep):
         _log.info(
             f"HMCECS: {n:,} rows of {', '.join(self.observed)} ({path}); subsample of "
             f"{'about ' * (self._kind == BLOCK_POISSON)}{m:,} rows "
-            f"({m / n:.2%}) in {blocks}{' to start with' if may_change else ''}; "
+            f"({m / n:.2%}) in {blocks}{self._also()}{' to start with' if may_change else ''}; "
             f"predicted variance of the log-likelihood estimate {amount(variance)}{self._saves()}"
         )
         few = min(FEWEST_BLOCKS, m // MINIBATCH if self._kind == BLOCK_POISSON else m)
@@ -327,9 +328,14 @@ class HMCECS(SubsampledStep):
                 + sentence(remedies(m, n, self._expansion.raisable, self.given["reference"]))
             )
 
+    def _also(self) -> str:
+        """Say how many rows are read always."""
+        e = len(self.subsample.always)
+        return f" and {e:,} outlying rows that are read always" if e else ""
+
     def _saves(self) -> str:
         """Say so where a subsample saves little, for the end of a log message."""
-        if self.subsample_size < self.n_rows / 10:
+        if self.subsample_size + len(self.subsample.always) < self.n_rows / 10:
             return ""
         return ". This is no small part of the data: pm.NUTS or nutpie on all rows may be faster"
 
@@ -353,7 +359,7 @@ class HMCECS(SubsampledStep):
         self.moments = prepared.moments
         self.subsample_size = prepared.subsample_size
         self.n_blocks = prepared.n_blocks
-        self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks)
+        self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks, prepared.always)
         self.tuning = Tuning(
             tune, self._active, self._expansion.theta_size, prepared.factor, self.target_accept
         )
@@ -388,6 +394,7 @@ class HMCECS(SubsampledStep):
         self.step_size = float(self.tuning.step.current(self.tune))
         extent = min(self.path_length, _MOST_STEPS / 1.2 * self.step_size)
         size, setting = sample.size, self._correction
+        others = self.n_rows - len(sample.always)
         if self._kind == BLOCK_POISSON:
             size = MINIBATCH
             setting = float(np.mean(self.moments.total)) / self.temperature - sample.products
@@ -395,11 +402,11 @@ class HMCECS(SubsampledStep):
             address_of(self.rng), self._kind, _DYNAMICS[self.kernel], self._addresses, theta,
             sample.index, sample.rows, sample.counts, sample.group, reference.center,
             reference.level, reference.slope, reference.curvature, self.control_variate_order,
-            self._active, self.tuning.factor, self.n_rows / (size * self.temperature), setting,
+            self._active, self.tuning.factor, others / (size * self.temperature), setting,
             sample.products, self._expansion.width, reference.theta, radius(len(self._active)),
             self.step_size,
             self.max_treedepth if self.kernel == "nuts" else extent,
-            new_index, new_rows, new_counts, info,
+            new_index, new_rows, new_counts, sample.exact, 1.0 / self.temperature, info,
         )  # fmt: skip
         sample.group = (sample.group + k) % sample.n_groups
         return dict(zip(INFO, info.tolist(), strict=True))
@@ -426,7 +433,7 @@ class HMCECS(SubsampledStep):
             "subset_accepted": info["subset_accepted"],
             "tree_depth": info["tree_depth"],
             "tune": self.tune,
-            "data_share": m / self.n_rows,
+            "data_share": (m + len(self.subsample.always)) / self.n_rows,
         }
 
     # Tuning
@@ -454,21 +461,24 @@ class HMCECS(SubsampledStep):
         reference = reference_at(self._expansion, center, self.temperature)
         far = far_points(self._kind, center, self.tuning.factor, self._active, self.rng)
         try:
-            moments = residual_moments(self._expansion, reference, self.tuning.pilot(), far)
+            residuals = residuals_around(self._expansion, reference, self.tuning.pilot(), far)
         except TallModelError:
             return  # impossible rows on the way: stay, and let the end of the chain judge
-        self.reference, self.moments = reference, moments
+        always, self.moments = choose_always(
+            self._kind, residuals, self.temperature, self.given["subsample_size"]
+        )
+        self.reference = reference
         if self.given["subsample_size"] is None:
             before = self.subsample_size
             self.subsample_size, self.n_blocks = choose_subsample(
                 self._kind, self.moments, self.temperature, None, self.given["n_blocks"]
             )
-            self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks)
+            self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks, always)
             if self.subsample_size != before:
                 _log.info(
                     "HMCECS: the chain settled away from the reference point, which moved there; "
                     f"the subsample changed from {before:,} to {self.subsample_size:,} rows "
-                    f"({self.subsample_size / self.n_rows:.2%}){self._saves()}"
+                    f"({self.subsample_size / self.n_rows:.2%}){self._also()}{self._saves()}"
                 )
         self._forget()
 
@@ -488,6 +498,7 @@ class HMCECS(SubsampledStep):
             predicted=self.moments,
             factor=self._prepared.factor,
             subsample_size=self.subsample_size,
+            always=self.subsample.always,
             n_blocks=self.n_blocks,
             temperature=self.temperature,
             given_reference=bool(self.given["reference"]),

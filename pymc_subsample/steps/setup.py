@@ -23,9 +23,9 @@ from pymc_subsample.control_variates.reference import (
     log_posterior,
     precision,
     reference_at,
-    residual_moments,
     scales,
 )
+from pymc_subsample.control_variates.residuals import Residuals, residuals_around
 from pymc_subsample.control_variates.search import find_reference, has_precision, polish
 from pymc_subsample.coordinates.fit import locate
 from pymc_subsample.diagnostics.checks import amount, sentence
@@ -58,8 +58,10 @@ class Preparation:
         Expansion point and full-data sums.
     factor : ndarray, shape (a, a) or (1, a)
         Of the covariance of the sampled parameters, or its diagonal.
+    always : ndarray of int, shape (e,)
+        Rows that every estimate reads, in order.
     moments : Moments
-        Of the residuals on the 95% ellipsoid around the reference.
+        Of the other rows' residuals on the 95% ellipsoid around the reference.
     subsample_size, n_blocks : int
         As given or chosen.
     other_mode : ndarray, shape (d,), or None
@@ -68,6 +70,7 @@ class Preparation:
 
     reference: Reference
     factor: np.ndarray
+    always: np.ndarray
     moments: Moments
     subsample_size: int
     n_blocks: int
@@ -123,11 +126,12 @@ def prepare(
     scale, spread = _shape(expansion, found, active, free)
     pilot = _ellipsoid(found.theta, spread, free, rng)
     far = far_points(kind, found.theta, spread, free, rng)
-    moments = residual_moments(expansion, found, pilot, far)
+    residuals = residuals_around(expansion, found, pilot, far)
+    always, moments = choose_always(kind, residuals, temperature, subsample_size)
     if subsample_size is None:
         _refuse_useless(moments, temperature, expansion, reference is not None, observed, len(free))
     m, n_blocks = choose_subsample(kind, moments, temperature, subsample_size, n_blocks)
-    return Preparation(found, scale, moments, m, n_blocks, other)
+    return Preparation(found, scale, always, moments, m, n_blocks, other)
 
 
 def _shape(expansion, reference, active, free) -> tuple[np.ndarray, np.ndarray]:
@@ -206,6 +210,19 @@ def warn_of_modes(step: str, prepared: Preparation, read: Sequence[tuple[str, sl
         f"{', '.join(names)}. All chains explore the same one. If the model is symmetric there, "
         "restrict it to one mode (a sign, an order); otherwise use another sampler."
     )
+
+
+def choose_always(
+    kind: int, residuals: Residuals, temperature: float, m: int | None
+) -> tuple[np.ndarray, Moments]:
+    """Choose the rows to read always, where the subsample is the perturbed estimate's own choice.
+
+    Returns their numbers, in order, and the moments of the others.
+    """
+    always = np.zeros(0, dtype=np.int64)
+    if kind == PERTURBED and m is None:
+        always = residuals.choose_always(temperature)
+    return always, residuals.moments(len(always))
 
 
 def choose_subsample(

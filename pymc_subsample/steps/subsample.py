@@ -6,6 +6,7 @@ from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
+from pymc_subsample.rows import drawn_without
 
 # By the names that users give.
 ESTIMATORS = {"perturbed": PERTURBED, "block-poisson": BLOCK_POISSON}
@@ -17,6 +18,7 @@ class SubsampleState(DataClassState):
 
     size: int
     n_groups: int
+    always: np.ndarray
     index: np.ndarray
     counts: np.ndarray
     group: int
@@ -33,6 +35,8 @@ class Subsample(WithSamplingState):
         Rows, or their expected number.
     n_groups : int
         Groups in which they are refreshed.
+    always : ndarray of int, shape (e,)
+        Rows that every estimate reads, in order; the others are drawn.
 
     Attributes
     ----------
@@ -42,18 +46,20 @@ class Subsample(WithSamplingState):
         Minibatches per group; ones where the number of rows is fixed.
     group : int
         Refreshed next.
-    rows : ndarray or None
+    rows, exact : ndarray or None
         As `kernels.estimates.density` takes them; made by `pack`.
     """
 
     _state_class = SubsampleState
 
-    def __init__(self, kind: int, size: int, n_groups: int):
+    def __init__(self, kind: int, size: int, n_groups: int, always: np.ndarray):
         self.kind, self.size, self.n_groups = kind, size, n_groups
+        self.always = always
         self.index = np.zeros(0, dtype=np.int64)
         self.counts = np.zeros(0, dtype=np.int64)
         self.group = 0
         self.rows: np.ndarray | None = None
+        self.exact: np.ndarray | None = None
 
     @property
     def products(self) -> float:
@@ -64,12 +70,16 @@ class Subsample(WithSamplingState):
         """Draw all rows anew, with replacement."""
         self.rows = None
         self.counts = self._counts(rng, self.n_groups)
-        self.index = rng.integers(0, n_rows, self.n_groups * self._capacity(self.counts))
+        size = self.n_groups * self._capacity(self.counts)
+        self.index = drawn_without(rng, n_rows, self.always, size)
 
     def pack(self, expansion: Expansion, center: np.ndarray):
         """Read the rows from the data and anchor them, group by group as the kernel does."""
         groups = self.index.reshape(self.n_groups, -1)
         used = self._used(self.counts)
+        self.exact = expansion.take(self.always)
+        if len(self.always):
+            expansion.anchor(center, self.exact)
         parts = []
         for index, size in zip(groups, used, strict=True):
             part = expansion.take(index[:size])
@@ -95,7 +105,7 @@ class Subsample(WithSamplingState):
         """
         counts = self._counts(rng, k)
         capacity, used = self._capacity(counts), self._used(counts)
-        index = rng.integers(0, expansion.n_rows, (k, capacity))
+        index = drawn_without(rng, expansion.n_rows, self.always, (k, capacity))
         rows = np.zeros((k, expansion.width * capacity))
         for row, numbers, size in zip(rows, index, used, strict=True):
             row[: expansion.width * size] = expansion.take(numbers[:size]).ravel()

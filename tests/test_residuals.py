@@ -1,0 +1,131 @@
+"""Outlying rows: which they are, and what is gained by reading them always."""
+
+import copy
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+import scipy.stats
+
+import pymc_subsample as pms
+from pymc_subsample.control_variates.reference import reference_at
+from pymc_subsample.control_variates.residuals import _Outlying
+from pymc_subsample.rows import drawn_without
+
+QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
+
+
+def test_others_are_drawn_uniformly():
+    always = np.array([0, 1, 4, 9])
+    index = drawn_without(np.random.default_rng(1), 10, always, 60_000)
+    counts = np.bincount(index, minlength=10)
+    assert counts[always].sum() == 0
+    assert scipy.stats.chisquare(np.delete(counts, always)).pvalue > 1e-5
+    assert drawn_without(np.random.default_rng(1), 10, always[:0], (2, 3)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 40])
+@pytest.mark.parametrize("chunk", [3, 13, 200])
+def test_moments_without_some_rows_are_those_of_the_others(size, chunk):
+    rng = np.random.default_rng(2)
+    d = rng.standard_t(2, size=(5, 200))
+    kept = _Outlying(3, 2, size)
+    for start in range(0, 200, chunk):
+        kept.add(start, d[:, start : start + chunk])
+    residuals = kept.residuals(200)
+    ranked = np.argsort(-np.abs(d).max(axis=0))
+    np.testing.assert_array_equal(residuals.index, ranked[:size])
+    for always in {0, size // 2, size}:
+        left = np.delete(d, ranked[:always], axis=1)
+        inner = left[:3] - left[:3].mean(axis=1, keepdims=True)
+        found = residuals.moments(always)
+        np.testing.assert_allclose(found.second, np.mean(inner**2, axis=1))
+        np.testing.assert_allclose(found.third, np.mean(inner**3, axis=1), atol=1e-9)
+        np.testing.assert_allclose(found.fourth, np.mean(inner**4, axis=1))
+        np.testing.assert_allclose(found.total, left[:3].sum(axis=1))
+        assert found.largest == np.abs(left[3:]).max()
+        assert np.isclose(found.lowest, left.sum(axis=1).min())
+        assert found.n_rows == 200 - always
+
+
+def test_expansion_leaves_rows_out_of_its_chunks(expansion, monkeypatch):
+    ex = expansion("poisson_log")
+    without = np.array([0, 5, 6, 96])
+    monkeypatch.setattr(type(ex), "_chunk_rows", 7)
+    found = np.concatenate(list(ex.chunks(without)), axis=1)
+    np.testing.assert_array_equal(found, ex.take(np.delete(np.arange(97), without)))
+
+
+def skewed(n=6_000):
+    """Groups of 3 to thousands of rows."""
+    rng = np.random.default_rng(3)
+    g = np.sort(np.concatenate([np.repeat(np.arange(12), 3), rng.integers(12, 15, n - 36)]))
+    y = rng.poisson(np.exp(0.7 * rng.normal(size=15)[g]))
+    with pm.Model() as model:
+        tau = pm.HalfNormal("tau", 1)
+        a = pm.Normal("a", 0, tau, shape=15)
+        pm.Poisson("y", pm.math.exp(a[g]), observed=y)
+    return model
+
+
+def test_rows_of_small_groups_are_read_always():
+    step = pms.HMCECS(model=skewed(), rng=1)
+    always = step.subsample.always
+    assert 0 < len(always) < 600
+    assert np.mean(np.isin(np.arange(36), always)) > 0.5
+    # Without them a subsample takes several times the rows.
+    far = pms.HMCECS(model=skewed(), rng=1, subsample_size=step.subsample_size)
+    variance = [np.max(s.moments.variance(s.subsample_size)) for s in (step, far)]
+    assert variance[1] > 2 * variance[0]
+
+
+def test_always_read_rows_leave_the_posterior_as_it_is():
+    """Against pm.NUTS on all rows: 5 standard errors of both, sds within 12%."""
+    model = skewed(600)
+    with model:
+        step = pms.HMCECS(rng=1)
+        assert len(step.subsample.always)
+        ours = pm.sample(step=step, chains=2, cores=1, tune=500, draws=2000, random_seed=1, **QUIET)
+        full = pm.sample(chains=2, cores=1, tune=500, draws=1000, random_seed=2, **QUIET)
+    share = ours.sample_stats["data_share"].values[0, -1]
+    assert np.isclose(share * 600, step.subsample_size + len(step.subsample.always), atol=60)
+    for name in ("tau", "a"):
+        a, b = ours.posterior[name], full.posterior[name]
+        mean, other = a.mean(("chain", "draw")), b.mean(("chain", "draw"))
+        sd, other_sd = a.std(("chain", "draw")), b.std(("chain", "draw"))
+        ess = az.ess(ours, var_names=name)[name], az.ess(full, var_names=name)[name]
+        error = np.sqrt(sd**2 / ess[0] + other_sd**2 / ess[1])
+        assert np.all(np.abs(mean - other) < 5 * error)
+        assert np.all(np.abs(sd / other_sd - 1) < 0.12 + 4 * np.sqrt(1 / (2 * ess[1])))
+
+
+def test_state_with_rows_that_are_always_read_round_trips():
+    with skewed() as model:
+        first, second = (pms.HMCECS(rng=seed) for seed in (1, 2))
+        for step in (first, second):
+            step.setup_chain(np.random.default_rng(3), tune=10, draws=10)
+        point = model.initial_point()
+        for _ in range(5):
+            point, _ = first.step(point)
+        second.sampling_state = copy.deepcopy(first.sampling_state)
+        twin = dict(point)
+        for _ in range(10):
+            point, _ = first.step(point)
+            twin, _ = second.step(twin)
+        for name in point:
+            np.testing.assert_array_equal(point[name], twin[name])
+
+
+def test_reference_moves_with_rows_that_are_always_read():
+    step = pms.HMCECS(model=skewed(), rng=1)
+    step.setup_chain(np.random.default_rng(3), tune=10, draws=10)
+    point = step._model.initial_point()
+    for _ in range(3):
+        point, _ = step.step(point)
+    step.tuning._fold()
+    step._recentre(step.reference.theta)
+    at = reference_at(step._expansion, step.reference.theta)
+    np.testing.assert_allclose(step.reference.slope, at.slope)
+    point, [stats] = step.step(point)
+    assert np.isfinite(stats["model_logp"])
