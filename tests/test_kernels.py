@@ -180,7 +180,7 @@ def test_density_and_gradient(order, temperature, correction, always, poisson):
     theta = np.array([0.8, -0.6])
 
     def expected(theta):
-        return rows.logp(theta, index, STAR, order, temperature, correction)
+        return rows.logp(theta, index, STAR, order, temperature, correction, always)
 
     value, variance, grad = sampler.density(theta, index)
     # PyMC takes the logarithm of a prior's constant scale in single precision.

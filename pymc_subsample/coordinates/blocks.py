@@ -28,6 +28,9 @@ from pymc_subsample.likelihood import TallModel
 # Location and scale are their last two parameters.
 _LOCATION_SCALE = (NormalRV, StudentTRV, LaplaceRV, CauchyRV, LogisticRV)
 
+# Order, mean and scale, as those of a block.
+type _Prior = tuple[np.ndarray, list[Variable], list[list[Entry]]]
+
 
 @dataclass(frozen=True)
 class Block:
@@ -75,33 +78,45 @@ def find_blocks(tall: TallModel, names: Sequence[str]) -> list[Block]:
     shift alone is undone by a linear change of coordinates, which the mass matrix is.
     """
     parts = dict(zip(tall.names, tall.value_graphs, strict=True))
+    priors = {
+        value.name: _prior(tall, tall.model.values_to_rvs[value], parts[value.name])
+        for value in tall.value_vars
+    }
+    # Where effects are met: by rows or, in a nested model, by the means of other effects.
+    means = [mean for prior in priors.values() if prior is not None for mean in prior[1]]
     found: dict[str, Block] = {}
-    for value, x in zip(tall.value_vars, tall.value_graphs, strict=True):
-        if value.name not in names or value.name in tall.discrete:
+    for name, x in parts.items():
+        prior = priors[name]
+        if name not in names or name in tall.discrete or prior is None:
             continue
-        block = _block(tall, value, x, parts)
+        meets = tall.phi_graphs if x in ancestors(tall.phi_graphs) else means
+        block = _block(tall, name, x, prior, meets, parts)
         if block is not None:
             found[block.name] = block
     return _ordered(found)
 
 
-def _block(tall: TallModel, value, x: Variable, parts: dict[str, Variable]) -> Block | None:
-    prior = _prior(tall, tall.model.values_to_rvs[value], x)
-    if prior is None:
-        return None
+def _block(
+    tall: TallModel,
+    name: str,
+    x: Variable,
+    prior: _Prior,
+    meets: Sequence[Variable],
+    parts: dict[str, Variable],
+) -> Block | None:
     order, mean, scale = prior
-    k = len(mean)
-    effect = follow(x, tall.phi_graphs, set(tall.value_graphs))
+    k, first = len(mean), scale[0][0]
+    effect = follow(x, meets, set(tall.value_graphs))
     if effect.order.shape[1] == k and np.array_equal(effect.order, order):
         factor, offset = effect.factor, effect.offset
-    elif k == 1 and effect.order.shape[1] > 1 and scale[0][0].type.ndim == 0:
+    elif k == 1 and effect.order.shape[1] > 1 and first is not None and first.type.ndim == 0:
         # A variable with independent elements, of which a matrix makes units.
         order, k = effect.order, effect.order.shape[1]
         factor, offset = effect.factor, effect.offset
         if mean[0].type.ndim:
             return None
         mean = mean * k
-        scale = [[scale[0][0] if a == b else None for b in range(k)] for a in range(k)]
+        scale = [[first if a == b else None for b in range(k)] for a in range(k)]
     else:
         factor = [[pt.ones(()) if a == b else None for b in range(k)] for a in range(k)]
         offset = [pt.zeros(())] * k
@@ -113,9 +128,9 @@ def _block(tall: TallModel, value, x: Variable, parts: dict[str, Variable]) -> B
     depends = partial(_parents, parts=parts)
     strengths = [g for row in (*scale, *by_unit) for g in row if g is not None]
     parents, scales = depends([*mean, *offset, *strengths]), depends(strengths)
-    if not scales or value.name in parents or parents & set(tall.discrete):
+    if not scales or name in parents or parents & set(tall.discrete):
         return None
-    return Block(value.name, order, mean, scale, offset, by_unit, parents, scales)
+    return Block(name, order, mean, scale, offset, by_unit, parents, scales)
 
 
 def _parents(graphs: Sequence[Variable], parts: dict[str, Variable]) -> frozenset[str]:
@@ -123,7 +138,7 @@ def _parents(graphs: Sequence[Variable], parts: dict[str, Variable]) -> frozense
     return frozenset(name for name, part in parts.items() if part in above)
 
 
-def _prior(tall: TallModel, rv: Variable, x: Variable):
+def _prior(tall: TallModel, rv: Variable, x: Variable) -> _Prior | None:
     """Return order, mean and scale of a variable that has a location and a scale, or None."""
     op, transform = rv.owner.op, tall.model.rvs_to_transforms[rv]
     shape, size = x.type.shape, int(np.prod(x.type.shape, dtype=int))

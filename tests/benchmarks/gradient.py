@@ -38,7 +38,8 @@ from pymc_subsample.likelihood import TallModel
 def drive(functions, thetas, repeats, center, level, slope, curvature, rows, weight):
     """Sum of the log densities at ``repeats`` points in turn, and the last gradient."""
     target = target_at(PERTURBED, functions, center, level, slope, curvature, 2, weight, 1.0, 0.0,
-                       rows.shape[0], center, curvature, functions, np.inf, rows[:, :0].copy(), 1.0)  # fmt: skip
+                       rows.shape[0], center, curvature, functions, np.inf,
+                       rows[:, :0].copy(), 1.0)  # fmt: skip
     counts = np.ones(1, dtype=np.int64)
     phi, d, grad = np.empty(len(center)), np.empty(rows.shape[1]), np.empty(thetas.shape[1])
     total = 0.0

@@ -1,0 +1,362 @@
+"""The chain's own coordinates: the map, its constants, and what is sampled in them."""
+
+import copy
+import logging
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy.special import expit
+
+import pymc_subsample as pms
+from pymc_subsample.control_variates import expand
+from pymc_subsample.control_variates.reference import reference_at
+from pymc_subsample.coordinates import find_coordinates, reparameterise
+from pymc_subsample.coordinates.fit import fitted, start
+from pymc_subsample.coordinates.verification import _is_invertible, _point
+from pymc_subsample.likelihood import TallModel
+
+QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
+SIZES = np.array([3, 5, 30, 200, 900])
+GROUP = np.repeat(np.arange(5), SIZES)
+
+
+def outcomes(seed=1):
+    rng = np.random.default_rng(seed)
+    return rng.normal(0.4, 0.5, 5)[GROUP] + rng.normal(size=len(GROUP))
+
+
+def centred(y):
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 1), pm.HalfNormal("tau", 1)
+        a = pm.Normal("a", mu, tau, shape=5)
+        pm.Normal("y", a[GROUP], 1.0, observed=y)
+    return model
+
+
+def noncentred(y):
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 1), pm.HalfNormal("tau", 1)
+        z = pm.Normal("z", shape=5)
+        pm.Deterministic("a", mu + tau * z)
+        pm.Normal("y", mu + tau * z[GROUP], 1.0, observed=y)
+    return model
+
+
+def half(y):
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 1), pm.HalfNormal("tau", 1)
+        d = pm.Normal("d", 0, tau, shape=5)
+        a = pm.Deterministic("a", mu + d)
+        pm.Normal("y", a[GROUP], 1.0, observed=y)
+    return model
+
+
+FORMS = {"centred": centred, "non-centred": noncentred, "half": half}
+
+
+def slopes(form):
+    rng = np.random.default_rng(2)
+    g, x = rng.integers(0, 4, 300), rng.uniform(0, 30, 300)
+    y = rng.random(300) < expit(0.1 * (x - 15))
+    with pm.Model() as model:
+        chol, _, _ = pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=pm.Exponential.dist(1.0))
+        if form == "centred":
+            effect = pm.MvNormal("ab", pm.Normal("m", shape=2), chol=chol, shape=(4, 2))
+        elif form == "columns":
+            effect = pt.dot(chol, pm.Normal("z", shape=(2, 4))).T
+        else:
+            effect = pm.Normal("z", shape=(4, 2)) @ chol.T
+        pm.Bernoulli("y", logit_p=effect[g, 0] + effect[g, 1] * x, observed=y)
+    return model
+
+
+def nested(_):
+    rng = np.random.default_rng(3)
+    school, district = rng.integers(0, 6, 200), np.array([0, 0, 1, 1, 2, 2])
+    with pm.Model() as model:
+        tau = pm.HalfNormal("tau", 50, shape=2)
+        d = 500 + tau[0] * pm.Normal("z_d", shape=3)
+        s = pm.Normal("s", d[district], tau[1])
+        pm.Normal("y", s[school], 80.0, observed=rng.normal(510, 80, 200))
+    return model
+
+
+def others(kind):
+    rng = np.random.default_rng(4)
+    g, x = rng.integers(0, 5, 300), rng.uniform(size=(300, 1))
+    with pm.Model() as model:
+        tau = pm.HalfNormal("tau", 1)
+        if kind == "zero sum":
+            effect = pm.ZeroSumNormal("a", sigma=tau, shape=5)[g]
+        elif kind == "horseshoe":
+            local = pm.HalfCauchy("local", 1, shape=3)
+            effect = rng.normal(size=(300, 3)) @ (pm.Normal("z", shape=3) * local * tau)
+        elif kind == "heavy tails":
+            effect = pm.StudentT("a", nu=4, mu=0, sigma=tau, shape=5)[g]
+        else:
+            gp = pm.gp.HSGP(m=[4], L=[2.0], cov_func=pm.gp.cov.Matern32(1, ls=tau))
+            effect = gp.prior("f", X=x)
+        pm.Poisson("y", pt.exp(effect), observed=rng.poisson(1.3, 300))
+    return model
+
+
+BANK = {
+    **{form: (lambda f=function: f(outcomes())) for form, function in FORMS.items()},
+    **{f"slopes {form}": (lambda f=form: slopes(f)) for form in ("centred", "columns", "rows")},
+    "nested": lambda: nested(None),
+    **{
+        kind: (lambda k=kind: others(k))
+        for kind in ("zero sum", "horseshoe", "heavy tails", "smooth")
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def built():
+    made = {}
+
+    def make(name):
+        if name not in made:
+            tall = TallModel(BANK[name]())
+            made[name] = tall, find_coordinates(tall, tall.names)
+        return made[name]
+
+    return make
+
+
+# The map
+
+
+@pytest.mark.parametrize("name", BANK)
+def test_map_is_one_to_one_with_the_volume_it_says(built, name):
+    tall, coordinates = built(name)
+    assert coordinates is not None
+    rng = np.random.default_rng(5)
+    psi = _point(coordinates, tall.ravel(tall.initial_point), 0.5, rng)
+    theta, volume = coordinates.to_theta(psi)
+    size = coordinates.size
+    np.testing.assert_allclose(coordinates.from_theta(theta, psi), psi, rtol=1e-9, atol=1e-9)
+    columns = []
+    for e in np.eye(len(psi))[:size]:
+        forth, back = (coordinates.to_theta(psi + h * e)[0] for h in (1e-6, -1e-6))
+        columns.append((forth - back) / 2e-6)
+    _, expected = np.linalg.slogdet(np.array(columns))
+    assert abs(volume - expected) < 1e-6 * size
+    assert _is_invertible(coordinates, psi)
+
+
+def test_wrong_volume_is_noticed(built, monkeypatch):
+    tall, coordinates = built("centred")
+    psi = _point(coordinates, tall.ravel(tall.initial_point), 0.5, np.random.default_rng(5))
+    right = coordinates.to_theta
+    monkeypatch.setattr(coordinates, "to_theta", lambda psi: (right(psi)[0], right(psi)[1] + 0.01))
+    assert not _is_invertible(coordinates, psi)
+
+
+def test_misread_model_is_sampled_as_it_is_written(built, monkeypatch, caplog):
+    tall, coordinates = built("centred")
+    right = coordinates.to_theta
+    monkeypatch.setattr(coordinates, "to_theta", lambda psi: (2 * right(psi)[0], right(psi)[1]))
+    expansion = expand(tall)
+    with caplog.at_level(logging.WARNING, "pymc.subsample"):
+        reparameterise(tall, expansion, coordinates)
+    assert expansion.coordinates is None
+    assert "misread" in caplog.text
+    theta = tall.ravel(tall.initial_point)
+    assert np.isclose(expansion.parameters(theta)[1], tall.logprior(theta))
+
+
+def test_effects_are_found_through_scales_of_gathered_rows(built):
+    tall, coordinates = built("non-centred")
+    assert list(coordinates.blocks) == ["z"]
+    assert 5 in [v.type.shape[0] for v in tall.phi_slices if v.type.ndim]
+    _, nest = built("nested")
+    assert list(nest.blocks) == ["z_d", "s"]
+    assert nest.blocks["s"].parents >= {"z_d", "tau_log__"}
+    _, horseshoe = built("horseshoe")
+    assert horseshoe.blocks["z"].scales == {"tau_log__", "local_log__"}
+    for form in ("slopes centred", "slopes columns", "slopes rows"):
+        [block] = built(form)[1].blocks.values()
+        assert (block.units, block.components) == (4, 2)
+
+
+def test_fixed_scales_stay_as_they_are():
+    with pm.Model() as model:
+        a = pm.Normal("a", pm.Normal("mu"), 1.0, shape=5)
+        pm.Normal("y", a[GROUP], 1.0, observed=outcomes())
+    tall = TallModel(model)
+    assert find_coordinates(tall, tall.names) is None
+
+
+# Its constants
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_effects_of_normal_rows_are_whitened_exactly(form):
+    """log p(h, v | y) is the marginal posterior of mu and tau, and -v^2 / 2."""
+    y = outcomes()
+    tall = TallModel(FORMS[form](y))
+    expansion = expand(tall)
+    reparameterise(tall, expansion, find_coordinates(tall, tall.names))
+    coordinates = expansion.coordinates
+    rng = np.random.default_rng(6)
+    psi = start(coordinates, tall.ravel(tall.initial_point))
+    psi[: coordinates.size] += 0.3 * rng.standard_normal(coordinates.size)
+    psi = fitted(expansion, reference_at(expansion, psi)).theta
+    [place] = coordinates.places.values()
+    parts = dict(zip(tall.names, tall.slices, strict=True))
+    means = np.array([y[g == GROUP].mean() for g in range(5)])
+
+    def marginal(mu, log_tau):
+        variance = np.exp(2 * log_tau) + 1 / SIZES
+        logp = -0.5 * np.sum((means - mu) ** 2 / variance + np.log(variance))
+        return logp - 0.5 * mu**2 - 0.5 * np.exp(2 * log_tau) + log_tau
+
+    differences = []
+    for _ in range(6):
+        point = psi.copy()
+        v = point[place] = rng.standard_normal(5)
+        mu, log_tau = rng.normal(), rng.normal()
+        if form == "non-centred":  # there mu is no part of the effects: it holds for any one of it
+            mu = psi[parts["mu"]][0]
+        point[parts["mu"]], point[parts["tau_log__"]] = mu, log_tau
+        full = reference_at(expansion, point)
+        logp = expansion.parameters(point)[1] + full.level
+        differences.append(logp + 0.5 * v @ v - marginal(mu, log_tau))
+    np.testing.assert_allclose(differences, differences[0], atol=1e-5)
+
+
+def test_weights_follow_the_rows_of_each_group():
+    """At the reference the weight of the centred form is n tau^2 / (1 + n tau^2)."""
+    step = pms.HMCECS(model=noncentred(outcomes()), subsample_size=50, rng=1)
+    values = dict(zip(step._tall.names, step._tall.slices, strict=True))
+    theta = step._values(step.reference.theta)
+    strength = SIZES * np.exp(2 * theta[values["tau_log__"]])
+    np.testing.assert_allclose(step.centring["z"], strength / (1 + strength), rtol=1e-3)
+
+
+# What is sampled
+
+
+def exact(y):
+    """Means and sds of mu, log tau and the first and last effects, by quadrature."""
+    means = np.array([y[g == GROUP].mean() for g in range(5)])
+    mu, log_tau = np.meshgrid(np.linspace(-4, 4, 801), np.linspace(-8, 3, 1101), indexing="ij")
+    variance = np.exp(2 * log_tau)[..., None] + 1 / SIZES
+    logp = -0.5 * np.sum((means - mu[..., None]) ** 2 / variance + np.log(variance), axis=-1)
+    logp += -0.5 * mu**2 - 0.5 * np.exp(2 * log_tau) + log_tau
+    weight = np.exp(logp - logp.max())
+    weight /= weight.sum()
+    share = 1 / (SIZES * variance)
+    center = share * mu[..., None] + (1 - share) * means
+    spread = np.exp(2 * log_tau)[..., None] * share
+    found = [(mu, 0.0 * mu), (log_tau, 0.0 * mu)]
+    found += [(center[..., j], spread[..., j]) for j in (0, 4)]
+    mean = np.array([np.sum(weight * x) for x, _ in found])
+    square = np.array([np.sum(weight * (x**2 + s)) for x, s in found])
+    return mean, np.sqrt(square - mean**2)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_all_forms_give_the_exact_posterior(form):
+    """4,000 draws: means within 5 standard errors, sds within 12%, at most 1e-5 by chance."""
+    y = outcomes()
+    with FORMS[form](y):
+        step = pms.HMCECS(rng=1, subsample_size=100)
+        idata = pm.sample(
+            step=step, chains=2, cores=1, tune=500, draws=2000, random_seed=2, **QUIET
+        )
+    posterior = idata.posterior
+    name = "d" if form == "half" else "a"
+    effects = posterior[name] + (posterior["mu"] if form == "half" else 0.0)
+    draws = [posterior["mu"], np.log(posterior["tau"]), effects[..., 0], effects[..., 4]]
+    mean, sd = exact(y)
+    for x, m, s in zip(draws, mean, sd, strict=True):
+        ess = float(az.ess(x.to_dataset(name="x"))["x"])
+        assert ess > 600
+        assert abs(float(x.mean()) - m) < 5 * s / np.sqrt(ess)
+        assert abs(float(x.std()) / s - 1) < 0.12
+
+
+def test_forms_read_the_same_rows():
+    y = outcomes()
+    sizes = [pms.HMCECS(model=form(y), rng=1).subsample_size for form in FORMS.values()]
+    assert max(sizes) <= 1.1 * min(sizes)
+
+
+def test_other_form_is_not_lost_without_coordinates():
+    """Negative control: as written, the non-centred form keeps its ridge."""
+    model = noncentred(outcomes())
+    own = pms.HMCECS(model=model, rng=1, subsample_size=100)
+    written = pms.HMCECS(model=model, rng=1, subsample_size=100, reparameterize=False)
+    assert written.centring == {}
+    assert own._expansion.theta_size > written._expansion.theta_size == own._tall.size
+
+
+def test_state_round_trips_in_coordinates_of_its_own():
+    with noncentred(outcomes()) as model:
+        step = pms.HMCECS(rng=1, subsample_size=50)
+        step.setup_chain(np.random.default_rng(3), tune=20, draws=20)
+        point = model.initial_point()
+        for _ in range(10):
+            point, _ = step.step(point)
+        other = pms.HMCECS(rng=7, subsample_size=50)
+        other.setup_chain(np.random.default_rng(8), tune=20, draws=20)
+        other.sampling_state = copy.deepcopy(step.sampling_state)
+        twin = dict(point)
+        for _ in range(25):
+            point, _ = step.step(point)
+            twin, _ = other.step(twin)
+        for name in point:
+            np.testing.assert_array_equal(point[name], twin[name])
+
+
+def test_coordinates_belong_to_the_sampled_variables_alone():
+    """An effect that another step moves stays where that step put it."""
+    with noncentred(outcomes()) as model:
+        step = pms.HMCECS(["mu", "tau"], rng=1, subsample_size=50)
+        assert step.centring == {}
+        step.setup_chain(np.random.default_rng(3), tune=0, draws=5)
+        point = model.initial_point()
+        point["z"] = np.arange(5.0)
+        moved, _ = step.step(point)
+        np.testing.assert_array_equal(moved["z"], np.arange(5.0))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pms.MinibatchBarkerMH(rng=1),
+        lambda: pms.AusterityMH(rng=1),
+        lambda: pms.SGHMC(rng=1),
+        lambda: pms.SGLD(rng=1),
+    ],
+    ids=["Barker", "austerity", "SGHMC", "SGLD"],
+)
+def test_other_steps_move_in_the_same_coordinates(make):
+    with noncentred(outcomes()):
+        step = make()
+        assert set(step.centring) == {"z"}
+        idata = pm.sample(step=step, chains=1, tune=300, draws=1500, random_seed=2, **QUIET)
+    mean, sd = exact(outcomes())
+    posterior = idata.posterior
+    for x, m, s in zip(
+        (posterior["mu"], posterior["a"][..., 4]), mean[[0, 3]], sd[[0, 3]], strict=True
+    ):
+        ess = float(az.ess(x.to_dataset(name="x"))["x"])
+        assert abs(float(x.mean()) - m) < 5 * s / np.sqrt(ess) + 0.1 * s
+
+
+def test_what_moves_is_said(caplog):
+    with caplog.at_level(logging.INFO, "pymc.subsample"):
+        pms.HMCECS(model=noncentred(outcomes()), rng=1, subsample_size=50)
+    assert "in coordinates of its own: z " in caplog.text
+    assert "centred" in caplog.text
+
+
+def test_reparameterize_must_be_a_flag():
+    with pytest.raises(TypeError, match="reparameterize must be True or False"):
+        pms.HMCECS(model=noncentred(outcomes()), reparameterize="yes")
