@@ -50,7 +50,7 @@ def test_moments_without_some_rows_are_those_of_the_others(size, chunk):
 
 
 def test_expansion_leaves_rows_out_of_its_chunks(expansion, monkeypatch):
-    ex = expansion("poisson_log")
+    ex = expansion("poisson_exposure")
     without = np.array([0, 5, 6, 96])
     monkeypatch.setattr(type(ex), "_chunk_rows", 7)
     found = np.concatenate(list(ex.chunks(without)), axis=1)

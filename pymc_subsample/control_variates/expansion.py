@@ -163,7 +163,8 @@ class Expansion:
             size = rows.shape[1]
             if without is not None and len(without):
                 first, last = np.searchsorted(without, [start, start + size])
-                rows = np.delete(rows, without[first:last] - start, axis=1)
+                left = np.delete(rows, without[first:last] - start, axis=1)
+                rows = np.ascontiguousarray(left)
             start += size
             if rows.shape[1]:
                 yield rows
