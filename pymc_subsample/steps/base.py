@@ -185,7 +185,7 @@ class SubsampledStep(BlockedStep):
     def __init_subclass__(cls, **kwargs):
         """Let `pickle` work by way of cloudpickle, which knows the functions that models hold."""
         super().__init_subclass__(**kwargs)
-        copyreg.pickle(cls, lambda step: (pickle.loads, (cloudpickle.dumps(step),)))  # type: ignore[arg-type]
+        copyreg.pickle(cls, lambda step: (pickle.loads, (cloudpickle.dumps(step),)))
         cloudpickle.Pickler.dispatch_table[cls] = methodcaller("__reduce_ex__", _PROTOCOL)
 
     def __getstate__(self):
