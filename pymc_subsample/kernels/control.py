@@ -1,15 +1,14 @@
 """The sum of the control variates over all rows."""
 
-import numba
 import numpy as np
 from numba import types
 
+from pymc_subsample.cache import kept
 from pymc_subsample.compile import FAST, MATRIX, SCALAR, VECTOR
 
 
-@numba.njit(
+@kept(
     SCALAR(VECTOR, VECTOR, SCALAR, VECTOR, MATRIX, types.int64, VECTOR),
-    cache=True,
     fastmath=FAST,
 )
 def control_sum(phi, center, level, slope, curvature, order, grad):
