@@ -201,7 +201,7 @@ def expectation(
     if signs is None:
         stats = values.azstats
         columns = {
-            "mean": values.mean(SAMPLE_DIMS),
+            "mean": values.mean(SAMPLE_DIMS, skipna=False),
             "mcse": stats.mcse(sample_dims=SAMPLE_DIMS, method="mean"),
             "ess": stats.ess(sample_dims=SAMPLE_DIMS, method="mean"),
         }
@@ -275,7 +275,7 @@ def quantile(
 
         found = apply(row, draws, signs, "quantile").assign_coords(quantile=given.ravel())
     elif kind == "value":
-        found = draws.quantile(given.ravel(), dim=SAMPLE_DIMS)
+        found = draws.quantile(given.ravel(), dim=SAMPLE_DIMS, skipna=False)
     else:
         statistic = getattr(draws.azstats, kind)
         parts = [

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
-from pymc.model import modelcontext
 
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import expand
@@ -195,7 +194,9 @@ def audit(
     wanted = arguments.count("draws", draws, smallest=_FEWEST)
     generator = arguments.generator(rng)
     posterior = group(idata, "posterior", _SAID)
-    model = _model(model)
+    model = arguments.model_in_context(model, f"call {_SAID}")
+    arguments.text("dim", dim, "a dimension")
+    var_names = arguments.names("var_names", var_names)
     require_free_variables(posterior, model, _SAID)
     names = _names(var_names, posterior, model)
     weighable = why_not_weights(idata)
@@ -285,23 +286,11 @@ def _table(labels, raw: Moments, found: Moments, audited: np.ndarray) -> xr.Data
 # Arguments
 
 
-def _model(model: pm.Model | None) -> pm.Model:
-    try:
-        return modelcontext(model)
-    except TypeError as error:
-        if model is not None:
-            raise
-        raise TypeError(
-            f"There is no model in context: call {_SAID} inside `with model:`, or pass model=."
-        ) from error
-
-
-def _names(var_names, posterior: xr.Dataset, model: pm.Model) -> list[str]:
-    if var_names is None:
+def _names(names: list[str] | None, posterior: xr.Dataset, model: pm.Model) -> list[str]:
+    if names is None:
         return [rv.name for rv in model.free_RVs]
-    names = [var_names] if isinstance(var_names, str) else list(var_names)
     unknown = [name for name in names if name not in posterior]
-    if unknown or not names:
+    if unknown:
         raise ValueError(
             f"{_SAID}: var_names={names} must name variables of idata.posterior, which are "
             f"{list(posterior.data_vars)}."

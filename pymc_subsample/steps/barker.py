@@ -35,8 +35,9 @@ class MinibatchBarkerMH(MinibatchMH):
         longest row axis; the others are evaluated in full at every proposal.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
-    batch_size : int, default 100
-        Rows to start with (at most all), and by which a batch grows.
+    batch_size : int, optional
+        Rows to start with, from 2 to all, and by which a batch grows. Default: 100, or all rows
+        where there are fewer.
     max_error : float, default 0.02
         The batch also grows until the estimated error of the acceptance probability is below
         this (leading term, from the skewness of the rows' log-ratios).
@@ -59,7 +60,7 @@ class MinibatchBarkerMH(MinibatchMH):
         distribution than the posterior, and warns.
     transitions_per_draw : int, default 10
         Transitions per recorded draw, all within one compiled call.
-    rng : int, RandomState or Generator, optional
+    rng : int or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
         Values of value variables where the search for the reference starts. Default: the model's
@@ -97,7 +98,7 @@ class MinibatchBarkerMH(MinibatchMH):
         model: pm.Model | None = None,
         observed: Sequence[str] | None = None,
         dim: str | None = None,
-        batch_size: int = 100,
+        batch_size: int | None = None,
         max_error: float = 0.02,
         sigma: float = DEFAULT_SIGMA,
         proposal: Proposal | None = None,
