@@ -142,7 +142,7 @@ def text(name: str, value, of: str) -> str | None:
     return value
 
 
-def names(name: str, value) -> list[str] | None:
+def name_list(name: str, value) -> list[str] | None:
     """Return one or several names as a list; None stays."""
     if value is None:
         return None

@@ -25,6 +25,7 @@ from pymc_subsample.diagnostics.thinned import (
 )
 from pymc_subsample.diagnostics.weights import Moments, plain_moments
 from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood.discovery import chosen_names, row_terms
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import differentiated
 
@@ -196,7 +197,9 @@ def audit(
     posterior = group(idata, "posterior", _SAID)
     model = arguments.model_in_context(model, f"call {_SAID}")
     arguments.text("dim", dim, "a dimension")
-    var_names = arguments.names("var_names", var_names)
+    chosen = chosen_names(observed) or None
+    row_terms(model, chosen)
+    var_names = arguments.name_list("var_names", var_names)
     require_free_variables(posterior, model, _SAID)
     names = _names(var_names, posterior, model)
     weighable = why_not_weights(idata)
@@ -213,7 +216,7 @@ def audit(
         )
     at = spread(n_draws, n_chains, wanted)
     with building_graphs():
-        tall = TallModel(model, observed, dim)
+        tall = TallModel(model, chosen, dim)
         with differentiated(tall, "Its draws cannot be audited."):
             expansion = expand(tall, 0)
             expansion.addresses("forward", "backward", "anchor")

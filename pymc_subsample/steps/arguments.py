@@ -25,7 +25,7 @@ from pymc_subsample.validation import (
     finite,
     is_number,
     mapping,
-    names,
+    name_list,
     one_of,
     share,
     shown,
@@ -33,7 +33,7 @@ from pymc_subsample.validation import (
     text,
 )
 
-__all__ = ["at_least_zero", "between", "choice", "count", "names", "one_of", "share", "text"]
+__all__ = ["at_least_zero", "between", "choice", "count", "name_list", "one_of", "share", "text"]
 
 # Within a draw, of which memory and the time to an interrupt are bounded.
 _MOST_TRANSITIONS = 10_000
