@@ -126,7 +126,8 @@ EVERY = [(function, name) for function in CALLABLES for name in _parameters(func
 @pytest.mark.parametrize(("function", "name"), EVERY, ids=[f"{f.__name__}-{n}" for f, n in EVERY])
 def test_every_argument_is_checked(function, name, tiny, binary, run, audited):
     fit = {
-        "idata": run, "runs": run, "model": binary if function is pms.AusterityGibbs else tiny, "prob": 0.5, "f": lambda draws: draws["a"],
+        "idata": run, "runs": run, "prob": 0.5, "f": lambda draws: draws["a"],
+        "model": binary if function is pms.AusterityGibbs else tiny,
         "audit": None if function is pms.report else audited,
     }  # fmt: skip
     given = {k: v for k, v in fit.items() if k in _parameters(function)}
