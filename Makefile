@@ -2,11 +2,14 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+LOWEST := $(VENV)-lowest
+LOWEST_TESTS := $(addprefix tests/, test_checks.py test_expectations.py \
+	test_hmc_ecs.py::test_result_is_what_pymc_and_arviz_expect)
 ready = $(VENV)/.ready-$(1)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow lint types docs benchmark clean
+.PHONY: help demo test test-slow test-lowest lint types docs benchmark clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -19,6 +22,9 @@ test: $(call ready,test)  ## Run the tests, but not the slow ones
 
 test-slow: $(call ready,test)  ## Run the slow tests
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+test-lowest: $(LOWEST)/.ready-test  ## Run a few tests with the lowest versions allowed
+	NUMBA_CACHE_DIR=$(LOWEST)/numba $(LOWEST)/bin/python -m pytest $(LOWEST_TESTS) $(PYTEST_ARGS)
 
 lint: $(call ready,dev)  ## Check style and formatting
 	$(BIN)/ruff check
@@ -34,7 +40,11 @@ benchmark: $(call ready,benchmark)  ## Compare with other samplers
 	$(BIN)/python tests/benchmarks/run_all.py $(BENCHMARK_ARGS)
 
 clean:  ## Remove the environment and everything built
-	rm -rf $(VENV) docs/_build docs/api/generated demo_output
+	rm -rf $(VENV) $(LOWEST) docs/_build docs/api/generated demo_output
+
+$(LOWEST)/.ready-test: pyproject.toml scripts/install
+	@scripts/install $(LOWEST) test lowest
+	@touch $@
 
 $(VENV)/.ready-base: pyproject.toml scripts/install
 	@scripts/install $(VENV)

@@ -29,11 +29,12 @@ The probability of acceptance does not depend on :math:`\sigma`. The rows a test
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from numbers import Real
 
 import numpy as np
 from scipy.optimize import linprog
 from scipy.special import expit, ndtr
+
+from pymc_subsample.validation import is_number, shown
 
 DEFAULT_SIGMA = 1.3
 # Beyond it the best error exceeds 0.4%; at 1.81 the variance of a logistic variable is used up.
@@ -138,11 +139,10 @@ def barker_correction(sigma: float = DEFAULT_SIGMA) -> BarkerCorrection:
     ValueError
         If sigma is not positive, not finite, or larger than 1.6.
     """
-    number = isinstance(sigma, Real) and not isinstance(sigma, bool)
-    if not number or not 0 < sigma <= LARGEST_SIGMA:
+    if not is_number(sigma) or not 0 < sigma <= LARGEST_SIGMA:
         raise ValueError(
-            f"sigma is {sigma!r}; expected a number above 0, at most {LARGEST_SIGMA}: a logistic "
-            "variable, whose standard deviation is 1.81, holds no larger normal one. Use "
+            f"sigma is {shown(sigma)}; expected a number above 0, at most {LARGEST_SIGMA}: a "
+            "logistic variable, whose standard deviation is 1.81, holds no larger normal one. Use "
             f"{DEFAULT_SIGMA}, and read enough rows for the noise to be below it."
         )
     return _barker_correction(float(sigma))

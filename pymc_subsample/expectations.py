@@ -1,5 +1,6 @@
 """Summaries, expectations and quantiles of draws, signed or not, through ArviZ."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,12 +14,14 @@ from pymc_subsample.diagnostics import signed
 from pymc_subsample.diagnostics.draws import (
     SAMPLE_DIMS,
     apply,
+    check_selection,
     draws_of,
-    shown,
+    formatted,
     signs_of,
     warn_of_negative_variances,
     with_lists,
 )
+from pymc_subsample.validation import choice, count, name_list, numbers, shown, takes, truth
 
 _INTERVAL = "interval"
 _COLUMNS = {
@@ -99,6 +102,18 @@ def summary(
     .. [1] K.-D. Dang, M. Quiroz, R. Kohn, M.-N. Tran and M. Villani (2019). Hamiltonian Monte Carlo
        with energy conserving subsampling. Journal of Machine Learning Research 20(100), section 5.
     """
+    check_selection(idata, var_names, filter_vars, group, coords)
+    choice("kind", kind, _COLUMNS)
+    choice("fmt", fmt, ("wide", "long", "xarray"))
+    truth("skipna", skipna)
+    _check_digits(round_to)
+    if ci_kind is not None:
+        choice("ci_kind", ci_kind, ("eti", "hdi"))
+    if ci_prob is not None and _probabilities("ci_prob", ci_prob).ndim:
+        raise ValueError(f"ci_prob must be one number, got {ci_prob!r}.")
+    for dim in name_list("sample_dims", sample_dims) or []:
+        if dim not in idata[group].dims:
+            raise ValueError(f"sample_dims holds {dim!r}, which is no dimension of {group}.")
     signs = signs_of(idata, group, coords)
     if signs is None:
         return az.summary(
@@ -109,18 +124,7 @@ def summary(
         )  # fmt: skip
     _refuse_unsigned_options(sample_dims, skipna)
     ci_kind = rcParams["stats.ci_kind"] if ci_kind is None else ci_kind
-    for name, value, choices in (
-        ("kind", kind, tuple(_COLUMNS)),
-        ("fmt", fmt, ("wide", "long", "xarray")),
-        ("ci_kind", ci_kind, ("eti", "hdi")),
-    ):
-        if value not in choices:
-            raise ValueError(
-                f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}."
-            )
-    prob = _probabilities("ci_prob", rcParams["stats.ci_prob"] if ci_prob is None else ci_prob)
-    if prob.ndim:
-        raise ValueError(f"ci_prob must be one number, got {ci_prob!r}.")
+    prob = float(rcParams["stats.ci_prob"] if ci_prob is None else ci_prob)
     if kind.endswith("_median"):
         ci_kind = "eti"
     names = [ci_kind if name == _INTERVAL else name for name in _COLUMNS[kind]]
@@ -129,12 +133,12 @@ def summary(
     tail = rcParams["stats.ci_prob"]
 
     def row(values: np.ndarray, signs: np.ndarray) -> np.ndarray:
-        return np.hstack([signed.statistic(n, values, signs, float(prob), tail) for n in names])
+        return np.hstack([signed.statistic(n, values, signs, prob, tail) for n in names])
 
     table = apply(row, draws_of(idata, var_names, filter_vars, group, coords), signs, "summary")
     table = table.assign_coords(summary=columns)
     warn_of_negative_variances(table)
-    return shown(table, fmt, round_to)
+    return formatted(table, fmt, round_to)
 
 
 def expectation(
@@ -178,13 +182,14 @@ def expectation(
     UserWarning
         As `summary`.
     """
+    check_selection(idata, group=group, coords=coords)
     signs = signs_of(idata, group, coords)
     draws = draws_of(idata, None, None, group, coords)
     if not callable(f):
         raise TypeError(
             f'f must be a function of the draws, got {f!r}: lambda draws: draws["beta"] ** 2.'
         )
-    values = f(draws)
+    values = takes("f", f, "draws")(draws)
     if not isinstance(values, xr.DataArray):
         raise TypeError(
             f"f must return a DataArray, got {type(values).__name__}. Compute with the variables "
@@ -195,13 +200,18 @@ def expectation(
         raise ValueError(
             f"f must keep the dimensions chain and draw in full; got dimensions {values.dims}."
         )
-    if np.iscomplexobj(values):
-        raise TypeError("f must return real numbers, got complex ones. Take .real and .imag.")
+    if values.dtype.kind not in "biuf":
+        raise TypeError(
+            f"f must return real numbers, got values of type {values.dtype}. Take .real and .imag "
+            "of complex numbers, and compare texts: draws[...] == 'label'."
+        )
+    if values.dtype == bool:
+        values = _without_answers_to_nan(f, draws, values)
     values = values.astype(float).reset_coords(drop=True)
     if signs is None:
         stats = values.azstats
         columns = {
-            "mean": values.mean(SAMPLE_DIMS),
+            "mean": values.mean(SAMPLE_DIMS, skipna=False),
             "mcse": stats.mcse(sample_dims=SAMPLE_DIMS, method="mean"),
             "ess": stats.ess(sample_dims=SAMPLE_DIMS, method="mean"),
         }
@@ -261,8 +271,8 @@ def quantile(
         As `summary`.
     """
     given = _probabilities("prob", prob)
-    if kind not in ("value", "mcse", "ess"):
-        raise ValueError(f"kind must be one of 'value', 'mcse', 'ess'; got {kind!r}.")
+    choice("kind", kind, ("value", "mcse", "ess"))
+    check_selection(idata, var_names, filter_vars, group, coords)
     signs = signs_of(idata, group, coords)
     draws = draws_of(idata, var_names, filter_vars, group, coords)
     if signs is not None:
@@ -275,7 +285,7 @@ def quantile(
 
         found = apply(row, draws, signs, "quantile").assign_coords(quantile=given.ravel())
     elif kind == "value":
-        found = draws.quantile(given.ravel(), dim=SAMPLE_DIMS)
+        found = draws.quantile(given.ravel(), dim=SAMPLE_DIMS, skipna=False)
     else:
         statistic = getattr(draws.azstats, kind)
         parts = [
@@ -296,11 +306,24 @@ def _refuse_unsigned_options(sample_dims, skipna: bool):
         raise ValueError("skipna must be False for signed draws: a draw cannot be left out.")
 
 
+def _check_digits(round_to: int | str | None):
+    """Refuse what is no number of digits, before or after the point."""
+    words = isinstance(round_to, str) and re.fullmatch(r"auto|[Nn]one|\d+g?", round_to)
+    if round_to is not None and not words:
+        count("round_to", round_to, smallest=0)
+
+
+def _without_answers_to_nan(
+    f: Callable[[xr.Dataset], xr.DataArray], draws: xr.Dataset, values: xr.DataArray
+) -> xr.DataArray:
+    """Turn truth values into NaN where they compare draws that are NaN: those are neither."""
+    for filler in (-np.inf, np.inf):
+        values = values.where(f(draws.fillna(filler)) == values.astype(bool))
+    return values
+
+
 def _probabilities(name: str, value) -> np.ndarray:
-    try:
-        prob = np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
-        prob = np.array(np.nan)
+    prob = numbers(name, value)
     if not (prob.size and prob.ndim < 2 and np.all((prob > 0) & (prob < 1))):
-        raise ValueError(f"{name} must be strictly between 0 and 1, got {value!r}.")
+        raise ValueError(f"{name} must be strictly between 0 and 1, got {shown(value)}.")
     return prob

@@ -5,34 +5,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pymc_subsample.validation import between, count, numbers, positive
 
-def positive(name: str, value, of: str) -> float | None:
-    """Return a positive finite number, or None; refuse anything else."""
-    if value is None:
-        return None
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not 0 < value < np.inf:
-        raise ValueError(f"{of}: {name} must be a positive finite number, got {value!r}.")
-    return float(value)
+_LARGEST = 1e100
 
 
 def _covariance(value, of: str) -> np.ndarray | None:
     """Return a covariance given as variances, shape (a,), or as a matrix, shape (a, a)."""
     if value is None:
         return None
-    cov = np.asarray(value, dtype=float)
+    cov = numbers(f"{of}: covariance", value)
     if cov.ndim not in (1, 2) or (cov.ndim == 2 and cov.shape[0] != cov.shape[1]) or not cov.size:
         raise ValueError(
             f"{of}: covariance must be a vector of variances or a square matrix, got shape "
             f"{cov.shape}."
         )
+    # Products of larger numbers overflow.
+    valid = bool(np.all(np.abs(cov) < _LARGEST))
     if cov.ndim == 1:
-        valid = bool(np.all(np.isfinite(cov)) and np.all(cov > 0))
+        valid = valid and bool(np.all(cov > 0))
     else:
-        valid = bool(np.all(np.isfinite(cov)) and np.allclose(cov, cov.T, rtol=1e-8, atol=0))
+        valid = valid and bool(np.allclose(cov, cov.T, rtol=1e-8, atol=0))
         valid = valid and bool(np.linalg.eigvalsh(cov)[0] > 0)
     if not valid:
-        raise ValueError(f"{of}: covariance must be symmetric and positive definite.")
+        raise ValueError(f"{of}: covariance must be symmetric and positive definite, got {cov}.")
     return cov
 
 
@@ -59,7 +55,7 @@ class RandomWalk:
     covariance: Sequence | np.ndarray | None = None
 
     def __post_init__(self):
-        positive("scale", self.scale, "RandomWalk")
+        positive("RandomWalk: scale", self.scale)
         object.__setattr__(self, "covariance", _covariance(self.covariance, "RandomWalk"))
 
 
@@ -107,8 +103,9 @@ class Langevin:
     ----------
     step_size : float, optional
         h. Default: tuned.
-    batch_size : int, default 100
-        Rows per gradient. Not used by `FireflyMC`, whose gradient is exact.
+    batch_size : int, optional
+        Rows per gradient. Default: 100, or all where there are fewer. Not used by `FireflyMC`,
+        whose gradient is exact.
     covariance : array_like, shape (a,) or (a, a), optional
         :math:`L L'`. Default: the inverse curvature at the reference, where there is one, and
         else the identity; it adapts during tuning, and only then.
@@ -122,19 +119,19 @@ class Langevin:
     """
 
     step_size: float | None = None
-    batch_size: int = 100
+    batch_size: int | None = None
     covariance: Sequence | np.ndarray | None = None
     target_accept: float | None = None
 
     def __post_init__(self):
-        positive("step_size", self.step_size, "Langevin")
+        if self.step_size is not None:
+            positive("Langevin: step_size", self.step_size)
         _target("Langevin", self.target_accept)
-        size = self.batch_size
-        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-            raise ValueError(f"Langevin: batch_size must be a positive integer, got {size!r}.")
+        if self.batch_size is not None:
+            count("Langevin: batch_size", self.batch_size)
         object.__setattr__(self, "covariance", _covariance(self.covariance, "Langevin"))
 
 
 def _target(of: str, value):
-    if value is not None and not positive("target_accept", value, of) < 1:  # type: ignore[operator]
-        raise ValueError(f"{of}: target_accept must be between 0 and 1, got {value!r}.")
+    if value is not None:
+        between(f"{of}: target_accept", value, 0.0, 1.0)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample.proposals import positive
+from pymc_subsample.validation import count, positive, share
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class PolynomialDecay:
     power: float = 1 / 3
 
     def __post_init__(self):
-        for name in ("initial", "offset", "power"):
-            positive(name, getattr(self, name), "PolynomialDecay")
-        if self.power > 1:
-            raise ValueError(f"PolynomialDecay: power must be at most 1, got {self.power!r}.")
+        if self.initial is not None:
+            positive("PolynomialDecay: initial", self.initial)
+        positive("PolynomialDecay: offset", self.offset)
+        share("PolynomialDecay: power", self.power)
 
     @property
     def automatic(self) -> bool:
@@ -81,8 +81,9 @@ class Cyclical:
     length: int = 1000
 
     def __post_init__(self):
-        for name in ("largest", "length"):
-            positive(name, getattr(self, name), "Cyclical")
+        if self.largest is not None:
+            positive("Cyclical: largest", self.largest)
+        count("Cyclical: length", self.length)
 
     @property
     def automatic(self) -> bool:

@@ -513,8 +513,8 @@ def test_an_error_below_that_of_the_correction_is_refused(model):
 # Arguments
 
 BAD = [
-    ({"batch_size": 0}, "batch_size must be a positive integer"),
-    ({"batch_size": 1}, "batch_size must be at least 2"),
+    ({"batch_size": 0}, "batch_size must be an integer of at least 2, got 0"),
+    ({"batch_size": 1}, "batch_size must be an integer of at least 2, got 1"),
     ({"batch_size": 2.5}, "batch_size .*2.5"),
     ({"batch_size": True}, "batch_size"),
     ({"control_variate_order": 0}, r"control_variate_order .*\(1, 2\) or None.*0"),

@@ -71,6 +71,15 @@ def statuses(found):
     return {f.name: f.status for f in found.findings}
 
 
+def test_draws_that_are_nan_are_said(healthy):
+    broken = healthy.copy(deep=True)
+    broken["posterior"]["slope"][0, 7] = np.nan
+    found = pms.report(broken)
+    assert statuses(found)["nan"] == "warn"
+    assert found.status == "warn"
+    assert "slope. Such draws" in str(found)
+
+
 def test_a_healthy_run_passes_with_all_its_checks(healthy):
     found = pms.report(healthy)
     assert found.status == "pass"

@@ -768,7 +768,7 @@ def test_bad_arguments_are_named(model, step, kwargs, message):
     [
         (lambda: pms.PolynomialDecay(initial=0.0), "PolynomialDecay: initial must be a positive"),
         (lambda: pms.PolynomialDecay(offset=-1), "PolynomialDecay: offset"),
-        (lambda: pms.PolynomialDecay(power=1.5), "power must be at most 1"),
+        (lambda: pms.PolynomialDecay(power=1.5), "power must be a number above 0 and at most 1"),
         (lambda: pms.Cyclical(largest="a"), "Cyclical: largest"),
         (lambda: pms.Cyclical(length=0), "Cyclical: length"),
     ],

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-from pymc.model import modelcontext
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.utils import MethodNotDefined
 
@@ -116,16 +115,11 @@ def advise(
     >>> with model:
     ...     print(pms.advise())
     """
-    try:
-        model = modelcontext(model)
-    except TypeError as error:
-        if model is not None:
-            raise
-        raise TypeError(
-            "There is no model in context: call advise inside `with model:`, or pass model=."
-        ) from error
+    model = arguments.model_in_context(model, "call advise")
     wanted = arguments.count("effective_draws", effective_draws)
     seconds = arguments.between("seconds", seconds, 0.0, np.inf)
+    random_seed = arguments.seed("random_seed", random_seed)
+    arguments.text("dim", dim, "a dimension")
     arguments.continuous_vars(None, model)
     terms = row_terms(model, observed)
     _check_dim(model, terms, dim)

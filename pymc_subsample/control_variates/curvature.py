@@ -9,6 +9,8 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse
 
+from pymc_subsample.likelihood import TallModelError
+
 # The mass matrix is dense up to this many parameters and diagonal beyond.
 MAX_DENSE = 500
 # Matrices over all parameters are formed up to this size, in phi and in theta.
@@ -74,6 +76,11 @@ def times(curvature: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 def covariance(matrix: np.ndarray) -> np.ndarray:
     """Invert a precision matrix; directions of negative curvature are taken by their size."""
+    if not np.all(np.isfinite(matrix)):
+        raise TallModelError(
+            "The curvature of the log posterior is not finite where it was looked at. Standardise "
+            "the columns of the data, or give the parameters another `initval`."
+        )
     scale = _scale(matrix)
     scaled = matrix / np.outer(scale, scale)
     inverse = _positive_inverse(scaled) if len(matrix) > _SMALL else None

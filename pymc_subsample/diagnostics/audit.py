@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
-from pymc.model import modelcontext
 
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import expand
@@ -26,6 +25,7 @@ from pymc_subsample.diagnostics.thinned import (
 )
 from pymc_subsample.diagnostics.weights import Moments, plain_moments
 from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood.discovery import chosen_names, row_terms
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import differentiated
 
@@ -195,7 +195,11 @@ def audit(
     wanted = arguments.count("draws", draws, smallest=_FEWEST)
     generator = arguments.generator(rng)
     posterior = group(idata, "posterior", _SAID)
-    model = _model(model)
+    model = arguments.model_in_context(model, f"call {_SAID}")
+    arguments.text("dim", dim, "a dimension")
+    chosen = chosen_names(observed) or None
+    row_terms(model, chosen)
+    var_names = arguments.name_list("var_names", var_names)
     require_free_variables(posterior, model, _SAID)
     names = _names(var_names, posterior, model)
     weighable = why_not_weights(idata)
@@ -212,7 +216,7 @@ def audit(
         )
     at = spread(n_draws, n_chains, wanted)
     with building_graphs():
-        tall = TallModel(model, observed, dim)
+        tall = TallModel(model, chosen, dim)
         with differentiated(tall, "Its draws cannot be audited."):
             expansion = expand(tall, 0)
             expansion.addresses("forward", "backward", "anchor")
@@ -285,23 +289,11 @@ def _table(labels, raw: Moments, found: Moments, audited: np.ndarray) -> xr.Data
 # Arguments
 
 
-def _model(model: pm.Model | None) -> pm.Model:
-    try:
-        return modelcontext(model)
-    except TypeError as error:
-        if model is not None:
-            raise
-        raise TypeError(
-            f"There is no model in context: call {_SAID} inside `with model:`, or pass model=."
-        ) from error
-
-
-def _names(var_names, posterior: xr.Dataset, model: pm.Model) -> list[str]:
-    if var_names is None:
+def _names(names: list[str] | None, posterior: xr.Dataset, model: pm.Model) -> list[str]:
+    if names is None:
         return [rv.name for rv in model.free_RVs]
-    names = [var_names] if isinstance(var_names, str) else list(var_names)
     unknown = [name for name in names if name not in posterior]
-    if unknown or not names:
+    if unknown:
         raise ValueError(
             f"{_SAID}: var_names={names} must name variables of idata.posterior, which are "
             f"{list(posterior.data_vars)}."

@@ -1,5 +1,6 @@
 """Between DataTrees, arrays of draws with their signs, and tables."""
 
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from arviz_stats.base import array_stats
 from arviz_stats.base.stats_utils import round_num
 
 from pymc_subsample.diagnostics.signed import DOUBTFUL, HOPELESS
+from pymc_subsample.validation import choice, mapping, name_list, shown, text
 
 SAMPLE_DIMS = ("chain", "draw")
 
@@ -29,17 +31,71 @@ def with_lists(coords: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     }
 
 
-def signs_of(
-    idata: xr.DataTree, group: str, coords: Mapping[str, Any] | None
-) -> xr.DataArray | None:
-    """Signs of the draws of a group; None if none is negative or the group has none."""
+def check_selection(
+    idata: xr.DataTree,
+    var_names=None,
+    filter_vars=None,
+    group: str = "posterior",
+    coords: Mapping[str, Any] | None = None,
+):
+    """Refuse what selects no draws.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong kind.
+    ValueError
+        If `idata` has no such group, variables or coordinates.
+    """
     if not isinstance(idata, xr.DataTree):
         raise TypeError(
             f"idata must be the DataTree that pm.sample returned, got {type(idata).__name__}. A "
             "group alone doesn't say which signs its draws have."
         )
+    text("group", group, "a group of idata")
     if group not in idata.children:
-        raise ValueError(f"idata has no group {group!r}; it has {sorted(idata.children)}.")
+        raise ValueError(f"group: idata has no group {group!r}; it has {sorted(idata.children)}.")
+    draws = idata[group].to_dataset()
+    chosen = name_list("var_names", var_names) or []
+    if filter_vars is not None:
+        choice("filter_vars", filter_vars, ("like", "regex"))
+    if filter_vars == "regex":
+        _check_patterns(chosen)
+    known = set(map(str, draws.data_vars))
+    unknown = [name for name in chosen if name.removeprefix("~") not in known]
+    if unknown and filter_vars is None:
+        raise ValueError(f"var_names holds {unknown}; {group} has the variables {sorted(known)}.")
+    _check_coords(draws, mapping("coords", coords, "labels by dimension"), group)
+
+
+def _check_patterns(patterns: list[str]):
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error:
+            raise ValueError(
+                f"var_names holds {pattern!r}, which is no regular expression."
+            ) from None
+
+
+def _check_coords(draws: xr.Dataset, coords: dict[str, Any], group: str):
+    for name, labels in coords.items():
+        if name not in draws.dims:
+            raise ValueError(
+                f"coords holds {name!r}; {group} has the dimensions {sorted(map(str, draws.dims))}."
+            )
+        try:
+            found = draws.sel({name: labels}).sizes.get(name, 1)
+        except (KeyError, ValueError, TypeError, IndexError):
+            found = 0
+        if not found:
+            raise ValueError(f"coords[{name!r}]: {group} does not have {shown(labels)} there.")
+
+
+def signs_of(
+    idata: xr.DataTree, group: str, coords: Mapping[str, Any] | None
+) -> xr.DataArray | None:
+    """Signs of the draws of a group; None if none is negative or the group has none."""
     home = "warmup_sample_stats" if group.startswith("warmup") else "sample_stats"
     if group.startswith("prior") or home not in idata.children or "sign" not in idata[home]:
         return None
@@ -135,7 +191,7 @@ def warn_of_negative_variances(table: xr.Dataset):
         )
 
 
-def shown(table: xr.Dataset, fmt: str, round_to: int | str | None) -> pd.DataFrame | xr.Dataset:
+def formatted(table: xr.Dataset, fmt: str, round_to: int | str | None) -> pd.DataFrame | xr.Dataset:
     """Bring a table into ArviZ's formats."""
     raw = round_to in ("none", "None")
     digits = rcParams["stats.round_to"] if round_to in ("auto", None) else round_to

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pymc_subsample.diagnostics.draws import KEEP_DIMS, SAMPLE_DIMS
+from pymc_subsample.diagnostics.draws import KEEP_DIMS, SAMPLE_DIMS, check_selection
 from pymc_subsample.expectations import summary
 
 
@@ -69,6 +69,7 @@ def efficiency(
     draws of the tuning phase.
     """
     stats = subsampling_statistics(idata, "n_evaluations", "data_share")
+    check_selection(idata, var_names, filter_vars, coords=coords)
     refuse_parts(stats, coords or {})
     table = summary(
         idata, var_names, filter_vars=filter_vars, coords=coords, kind="diagnostics",

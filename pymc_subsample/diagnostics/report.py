@@ -189,6 +189,15 @@ def _convergence(posterior: xr.Dataset, signs: np.ndarray | None) -> list[Findin
             [np.fmin(signed.ess_bulk(x, signs), signed.ess_tail(x, signs, 0.05)) for x in each]
         )
     findings = []
+    holes = np.flatnonzero(np.isnan(values).any(axis=(0, 1)))
+    if len(holes):
+        advice = (
+            f"{labels[holes[0]]}{' and others' if len(holes) > 1 else ''}. Such draws have no "
+            "mean, quantile or R-hat: leave the variable out, or compute it from finite numbers."
+        )
+        findings.append(
+            Finding("nan", "elements with draws that are NaN", "warn", len(holes), 0, False, advice)
+        )
     for fail, doubt, numbers, worst in (
         (R_HAT, R_HAT_DOUBT, r_hat, np.nanargmax), (ESS, ESS_DOUBT, ess, np.nanargmin),
     ):  # fmt: skip

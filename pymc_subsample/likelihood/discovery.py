@@ -1,6 +1,6 @@
 """The rows of a model: which observed variables have them, and on which axis."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pymc as pm
@@ -15,6 +15,7 @@ from pytensor.tensor.type_other import NoneTypeT
 
 from pymc_subsample.likelihood.errors import TallModelError, op_name
 from pymc_subsample.likelihood.graph import rebuild, root_array
+from pymc_subsample.validation import shown
 
 
 def full_data_model(model: pm.Model) -> pm.Model:
@@ -82,10 +83,13 @@ def chosen_names(observed: str | Variable | Sequence[str | Variable] | None) -> 
     """Return the names in `observed`, which may be a single variable or name."""
     if observed is None:
         return []
-    chosen = [observed] if isinstance(observed, str | Variable) else list(observed)
+    several = isinstance(observed, Iterable) and not isinstance(observed, str | bytes | Variable)
+    chosen: list = list(observed) if several else [observed]
     for var in chosen:
         if not isinstance(var, str | Variable):
-            raise TypeError(f"observed must hold variables or their names, got {var!r}.")
+            raise TypeError(f"observed must hold variables or their names, got {shown(var)}.")
+    if not chosen:
+        raise ValueError("observed is empty. Leave it out to subsample all that share the rows.")
     return [var if isinstance(var, str) else str(var.name) for var in chosen]
 
 

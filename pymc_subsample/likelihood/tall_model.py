@@ -33,12 +33,13 @@ from pymc_subsample.likelihood.simplify import simplified
 from pymc_subsample.likelihood.trace import RowTrace
 from pymc_subsample.likelihood.verification import (
     check_batches,
+    check_sizes,
     check_start,
     units,
     warn_about_deterministics,
     warn_about_whole_terms,
 )
-from pymc_subsample.rows import RowStore
+from pymc_subsample.rows import RowStore, glimpse
 
 
 class TallModel:
@@ -159,6 +160,7 @@ class TallModel:
         written = numpy_function([self.theta, *self.raw], [self._over_theta(batch_rows)])
         self._functions: dict[str, Callable] = {"as written": written}
         self.batch = simplified(batch_rows, batch)
+        check_sizes(self)
         check_start(self, self.loglik_as_written)
         all_rows = _per_row(graphs, axes, len(rows))
         check_batches(self, self.loglik_as_written, all_rows, self._values, self._arrays)
@@ -254,6 +256,14 @@ class TallModel:
         memo |= freeze(outputs, depends_on(outputs, concrete.values), concrete.arrays)
         return [graph.astype("float64") for graph in rebuild(outputs, memo)]
 
+    def glimpses(self) -> dict[str, bytes]:
+        """Return a digest of the content of each array of the model, by its name or shape."""
+        found: dict[str, bytes] = {}
+        for var, array in self._arrays.items():
+            name = repr(var.name) if var.name else f"an array of shape {array.shape}"
+            found[name] = found.get(name, b"") + glimpse(array)
+        return found
+
     # Evaluation for checks and tests: plain Python, no compilation.
 
     def ravel(self, point: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -342,6 +352,8 @@ def _started(start: dict[str, np.ndarray], given: Mapping[str, np.ndarray]):
                 f"initial_point[{name!r}] has shape {new.shape}; the variable has {old.shape}."
             )
         start[name] = new.astype(old.dtype)
+        if np.any(start[name] != new) and old.dtype.kind in "iu":
+            raise ValueError(f"initial_point[{name!r}] must be whole, got {new}.")
     return start
 
 

@@ -27,6 +27,8 @@ _PACKAGE = str(Path(__file__).parents[1])
 # The rows' dimension in models that Bambi writes.
 _BAMBI_ROWS = "__obs__"
 
+# Fourth powers are still finite.
+_LARGEST_NUMBER = 1e60
 _SHOWN = 10
 
 # Verification evaluates all rows at once if no quantity on the way is larger than this.
@@ -39,6 +41,24 @@ _SIGNS = 8
 _TOLERANCE = 1e-6
 _ROUNDING = 1e-12
 _JITTERED = 3
+
+
+def check_sizes(tall) -> None:
+    """Refuse columns with numbers so large that their squares and products overflow."""
+    for var, column in zip(tall.raw, tall.rows.columns, strict=True):
+        if column.dtype.kind != "f":
+            continue
+        extremes = np.array([np.fmin.reduce(column, axis=None), np.fmax.reduce(column, axis=None)])
+        if not np.all(np.isfinite(extremes)):  # such as the bounds of what is not censored
+            extremes = column[np.isfinite(column)]
+        largest = np.max(np.abs(extremes), initial=0.0)
+        if largest > _LARGEST_NUMBER:
+            which = repr(var.name) if var.name else f"of shape {column.shape}"
+            raise TallModelError(
+                f"The column {which} in the data of {_names(tall)} holds numbers up to "
+                f"{largest:.3g} (at most {_LARGEST_NUMBER:g}), whose squares overflow. "
+                "Standardise it: divide by its standard deviation."
+            )
 
 
 def check_start(tall, batch: Loglik) -> None:

@@ -8,6 +8,7 @@ from matplotlib.ticker import MaxNLocator
 from pymc_subsample.diagnostics.audit import K_HAT_BOUND
 from pymc_subsample.diagnostics.hmc import SHIFT_BOUND, STRETCH_BOUND
 from pymc_subsample.plots.parts import GREY, collection, decorate
+from pymc_subsample.validation import count, mapping
 
 _AUDITED = ("mean", "sd", "corrected_mean", "corrected_sd", "corrected_mean_mcse")
 # Pareto shape of weights above which their means are not reliable.
@@ -62,9 +63,7 @@ def plot_audit(
     .. [1] A. Vehtari, D. Simpson, A. Gelman, Y. Yao and J. Gabry (2024). Pareto smoothed importance
        sampling. Journal of Machine Learning Research 25(72).
     """
-    whole = isinstance(max_parameters, int | np.integer) and not isinstance(max_parameters, bool)
-    if not whole or max_parameters < 1:
-        raise ValueError(f"max_parameters must be a positive integer, got {max_parameters!r}.")
+    count("max_parameters", max_parameters)
     errors = _errors(audit)
     total = errors.sizes["parameter"]
     shift, stretch = errors["mean"].values, errors["sd"].values - 1
@@ -75,7 +74,8 @@ def plot_audit(
     labels = [str(label) for label in errors["parameter"].values]
     places = xr.DataArray(-np.arange(k), dims="parameter")
     panels = errors[list(_PANELS)].drop_vars("parameter")
-    pc_kwargs["figure_kwargs"] = {"sharey": True} | pc_kwargs.get("figure_kwargs", {})
+    given = mapping("figure_kwargs", pc_kwargs.get("figure_kwargs"), "options")
+    pc_kwargs["figure_kwargs"] = {"sharey": True} | given
     pc = collection(panels, ["__variable__"], (9.0, 1.4 + 0.26 * k), backend, pc_kwargs)
     span = xr.Dataset({name: ("end", list(ends)) for name, (_, *ends) in _PANELS.items()})
     pc.map(visuals.vspan, "tolerated", data=span, color=GREY, alpha=0.15)

@@ -8,6 +8,7 @@ from arviz_plots import PlotCollection, visuals
 
 from pymc_subsample.diagnostics.efficiency import per_step, subsampling_statistics
 from pymc_subsample.plots.parts import GREY, collection, decorate, named
+from pymc_subsample.validation import mapping
 
 _BINS = 40
 
@@ -67,9 +68,8 @@ def plot_batch_sizes(
         coords=run | {"plot_axis": ["left_edges", "right_edges", "histogram"]},
     ).to_dataset(name="batch_size")
     means = xr.Dataset({"batch_size": ("run", [s.mean() for s in sizes.values()])}, run)
-    pc_kwargs["figure_kwargs"] = {"sharex": True, "sharey": True} | pc_kwargs.get(
-        "figure_kwargs", {}
-    )
+    given = mapping("figure_kwargs", pc_kwargs.get("figure_kwargs"), "options")
+    pc_kwargs["figure_kwargs"] = {"sharex": True, "sharey": True} | given
     columns = min(len(sizes), 4)
     figsize = (3.6 * columns + (columns == 1), 3.4 * -(-len(sizes) // columns))
     pc = collection(means, ["run"], figsize, backend, pc_kwargs)

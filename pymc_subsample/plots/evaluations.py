@@ -7,12 +7,20 @@ import numpy as np
 import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
-from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, apply, draws_of, signs_of
+from pymc_subsample.diagnostics.draws import (
+    SAMPLE_DIMS,
+    apply,
+    check_selection,
+    draws_of,
+    signs_of,
+)
 from pymc_subsample.diagnostics.efficiency import refuse_parts, subsampling_statistics
 from pymc_subsample.diagnostics.signed import ess_bulk
 from pymc_subsample.plots.parts import collection, decorate, named
+from pymc_subsample.validation import count, mapping
 
 _FEWEST_DRAWS = 20
+_MOST_POINTS = 1000
 
 
 def plot_evaluations(
@@ -60,11 +68,11 @@ def plot_evaluations(
     -----
     Evaluations of the tuning phase are not in the results of `pm.sample`, nor here.
     """
-    if isinstance(n_points, bool) or not isinstance(n_points, int | np.integer) or n_points < 2:
-        raise ValueError(f"n_points must be an integer of at least 2, got {n_points!r}.")
+    count("n_points", n_points, smallest=2, most=_MOST_POINTS)
     lines = {}
     for name, idata in named(runs).items():
         stats = subsampling_statistics(idata, "n_evaluations")
+        check_selection(idata, var_names, filter_vars, coords=coords)
         refuse_parts(stats, coords or {})
         of_draws = stats["n_evaluations"]
         spent = of_draws.sum([d for d in of_draws.dims if d != "draw"]).cumsum("draw").values
@@ -82,7 +90,7 @@ def plot_evaluations(
         dims=["run", "plot_axis", "point"],
         coords={"run": list(lines), "plot_axis": ["x", "y"]},
     ).to_dataset(name="ess")
-    pc_kwargs["aes"] = {"color": ["run"]} | pc_kwargs.get("aes", {})
+    pc_kwargs["aes"] = {"color": ["run"]} | mapping("aes", pc_kwargs.get("aes"), "dimensions")
     pc = collection(points, [], (6.4, 4.2), backend, pc_kwargs)
     decorate(
         pc, points, xlabel="Row evaluations", ylabel="Smallest effective sample size",
@@ -103,5 +111,11 @@ def _smallest_ess(draws: xr.Dataset, signs: xr.DataArray | None, end: int) -> fl
     else:
         ess = apply(
             lambda v, s: np.array([ess_bulk(v, s)]), first, signs.isel(draw=slice(0, end)), "ess"
+        )
+    lost = [str(name) for name, values in ess.items() if values.isnull().any()]
+    if lost:
+        raise ValueError(
+            f"var_names: draws of {', '.join(lost)} are NaN, or too few that move, and have no "
+            "effective sample size. Choose other variables."
         )
     return min(float(values.min()) for values in ess.values())

@@ -1,6 +1,7 @@
 """What the pictures share: runs by name, figures, coordinates, titles and scales."""
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 
 import xarray as xr
 from arviz_base import rcParams
@@ -8,8 +9,10 @@ from arviz_plots import PlotCollection
 from arviz_plots.plot_collection import backend_from_object
 
 from pymc_subsample.diagnostics.efficiency import per_step
+from pymc_subsample.validation import choice, mapping
 
 GREY = "#777777"
+_BACKENDS = ("matplotlib", "bokeh", "plotly", "none")
 
 
 def named(runs) -> dict[str, xr.DataTree]:
@@ -21,6 +24,12 @@ def named(runs) -> dict[str, xr.DataTree]:
             "runs must be the DataTree that pm.sample returned, or a dict of them by name; got "
             f"{type(runs).__name__ if not isinstance(runs, Mapping) else 'an empty one'}."
         )
+    for name, idata in runs.items():
+        if not isinstance(idata, xr.DataTree):
+            raise TypeError(
+                f"runs[{name!r}] must be the DataTree that pm.sample returned, got "
+                f"{type(idata).__name__}."
+            )
     return {str(name): idata for name, idata in runs.items()}
 
 
@@ -33,9 +42,13 @@ def collection(
     data: xr.Dataset, cols: list[str], figsize, backend: str | None, pc_kwargs
 ) -> PlotCollection:
     """Return an empty figure; `figsize` is in inches, and `pc_kwargs` go first."""
-    backend = rcParams["plot.backend"] if backend is None else backend
+    if backend is None:
+        backend = rcParams["plot.backend"]
+    choice("backend", backend, _BACKENDS)
+    if backend != "none" and find_spec(backend) is None:
+        raise ValueError(f"backend={backend!r} is not installed. Install it, or leave it out.")
     layout = {"layout": "constrained"} if backend == "matplotlib" else {}
-    given = pc_kwargs.pop("figure_kwargs", {})
+    given = mapping("figure_kwargs", pc_kwargs.pop("figure_kwargs", None), "options")
     figure_kwargs = layout | {"figsize": figsize, "figsize_units": "inches"} | given
     options = {"cols": cols, "backend": backend, "figure_kwargs": figure_kwargs} | pc_kwargs
     return PlotCollection.wrap(data, **options)

@@ -7,6 +7,7 @@ from arviz_plots import PlotCollection, visuals
 from pymc_subsample.diagnostics.efficiency import subsampling_statistics
 from pymc_subsample.diagnostics.hmc import NOISE, REFRESH
 from pymc_subsample.plots.parts import GREY, apart, collection, decorate, xy
+from pymc_subsample.validation import mapping
 
 _WINDOWS = 50
 _PANELS = {
@@ -61,7 +62,7 @@ def plot_subsample(
             panels[label] = (f"{title}, step {k}" if several else title, bound)
             parts[label] = of_step
     stats = xr.Dataset(parts)
-    pc_kwargs["aes"] = {"color": ["chain"]} | pc_kwargs.get("aes", {})
+    pc_kwargs["aes"] = {"color": ["chain"]} | mapping("aes", pc_kwargs.get("aes"), "dimensions")
     pc = collection(stats, ["__variable__"], (4.2 * len(panels), 3.4), backend, pc_kwargs)
     noisy = stats[[name for name in panels if name.endswith("variance")]]
     if noisy.data_vars:

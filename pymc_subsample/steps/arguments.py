@@ -17,14 +17,28 @@ from pymc_subsample.likelihood.errors import op_name
 from pymc_subsample.likelihood.graph import evaluate
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.schedules import Cyclical, Fixed, PolynomialDecay, Schedule
+from pymc_subsample.validation import (
+    at_least_zero,
+    between,
+    choice,
+    count,
+    finite,
+    is_number,
+    mapping,
+    name_list,
+    one_of,
+    share,
+    shown,
+    takes,
+    text,
+)
 
+__all__ = ["at_least_zero", "between", "choice", "count", "name_list", "one_of", "share", "text"]
 
-def one_of(name: str, value, choices: Sequence[int], other: str | None = None) -> int:
-    """Return `value` if it is one of some integers; `other` is named as one more choice."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value not in choices:
-        wanted = f"{tuple(choices)} or {other}" if other else str(tuple(choices))
-        raise ValueError(f"{name} must be one of {wanted}, got {value!r}.")
-    return int(value)
+# Within a draw, of which memory and the time to an interrupt are bounded.
+_MOST_TRANSITIONS = 10_000
+# Beyond it sums over rows lose what they are compared with.
+_MOST_TEMPERATURE = 1e6
 
 
 def order(name: str, value) -> int | str:
@@ -47,90 +61,88 @@ def schedule(value) -> Schedule:
         return value
     if isinstance(value, str) and value == "auto":
         return Fixed()
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not 0 <= value < np.inf:
+    if not is_number(value) or not 0 <= value < np.inf:
         raise ValueError(
             'step_size must be "auto", a finite number of at least 0, pms.PolynomialDecay or '
-            f"pms.Cyclical; got {value!r}."
+            f"pms.Cyclical; got {shown(value)}."
         )
     return Fixed(float(value))
-
-
-def at_least_zero(name: str, value) -> float:
-    """Return `value` if it is a finite number, 0 or above."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not 0 <= value < np.inf:
-        raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}.")
-    return float(value)
-
-
-def choice(name: str, value, choices: Sequence[str]) -> str:
-    """Return `value` if it is one of some words."""
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}.")
-    return value
-
-
-def between(name: str, value, low: float, high: float) -> float:
-    """Return `value` if it is a number strictly between two bounds."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not low < value < high:
-        bounded = f"a number between {low:g} and {high:g} (exclusive)"
-        wanted = bounded if np.isfinite(high) else f"a finite number above {low:g}"
-        raise ValueError(f"{name} must be {wanted}, got {value!r}.")
-    return float(value)
-
-
-def share(name: str, value) -> float:
-    """Return `value` if it is a number above 0 and at most 1."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not 0 < value <= 1:
-        raise ValueError(f"{name} must be a number above 0 and at most 1, got {value!r}.")
-    return float(value)
 
 
 def curvature_bound(value, choices: Sequence[str]) -> str | float:
     """Return `value` if it is one of some words or a finite number."""
     if isinstance(value, str) and value in choices:
         return value
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not np.isfinite(value):
+    if not is_number(value) or not np.isfinite(value):
         raise ValueError(
             f"bound must be one of {', '.join(map(repr, choices))} or a finite number: a lower "
             "bound on the second derivative of every row's log-likelihood in its linear predictor; "
-            f"got {value!r}."
+            f"got {shown(value)}."
         )
     return float(value)
-
-
-def count(
-    name: str,
-    value,
-    largest: int | None = None,
-    of: str = "rows",
-    auto: bool = False,
-    smallest: int = 1,
-):
-    """Return `value` if it is an integer from `smallest` to `largest`; None for "auto"."""
-    if auto and isinstance(value, str) and value == "auto":
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < smallest:
-        wanted = "a positive integer" if smallest == 1 else f"an integer of at least {smallest}"
-        wanted += ' or "auto"' if auto else ""
-        raise ValueError(f"{name} must be {wanted}, got {value!r}.")
-    if largest is not None and value > largest:
-        raise ValueError(f"{name}={value} is larger than the number of {of}, {largest}.")
-    return int(value)
 
 
 def level(name: str, value, draw: int) -> float:
     """Return the level of a test at some draw, from 0 to below 0.5; `value` may be a function."""
     given = value(draw) if callable(value) else value
-    number = isinstance(given, int | float | np.number) and not isinstance(given, bool)
-    if not number or not 0 <= given < 0.5:
+    if not is_number(given) or not 0 <= given < 0.5:
         said = f"{name}({draw})" if callable(value) else name
-        raise ValueError(f"{said} must be a number from 0 to below 0.5, got {given!r}.")
+        raise ValueError(f"{said} must be a number from 0 to below 0.5, got {shown(given)}.")
     return float(given)
+
+
+def test_level(name: str, value):
+    """Return the level of a test, or a function of the draw that gives it, if both are fit."""
+    if callable(value):
+        takes(name, value, "draw")
+    level(name, value, 0)
+    return value
+
+
+def transitions(name: str, value) -> int:
+    """Return `value` if it is a number of transitions that a draw may have."""
+    return count(name, value, most=_MOST_TRANSITIONS)
+
+
+def temperature(value, zero: bool = False) -> float:
+    """Return a temperature; whether it may be zero is up to the sampler."""
+    if zero and is_number(value) and value == 0:
+        return 0.0
+    least = 1 / _MOST_TEMPERATURE
+    if zero:
+        at_least_zero("temperature", value)
+    else:
+        between("temperature", value, 0.0, np.inf)
+    if not least <= value <= _MOST_TEMPERATURE:
+        raise ValueError(
+            f"temperature must be from {least:g} to {_MOST_TEMPERATURE:g}, got {shown(value)}."
+        )
+    return float(value)
+
+
+def batch_size(value, n_rows: int, default: int) -> int:
+    """Return the rows of a batch: `default`, or all where there are fewer, if it is None."""
+    if value is None:
+        return min(default, n_rows)
+    return count("batch_size", value, n_rows)
+
+
+def optional_batch(value, smallest: int = 1) -> int | None:
+    """Return `value` if it may be the rows of a batch, before the rows are known, or None."""
+    return None if value is None else count("batch_size", value, smallest=smallest)
+
+
+def function_or_choice(name: str, value, choices: Sequence[str], *parameters: str):
+    """Return a function of some parameters, or one of some words."""
+    return takes(name, value, *parameters) if callable(value) else choice(name, value, choices)
+
+
+def blocked(value, step: str):
+    """Refuse to sample variables one by one."""
+    if value is not True and value is not np.True_:
+        raise ValueError(
+            f"blocked must be True: {step} samples its variables jointly; got {shown(value)}."
+        )
 
 
 def proposal(value):
@@ -145,19 +157,19 @@ def proposal(value):
             "pms.Langevin, or a function proposal(point, rng) -> (new_point, log_factor); got "
             f"{value!r}."
         )
-    return value
+    return takes("proposal", value, "point", "rng") if callable(value) else value
 
 
-def proposal_size(value, size: int, n_rows: int):
-    """Check the proposal's covariance and batch against the model."""
+def proposal_size(value, size: int, n_rows: int | None = None):
+    """Check the proposal's covariance, and its batch where it has one, against the model."""
     covariance = getattr(value, "covariance", None)
     if covariance is not None and len(covariance) != size:
         raise ValueError(
             f"proposal: covariance has shape {covariance.shape}, but the step samples {size} "
             "unconstrained values."
         )
-    batch = getattr(value, "batch_size", 1)
-    if batch > n_rows:
+    batch = getattr(value, "batch_size", None)
+    if batch is not None and n_rows is not None and batch > n_rows:
         raise ValueError(
             f"proposal: batch_size={batch} is larger than the number of rows, {n_rows}."
         )
@@ -198,43 +210,59 @@ def flag(name: str, value) -> bool:
 
 def row_bound(value) -> float:
     """Return what a user's bound on the rows' terms gave, if it is a number from 0 up."""
-    number = isinstance(value, int | float | np.number | np.ndarray) and np.ndim(value) == 0
-    if not number or not 0 <= value < np.inf:
+    given = value[()] if isinstance(value, np.ndarray) and np.ndim(value) == 0 else value
+    if not is_number(given) or not 0 <= given < np.inf:
         raise ValueError(
             "bound(point, new_point) must return a finite number, 0 or above: the largest "
-            f"|log p(x_i | new) - log p(x_i | old)| over rows; got {value!r}."
+            f"|log p(x_i | new) - log p(x_i | old)| over rows; got {shown(value)}."
         )
-    return float(value)
+    return float(given)
 
 
 def generator(rng) -> np.random.Generator:
     """Return the generator for `rng`, which None, a seed or a generator may give."""
     try:
+        if isinstance(rng, bool | np.random.RandomState):
+            raise TypeError
         return get_random_generator(0 if rng is None else rng)
     except (TypeError, ValueError) as error:
         raise type(error)(
-            f"rng must be None, an integer seed or a numpy Generator, got {rng!r}."
-        ) from error
+            f"rng must be None, an integer seed of at least 0 or a numpy Generator, got "
+            f"{shown(rng)}."
+        ) from None
+
+
+def seed(name: str, value) -> int:
+    """Return an integer seed."""
+    return count(name, value, smallest=0, most=2**64)
 
 
 def only_numba(compile_kwargs: Mapping | None):
     """Refuse compilation with anything but numba."""
-    if compile_kwargs and dict(compile_kwargs) != {"mode": "NUMBA"}:
+    given = mapping("compile_kwargs", compile_kwargs, "options of compilation")
+    if given and given != {"mode": "NUMBA"}:
         raise ValueError(
             f"compile_kwargs={compile_kwargs!r} cannot be honoured: this step compiles with numba "
             'only. Leave it out or pass {"mode": "NUMBA"}.'
         )
 
 
-def model_in_context(model: pm.Model | None, step: str) -> pm.Model:
-    """Return `model`, or the model of the `with` block in which a step is made."""
+def initial_point(value) -> dict[str, np.ndarray]:
+    """Return values of value variables by name; None stands for the model's own."""
+    given = mapping("initial_point", value, "values by the names of value variables")
+    return {name: finite(f"initial_point[{name!r}]", x) for name, x in given.items()}
+
+
+def model_in_context(model: pm.Model | None, said: str) -> pm.Model:
+    """Return `model`, or that of the `with` block; `said` is what was to be done with it."""
+    if model is not None and not isinstance(model, pm.Model):
+        hint = " Pass its .backend.model, once built." if hasattr(model, "backend") else ""
+        raise TypeError(f"model must be a pymc.Model, got {shown(model)}.{hint}")
     try:
         return modelcontext(model)
     except TypeError as error:
-        if model is not None:
-            raise
         raise TypeError(
-            f"There is no model in context: create {step} inside `with model:`, or pass model=."
+            f"There is no model in context: {said} inside `with model:`, or pass model=."
         ) from error
 
 
@@ -244,15 +272,23 @@ def continuous_vars(vars, model: pm.Model) -> list[Variable]:
     `vars` are free variables of the model, their value variables or names; None stands for all.
     `refuse_discrete` follows once the rows are known.
     """
-    if vars is None:
-        chosen = list(model.value_vars)
-    else:
-        if isinstance(vars, str | Variable) or not isinstance(vars, Iterable):
-            vars = [vars]
-        chosen = [_value_var(var, model) for var in vars]
+    if vars is not None:
+        return chosen_vars(vars, model)
+    if not model.value_vars:
+        raise ValueError("vars: the model has no free variable to sample.")
+    return list(model.value_vars)
+
+
+def chosen_vars(vars, model: pm.Model) -> list[Variable]:
+    """Return the value variables that were named."""
+    if isinstance(vars, str | Variable):
+        vars = [vars]
+    if not isinstance(vars, Iterable) or isinstance(vars, bytes):
+        raise TypeError(f"vars must hold free variables or their names, got {shown(vars)}.")
+    chosen = list(dict.fromkeys(_value_var(var, model) for var in vars))
     if not chosen:
         raise ValueError("vars is empty: there is no free variable to sample.")
-    return list(dict.fromkeys(chosen))
+    return chosen
 
 
 def refuse_discrete(vars: Sequence[Variable], model: pm.Model) -> None:
@@ -287,11 +323,7 @@ def binary_vars(vars, model: pm.Model) -> list[Variable]:
                 f"{found}. Use another step method, such as AusterityMH or pm.NUTS."
             )
         return chosen
-    if isinstance(vars, str | Variable) or not isinstance(vars, Iterable):
-        vars = [vars]
-    chosen = list(dict.fromkeys(_value_var(var, model) for var in vars))
-    if not chosen:
-        raise ValueError("vars is empty: there is no free variable to sample.")
+    chosen = chosen_vars(vars, model)
     wrong = [rv for rv in (model.values_to_rvs[v] for v in chosen) if not is_binary(rv)]
     if wrong:
         binary = [rv.name for rv in model.free_RVs if is_binary(rv)]
@@ -333,6 +365,8 @@ def _all_equal(var: Variable, value: int) -> bool:
 
 
 def _value_var(var, model: pm.Model) -> Variable:
+    if not isinstance(var, str | Variable):
+        raise TypeError(f"vars must hold free variables or their names, got {shown(var)}.")
     found = model.named_vars.get(var) if isinstance(var, str) else var
     value = model.rvs_to_values.get(found, found)
     if value not in model.value_vars:
@@ -344,13 +378,17 @@ def _value_var(var, model: pm.Model) -> Variable:
     return value
 
 
+def given_reference(value):
+    """Refuse what is no reference point, before the model is looked at."""
+    if value is not None:
+        mapping("reference", value, "untransformed values by variable name")
+        for name, x in value.items():
+            finite(f"reference[{name!r}]", x)
+
+
 def reference_theta(model: pm.Model, tall: TallModel, reference: Mapping[str, Any]) -> np.ndarray:
     """Return theta for a reference point given as untransformed values of the free variables."""
-    if not isinstance(reference, Mapping):
-        raise TypeError(
-            "reference must be a dict of untransformed values by variable name, got "
-            f"{type(reference).__name__}."
-        )
+    given_reference(reference)
     names = [rv.name for rv in model.free_RVs]
     missing = [n for n in names if n not in reference]
     unknown = [n for n in reference if n not in names]
@@ -363,16 +401,11 @@ def reference_theta(model: pm.Model, tall: TallModel, reference: Mapping[str, An
     values = {}
     for rv in model.free_RVs:
         said = f"reference[{rv.name!r}]"
-        try:
-            value = np.asarray(reference[rv.name], dtype=float)
-        except (TypeError, ValueError):
-            raise TypeError(
-                f"{said} must be a number or an array of numbers, got {reference[rv.name]!r}."
-            ) from None
+        value = finite(said, reference[rv.name])
         _check_shape(said, value, tuple(map(int, shapes[rv.name])))
-        if not np.all(np.isfinite(value)):
-            raise ValueError(f"{said} is not finite: {value}.")
         values[rv.name] = value.astype(rv.dtype)
+        if rv.type.dtype.startswith(("int", "uint")) and np.any(values[rv.name] != value):
+            raise ValueError(f"{said} must be whole, got {value}.")
     with np.errstate(all="ignore"):
         point = make_initial_point_fn(model=model, overrides=values)(0)
     _check_support(model, point, values)

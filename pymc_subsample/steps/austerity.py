@@ -41,8 +41,9 @@ class AusterityMH(MinibatchMH):
         The share of wrong decisions is larger than that where a test looks often. A callable
         ``epsilon(draw)`` gets the number of draws recorded so far, 0 while tuning, and returns
         the level: let it shrink to trade speed for accuracy as draws accumulate.
-    batch_size : int, default 500
-        Rows to start with (at most all), and by which a batch grows.
+    batch_size : int, optional
+        Rows to start with, from 2 to all, and by which a batch grows. Default: 500, or all rows
+        where there are fewer.
     proposal : RandomWalk, AdaptiveMetropolis, Langevin or callable, optional
         How moves are proposed. A callable ``proposal(point, rng)`` gets a dict of value variables
         (PyMC's unconstrained space) and returns ``(new_point, log_factor)``, where `new_point` may
@@ -64,7 +65,7 @@ class AusterityMH(MinibatchMH):
         Whether the chain moves effects of groups, and other variables whose scale depends on
         parameters, in coordinates of its own, between their centred and non-centred forms, however
         the model writes them. Draws are in the model's own variables either way.
-    rng : int, RandomState or Generator, optional
+    rng : int or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
         Values of value variables where the search for the reference starts. Default: the model's
@@ -96,6 +97,7 @@ class AusterityMH(MinibatchMH):
 
     name = "austerity_mh"
     _test = Compiled(austerity.decide, DECIDE, None)
+    _default_batch = 500
     stats_dtypes_shapes = MinibatchMH.statistics("test_error")
 
     def __init__(
@@ -106,7 +108,7 @@ class AusterityMH(MinibatchMH):
         observed: Sequence[str] | None = None,
         dim: str | None = None,
         epsilon: float | Callable[[int], float] = 0.05,
-        batch_size: int = 500,
+        batch_size: int | None = None,
         proposal: Proposal | None = None,
         control_variate_order: int | None = 2,
         reference: Mapping[str, Any] | None = None,
@@ -118,8 +120,7 @@ class AusterityMH(MinibatchMH):
         compile_kwargs: dict | None = None,
         blocked: bool = True,
     ):
-        self.epsilon = epsilon
-        self._level(0)
+        self.epsilon = arguments.test_level("epsilon", epsilon)
         self._set_up(
             vars, model, observed=observed, dim=dim, batch_size=batch_size, proposal=proposal,
             control_variate_order=control_variate_order, reference=reference,

@@ -35,8 +35,9 @@ class MinibatchBarkerMH(MinibatchMH):
         longest row axis; the others are evaluated in full at every proposal.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
-    batch_size : int, default 100
-        Rows to start with (at most all), and by which a batch grows.
+    batch_size : int, optional
+        Rows to start with, from 2 to all, and by which a batch grows. Default: 100, or all rows
+        where there are fewer.
     max_error : float, default 0.02
         The batch also grows until the estimated error of the acceptance probability is below
         this (leading term, from the skewness of the rows' log-ratios).
@@ -63,7 +64,7 @@ class MinibatchBarkerMH(MinibatchMH):
         Whether the chain moves effects of groups, and other variables whose scale depends on
         parameters, in coordinates of its own, between their centred and non-centred forms, however
         the model writes them. Draws are in the model's own variables either way.
-    rng : int, RandomState or Generator, optional
+    rng : int or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
         Values of value variables where the search for the reference starts. Default: the model's
@@ -101,7 +102,7 @@ class MinibatchBarkerMH(MinibatchMH):
         model: pm.Model | None = None,
         observed: Sequence[str] | None = None,
         dim: str | None = None,
-        batch_size: int = 100,
+        batch_size: int | None = None,
         max_error: float = 0.02,
         sigma: float = DEFAULT_SIGMA,
         proposal: Proposal | None = None,

@@ -3,6 +3,7 @@
 import copyreg
 import logging
 import pickle
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -31,12 +32,18 @@ from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, Rule
 from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood.discovery import chosen_names
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.setup import Preparation, prepare
 
 _log = logging.getLogger("pymc.subsample")
 
 _PROTOCOL = 4
+
+_IN_THREADS = (
+    "This {step} runs a chain in another thread ({thread}). Make a step for each thread; if that "
+    "chain was interrupted, make a new one."
+)
 
 
 class SubsampledStep(BlockedStep):
@@ -67,10 +74,18 @@ class SubsampledStep(BlockedStep):
     # Of the model, as the step's compiled transition takes them.
     _functions: tuple[str, ...]
     centring: Mapping[str, np.ndarray] = MappingProxyType({})
+    # Within a chain: its thread, and the values that its last draw left behind.
+    _thread: threading.Thread | None = None
+    _left: np.ndarray | None = None
+    draws_left: int
 
     def __new__(cls, *args, **kwargs):
-        """Say what to do where there is no model; PyMC's own constructor asks for it first."""
-        arguments.model_in_context(kwargs.get("model"), cls.__name__)
+        """Refuse what PyMC's own constructor looks at first: model, variables and blocks."""
+        model = arguments.model_in_context(kwargs.get("model"), f"create {cls.__name__}")
+        given = [*args, kwargs.get("vars")][0]
+        if given is not None:
+            arguments.chosen_vars(given, model)
+        arguments.blocked(kwargs.get("blocked", True), cls.__name__)
         return super().__new__(cls, *args, **kwargs)
 
     def _attach(
@@ -88,13 +103,13 @@ class SubsampledStep(BlockedStep):
         self._reparameterize = reparameterize
         self.vars = vars
         self._rows_of: dict[str, Any] = {
-            "observed": observed,
-            "dim": dim,
-            "initial_point": initial_point,
+            "observed": chosen_names(observed) or None,
+            "dim": arguments.text("dim", dim, "a dimension"),
+            "initial_point": arguments.initial_point(initial_point),
         }
         self._order = order
         self._connect()
-        self._seen = _contents(model)
+        self._seen = self._contents()
 
     def _connect(self):
         with building_graphs():
@@ -133,18 +148,41 @@ class SubsampledStep(BlockedStep):
         )
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Refuse a model that is no longer the one the step was made for."""
+        """Refuse data that are no longer what the step was made for, and another thread's step."""
         self._refuse_changes()
+        self._refuse_threads()
+        self._left, self._thread = None, threading.current_thread()
         super().setup_chain(rng, tune, draws)
 
+    def _contents(self) -> dict[str, Any]:
+        """Variables of the model, the arrays behind its data and digests of these, as named.
+
+        A digest can miss changes in few elements of a long array; see `rows.glimpse`.
+        """
+        model = self._model
+        variables = [*model.basic_RVs, *model.potentials]
+        data = {v: v.get_value(borrow=True) for v in model.data_vars if hasattr(v, "get_value")}
+        objects = {v: v for v in variables} | data
+        named = {repr(v.name): x for v, x in objects.items()}
+        digests = self._tall.glimpses()
+        return {name: (named.get(name), digests.get(name)) for name in {**named, **digests}}
+
     def _refuse_changes(self):
-        seen, now = self._seen, _contents(self._model)
-        changed = [name for name in {**seen, **now} if seen.get(name) is not now.get(name)]
+        seen, now = self._seen, self._contents()
+        changed = [name for name in {**seen, **now} if _differ(seen.get(name), now.get(name))]
         if changed:
             raise ValueError(
-                f"{', '.join(map(repr, changed))} changed after this {type(self).__name__} was "
-                "made, which read model and data then. Make a new step for the model as it is."
+                f"{', '.join(changed)} changed after this {type(self).__name__} was made, which "
+                "read model and data then. Make a new step for the model as it is."
             )
+
+    def _refuse_threads(self):
+        """Refuse to start a chain while another thread runs one."""
+        thread = self._thread
+        if thread in (None, threading.current_thread()) or not self.draws_left:
+            return
+        if thread.is_alive():
+            raise ValueError(_IN_THREADS.format(step=type(self).__name__, thread=thread.name))
 
     def _check_vars(self):
         """Refuse variables that this step cannot sample."""
@@ -176,6 +214,7 @@ class SubsampledStep(BlockedStep):
         theta = np.empty(self._tall.size)
         for name, part in self._read:
             theta[part] = np.ravel(point[name])
+        self._refuse_company(theta)
         at: Reference | None = getattr(self, "reference", None)
         return self._from_values(theta, None if at is None else at.theta)
 
@@ -191,11 +230,26 @@ class SubsampledStep(BlockedStep):
         coordinates = self._expansion.coordinates
         return theta if coordinates is None else coordinates.to_theta(theta)[0]
 
+    def _refuse_company(self, theta: np.ndarray):
+        """Refuse to go on where something else moves this chain, or moved its variables."""
+        thread = self._thread
+        if thread is None:
+            return
+        if thread is not threading.current_thread():
+            raise ValueError(_IN_THREADS.format(step=type(self).__name__, thread=thread.name))
+        if self._left is not None and not np.array_equal(self._left, theta[self._active]):
+            raise ValueError(
+                f"{', '.join(repr(v.name) for v in self.vars)}: moved between two draws of this "
+                f"{type(self).__name__}. Another step samples the same variables: give each "
+                "variable to one step (vars=)."
+            )
+
     def _point(self, point: PointType, theta: np.ndarray) -> PointType:
         """Return `point` with this step's variables as in the chain's vector."""
         new, values = dict(point), self._values(theta)
         for name, part, shape in self._moved:
             new[name] = values[part].reshape(shape)
+        self._left = values[self._active].copy() if self._thread is not None else None
         return new
 
     def _prepared_at(
@@ -254,6 +308,7 @@ class SubsampledStep(BlockedStep):
             stats |= self._unjudged
             stats["warning"] = None
             return
+        self._thread = None
         prepared = getattr(self, "_prepared", None)
         if prepared is not None:
             found = [*found, checks.check_modes(int(prepared.other_mode is not None))]
@@ -275,14 +330,14 @@ class SubsampledStep(BlockedStep):
     def __getstate__(self):
         self._refuse_changes()
         state = self.__dict__.copy()
-        for connected in (*self._connected, "_seen"):
+        for connected in (*self._connected, "_seen", "_thread", "_left"):
             state.pop(connected, None)
         return state
 
     def __setstate__(self, state):
         self.__dict__.update(state)
         self._connect()
-        self._seen = _contents(self._model)
+        self._seen = self._contents()
 
     @property
     def sampling_state(self):
@@ -292,6 +347,7 @@ class SubsampledStep(BlockedStep):
     @sampling_state.setter
     def sampling_state(self, state):
         WithSamplingState.sampling_state.fset(self, state)
+        self._left = None
         self._forget()
 
     def _forget(self):
@@ -328,8 +384,8 @@ def differentiated(tall: TallModel, advice: str):
         ) from error
 
 
-def _contents(model: pm.Model) -> dict[str, Any]:
-    """Variables of a model and the arrays behind its data, by name."""
-    variables = [*model.basic_RVs, *model.potentials]
-    data = {v.name: v.get_value(borrow=True) for v in model.data_vars if hasattr(v, "get_value")}
-    return {v.name: v for v in variables} | data
+def _differ(seen: tuple | None, now: tuple | None) -> bool:
+    """Whether a part of the model, or the content of its data, is another one."""
+    if seen is None or now is None:
+        return True
+    return seen[0] is not now[0] or seen[1] != now[1]

@@ -80,7 +80,7 @@ class ConfidenceMH(MinibatchMH):
         Whether the chain moves effects of groups, and other variables whose scale depends on
         parameters, in coordinates of its own, between their centred and non-centred forms, however
         the model writes them. Draws are in the model's own variables either way.
-    rng : int, RandomState or Generator, optional
+    rng : int or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
         Values of value variables where the search for the reference starts. Default: the model's
@@ -117,7 +117,7 @@ class ConfidenceMH(MinibatchMH):
         observed: Sequence[str] | None = None,
         dim: str | None = None,
         delta: float = 0.01,
-        batch_size: int = 100,
+        batch_size: int | None = None,
         p: float = 2.0,
         gamma: float = 2.0,
         inequality: str = "bernstein-serfling",
@@ -137,7 +137,7 @@ class ConfidenceMH(MinibatchMH):
         self.p = arguments.between("p", p, 1.0, np.inf)
         self.gamma = arguments.between("gamma", gamma, 1.0, np.inf)
         self.inequality = arguments.choice("inequality", inequality, confidence.INEQUALITIES)
-        self.bound = bound if callable(bound) else arguments.choice("bound", bound, _BOUNDS)
+        self.bound = arguments.function_or_choice("bound", bound, _BOUNDS, "point", "new_point")
         if callable(bound) and isinstance(proposal, Langevin):
             raise ValueError(
                 'bound: a function cannot be combined with Langevin proposals. Use bound="full" or '

@@ -38,8 +38,9 @@ class EWSG(StochasticGradient):
         longest row axis; the others are evaluated in full at every gradient.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
-    batch_size : int, default 100
-        Rows per gradient, drawn without replacement.
+    batch_size : int, optional
+        Rows per gradient, drawn without replacement, at most all. Default: 100, or all rows where
+        there are fewer.
     step_size : float, "auto", PolynomialDecay or Cyclical, default "auto"
         h, in units of the metric; 0 does not move. "auto" takes the largest at which posterior
         standard deviations are predicted to be off by at most 2%, from the curvature at the
@@ -76,7 +77,7 @@ class EWSG(StochasticGradient):
         Whether the chain moves effects of groups, and other variables whose scale depends on
         parameters, in coordinates of its own, between their centred and non-centred forms, however
         the model writes them. Draws are in the model's own variables either way.
-    rng : int, RandomState or Generator, optional
+    rng : int or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
         Values of value variables where the search for the reference starts. Default: the model's
@@ -114,7 +115,7 @@ class EWSG(StochasticGradient):
         model: pm.Model | None = None,
         observed: Sequence[str] | None = None,
         dim: str | None = None,
-        batch_size: int = 100,
+        batch_size: int | None = None,
         step_size: StepSize = "auto",
         friction: float | None = None,
         dynamics: str = "underdamped",
@@ -133,7 +134,7 @@ class EWSG(StochasticGradient):
     ):
         self.dynamics = arguments.choice("dynamics", dynamics, tuple(_DYNAMICS))
         self._dynamics = _DYNAMICS[self.dynamics]
-        self._index_chain = arguments.count("index_chain", index_chain)
+        self._index_chain = arguments.transitions("index_chain", index_chain)
         self.expected = arguments.choice("expected", expected, tuple(_EXPECTED))
         if self.expected == "stop" and self.dynamics == "overdamped":
             raise ValueError('expected="stop" needs momenta: use dynamics="underdamped".')

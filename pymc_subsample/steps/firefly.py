@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pymc as pm
 from pymc.blocking import PointType
-from pymc.model import modelcontext
 from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
@@ -133,7 +132,7 @@ class FireflyMC(ProposingStep):
         Whether the chain moves effects of groups, and other variables whose scale depends on
         parameters, in coordinates of its own, between their centred and non-centred forms, however
         the model writes them. Draws are in the model's own variables either way.
-    rng : int, RandomState or Generator, optional
+    rng : int or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
         Values of value variables where the search for the reference starts. Default: the model's
@@ -222,19 +221,20 @@ class FireflyMC(ProposingStep):
         self.bound = arguments.curvature_bound(bound, ("auto", *KINDS))
         self.brightness = arguments.choice("brightness", brightness, tuple(_BRIGHTNESS))
         given = self._given_rate(dark_to_bright, resample_fraction)
-        self.temperature = arguments.between("temperature", temperature, 0.0, np.inf)
-        self.transitions_per_draw = arguments.count("transitions_per_draw", transitions_per_draw)
-        if not blocked:
-            raise ValueError("blocked must be True: FireflyMC samples jointly.")
+        self.temperature = arguments.temperature(temperature)
+        self.transitions_per_draw = arguments.transitions(
+            "transitions_per_draw", transitions_per_draw
+        )
+        arguments.given_reference(reference)
+        arguments.blocked(blocked, "FireflyMC")
         arguments.only_numba(compile_kwargs)
         self.rng = arguments.generator(rng)
         self.proposal = arguments.proposal(Langevin() if proposal is None else proposal)
-        model = modelcontext(model)
+        model = arguments.model_in_context(model, "create FireflyMC")
         chosen = arguments.continuous_vars(vars, model)
         own = self._may_move(reparameterize)
         self._attach(model, chosen, observed, dim, 2, initial_point, own)
-        size = getattr(self.proposal, "batch_size", 0)
-        arguments.proposal_size(self.proposal, len(self._active), max(self.n_rows, size))
+        arguments.proposal_size(self.proposal, len(self._active))
         self.row_rng = self.rng.spawn(1)[0]
         self._given_reference = reference is not None
         self._prepared = self._prepare(reference)

@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 import pymc as pm
 from pymc.blocking import PointType, StatsType
-from pymc.model import modelcontext
 from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
@@ -30,6 +29,7 @@ _log = logging.getLogger("pymc.subsample")
 _sweeps = kernel.sweeps.get_overload(kernel.sweeps.signatures[0])
 
 _SCANS = ("random", "fixed")
+_BATCH = 500
 # Decisions per update that the check of a chain looks at, and how many updates.
 _DECISIONS, _UPDATES = 1_000, 16
 
@@ -88,13 +88,14 @@ class AusterityGibbs(SubsampledStep):
         Level of the test, from 0 (Gibbs sampling: every update reads all its rows) to 0.5. A
         callable ``epsilon(draw)`` gets the number of draws recorded so far, 0 while tuning, and
         returns the level.
-    batch_size : int, default 500
-        Rows to start with, and by which a batch grows.
+    batch_size : int, optional
+        Rows to start with, from 2 to all, and by which a batch grows. Default: 500, or all rows
+        where there are fewer.
     scan : {"random", "fixed"}
         Whether a sweep visits the variables in a new random order or in that of the model.
     sweeps_per_draw : int, default 1
         Sweeps over all variables per recorded draw, all within one compiled call.
-    rng : int, RandomState or Generator, optional
+    rng : int or Generator, optional
         Random numbers outside `pm.sample`; a chain's own come from ``pm.sample(random_seed=...)``.
     compile_kwargs : dict, optional
         Not used by this step, which always compiles with numba: anything but
@@ -170,27 +171,24 @@ class AusterityGibbs(SubsampledStep):
         observed: Sequence[str] | None = None,
         dim: str | None = None,
         epsilon: float | Callable[[int], float] = 0.01,
-        batch_size: int = 500,
+        batch_size: int | None = None,
         scan: str = "random",
         sweeps_per_draw: int = 1,
         rng=None,
         compile_kwargs: dict | None = None,
         blocked: bool = True,
     ):
-        self.epsilon = epsilon
-        self._level(0)
-        self.batch_size = arguments.count("batch_size", batch_size)
-        if batch_size < 2:
-            raise ValueError("batch_size must be at least 2: a t-test needs a variance.")
+        self.epsilon = arguments.test_level("epsilon", epsilon)
+        arguments.optional_batch(batch_size, smallest=2)
         self.scan = arguments.choice("scan", scan, _SCANS)
-        self.sweeps_per_draw = arguments.count("sweeps_per_draw", sweeps_per_draw)
-        if not blocked:
-            raise ValueError("blocked must be True: one step sweeps over all its variables.")
+        self.sweeps_per_draw = arguments.transitions("sweeps_per_draw", sweeps_per_draw)
+        arguments.blocked(blocked, "AusterityGibbs")
         arguments.only_numba(compile_kwargs)
         self.rng = self.row_rng = arguments.generator(rng)
-        model = modelcontext(model)
+        model = arguments.model_in_context(model, "create AusterityGibbs")
         chosen = arguments.binary_vars(vars, model)
         self._attach(model, chosen, observed, dim, 0)
+        self.batch_size = arguments.batch_size(batch_size, self.n_rows, _BATCH)
         if self._touching.unknown is not None:
             _log.warning(
                 "AusterityGibbs: which rows of %s touch %s cannot be told, because of %s: every "

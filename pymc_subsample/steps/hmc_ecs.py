@@ -48,6 +48,7 @@ _log = logging.getLogger("pymc.subsample")
 _transitions = transitions.get_overload(transitions.signatures[0])
 # Of a trajectory; lengths are jittered by 20%.
 _MOST_STEPS = 1024
+_DEEPEST = 20
 _DYNAMICS = {"hmc": TRAJECTORY, "nuts": TREE}
 
 
@@ -141,7 +142,7 @@ class HMCECS(SubsampledStep):
         Length of a trajectory in units of the mass matrix; a quarter period makes successive
         draws from a normal posterior independent. Jittered by 20%. Not used by "nuts".
     max_treedepth : int, default 10
-        Doublings of a trajectory at most, with ``kernel="nuts"``.
+        Doublings of a trajectory at most, up to 20, with ``kernel="nuts"``.
     transitions_per_draw : int, default 1
         Iterations per recorded draw, all within one compiled call.
     temperature : float, default 1
@@ -150,7 +151,7 @@ class HMCECS(SubsampledStep):
         Whether the chain moves effects of groups, and other variables whose scale depends on
         parameters, in coordinates of its own, between their centred and non-centred forms, however
         the model writes them. Draws are in the model's own variables either way.
-    rng : int, RandomState or Generator, optional
+    rng : int or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
         Default: a fixed seed, so that equal chains follow from equal seeds.
     initial_point : dict, optional
@@ -254,20 +255,22 @@ class HMCECS(SubsampledStep):
     ):
         self.estimator = arguments.choice("estimator", estimator, tuple(ESTIMATORS))
         self.kernel = arguments.choice("kernel", kernel, tuple(_DYNAMICS))
-        self.max_treedepth = arguments.count("max_treedepth", max_treedepth, 20)
+        self.max_treedepth = arguments.count("max_treedepth", max_treedepth, most=_DEEPEST)
         order = arguments.order("control_variate_order", control_variate_order)
         self.target_accept = arguments.between("target_accept", target_accept, 0.0, 1.0)
         self.path_length = arguments.between("path_length", path_length, 0.0, np.inf)
-        self.temperature = arguments.between("temperature", temperature, 0.0, np.inf)
-        self.transitions_per_draw = arguments.count("transitions_per_draw", transitions_per_draw)
+        self.temperature = arguments.temperature(temperature)
+        self.transitions_per_draw = arguments.transitions(
+            "transitions_per_draw", transitions_per_draw
+        )
         m = arguments.count("subsample_size", subsample_size, auto=True, smallest=2)
         blocks = arguments.count("n_blocks", n_blocks, m, "rows of the subsample", auto=True)
         _check_blocks(self.estimator, m, blocks)
-        if not blocked:
-            raise ValueError("blocked must be True: HMCECS samples its variables jointly.")
+        arguments.given_reference(reference)
+        arguments.blocked(blocked, "HMCECS")
         arguments.only_numba(compile_kwargs)
         self.rng = arguments.generator(rng)
-        model = arguments.model_in_context(model, "HMCECS")
+        model = arguments.model_in_context(model, "create HMCECS")
         chosen = arguments.continuous_vars(vars, model)
         own = arguments.flag("reparameterize", reparameterize)
         self._attach(model, chosen, observed, dim, order, initial_point, own)

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pymc as pm
 from pymc.blocking import PointType
-from pymc.model import modelcontext
 from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
@@ -38,6 +37,8 @@ _log = logging.getLogger("pymc.subsample")
 
 _transitions = transitions.get_overload(transitions.signatures[0])
 
+# Of a Langevin proposal's gradient, where its batch size is left open.
+_GRADIENT_ROWS = 100
 # Rows to read for the check of a chain.
 _PILOT_ROWS = 8_000_000
 # Numbers that the decisions of that check may read: those that the chain has read, within limits.
@@ -78,6 +79,7 @@ class MinibatchMH(ProposingStep):
         "batch_size": ("Batch", "0.0f"),
         "data_share": ("Data", "0.1%"),
     }
+    _default_batch: ClassVar[int] = 100
     # What the test's own error is called among the statistics.
     _error: ClassVar[str] = "test_error"
 
@@ -102,7 +104,7 @@ class MinibatchMH(ProposingStep):
         *,
         observed,
         dim,
-        batch_size: int,
+        batch_size: int | None,
         proposal: Proposal | None,
         control_variate_order: int | None,
         reference: Mapping[str, Any] | None,
@@ -119,28 +121,28 @@ class MinibatchMH(ProposingStep):
                 "control_variate_order", control_variate_order, (1, 2), "None"
             )
         self.control_variate_order = control_variate_order
-        self.temperature = arguments.between("temperature", temperature, 0.0, np.inf)
-        self.transitions_per_draw = arguments.count("transitions_per_draw", transitions_per_draw)
-        batch_size = arguments.count("batch_size", batch_size)
-        if batch_size < 2:
-            raise ValueError("batch_size must be at least 2: the test needs a variance.")
+        self.temperature = arguments.temperature(temperature)
+        self.transitions_per_draw = arguments.transitions(
+            "transitions_per_draw", transitions_per_draw
+        )
+        arguments.optional_batch(batch_size, smallest=2)
+        arguments.given_reference(reference)
         if reference is not None and control_variate_order is None:
             raise ValueError(
                 "reference is the expansion point of the control variates, and "
                 "control_variate_order is None. Give one or the other."
             )
-        if not blocked:
-            raise ValueError(f"blocked must be True: {type(self).__name__} samples jointly.")
+        arguments.blocked(blocked, type(self).__name__)
         arguments.only_numba(compile_kwargs)
         self.rng = arguments.generator(rng)
         self.proposal = arguments.proposal(proposal)
-        model = modelcontext(model)
+        model = arguments.model_in_context(model, f"create {type(self).__name__}")
         chosen = arguments.continuous_vars(vars, model)
         self._attach(
             model, chosen, observed, dim, control_variate_order or 0, initial_point,
             self._may_move(reparameterize) and control_variate_order is not None,
         )  # fmt: skip
-        self.batch_size = min(batch_size, self.n_rows)
+        self.batch_size = arguments.batch_size(batch_size, self.n_rows, self._default_batch)
         arguments.proposal_size(self.proposal, len(self._active), self.n_rows)
         self.row_rng = self.rng.spawn(1)[0]
         self._given_reference = reference is not None
@@ -223,7 +225,9 @@ class MinibatchMH(ProposingStep):
         center, slope, curvature = (
             (at.center, at.slope, at.curvature) if at is not None else self._no_reference()
         )
-        batch = self.proposal.batch_size if isinstance(self.proposal, Langevin) else 0
+        batch = 0
+        if isinstance(self.proposal, Langevin):
+            batch = self.proposal.batch_size or min(_GRADIENT_ROWS, self.n_rows)
         bound, bound_slope, reach = self._bound(theta, given)
         _transitions(
             address_of(self.rng), address_of(self.row_rng), self._addresses, self._test.address,

@@ -33,8 +33,9 @@ class SGHMC(StochasticGradient):
         longest row axis; the others are evaluated in full at every gradient.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
-    batch_size : int, default 100
-        Rows per gradient, drawn without replacement.
+    batch_size : int, optional
+        Rows per gradient, drawn without replacement, at most all. Default: 100, or all rows where
+        there are fewer.
     steps_per_batch : int or "auto", default "auto"
         Integration steps that a batch serves before the next one is drawn, within a draw. Their
         noise is the same, which counts like that many times its variance. "auto" takes up to 10
@@ -71,7 +72,7 @@ class SGHMC(StochasticGradient):
         Whether the chain moves effects of groups, and other variables whose scale depends on
         parameters, in coordinates of its own, between their centred and non-centred forms, however
         the model writes them. Draws are in the model's own variables either way.
-    rng : int, RandomState or Generator, optional
+    rng : int or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
         Values of value variables where the search for the reference starts. Default: the model's
@@ -108,7 +109,7 @@ class SGHMC(StochasticGradient):
         model: pm.Model | None = None,
         observed: Sequence[str] | None = None,
         dim: str | None = None,
-        batch_size: int = 100,
+        batch_size: int | None = None,
         steps_per_batch: int | str = "auto",
         step_size: StepSize = "auto",
         friction: float | None = None,
@@ -160,8 +161,9 @@ class SGNHT(StochasticGradient):
         longest row axis; the others are evaluated in full at every gradient.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
-    batch_size : int, default 100
-        Rows per gradient, drawn without replacement.
+    batch_size : int, optional
+        Rows per gradient, drawn without replacement, at most all. Default: 100, or all rows where
+        there are fewer.
     steps_per_batch : int or "auto", default "auto"
         Integration steps that a batch serves before the next one is drawn, within a draw. Their
         noise is the same, which counts like that many times its variance. "auto" takes up to 10
@@ -193,7 +195,7 @@ class SGNHT(StochasticGradient):
         Whether the chain moves effects of groups, and other variables whose scale depends on
         parameters, in coordinates of its own, between their centred and non-centred forms, however
         the model writes them. Draws are in the model's own variables either way.
-    rng : int, RandomState or Generator, optional
+    rng : int or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
         Values of value variables where the search for the reference starts. Default: the model's
@@ -227,7 +229,7 @@ class SGNHT(StochasticGradient):
         model: pm.Model | None = None,
         observed: Sequence[str] | None = None,
         dim: str | None = None,
-        batch_size: int = 100,
+        batch_size: int | None = None,
         steps_per_batch: int | str = "auto",
         step_size: StepSize = "auto",
         friction: float | None = None,

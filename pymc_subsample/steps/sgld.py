@@ -38,8 +38,9 @@ class SGLD(StochasticGradient):
         longest row axis; the others are evaluated in full at every gradient.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
-    batch_size : int, default 100
-        Rows per gradient, drawn without replacement.
+    batch_size : int, optional
+        Rows per gradient, drawn without replacement, at most all. Default: 100, or all rows where
+        there are fewer.
     steps_per_batch : int or "auto", default "auto"
         Integration steps that a batch serves before the next one is drawn, within a draw. Their
         noise is the same, which counts like that many times its variance. "auto" takes up to 10
@@ -68,7 +69,7 @@ class SGLD(StochasticGradient):
         Whether the chain moves effects of groups, and other variables whose scale depends on
         parameters, in coordinates of its own, between their centred and non-centred forms, however
         the model writes them. Draws are in the model's own variables either way.
-    rng : int, RandomState or Generator, optional
+    rng : int or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
         Values of value variables where the search for the reference starts. Default: the model's
@@ -103,7 +104,7 @@ class SGLD(StochasticGradient):
         model: pm.Model | None = None,
         observed: Sequence[str] | None = None,
         dim: str | None = None,
-        batch_size: int = 100,
+        batch_size: int | None = None,
         steps_per_batch: int | str = "auto",
         step_size: StepSize = "auto",
         control_variate_order: int | str | None = "auto",
@@ -151,8 +152,9 @@ class PSGLD(StochasticGradient):
         longest row axis; the others are evaluated in full at every gradient.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
-    batch_size : int, default 100
-        Rows per gradient, drawn without replacement.
+    batch_size : int, optional
+        Rows per gradient, drawn without replacement, at most all. Default: 100, or all rows where
+        there are fewer.
     steps_per_batch : int or "auto", default "auto"
         Integration steps that a batch serves before the next one is drawn, within a draw. Their
         noise is the same, which counts like that many times its variance. "auto" takes up to 10
@@ -182,7 +184,7 @@ class PSGLD(StochasticGradient):
         Whether the chain moves effects of groups, and other variables whose scale depends on
         parameters, in coordinates of its own, between their centred and non-centred forms, however
         the model writes them. Draws are in the model's own variables either way.
-    rng : int, RandomState or Generator, optional
+    rng : int or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
         Values of value variables where the search for the reference starts. Default: the model's
@@ -216,7 +218,7 @@ class PSGLD(StochasticGradient):
         model: pm.Model | None = None,
         observed: Sequence[str] | None = None,
         dim: str | None = None,
-        batch_size: int = 100,
+        batch_size: int | None = None,
         steps_per_batch: int | str = "auto",
         step_size: StepSize = "auto",
         averaging: float = 0.99,
@@ -273,8 +275,9 @@ class SVRGLD(StochasticGradient):
         longest row axis; the others are evaluated in full at every gradient.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
-    batch_size : int, default 100
-        Rows per gradient, drawn without replacement.
+    batch_size : int, optional
+        Rows per gradient, drawn without replacement, at most all. Default: 100, or all rows where
+        there are fewer.
     steps_per_batch : int or "auto", default "auto"
         Integration steps that a batch serves before the next one is drawn, within a draw. Their
         noise is the same, which counts like that many times its variance. "auto" takes up to 10
@@ -302,7 +305,7 @@ class SVRGLD(StochasticGradient):
         Whether the chain moves effects of groups, and other variables whose scale depends on
         parameters, in coordinates of its own, between their centred and non-centred forms, however
         the model writes them. Draws are in the model's own variables either way.
-    rng : int, RandomState or Generator, optional
+    rng : int or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
     initial_point : dict, optional
         Values of value variables where the search for the reference starts. Default: the model's
@@ -335,7 +338,7 @@ class SVRGLD(StochasticGradient):
         model: pm.Model | None = None,
         observed: Sequence[str] | None = None,
         dim: str | None = None,
-        batch_size: int = 100,
+        batch_size: int | None = None,
         steps_per_batch: int | str = "auto",
         step_size: StepSize = "auto",
         refresh_period: int | None = None,

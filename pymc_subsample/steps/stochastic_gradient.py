@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pymc as pm
 from pymc.blocking import PointType, StatsType
-from pymc.model import modelcontext
 from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
@@ -43,6 +42,7 @@ _log = logging.getLogger("pymc.subsample")
 _integrate = integrate.get_overload(integrate.signatures[0])
 
 METRICS = ("curvature", "identity")
+_BATCH = 100
 INTEGRATORS = {"euler": EULER, "symplectic": SYMPLECTIC, "baoab": BAOAB}
 # Critical damping where the posterior has unit curvature.
 _FRICTION = 2.0
@@ -130,7 +130,7 @@ class StochasticGradient(AutomaticStepSize):
         *,
         observed,
         dim,
-        batch_size: int,
+        batch_size: int | None,
         steps_per_batch: int | str,
         step_size,
         control_variate_order: int | str | None,
@@ -146,7 +146,8 @@ class StochasticGradient(AutomaticStepSize):
         reparameterize: bool,
     ):
         order = arguments.optional_order("control_variate_order", control_variate_order)
-        self.batch_size = arguments.count("batch_size", batch_size)
+        arguments.optional_batch(batch_size)
+        arguments.given_reference(reference)
         self.steps_per_batch = arguments.count("steps_per_batch", steps_per_batch, auto=True)
         self.schedule = arguments.schedule(step_size)
         self.metric = arguments.choice("metric", metric, METRICS)
@@ -158,15 +159,16 @@ class StochasticGradient(AutomaticStepSize):
         self.friction = (
             _FRICTION if friction is None else arguments.between("friction", friction, 0.0, np.inf)
         )
-        self.temperature = arguments.at_least_zero("temperature", temperature)
+        self.temperature = arguments.temperature(temperature, zero=True)
         if self._index_chain and not self.temperature:
             raise ValueError(
                 "temperature must be above 0: exponential weights match the noise of the dynamics, "
                 "and there is none."
             )
-        self.transitions_per_draw = arguments.count("transitions_per_draw", transitions_per_draw)
-        if not blocked:
-            raise ValueError(f"blocked must be True: {type(self).__name__} samples jointly.")
+        self.transitions_per_draw = arguments.transitions(
+            "transitions_per_draw", transitions_per_draw
+        )
+        arguments.blocked(blocked, type(self).__name__)
         arguments.only_numba(compile_kwargs)
         self.rng = arguments.generator(rng)
         needed = order is not None or metric == "curvature" or self.schedule.automatic
@@ -175,7 +177,7 @@ class StochasticGradient(AutomaticStepSize):
                 "reference is not used: there are no control variates, and metric and step_size "
                 "are given. Leave it out."
             )
-        model = modelcontext(model)
+        model = arguments.model_in_context(model, f"create {type(self).__name__}")
         chosen = arguments.continuous_vars(vars, model)
         # A step size and a metric that are given are those of the model's own variables.
         own = arguments.flag("reparameterize", reparameterize) and (
@@ -185,7 +187,7 @@ class StochasticGradient(AutomaticStepSize):
             model, chosen, observed, dim, 0 if order is None else order, initial_point, own
         )
         self.control_variate_order = None if order is None else self._expansion.order
-        arguments.count("batch_size", self.batch_size, self.n_rows)
+        self.batch_size = arguments.batch_size(batch_size, self.n_rows, _BATCH)
         self.row_rng = self.rng.spawn(1)[0]
         self._given_reference = reference is not None
         self._prepared = self._prepare(reference) if needed else None
