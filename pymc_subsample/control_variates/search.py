@@ -1,6 +1,7 @@
 """The search for the reference point: the posterior mode."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +22,8 @@ _SUBSET_BYTES = 2**28
 _MAX_POLISH = 8
 _POLISHED = 0.1
 _MAX_PASSES = 50
+# Of negative eigenvalues, in units of the diagonal: second derivatives are differences.
+_ROUNDING = 1e-4
 
 
 def has_precision(expansion: Expansion, size: int) -> bool:
@@ -63,13 +66,13 @@ def find_reference(
     size = min(n, max(_FIRST_SUBSET, min(20 * len(active), last)))
     while size < n:
         rows = expansion.batches(rng.integers(0, n, size))
-        theta, _ = mode_of_rows(expansion, theta, active, rows, n / (size * temperature))
+        theta = mode_of_rows(expansion, theta, active, rows, n / (size * temperature)).theta
         if size >= min(last, n // 2):
             break
         size = min(size * 10, last, n // 2)
     else:
         rows = list(expansion.chunks())
-        theta, _ = mode_of_rows(expansion, theta, active, rows, 1.0 / temperature)
+        theta = mode_of_rows(expansion, theta, active, rows, 1.0 / temperature).theta
     return polish(expansion, theta, active, temperature)
 
 
@@ -95,6 +98,7 @@ class _Objective:
         self._batches, self._weight, self._height = batches, weight, height
         self._scale, self._curved = scale, curved
         self._at: np.ndarray | None = None
+        self.concave = True
 
     def theta(self, x):
         theta = self._origin.copy()
@@ -120,10 +124,43 @@ class _Objective:
 
     def hessian(self, x):
         matrix = precision(self._expansion, self._evaluate(x), self._active)
-        return np.nan_to_num(matrix) / self._height
+        matrix = np.nan_to_num(matrix) / self._height
+        self.concave = self.concave and _positive(matrix)
+        return matrix
 
 
-def mode_of_rows(expansion, theta, active, rows, weight) -> tuple[np.ndarray, float]:
+@dataclass(frozen=True)
+class Climb:
+    """Where a search on some rows ended.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (d,)
+        The mode, or the best point found.
+    concave : bool
+        Whether the log posterior was concave wherever its curvature was looked at.
+    steps : int
+        Of the search.
+    """
+
+    theta: np.ndarray
+    concave: bool
+    steps: int
+
+
+def _positive(matrix: np.ndarray) -> bool:
+    """Whether a matrix has no negative eigenvalue, but for rounding."""
+    scale = np.sqrt(np.abs(np.diag(matrix)))
+    scale = np.where(scale > 0, scale, 1.0)
+    rounding = _ROUNDING * np.eye(len(matrix))
+    try:
+        np.linalg.cholesky(matrix / np.outer(scale, scale) + rounding)
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
+def mode_of_rows(expansion, theta, active, rows, weight, most_steps: int = 200) -> Climb:
     """Find the mode of the posterior that weighs each of some rows by `weight`.
 
     Parameters
@@ -138,13 +175,8 @@ def mode_of_rows(expansion, theta, active, rows, weight) -> tuple[np.ndarray, fl
         Batches of packed rows; anchored anew at every step.
     weight : float
         Weight of a row, n / (m T).
-
-    Returns
-    -------
-    ndarray, shape (d,)
-        The mode.
-    float
-        The log posterior there, divided by `weight` times m.
+    most_steps : int, default 200
+        Of the search.
     """
     import scipy.optimize  # takes a third of a second to import, and only the search needs it
 
@@ -159,9 +191,9 @@ def mode_of_rows(expansion, theta, active, rows, weight) -> tuple[np.ndarray, fl
         jac=objective.gradient,
         hess=objective.hessian if newton else None,
         method="trust-exact" if newton else "L-BFGS-B",
-        options={"maxiter": 200},
+        options={"maxiter": most_steps},
     )
-    return objective.theta(found.x), -float(found.fun)
+    return Climb(objective.theta(found.x), newton and objective.concave, int(found.nit))
 
 
 def polish(
@@ -172,12 +204,42 @@ def polish(
     By Newton's method with step halving or, without a matrix of second derivatives, by L-BFGS in
     units of the standard deviations that the diagonal gives.
     """
-    best = reference_at(expansion, theta, temperature)
     if not has_precision(expansion, len(active)):
+        best = reference_at(expansion, theta, temperature)
         return _polish_by_gradients(expansion, best, active, temperature)
+    return newton(
+        expansion, lambda theta: reference_at(expansion, theta, temperature), theta, active
+    )
+
+
+def newton(
+    expansion: Expansion,
+    sum_at: Callable[[np.ndarray], Reference],
+    theta: np.ndarray,
+    active: np.ndarray,
+    most_steps: int = _MAX_POLISH,
+) -> Reference:
+    """Find the mode near theta by Newton's method with step halving.
+
+    Parameters
+    ----------
+    expansion : Expansion
+        Compiled model.
+    sum_at : callable
+        ``sum_at(theta)`` sums the rows there, of all or of some.
+    theta : ndarray, shape (d,)
+        Start.
+    active : ndarray of int, shape (a,)
+        Elements of theta that may move.
+    most_steps : int, default 8
+        Steps at most.
+    """
+    best = sum_at(theta)
     best_value = log_posterior(expansion, best)
-    for _ in range(_MAX_POLISH):
+    for _ in range(most_steps):
         matrix = precision(expansion, best, active)
+        if not np.all(np.isfinite(matrix)):
+            break
         cov = covariance(matrix)
         ascent = expansion.pull_back(best.theta, best.slope)[active]
         step = cov @ ascent
@@ -187,7 +249,7 @@ def polish(
         for _ in range(6):
             trial = best.theta.copy()
             trial[active] += step
-            candidate = reference_at(expansion, trial, temperature)
+            candidate = sum_at(trial)
             value = log_posterior(expansion, candidate)
             if np.isfinite(value) and value > best_value:
                 best, best_value = candidate, value

@@ -19,10 +19,13 @@ from rich.table import Column
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand, verify_gradient
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE
+from pymc_subsample.control_variates.modes import ModeSearch
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, Rule
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.steps import arguments
+from pymc_subsample.steps.modes import number_of_chain
+from pymc_subsample.steps.setup import Preparation
 
 
 class SubsampledStep(BlockedStep):
@@ -48,6 +51,10 @@ class SubsampledStep(BlockedStep):
     _rules: ClassVar[Sequence[Rule]]
     # Of the model, as the step's compiled transition takes them.
     _functions: tuple[str, ...]
+    # None where there is no reference.
+    _prepared: Preparation | None = None
+    # Which of the modes that the set-up found this chain starts in.
+    mode: int = 0
 
     def __new__(cls, *args, **kwargs):
         """Say what to do where there is no model; PyMC's own constructor asks for it first."""
@@ -109,9 +116,21 @@ class SubsampledStep(BlockedStep):
         )
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Refuse a model that is no longer the one the step was made for."""
+        """Refuse a model that is no longer the one the step was made for; choose a mode."""
         self._refuse_changes()
         super().setup_chain(rng, tune, draws)
+        modes = len(self._prepared.at_modes) if tune and self._prepared is not None else 1
+        self.mode = number_of_chain(self.rng) % modes
+
+    @property
+    def _home(self) -> Preparation:
+        """What was prepared at the mode in which this chain starts."""
+        assert self._prepared is not None
+        return self._prepared.at_modes[self.mode]
+
+    @property
+    def _search(self) -> ModeSearch | None:
+        return None if self._prepared is None else self._prepared.search
 
     def _refuse_changes(self):
         seen, now = self._seen, _contents(self._model)
@@ -159,10 +178,10 @@ class SubsampledStep(BlockedStep):
             stats |= self._unjudged
             stats["warning"] = None
             return
-        prepared = getattr(self, "_prepared", None)
-        if prepared is not None:
-            found = [*found, checks.check_modes(int(prepared.other_mode is not None))]
-        stats |= checks.record(self._rules, found)
+        search = self._search
+        if search is not None:
+            found = [*found, checks.check_modes(search)]
+        stats |= checks.record(self._rules, found, search)
         said = checks.warning(type(self).__name__, found)
         stats["warning"] = said and SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
 

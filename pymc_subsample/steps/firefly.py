@@ -27,8 +27,9 @@ from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import differentiated
+from pymc_subsample.steps.modes import starts, warn_of_modes
 from pymc_subsample.steps.moves import Proposal, ProposingStep
-from pymc_subsample.steps.setup import Preparation, prepare, scaled, warn_of_modes
+from pymc_subsample.steps.setup import Preparation, prepare, scaled
 from pymc_subsample.steps.tuning import TuningState
 
 _log = logging.getLogger("pymc.subsample")
@@ -53,6 +54,7 @@ class FireflyMCState(StepMethodState):
     draws_left: int
     draws_done: int
     start_at_reference: bool
+    mode: int
     reference: Reference | None
     row_rng: np.random.Generator
     tuning: TuningState
@@ -272,7 +274,7 @@ class FireflyMC(ProposingStep):
             taylor = expand(self._tall, 2)
             prepared = prepare(
                 taylor,
-                self._tall.ravel(self._tall.initial_point),
+                starts(self._model, self._tall),
                 self._active,
                 self._continuous(),
                 self.rng,
@@ -285,8 +287,12 @@ class FireflyMC(ProposingStep):
                 n_blocks=1,
                 temperature=self.temperature,
             )
+        return self._bounded(prepared)
+
+    def _bounded(self, prepared: Preparation) -> Preparation:
+        """Sum the bounds, in place of the log-likelihoods, at the modes."""
         at = reference_at(self._expansion, prepared.reference.theta, self.temperature)
-        return replace(prepared, reference=at)
+        return replace(prepared, reference=at, others=tuple(map(self._bounded, prepared.others)))
 
     def _verify(self, prepared: Preparation) -> float:
         """Verify the bounds on all rows at some points; return how many rows will be bright."""

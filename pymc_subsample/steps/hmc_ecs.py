@@ -28,6 +28,7 @@ from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.modes import starts, warn_of_modes
 from pymc_subsample.steps.setup import (
     Preparation,
     choose_subsample,
@@ -36,7 +37,6 @@ from pymc_subsample.steps.setup import (
     prepare,
     radius,
     scaled,
-    warn_of_modes,
 )
 from pymc_subsample.steps.subsample import ESTIMATORS, Subsample, SubsampleState
 from pymc_subsample.steps.tuning import Tuning, TuningState
@@ -57,6 +57,7 @@ class HMCECSState(StepMethodState):
     tune: bool
     draws_left: int
     start_at_reference: bool
+    mode: int
     reference: Reference
     moments: Moments
     subsample_size: int
@@ -270,7 +271,7 @@ class HMCECS(SubsampledStep):
         self.given = {"reference": reference is not None, "subsample_size": m, "n_blocks": blocks}
         self._prepared: Preparation = prepare(
             self._expansion,
-            self._tall.ravel(self._tall.initial_point),
+            starts(model, self._tall),
             self._active,
             self._continuous(),
             self.rng,
@@ -348,7 +349,7 @@ class HMCECS(SubsampledStep):
         self._begin(self.tuning.total, self.draws_left)
 
     def _begin(self, tune: int, draws: int):
-        prepared = self._prepared
+        prepared = self._home
         self.tune = tune > 0
         self.draws_left = draws
         self.start_at_reference = tune > 0
@@ -489,7 +490,7 @@ class HMCECS(SubsampledStep):
             reference=self.reference,
             active=self._active,
             predicted=self.moments,
-            factor=self._prepared.factor,
+            factor=self._home.factor,
             subsample_size=self.subsample_size,
             n_blocks=self.n_blocks,
             temperature=self.temperature,

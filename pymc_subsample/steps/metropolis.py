@@ -31,8 +31,9 @@ from pymc_subsample.kernels.metropolis import INFO, transitions
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import differentiated
+from pymc_subsample.steps.modes import starts, warn_of_modes
 from pymc_subsample.steps.moves import Proposal, ProposingStep
-from pymc_subsample.steps.setup import Preparation, prepare, warn_of_modes
+from pymc_subsample.steps.setup import Preparation, prepare
 from pymc_subsample.steps.tuning import TuningState
 
 _log = logging.getLogger("pymc.subsample")
@@ -53,6 +54,7 @@ class MinibatchMHState(StepMethodState):
     draws_left: int
     draws_done: int
     start_at_reference: bool
+    mode: int
     reference: Reference | None
     row_rng: np.random.Generator
     tuning: TuningState
@@ -155,7 +157,7 @@ class MinibatchMH(ProposingStep):
     def _prepare_reference(self, reference) -> Preparation:
         prepared = prepare(
             self._expansion,
-            self._tall.ravel(self._tall.initial_point),
+            starts(self._model, self._tall),
             self._active,
             self._continuous(),
             self.rng,

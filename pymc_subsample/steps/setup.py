@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import chdtri
@@ -17,11 +17,10 @@ from pymc_subsample.control_variates.hierarchy import (
     settle,
     split_hierarchy,
 )
-from pymc_subsample.control_variates.modes import EQUAL, MAX_PARAMETERS, other_mode
+from pymc_subsample.control_variates.modes import ModeSearch, Starts, search_modes
 from pymc_subsample.control_variates.reference import (
     Reference,
     factor,
-    log_posterior,
     precision,
     reference_at,
     residual_moments,
@@ -46,6 +45,8 @@ _PILOT_POINTS = 4
 _OUTSIDE = 1e-9
 _FAR_POINTS = 4
 _FAR = 3.0
+# Modes in which chains start.
+_MODES = 4
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,10 @@ class Preparation:
         Of the residuals on the 95% ellipsoid around the reference.
     subsample_size, n_blocks : int
         As given or chosen.
-    other_mode : ndarray, shape (d,), or None
-        Another mode of the posterior, about as high, where one was found.
+    search : ModeSearch or None
+        What other modes were found; None where none were looked for.
+    others : tuple of Preparation
+        The same at other modes, in which some of the chains start.
     """
 
     reference: Reference
@@ -71,12 +74,18 @@ class Preparation:
     moments: Moments
     subsample_size: int
     n_blocks: int
-    other_mode: np.ndarray | None
+    search: ModeSearch | None = None
+    others: tuple["Preparation", ...] = ()
+
+    @property
+    def at_modes(self) -> tuple["Preparation", ...]:
+        """At each of the modes in which chains start."""
+        return self, *self.others
 
 
 def prepare(
     expansion: Expansion,
-    start: np.ndarray,
+    starts: Starts,
     active: np.ndarray,
     free: np.ndarray,
     rng: np.random.Generator,
@@ -94,8 +103,8 @@ def prepare(
     ----------
     expansion : Expansion
         Compiled model.
-    start : ndarray, shape (d,)
-        Where the search for the reference starts.
+    starts : Starts
+        Where the search for the reference starts, and those for other modes.
     active, free : ndarray of int
         Elements of theta that the step moves, and that are continuous: other steps may move
         those, so the reference and the pilot take all of them into account.
@@ -115,19 +124,31 @@ def prepare(
     TallModelError
         If the subsample size is left open and as many rows as the data have are too few.
     """
-    other = None
+    search = None
     if reference is None:
-        found, other = _automatic_reference(expansion, start, free, rng, temperature)
+        found, search = _automatic_reference(expansion, starts, free, rng, temperature)
     else:
         found = reference_at(expansion, reference, temperature)
-    scale, spread = _shape(expansion, found, active, free)
-    pilot = _ellipsoid(found.theta, spread, free, rng)
-    far = far_points(kind, found.theta, spread, free, rng)
-    moments = residual_moments(expansion, found, pilot, far)
+
+    def prepared(at: Reference) -> Preparation:
+        scale, spread = _shape(expansion, at, active, free)
+        pilot = _ellipsoid(at.theta, spread, free, rng)
+        far = far_points(kind, at.theta, spread, free, rng)
+        moments = residual_moments(expansion, at, pilot, far)
+        m, blocks = choose_subsample(kind, moments, temperature, subsample_size, n_blocks)
+        return Preparation(at, scale, moments, m, blocks, search)
+
+    first = prepared(found)
     if subsample_size is None:
-        _refuse_useless(moments, temperature, expansion, reference is not None, observed, len(free))
-    m, n_blocks = choose_subsample(kind, moments, temperature, subsample_size, n_blocks)
-    return Preparation(found, scale, moments, m, n_blocks, other)
+        given = reference is not None
+        _refuse_useless(first.moments, temperature, expansion, given, observed, len(free))
+    others = []
+    for mode in search.modes[1:_MODES] if search else ():
+        try:
+            others.append(prepared(mode))
+        except TallModelError:  # some likely parameters there make the data impossible
+            continue
+    return replace(first, others=tuple(others))
 
 
 def _shape(expansion, reference, active, free) -> tuple[np.ndarray, np.ndarray]:
@@ -150,48 +171,27 @@ def _shape(expansion, reference, active, free) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _automatic_reference(
-    expansion, start, free, rng, temperature
-) -> tuple[Reference, np.ndarray | None]:
-    """Posterior mode; in hierarchical models given the marginal mode of the hyperparameters.
-
-    The second result is another mode, about as high; where it is higher the two change places.
-    """
-    inner, outer = split_hierarchy(expansion, start, free)
+    expansion, starts, free, rng, temperature
+) -> tuple[Reference, ModeSearch | None]:
+    """Posterior mode; in hierarchical models given the marginal mode of the hyperparameters."""
+    inner, outer = split_hierarchy(expansion, starts.initial, free)
     nested = 0 < len(outer) <= MAX_OUTER and len(inner) > 0
     if not nested:
         inner = free
-    found = find_reference(expansion, start, inner, rng, temperature)
-    other = None
-    if 0 < len(inner) <= MAX_PARAMETERS:
-        scale = np.sqrt(np.diag(covariance(precision(expansion, found, inner))))
-        other = other_mode(expansion, found, start, inner, scale, rng, temperature)
-    second = None if other is None else other.theta
-    if other is not None:
-        higher = log_posterior(expansion, other) - log_posterior(expansion, found)
-        if higher > 0:
-            found, second = other, found.theta if higher < EQUAL else None
-    if nested:
+
+    def settled(found: Reference) -> Reference:
         if len(inner) <= MAX_INNER:
             theta = settle(expansion, found, inner, outer)
         else:
             theta = place_outer(expansion, found, outer)
-        found = polish(expansion, theta, inner, temperature)
-    return found, second
+        return polish(expansion, theta, inner, temperature)
 
-
-def warn_of_modes(step: str, prepared: Preparation, read: Sequence[tuple[str, slice]]):
-    """Say so where another mode is about as high; `read` are the variables and their places."""
-    if prepared.other_mode is None:
-        return
-    here, there = prepared.reference.theta, prepared.other_mode
-    names = [
-        name for name, part in read if not np.allclose(here[part], there[part], rtol=0.1, atol=0.1)
-    ]
-    _log.warning(
-        f"{step}: the posterior has at least two modes, about equally high, that differ in "
-        f"{', '.join(names)}. All chains explore the same one. If the model is symmetric there, "
-        "restrict it to one mode (a sign, an order); otherwise use another sampler."
+    found = find_reference(expansion, starts.initial, inner, rng, temperature)
+    found = settled(found) if nested else found
+    search = search_modes(
+        expansion, found, inner, starts, rng, temperature, settled if nested else None
     )
+    return (found if search is None else search.modes[0]), search
 
 
 def choose_subsample(

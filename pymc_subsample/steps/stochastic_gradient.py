@@ -35,7 +35,8 @@ from pymc_subsample.stationary import (
 )
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import differentiated
-from pymc_subsample.steps.setup import Preparation, prepare, scaled, warn_of_modes
+from pymc_subsample.steps.modes import starts, warn_of_modes
+from pymc_subsample.steps.setup import Preparation, prepare, scaled
 from pymc_subsample.steps.step_size import AutomaticStepSize
 
 _log = logging.getLogger("pymc.subsample")
@@ -60,6 +61,7 @@ class StochasticGradientState(StepMethodState):
     draws_left: int
     start_at_reference: bool
     near_reference: bool
+    mode: int
     reference: Reference | None
     row_rng: np.random.Generator
     done: int
@@ -216,7 +218,7 @@ class StochasticGradient(AutomaticStepSize):
         with differentiated(self._tall, self._without_gradient):
             return prepare(
                 self._expansion,
-                self._tall.ravel(self._tall.initial_point),
+                starts(self._model, self._tall),
                 self._active,
                 self._continuous(),
                 self.rng,
@@ -236,7 +238,7 @@ class StochasticGradient(AutomaticStepSize):
 
     def _first_factor(self) -> np.ndarray:
         if self._whitened and self._prepared is not None:
-            return self._prepared.factor
+            return self._home.factor
         return np.ones((1, len(self._active)))
 
     # Chains
@@ -256,7 +258,7 @@ class StochasticGradient(AutomaticStepSize):
         self.draws_left = draws
         self.start_at_reference = tune > 0 and self._prepared is not None
         self.near_reference = False
-        self.reference = None if self._prepared is None else self._prepared.reference
+        self.reference = None if self._prepared is None else self._home.reference
         self.automatic_step_size, self.metric_factor = self._chosen_step_size, self._first_factor()
         self.hold = self._chosen_hold
         self.done = 0
@@ -275,13 +277,13 @@ class StochasticGradient(AutomaticStepSize):
         theta = self._theta(point)
         if self.start_at_reference and self._prepared is not None:
             z = self.rng.standard_normal(len(self._active))
-            theta[self._active] = self._prepared.reference.theta[self._active]
-            theta[self._active] += 1.5 * scaled(self._prepared.factor, z[None])[0]
+            theta[self._active] = self._home.reference.theta[self._active]
+            theta[self._active] += 1.5 * scaled(self._home.factor, z[None])[0]
             self.start_at_reference, self.near_reference = False, True
         if not len(self.origin):
             self.origin = theta.copy()
             if self.near_reference and self._prepared is not None:
-                self.origin[self._active] = self._prepared.reference.theta[self._active]
+                self.origin[self._active] = self._home.reference.theta[self._active]
         stats, noise = self._steps(theta)
         found = None
         if not self.tune:
