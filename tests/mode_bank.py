@@ -1,6 +1,6 @@
 """Posteriors of several modes, most of them far from PyMC's initial point, and of one alone.
 
-Every entry of `MULTIMODAL` and `UNIMODAL` is a function without arguments that returns a `pm.Model`.
+Every entry of `MULTIMODAL` and `UNIMODAL` is a function that returns a `pm.Model`.
 """
 
 import numpy as np

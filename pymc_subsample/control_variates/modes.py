@@ -36,8 +36,8 @@ LEAST_MASS = 1e-3
 
 _ROWS = 1000
 _PARTS = 16
-# Starts of each kind, first where the log posterior looks concave and then in all.
-_NEAR, _PRIOR, _IMAGES = (2, 4), (5, 32), (5, 32)
+# Starts of each kind: at first, and then unless the log posterior was concave all along.
+_NEAR, _PRIOR, _IMAGES = (2, 2), (5, 27), (5, 27)
 # Steps of one search, and steps times parameters of all of them.
 _STEPS, _WORK = 60, 20_000
 _NEWTON_STEPS = 20
@@ -149,7 +149,7 @@ class _Subset:
         return np.array([found.level for found in sums])
 
     def error(self, one: np.ndarray, other: np.ndarray) -> float:
-        """Standard error of the difference of two log-likelihoods as these rows give it."""
+        """Return the standard error of the difference of two log-likelihoods by these rows."""
         if self._exact:
             return 0.0
         return float(np.sqrt(_PARTS) * np.std(self.levels(one) - self.levels(other), ddof=1))
@@ -215,21 +215,24 @@ def search_modes(
         return None
     found = [known]
     counts = dict.fromkeys(("near", "prior", "images"), 0)
-    simple = True
-    for kind, theta in _candidates(found, reference, active, starts, rng, lambda: simple):
-        peak, concave = subset.climb(theta, known)
-        counts[kind] += peak is not None
-        simple = simple and concave and peak is not None
-        if peak is not None and all(peak.apart(old) for old in found):
-            found.append(peak)
-        simple = simple and len(found) == 1
-        if subset.work > _WORK:
+    concave = True
+    for stage in (0, 1):
+        for kind, theta in _candidates(stage, found, starts, active, rng):
+            peak, bent_down = subset.climb(theta, known)
+            counts[kind] += peak is not None
+            concave = concave and bent_down and peak is not None
+            if peak is not None and all(peak.apart(old) for old in found):
+                found.append(peak)
+            if subset.work > _WORK:
+                break
+        if (concave and len(found) == 1) or subset.work > _WORK:
             break
     first = _peak(expansion, reference, active, strict=False)
     if first is None:
         return None
     modes = [first]
-    for theta in _promising(found, subset, settle is not None):
+    chosen = _promising(found, subset, settle is not None)
+    for theta in chosen[:_POLISHED]:
         candidate = polish(expansion, theta, active, temperature)
         candidate = candidate if settle is None else settle(candidate)
         peak = _peak(expansion, candidate, active)
@@ -237,28 +240,25 @@ def search_modes(
             continue
         if all(_valley(subset, peak, old) for old in modes):
             modes.append(peak)
-    return _weighed(modes, counts)
+    return _weighed(modes, len(found) - 1 - len(chosen), counts)
 
 
-def _candidates(found, reference, active, starts, rng, simple) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield starts: a few of each kind and, unless these make the posterior look simple, more."""
-    drawn = reference.theta.copy()
-    mirrored, left = None, []
-    for stage in (0, 1):
-        for _ in range(_NEAR[stage] - stage * _NEAR[0]):
-            drawn[active] = starts.initial[active] + rng.uniform(-2, 2, len(active))
-            yield "near", drawn
-        for _ in range(_PRIOR[stage] - stage * _PRIOR[0]):
-            drawn[active] = starts.prior(rng)[active]
-            yield "prior", drawn
-        best = max(found, key=lambda peak: peak.log_mass)
-        if best is not mirrored:
-            mirrored, left = best, images(starts.blocks, best.reference.theta, active, rng)
-        for theta in left[: _IMAGES[stage]]:
-            yield "images", theta
-        left = left[_IMAGES[stage] :]
-        if simple():
-            return
+def _candidates(
+    stage: int, found: list[_Peak], starts: Starts, active: np.ndarray, rng: np.random.Generator
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield starts and their kind: a few of each at first, the others in the second stage."""
+    near, prior, mirrored = (kind[stage] for kind in (_NEAR, _PRIOR, _IMAGES))
+    theta = found[0].reference.theta.copy()
+    for _ in range(near):
+        theta[active] = starts.initial[active] + rng.uniform(-2, 2, len(active))
+        yield "near", theta
+    for _ in range(prior):
+        theta[active] = starts.prior(rng)[active]
+        yield "prior", theta
+    best = max(found, key=lambda peak: peak.log_mass)
+    seen = stage * _IMAGES[0] if best is found[0] else 0
+    for image in images(starts.blocks, best.reference.theta, active, rng)[seen:][:mirrored]:
+        yield "images", image
 
 
 def _promising(found: list[_Peak], subset: _Subset, movable: bool) -> list[np.ndarray]:
@@ -276,7 +276,7 @@ def _promising(found: list[_Peak], subset: _Subset, movable: bool) -> list[np.nd
             lead = peak.reference.level - known.reference.level
         if lead + doubt > np.log(LEAST_MASS):
             chosen.append(there)
-    return chosen[:_POLISHED]
+    return chosen
 
 
 def _peak(expansion, reference, active, strict: bool = True) -> _Peak | None:
@@ -307,7 +307,7 @@ def _valley(subset: _Subset, one: _Peak, other: _Peak) -> bool:
     return not min(between) > min(first, last) - _SHALLOW
 
 
-def _weighed(modes: list[_Peak], counts: dict[str, int]) -> ModeSearch:
+def _weighed(modes: list[_Peak], lighter: int, counts: dict[str, int]) -> ModeSearch:
     log_mass = np.array([peak.log_mass for peak in modes])
     shares = np.exp(log_mass - logsumexp(log_mass))
     order = np.argsort(-shares, kind="stable")
@@ -317,6 +317,6 @@ def _weighed(modes: list[_Peak], counts: dict[str, int]) -> ModeSearch:
     return ModeSearch(
         tuple(modes[k].reference for k in kept),
         tuple(float(shares[k]) for k in kept),
-        len(modes) - len(kept),
+        lighter + len(modes) - len(kept),
         **counts,
     )

@@ -32,7 +32,7 @@ _ELEMENTWISE = (
 
 
 def starts(model: pm.Model, tall: TallModel) -> Starts:
-    """Starts for a model; the prior is compiled when it is first drawn."""
+    """Return starts for a model; its prior is compiled when it is first drawn."""
     initial = tall.ravel(tall.initial_point)
 
     @cache
@@ -88,6 +88,5 @@ def warn_of_modes(step: str, prepared: Preparation, read: Sequence[tuple[str, sl
         f"{step}: the posterior has at least {number(len(search.modes))} modes that differ in "
         f"{', '.join(names)} and hold about {shares} of the mass that was found. Chains start in "
         f"{len(prepared.at_modes)} of them and hardly ever change: R-hat will be large. "
-        "If the model is symmetric there, restrict it to one mode (a sign, an order); otherwise "
-        "use another sampler."
+        f"{MODES.remedy}"
     )
