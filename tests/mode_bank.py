@@ -141,6 +141,43 @@ def network():
 
 
 @multimodal
+def mirrored_hierarchy():
+    """Squared slopes of groups: the mean of the groups has to change its sign with them."""
+    rng, x = rows(11)
+    group = rng.integers(0, 6, N)
+    w = 2.0 + 0.3 * rng.normal(size=6)
+    y = w[group] ** 2 * x + rng.normal(size=N)
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 1, 3, initval=2.0), pm.HalfNormal("tau", 1)
+        slopes = pm.Normal("slopes", mu, tau, shape=6, initval=np.full(6, 2.0))
+        pm.Normal("y", slopes[group] ** 2 * x, 1.0, observed=y)
+    return model
+
+
+@multimodal
+def default_start():
+    """A mixture at whose initial point both means are the same, a saddle."""
+    rng, _ = rows(12)
+    y = np.where(rng.random(N) < 0.3, -3.0, 3.0) + rng.normal(size=N)
+    with pm.Model() as model:
+        w = pm.Dirichlet("w", np.ones(2))
+        mu = pm.Normal("mu", 0, 5, shape=2)
+        pm.NormalMixture("y", w=w, mu=mu, sigma=1.0, observed=y)
+    return model
+
+
+@multimodal
+def two_squares():
+    rng, x = rows(13)
+    z = rng.normal(size=N)
+    y = 4.0 * x + z + rng.normal(size=N)
+    with pm.Model() as model:
+        b = pm.Normal("b", [2, 1], 3, shape=2)
+        pm.Normal("y", b[0] ** 2 * x + b[1] ** 2 * z, 1.0, observed=y)
+    return model
+
+
+@multimodal
 def conflict():
     """A location with heavy tails and two camps of rows, the prior with one of them."""
     rng, _ = rows(8)

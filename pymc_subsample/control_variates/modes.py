@@ -180,6 +180,7 @@ def search_modes(
     expansion: Expansion,
     reference: Reference,
     active: np.ndarray,
+    free: np.ndarray,
     starts: Starts,
     rng: np.random.Generator,
     temperature: float = 1.0,
@@ -192,7 +193,9 @@ def search_modes(
     expansion, reference
         Compiled model and the mode that is known.
     active : ndarray, shape (a,)
-        Elements of theta that may move. The others stay as they are at the reference.
+        Elements of theta that searches move. The others stay where they start.
+    free : ndarray
+        Elements that images change: `active` and, in a hierarchy, its hyperparameters.
     starts : Starts
         Where searches start.
     rng : numpy.random.Generator
@@ -217,12 +220,12 @@ def search_modes(
     counts = dict.fromkeys(("near", "prior", "images"), 0)
     concave = True
     for stage in (0, 1):
-        for kind, theta in _candidates(stage, found, starts, active, rng):
+        for kind, theta in _candidates(stage, found, starts, active, free, rng):
             peak, bent_down = subset.climb(theta, known)
             counts[kind] += peak is not None
             concave = concave and bent_down and peak is not None
-            if peak is not None and all(peak.apart(old) for old in found):
-                found.append(peak)
+            if peak is not None:
+                _keep(found, peak)
             if subset.work > _WORK:
                 break
         if (concave and len(found) == 1) or subset.work > _WORK:
@@ -243,8 +246,22 @@ def search_modes(
     return _weighed(modes, len(found) - 1 - len(chosen), counts)
 
 
+def _keep(found: list[_Peak], new: _Peak):
+    """Add a mode unless it is there; the heavier one stays where hyperparameters differ alone."""
+    alike = [k for k, old in enumerate(found) if not new.apart(old)]
+    if not alike:
+        found.append(new)
+    elif 0 not in alike and new.log_mass > found[alike[0]].log_mass:
+        found[alike[0]] = new
+
+
 def _candidates(
-    stage: int, found: list[_Peak], starts: Starts, active: np.ndarray, rng: np.random.Generator
+    stage: int,
+    found: list[_Peak],
+    starts: Starts,
+    active: np.ndarray,
+    free: np.ndarray,
+    rng: np.random.Generator,
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield starts and their kind: a few of each at first, the others in the second stage."""
     near, prior, mirrored = (kind[stage] for kind in (_NEAR, _PRIOR, _IMAGES))
@@ -257,7 +274,7 @@ def _candidates(
         yield "prior", theta
     best = max(found, key=lambda peak: peak.log_mass)
     seen = stage * _IMAGES[0] if best is found[0] else 0
-    for image in images(starts.blocks, best.reference.theta, active, rng)[seen:][:mirrored]:
+    for image in images(starts.blocks, best.reference.theta, free, rng)[seen:][:mirrored]:
         yield "images", image
 
 

@@ -189,7 +189,7 @@ def _automatic_reference(
     found = find_reference(expansion, starts.initial, inner, rng, temperature)
     found = settled(found) if nested else found
     search = search_modes(
-        expansion, found, inner, starts, rng, temperature, settled if nested else None
+        expansion, found, inner, free, starts, rng, temperature, settled if nested else None
     )
     return (found if search is None else search.modes[0]), search
 
