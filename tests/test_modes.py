@@ -12,7 +12,7 @@ from pymc_subsample.control_variates.images import Block, images
 from pymc_subsample.likelihood.prior_draws import prior_draws
 from pymc_subsample.steps.modes import number_of_chain
 
-QUICK = ("square", "conflict", "signed_phase")
+QUICK = ("square", "conflict", "signed_phase", "mirrored_hierarchy")
 QUICK_CONTROLS = ("logistic", "weak_centred", "weak_noncentred", "one_sided_square", "collinear")
 STEPS = (pms.HMCECS, pms.MinibatchBarkerMH, pms.SGHMC)
 
@@ -151,6 +151,15 @@ def test_no_sampler_is_silent(name, make):
     assert found["modes"]["status"] == "warn"
     assert found["modes"]["value"] >= 1
     assert found["r_hat"]["value"] > 1.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make",
+    [pms.FireflyMC, pms.AusterityMH, pms.ConfidenceMH, pms.SGLD, pms.SVRGLD, pms.EWSG],
+)
+def test_nor_is_any_other(make):
+    test_no_sampler_is_silent("square", make)
 
 
 @pytest.mark.slow
