@@ -233,7 +233,7 @@ def test_weights_follow_the_rows_of_each_group():
     """At the reference the weight of the centred form is n tau^2 / (1 + n tau^2)."""
     step = pms.HMCECS(model=noncentred(outcomes()), subsample_size=50, rng=1)
     values = dict(zip(step._tall.names, step._tall.slices, strict=True))
-    theta = step._values(step.reference.theta)
+    theta = step._expansion.values(step.reference.theta)
     strength = SIZES * np.exp(2 * theta[values["tau_log__"]])
     np.testing.assert_allclose(step.centring["z"], strength / (1 + strength), rtol=1e-3)
 

@@ -1,14 +1,27 @@
-"""A second mode of the posterior is found and reported."""
+"""Other modes of the posterior are found, wherever they are, reported and sampled."""
 
 import logging
 
 import numpy as np
 import pymc as pm
+import pytest
+from mode_bank import MULTIMODAL, UNIMODAL
 
 import pymc_subsample as pms
+from pymc_subsample.control_variates.images import Block, images
+from pymc_subsample.likelihood.prior_draws import prior_draws
+from pymc_subsample.steps.modes import number_of_chain
+
+QUICK = ("square", "conflict", "signed_phase", "mirrored_hierarchy")
+QUICK_CONTROLS = ("logistic", "weak_centred", "weak_noncentred", "one_sided_square", "collinear")
+STEPS = (pms.HMCECS, pms.MinibatchBarkerMH, pms.SGHMC)
 
 
-def square(prior_mean, n=400):
+def both(bank, quick):
+    return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in bank]
+
+
+def square(prior_mean, n=400, **start):
     """Only the square of w meets the data."""
     rng = np.random.default_rng(2)
     x = rng.normal(size=n)
@@ -20,18 +33,60 @@ def square(prior_mean, n=400):
     return model
 
 
-def test_mirrored_modes_are_reported(caplog):
-    with caplog.at_level(logging.WARNING, "pymc.subsample"):
-        pms.HMCECS(model=square(prior_mean=0))
-    assert "at least two modes" in caplog.text
-    assert "differ in w." in caplog.text
+def sample(step, model, draws=150, **kwargs):
+    defaults = {"tune": 200, "chains": 4, "cores": 1, "random_seed": 3}
+    with model:
+        return pm.sample(
+            draws, step=step, progressbar=False, compute_convergence_checks=False,
+            **(defaults | kwargs),
+        )  # fmt: skip
 
 
-def test_a_single_mode_is_not(caplog):
-    with caplog.at_level(logging.WARNING, "pymc.subsample"):
-        step = pms.HMCECS(model=square(prior_mean=1.2))
-    assert not caplog.text
+def judged(idata):
+    return {c["name"]: c for c in pms.report(idata).to_dict()["checks"]}
+
+
+# The search
+
+
+@pytest.mark.parametrize("name", both(MULTIMODAL, QUICK))
+def test_modes_are_found(name):
+    step = pms.HMCECS(model=MULTIMODAL[name]())
+    assert len(step._search.modes) > 1
+
+
+@pytest.mark.parametrize("name", both(UNIMODAL, QUICK_CONTROLS))
+def test_a_single_mode_is_no_alarm(name):
+    step = pms.HMCECS(model=UNIMODAL[name](), subsample_size=100)
+    assert len(step._search.modes) == 1
+    assert step._search.starts >= 10
+
+
+def test_shares_are_the_masses():
+    """By Laplace, the prior densities at both roots: logistic(2 b mu / s^2) of the mass."""
+    search = pms.HMCECS(model=MULTIMODAL["square"]())._search
+    root = search.modes[0].theta[0]
+    assert root > 0
+    expected = 1 / (1 + np.exp(-2 * root * 4 / 4**2))
+    # the priors' slopes shift the modes a little
+    assert abs(search.shares[0] - expected) < 0.01
+    assert abs(sum(search.shares) - 1) < 1e-6
+
+
+def test_a_mode_of_little_mass_is_counted_but_needs_no_chain():
+    step = pms.HMCECS(model=square(prior_mean=1.2))
+    assert (len(step._search.modes), step._search.lighter) == (1, 1)
     assert step.reference.theta[0] > 0
+
+
+def test_a_single_mode_is_quick(caplog):
+    """A concave posterior takes the first few starts alone."""
+    with caplog.at_level(logging.WARNING, "pymc.subsample"):
+        step = pms.HMCECS(model=UNIMODAL["logistic"]())
+    assert not caplog.text
+    assert step._search.starts == 12
+    more = pms.HMCECS(model=MULTIMODAL["square"]())._search
+    assert more.prior == 32
 
 
 def test_the_higher_mode_becomes_the_reference():
@@ -44,3 +99,116 @@ def test_the_higher_mode_becomes_the_reference():
         pm.Potential("y", pm.math.logaddexp(near, pm.logp(pm.Normal.dist(0, 10), y)))
     step = pms.HMCECS(model=model)
     assert abs(step.reference.theta[0] - 1.6) < 0.1
+
+
+def test_variables_without_forward_draws_stay_at_their_start():
+    with pm.Model() as model:
+        pm.Flat("a")
+        s = pm.HalfNormal("s", 1, initval=2.0)
+        pm.Normal("b", 100, s, shape=2)
+    draw, names = prior_draws(model)
+    assert names == ["s_log__", "b"]
+    points = [draw(seed) for seed in range(20)]
+    assert all(point["a"] == 0 for point in points)
+    assert len({float(point["s_log__"]) for point in points}) == 20
+    assert abs(np.mean([point["b"] for point in points]) - 100) < 2
+
+
+def test_images_of_a_mode():
+    """Labels are swapped in all variables of a length at once; only what moves does."""
+    blocks = [
+        Block("mu", slice(0, 2), (2,)),
+        Block("sigma_log__", slice(2, 4), (2,), signed=False),
+        Block("w_simplex__", slice(4, 5), (1,), signed=False, labelled=False),
+    ]
+    theta = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    rng = np.random.default_rng(0)
+    found = {tuple(x) for x in images(blocks, theta, np.arange(5), rng)}
+    assert (2.0, 1.0, 4.0, 3.0, 5.0) in found
+    assert (2.0, 1.0, 3.0, 4.0, 5.0) in found
+    assert (-1.0, -2.0, 3.0, 4.0, 5.0) in found
+    assert (-1.0, 2.0, 3.0, 4.0, 5.0) in found
+    assert all(x[4] == 5.0 and x[2] > 0 and x[3] > 0 for x in found)
+    still = {tuple(x) for x in images(blocks, theta, np.array([0, 1]), rng)}
+    assert all(x[2:] == (3.0, 4.0, 5.0) for x in still)
+
+
+# What becomes of them
+
+
+def test_mirrored_modes_are_reported(caplog):
+    with caplog.at_level(logging.WARNING, "pymc.subsample"):
+        pms.HMCECS(model=square(prior_mean=0))
+    assert "at least two modes" in caplog.text
+    assert "differ in w and hold about 0.5, 0.5 of the mass" in caplog.text
+
+
+@pytest.mark.parametrize("make", STEPS)
+@pytest.mark.parametrize("name", both(MULTIMODAL, ("square",)))
+def test_no_sampler_is_silent(name, make):
+    model = MULTIMODAL[name]()
+    found = judged(sample(make(model=model), model))
+    assert found["modes"]["status"] == "warn"
+    assert found["modes"]["value"] >= 1
+    assert found["r_hat"]["value"] > 1.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make",
+    [pms.FireflyMC, pms.AusterityMH, pms.ConfidenceMH, pms.SGLD, pms.SVRGLD, pms.EWSG],
+)
+def test_nor_is_any_other(make):
+    test_no_sampler_is_silent("square", make)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", STEPS)
+@pytest.mark.parametrize("name", UNIMODAL)
+def test_no_sampler_is_alarmed(name, make):
+    model = UNIMODAL[name]()
+    found = judged(sample(make(model=model), model))
+    assert found["modes"]["status"] == "pass"
+
+
+def test_chains_take_turns_among_modes():
+    """In one process, in several, and within a compound step."""
+    rngs = np.random.default_rng(1).spawn(4)
+    assert [number_of_chain(rng) % 2 for rng in rngs] == [0, 1, 0, 1]
+    steps = [rng.spawn(2)[1] for rng in np.random.default_rng(1).spawn(4)]
+    assert [number_of_chain(rng) % 2 for rng in steps] == [1, 0, 1, 0]
+    model = MULTIMODAL["square"]()
+    step = pms.HMCECS(model=model)
+    together = sample(step, model, draws=20)
+    means = together.posterior["b"].mean("draw").values
+    assert np.all(means * [1, -1, 1, -1] > 1.9)
+    apart = sample(step, model, draws=20, cores=2)
+    np.testing.assert_array_equal(apart.posterior["b"], together.posterior["b"])
+
+
+def test_a_chain_is_resumed_in_its_mode():
+    model = MULTIMODAL["square"]()
+    one, other = (pms.HMCECS(model=model) for _ in range(2))
+    rng = np.random.default_rng(0).spawn(2)[1]
+    one.setup_chain(rng, 20, 20)
+    point = model.initial_point()
+    for _ in range(20):
+        point, _ = one.step(point)
+    assert point["b"] < 0
+    other.sampling_state = one.sampling_state
+    assert other._home is other._prepared.others[0]
+    np.testing.assert_array_equal(one.step(point)[0]["b"], other.step(point)[0]["b"])
+
+
+def test_the_report_says_how_far_was_searched():
+    model = UNIMODAL["logistic"]()
+    idata = sample(pms.HMCECS(model=model), model, chains=2)
+    line = judged(idata)["modes"]
+    assert (
+        line["title"]
+        == "other modes found by 12 searches (7 from random points, 5 from symmetries)"
+    )
+    assert line["value"] == 0
+    given = {"beta": np.zeros(5)}
+    step = pms.HMCECS(model=model, reference=given, subsample_size=500)
+    assert "modes" not in judged(sample(step, model, chains=2))

@@ -162,7 +162,7 @@ def advise(
         full_fixed=COMPILE_SECONDS + TUNE * tuning * per_gradient,
         instead=nuts(),
     )
-    if step._prepared.other_mode is None:
+    if step._search is None or len(step._search.modes) < 2:
         return advice
     modes = "The posterior has at least two modes, and a chain of either sampler may see only one."
     return replace(advice, reason=f"{advice.reason} {modes}")

@@ -233,7 +233,7 @@ def nuts_gradients(
     if len(reference.curvature) != len(reference.center):
         return None
     if step.centring:  # NUTS moves in the model's own variables
-        reference = replace(reference, theta=step._values(reference.theta))
+        reference = replace(reference, theta=step._expansion.values(reference.theta))
         scale = covariance_factor(precision(expansion, reference, step._continuous()))
     variance = scale[0] ** 2 if len(scale) == 1 else np.sum(scale**2, axis=1)
     potential = QuadPotentialDiagAdapt(

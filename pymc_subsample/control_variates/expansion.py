@@ -118,6 +118,20 @@ class Expansion:
         del self.forward, self.backward
         self.coordinates, self.theta_size = coordinates, coordinates.length
 
+    def values(self, theta: np.ndarray) -> np.ndarray:
+        """Return PyMC's vector of value variables, shape (d,), for the chain's."""
+        return theta if self.coordinates is None else self.coordinates.to_theta(theta)[0]
+
+    def from_values(self, values: np.ndarray, like: np.ndarray | None = None) -> np.ndarray:
+        """Return the chain's vector for PyMC's.
+
+        Constants of the coordinates are those of the vector `like`, or nil.
+        """
+        if self.coordinates is None:
+            return values
+        like = np.zeros(self.theta_size) if like is None else like
+        return self.coordinates.from_theta(values, like)
+
     def restore(self):
         """Undo `reparameterise`."""
         assert self.coordinates is not None

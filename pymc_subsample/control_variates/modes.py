@@ -1,71 +1,345 @@
-"""Whether the posterior has another mode as high as the one that was found.
+r"""Other modes of the posterior that hold a share of its mass worth a chain.
 
-Chains start around one reference point, so their agreement cannot show a second mode.
+Chains near one reference point agree, whatever they leave out. So searches start near the initial
+point, at draws of the prior and at images of the mode that is known (mirrored, labels swapped), on
+a small subset of the rows. Modes that may compete are polished on all rows, and weighed by
+Laplace's approximation of their mass
+
+.. math:: \log m_k = \log p(\theta_k, y) + \tfrac a2 \log 2\pi - \tfrac12 \log\det H_k .
+
+A point counts as a mode if Newton's method has converged there and the curvature is positive
+definite: the poles of hierarchies at a scale of zero are none.
 """
 
-import numpy as np
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
+import numpy as np
+import scipy.linalg
+from scipy.special import logsumexp
+
+from pymc_subsample.control_variates.curvature import covariance
 from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.control_variates.reference import Reference, log_posterior
-from pymc_subsample.control_variates.search import mode_of_rows, polish
+from pymc_subsample.control_variates.images import Block, images
+from pymc_subsample.control_variates.reference import (
+    Reference,
+    log_posterior,
+    precision,
+    summed,
+)
+from pymc_subsample.control_variates.search import has_precision, mode_of_rows, newton, polish
 
 # Beyond, the search takes too long.
 MAX_PARAMETERS = 200
+# Share of the mass from which a mode is one to sample.
+LEAST_MASS = 1e-3
 
-_STARTS = 4
 _ROWS = 1000
-# A mode counts as another one beyond this many standard deviations per parameter, and as high as
-# the first within this difference of log posteriors.
-_APART = 5.0
-EQUAL = 5.0
+_PARTS = 16
+# Starts of each kind: at first, and then unless the log posterior was concave all along.
+_NEAR, _PRIOR, _IMAGES = (2, 2), (5, 27), (5, 27)
+# Steps of one search, and steps times parameters of all of them.
+_STEPS, _WORK = 60, 20_000
+_NEWTON_STEPS = 20
+# Modes that are polished on all rows at most.
+_POLISHED = 8
+# Standard deviations from a mode within which Newton's method should have come to it, per
+# parameter, and those beyond that at which a mode is another one.
+_CONVERGED, _APART = 0.5, 3.0
+# Standard errors that a subset's verdict on all rows may be off.
+_DOUBT = 4.0
+# A chain crosses a valley of this depth in log density by itself.
+_SHALLOW, _POINTS = 3.0, 15
+# What a heavier mode's log mass should exceed to become the reference.
+_HEAVIER = 1.0
 
 
-def other_mode(
+@dataclass(frozen=True)
+class Starts:
+    """Where searches for modes may start.
+
+    Attributes
+    ----------
+    initial : ndarray, shape (d,)
+        Initial point, in PyMC's unconstrained space.
+    prior : callable
+        ``prior(rng)`` returns a draw of the prior there, shape (d,).
+    blocks : sequence of Block
+        The variables, for images.
+    """
+
+    initial: np.ndarray
+    prior: Callable[[np.random.Generator], np.ndarray]
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class ModeSearch:
+    """What a search for modes found, and how far it looked.
+
+    Attributes
+    ----------
+    modes : tuple of Reference
+        Those that hold more than `LEAST_MASS` of the mass of all that were found; the first is the
+        one to sample around.
+    shares : tuple of float
+        Of that mass, of each of them.
+    lighter : int
+        Modes that hold less.
+    near, prior, images : int
+        Starts that led to a mode: near the initial point, at draws of the prior, and at images of
+        the mode.
+    """
+
+    modes: tuple[Reference, ...]
+    shares: tuple[float, ...]
+    lighter: int
+    near: int
+    prior: int
+    images: int
+
+    @property
+    def starts(self) -> int:
+        """Starts of all kinds."""
+        return self.near + self.prior + self.images
+
+
+@dataclass(frozen=True)
+class _Peak:
+    """A mode, with the Cholesky factor of its precision."""
+
+    reference: Reference
+    active: np.ndarray
+    factor: np.ndarray
+    log_mass: float
+
+    def distance(self, theta: np.ndarray) -> float:
+        """Distance of a point in standard deviations."""
+        return float(np.linalg.norm(self.factor.T @ (theta - self.reference.theta)[self.active]))
+
+    def apart(self, other: "_Peak") -> bool:
+        nearest = min(self.distance(other.reference.theta), other.distance(self.reference.theta))
+        return nearest > _APART + 2 * _CONVERGED * np.sqrt(len(self.active))
+
+
+class _Subset:
+    """The log posterior with a few rows for all."""
+
+    def __init__(self, expansion: Expansion, active, temperature, rng):
+        self._expansion, self._active = expansion, active
+        n = expansion.n_rows
+        size = min(n, max(_ROWS, 20 * len(active)))
+        index = np.arange(n) if size == n else rng.integers(0, n, size)
+        self.rows = expansion.batches(index)
+        self.weight = n / (size * temperature)
+        self._exact = size == n
+        self.work = 0
+
+    def at(self, theta: np.ndarray, curved: bool = True) -> Reference:
+        return summed(self._expansion, theta, self.rows, self.weight, curved)
+
+    def height(self, theta: np.ndarray) -> float:
+        return log_posterior(self._expansion, self.at(theta, curved=False))
+
+    def levels(self, theta: np.ndarray) -> np.ndarray:
+        """Log-likelihoods of each sixteenth of the rows."""
+        parts = np.array_split(np.concatenate(self.rows, axis=1), _PARTS, axis=1)
+        parts = [np.ascontiguousarray(part) for part in parts]
+        sums = [summed(self._expansion, theta, [part], self.weight, False) for part in parts]
+        return np.array([found.level for found in sums])
+
+    def error(self, one: np.ndarray, other: np.ndarray) -> float:
+        """Return the standard error of the difference of two log-likelihoods by these rows."""
+        if self._exact:
+            return 0.0
+        return float(np.sqrt(_PARTS) * np.std(self.levels(one) - self.levels(other), ddof=1))
+
+    def climb(self, start: np.ndarray, known: _Peak) -> tuple[_Peak | None, bool]:
+        """Return the mode that a start leads to, if any, and whether all on the way was concave."""
+        home = known.reference.theta
+        for share in (1.0, 0.5, 0.2, 0.05):
+            theta = home + share * (start - home)
+            if np.isfinite(self.height(theta)):
+                break
+        else:
+            return None, False
+        expansion, active = self._expansion, self._active
+        found = mode_of_rows(expansion, theta, active, self.rows, self.weight, _STEPS)
+        self.work += (found.steps + 1) * len(active)
+        if known.distance(found.theta) < 1.0:
+            return known, found.concave
+        if not np.isfinite(self.height(found.theta)):
+            return None, False
+        return _peak(expansion, self.polished(found.theta), active), found.concave
+
+    def polished(self, theta: np.ndarray) -> Reference:
+        return newton(self._expansion, self.at, theta, self._active, _NEWTON_STEPS)
+
+
+def search_modes(
     expansion: Expansion,
     reference: Reference,
-    start: np.ndarray,
     active: np.ndarray,
-    scale: np.ndarray,
+    free: np.ndarray,
+    starts: Starts,
     rng: np.random.Generator,
     temperature: float = 1.0,
-) -> Reference | None:
-    """Search from jittered starts for another mode at least about as high as the reference.
+    settle: Callable[[Reference], Reference] | None = None,
+) -> ModeSearch | None:
+    """Search for modes that compete with the one that is known.
 
     Parameters
     ----------
     expansion, reference
         Compiled model and the mode that is known.
-    start : ndarray, shape (d,)
-        Starts are uniform within 2 of it.
     active : ndarray, shape (a,)
-        Elements of theta that may move.
-    scale : ndarray, shape (a,)
-        Their posterior standard deviations at the reference.
+        Elements of theta that searches move. The others stay where they start.
+    free : ndarray
+        Elements that images change: `active` and, in a hierarchy, its hyperparameters.
+    starts : Starts
+        Where searches start.
     rng : numpy.random.Generator
         Draws starts and rows.
     temperature : float, default 1
         Divides the log-likelihood.
+    settle : callable, optional
+        Moves hyperparameters to where they belong at a mode of the others.
+
+    Returns
+    -------
+    ModeSearch or None
+        None where no search is made: for more than 200 parameters, or without second derivatives.
     """
-    if not 0 < len(active) <= MAX_PARAMETERS:
+    if not 0 < len(active) <= MAX_PARAMETERS or not has_precision(expansion, len(active)):
         return None
-    n = expansion.n_rows
-    size = min(n, max(_ROWS, 20 * len(active)))
-    rows = expansion.batches(rng.integers(0, n, size))
-    weight = n / (size * temperature)
-    known, height = mode_of_rows(expansion, reference.theta, active, rows, weight)
-    for _ in range(_STARTS):
-        theta = reference.theta.copy()
-        theta[active] = start[active] + rng.uniform(-2, 2, len(active))
-        found, value = mode_of_rows(expansion, theta, active, rows, weight)
-        # One observation's worth of evidence on these rows says nothing about all of them.
-        if size * (value - height) < -1.0 or not _apart(found, known, active, scale):
+    subset = _Subset(expansion, active, temperature, rng)
+    known = _peak(expansion, subset.polished(reference.theta), active, strict=False)
+    if known is None:
+        return None
+    found = [known]
+    counts = dict.fromkeys(("near", "prior", "images"), 0)
+    concave = True
+    for stage in (0, 1):
+        for kind, theta in _candidates(expansion, stage, found, starts, active, free, rng):
+            peak, bent_down = subset.climb(theta, known)
+            counts[kind] += peak is not None
+            concave = concave and bent_down and peak is not None
+            if peak is not None:
+                _keep(found, peak)
+            if subset.work > _WORK:
+                break
+        if (concave and len(found) == 1) or subset.work > _WORK:
+            break
+    first = _peak(expansion, reference, active, strict=False)
+    if first is None:
+        return None
+    modes = [first]
+    chosen = _promising(found, subset, settle is not None)
+    for theta in chosen[:_POLISHED]:
+        candidate = polish(expansion, theta, active, temperature)
+        candidate = candidate if settle is None else settle(candidate)
+        peak = _peak(expansion, candidate, active)
+        if peak is None or not all(peak.apart(old) for old in modes):
             continue
-        candidate = polish(expansion, found, active, temperature)
-        higher = log_posterior(expansion, candidate) - log_posterior(expansion, reference)
-        if higher > -EQUAL and _apart(candidate.theta, reference.theta, active, scale):
-            return candidate
-    return None
+        if all(_valley(subset, peak, old) for old in modes):
+            modes.append(peak)
+    return _weighed(modes, len(found) - 1 - len(chosen), counts)
 
 
-def _apart(theta, other, active, scale) -> bool:
-    return bool(np.sqrt(np.mean(((theta - other)[active] / scale) ** 2)) > _APART)
+def _keep(found: list[_Peak], new: _Peak):
+    """Add a mode unless it is there; the heavier one stays where hyperparameters differ alone."""
+    alike = [k for k, old in enumerate(found) if not new.apart(old)]
+    if not alike:
+        found.append(new)
+    elif 0 not in alike and new.log_mass > found[alike[0]].log_mass:
+        found[alike[0]] = new
+
+
+def _candidates(
+    expansion: Expansion,
+    stage: int,
+    found: list[_Peak],
+    starts: Starts,
+    active: np.ndarray,
+    free: np.ndarray,
+    rng: np.random.Generator,
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield starts and their kind: a few of each at first, the others in the second stage.
+
+    They are made of PyMC's values; the searches move in the chain's coordinates.
+    """
+    near, prior, mirrored = (kind[stage] for kind in (_NEAR, _PRIOR, _IMAGES))
+    home = found[0].reference.theta
+    values = expansion.values(home).copy()
+    for _ in range(near):
+        values[active] = starts.initial[active] + rng.uniform(-2, 2, len(active))
+        yield "near", expansion.from_values(values, home)
+    for _ in range(prior):
+        values[active] = starts.prior(rng)[active]
+        yield "prior", expansion.from_values(values, home)
+    best = max(found, key=lambda peak: peak.log_mass)
+    seen = stage * _IMAGES[0] if best is found[0] else 0
+    values = expansion.values(best.reference.theta)
+    for image in images(starts.blocks, values, free, rng)[seen:][:mirrored]:
+        yield "images", expansion.from_values(image, home)
+
+
+def _promising(found: list[_Peak], subset: _Subset, movable: bool) -> list[np.ndarray]:
+    """Modes of the subset, but for the known one, that may compete on all rows; best first.
+
+    Where the prior is `movable`, by hyperparameters, the likelihood alone counts.
+    """
+    known, others = found[0], sorted(found[1:], key=lambda peak: -peak.log_mass)
+    here, chosen = known.reference.theta, []
+    for peak in others:
+        there = peak.reference.theta
+        doubt = _DOUBT * subset.error(here, there)
+        lead = peak.log_mass - known.log_mass
+        if movable:
+            lead = peak.reference.level - known.reference.level
+        if lead + doubt > np.log(LEAST_MASS):
+            chosen.append(there)
+    return chosen
+
+
+def _peak(expansion, reference, active, strict: bool = True) -> _Peak | None:
+    """Measure a mode; None where there is none or, unless strict, no finite density."""
+    height = log_posterior(expansion, reference)
+    matrix = precision(expansion, reference, active)
+    if not (np.isfinite(height) and np.all(np.isfinite(matrix))):
+        return None
+    if not strict:
+        matrix = scipy.linalg.inv(covariance(matrix))
+    try:
+        lower = np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        return None
+    ascent = expansion.pull_back(reference.theta, reference.slope)[active]
+    ascent = scipy.linalg.solve_triangular(lower, ascent, lower=True)
+    if strict and not np.sqrt(np.mean(ascent**2)) < _CONVERGED:
+        return None
+    volume = 0.5 * len(active) * np.log(2 * np.pi) - np.log(np.diag(lower)).sum()
+    return _Peak(reference, active, lower, height + volume)
+
+
+def _valley(subset: _Subset, one: _Peak, other: _Peak) -> bool:
+    """Whether the way between two modes leads through a valley that keeps chains apart."""
+    here, there = one.reference.theta, other.reference.theta
+    way = [here + t * (there - here) for t in np.linspace(0, 1, _POINTS + 2)]
+    first, *between, last = [subset.height(theta) for theta in way]
+    return not min(between) > min(first, last) - _SHALLOW
+
+
+def _weighed(modes: list[_Peak], lighter: int, counts: dict[str, int]) -> ModeSearch:
+    log_mass = np.array([peak.log_mass for peak in modes])
+    shares = np.exp(log_mass - logsumexp(log_mass))
+    order = np.argsort(-shares, kind="stable")
+    if log_mass[order[0]] - log_mass[0] < _HEAVIER:
+        order = np.array([0, *(k for k in order if k)])
+    kept = [k for k in order if shares[k] > LEAST_MASS]
+    return ModeSearch(
+        tuple(modes[k].reference for k in kept),
+        tuple(float(shares[k]) for k in kept),
+        lighter + len(modes) - len(kept),
+        **counts,
+    )

@@ -1,6 +1,7 @@
 """The search for the reference point: the posterior mode."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,6 +33,8 @@ _MAX_PASSES = 50
 _TRUST = {"initial_trust_radius": 10.0, "max_trust_radius": 1e9, "gtol": 0.01}
 # The negative log posterior of impossible parameters.
 _IMPOSSIBLE = 1e100
+# Of negative eigenvalues, in units of the diagonal: second derivatives are differences.
+_ROUNDING = 1e-4
 
 
 def has_precision(expansion: Expansion, size: int) -> bool:
@@ -74,13 +77,13 @@ def find_reference(
     size = min(n, max(_FIRST_SUBSET, min(20 * len(active), last)))
     while size < n:
         rows = expansion.batches(rng.integers(0, n, size))
-        theta, _ = mode_of_rows(expansion, theta, active, rows, n / (size * temperature))
+        theta = mode_of_rows(expansion, theta, active, rows, n / (size * temperature)).theta
         if size >= min(last, n // 2):
             break
         size = min(size * 10, last, n // 2)
     else:
         rows = list(expansion.chunks())
-        theta, _ = mode_of_rows(expansion, theta, active, rows, 1.0 / temperature)
+        theta = mode_of_rows(expansion, theta, active, rows, 1.0 / temperature).theta
     return polish(expansion, theta, active, temperature)
 
 
@@ -106,6 +109,7 @@ class _Objective:
         self._batches, self._weight = batches, weight
         self._scale, self._curved = scale, curved
         self._at, self._summed = np.zeros(len(active)), origin
+        self.concave = True
 
     def theta(self, x):
         theta = self._origin.copy()
@@ -131,6 +135,7 @@ class _Objective:
 
     def hessian(self, x):
         matrix = _finite(precision(self._expansion, self._evaluate(x), self._active))
+        self.concave = self.concave and _positive(matrix)
         return self._scale.T @ matrix @ self._scale
 
 
@@ -138,7 +143,38 @@ def _finite(x: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(x), x, 0.0)
 
 
-def mode_of_rows(expansion, theta, active, rows, weight) -> tuple[np.ndarray, float]:
+@dataclass(frozen=True)
+class Climb:
+    """Where a search on some rows ended.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (d,)
+        The mode, or the best point found.
+    concave : bool
+        Whether the log posterior was concave wherever its curvature was looked at.
+    steps : int
+        Of the search.
+    """
+
+    theta: np.ndarray
+    concave: bool
+    steps: int
+
+
+def _positive(matrix: np.ndarray) -> bool:
+    """Whether a matrix has no negative eigenvalue, but for rounding."""
+    scale = np.sqrt(np.abs(np.diag(matrix)))
+    scale = np.where(scale > 0, scale, 1.0)
+    rounding = _ROUNDING * np.eye(len(matrix))
+    try:
+        np.linalg.cholesky(matrix / np.outer(scale, scale) + rounding)
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
+def mode_of_rows(expansion, theta, active, rows, weight, most_steps: int = 200) -> Climb:
     """Find the mode of the posterior that weighs each of some rows by `weight`.
 
     Parameters
@@ -153,21 +189,15 @@ def mode_of_rows(expansion, theta, active, rows, weight) -> tuple[np.ndarray, fl
         Batches of packed rows; anchored anew at every step.
     weight : float
         Weight of a row, n / (m T).
-
-    Returns
-    -------
-    ndarray, shape (d,)
-        The mode.
-    float
-        The log posterior there, divided by `weight` times m.
+    most_steps : int, default 200
+        Of the search.
     """
     import scipy.optimize  # takes a third of a second to import, and only the search needs it
 
     newton = len(active) <= MAX_DENSE and has_precision(expansion, len(active))
     origin = summed(expansion, theta, rows, weight, newton)
-    height = weight * sum(batch.shape[1] for batch in rows)
     if not len(active):
-        return origin.theta, log_posterior(expansion, origin) / height
+        return Climb(origin.theta, True, 0)
     with np.errstate(all="ignore"):
         # In units of the curvature at the start, columns may have any units and offsets.
         if newton:
@@ -184,9 +214,9 @@ def mode_of_rows(expansion, theta, active, rows, weight) -> tuple[np.ndarray, fl
             jac=objective.gradient,
             hess=objective.hessian if newton else None,
             method="trust-exact" if newton else "L-BFGS-B",
-            options={"maxiter": 200} | (_TRUST if newton else {}),
+            options={"maxiter": most_steps} | (_TRUST if newton else {}),
         )
-    return objective.theta(found.x), -float(found.fun) / height
+    return Climb(objective.theta(found.x), newton and objective.concave, int(found.nit))
 
 
 def quadratic_mode(expansion: Expansion, reference: Reference, active: np.ndarray) -> np.ndarray:
@@ -230,12 +260,42 @@ def polish(
     By Newton's method with step halving or, without a matrix of second derivatives, by L-BFGS in
     units of the standard deviations that the diagonal gives.
     """
-    best = reference_at(expansion, theta, temperature)
     if not has_precision(expansion, len(active)):
+        best = reference_at(expansion, theta, temperature)
         return _polish_by_gradients(expansion, best, active, temperature)
+    return newton(
+        expansion, lambda theta: reference_at(expansion, theta, temperature), theta, active
+    )
+
+
+def newton(
+    expansion: Expansion,
+    sum_at: Callable[[np.ndarray], Reference],
+    theta: np.ndarray,
+    active: np.ndarray,
+    most_steps: int = _MAX_POLISH,
+) -> Reference:
+    """Find the mode near theta by Newton's method with step halving.
+
+    Parameters
+    ----------
+    expansion : Expansion
+        Compiled model.
+    sum_at : callable
+        ``sum_at(theta)`` sums the rows there, of all or of some.
+    theta : ndarray, shape (d,)
+        Start.
+    active : ndarray of int, shape (a,)
+        Elements of theta that may move.
+    most_steps : int, default 8
+        Steps at most.
+    """
+    best = sum_at(theta)
     best_value = log_posterior(expansion, best)
-    for _ in range(_MAX_POLISH):
+    for _ in range(most_steps):
         matrix = precision(expansion, best, active)
+        if not np.all(np.isfinite(matrix)):
+            break
         cov = covariance(matrix)
         ascent = expansion.pull_back(best.theta, best.slope)[active]
         step = cov @ ascent
@@ -245,7 +305,7 @@ def polish(
         for _ in range(6):
             trial = best.theta.copy()
             trial[active] += step
-            candidate = reference_at(expansion, trial, temperature)
+            candidate = sum_at(trial)
             value = log_posterior(expansion, candidate)
             if np.isfinite(value) and value > best_value:
                 best, best_value = candidate, value

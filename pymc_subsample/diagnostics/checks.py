@@ -5,8 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pymc_subsample.control_variates.modes import ModeSearch
+
 # In a draw's statistics, the number that a rule looks at is called this and the rule's name.
 PREFIX = "check_"
+# Statistics of the last draw: searches that the set-up made for other modes, and those of them that
+# started at images of the mode under symmetries.
+SEARCHES, IMAGES = "mode_searches", "mode_images"
 # Statistic of the last draw: bit k is set if rule k failed. -1 before that.
 FAILED = "failed_checks"
 
@@ -51,7 +56,7 @@ TEMPERATURE = Rule(
 )
 MODES = Rule(
     "modes",
-    "other modes that the set-up found",
+    "other modes found",
     0.0,
     "If the model is symmetric there, restrict it to one mode (a sign, an order); otherwise use "
     "another sampler.",
@@ -92,14 +97,16 @@ def check_temperature(temperature: float) -> Check:
     )
 
 
-def check_modes(others: int) -> Check:
-    """Say so where chains that all start at one mode leave out another, about as high."""
+def check_modes(search: ModeSearch) -> Check:
+    """Say so where there are modes that a chain, which starts in one of them, may not see."""
+    others = len(search.modes) - 1
     return Check(
         MODES,
         others,
         others == 0,
-        f"The posterior has another mode, about as high, which the chain may not see. "
-        f"{MODES.remedy}",
+        f"The posterior has {number(others)} other mode{'s' * (others > 1)} that hold"
+        f"{'s' * (others == 1)} {sum(search.shares[1:]):.2g} of the mass that was found, which the "
+        f"chain may not see. {MODES.remedy}",
     )
 
 
@@ -108,16 +115,23 @@ def statistics(rules: Sequence[Rule]) -> dict[str, tuple[type, list[int] | None]
     numbers: dict[str, tuple[type, list[int] | None]] = {
         PREFIX + rule.name: (np.float64, []) for rule in rules
     }
-    return numbers | {FAILED: (np.int64, [])}
+    searched = (SEARCHES, IMAGES) if MODES in rules else ()
+    return numbers | {name: (np.int64, []) for name in (FAILED, *searched)}
 
 
-def record(rules: Sequence[Rule], checks: Sequence[Check] | None) -> dict[str, float]:
+def record(
+    rules: Sequence[Rule], checks: Sequence[Check] | None, search: ModeSearch | None = None
+) -> dict[str, float]:
     """Return a draw's statistics: of a chain's last draw with its checks, else None."""
     numbers = {PREFIX + rule.name: np.nan for rule in rules}
     numbers |= {PREFIX + check.rule.name: float(check.value) for check in checks or ()}
     bits = {rule.name: 1 << k for k, rule in enumerate(rules)}
     failed = sum(bits[check.rule.name] for check in checks or () if not check.passed)
-    return numbers | {FAILED: -1 if checks is None else failed}
+    numbers[FAILED] = -1 if checks is None else failed
+    if MODES in rules:
+        numbers[SEARCHES] = 0 if search is None else search.starts
+        numbers[IMAGES] = 0 if search is None else search.images
+    return numbers
 
 
 def recall(
@@ -148,6 +162,11 @@ def remedies(subsample_size: int, n_rows: int, raisable: bool, given_reference: 
     left += ["use control_variate_order=2"] if raisable else []
     left += ["give a better reference"] if given_reference else []
     return left or ["sample this model with pm.NUTS or nutpie"]
+
+
+def number(count: int) -> str:
+    """Spell out a small number."""
+    return ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")[count]
 
 
 def amount(value: float) -> str:

@@ -1,6 +1,7 @@
 """One page on a run: what was checked, what failed, and what to change."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,15 @@ from arviz_stats.base import array_stats
 
 from pymc_subsample.diagnostics import firefly, gibbs, hmc, metropolis, signed, stochastic
 from pymc_subsample.diagnostics.audit import K_HAT_BOUND, Audit
-from pymc_subsample.diagnostics.checks import FAILED, PREFIX, Rule, recall
+from pymc_subsample.diagnostics.checks import (
+    FAILED,
+    IMAGES,
+    MODES,
+    PREFIX,
+    SEARCHES,
+    Rule,
+    recall,
+)
 from pymc_subsample.diagnostics.findings import Finding, Report, tiered, worst_chain
 from pymc_subsample.diagnostics.partial import from_draws
 from pymc_subsample.diagnostics.thinned import columns, group
@@ -149,10 +158,20 @@ def _recorded(stats: xr.Dataset, families: dict[str, Sequence[Rule]]) -> list[Fi
             for rule, value, passed in entries:
                 found.setdefault(rule.name, []).append((label, value, passed))
         title = "" if alone else f"{name.split(',')[0]}: "
+        named = [_searched(rule, stats) if rule is MODES else rule for rule in rules]
         findings += [
-            worst_chain(rule, found[rule.name], title) for rule in rules if rule.name in found
+            worst_chain(rule, found[rule.name], title) for rule in named if rule.name in found
         ]
     return findings
+
+
+def _searched(rule: Rule, stats: xr.Dataset) -> Rule:
+    """Say how far the set-up looked for other modes."""
+    if SEARCHES not in stats:
+        return rule
+    every, mirrored = (int(stats[name].max()) for name in (SEARCHES, IMAGES))
+    drawn = f"{every - mirrored} from random points, {mirrored} from symmetries"
+    return replace(rule, title=f"{rule.title} by {every} searches ({drawn})")
 
 
 def _of_chain(rules: Sequence[Rule], last: xr.Dataset, alone: bool):

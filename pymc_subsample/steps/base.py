@@ -26,6 +26,7 @@ from rich.table import Column
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand, verify_gradient
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE
+from pymc_subsample.control_variates.modes import ModeSearch
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.coordinates import find_coordinates, reparameterise
 from pymc_subsample.diagnostics import checks
@@ -34,6 +35,7 @@ from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.discovery import chosen_names
 from pymc_subsample.steps import arguments
+from pymc_subsample.steps.modes import number_of_chain, starts
 from pymc_subsample.steps.setup import Preparation, prepare
 
 _log = logging.getLogger("pymc.subsample")
@@ -78,6 +80,10 @@ class SubsampledStep(BlockedStep):
     _thread: threading.Thread | None = None
     _left: np.ndarray | None = None
     draws_left: int
+    # None where there is no reference.
+    _prepared: Preparation | None = None
+    # Which of the modes that the set-up found this chain starts in.
+    mode: int = 0
 
     def __new__(cls, *args, **kwargs):
         """Refuse what PyMC's own constructor looks at first: model, variables and blocks."""
@@ -148,11 +154,23 @@ class SubsampledStep(BlockedStep):
         )
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Refuse data that are no longer what the step was made for, and another thread's step."""
+        """Refuse changed data and another thread's step; choose a mode."""
         self._refuse_changes()
         self._refuse_threads()
         self._left, self._thread = None, threading.current_thread()
         super().setup_chain(rng, tune, draws)
+        modes = len(self._prepared.at_modes) if tune and self._prepared is not None else 1
+        self.mode = number_of_chain(self.rng) % modes
+
+    @property
+    def _home(self) -> Preparation:
+        """What was prepared at the mode in which this chain starts."""
+        assert self._prepared is not None
+        return self._prepared.at_modes[self.mode]
+
+    @property
+    def _search(self) -> ModeSearch | None:
+        return None if self._prepared is None else self._prepared.search
 
     def _contents(self) -> dict[str, Any]:
         """Variables of the model, the arrays behind its data and digests of these, as named.
@@ -216,19 +234,7 @@ class SubsampledStep(BlockedStep):
             theta[part] = np.ravel(point[name])
         self._refuse_company(theta)
         at: Reference | None = getattr(self, "reference", None)
-        return self._from_values(theta, None if at is None else at.theta)
-
-    def _from_values(self, theta: np.ndarray, like: np.ndarray | None = None) -> np.ndarray:
-        """Return the chain's vector for PyMC's; its coordinates are those of another one."""
-        coordinates = self._expansion.coordinates
-        if coordinates is None:
-            return theta
-        return coordinates.from_theta(theta, np.zeros(coordinates.length) if like is None else like)
-
-    def _values(self, theta: np.ndarray) -> np.ndarray:
-        """Return PyMC's vector, shape (d,), for the chain's."""
-        coordinates = self._expansion.coordinates
-        return theta if coordinates is None else coordinates.to_theta(theta)[0]
+        return self._expansion.from_values(theta, None if at is None else at.theta)
 
     def _refuse_company(self, theta: np.ndarray):
         """Refuse to go on where something else moves this chain, or moved its variables."""
@@ -246,7 +252,7 @@ class SubsampledStep(BlockedStep):
 
     def _point(self, point: PointType, theta: np.ndarray) -> PointType:
         """Return `point` with this step's variables as in the chain's vector."""
-        new, values = dict(point), self._values(theta)
+        new, values = dict(point), self._expansion.values(theta)
         for name, part, shape in self._moved:
             new[name] = values[part].reshape(shape)
         self._left = values[self._active].copy() if self._thread is not None else None
@@ -266,14 +272,14 @@ class SubsampledStep(BlockedStep):
         with differentiated(self._tall, self._without_gradient):
             prepared = prepare(
                 expansion,
-                self._from_values(self._tall.ravel(self._tall.initial_point)),
+                starts(self._model, self._tall),
                 self._active,
                 self._continuous(),
                 self.rng,
                 reference=(
                     None
                     if reference is None
-                    else self._from_values(
+                    else self._expansion.from_values(
                         arguments.reference_theta(self._model, self._tall, reference)
                     )
                 ),
@@ -309,10 +315,10 @@ class SubsampledStep(BlockedStep):
             stats["warning"] = None
             return
         self._thread = None
-        prepared = getattr(self, "_prepared", None)
-        if prepared is not None:
-            found = [*found, checks.check_modes(int(prepared.other_mode is not None))]
-        stats |= checks.record(self._rules, found)
+        search = self._search
+        if search is not None:
+            found = [*found, checks.check_modes(search)]
+        stats |= checks.record(self._rules, found, search)
         said = checks.warning(type(self).__name__, found)
         stats["warning"] = said and SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
 

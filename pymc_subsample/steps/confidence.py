@@ -213,7 +213,7 @@ class ConfidenceMH(MinibatchMH):
     def _given_bound(self, theta: np.ndarray, new_theta: np.ndarray) -> float:
         """Ask the user for the bound of a proposal; in units of y."""
         assert callable(self.bound)
-        points = [self._tall.unravel(self._values(x).copy()) for x in (theta, new_theta)]
+        points = [self._tall.unravel(self._expansion.values(x).copy()) for x in (theta, new_theta)]
         return arguments.row_bound(self.bound(*points)) * self.n_rows / self.temperature
 
     def _proposed(self, theta: np.ndarray, rng) -> Proposed:

@@ -26,8 +26,9 @@ from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import differentiated
+from pymc_subsample.steps.modes import warn_of_modes
 from pymc_subsample.steps.moves import Proposal, ProposingStep
-from pymc_subsample.steps.setup import Preparation, scaled, warn_of_modes
+from pymc_subsample.steps.setup import Preparation, scaled
 from pymc_subsample.steps.tuning import TuningState
 
 _log = logging.getLogger("pymc.subsample")
@@ -54,6 +55,7 @@ class FireflyMCState(StepMethodState):
     draws_left: int
     draws_done: int
     start_at_reference: bool
+    mode: int
     reference: Reference | None
     row_rng: np.random.Generator
     tuning: TuningState
@@ -238,7 +240,7 @@ class FireflyMC(ProposingStep):
         self.row_rng = self.rng.spawn(1)[0]
         self._given_reference = reference is not None
         self._prepared = self._prepare(reference)
-        warn_of_modes("FireflyMC", self._prepared, self._read)
+        warn_of_modes("FireflyMC", self._prepared, self._read, self._expansion.values)
         self.expected_bright = self._verify(self._prepared)
         looked_at = max(_LOOKED_AT, _PER_BRIGHT * self.expected_bright) / self.n_rows
         automatic = _RESAMPLED if self.brightness == "explicit" else min(looked_at, 0.5)
@@ -283,8 +285,12 @@ class FireflyMC(ProposingStep):
             prepared = self._prepared_at(
                 taylor, reference, subsample_size=1, temperature=self.temperature
             )
+        return self._bounded(prepared)
+
+    def _bounded(self, prepared: Preparation) -> Preparation:
+        """Sum the bounds, in place of the log-likelihoods, at the modes."""
         at = reference_at(self._expansion, prepared.reference.theta, self.temperature)
-        return replace(prepared, reference=at)
+        return replace(prepared, reference=at, others=tuple(map(self._bounded, prepared.others)))
 
     def _verify(self, prepared: Preparation) -> float:
         """Verify the bounds on all rows at some points; return how many rows will be bright."""

@@ -29,6 +29,7 @@ from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.modes import warn_of_modes
 from pymc_subsample.steps.setup import (
     Preparation,
     choose_always,
@@ -37,7 +38,6 @@ from pymc_subsample.steps.setup import (
     predicted_variance,
     radius,
     scaled,
-    warn_of_modes,
 )
 from pymc_subsample.steps.subsample import ESTIMATORS, Subsample, SubsampleState
 from pymc_subsample.steps.tuning import Tuning, TuningState
@@ -59,6 +59,7 @@ class HMCECSState(StepMethodState):
     tune: bool
     draws_left: int
     start_at_reference: bool
+    mode: int
     reference: Reference
     moments: Moments
     subsample_size: int
@@ -323,7 +324,7 @@ class HMCECS(SubsampledStep):
                 f"so {m // self.n_blocks} rows are refreshed at once, which is accepted less "
                 f"often. subsample_size={near} divides well."
             )
-        warn_of_modes("HMCECS", self._prepared, self._read)
+        warn_of_modes("HMCECS", self._prepared, self._read, self._expansion.values)
         if not variance <= VARIANCE_BOUND:
             _log.warning(
                 f"HMCECS: the log-likelihood estimate is predicted to be too noisy, with a "
@@ -354,7 +355,7 @@ class HMCECS(SubsampledStep):
         self._begin(self.tuning.total, self.draws_left)
 
     def _begin(self, tune: int, draws: int):
-        prepared = self._prepared
+        prepared = self._home
         self.tune = tune > 0
         self.draws_left = draws
         self.start_at_reference = tune > 0
@@ -499,7 +500,7 @@ class HMCECS(SubsampledStep):
             reference=self.reference,
             active=self._active,
             predicted=self.moments,
-            factor=self._prepared.factor,
+            factor=self._home.factor,
             subsample_size=self.subsample_size,
             always=self.subsample.always,
             n_blocks=self.n_blocks,

@@ -29,8 +29,9 @@ from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.metropolis import INFO, transitions
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
+from pymc_subsample.steps.modes import warn_of_modes
 from pymc_subsample.steps.moves import Proposal, ProposingStep
-from pymc_subsample.steps.setup import Preparation, warn_of_modes
+from pymc_subsample.steps.setup import Preparation
 from pymc_subsample.steps.tuning import TuningState
 
 _log = logging.getLogger("pymc.subsample")
@@ -53,6 +54,7 @@ class MinibatchMHState(StepMethodState):
     draws_left: int
     draws_done: int
     start_at_reference: bool
+    mode: int
     reference: Reference | None
     row_rng: np.random.Generator
     tuning: TuningState
@@ -148,7 +150,7 @@ class MinibatchMH(ProposingStep):
         self._given_reference = reference is not None
         self._prepared = self._prepare(reference)
         if self._prepared is not None:
-            warn_of_modes(type(self).__name__, self._prepared, self._read)
+            warn_of_modes(type(self).__name__, self._prepared, self._read, self._expansion.values)
         self._begin(tune=0, draws=0)
 
     def _prepare(self, reference) -> Preparation | None:

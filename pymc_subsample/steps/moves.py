@@ -31,7 +31,6 @@ class ProposingStep(SubsampledStep):
 
     proposal: Proposal
     temperature: float
-    _prepared: Preparation | None
     _given_reference: bool
     reference: Reference | None
 
@@ -69,7 +68,7 @@ class ProposingStep(SubsampledStep):
         self.draws_left = draws
         self.draws_done = 0
         self.start_at_reference = tune > 0 and self._prepared is not None
-        self.reference = None if self._prepared is None else self._prepared.reference
+        self.reference = None if self._prepared is None else self._home.reference
         self.record = MoveRecord(draws=draws)
         self.tuning = ProposalTuning(
             tune,
@@ -86,7 +85,7 @@ class ProposingStep(SubsampledStep):
             return np.sqrt(given)[None, :] if given.ndim == 1 else factor(given)
         if self._prepared is None or isinstance(self.proposal, RandomWalk):
             return np.ones((1, len(self._active)))
-        return self._prepared.factor
+        return self._home.factor
 
     def _first_scale(self) -> float:
         size = len(self._active)
@@ -113,7 +112,7 @@ class ProposingStep(SubsampledStep):
         """Run `transitions_per_draw` transitions from a point of value variables."""
         theta = self._theta(point)
         if self.start_at_reference and self._prepared is not None:
-            theta[self._active] = self._start(self._prepared)
+            theta[self._active] = self._start(self._home)
             self.start_at_reference = False
         info = self._transitions(theta)
         stats = self._statistics(info)

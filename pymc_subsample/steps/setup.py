@@ -2,14 +2,14 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import chdtri
 
 from pymc_subsample.block_poisson import choose_products, log_variance
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.control_variates.curvature import MAX_DENSE, covariance, covariance_factor
+from pymc_subsample.control_variates.curvature import MAX_DENSE, covariance_factor
 from pymc_subsample.control_variates.hierarchy import (
     MAX_INNER,
     MAX_OUTER,
@@ -17,17 +17,16 @@ from pymc_subsample.control_variates.hierarchy import (
     settle,
     split_hierarchy,
 )
-from pymc_subsample.control_variates.modes import EQUAL, MAX_PARAMETERS, other_mode
+from pymc_subsample.control_variates.modes import ModeSearch, Starts, search_modes
 from pymc_subsample.control_variates.reference import (
     Reference,
-    log_posterior,
     precision,
     reference_at,
     scales,
 )
 from pymc_subsample.control_variates.residuals import Residuals, residuals_around
 from pymc_subsample.control_variates.search import find_reference, has_precision, polish
-from pymc_subsample.coordinates.fit import locate
+from pymc_subsample.coordinates.fit import fitted, locate
 from pymc_subsample.diagnostics.checks import amount, sentence
 from pymc_subsample.estimators import (
     VARIANCE_BOUND,
@@ -46,6 +45,8 @@ _PILOT_POINTS = 4
 _OUTSIDE = 1e-9
 _FAR_POINTS = 4
 _FAR = 3.0
+# Modes in which chains start.
+_MODES = 4
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,10 @@ class Preparation:
         Of the other rows' residuals on the 95% ellipsoid around the reference.
     subsample_size, n_blocks : int
         As given or chosen.
-    other_mode : ndarray, shape (d,), or None
-        Another mode of the posterior, about as high, where one was found.
+    search : ModeSearch or None
+        What other modes were found; None where none were looked for.
+    others : tuple of Preparation
+        The same at other modes, in which some of the chains start.
     """
 
     reference: Reference
@@ -74,12 +77,18 @@ class Preparation:
     moments: Moments
     subsample_size: int
     n_blocks: int
-    other_mode: np.ndarray | None
+    search: ModeSearch | None = None
+    others: tuple["Preparation", ...] = ()
+
+    @property
+    def at_modes(self) -> tuple["Preparation", ...]:
+        """At each of the modes in which chains start."""
+        return self, *self.others
 
 
 def prepare(
     expansion: Expansion,
-    start: np.ndarray,
+    starts: Starts,
     active: np.ndarray,
     free: np.ndarray,
     rng: np.random.Generator,
@@ -97,8 +106,8 @@ def prepare(
     ----------
     expansion : Expansion
         Compiled model.
-    start : ndarray, shape (d,)
-        Where the search for the reference starts.
+    starts : Starts
+        Where the search for the reference starts, and those for other modes.
     active, free : ndarray of int
         Elements of theta that the step moves, and that are continuous: other steps may move
         those, so the reference and the pilot take all of them into account.
@@ -118,20 +127,35 @@ def prepare(
     TallModelError
         If the subsample size is left open and as many rows as the data have are too few.
     """
-    other = None
+    search = None
     if reference is None:
-        found, other = _automatic_reference(expansion, start, free, rng, temperature)
+        found, search = _automatic_reference(expansion, starts, free, rng, temperature)
     else:
         found = reference_at(expansion, reference, temperature)
-    scale, spread = _shape(expansion, found, active, free)
-    pilot = _ellipsoid(found.theta, spread, free, rng)
-    far = far_points(kind, found.theta, spread, free, rng)
-    residuals = residuals_around(expansion, found, pilot, far)
-    always, moments = choose_always(kind, residuals, temperature, subsample_size)
+        if expansion.coordinates is not None:
+            found = fitted(expansion, found)
+
+    def prepared(at: Reference) -> Preparation:
+        scale, spread = _shape(expansion, at, active, free)
+        pilot = _ellipsoid(at.theta, spread, free, rng)
+        far = far_points(kind, at.theta, spread, free, rng)
+        residuals = residuals_around(expansion, at, pilot, far)
+        always, moments = choose_always(kind, residuals, temperature, subsample_size)
+        m, blocks = choose_subsample(kind, moments, temperature, subsample_size, n_blocks)
+        return Preparation(at, scale, always, moments, m, blocks, search)
+
+    first = prepared(found)
     if subsample_size is None:
-        _refuse_useless(moments, temperature, expansion, reference is not None, observed, len(free))
-    m, n_blocks = choose_subsample(kind, moments, temperature, subsample_size, n_blocks)
-    return Preparation(found, scale, always, moments, m, n_blocks, other)
+        given = reference is not None
+        _refuse_useless(first.moments, temperature, expansion, given, observed, len(free))
+    others = []
+    for mode in search.modes[1:_MODES] if search else ():
+        at = mode if expansion.coordinates is None else fitted(expansion, mode)
+        try:
+            others.append(prepared(at))
+        except TallModelError:  # some likely parameters there make the data impossible
+            continue
+    return replace(first, others=tuple(others))
 
 
 def _shape(expansion, reference, active, free) -> tuple[np.ndarray, np.ndarray]:
@@ -156,36 +180,31 @@ def _shape(expansion, reference, active, free) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _automatic_reference(
-    expansion, start, free, rng, temperature
-) -> tuple[Reference, np.ndarray | None]:
-    """Posterior mode; in hierarchical models given the marginal mode of the hyperparameters.
-
-    The second result is another mode, about as high; where it is higher the two change places.
-    """
+    expansion, starts, free, rng, temperature
+) -> tuple[Reference, ModeSearch | None]:
+    """Posterior mode; in hierarchical models given the marginal mode of the hyperparameters."""
+    start = expansion.from_values(starts.initial)
     inner, outer = split_hierarchy(expansion, _off(expansion, start, free), free)
     nested = 0 < len(outer) <= MAX_OUTER and len(inner) > 0
     if not nested:
         inner = free
-    if expansion.coordinates is None:
-        found = find_reference(expansion, start, inner, rng, temperature)
-    else:
-        found = locate(expansion, start, inner, rng, temperature)
-    other = None
-    if 0 < len(inner) <= MAX_PARAMETERS:
-        scale = np.sqrt(np.diag(covariance(precision(expansion, found, inner))))
-        other = other_mode(expansion, found, start, inner, scale, rng, temperature)
-    second = None if other is None else other.theta
-    if other is not None:
-        higher = log_posterior(expansion, other) - log_posterior(expansion, found)
-        if higher > 0:
-            found, second = other, found.theta if higher < EQUAL else None
-    if nested:
+
+    def settled(found: Reference) -> Reference:
         if len(inner) <= MAX_INNER:
             theta = settle(expansion, found, inner, outer)
         else:
             theta = place_outer(expansion, found, outer)
-        found = polish(expansion, theta, inner, temperature)
-    return found, second
+        return polish(expansion, theta, inner, temperature)
+
+    if expansion.coordinates is None:
+        found = find_reference(expansion, start, inner, rng, temperature)
+    else:
+        found = locate(expansion, start, inner, rng, temperature)
+    found = settled(found) if nested else found
+    search = search_modes(
+        expansion, found, inner, free, starts, rng, temperature, settled if nested else None
+    )
+    return (found if search is None else search.modes[0]), search
 
 
 def _off(expansion, start, free) -> np.ndarray:
@@ -195,21 +214,6 @@ def _off(expansion, start, free) -> np.ndarray:
     moved = start.copy()
     moved[free] += 0.1 * np.random.default_rng(0).standard_normal(len(free))
     return moved
-
-
-def warn_of_modes(step: str, prepared: Preparation, read: Sequence[tuple[str, slice]]):
-    """Say so where another mode is about as high; `read` are the variables and their places."""
-    if prepared.other_mode is None:
-        return
-    here, there = prepared.reference.theta, prepared.other_mode
-    names = [
-        name for name, part in read if not np.allclose(here[part], there[part], rtol=0.1, atol=0.1)
-    ]
-    _log.warning(
-        f"{step}: the posterior has at least two modes, about equally high, that differ in "
-        f"{', '.join(names)}. All chains explore the same one. If the model is symmetric there, "
-        "restrict it to one mode (a sign, an order); otherwise use another sampler."
-    )
 
 
 def choose_always(

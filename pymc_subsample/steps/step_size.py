@@ -59,7 +59,6 @@ class AutomaticStepSize(SubsampledStep):
     _dynamics: int
     _sampling: int
     _index_chain: int
-    _prepared: Preparation | None
     _permutation: np.ndarray
     _curvature: np.ndarray | None
     _precision: np.ndarray | None

@@ -34,7 +34,8 @@ from pymc_subsample.stationary import (
     rescaled,
 )
 from pymc_subsample.steps import arguments
-from pymc_subsample.steps.setup import Preparation, scaled, warn_of_modes
+from pymc_subsample.steps.modes import warn_of_modes
+from pymc_subsample.steps.setup import Preparation, scaled
 from pymc_subsample.steps.step_size import AutomaticStepSize
 
 _log = logging.getLogger("pymc.subsample")
@@ -60,6 +61,7 @@ class StochasticGradientState(StepMethodState):
     draws_left: int
     start_at_reference: bool
     near_reference: bool
+    mode: int
     reference: Reference | None
     row_rng: np.random.Generator
     done: int
@@ -192,7 +194,7 @@ class StochasticGradient(AutomaticStepSize):
         self._given_reference = reference is not None
         self._prepared = self._prepare(reference) if needed else None
         if self._prepared is not None:
-            warn_of_modes(type(self).__name__, self._prepared, self._read)
+            warn_of_modes(type(self).__name__, self._prepared, self._read, self._expansion.values)
         self._chosen_step_size, self._chosen_hold = np.nan, self.steps_per_batch or 1
         self._curvature: np.ndarray | None = None
         self._precision: np.ndarray | None = None
@@ -230,7 +232,7 @@ class StochasticGradient(AutomaticStepSize):
 
     def _first_factor(self) -> np.ndarray:
         if self._whitened and self._prepared is not None:
-            return self._prepared.factor
+            return self._home.factor
         return np.ones((1, len(self._active)))
 
     # Chains
@@ -250,7 +252,7 @@ class StochasticGradient(AutomaticStepSize):
         self.draws_left = draws
         self.start_at_reference = tune > 0 and self._prepared is not None
         self.near_reference = False
-        self.reference = None if self._prepared is None else self._prepared.reference
+        self.reference = None if self._prepared is None else self._home.reference
         self.automatic_step_size, self.metric_factor = self._chosen_step_size, self._first_factor()
         self.hold = self._chosen_hold
         self.done = 0
@@ -269,13 +271,13 @@ class StochasticGradient(AutomaticStepSize):
         theta = self._theta(point)
         if self.start_at_reference and self._prepared is not None:
             z = self.rng.standard_normal(len(self._active))
-            theta[self._active] = self._prepared.reference.theta[self._active]
-            theta[self._active] += 1.5 * scaled(self._prepared.factor, z[None])[0]
+            theta[self._active] = self._home.reference.theta[self._active]
+            theta[self._active] += 1.5 * scaled(self._home.factor, z[None])[0]
             self.start_at_reference, self.near_reference = False, True
         if not len(self.origin):
             self.origin = theta.copy()
             if self.near_reference and self._prepared is not None:
-                self.origin[self._active] = self._prepared.reference.theta[self._active]
+                self.origin[self._active] = self._home.reference.theta[self._active]
         stats, noise = self._steps(theta)
         found = None
         if not self.tune:

@@ -1,0 +1,97 @@
+"""The modes of a model: where searches for them start, which one is a chain's, what is said."""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+import pymc as pm
+from pymc.distributions.transforms import LogExpM1, ZeroSumTransform
+from pymc.logprob.transforms import (
+    CircularTransform,
+    IntervalTransform,
+    LogOddsTransform,
+    LogTransform,
+)
+
+from pymc_subsample.control_variates.images import Block
+from pymc_subsample.control_variates.modes import Starts
+from pymc_subsample.diagnostics.checks import MODES, number
+from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood.prior_draws import prior_draws
+from pymc_subsample.steps.setup import Preparation
+
+_log = logging.getLogger("pymc.subsample")
+
+_MOST_SEEDS = 2**31
+# Transforms, if any, under which a change of sign mirrors a variable, or an element is its own.
+_MIRRORS = (IntervalTransform, ZeroSumTransform)
+_ELEMENTWISE = (
+    CircularTransform, IntervalTransform, LogExpM1, LogOddsTransform, LogTransform,
+)  # fmt: skip
+
+
+def starts(model: pm.Model, tall: TallModel) -> Starts:
+    """Return starts for a model; its prior is compiled when it is first drawn."""
+    initial = tall.ravel(tall.initial_point)
+
+    @cache
+    def compiled():
+        return prior_draws(model)
+
+    def prior(rng: np.random.Generator) -> np.ndarray:
+        draw, drawn = compiled()
+        theta = initial + rng.uniform(-2, 2, len(initial))
+        with np.errstate(all="ignore"):
+            point = draw(int(rng.integers(_MOST_SEEDS)))
+        for name, part in zip(tall.names, tall.slices, strict=True):
+            if name in drawn:
+                theta[part] = np.ravel(point[name])
+        return np.where(np.isfinite(theta), theta, initial)
+
+    transforms = {
+        model.rvs_to_values[rv].name: transform for rv, transform in model.rvs_to_transforms.items()
+    }
+    blocks = [
+        Block(
+            name, part, shape,
+            signed=transforms[name] is None or isinstance(transforms[name], _MIRRORS),
+            labelled=transforms[name] is None or isinstance(transforms[name], _ELEMENTWISE),
+        )
+        for name, part, shape in zip(tall.names, tall.slices, tall.shapes, strict=True)
+    ]  # fmt: skip
+    return Starts(initial, prior, blocks)
+
+
+def number_of_chain(rng: np.random.Generator) -> int:
+    """Return a number that differs by one from chain to chain of a run.
+
+    PyMC spawns the generators of chains one after the other, and a `CompoundStep` those of its
+    steps from them.
+    """
+    return sum(getattr(rng.bit_generator.seed_seq, "spawn_key", ()))
+
+
+def warn_of_modes(
+    step: str,
+    prepared: Preparation,
+    read: Sequence[tuple[str, slice]],
+    values: Callable[[np.ndarray], np.ndarray],
+):
+    """Say so where other modes compete; `read` are the variables and their places in `values`."""
+    search = prepared.search
+    if search is None or len(search.modes) < 2:
+        return
+    here, *others = [values(mode.theta) for mode in search.modes]
+    names = [
+        name
+        for name, part in read
+        if not all(np.allclose(here[part], x[part], rtol=0.1, atol=0.1) for x in others)
+    ]
+    shares = ", ".join(f"{share:.2g}" for share in search.shares[: 1 + len(others)])
+    _log.warning(
+        f"{step}: the posterior has at least {number(len(search.modes))} modes that differ in "
+        f"{', '.join(names)} and hold about {shares} of the mass that was found. Chains start in "
+        f"{len(prepared.at_modes)} of them and hardly ever change: R-hat will be large. "
+        f"{MODES.remedy}"
+    )
