@@ -9,7 +9,7 @@ import pytest
 
 import pymc_subsample as pms
 from pymc_subsample.diagnostics import hmc, metropolis
-from pymc_subsample.diagnostics.audit import Audit
+from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.findings import Finding
 from pymc_subsample.diagnostics.report import FAMILIES
 
@@ -63,7 +63,15 @@ def audited(kind="weights", ess=150.0, **numbers):
         name: x for name, x in numbers.items() if name in ("k_hat", "p_value")
     }
     return Audit(
-        dataset, kind, found["k_hat"], ess, found["p_value"], n_draws=200, passes=200, seconds=1.0
+        dataset,
+        kind,
+        (),
+        found["k_hat"],
+        ess,
+        found["p_value"],
+        n_draws=200,
+        passes=200,
+        seconds=1.0,
     )
 
 
