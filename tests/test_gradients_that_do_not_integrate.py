@@ -105,7 +105,31 @@ def ex_gaussian(X, y, z):
     pm.ExGaussian("y", mu=X @ slopes(), sigma=s, nu=nu, observed=y)
 
 
-KINKS = [laplace, absolute, huber, rectifier, clipped, steep, steep_poisson, ex_gaussian]
+def steep_prior(X, y, z):
+    """Far out its gradient has more digits than that of the rows."""
+    b = pm.Normal("b", 0, 1e-6, shape=2, initval=[0.0, 0.0])
+    pm.Normal("y", X @ b, pm.HalfNormal("s", 1e-3), observed=y)
+
+
+def hierarchy(X, y, z):
+    """Its location and scale meet no data themselves."""
+    t = pm.HalfCauchy("t", 1)
+    a = pm.Normal("a", pm.Normal("m", 0, 1), t, shape=4)
+    pm.Normal("y", a[np.arange(N) % 4], 1.0, observed=y)
+
+
+KINKS = [
+    hierarchy,
+    steep_prior,
+    laplace,
+    absolute,
+    huber,
+    rectifier,
+    clipped,
+    steep,
+    steep_poisson,
+    ex_gaussian,
+]
 
 
 def written(function):

@@ -34,6 +34,10 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 # Of the whole change, the share that may be missing; of that along a piece, what is resolved.
 _MISSING = 0.02
 _RESOLVED = 0.25
+# A change of the log-likelihood that is none.
+_NOTHING = 1e-6
+# Times this the rows' gradient drowns that of the prior, far out where the prior's is enormous.
+_LOUD = 2.0**500
 # The groups of rows that are followed, and how often their pieces are halved.
 _FOLLOWED, _HALVINGS = 8, 20
 
@@ -138,13 +142,12 @@ class _Segment:
         """Log-likelihoods of groups and their derivatives along the segment."""
         expansion, theta = self.expansion, self.start + t * self.way
         phi, _ = expansion.parameters(theta)
-        prior = expansion.pull_back(theta, np.zeros(expansion.phi_size)) @ self.way
         values, slopes = np.zeros(len(chosen)), np.zeros(len(chosen))
         for k, group in enumerate(chosen):
             slope = np.zeros(expansion.phi_size)
             expansion.anchor(phi, self.groups[group])
             expansion.sums(phi, self.groups[group], values[k : k + 1], slope, np.empty((0, 0)))
-            slopes[k] = expansion.pull_back(theta, slope) @ self.way - prior
+            slopes[k] = expansion.pull_back(theta, _LOUD * slope) @ self.way / _LOUD
         return values, slopes
 
     def _piece(self, low: float, high: float, chosen) -> tuple[np.ndarray, np.ndarray]:
@@ -161,7 +164,7 @@ class _Segment:
             missing, size = self._piece(0.0, 1.0, range(len(self.groups)))
             known = np.isfinite(missing) & np.isfinite(size)
             missing, size = missing[known], size[known]
-            if not missing.sum() > _MISSING * size.sum():
+            if not missing.sum() > max(_MISSING * size.sum(), _NOTHING):
                 return None
             worst = np.argsort(-missing)[:_FOLLOWED]
             left = [self._narrowed(np.flatnonzero(known)[k]) for k in worst]

@@ -15,8 +15,9 @@ K_HAT_BOUND = 0.7
 _SHOWN = 20
 
 _UNWEIGHTED = (
-    "The audit's corrections are not reliable. Increase subsample_size; if the variance of the "
-    "estimate is small, check that the audit was given the model that was sampled."
+    "The audit's corrections are not reliable. Increase subsample_size (up to the number of rows); "
+    "if the variance of the estimate is small, check that the audit was given the model that was "
+    "sampled."
 )
 _UNKNOWN = "The audit cannot tell how far it is off: its weights have no known error."
 _NO_P_VALUE = "Too few effective draws for a p-value. Sample for longer."

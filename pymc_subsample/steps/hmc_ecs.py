@@ -327,8 +327,15 @@ class HMCECS(SubsampledStep):
             _log.warning(
                 f"HMCECS: the log-likelihood estimate is predicted to be too noisy, with a "
                 f"variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}). "
-                + sentence(remedies(m, n, self._expansion.raisable, self.given["reference"]))
+                + sentence(
+                    remedies(m, self._largest, self._expansion.raisable, self.given["reference"])
+                )
             )
+
+    @property
+    def _largest(self) -> int:
+        """The largest subsample that there is."""
+        return self.n_rows // MINIBATCH * MINIBATCH if self._kind == BLOCK_POISSON else self.n_rows
 
     def _saves(self) -> str:
         """Say so where a subsample saves little, for the end of a log message."""
@@ -506,7 +513,7 @@ def _check_blocks(estimator: str, m: int | None, blocks: int | None):
     if signed and m and m % MINIBATCH:
         raise ValueError(
             f"subsample_size={m} is not a multiple of {MINIBATCH}, the size of a minibatch of the "
-            f'block-Poisson estimate. Use {max(round(m / MINIBATCH), 1) * MINIBATCH}, or "auto".'
+            f'block-Poisson estimate. Use {max(m // MINIBATCH, 1) * MINIBATCH}, or "auto".'
         )
     parts = m // MINIBATCH if signed and m else m
     if parts and blocks and parts % blocks:

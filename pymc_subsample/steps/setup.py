@@ -125,7 +125,9 @@ def prepare(
     far = far_points(kind, found.theta, spread, free, rng)
     moments = residual_moments(expansion, found, pilot, far)
     if subsample_size is None:
-        _refuse_useless(moments, temperature, expansion, reference is not None, observed, len(free))
+        _refuse_useless(
+            kind, moments, temperature, expansion, reference is not None, observed, len(free)
+        )
     m, n_blocks = choose_subsample(kind, moments, temperature, subsample_size, n_blocks)
     return Preparation(found, scale, moments, m, n_blocks, other)
 
@@ -201,9 +203,9 @@ def choose_subsample(
     unit = n_blocks or 10
     if kind == BLOCK_POISSON:
         # Counted in minibatches, of which a few need no more blocks than there are.
-        chosen = m // MINIBATCH if m else choose_products(moments, temperature)
+        size, most = MINIBATCH, max(moments.n_rows // MINIBATCH, 1)
+        chosen = m // MINIBATCH if m else choose_products(moments, temperature) or most
         unit = unit if n_blocks or chosen >= unit else 1
-        size, most = MINIBATCH, moments.n_rows // MINIBATCH
     else:
         chosen, size, most = m or choose_subsample_size(moments, temperature), 1, moments.n_rows
     if m is None:
@@ -223,6 +225,7 @@ def predicted_variance(kind: int, moments: Moments, m: int, temperature: float) 
 
 
 def _refuse_useless(
+    kind: int,
     moments: Moments,
     temperature: float,
     expansion: Expansion,
@@ -238,6 +241,8 @@ def _refuse_useless(
     n = moments.n_rows
     variance = float(np.max(moments.variance(n, temperature)))
     if variance <= VARIANCE_BOUND:
+        if kind == BLOCK_POISSON and choose_products(moments, temperature) is None:
+            raise TallModelError(_no_products(moments, temperature, observed))
         return
     causes = [f"control_variate_order={expansion.order} is too low"] if expansion.raisable else []
     if expansion.highest_order < 2:
@@ -259,6 +264,21 @@ def _refuse_useless(
         f"variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}). Either "
         f"{', or '.join(causes)}. "
         + sentence([*advice, "sample this model with pm.NUTS or nutpie"])
+    )
+
+
+def _no_products(moments: Moments, temperature: float, observed: Sequence[str]) -> str:
+    """Say that there are too few rows for the block-Poisson estimate, but not for the other."""
+    n = moments.n_rows
+    variance = predicted_variance(
+        BLOCK_POISSON, moments, max(n // MINIBATCH, 1) * MINIBATCH, temperature
+    )
+    return (
+        f"No subsample of the {n:,} rows of {', '.join(map(repr, observed))} is large enough for "
+        "the block-Poisson estimate: even with as many as there are, its logarithm has a variance "
+        f"of {amount(variance)} (should be at most {VARIANCE_BOUND:g}), or a single row or a point "
+        'at the edge of what is sampled may turn its sign. Use estimator="perturbed", or sample '
+        "this model with pm.NUTS or nutpie."
     )
 
 
