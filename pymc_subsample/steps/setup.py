@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import chdtri
 
+from pymc_subsample.blas import one_thread
 from pymc_subsample.block_poisson import choose_products, log_variance
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import covariance
@@ -74,6 +75,7 @@ class Preparation:
     other_mode: np.ndarray | None
 
 
+@one_thread
 def prepare(
     expansion: Expansion,
     start: np.ndarray,
@@ -318,6 +320,7 @@ def far_points(kind, theta, scale, free, rng) -> np.ndarray:
     return thetas
 
 
+@one_thread
 def scaled(scale: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Multiply standard normal vectors, shape (..., a), by a factor or a diagonal."""
     return z * scale[0] if len(scale) == 1 and z.shape[-1] > 1 else z @ scale.T
