@@ -13,10 +13,10 @@ the variance, a share :math:`p\, r^2 / 2` of the standard deviation, if it is le
 root mean square distance of the draws before the divergences, in each parameter, and at least one.
 
 This estimate fails where it is beyond what is tolerable (0.1 standard deviations, 5%). R lies
-beyond the draws before it, and its middle is not known: with twice the distance, four times the
-share, a warning says that more may be hidden than is tolerable. A few divergences in a long run of
-a chain that mixes pass; one in a hundred draws of a chain that mixes slowly, as at the neck of a
-funnel, do not.
+beyond the draws before it, how far is not known, and the share may be too small by two or three
+where chains enter it slowly: with three times the distance, nine times the error, a warning says
+that more may be hidden than is tolerable. A few divergences in a long run of a chain that mixes
+pass; one in a hundred draws of a chain that mixes slowly, as at the neck of a funnel, do not.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from pymc_subsample.diagnostics.checks import Check, Rule, amount
 SHIFT_BOUND = 0.1
 STRETCH_BOUND = 0.05
 NEAREST = 1.0
-_MARGIN = 2.0
+_MARGIN = 3.0
 
 
 @dataclass(frozen=True)
