@@ -8,7 +8,8 @@ from pymc_subsample.collection import without_collection
 if TYPE_CHECKING:
     from pymc_subsample.advice import Advice, advise
     from pymc_subsample.correction import BarkerCorrection, barker_correction
-    from pymc_subsample.diagnostics.audit import Audit, audit
+    from pymc_subsample.diagnostics.audit import audit
+    from pymc_subsample.diagnostics.audited import Audit
     from pymc_subsample.diagnostics.efficiency import efficiency
     from pymc_subsample.diagnostics.report import Report, report
     from pymc_subsample.expectations import expectation, quantile, summary
@@ -82,7 +83,7 @@ _HOMES = {
     "SVRGLD": "steps.sgld",
     "AdaptiveMetropolis": "proposals",
     "Advice": "advice",
-    "Audit": "diagnostics.audit",
+    "Audit": "diagnostics.audited",
     "AusterityGibbs": "steps.gibbs",
     "AusterityMH": "steps.austerity",
     "BarkerCorrection": "correction",

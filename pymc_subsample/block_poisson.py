@@ -96,13 +96,13 @@ def computational_time(products: float, sd: float, blocks: int = _BLOCKS) -> flo
     return products * inefficiency(log_variance(products, sd) / blocks) / sign**2
 
 
-def choose_products(moments: Moments, temperature: float = 1.0) -> int:
+def choose_products(moments: Moments, temperature: float = 1.0) -> int | None:
     r"""Return the :math:`\lambda` of least computational time.
 
     Among those that keep the variance of :math:`\log |\hat L|` at or below 1 at every point, take
     at least 100 rows, and let neither a single row, three standard deviations out, nor the sum of
     the residuals, at the edge of the ellipsoid that is sampled, bring a factor to zero, beyond
-    which :math:`|\hat L|` may grow; at most n rows where none does.
+    which :math:`|\hat L|` may grow. None where n rows are too few for that.
     """
     n = moments.n_rows
     largest = n // MINIBATCH
@@ -111,9 +111,10 @@ def choose_products(moments: Moments, temperature: float = 1.0) -> int:
     fall = float(np.mean(moments.total)) - moments.lowest
     least = max(SMALLEST_SUBSAMPLE / MINIBATCH, alone / temperature, fall / temperature)
     if not max(least, sd) < largest:
-        return max(largest, 1)
+        return None
     candidates = np.unique(np.geomspace(max(least, 1), largest, _CANDIDATES).astype(int) + 1)
+    candidates = candidates[candidates <= largest]
     quiet = [x for x in candidates if log_variance(x, sd) <= VARIANCE_BOUND]
     if not quiet:
-        return largest
+        return None
     return int(min(quiet, key=lambda products: computational_time(products, sd)))

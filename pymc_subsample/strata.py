@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates import Expansion
 
 # Rows by which the centres are found.
@@ -10,6 +11,7 @@ _ROWS = 100_000
 _FAR = 10.0
 
 
+@one_thread
 def clustered_order(expansion: Expansion, n_clusters: int, rng: np.random.Generator) -> np.ndarray:
     """Return the rows in the order of their cluster, shape (n,), of uint32.
 

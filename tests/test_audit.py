@@ -10,7 +10,7 @@ from scipy.special import digamma, polygamma
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
 from pymc_subsample.diagnostics import scores
-from pymc_subsample.diagnostics.audit import Audit
+from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.thinned import columns, reader, spread, to_theta
 from pymc_subsample.diagnostics.weights import plain_moments, smooth, weighted_moments
@@ -73,6 +73,29 @@ def barker(model):
 
 def only(found: Audit, name):
     return float(found.table[name].values[0])
+
+
+# Chains that have not mixed
+
+
+def test_weights_that_correct_nothing_are_no_verdict_on_chains_that_have_not_mixed():
+    """Control variates are exact here, and all weights equal, wherever the chains are."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=400)
+    with pm.Model() as normal:
+        pm.Normal("y", pm.Normal("a") + pm.Normal("b") * x, 1.0, observed=rng.normal(size=400))
+        still = sample(normal, pms.HMCECS(path_length=1e-3), draws=100, tune=20)
+        moving = sample(normal, pms.HMCECS(), draws=800, tune=200)
+        stuck, right = pms.audit(still), pms.audit(moving)
+    assert {f.status for f in stuck.of_subsampling} == {"pass"}
+    assert stuck.status == "fail"
+    assert repr(stuck).startswith("FAIL")
+    assert "have not mixed" in repr(stuck)
+    assert "have not mixed" in stuck._repr_html_()
+    assert pms.report(still, audit=stuck).status == "fail"
+    assert right.status == "pass"
+    assert repr(right).startswith("PASS")
+    assert "have not mixed" not in repr(right)
 
 
 # Reading a run

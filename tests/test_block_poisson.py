@@ -114,8 +114,40 @@ def test_chosen_products_keep_factors_from_zero():
     assert choose_products(moments_of(0.1)) == 4
     assert choose_products(moments_of(0.1, total=-5.0, lowest=-45.0)) >= 40
     assert choose_products(moments_of(0.1, largest=1e-3)) >= 10**6 * 1e-3 / 30
-    assert choose_products(moments_of(1e9)) == 10**6 // 30
-    assert choose_products(moments_of(np.inf)) == 10**6 // 30
+    assert choose_products(moments_of(1e9)) is None
+    assert choose_products(moments_of(np.inf)) is None
+    assert choose_products(moments_of(0.1, largest=2.0)) is None
+    most = [choose_products(moments_of(sd)) for sd in np.geomspace(1e3, 1e6, 40)]
+    assert all(x is None or x <= 10**6 // 30 for x in most)
+    assert most[-1] is None
+
+
+def test_too_few_rows_for_the_estimate_are_refused():
+    """Two rows weigh so much that no factor keeps its sign: the perturbed estimate copes."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 2))
+    x[:2] *= 15.0
+    with pm.Model():
+        b = pm.Normal("b", 0, 2, shape=2)
+        pm.Poisson("y", pm.math.exp(0.3 * x @ b), observed=rng.poisson(1.0, 300))
+        assert pms.HMCECS().subsample_size <= 300
+        with pytest.raises(pms.TallModelError, match="No subsample of the 300 rows") as error:
+            pms.HMCECS(estimator="block-poisson")
+        assert "ncrease" not in str(error.value)
+        assert pms.HMCECS(estimator="block-poisson", subsample_size=300).subsample_size == 300
+
+
+@pytest.mark.parametrize("m", [270, 300])
+def test_no_more_rows_are_advised_than_there_are(m, caplog):
+    rng = np.random.default_rng(0)
+    x = 5 * rng.normal(size=(315, 4))
+    with pm.Model():
+        b = pm.Normal("b", 0, 2, shape=4)
+        pm.Bernoulli("y", logit_p=x @ b, observed=(rng.random(315) < 0.5).astype(int))
+        with caplog.at_level("WARNING", "pymc.subsample"):
+            pms.HMCECS(estimator="block-poisson", subsample_size=m, reference={"b": np.ones(4)})
+    assert "too noisy" in caplog.text
+    assert ("ncrease subsample_size" in caplog.text) == (m == 270)
 
 
 # Unbiasedness, by enumeration of all minibatches of 30 out of 6 rows

@@ -104,7 +104,9 @@ def test_other_models(factory, name):
         assert_moments(result.posterior[variable], mean, sd)
 
 
-@pytest.mark.parametrize("name", ["SGLD", "SGHMC", "SGNHT", "SVRGLD"])
+@pytest.mark.parametrize(
+    "name", ["SGLD", "SGHMC", "SGNHT", "SVRGLD", "EWSG", "PSGLD", "ClusteredSGHMC"]
+)
 def test_defaults_find_their_step_size(case, name):
     """Standard deviations are predicted to be 2% off: so they are, within Monte Carlo error."""
     step = getattr(pms, name)(model=case.model)
@@ -191,8 +193,9 @@ def test_monte_carlo_errors_are_those_of_dependent_draws():
 def test_heat_is_noticed_without_any_reference(case):
     """EWSG on plain gradients: nothing but the kinetic temperature knows."""
     step = pms.EWSG(
-        model=case.model, batch_size=2, step_size=2e-2, metric="identity", friction=30.0
-    )
+        model=case.model, batch_size=2, step_size=2e-2, metric="identity", friction=30.0,
+        control_variate_order=None,
+    )  # fmt: skip
     result = sample(step, case.model, 1000, chains=1)
     assert "heat" in verdicts(result)
     assert step._prepared is None
@@ -272,7 +275,7 @@ def test_errors_are_measured_without_a_reference():
         pm.Bernoulli("y", logit_p=X @ b, observed=y.astype(int))
     wide = pms.EWSG(
         model=model, metric="identity", dynamics="overdamped", step_size=2e-4, batch_size=20,
-        transitions_per_draw=50,
+        transitions_per_draw=50, control_variate_order=None,
     )  # fmt: skip
     failed = verdicts(sample(wide, model, 500, chains=1))
     assert "stretch" in failed
@@ -678,7 +681,7 @@ def test_steps_of_no_size_and_of_any_are_reported(model, name, size):
     with np.errstate(all="ignore"):  # NumPy's own averages of such draws
         _, stats = chain(step, model.initial_point(), tune=2, draws=25)
     assert stats[-1]["failed_checks"] > 0
-    assert stats[-1]["check_diverged"] == (25 if size else 0)
+    assert (stats[-1]["check_diverged"] > 1) == (size > 0)
     assert not stats[-1]["check_step_error"] <= 0.05
 
 

@@ -170,7 +170,7 @@ def test_unfit_step_size_warns(caplog, monkeypatch):
     said = warnings_of(logistic(n=200), caplog, tune=0, draws=100, path_length=40.0)
     assert len(said) == 2
     assert all(s.startswith("HMCECS: The chain was not tuned (tune=0)") for s in said)
-    assert all("trajectories diverged" in s and "target_accept" in s for s in said)
+    assert all("draws diverged" in s and "target_accept" in s for s in said)
     assert all("0% of the moves were accepted" in s and "Increase tune" in s for s in said)
 
 

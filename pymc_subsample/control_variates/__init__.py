@@ -2,6 +2,10 @@
 
 import logging
 
+import numpy as np
+from pymc.util import get_untransformed_name, is_transformed_name
+
+from pymc_subsample.control_variates.continuity import find_gap
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.general import general_expansion
 from pymc_subsample.control_variates.linear import is_small, linear_expansion
@@ -9,7 +13,9 @@ from pymc_subsample.control_variates.verification import agrees, gradient_agrees
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.predictors import Predictor, find_predictors
 
-__all__ = ["Expansion", "agrees", "expand", "linear_predictors", "verify_gradient"]
+__all__ = [
+    "Expansion", "agrees", "expand", "linear_predictors", "refuse_steps", "verify_gradient",
+]  # fmt: skip
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -62,6 +68,39 @@ def verify_gradient(model: TallModel, expansion: Expansion):
     """Raise `TallModelError` where `Expansion.gradient` is not that of the model on some rows."""
     if not gradient_agrees(model, expansion):
         raise TallModelError(_MISREAD)
+
+
+def refuse_steps(
+    model: TallModel,
+    expansion: Expansion,
+    active: np.ndarray,
+    advice: str,
+    points: np.ndarray | None = None,
+):
+    """Raise `TallModelError` where the log-likelihood changes otherwise than its gradient says.
+
+    Parameters
+    ----------
+    model, expansion, active, points
+        As for `continuity.find_gap`.
+    advice : str
+        What remains, as sentences.
+    """
+    gap = find_gap(model, expansion, active, points)
+    if gap is None:
+        return
+    moved = ", ".join(
+        repr(get_untransformed_name(name) if is_transformed_name(name) else name)
+        for name in gap.names
+    )
+    raise TallModelError(
+        f"The gradient of the log-likelihood of {', '.join(map(repr, model.observed))} does not "
+        f"say how it changes with {moved}: added up along a line of length {gap.length:.2g} (in "
+        f"unconstrained space) it misses {gap.missing:.0%} of the changes of random rows, and "
+        f"where most is missing {gap.jump:.2g} is left within {gap.width:.0e} of the line. The "
+        "log-likelihood has a step there (floor, round, a comparison, a switch between branches "
+        f"that do not meet), or its gradient is wrong. {advice}"
+    )
 
 
 def linear_predictors(model: TallModel) -> list[Predictor] | None:

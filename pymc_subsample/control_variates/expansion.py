@@ -1,7 +1,8 @@
 """A log-likelihood expanded around a reference point: compiled functions and packed rows."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -144,8 +145,9 @@ class Expansion:
         """Return the expansion over theta, PyMC's vector of value variables."""
         if self.coordinates is None:
             return self
-        build = {**self.build, **self._written}
-        return replace(self, build=build, theta_size=self.coordinates.size, coordinates=None)
+        written = copy(self)
+        written.restore()
+        return written
 
     @property
     def n_rows(self) -> int:

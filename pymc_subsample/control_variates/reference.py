@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates.curvature import MAX_DENSE, Sum, as_array, empty_sum, times
 from pymc_subsample.control_variates.expansion import Expansion
 
@@ -43,6 +44,7 @@ def reference_at(expansion: Expansion, theta: np.ndarray, temperature: float = 1
     return summed(expansion, theta, expansion.chunks(), 1.0 / temperature)
 
 
+@one_thread
 def summed(
     expansion: Expansion,
     theta: np.ndarray,
@@ -86,6 +88,7 @@ def gradient(expansion: Expansion, reference: Reference, theta: np.ndarray) -> n
     return expansion.pull_back(theta, reference.slope + times(reference.curvature, shift))
 
 
+@one_thread
 def precision(
     expansion: Expansion,
     reference: Reference,
@@ -160,6 +163,7 @@ def hessian_columns(expansion, reference, active, theta=None) -> Iterator[np.nda
             yield (forth - back) / width
 
 
+@one_thread
 def factor(cov: np.ndarray) -> np.ndarray:
     """Return the lower Cholesky factor or, for many parameters, standard deviations (1, a)."""
     if len(cov) > MAX_DENSE:

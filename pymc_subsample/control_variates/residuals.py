@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.estimators import Moments, choose_subsample_size, moments_from_sums
@@ -76,6 +77,7 @@ class Residuals:
         return np.sort(self.index[:best])
 
 
+@one_thread
 @np.errstate(over="ignore")  # powers of residuals far out; a variance that overflows is refused
 def residuals_around(
     expansion: Expansion,

@@ -2,17 +2,17 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 
 from pymc_subsample.compile import building_graphs
-from pymc_subsample.control_variates import expand
+from pymc_subsample.control_variates import expand, refuse_steps
+from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.corrections import by_scores, by_weights
 from pymc_subsample.diagnostics.full_data import log_posteriors
+from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.thinned import (
     columns,
     group,
@@ -30,94 +30,13 @@ from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import differentiated
 
 _SAID = "pms.audit"
-# Above this, weighted means are not reliable whatever their number (Vehtari et al. 2024).
-K_HAT_BOUND = 0.7
 _FEWEST = 40
 # Draws of which the score's test takes means and variances.
 _MOST_DRAWS = 5_000
-_SHOWN = 20
-
-
-@dataclass(frozen=True)
-class Audit:
-    r"""What an audit found.
-
-    Attributes
-    ----------
-    table : xarray.Dataset
-        Over the dimension ``parameter``, labelled as `arviz.summary` does. ``mean``, ``sd`` and
-        ``mean_mcse`` are those of all draws, ``audited_mean`` and ``audited_sd`` of the draws that
-        were audited; ``corrected_mean``, ``corrected_sd``, ``corrected_mean_mcse`` and
-        ``corrected_sd_mcse`` estimate the posterior's own. ``bias`` is (mean - corrected mean) /
-        corrected sd and ``sd_error`` is sd / corrected sd - 1, with the Monte Carlo errors
-        ``bias_mcse`` and ``sd_error_mcse``.
-    kind : {"weights", "score"}
-        How it was done.
-    k_hat : float
-        Pareto shape of the weights: the corrections are reliable below 0.7. NaN for "score".
-    ess : float
-        How many equally weighted draws would say as much as the weighted ones. NaN for "score".
-    p_value : float
-        Probability of draws at least as far from the posterior, had they been from it. NaN for
-        "weights", and where the run has fewer than 50 effective draws, whose Monte Carlo error is
-        not known well enough.
-    n_draws : int
-        Draws at which all rows were read.
-    passes : int
-        Passes over all rows, each of one log-likelihood and gradient.
-    seconds : float
-        Time taken.
-    """
-
-    table: xr.Dataset
-    kind: str
-    k_hat: float
-    ess: float
-    p_value: float
-    n_draws: int
-    passes: int
-    seconds: float
-
-    def _head(self) -> str:
-        found = (
-            f"importance weights: k-hat {self.k_hat:.2f}, effective size {self.ess:.0f}"
-            if self.kind == "weights"
-            else f"scores: p-value {self.p_value:.3g}"
-            if np.isfinite(self.p_value)
-            else "scores: no p-value, too few effective draws"
-        )
-        return (
-            f"Audit of {self.n_draws} draws by {found} "
-            f"({self.passes} passes over the data, {self.seconds:.1f} s)"
-        )
-
-    def _shown(self) -> tuple[Any, str]:
-        names = [
-            "mean", "corrected_mean", "corrected_mean_mcse", "bias", "bias_mcse",
-            "sd", "corrected_sd", "sd_error", "sd_error_mcse",
-        ]  # fmt: skip
-        frame = self.table[names].to_dataframe()[names]
-        total = len(frame)
-        if self.kind == "weights" and not self.k_hat < K_HAT_BOUND:
-            return frame[:_SHOWN], (
-                f"k-hat is above {K_HAT_BOUND}: the weights are too uneven, and what is corrected "
-                "is not reliable. The run is wrong, or it sampled another model than this one."
-            )
-        if total <= _SHOWN:
-            return frame, ""
-        worst = np.argsort(-np.abs(frame["bias"].to_numpy()), kind="stable")[:_SHOWN]
-        note = f"The {_SHOWN} of {total} parameters with the largest bias; all are in `.table`."
-        return frame.iloc[worst], note
-
-    def __repr__(self) -> str:
-        frame, note = self._shown()
-        text = frame.to_string(float_format=lambda x: f"{x:.3g}", index_names=False)
-        return "\n".join(filter(None, [self._head(), text, note]))
-
-    def _repr_html_(self) -> str:
-        frame, note = self._shown()
-        table = frame.to_html(float_format=lambda x: f"{x:.3g}", index_names=False)
-        return f"<p>{self._head()}</p>{table}<p>{note}</p>"
+_NO_SCORES = (
+    "These draws cannot be audited: scores are gradients. Compare with pm.Metropolis or "
+    "pm.DEMetropolisZ on some thousand of the rows."
+)
 
 
 def audit(
@@ -228,6 +147,9 @@ def audit(
         ]
         raise ValueError(f"{_SAID}: draws of {', '.join(bad[:5])} are not finite.")
     theta = to_theta(model, tall, posterior.isel(draw=at), _SAID)
+    if kind == "score":
+        everything = np.arange(tall.size)
+        refuse_steps(tall, expansion, everything, _NO_SCORES, theta.reshape(-1, tall.size))
     logp, score = log_posteriors(expansion, theta.reshape(-1, tall.size))
     shape, passes = theta.shape, len(logp)
     if not np.all(np.isfinite(logp)):
@@ -242,6 +164,7 @@ def audit(
         lp = stats["lp"].values[:, at]
         if not np.all(np.isfinite(lp)):
             raise ValueError(f"{_SAID}: sample_stats['lp'] is not finite at some draws.")
+        signed = sign if sign is not None and np.any(sign < 0) else None
         raw, found, k_hat, ess = by_weights(logp.reshape(shape[:2]) - lp, values, at, sign)
         p_value = np.nan
     else:
@@ -258,9 +181,14 @@ def audit(
             expansion, theta, score.reshape(shape), every, raw, read, generator
         )
         k_hat = ess = np.nan
+        signed = None
     table = _table(labels, raw, found, values[:, at])
     seconds = time.perf_counter() - start
-    return Audit(table, kind, k_hat, ess, p_value, theta[..., 0].size, passes, seconds)
+    judged = dict.fromkeys([*(rv.name for rv in model.free_RVs), *names])
+    mixed = mixing(posterior[list(judged)], signed)
+    return Audit(
+        table, kind, tuple(mixed), k_hat, ess, p_value, theta[..., 0].size, passes, seconds
+    )
 
 
 def _table(labels, raw: Moments, found: Moments, audited: np.ndarray) -> xr.Dataset:

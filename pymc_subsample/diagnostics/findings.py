@@ -1,6 +1,7 @@
 """What a report says: findings about a run, and how they are shown."""
 
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +85,7 @@ class Report:
     @property
     def status(self) -> str:
         """The worst status of all findings."""
-        return max((f.status for f in self.findings), key=_ORDER.__getitem__, default="pass")
+        return worst(self.findings)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the report says as plain values."""
@@ -105,28 +106,40 @@ class Report:
         return f"{self.status.upper()}: {self.method}, {chains} of {draws}{cost}"
 
     def __str__(self) -> str:
-        rows = [f._row() for f in self.findings]
-        width = [max((len(row[i]) for row in rows), default=0) for i in range(4)]
-        lines = [self._head()]
-        for *cells, advice in rows:
-            first, title, value, bound = (c.ljust(w) for c, w in zip(cells, width, strict=True))
-            lines.append(f"  {first}  {title}  {value}  {bound}".rstrip())
-            lines += [f"        {advice}"] if advice else []
-        return "\n".join(lines)
+        return "\n".join([self._head(), *lines(self.findings)])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        body = []
-        for finding in self.findings:
-            cells = [html.escape(cell) for cell in finding._row()]
-            cells[0] = f'<b style="color:{_COLOURS[finding.status]}">{cells[0]}</b>'
-            body.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-        head = "".join(f"<th>{x}</th>" for x in ("", "check", "value", "bound", "what to do"))
-        return (
-            f"<p><b>{html.escape(self._head())}</b></p>"
-            f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-        )
+        return f"<p><b>{html.escape(self._head())}</b></p>{as_html(self.findings)}"
+
+
+def worst(findings: Sequence[Finding]) -> str:
+    """Return the worst status of some findings; "pass" of none."""
+    return max((f.status for f in findings), key=_ORDER.__getitem__, default="pass")
+
+
+def lines(findings: Sequence[Finding]) -> list[str]:
+    """Return lines of text: status, title, number and bound, and what to do below."""
+    rows = [f._row() for f in findings]
+    width = [max((len(row[i]) for row in rows), default=0) for i in range(4)]
+    text = []
+    for *cells, advice in rows:
+        first, title, value, bound = (c.ljust(w) for c, w in zip(cells, width, strict=True))
+        text.append(f"  {first}  {title}  {value}  {bound}".rstrip())
+        text += [f"        {advice}"] if advice else []
+    return text
+
+
+def as_html(findings: Sequence[Finding]) -> str:
+    """Return the same as a table for notebooks."""
+    body = []
+    for finding in findings:
+        cells = [html.escape(cell) for cell in finding._row()]
+        cells[0] = f'<b style="color:{_COLOURS[finding.status]}">{cells[0]}</b>'
+        body.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    head = "".join(f"<th>{x}</th>" for x in ("", "check", "value", "bound", "what to do"))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
 
 def worst_chain(rule: Rule, found: list[tuple[Any, float, bool]], title: str) -> Finding:

@@ -16,6 +16,7 @@ from pymc_subsample.diagnostics.checks import (
     remedies,
     sentence,
 )
+from pymc_subsample.diagnostics.divergences import check_divergences, loss
 from pymc_subsample.diagnostics.perturbation import Perturbation, estimate_errors, perturbation
 from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import VARIANCE_BOUND, Moments
@@ -23,7 +24,8 @@ from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.rows import drawn_without
 
-_MORE = "Increase subsample_size, use control_variate_order=2 or leave reference=None."
+_LARGER = "Increase subsample_size (up to the number of rows)"
+_MORE = f"{_LARGER}, use control_variate_order=2 or leave reference=None."
 TUNE = Rule("tune", "tuning draws", 1, "Use tune=1000.", severity="warn", at_least=True)
 DISTANCE = Rule(
     "reference_distance",
@@ -37,14 +39,18 @@ REFRESH = Rule(
     "subset_accepted",
     "accepted refreshes of the subsample",
     0.5,
-    "Increase subsample_size or n_blocks.",
+    f"{_LARGER} or n_blocks.",
     at_least=True,
 )
 PERTURBATION = Rule(
     "perturbation", "perturbation of the posterior, over what is tolerable", 1.0, _MORE
 )
-DIVERGENCES = Rule(
-    "divergences", "divergent trajectories", 0.01, "Increase target_accept or tune, reparameterise."
+_CALMER = (
+    "Increase target_accept or tune, or reparameterise (a non-centred hierarchy, for instance)."
+)
+DIVERGENCES = Rule("divergences", "error by divergences, over what is tolerable", 1.0, _CALMER)
+HIDDEN = Rule(
+    "hidden", "error that divergences may hide, over the same", 1.0, _CALMER, severity="warn"
 )
 ACCEPTANCE = Rule(
     "acceptance_rate", "accepted moves", 0.3, "Increase tune.", severity="warn", at_least=True
@@ -53,14 +59,14 @@ NEGATIVE = Rule(
     "negative",
     "draws of negative sign",
     0.0,
-    "Use pms.summary, pms.expectation and pms.quantile, or increase subsample_size.",
+    "Use pms.summary, pms.expectation and pms.quantile, which know of them.",
     severity="warn",
 )
 SIGN = Rule(
     "sign",
     "share of the effective draws that the signs leave",
     0.5,
-    "Increase subsample_size.",
+    f"{_LARGER}, or use estimator='perturbed'.",
     severity="warn",
     at_least=True,
 )
@@ -70,7 +76,7 @@ CONFINED = Rule(
     "confined", "draws near the edge of what is sampled", 0.02, 'Use estimator="perturbed".'
 )
 RULES = (
-    TUNE, DISTANCE, NOISE, REFRESH, PERTURBATION, NEGATIVE, SIGN, CONFINED, DIVERGENCES,
+    TUNE, DISTANCE, NOISE, REFRESH, PERTURBATION, NEGATIVE, SIGN, CONFINED, DIVERGENCES, HIDDEN,
     ACCEPTANCE, TEMPERATURE, MODES,
 )  # fmt: skip
 
@@ -187,14 +193,17 @@ def check_hmc(
                 and not _excess(off.shift, off.stretch) > _CLEARLY
             ):
                 variance, off = look(_FIRST_DRAWS, expansion.chunks(always))
-    more_rows = subsample_size < expansion.n_rows
-    advice = remedies(subsample_size, expansion.n_rows, expansion.raisable, given_reference)
+    largest = expansion.n_rows
+    if kind == BLOCK_POISSON:
+        largest = largest // MINIBATCH * MINIBATCH
+    more_rows = subsample_size < largest
+    advice = remedies(subsample_size, largest, expansion.raisable, given_reference)
     look_at = "look for outlying rows and small groups"
     checks = [
         _noise_check(record, variance, sentence(advice)),
         _refresh_check(record, more_rows, n_blocks < subsample_size),
         *(
-            [*_sign_checks(record), _confined_check(record, reference, active, confined)]
+            [*_sign_checks(record, more_rows), _confined_check(record, reference, active, confined)]
             if kind == BLOCK_POISSON
             else [_perturbation_check(off.shift, off.stretch, sentence([*advice, look_at]))]
         ),
@@ -202,7 +211,7 @@ def check_hmc(
     if n > 2 * size:
         harmless = not given_reference and all(check.passed for check in checks)
         checks.insert(0, _distance_check(record, reference, active, harmless, given_reference))
-    checks += _dynamics_checks(record)
+    checks += _dynamics_checks(record, active)
     tuning = _tuning_check(tune, all(check.passed for check in checks))
     return [tuning, *checks, check_temperature(temperature)]
 
@@ -283,7 +292,7 @@ def _perturbation_check(shift: float, stretch: float, advice: str) -> Check:
     )
 
 
-def _sign_checks(record: ChainRecord) -> list[Check]:
+def _sign_checks(record: ChainRecord, more_rows: bool) -> list[Check]:
     negative = record.negative / record.done
     left = (1 - 2 * negative) ** 2
     return [
@@ -300,7 +309,8 @@ def _sign_checks(record: ChainRecord) -> list[Check]:
             left,
             SIGN.holds(left),
             f"So many signs leave {left:.0%} of the effective draws (should be at least "
-            f"{SIGN.bound:.0%}). Increase subsample_size.",
+            f"{SIGN.bound:.0%}). "
+            + sentence([*(["increase subsample_size"] * more_rows), "use estimator='perturbed'"]),
         ),
     ]
 
@@ -319,17 +329,16 @@ def _confined_check(record, reference, active, confined) -> Check:
     )
 
 
-def _dynamics_checks(record: ChainRecord) -> list[Check]:
-    diverging, accepted = record.divergences / record.done, record.acceptance / record.done
+def _dynamics_checks(record: ChainRecord, active: np.ndarray) -> list[Check]:
+    accepted = record.acceptance / record.done
+    kept, before = (
+        np.reshape(x, (-1, len(record.mean)))[:, active]
+        for x in ([theta for *_, theta in record.kept], record.before)
+    )
+    sd = np.sqrt(np.diag(record.square)[active] / max(record.done - 1, 1))
+    found = loss(record.divergences, record.done, before, kept, record.mean[active], sd)
     return [
-        Check(
-            DIVERGENCES,
-            diverging,
-            DIVERGENCES.holds(diverging),
-            f"{diverging:.0%} of the trajectories diverged (should be at most "
-            f"{DIVERGENCES.bound:.0%}): regions of high curvature may be missed. Increase "
-            "target_accept or tune, or reparameterise (a non-centred hierarchy, for instance).",
-        ),
+        *check_divergences(DIVERGENCES, HIDDEN, found, _CALMER),
         Check(
             ACCEPTANCE,
             accepted,

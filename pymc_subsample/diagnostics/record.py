@@ -47,6 +47,10 @@ class ChainRecord:
         The draws of largest estimated variance, in increasing order.
     pending : list of ndarray
         Draws not yet part of `mean` and `square`.
+    last : ndarray, shape (d,)
+        The last draw.
+    before : list of ndarray
+        The draws before divergent ones, the first of these.
     """
 
     draws: int = 0
@@ -63,9 +67,14 @@ class ChainRecord:
     kept: list[tuple[float, int, np.ndarray]] = field(default_factory=list)
     noisiest: list[tuple[float, int, np.ndarray]] = field(default_factory=list)
     pending: list[np.ndarray] = field(default_factory=list)
+    last: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    before: list[np.ndarray] = field(default_factory=list)
 
     def add(self, theta: np.ndarray, info: dict[str, float]):
         """Add a draw, shape (d,), and what its transition reported."""
+        if info["diverging"] and self.done and len(self.before) < _KEPT:
+            self.before.append(self.last)
+        self.last = theta
         variance = info["loglik_variance"]
         self.variance += variance
         self.acceptance += info["acceptance_rate"]
@@ -218,6 +227,10 @@ class StepRecord:
         Sums over each batch of theta, less the first, and of its square.
     kept : list of ndarray
         Evenly spread draws theta, shape (d,).
+    last : ndarray, shape (d,)
+        The last draw.
+    before : list of ndarray
+        The draws before divergent ones, the first of these.
     """
 
     draws: int = 0
@@ -231,6 +244,8 @@ class StepRecord:
     sums: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     squares: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     kept: list[np.ndarray] = field(default_factory=list)
+    last: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    before: list[np.ndarray] = field(default_factory=list)
 
     def add(self, theta: np.ndarray, noise: np.ndarray, stats: dict[str, float]):
         """Add a draw, shape (d,), the gradient's noise, shape (a,), and the draw's statistics."""
@@ -245,12 +260,15 @@ class StepRecord:
         shift = theta - self.origin
         self.sums[batch] += shift
         self.squares[batch] += shift * shift
+        most = max(_FEWEST_STEPS, min(_KEPT, _ELEMENTS // len(theta)))
+        if stats["diverging"] and self.done and len(self.before) < most:
+            self.before.append(self.last)
+        self.last = theta.copy()
         self.done += 1
         self.divergences += int(stats["diverging"])
         self.step_size += stats["step_size"]
         self.noise += noise
         self.temperatures.append(stats["kinetic_temperature"])
-        most = max(_FEWEST_STEPS, min(_KEPT, _ELEMENTS // len(theta)))
         if self.done * most // max(self.draws, 1) > len(self.kept):
             self.kept.append(theta.copy())
 

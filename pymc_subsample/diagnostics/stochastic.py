@@ -10,6 +10,7 @@ from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.reference import whiten
 from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
+from pymc_subsample.diagnostics.divergences import check_divergences, loss
 from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.stationary import sd_error, spectrum, variances
@@ -31,7 +32,10 @@ _STAYING = (
     "Use a smaller step_size, another parametrisation, such as the centred or the non-centred form "
     "of group effects, or pms.HMCECS."
 )
-_QUIETER = "Use a smaller step_size, control variates where there are none or a larger batch_size."
+_QUIETER = (
+    "Use a smaller step_size, control variates where there are none or a larger batch_size (up to "
+    "all rows)."
+)
 _OTHER = (
     "Sample for longer, use a smaller step_size where its predicted errors are large, control "
     "variates where there are none, or pms.HMCECS."
@@ -39,7 +43,10 @@ _OTHER = (
 _TUNED = "Tune for longer: what a chain draws while tuning is left out."
 _AUDIT = "Check the run with pms.audit, or use another step."
 
-DIVERGED = Rule("diverged", "draws that diverged", 0.0, _STAYING)
+DIVERGED = Rule("diverged", "error by divergences, over what is tolerable", 1.0, _STAYING)
+HIDDEN = Rule(
+    "hidden", "error that divergences may hide, over the same", 1.0, _STAYING, severity="warn"
+)
 STEP = Rule("step_error", "predicted error of an sd, by the step size", SD_BOUND, _SMALLER)
 NOISE = Rule("noise_error", "predicted error of an sd, by noise of gradients", SD_BOUND, _QUIETER)
 STRETCH = Rule("stretch", "error of an sd on all rows, beyond its error", SD_BOUND, _OTHER)
@@ -52,7 +59,7 @@ UNMEASURED = Rule("unmeasured", "errors that no check could measure", 0.0, _AUDI
 TEMPERATURE = Rule(
     "temperature", "temperature of the posterior", 1.0, "Use temperature=1.", equal=True
 )
-RULES = (DIVERGED, START, STEP, NOISE, STRETCH, SHIFT, HEAT, UNMEASURED, TEMPERATURE, MODES)
+RULES = (DIVERGED, HIDDEN, START, STEP, NOISE, STRETCH, SHIFT, HEAT, UNMEASURED, TEMPERATURE, MODES)
 
 
 @dataclass(frozen=True)
@@ -117,17 +124,7 @@ def check_steps(
         size and noise; errors of means and standard deviations measured by gradients of all rows;
         kinetic temperature; whether any of these could be looked at; temperature.
     """
-    left = record.divergences
-    found = [
-        Check(
-            DIVERGED,
-            left,
-            left == 0,
-            f"The chain diverged in {left} of {record.done} draws, and started again: step_size "
-            f"(now {record.step_size / record.done:.3g}) is too large for where it went. "
-            f"{DIVERGED.remedy}",
-        )
-    ]
+    found = _diverged(record, active)
     found += _from_start(record, active)
     smaller = ["use a smaller step_size"]
     if dynamics.temperature > 0:
@@ -158,6 +155,20 @@ def check_steps(
         )
     )
     return found
+
+
+def _diverged(record: StepRecord, active: np.ndarray) -> list[Check]:
+    """Estimate what a chain misses that started again at the reference where it diverged."""
+    kept, before = (
+        np.reshape(x, (-1, len(record.origin)))[:, active] for x in (record.kept, record.before)
+    )
+    found = loss(
+        record.divergences, record.done, before, kept, record.mean[active],
+        np.sqrt(record.variance[active]),
+    )  # fmt: skip
+    h = record.step_size / record.done
+    advice = f"step_size (now {h:.3g}) is too large for where it went. {DIVERGED.remedy}"
+    return check_divergences(DIVERGED, HIDDEN, found, advice)
 
 
 def _predicted(record, dynamics, active, smaller, remedies) -> tuple[list[Check], float]:

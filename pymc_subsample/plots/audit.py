@@ -5,7 +5,7 @@ import xarray as xr
 from arviz_plots import PlotCollection, visuals
 from matplotlib.ticker import MaxNLocator
 
-from pymc_subsample.diagnostics.audit import K_HAT_BOUND
+from pymc_subsample.diagnostics.audited import K_HAT_BOUND
 from pymc_subsample.diagnostics.hmc import SHIFT_BOUND, STRETCH_BOUND
 from pymc_subsample.plots.parts import GREY, collection, decorate
 from pymc_subsample.validation import count, mapping

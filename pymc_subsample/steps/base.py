@@ -24,7 +24,7 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_subsample.compile import building_graphs
-from pymc_subsample.control_variates import Expansion, expand, verify_gradient
+from pymc_subsample.control_variates import Expansion, expand, refuse_steps, verify_gradient
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE
 from pymc_subsample.control_variates.modes import ModeSearch
 from pymc_subsample.control_variates.reference import Reference
@@ -45,6 +45,13 @@ _PROTOCOL = 4
 _IN_THREADS = (
     "This {step} runs a chain in another thread ({thread}). Make a step for each thread; if that "
     "chain was interrupted, make a new one."
+)
+
+# What remains for a log-likelihood that is not the integral of its gradient.
+_WITHOUT_GRADIENT = (
+    "This step needs a gradient. Use pms.MinibatchBarkerMH, pms.AusterityMH or pms.ConfidenceMH "
+    "with control_variate_order=None and a proposal without gradients, pm.Metropolis or "
+    "pm.DEMetropolisZ on all rows, or write a smooth function in place of the step (a sigmoid)."
 )
 
 
@@ -69,6 +76,8 @@ class SubsampledStep(BlockedStep):
     )  # fmt: skip
     # What to do about a log-likelihood that has no gradient.
     _without_gradient = "Use a Metropolis-Hastings step with control_variate_order=None."
+    # Whether it moves by gradients, and needs them to say how the log-likelihood changes.
+    _by_gradients = True
     # What the progress bar shows: title and format by statistic.
     _shown: ClassVar[dict[str, tuple[str, str]]]
     # Of the checks at the end of a chain.
@@ -115,7 +124,14 @@ class SubsampledStep(BlockedStep):
         }
         self._order = order
         self._connect()
+        if self._by_gradients:
+            self._refuse_steps(self._expansion.as_written())
         self._seen = self._contents()
+
+    def _refuse_steps(self, expansion: Expansion):
+        """Refuse a log-likelihood that is flat between steps, or whose gradient is wrong."""
+        with building_graphs(), differentiated(self._tall, self._without_gradient):
+            refuse_steps(self._tall, expansion, self._active, _WITHOUT_GRADIENT)
 
     def _connect(self):
         with building_graphs():

@@ -52,10 +52,10 @@ class ClusteredSGHMC(StochasticGradient):
         Clusters of rows.
     integrator : {"symplectic", "baoab", "euler"}, default "symplectic"
         As for `SGHMC`.
-    control_variate_order : {"auto", 2, 1, None}, default None
+    control_variate_order : {"auto", 2, 1, None}, default "auto"
         Order of the Taylor control variates: the gradient of their sum over all rows is exact and
         a batch estimates the remainder alone. "auto" is the highest there is; None takes plain
-        batches.
+        batches, as the paper does.
     reference : dict, optional
         Expansion point, and centre of metric and automatic step size: untransformed values by
         variable name, for every free variable. Default: the posterior mode, found automatically.
@@ -113,7 +113,7 @@ class ClusteredSGHMC(StochasticGradient):
         friction: float | None = None,
         n_clusters: int = 10,
         integrator: str = "symplectic",
-        control_variate_order: int | str | None = None,
+        control_variate_order: int | str | None = "auto",
         reference: Mapping[str, Any] | None = None,
         metric: str = "curvature",
         temperature: float = 1.0,

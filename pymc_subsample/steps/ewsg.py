@@ -58,10 +58,10 @@ class EWSG(StochasticGradient):
         :math:`\sqrt h \gamma r / \sigma`, as for a momentum that stays as it is (without
         momenta: as the last step); "zero" and "one" are numbers; "stop" is
         :math:`(h \gamma - 1) r / (\sqrt h \sigma)`, as for one that vanishes.
-    control_variate_order : {"auto", 2, 1, None}, default None
+    control_variate_order : {"auto", 2, 1, None}, default "auto"
         Order of the Taylor control variates: the gradient of their sum over all rows is exact and
         a batch estimates the remainder alone. "auto" is the highest there is; None takes plain
-        batches.
+        batches, as the paper does.
     reference : dict, optional
         Expansion point, and centre of metric and automatic step size: untransformed values by
         variable name, for every free variable. Default: the posterior mode, found automatically.
@@ -121,7 +121,7 @@ class EWSG(StochasticGradient):
         dynamics: str = "underdamped",
         index_chain: int = 1,
         expected: str = "momentum",
-        control_variate_order: int | str | None = None,
+        control_variate_order: int | str | None = "auto",
         reference: Mapping[str, Any] | None = None,
         metric: str = "curvature",
         temperature: float = 1.0,

@@ -178,6 +178,7 @@ class FireflyMC(ProposingStep):
     _state_class = FireflyMCState
     _connected = (*ProposingStep._connected, "_lights")
     _without_gradient = "FireflyMC needs one for its bounds."
+    _by_gradients = False  # of its bounds; those of the log-likelihood are looked at in `_prepare`
     _rules = RULES
     reference: Reference
     record: LightRecord
@@ -280,6 +281,7 @@ class FireflyMC(ProposingStep):
         """Find the mode with the log-likelihood's own curvature, and sum the bounds there."""
         with building_graphs(), differentiated(self._tall, self._without_gradient):
             taylor = expand(self._tall, 2)
+            self._refuse_steps(taylor)
             if self._expansion.coordinates is not None:
                 taylor.reparameterise(self._expansion.coordinates)
             prepared = self._prepared_at(

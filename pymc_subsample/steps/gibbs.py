@@ -141,6 +141,7 @@ class AusterityGibbs(SubsampledStep):
     """
 
     name = "austerity_gibbs"
+    _by_gradients = False
     default_blocked = True
     _state_class = AusterityGibbsState
     _functions = kernel.FUNCTIONS

@@ -329,13 +329,21 @@ class HMCECS(SubsampledStep):
             _log.warning(
                 f"HMCECS: the log-likelihood estimate is predicted to be too noisy, with a "
                 f"variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}). "
-                + sentence(remedies(m, n, self._expansion.raisable, self.given["reference"]))
+                + sentence(
+                    remedies(m, self._largest, self._expansion.raisable, self.given["reference"])
+                )
             )
 
     def _also(self) -> str:
         """Say how many rows are read always."""
         e = len(self.subsample.always)
         return f" and {e:,} outlying rows that are read always" if e else ""
+
+    @property
+    def _largest(self) -> int:
+        """The largest subsample that there is."""
+        n = self.n_rows - len(self.subsample.always)
+        return n // MINIBATCH * MINIBATCH if self._kind == BLOCK_POISSON else n
 
     def _saves(self) -> str:
         """Say so where a subsample saves little, for the end of a log message."""
@@ -518,7 +526,7 @@ def _check_blocks(estimator: str, m: int | None, blocks: int | None):
     if signed and m and m % MINIBATCH:
         raise ValueError(
             f"subsample_size={m} is not a multiple of {MINIBATCH}, the size of a minibatch of the "
-            f'block-Poisson estimate. Use {max(round(m / MINIBATCH), 1) * MINIBATCH}, or "auto".'
+            f'block-Poisson estimate. Use {max(m // MINIBATCH, 1) * MINIBATCH}, or "auto".'
         )
     parts = m // MINIBATCH if signed and m else m
     if parts and blocks and parts % blocks:

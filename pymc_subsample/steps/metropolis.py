@@ -85,6 +85,10 @@ class MinibatchMH(ProposingStep):
     # What the test's own error is called among the statistics.
     _error: ClassVar[str] = "test_error"
 
+    @property
+    def _by_gradients(self) -> bool:  # type: ignore[override]
+        return isinstance(self.proposal, Langevin)
+
     @staticmethod
     def statistics(error: str) -> dict[str, tuple[type, list[int] | None]]:
         """Types and shapes of the statistics of a draw."""

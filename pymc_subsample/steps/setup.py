@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import chdtri
 
+from pymc_subsample.blas import one_thread
 from pymc_subsample.block_poisson import choose_products, log_variance
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE, covariance_factor
@@ -86,6 +87,7 @@ class Preparation:
         return self, *self.others
 
 
+@one_thread
 def prepare(
     expansion: Expansion,
     starts: Starts,
@@ -147,7 +149,7 @@ def prepare(
     first = prepared(found)
     if subsample_size is None:
         given = reference is not None
-        _refuse_useless(first.moments, temperature, expansion, given, observed, len(free))
+        _refuse_useless(kind, first.moments, temperature, expansion, given, observed, len(free))
     others = []
     for mode in search.modes[1:_MODES] if search else ():
         at = mode if expansion.coordinates is None else fitted(expansion, mode)
@@ -236,9 +238,9 @@ def choose_subsample(
     unit = n_blocks or 10
     if kind == BLOCK_POISSON:
         # Counted in minibatches, of which a few need no more blocks than there are.
-        chosen = m // MINIBATCH if m else choose_products(moments, temperature)
+        size, most = MINIBATCH, max(moments.n_rows // MINIBATCH, 1)
+        chosen = m // MINIBATCH if m else choose_products(moments, temperature) or most
         unit = unit if n_blocks or chosen >= unit else 1
-        size, most = MINIBATCH, moments.n_rows // MINIBATCH
     else:
         chosen, size, most = m or choose_subsample_size(moments, temperature), 1, moments.n_rows
     if m is None:
@@ -258,6 +260,7 @@ def predicted_variance(kind: int, moments: Moments, m: int, temperature: float) 
 
 
 def _refuse_useless(
+    kind: int,
     moments: Moments,
     temperature: float,
     expansion: Expansion,
@@ -273,6 +276,8 @@ def _refuse_useless(
     n = moments.n_rows
     variance = float(np.max(moments.variance(n, temperature)))
     if variance <= VARIANCE_BOUND:
+        if kind == BLOCK_POISSON and choose_products(moments, temperature) is None:
+            raise TallModelError(_no_products(moments, temperature, observed))
         return
     causes = [f"control_variate_order={expansion.order} is too low"] if expansion.raisable else []
     if expansion.highest_order < 2:
@@ -294,6 +299,21 @@ def _refuse_useless(
         f"variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}). Either "
         f"{', or '.join(causes)}. "
         + sentence([*advice, "sample this model with pm.NUTS or nutpie"])
+    )
+
+
+def _no_products(moments: Moments, temperature: float, observed: Sequence[str]) -> str:
+    """Say that there are too few rows for the block-Poisson estimate, but not for the other."""
+    n = moments.n_rows
+    variance = predicted_variance(
+        BLOCK_POISSON, moments, max(n // MINIBATCH, 1) * MINIBATCH, temperature
+    )
+    return (
+        f"No subsample of the {n:,} rows of {', '.join(map(repr, observed))} is large enough for "
+        "the block-Poisson estimate: even with as many as there are, its logarithm has a variance "
+        f"of {amount(variance)} (should be at most {VARIANCE_BOUND:g}), or a single row or a point "
+        'at the edge of what is sampled may turn its sign. Use estimator="perturbed", or sample '
+        "this model with pm.NUTS or nutpie."
     )
 
 
@@ -333,6 +353,7 @@ def far_points(kind, theta, scale, free, rng) -> np.ndarray:
     return thetas
 
 
+@one_thread
 def scaled(scale: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Multiply standard normal vectors, shape (..., a), by a factor or a diagonal."""
     return z * scale[0] if len(scale) == 1 and z.shape[-1] > 1 else z @ scale.T

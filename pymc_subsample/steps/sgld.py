@@ -168,10 +168,10 @@ class PSGLD(StochasticGradient):
         :math:`\alpha`, between 0 and 1.
     floor : float, default 1e-5
         :math:`\lambda`.
-    control_variate_order : {"auto", 2, 1, None}, default None
+    control_variate_order : {"auto", 2, 1, None}, default "auto"
         Order of the Taylor control variates: the gradient of their sum over all rows is exact and
         a batch estimates the remainder alone. "auto" is the highest there is; None takes plain
-        batches.
+        batches, as the paper does.
     reference : dict, optional
         Expansion point, and centre of metric and automatic step size: untransformed values by
         variable name, for every free variable. Default: the posterior mode, found automatically.
@@ -223,7 +223,7 @@ class PSGLD(StochasticGradient):
         step_size: StepSize = "auto",
         averaging: float = 0.99,
         floor: float = 1e-5,
-        control_variate_order: int | str | None = None,
+        control_variate_order: int | str | None = "auto",
         reference: Mapping[str, Any] | None = None,
         temperature: float = 1.0,
         transitions_per_draw: int = 10,

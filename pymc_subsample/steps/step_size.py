@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 
+from pymc_subsample.blas import one_thread
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.reference import Reference, largest_curvature, precision
@@ -65,6 +66,7 @@ class AutomaticStepSize(SubsampledStep):
     _chosen_step_size: float
     _chosen_hold: int
 
+    @one_thread
     def _choose_step_size(self):
         """Choose it where it is automatic, and say what the chain will cost."""
         prepared, name = self._prepared, type(self).__name__

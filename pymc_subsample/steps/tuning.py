@@ -6,6 +6,7 @@ import numpy as np
 from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
 from pymc.step_methods.step_sizes import DualAverageAdaptation, StepSizeState
 
+from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates.reference import MAX_DENSE, whiten
 from pymc_subsample.estimators import VARIANCE_BOUND
 
@@ -126,6 +127,7 @@ class Tuning(WithSamplingState):
         spread = recent[:, others].std(axis=0)
         return bool(distance > 0.5 or np.any(np.abs(shift[others]) > 0.5 * spread))
 
+    @one_thread
     def better_factor(self) -> np.ndarray | None:
         """Return a covariance to replace the current one's where that fits the draws badly.
 
@@ -190,6 +192,7 @@ class ProposalTuning(Tuning):
         shift = (self.recent().mean(axis=0) - reference)[self._active]
         return bool(np.sqrt(np.mean(whiten(self.factor, shift) ** 2)) > 0.5)
 
+    @one_thread
     def better_factor(self) -> np.ndarray | None:
         """Covariance of the recent draws (Haario et al. 2001), shrunk.
 

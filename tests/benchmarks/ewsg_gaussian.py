@@ -120,14 +120,14 @@ def by_hand(rows, count, steps, h, friction, rng, persistent=False):
 def samplers(model):
     """Name, step method, gradients of a row per step; SVRG-LD has a centre every n steps."""
     yield "SGLD", make(model, pms.SGLD, step_size=5e-3, control_variate_order=None), 1
-    yield "pSGLD", make(model, pms.PSGLD, step_size=5e-3), 1
+    yield "pSGLD", make(model, pms.PSGLD, step_size=5e-3, control_variate_order=None), 1
     yield "SGHMC", uniform(model), 1
     yield "EWSG", weighted(model), 2
     yield "SVRG-LD", make(model, pms.SVRGLD, step_size=5e-4), 3
 
 
 def weighted(model, **settings):
-    return make(model, pms.EWSG, **EWSG | settings)
+    return make(model, pms.EWSG, control_variate_order=None, **EWSG | settings)
 
 
 def uniform(model, **settings):

@@ -76,15 +76,15 @@ def samplers(reading, n):
     share = 1 if reading == "sum" else b
     shared = {"batch_size": b, "temperature": b if reading == "V / b" else 1.0}
     plain = {"control_variate_order": None, "metric": "identity"}
-    heavy = {"friction": FRICTION * share**0.5, "metric": "identity"}
+    heavy = plain | {"friction": FRICTION * share**0.5}
     h = {name: size / share for name, size in STEP_SIZES.items()}
     h |= {name: STEP_SIZES[name] / share**0.5 for name in ("SGHMC", "EWSG")}
     h["pSGLD"] = STEP_SIZES["pSGLD"] / n
     yield "SGLD", pms.SGLD(step_size=h["SGLD"], **plain, **shared), n // b
-    yield "pSGLD", pms.PSGLD(step_size=h["pSGLD"], **shared), n // b
+    yield "pSGLD", pms.PSGLD(step_size=h["pSGLD"], control_variate_order=None, **shared), n // b
     yield (
         "SGHMC",
-        pms.SGHMC(step_size=h["SGHMC"], integrator="euler", control_variate_order=None, **heavy,
+        pms.SGHMC(step_size=h["SGHMC"], integrator="euler", **heavy,
                   **shared),
         n // b,
     )  # fmt: skip

@@ -68,9 +68,9 @@ def samplers(reading, n):
     b = args.batch
     shared = {"batch_size": b, "temperature": float(b) if reading == "V / b" else 1.0}
     plain = {"control_variate_order": None, "metric": "identity"}
-    heavy = {"friction": FRICTION * b**0.5, "metric": "identity"}
+    heavy = plain | {"friction": FRICTION * b**0.5}
     h = {name: size / b**0.5 for name, size in STEP_SIZES.items()}
-    euler = {"integrator": "euler", "control_variate_order": None}
+    euler = {"integrator": "euler"}
     yield "EWSG", pms.EWSG(step_size=h["EWSG"], **heavy, **shared), n // (2 * b)
     yield "SGHMC", pms.SGHMC(step_size=h["SGHMC"], **euler, **heavy, **shared), n // b
     yield (
@@ -79,7 +79,11 @@ def samplers(reading, n):
         n // b,
     )
     yield "SGLD", pms.SGLD(step_size=STEP_SIZES["SGLD"] / b, **plain, **shared), n // b
-    yield "pSGLD", pms.PSGLD(step_size=STEP_SIZES["pSGLD"] / n, **shared), n // b
+    yield (
+        "pSGLD",
+        pms.PSGLD(step_size=STEP_SIZES["pSGLD"] / n, control_variate_order=None, **shared),
+        n // b,
+    )
 
 
 def probabilities(point, X):

@@ -1,0 +1,191 @@
+r"""Whether the gradient of a log-likelihood says how it changes.
+
+Between two points, for the log-likelihood l of some rows,
+
+.. math:: l(\theta') - l(\theta) = \int_0^1 \nabla l(\theta + t v)^\top v \, dt,
+          \qquad v = \theta' - \theta
+
+where l has no steps: kinks (Laplace, rectifiers, Huber) integrate, `switch(x @ b > 0, ...)` and
+`floor` do not, whose gradient is zero wherever there is one. What is missing of the difference is
+searched by halving the way. Around a kink, or where l is steep, it goes to zero faster than the
+difference does; around a step, or where the gradient is wrong, it never does.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pymc.util import is_transformed_name
+
+from pymc_subsample.control_variates.expansion import Expansion
+from pymc_subsample.likelihood import TallModel
+
+# Lengths of the segments and the distance of the other variables from the start: in unconstrained
+# space, or so that the log-likelihood of a row changes by about as much where columns are large.
+_SCALES = (0.03, 0.3, 3.0, 30.0)
+# Of a logarithm or a logit: beyond a factor of 20 densities underflow, and their gradients.
+_WIDEST_TRANSFORMED = 3.0
+_AROUND = 0.3
+# Variables move one by one, or where there are more in so many blocks.
+_BLOCKS = 8
+_GROUPS, _ROWS = 32, 8
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
+# Of the whole change, the share that may be missing; of that along a piece, what is resolved.
+_MISSING = 0.02
+_RESOLVED = 0.25
+# A change of the log-likelihood that is none.
+_NOTHING = 1e-6
+# Times this the rows' gradient drowns that of the prior, far out where the prior's is enormous.
+_LOUD = 2.0**500
+# The groups of rows that are followed, and how often their pieces are halved.
+_FOLLOWED, _HALVINGS = 8, 20
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A segment along which the gradient does not integrate to the change.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Value variables that move, by their names in the model.
+    length : float
+        Of the segment, in unconstrained space.
+    missing : float
+        Share of the change of the log-likelihood that its gradient does not explain.
+    jump : float
+        Largest change that is left along one piece of the segment,
+    width : float
+        of this share of its length.
+    """
+
+    names: tuple[str, ...]
+    length: float
+    missing: float
+    jump: float
+    width: float
+
+
+def find_gap(
+    model: TallModel,
+    expansion: Expansion,
+    active: np.ndarray,
+    points: np.ndarray | None = None,
+) -> Gap | None:
+    """Return a segment along which the gradient does not integrate to the change, if any.
+
+    Parameters
+    ----------
+    model : TallModel
+        The model: d value variables theta.
+    expansion : Expansion
+        Its compiled rows.
+    active : ndarray of int
+        Elements of theta that move.
+    points : ndarray, shape (k, d), optional
+        Segments also join random pairs of these.
+    """
+    rng = np.random.default_rng(3)
+    rows = rng.integers(0, model.n_rows, (_GROUPS, min(_ROWS, model.n_rows)))
+    groups = [expansion.take(index) for index in rows]
+    for names, start, end in _segments(model, active, points, rng):
+        gap = _Segment(expansion, groups, start, end).gap(names)
+        if gap is not None:
+            return gap
+    return None
+
+
+def _segments(
+    model, active, points, rng
+) -> Iterator[tuple[tuple[str, ...], np.ndarray, np.ndarray]]:
+    moved = np.zeros(model.size)
+    moved[active] = 1.0
+    moved *= model.units > 0
+    parts = [
+        (name, place)
+        for name, place in zip(model.names, model.slices, strict=True)
+        if moved[place].any()
+    ]
+    start = model.ravel(model.initial_point)
+    everything = tuple(name for name, _ in parts)
+    blocks, widest = [], np.zeros(model.size)
+    for chosen in np.array_split(np.arange(len(parts)), min(_BLOCKS, len(parts))):
+        part = np.zeros(model.size)
+        for k in chosen:
+            name, place = parts[k]
+            part[place] = moved[place] * model.units[place]
+            widest[place] = _WIDEST_TRANSFORMED if is_transformed_name(name) else np.inf
+        blocks.append((tuple(parts[k][0] for k in chosen), part))
+    for names, part in blocks:
+        for scale in _SCALES:
+            around = start + _AROUND * model.units * rng.normal(size=model.size)
+            ends = [
+                around + np.minimum(scale, widest) * part * rng.normal(size=model.size)
+                for _ in range(2)
+            ]
+            yield names, *ends
+    if points is not None and len(points) > 1:
+        for _ in range(len(_SCALES)):
+            one, other = points[rng.choice(len(points), 2, replace=False)]
+            yield everything, one, np.where(moved > 0, other, one)
+
+
+class _Segment:
+    """The log-likelihood of groups of rows along a straight line."""
+
+    def __init__(self, expansion: Expansion, groups: Sequence[np.ndarray], start, end):
+        self.expansion, self.groups = expansion, groups
+        self.start, self.way = start, end - start
+
+    def _at(self, t: float, chosen: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Log-likelihoods of groups and their derivatives along the segment."""
+        expansion, theta = self.expansion, self.start + t * self.way
+        phi, _ = expansion.parameters(theta)
+        values, slopes = np.zeros(len(chosen)), np.zeros(len(chosen))
+        for k, group in enumerate(chosen):
+            slope = np.zeros(expansion.phi_size)
+            expansion.anchor(phi, self.groups[group])
+            expansion.sums(phi, self.groups[group], values[k : k + 1], slope, np.empty((0, 0)))
+            slopes[k] = expansion.pull_back(theta, _LOUD * slope) @ self.way / _LOUD
+        return values, slopes
+
+    def _piece(self, low: float, high: float, chosen) -> tuple[np.ndarray, np.ndarray]:
+        """Return what the integral misses of the change of each group, and that change's size."""
+        half = 0.5 * (high - low)
+        slopes = np.array([self._at(low + half * (1 + x), chosen)[1] for x in _NODES])
+        change = self._at(high, chosen)[0] - self._at(low, chosen)[0]
+        missing = np.abs(change - half * (_WEIGHTS @ slopes))
+        return missing, np.maximum(np.abs(change), half * (_WEIGHTS @ np.abs(slopes)))
+
+    def gap(self, names: tuple[str, ...]) -> Gap | None:
+        """Return what is missing along the segment, if it is due to steps or wrong gradients."""
+        with np.errstate(all="ignore"):
+            missing, size = self._piece(0.0, 1.0, range(len(self.groups)))
+            known = np.isfinite(missing) & np.isfinite(size)
+            missing, size = missing[known], size[known]
+            if not missing.sum() > max(_MISSING * size.sum(), _NOTHING):
+                return None
+            worst = np.argsort(-missing)[:_FOLLOWED]
+            left = [self._narrowed(np.flatnonzero(known)[k]) for k in worst]
+        unresolved = np.array([change is not None for change, _ in left])
+        if not missing[worst][unresolved].sum() > 0.5 * missing[worst].sum():
+            return None
+        jump, width = max((x, w) for x, w in left if x is not None)
+        length = float(np.linalg.norm(self.way))
+        return Gap(names, length, float(missing.sum() / size.sum()), jump, width)
+
+    def _narrowed(self, group: int) -> tuple[float | None, float]:
+        """Follow what is missing by halving; return what is left of it, None if explained."""
+        low, high = 0.0, 1.0
+        left = 0.0
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            pieces = [(low, middle), (middle, high)]
+            found = [self._piece(*piece, [group]) for piece in pieces]
+            missing = [float(m[0]) if np.isfinite(m[0]) else 0.0 for m, _ in found]
+            worse = int(np.argmax(missing))
+            left = missing[worse]
+            if not left > _RESOLVED * found[worse][1][0]:
+                return None, 0.0
+            low, high = pieces[worse]
+        return left, high - low

@@ -1,0 +1,183 @@
+"""What an audit found, and how it is judged."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pymc_subsample.diagnostics import hmc
+from pymc_subsample.diagnostics.checks import Rule
+from pymc_subsample.diagnostics.findings import Finding, as_html, lines, tiered, worst
+
+# Above this, weighted means are not reliable whatever their number (Vehtari et al. 2024).
+K_HAT_BOUND = 0.7
+_SHOWN = 20
+
+_UNWEIGHTED = (
+    "The audit's corrections are not reliable. Increase subsample_size (up to the number of rows); "
+    "if the variance of the estimate is small, check that the audit was given the model that was "
+    "sampled."
+)
+_UNKNOWN = "The audit cannot tell how far it is off: its weights have no known error."
+_NO_P_VALUE = "Too few effective draws for a p-value. Sample for longer."
+K_HAT = Rule("k_hat", "audit: Pareto k-hat of the weights", K_HAT_BOUND, _UNWEIGHTED)
+# Weights this even are harmless whatever the shape of their tail: the share of the effective size.
+_EVEN = 0.99
+K_HAT_DOUBT = Rule("k_hat", K_HAT.title, 0.5, "Audit more draws.", severity="warn")
+_OFF = "Use the audit's corrected moments, and do what the failed checks above say."
+BIAS = Rule("bias", "audit: bias of a mean, in sds, beyond 3 errors", hmc.SHIFT_BOUND, _OFF)
+SD_ERROR = Rule(
+    "sd_error", "audit: relative error of an sd, beyond 3 errors", hmc.STRETCH_BOUND, _OFF
+)
+_UNLIKE = "The draws are not from the posterior: see bias and sd_error, and stricter settings."
+P_VALUE = Rule("p_value", "audit: p-value of the draws", 0.001, _UNLIKE, at_least=True)
+P_VALUE_DOUBT = Rule("p_value", P_VALUE.title, 0.01, _UNLIKE, severity="warn", at_least=True)
+# Beyond errors that say nothing.
+_ERRORS = 3.0
+
+
+@dataclass(frozen=True)
+class Audit:
+    r"""What an audit found.
+
+    Its verdict, `status`, is the worst of two judgements, which `findings` lists one by one:
+    whether the chains mixed, and whether the draws that there are have the posterior's moments.
+    Weights judge subsampling alone: they are even, and correct nothing, where the chains have all
+    stayed where they started.
+
+    Attributes
+    ----------
+    table : xarray.Dataset
+        Over the dimension ``parameter``, labelled as `arviz.summary` does. ``mean``, ``sd`` and
+        ``mean_mcse`` are those of all draws, ``audited_mean`` and ``audited_sd`` of the draws that
+        were audited; ``corrected_mean``, ``corrected_sd``, ``corrected_mean_mcse`` and
+        ``corrected_sd_mcse`` estimate the posterior's own. ``bias`` is (mean - corrected mean) /
+        corrected sd and ``sd_error`` is sd / corrected sd - 1, with the Monte Carlo errors
+        ``bias_mcse`` and ``sd_error_mcse``.
+    kind : {"weights", "score"}
+        How it was done.
+    mixing : tuple of Finding
+        R-hat and effective sample size of all draws, of the worst element.
+    k_hat : float
+        Pareto shape of the weights: the corrections are reliable below 0.7. NaN for "score".
+    ess : float
+        How many equally weighted draws would say as much as the weighted ones. NaN for "score".
+    p_value : float
+        Probability of draws at least as far from the posterior, had they been from it. NaN for
+        "weights", and where the run has fewer than 50 effective draws, whose Monte Carlo error is
+        not known well enough.
+    n_draws : int
+        Draws at which all rows were read.
+    passes : int
+        Passes over all rows, each of one log-likelihood and gradient.
+    seconds : float
+        Time taken.
+    """
+
+    table: xr.Dataset
+    kind: str
+    mixing: tuple[Finding, ...]
+    k_hat: float
+    ess: float
+    p_value: float
+    n_draws: int
+    passes: int
+    seconds: float
+
+    @property
+    def of_subsampling(self) -> tuple[Finding, ...]:
+        """What the weights or scores come to."""
+        return tuple(_judged(self))
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All that is judged: whether the chains mixed, then what subsampling did to the draws."""
+        return (*self.mixing, *self.of_subsampling)
+
+    @property
+    def status(self) -> str:
+        """The worst status of all findings: "pass", "warn" or "fail"."""
+        return worst(self.findings)
+
+    def _head(self) -> str:
+        found = (
+            f"importance weights: k-hat {self.k_hat:.2f}, effective size {self.ess:.0f}"
+            if self.kind == "weights"
+            else f"scores: p-value {self.p_value:.3g}"
+            if np.isfinite(self.p_value)
+            else "scores: no p-value, too few effective draws"
+        )
+        return (
+            f"{self.status.upper()}: audit of {self.n_draws} draws by {found} "
+            f"({self.passes} passes over the data, {self.seconds:.1f} s)"
+        )
+
+    def _shown(self) -> tuple[Any, str]:
+        names = [
+            "mean", "corrected_mean", "corrected_mean_mcse", "bias", "bias_mcse",
+            "sd", "corrected_sd", "sd_error", "sd_error_mcse",
+        ]  # fmt: skip
+        frame = self.table[names].to_dataframe()[names]
+        total = len(frame)
+        if self.kind == "weights" and not self.k_hat < K_HAT_BOUND:
+            return frame[:_SHOWN], (
+                f"k-hat is above {K_HAT_BOUND}: the weights are too uneven, and what is corrected "
+                "is not reliable. The run is wrong, or it sampled another model than this one."
+            )
+        if total <= _SHOWN:
+            return frame, ""
+        largest = np.argsort(-np.abs(frame["bias"].to_numpy()), kind="stable")[:_SHOWN]
+        note = f"The {_SHOWN} of {total} parameters with the largest bias; all are in `.table`."
+        return frame.iloc[largest], note
+
+    def __repr__(self) -> str:
+        frame, note = self._shown()
+        text = frame.to_string(float_format=lambda x: f"{x:.3g}", index_names=False)
+        judged = lines(self.findings)
+        return "\n".join(filter(None, [self._head(), *judged, self._unmixed(), text, note]))
+
+    def _repr_html_(self) -> str:
+        frame, note = self._shown()
+        table = frame.to_html(float_format=lambda x: f"{x:.3g}", index_names=False)
+        judged = as_html(self.findings)
+        return f"<p>{self._head()}</p>{judged}<p>{self._unmixed()}</p>{table}<p>{note}</p>"
+
+    def _unmixed(self) -> str:
+        """Say what the table does not know where the chains have not mixed."""
+        if worst(self.mixing) != "fail":
+            return ""
+        return (
+            "The chains have not mixed: what is corrected below is the draws that there are, "
+            "wherever the chains stayed, and not the posterior."
+        )
+
+
+def _judged(audit: Audit) -> list[Finding]:
+    """Judge table and weights or p-value."""
+    findings = []
+    if audit.kind == "weights":
+        even = audit.ess >= _EVEN * audit.n_draws
+        findings.append(
+            Finding(K_HAT.name, K_HAT.title, "pass", audit.k_hat, K_HAT.bound, False, "")
+            if even and np.isfinite(audit.k_hat)
+            else tiered(K_HAT, K_HAT_DOUBT, audit.k_hat)
+        )
+    for rule, number in ((BIAS, "bias"), (SD_ERROR, "sd_error")):
+        size, error = np.abs(audit.table[number].values), audit.table[f"{number}_mcse"].values
+        if not np.all(np.isfinite(error)):
+            bound = float(rule.bound)
+            findings.append(Finding(rule.name, rule.title, "warn", np.nan, bound, False, _UNKNOWN))
+            continue
+        sure = np.maximum(size - _ERRORS * error, 0.0)
+        at = int(np.nanargmax(sure)) if np.any(sure > 0) else 0
+        label = str(audit.table["parameter"].values[at])
+        findings.append(tiered(rule, rule, float(sure[at]), f"{label}. "))
+    if audit.kind == "score":
+        unknown = Finding(
+            P_VALUE.name, P_VALUE.title, "warn", np.nan, float(P_VALUE_DOUBT.bound), True,
+            _NO_P_VALUE,
+        )  # fmt: skip
+        known = not np.isnan(audit.p_value)
+        findings.append(tiered(P_VALUE, P_VALUE_DOUBT, audit.p_value) if known else unknown)
+    return findings

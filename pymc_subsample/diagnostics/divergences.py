@@ -1,0 +1,133 @@
+r"""What divergences can do to a result.
+
+A chain that diverges has entered a region R that its steps are too large for, and is thrown out of
+it. It enters as often as one with small steps would, but that one would have stayed: about as long
+as the chain remembers anything, which is N / ESS of its N draws. What is missing of the
+posterior's mass is therefore about
+
+.. math:: p = D / \mathrm{ESS}, \qquad \mathrm{ESS} \le N,
+
+for D divergent draws: divergences per effective draw. Mass p that lies r standard deviations from
+the mean of a parameter adds :math:`p\, r` standard deviations to the mean and :math:`p\, r^2` to
+the variance, a share :math:`p\, r^2 / 2` of the standard deviation, if it is left out. r is the
+root mean square distance of the draws before the divergences, in each parameter, and at least one.
+
+This estimate fails where it is beyond what is tolerable (0.1 standard deviations, 5%). R lies
+beyond the draws before it, how far is not known, and the share may be too small by two or three
+where chains enter it slowly: with three times the distance, nine times the error, a warning says
+that more may be hidden than is tolerable. A few divergences in a long run of a chain that mixes
+pass; one in a hundred draws of a chain that mixes slowly, as at the neck of a funnel, do not.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from arviz_stats.base import array_stats
+
+from pymc_subsample.diagnostics.checks import Check, Rule, amount
+
+SHIFT_BOUND = 0.1
+STRETCH_BOUND = 0.05
+NEAREST = 1.0
+_MARGIN = 3.0
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What is estimated to be missing because of divergences.
+
+    Attributes
+    ----------
+    divergences, draws : int
+        Divergent draws, and all.
+    share : float
+        Of the posterior's mass, at most 1.
+    distance : float
+        Of that mass from the mean, in standard deviations of the parameter that is worst off.
+    """
+
+    divergences: int
+    draws: int
+    share: float
+    distance: float
+
+    @property
+    def shift(self) -> float:
+        """Error of a mean, in standard deviations."""
+        return self.share * self.distance if self.share else 0.0
+
+    @property
+    def stretch(self) -> float:
+        """Relative error of a standard deviation."""
+        return self.share * self.distance**2 / 2 if self.share else 0.0
+
+    def excess(self, margin: float = 1.0) -> float:
+        """Errors over what is tolerable, if the mass is so many times as far."""
+        return max(margin * self.shift / SHIFT_BOUND, margin**2 * self.stretch / STRETCH_BOUND)
+
+
+def loss(
+    divergences: int,
+    draws: int,
+    before: np.ndarray,
+    kept: np.ndarray,
+    mean: np.ndarray,
+    sd: np.ndarray,
+) -> Loss:
+    """Estimate what divergences hide.
+
+    Parameters
+    ----------
+    divergences, draws : int
+        Divergent draws, and all.
+    before : ndarray, shape (k, a)
+        Some of the draws before divergent ones.
+    kept : ndarray, shape (m, a)
+        Evenly spread draws.
+    mean, sd : ndarray, shape (a,)
+        Of all draws.
+    """
+    if not divergences:
+        return Loss(0, draws, 0.0, NEAREST)
+    moved = sd > 0
+    if not moved.any() or not np.all(np.isfinite(sd)):
+        return Loss(divergences, draws, 1.0, np.inf)
+    share = min(divergences / effective_draws(kept[:, moved], draws), 1.0)
+    z = (before - mean)[:, moved] / sd[moved]
+    distance = float(np.sqrt(np.max(np.mean(z**2, axis=0)))) if len(z) else NEAREST
+    return Loss(divergences, draws, share, max(distance, NEAREST))
+
+
+def effective_draws(kept: np.ndarray, draws: int) -> float:
+    """Effective draws of the slowest parameter, from 1 to all, by evenly spread ones, (m, a)."""
+    found = np.asarray(array_stats.ess(kept[None], chain_axis=0, draw_axis=1, method="mean"))
+    if len(kept) < 8 or not np.isfinite(found).any():
+        return 1.0
+    return float(np.clip(np.nanmin(found) * draws / len(kept), 1.0, draws))
+
+
+def check_divergences(wrong: Rule, hidden: Rule, found: Loss, advice: str) -> list[Check]:
+    """Check what is estimated to be missing, and what may be."""
+    errors, largest = found.excess(), found.excess(_MARGIN)
+    said = (
+        f"{found.divergences} of {found.draws} draws diverged, {amount(100 * found.share)}% of the "
+        "effective draws: "
+    )
+    return [
+        Check(
+            wrong,
+            errors,
+            wrong.holds(errors),
+            f"{said}the region that they were thrown out of is missing, which makes posterior "
+            f"means wrong by about {amount(found.shift)} standard deviations (should be at most "
+            f"{SHIFT_BOUND:g}) and standard deviations by about {found.stretch:.0%} (at most "
+            f"{STRETCH_BOUND:.0%}). {advice}",
+        ),
+        Check(
+            hidden,
+            largest,
+            hidden.holds(largest) or not wrong.holds(errors),
+            f"{said}what lies in the region that they were thrown out of may change means or "
+            f"standard deviations by {amount(largest)} times what is tolerable. {advice}",
+        ),
+    ]
