@@ -309,7 +309,8 @@ def _peak(expansion, reference, active, strict: bool = True) -> _Peak | None:
     if not (np.isfinite(height) and np.all(np.isfinite(matrix))):
         return None
     if not strict:
-        matrix = scipy.linalg.inv(covariance(matrix))
+        scale = _scale(matrix)
+        matrix = scipy.linalg.inv(covariance(matrix / scale)) * scale
     try:
         lower = np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:
@@ -320,6 +321,13 @@ def _peak(expansion, reference, active, strict: bool = True) -> _Peak | None:
         return None
     volume = 0.5 * len(active) * np.log(2 * np.pi) - np.log(np.diag(lower)).sum()
     return _Peak(reference, active, lower, height + volume)
+
+
+def _scale(matrix: np.ndarray) -> np.ndarray:
+    """Products of the units of a precision's rows and columns."""
+    size = np.sqrt(np.abs(np.diag(matrix)))
+    size = np.where(size > 0, size, 1.0)
+    return np.outer(size, size)
 
 
 def _valley(subset: _Subset, one: _Peak, other: _Peak) -> bool:

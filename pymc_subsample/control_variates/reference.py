@@ -59,9 +59,10 @@ def summed(
     curvature: Sum = np.zeros((0, 0))
     if curved:
         curvature = empty_sum(expansion.curvature, size)
-    for rows in batches:
-        expansion.anchor(center, rows)
-        expansion.sums(center, rows, level, slope, curvature)
+    with np.errstate(all="ignore"):  # what is not finite shows in the sums
+        for rows in batches:
+            expansion.anchor(center, rows)
+            expansion.sums(center, rows, level, slope, curvature)
     return Reference(
         np.array(theta, dtype=float), center, weight * float(level[0]), weight * slope,
         as_array(curvature, weight),

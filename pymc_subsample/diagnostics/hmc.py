@@ -332,7 +332,7 @@ def _confined_check(record, reference, active, confined) -> Check:
 def _dynamics_checks(record: ChainRecord, active: np.ndarray) -> list[Check]:
     accepted = record.acceptance / record.done
     kept, before = (
-        np.reshape(x, (-1, len(record.mean)))[:, active]
+        np.array(x).reshape(len(x), -1)[:, active] if len(x) else np.zeros((0, len(active)))
         for x in ([theta for *_, theta in record.kept], record.before)
     )
     sd = np.sqrt(np.diag(record.square)[active] / max(record.done - 1, 1))
