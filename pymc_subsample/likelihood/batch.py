@@ -34,12 +34,15 @@ class BatchGraph:
         Input of the graph -> parameter-only variable that it stands for (phi).
     columns : dict of Variable to Variable
         Input of the graph -> data-only variable of all rows that it stands for.
+    kind : Variable or None
+        The column that chooses a row's log-likelihood, where there are several.
     """
 
     outputs: list[Variable]
     axes: dict[Variable, int]
     parameters: dict[Variable, Variable]
     columns: dict[Variable, Variable]
+    kind: Variable | None = None
 
 
 def batch_graph(

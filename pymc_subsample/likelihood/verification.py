@@ -3,6 +3,7 @@
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variabl
 
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.graph import concretize, evaluate
+from pymc_subsample.likelihood.terms import Whole
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -26,6 +28,9 @@ _PACKAGE = str(Path(__file__).parents[1])
 _BAMBI_ROWS = "__obs__"
 
 _SHOWN = 10
+
+# A term that reads fewer costs little beside a subsample.
+_MANY_NUMBERS = 10_000
 
 # Verification evaluates all rows at once if no quantity on the way is larger than this.
 _LARGEST_BYTES = 2**27
@@ -66,7 +71,7 @@ def check_start(tall, batch: Loglik) -> None:
         bad += suspect[wrong][:_SHOWN].tolist()
         kinds |= {"NaN" if np.isnan(v) else str(v) for v in values[wrong]}
     if bad:
-        shown = ", ".join(map(str, bad[:_SHOWN]))
+        shown = tall.rows.named(bad[:_SHOWN])
         raise TallModelError(
             f"The log-likelihood of {_names(tall)} is {' or '.join(sorted(kinds))} at the initial "
             f"point in rows {shown}{' and maybe more' if len(bad) >= _SHOWN else ''}. Look for "
@@ -87,16 +92,19 @@ def _bad_index(tall) -> TallModelError:
         for entry, length in zip(entries, node.inputs[0].type.shape, strict=False):
             if isinstance(entry, slice) or entry not in tall.batch.axes or length is None:
                 continue
-            value = tall.column(entry)
-            outside = np.argwhere((value < -length) | (value >= length))
-            if len(outside):
+            rows, start = [], 0
+            axis = tall.batch.axes[entry]
+            for value in tall.column_batches(entry):
+                outside = np.argwhere((value < -length) | (value >= length))
+                rows += sorted({start + row for row in outside[:, axis].tolist()})
+                start += value.shape[axis]
+            if rows:
                 columns = [v.name for v in ancestors([entry]) if v in tall.batch.columns]
                 names = "".join(f" {name!r}" for name in columns if name)
-                rows = sorted(set(outside[:, tall.batch.axes[entry]].tolist()))
                 return TallModelError(
                     f"An integer column{names} of {_names(tall)} points outside the array of "
                     f"length {length} that it indexes, in rows "
-                    f"{', '.join(map(str, rows[:_SHOWN]))}. Use integers from 0 to {length - 1}."
+                    f"{tall.rows.named(rows[:_SHOWN])}. Use integers from 0 to {length - 1}."
                 )
     return TallModelError(
         f"An index of {_names(tall)} points outside the array that it indexes. Check the integer "
@@ -156,7 +164,9 @@ def probes(tall) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for name, place in zip(tall.names, tall.slices, strict=True):
             if name in tall.binary:
                 theta[place] = rng.random(place.stop - place.start) < 0.5
-        yield theta, rng.integers(0, tall.n_rows, min(_SAMPLE, 2 * tall.n_rows))
+        starts = tall.rows.starts
+        size = min(_SAMPLE, 2 * tall.n_rows) // (len(starts) - 1)
+        yield theta, np.concatenate([rng.integers(a, b, size) for a, b in pairwise(starts)])
 
 
 def continuous(tall) -> np.ndarray:
@@ -233,17 +243,14 @@ def warn_about_deterministics(model: pm.Model, tall) -> None:
         )
 
 
-def warn_about_whole_terms(
-    terms: Mapping[str, Variable], arrays: Mapping[Variable, np.ndarray], n_rows: int
-) -> None:
-    """Warn of terms outside the rows, by name, that read as many numbers as there are rows."""
-    for name, graph in terms.items():
-        read = sum(arrays[v].size for v in ancestors([graph]) if v in arrays)
-        if read >= n_rows:
+def warn_about_whole_terms(terms: Sequence[Whole], n_rows: int) -> None:
+    """Warn of terms outside the rows that read many numbers, a tenth of the rows' or more."""
+    for term in terms:
+        if term.numbers >= max(_MANY_NUMBERS, n_rows // 10):
             warnings.warn(
-                f"{name!r} is not subsampled and reads {read} numbers, all of them at every "
-                "gradient. Write it with one element per row (a potential as a vector, without "
-                "the sum) and among observed=, or precompute from data what it needs.",
+                f"{term.name!r} is not subsampled ({term.why}) and reads {term.numbers:,} numbers, "
+                "all of them at every gradient. Write it with one element per row (a potential as "
+                "a vector) and among observed=, or precompute from data what it needs.",
                 UserWarning,
                 skip_file_prefixes=(_PACKAGE,),
             )
