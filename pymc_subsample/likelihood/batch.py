@@ -1,7 +1,7 @@
 """The log-likelihood of a batch of rows, rebuilt from the graph of all rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytensor.tensor as pt
@@ -35,7 +35,9 @@ class BatchGraph:
     columns : dict of Variable to Variable
         Input of the graph -> data-only variable of all rows that it stands for.
     kind : Variable or None
-        The column that chooses a row's log-likelihood, where there are several.
+        The column with the number of a row's kind, where there are several.
+    tests : list of Variable
+        Whether a row is of kind 1, 2, ...
     """
 
     outputs: list[Variable]
@@ -43,6 +45,7 @@ class BatchGraph:
     parameters: dict[Variable, Variable]
     columns: dict[Variable, Variable]
     kind: Variable | None = None
+    tests: list[Variable] = field(default_factory=list)
 
 
 def batch_graph(

@@ -19,11 +19,11 @@ from pymc_subsample.likelihood.graph import rebuild
 from pymc_subsample.rows import Joined
 
 
-def chosen(rows: Sequence[Variable], kind: Variable) -> Variable:
-    """Choose each row's log-likelihood by its kind, shape (m,)."""
+def chosen(rows: Sequence[Variable], tests: Sequence[Variable]) -> Variable:
+    """Choose each row's log-likelihood: the first, unless it is of one of the other kinds."""
     result = rows[0]
-    for k, other in enumerate(rows[1:], 1):
-        result = pt.switch(pt.eq(kind, k), other, result)
+    for test, other in zip(tests, rows[1:], strict=True):
+        result = pt.switch(test, other, result)
     return result
 
 

@@ -35,7 +35,7 @@ def labelled(rows: Variable, graph: BatchGraph) -> BatchGraph:
     trace = RowTrace(lambda v: v not in dependent, _counts_rows)
     trace.follow(rows, 0)
     axes = trace.axes | {v: graph.axes[v] for v in columns}
-    return BatchGraph([rows], axes, parameters, columns, graph.kind)
+    return BatchGraph([rows], axes, parameters, columns, graph.kind, graph.tests)
 
 
 def _converted(node: Apply, inputs: list[Variable]) -> list[Variable] | None:

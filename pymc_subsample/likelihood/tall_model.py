@@ -273,6 +273,7 @@ class TallModel:
         if len(branches) > 1:
             batch.kind, kind = (tensor_input("kind", "int8", (None,)) for _ in range(2))
             batch.columns[batch.kind], batch.axes[batch.kind] = batch.kind, 0
+            batch.tests = [pt.eq(batch.kind, k) for k in range(1, len(branches))]
             derived[batch.kind] = kind
             numbers = {k: np.array([branches.index(r)], dtype="int8") for k, r in enumerate(rows)}
             stored.append(
@@ -283,8 +284,8 @@ class TallModel:
         self.derived = derived
         names = [tuple(dict.fromkeys(r.name for r in terms)) for terms in kinds.values()]
         self.rows = RowStore(stored, self.n_rows, list(zip(names, lengths, strict=True)))
-        self.batch = labelled(chosen(branches, batch.kind), batch)
-        return chosen([written[k] for k in first], batch.kind)
+        self.batch = labelled(chosen(branches, batch.tests), batch)
+        return chosen([written[k] for k in first], batch.tests)
 
     def column_batches(self, var: Variable) -> Iterator[np.ndarray]:
         """Yield the value of a data-only variable of the batch graph, some rows at a time."""
