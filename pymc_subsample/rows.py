@@ -101,7 +101,11 @@ class RowStore:
         kinds = np.searchsorted(self.starts, rows, "right") - 1
         said = []
         for k in dict.fromkeys(kinds.tolist()):
-            own = [str(row - self.starts[k]) for row, kind in zip(rows, kinds, strict=True) if kind == k]
+            own = [
+                str(row - self.starts[k])
+                for row, kind in zip(rows, kinds, strict=True)
+                if kind == k
+            ]
             said.append(f"{', '.join(own)} of {' and '.join(map(repr, self.names[k]))}")
         return "; ".join(said)
 
@@ -123,7 +127,7 @@ class RowStore:
         """
         digest = sha256()
         for column in self.columns:
-            for part in getattr(column, "parts", (column,)):
+            for part in column.parts if isinstance(column, Joined) else (column,):
                 places = np.linspace(0, len(part) - 1, min(len(part), _FINGERPRINT_ROWS))
                 bits = part if part.dtype.itemsize in (1, 2, 4, 8) else part.astype(float)
                 bits = bits.view(f"u{bits.dtype.itemsize}")

@@ -268,10 +268,13 @@ class RowCode:
         sources = [f"eta[{e}, i]" for e in range(self.n_varying)]
         sources += [f"rows[{p}, i]" for p in self.data]
         names: dict = {}
-        before, calls, keys = [], [], []
+        before, calls = [], []
+        key: str | None = ""
         for kind in range(len(self._tests) + 1):
             try:
-                function = fuse(self._of_kind(outputs, kind), [*varying, *self.data.values()], shared)
+                function = fuse(
+                    self._of_kind(outputs, kind), [*varying, *self.data.values()], shared
+                )
             except NotScalar:
                 return self._vectorised(outputs, results)
             hoisted = [f"h{kind}_{k}" for k in range(function.n_hoisted)]
@@ -282,8 +285,7 @@ class RowCode:
                 before.append(f"    {', '.join(hoisted)} = hoist{kind}({constants})")
             arguments = [sources[k] for k in function.used]
             calls.append(f"{results} = row{kind}({', '.join([*arguments, *hoisted])})")
-            keys.append(function.key)
-        key = None if None in keys else "|".join(keys)
+            key = None if key is None or function.key is None else key + function.key
         if len(calls) == 1:
             return names, Evaluation(before, f"        {calls[0]}"), key
         lines = [f"        kind = rows[{self._kind}, i]"]

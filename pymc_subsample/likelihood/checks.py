@@ -103,7 +103,8 @@ def _follow(
                 with suppress(CoupledRows):
                     trace.follow(check.condition, axis)
                     return axis, n_rows
-    names = next((v for n, v in kinds.items() if n in shape), sum(map(list, kinds.values()), []))
+    every = [name for names in kinds.values() for name in names]
+    names = next((v for n, v in kinds.items() if n in shape), every)
     raise TallModelError(
         f"The rows of {', '.join(map(repr, names))} are coupled by a condition: {check.message}. "
         "Rows can only be subsampled if each one can be checked alone; write the parameter so that "

@@ -13,7 +13,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import MergeOptimizer
-from pytensor.graph.traversal import ancestors, toposort
+from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.likelihood.graph import rebuild
 from pymc_subsample.rows import Joined

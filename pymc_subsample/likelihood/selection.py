@@ -3,7 +3,7 @@
 Each of its rows is computed from the selected rows of the data alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable

@@ -287,6 +287,18 @@ class TallModel:
         self.batch = labelled(chosen(branches, batch.tests), batch)
         return chosen([written[k] for k in first], batch.tests)
 
+    @property
+    def described(self) -> str:
+        """What is subsampled, and what is evaluated in full."""
+        if not self.whole:
+            return self.rows.counted
+        said = [
+            f"{w.name!r} ({w.why}; reads {w.numbers:,} numbers)" if w.numbers
+            else f"{w.name!r} (reads no data)"
+            for w in self.whole
+        ]  # fmt: skip
+        return f"{self.rows.counted}; in full at every gradient: {', '.join(said)}"
+
     def column_batches(self, var: Variable) -> Iterator[np.ndarray]:
         """Yield the value of a data-only variable of the batch graph, some rows at a time."""
         [graph] = rebuild([var], dict(self.derived))

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Dot, Sum
 
 from pymc_subsample.likelihood.graph import elemwise_name
@@ -58,11 +60,18 @@ def _added(graph: Variable) -> list[Variable]:
         return [graph]
     if isinstance(node.op, Sum):
         return [node.inputs[0]]
-    if isinstance(node.op, Dot):
-        return [node.inputs[0] * node.inputs[1]]
-    match elemwise_name(node), [_added(i) for i in node.inputs]:
+    while isinstance(node.op, DimShuffle) and node.inputs[0].owner is not None:
+        node = node.inputs[0].owner
+    if isinstance(node.op, Dot) or (
+        isinstance(node.op, Blockwise) and isinstance(node.op.core_op, Dot)
+    ):
+        a, b = node.inputs
+        if a.type.shape[:-1] == b.type.shape[1:] == (1,):  # a row times a column
+            return [a.dimshuffle(1) * b.dimshuffle(0)]
+        return [graph]
+    match elemwise_name(graph.owner), [_added(i) for i in graph.owner.inputs]:
         case "Add", parts:
-            return sum(parts, [])
+            return [x for part in parts for x in part]
         case "Sub", [a, b]:
             return [*a, *(-x for x in b)]
         case "Neg", [a]:
@@ -84,8 +93,6 @@ def numbers_read(
 ) -> int:
     """Count the numbers of the data that meet parameters in a graph."""
     inputs = {i for n in toposort([graph]) if n.outputs[0] in dependent for i in n.inputs}
-    data = [
-        v for v in inputs if v not in dependent and any(a in arrays for a in ancestors([v]))
-    ]
+    data = [v for v in inputs if v not in dependent and any(a in arrays for a in ancestors([v]))]
     shapes = [getattr(v.type, "shape", ()) for v in data]
     return sum(int(np.prod(s, dtype=int)) for s in shapes if None not in s)

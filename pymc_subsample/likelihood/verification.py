@@ -14,8 +14,9 @@ from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
 
+from pymc_subsample import storage
 from pymc_subsample.likelihood.errors import TallModelError
-from pymc_subsample.likelihood.graph import concretize, evaluate
+from pymc_subsample.likelihood.graph import evaluate
 from pymc_subsample.likelihood.terms import Whole
 
 _log = logging.getLogger("pymc.subsample")
@@ -218,29 +219,16 @@ def warn_about_deterministics(model: pm.Model, tall) -> None:
     Bambi writes some into its models. Its own `fit` leaves them out of the result, and puts back
     the intercept, which `pm.sample` does not: that is said instead.
     """
-    deterministics = list(model.deterministics)
-    graphs = concretize(
-        model.replace_rvs_by_values(deterministics), tall.value_vars, tall.initial_point
-    ).outputs
-    large = [
-        v.name
-        for v, g in zip(deterministics, graphs, strict=True)
-        if tall.n_rows in getattr(g.type, "shape", ())
-    ]
-    if large and all(_BAMBI_ROWS in model.named_vars_to_dims.get(name, ()) for name in large):
+    lengths = {tall.n_rows, *np.diff(tall.rows.starts).tolist()}
+    large = storage.row_length(model, tall, lengths)
+    if large and all(_BAMBI_ROWS in model.named_vars_to_dims.get(s.name, ()) for s in large):
         _log.info(
             "This model is Bambi's: sample it with model.fit(step=...), which leaves the fitted "
-            f"values of all rows out of the result ({', '.join(large)}) and gives the intercept "
-            "for predictors as they are. pm.sample would give it for centred ones."
+            f"values of all rows out of the result ({', '.join(s.name for s in large)}) and gives "
+            "the intercept for predictors as they are. pm.sample would give it for centred ones."
         )
     elif large:
-        warnings.warn(
-            f"Deterministic variables with one element per row are evaluated and stored at every "
-            f"draw, {tall.n_rows} numbers each: {', '.join(map(repr, large))}. Leave them out with "
-            "pm.sample(..., var_names=[...]) and compute them afterwards from a few draws.",
-            UserWarning,
-            skip_file_prefixes=(_PACKAGE,),
-        )
+        storage.warn(model, large)
 
 
 def warn_about_whole_terms(terms: Sequence[Whole], n_rows: int) -> None:

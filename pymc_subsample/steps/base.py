@@ -1,5 +1,6 @@
 """What all step methods share: the model they sample, and points read into and out of theta."""
 
+import logging
 from collections.abc import Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -23,6 +24,9 @@ from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, Rule
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.steps import arguments
+from pymc_subsample.storage import refuse_beyond_memory
+
+_log = logging.getLogger("pymc.subsample")
 
 
 class SubsampledStep(BlockedStep):
@@ -74,6 +78,8 @@ class SubsampledStep(BlockedStep):
         self._order = order
         self._connect()
         self._seen = _contents(model)
+        if len(self._tall.rows.names) > 1 or self._tall.whole:
+            _log.info(f"{type(self).__name__} subsamples {self._tall.described}")
 
     def _connect(self):
         with building_graphs():
@@ -198,13 +204,14 @@ class SubsampledStep(BlockedStep):
 
     # Progress bar
 
-    @classmethod
-    def _progressbar_config(cls, n_chains=1):
+    def _progressbar_config(self, n_chains=1):
+        # Called once in a run, before its chains begin and wherever they run.
+        refuse_beyond_memory(self._model)
         columns = [
             TextColumn(f"{{task.fields[{name}]:{form}}}", table_column=Column(title, ratio=1))
-            for name, (title, form) in cls._shown.items()
+            for name, (title, form) in self._shown.items()
         ]
-        return columns, {name: [0] * n_chains for name in cls._shown}
+        return columns, {name: [0] * n_chains for name in self._shown}
 
     @classmethod
     def _make_progressbar_update_functions(cls):
