@@ -27,6 +27,8 @@ _SHARE = 0.5
 _SHOWN = 4
 # What distributions of PyMC store of their own accord, by the end of its name.
 _PROBABILITIES = "_probs"
+# Limits of a container.
+_GROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -160,13 +162,12 @@ def _of_machine() -> float | None:
 
 def _of_group() -> float | None:
     """Return what is left of the limit of a container."""
-    group = Path("/sys/fs/cgroup")
     try:
-        limit = float((group / "memory.max").read_text())
-        used = float((group / "memory.current").read_text())
+        limit = float((_GROUP / "memory.max").read_text())
+        used = float((_GROUP / "memory.current").read_text())
     except (OSError, ValueError):  # no limit is spelled out as a word
         return None
-    return limit - used + _numbers(group / "memory.stat").get("inactive_file", 0.0)
+    return limit - used + _numbers(_GROUP / "memory.stat").get("inactive_file", 0.0)
 
 
 def _numbers(file: Path) -> Mapping[str, float]:
