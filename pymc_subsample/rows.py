@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
+from itertools import pairwise
 
 import numpy as np
 
@@ -39,14 +40,23 @@ class Joined:
                 return self.parts[k][start - self.starts[k] : stop - self.starts[k]]
             index = np.arange(start, stop, step)
         index = np.asarray(index)
-        which = np.searchsorted(self.starts, index, "right") - 1
-        if index.ndim == 0:
-            return self.parts[int(which)][index - self.starts[which]]
-        out = np.empty((len(index), *self.shape[1:]), dtype=self.dtype)
-        for k, part in enumerate(self.parts):
-            own = np.flatnonzero(which == k)
-            out[own] = part[index[own] - self.starts[k]]
-        return out
+        if not index.ndim:
+            return self[index : index + 1][0]
+        return self.take(*places(index, self.starts))
+
+    def take(self, rows: Sequence[np.ndarray], order: np.ndarray) -> np.ndarray:
+        """Return some rows of every part, in some order: see `places`."""
+        taken = [part[index] for part, index in zip(self.parts, rows, strict=True)]
+        return np.concatenate(taken).take(order, axis=0)
+
+
+def places(index: np.ndarray, starts: Sequence[int]) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return an index's rows of each part, and where each element of the index is among them."""
+    found = [np.flatnonzero((a <= index) & (index < b)) for a, b in pairwise(starts)]
+    rows = [index[where] - start for where, start in zip(found, starts[:-1], strict=True)]
+    order = np.empty(len(index), dtype=np.intp)
+    order[np.concatenate(found)] = np.arange(len(index))
+    return rows, order
 
 
 class RowStore:
@@ -80,11 +90,15 @@ class RowStore:
 
     def take(self, index: np.ndarray | slice) -> list[np.ndarray]:
         """Return rows `index`, shape (m,), of every column, copied."""
-        return [column[index] for column in self.columns]
+        if len(self.names) == 1 or isinstance(index, slice):
+            return [column[index] for column in self.columns]
+        index = np.asarray(index)
+        found = places(index, self.starts)
+        return [c.take(*found) if isinstance(c, Joined) else c[index] for c in self.columns]
 
     def chunks(self, size: int) -> Iterator[list[np.ndarray]]:
         """Yield views of consecutive rows of one kind, at most `size` at a time."""
-        for first, last in zip(self.starts, self.starts[1:], strict=False):
+        for first, last in pairwise(self.starts):
             for start in range(first, last, size):
                 part = slice(start, min(start + size, last))
                 yield [column[part] for column in self.columns]
