@@ -24,9 +24,9 @@ class Joined:
 
     def __init__(self, parts: Sequence[np.ndarray]):
         self.parts = tuple(parts)
-        self.starts = np.cumsum([0, *map(len, parts)])
+        self.starts: list[int] = np.cumsum([0, *map(len, parts)]).tolist()
         self.dtype = self.parts[0].dtype
-        self.shape = (int(self.starts[-1]), *self.parts[0].shape[1:])
+        self.shape = (self.starts[-1], *self.parts[0].shape[1:])
 
     def __len__(self) -> int:
         return self.shape[0]

@@ -7,8 +7,10 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+import scipy.stats
 from models import SEVERAL, K, N, design
 from pytensor.compile.mode import Mode
+from scipy.special import digamma, polygamma
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
@@ -66,7 +68,8 @@ def test_rows_are_those_of_their_term():
     model, tall, _ = made("amounts_and_counts")
     [theta] = points(tall, 1)
     graphs = model.logp(vars=[model["amount"], model["count"]], sum=False)
-    values = model.compile_fn(graphs, mode=PYTHON, on_unused_input="ignore")(tall.unravel(theta))
+    ignore = {"mode": PYTHON, "on_unused_input": "ignore"}
+    values = model.compile_fn(graphs, inputs=model.value_vars, **ignore)(tall.unravel(theta))
     rows = tall.row_loglik(theta, np.arange(tall.n_rows))
     np.testing.assert_allclose(rows, np.concatenate(values), rtol=1e-10)
 
@@ -221,3 +224,78 @@ def test_groups_that_rows_repeat_are_no_selection():
         of_group = pt.exp(rng.normal(size=(5, 2)) @ gamma)
         pm.Poisson("y", of_group[rng.integers(0, 5, N)], observed=rng.poisson(2, N))
     assert TallModel(model).phi_size == 5
+
+
+# Posteriors
+
+
+def gamma_poisson(rng, n, m):
+    """Counts and waiting times, some of them unfinished, of one rate: its posterior is a Gamma."""
+    counts = rng.poisson(2.5, n)
+    waits = rng.exponential(1 / 2.5, m)
+    seen = waits < 0.5
+    with pm.Model() as model:
+        rate = pm.Gamma("rate", 2, 1)
+        pm.Poisson("counts", rate, observed=counts)
+        pm.Exponential("waits", rate, observed=waits[seen])
+        unfinished = pm.logccdf(pm.Exponential.dist(rate), np.full((~seen).sum(), 0.5))
+        pm.Potential("unfinished", pt.sum(unfinished))
+    shape = 2 + counts.sum() + seen.sum()
+    exact = scipy.stats.gamma(shape, scale=1 / (1 + n + np.minimum(waits, 0.5).sum()))
+    return model, exact
+
+
+@pytest.fixture(scope="module")
+def known_posterior():
+    return gamma_poisson(np.random.default_rng(5), 2000, 900)
+
+
+def check_posterior(idata, exact, bias=0.0):
+    """Mean and variance are those known, but for Monte Carlo error at 1e-5 per test and a bias."""
+    draws = np.log(np.asarray(idata.posterior["rate"]))
+    chains, n = draws.shape
+    # A Gamma of so large a shape is normal in the logarithm to well within these errors.
+    mean = digamma(exact.args[0]) + np.log(exact.kwds["scale"])
+    sd = np.sqrt(polygamma(1, exact.args[0]))
+    z = (draws - mean) / sd
+    for power, expected in ((1, 0.0), (2, 1.0)):
+        batches = (z**power).reshape(chains * 20, n // 20).mean(axis=1)
+        error = batches.std(ddof=1) / np.sqrt(len(batches))
+        limit = scipy.stats.t(len(batches) - 1).isf(0.25e-5) * error + bias
+        assert abs(batches.mean() - expected) <= limit
+
+
+def test_posterior_of_three_likelihoods(known_posterior):
+    model, exact = known_posterior
+    with model:
+        step = pms.HMCECS()
+        idata = pm.sample(
+            draws=2000, tune=500, chains=2, cores=1, step=step, random_seed=1,
+            progressbar=False, compute_convergence_checks=False,
+        )  # fmt: skip
+    assert step.observed == ("counts", "waits", "unfinished")
+    check_posterior(idata, exact)
+    # Weights from the log-likelihood of all rows, which reads the same rows.
+    assert pms.audit(idata, model=model, draws=50).k_hat < 0.7
+    assert "pass" in str(pms.report(idata))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pms.MinibatchBarkerMH(),
+        lambda: pms.AusterityMH(epsilon=0.01),
+        lambda: pms.FireflyMC(),
+        lambda: pms.SGLD(),
+    ],
+    ids=["barker", "austerity", "firefly", "sgld"],
+)
+def test_other_steps(known_posterior, make):
+    model, exact = known_posterior
+    with model:
+        idata = pm.sample(
+            draws=6000, tune=1000, chains=2, cores=1, step=make(), random_seed=1,
+            progressbar=False, compute_convergence_checks=False,
+        )  # fmt: skip
+    check_posterior(idata, exact, bias=0.15)

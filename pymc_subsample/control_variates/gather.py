@@ -13,7 +13,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.compile import Compiled, compile_source, load, lower
 from pymc_subsample.kernels.model import GATHER
-from pymc_subsample.rows import Joined, RowStore
+from pymc_subsample.rows import Joined
 
 
 class RawColumns:
@@ -21,9 +21,11 @@ class RawColumns:
 
     Parameters
     ----------
-    store : RowStore
-        Rows on the first axis of its columns, any strides. Types that compiled code cannot read
-        (half precision, foreign byte order) are copied; all others are read in place.
+    columns : sequence of ndarray or Joined
+        Rows on the first axis, any strides. Types that compiled code cannot read (half
+        precision, foreign byte order) are copied; all others are read in place.
+    starts : sequence of int
+        First row of every kind.
 
     Raises
     ------
@@ -31,10 +33,10 @@ class RawColumns:
         If the rows are not arrays in memory or memory-mapped.
     """
 
-    def __init__(self, store: RowStore):
+    def __init__(self, columns: Sequence[np.ndarray | Joined], starts: Sequence[int] = (0,)):
         # Kept alive as long as their addresses: the arrays that each column is joined of.
         self.arrays: list[list[np.ndarray]] = []
-        for column in store.columns:
+        for column in columns:
             parts = column.parts if isinstance(column, Joined) else (column,)
             for part in parts:
                 if not isinstance(part, np.ndarray):
@@ -44,7 +46,7 @@ class RawColumns:
                         "HMCECS."
                     )
             self.arrays.append([_readable(part) for part in parts])
-        self.starts = store.starts[:-1]
+        self.starts = starts
 
     def dtype(self, raw: int) -> np.dtype:
         """Type of a column."""
