@@ -301,7 +301,11 @@ class RowCode:
         def hook(node, inputs):
             if elemwise_name(node) != "Switch" or node.inputs[0] not in self._tests:
                 return None
-            return [inputs[1 if self._tests[node.inputs[0]] == kind else 2]]
+            holds = self._tests[node.inputs[0]] == kind
+            taken = inputs[1 if holds else 2]
+            # One branch may be a single number, or of a narrower type.
+            same = taken.type == node.outputs[0].type
+            return [taken if same else pt.switch(np.bool_(holds), *inputs[1:])]
 
         return rebuild(outputs, {}, hook) if self._tests else outputs
 
