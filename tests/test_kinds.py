@@ -286,10 +286,9 @@ def test_posterior_of_three_likelihoods(known_posterior):
     [
         lambda: pms.MinibatchBarkerMH(),
         lambda: pms.AusterityMH(epsilon=0.01),
-        lambda: pms.FireflyMC(),
         lambda: pms.SGLD(),
     ],
-    ids=["barker", "austerity", "firefly", "sgld"],
+    ids=["barker", "austerity", "sgld"],
 )
 def test_other_steps(known_posterior, make):
     model, exact = known_posterior
