@@ -77,7 +77,7 @@ def case(request):
         full=full,
         points=points,
         indices=[rng.integers(0, N, m) for m in (1, 20, 150)],
-        warned=any("var_names" in str(warning.message) for warning in caught),
+        warned=any("GB per 1,000 draws" in str(warning.message) for warning in caught),
     )
 
 
