@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
+from itertools import pairwise
 
 import numpy as np
 
@@ -32,37 +33,124 @@ def glimpse(array: np.ndarray) -> bytes:
     return digest.digest()
 
 
+class Joined:
+    """Arrays of one type, read as if they lay one after the other; nothing is copied.
+
+    Parameters
+    ----------
+    parts : sequence of ndarray
+        Rows on the first axis; all other axes are alike.
+    """
+
+    def __init__(self, parts: Sequence[np.ndarray]):
+        self.parts = tuple(parts)
+        self.starts: list[int] = np.cumsum([0, *map(len, parts)]).tolist()
+        self.dtype = self.parts[0].dtype
+        self.shape = (self.starts[-1], *self.parts[0].shape[1:])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index) -> np.ndarray:
+        """Return some rows: consecutive ones of one part as a view, others copied."""
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            k = int(np.searchsorted(self.starts, start, "right")) - 1
+            if step == 1 and k < len(self.parts) and stop <= self.starts[k + 1]:
+                return self.parts[k][start - self.starts[k] : stop - self.starts[k]]
+            index = np.arange(start, stop, step)
+        index = np.asarray(index)
+        if not index.ndim:
+            return self[index : index + 1][0]
+        return self.take(*places(index, self.starts))
+
+    def take(self, rows: Sequence[np.ndarray], order: np.ndarray) -> np.ndarray:
+        """Return some rows of every part, in some order: see `places`."""
+        taken = [part[index] for part, index in zip(self.parts, rows, strict=True)]
+        return np.concatenate(taken).take(order, axis=0)
+
+
+def places(index: np.ndarray, starts: Sequence[int]) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return an index's rows of each part, and where each element of the index is among them."""
+    found = [np.flatnonzero((a <= index) & (index < b)) for a, b in pairwise(starts)]
+    rows = [index[where] - start for where, start in zip(found, starts[:-1], strict=True)]
+    order = np.empty(len(index), dtype=np.intp)
+    order[np.concatenate(found)] = np.arange(len(index))
+    return rows, order
+
+
 class RowStore:
     """Raw columns of n rows, in memory or memory-mapped.
 
     Parameters
     ----------
-    columns : sequence of array_like
+    columns : sequence of ndarray or Joined
         Each has the rows on its first axis; views and memory maps are kept as they are.
     n_rows : int
         Number of rows.
+    kinds : sequence of (tuple of str, int), optional
+        What the rows of each kind are rows of, and how many there are. Rows of one kind follow
+        each other. Default: all are of one kind.
     """
 
-    def __init__(self, columns: Sequence[np.ndarray], n_rows: int):
+    def __init__(
+        self,
+        columns: Sequence[np.ndarray | Joined],
+        n_rows: int,
+        kinds: Sequence[tuple[tuple[str, ...], int]] = (),
+    ):
         for column in columns:
             if len(column) != n_rows:
                 raise ValueError(f"A column has {len(column)} rows, expected {n_rows}.")
         self.columns = tuple(columns)
         self.n_rows = n_rows
+        kinds = kinds or [((), n_rows)]
+        self.names = [names for names, _ in kinds]
+        self.starts = np.cumsum([0, *(length for _, length in kinds)]).tolist()
 
-    def take(self, index: np.ndarray) -> list[np.ndarray]:
+    def take(self, index: np.ndarray | slice) -> list[np.ndarray]:
         """Return rows `index`, shape (m,), of every column, copied."""
-        return [column[index] for column in self.columns]
+        if len(self.names) == 1 or isinstance(index, slice):
+            return [column[index] for column in self.columns]
+        index = np.asarray(index)
+        found = places(index, self.starts)
+        return [c.take(*found) if isinstance(c, Joined) else c[index] for c in self.columns]
 
     def chunks(self, size: int) -> Iterator[list[np.ndarray]]:
-        """Yield views of consecutive rows, at most `size` at a time."""
-        for start in range(0, self.n_rows, size):
-            yield [column[start : start + size] for column in self.columns]
+        """Yield views of consecutive rows of one kind, at most `size` at a time."""
+        for first, last in pairwise(self.starts):
+            for start in range(first, last, size):
+                part = slice(start, min(start + size, last))
+                yield [column[part] for column in self.columns]
 
     def batch_size(self) -> int:
         """Return how many rows to evaluate at once so that their columns take little memory."""
         numbers = sum(column[0].size for column in self.columns)
         return max(1, min(_LARGEST_BATCH, _BATCH_BYTES // (8 * max(numbers, 1))))
+
+    def named(self, rows: Sequence[int]) -> str:
+        """Say which rows these are: by number, and of what where there are several kinds."""
+        if len(self.names) == 1:
+            return ", ".join(map(str, rows))
+        kinds = np.searchsorted(self.starts, rows, "right") - 1
+        said = []
+        for k in dict.fromkeys(kinds.tolist()):
+            own = [
+                str(row - self.starts[k])
+                for row, kind in zip(rows, kinds, strict=True)
+                if kind == k
+            ]
+            said.append(f"{', '.join(own)} of {' and '.join(map(repr, self.names[k]))}")
+        return "; ".join(said)
+
+    @property
+    def counted(self) -> str:
+        """How many rows there are, and of what."""
+        if len(self.names) == 1:
+            return f"{self.n_rows:,} rows of {', '.join(self.names[0])}"
+        lengths = np.diff(self.starts)
+        kinds = [f"{', '.join(n)} ({m:,})" for n, m in zip(self.names, lengths, strict=True)]
+        return f"{self.n_rows:,} rows of {', '.join(kinds[:-1])} and {kinds[-1]}"
 
     @cached_property
     def fingerprint(self) -> str:
@@ -72,13 +160,14 @@ class RowStore:
         do not depend on the order in memory, as those of floating-point numbers would.
         """
         digest = sha256()
-        places = np.linspace(0, self.n_rows - 1, min(self.n_rows, _FINGERPRINT_ROWS)).astype(int)
         for column in self.columns:
-            bits = column if column.dtype.itemsize in (1, 2, 4, 8) else column.astype(float)
-            bits = bits.view(f"u{bits.dtype.itemsize}")
-            total = int(bits.sum(dtype=np.uint64))
-            digest.update(f"{column.dtype.str}{column.shape}{total};".encode())
-            digest.update(np.ascontiguousarray(bits[places]).tobytes())
+            for part in column.parts if isinstance(column, Joined) else (column,):
+                places = np.linspace(0, len(part) - 1, min(len(part), _FINGERPRINT_ROWS))
+                bits = part if part.dtype.itemsize in (1, 2, 4, 8) else part.astype(float)
+                bits = bits.view(f"u{bits.dtype.itemsize}")
+                total = int(bits.sum(dtype=np.uint64))
+                digest.update(f"{part.dtype.str}{part.shape}{total};".encode())
+                digest.update(np.ascontiguousarray(bits[places.astype(int)]).tobytes())
         return digest.hexdigest()
 
 

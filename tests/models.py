@@ -1,7 +1,8 @@
 """Models with independent rows, written the way PyMC users write them.
 
 Every entry of `MODELS` is a function of a NumPy generator that returns a `pm.Model` with `N` rows.
-No other axis of any model has length `N`.
+No other axis of any model has length `N`. Those of `SEVERAL` have rows of several kinds, and return
+the number of rows of each one too.
 """
 
 import numpy as np
@@ -15,11 +16,17 @@ from scipy.special import expit, softmax
 N, K, G = 97, 3, 5  # rows, columns, groups
 
 MODELS = {}
+SEVERAL = {}
 LARGE_DETERMINISTIC = set()  # models that store a Deterministic of N values
 
 
 def register(function):
     MODELS[function.__name__] = function
+    return function
+
+
+def several(function):
+    SEVERAL[function.__name__] = function
     return function
 
 
@@ -661,20 +668,6 @@ def weibull_censored_switch(rng):
         dist = pm.Weibull.dist(alpha, pt.exp(pm.math.dot(X, beta)))
         survival = pt.log1mexp(pm.logcdf(dist, time))
         pm.Potential("loglik", pm.math.switch(event, pm.logp(dist, time), survival))
-    return model
-
-
-@register
-def weibull_split_by_event(rng):
-    X = design(rng)
-    time = rng.weibull(1.5, N) * np.exp(linear(rng, X))
-    lost = 21
-    X_lost, time_lost = design(rng)[:lost], rng.uniform(0.1, 1, lost)
-    with pm.Model() as model:
-        beta = pm.Normal("beta", 0, 1, shape=K)
-        alpha = pm.Gamma("alpha", 2, 1)
-        pm.Weibull("y", alpha, pt.exp(X @ beta), observed=time)
-        pm.Potential("y_lost", -((time_lost / pt.exp(X_lost @ beta)) ** alpha))
     return model
 
 
@@ -1562,3 +1555,125 @@ def minibatch_without_total_size(rng):
         beta = pm.Normal("beta", 0, 1, shape=K)
         pm.Normal("y", X @ beta, 1, observed=y)
     return model
+
+
+# Rows of several kinds
+
+
+def survival(rng):
+    X = design(rng)
+    time = rng.weibull(1.5, N) * np.exp(linear(rng, X))
+    lost = rng.uniform(0.2, 5, N)
+    return X, np.minimum(time, lost), time < lost
+
+
+@several
+def weibull_split_by_event(rng):
+    X = design(rng)
+    time = rng.weibull(1.5, N) * np.exp(linear(rng, X))
+    lost = 21
+    X_lost, time_lost = design(rng)[:lost], rng.uniform(0.1, 1, lost)
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, 1, shape=K)
+        alpha = pm.Gamma("alpha", 2, 1)
+        pm.Weibull("y", alpha, pt.exp(X @ beta), observed=time)
+        pm.Potential("y_lost", -((time_lost / pt.exp(X_lost @ beta)) ** alpha))
+    return model, {"y": N, "y_lost": lost}
+
+
+@several
+def weibull_selected_by_mask(rng):
+    X, time, event = survival(rng)
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, 1, shape=K)
+        alpha = pm.Gamma("alpha", 2, 1)
+        scale = pt.exp(X @ beta)
+        pm.Weibull("event", alpha, scale[event], observed=time[event])
+        lost = pm.Weibull.dist(alpha, scale[~event])
+        pm.Potential("lost", pm.logccdf(lost, time[~event]).sum())
+    return model, {"event": event.sum(), "lost": (~event).sum()}
+
+
+@several
+def weibull_selected_by_index(rng):
+    X, time, event = survival(rng)
+    (seen,), (unseen,) = np.nonzero(event), np.nonzero(~event)
+    with pm.Model() as model:
+        X, time = pm.Data("X", X), pm.Data("time", time)
+        beta = pm.Normal("beta", 0, 1, shape=K)
+        alpha = pm.Gamma("alpha", 2, 1)
+        eta = pm.math.dot(X, beta)
+        z = (time / pt.exp(eta)) ** alpha
+        hazard = pt.log(alpha) + (alpha - 1) * pt.log(time) - alpha * eta
+        pm.Potential("event", pt.sum((hazard - z)[seen]) - pt.sum(z[unseen]))
+    return model, {"event": N}
+
+
+@several
+def two_surveys(rng):
+    sizes = {"first": N, "second": 40}
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, 1, shape=K)
+        sigma = pm.HalfNormal("sigma", 1)
+        for name, n in sizes.items():
+            X = rng.normal(size=(n, K))
+            pm.Normal(name, X @ beta, sigma, observed=rng.normal(size=n))
+    return model, sizes
+
+
+@several
+def amounts_and_counts(rng):
+    m = 31
+    x, z = rng.normal(size=N), rng.normal(size=m)
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 1), pm.HalfNormal("tau", 1)
+        a = pm.Normal("a", mu, tau, shape=G)
+        b = pm.Normal("b", 0, 1)
+        sigma = pm.HalfNormal("sigma", 1)
+        pm.Normal("amount", a[groups(rng)] + b * x, sigma, observed=x + rng.normal(size=N))
+        rate = pt.exp(0.5 * a[rng.integers(0, G, m)] + b * z)
+        pm.Poisson("count", rate, observed=rng.poisson(1.5, m))
+    return model, {"amount": N, "count": m}
+
+
+@several
+def zero_inflated_pair(rng):
+    sizes = {"calls": N, "visits": 55}
+    with pm.Model() as model:
+        psi = pm.Beta("psi", 2, 2)
+        b = pm.Normal("b", 0, 1, shape=2)
+        for k, (name, n) in enumerate(sizes.items()):
+            rate = pt.exp(b[0] + b[1] * rng.normal(size=n) + 0.2 * k)
+            y = rng.binomial(1, 0.7, n) * rng.poisson(2, n)
+            pm.ZeroInflatedPoisson(name, psi, rate, observed=y)
+    return model, sizes
+
+
+@several
+def three_likelihoods(rng):
+    """Matrix-valued rows, a slice of a predictor and a weighted sum."""
+    m = 44
+    X, y = design(rng), rng.normal(size=(N, 2))
+    weight = rng.uniform(0.5, 1.5, 23)
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, 1, shape=K)
+        sigma = pm.HalfNormal("sigma", 1, shape=2)
+        mu = X @ beta
+        pm.Normal("pair", mu[:, None] * np.array([1.0, 0.5]), sigma, observed=y)
+        pm.Bernoulli("flag", logit_p=mu[:m], observed=rng.binomial(1, 0.5, m))
+        share = pm.math.sigmoid(rng.normal(size=(23, K)) @ beta)
+        pm.Potential("weighted", -0.5 * (weight @ pt.log(share)))
+        pm.Normal("few", beta[0], 0.5, observed=rng.normal(size=4))
+    return model, {"pair": N, "flag": m, "weighted": 23}
+
+
+@several
+def network_and_survey(rng):
+    m = 37
+    X, Z = design(rng), rng.normal(size=(m, K))
+    with pm.Model() as model:
+        w = pm.Normal("w", 0, 1, shape=(K, 2))
+        v = pm.Normal("v", 0, 1, shape=2)
+        pm.Normal("y", pt.tanh(X @ w) @ v, 1, observed=rng.normal(size=N))
+        pm.Bernoulli("z", logit_p=pt.tanh(Z @ w) @ v**2, observed=rng.binomial(1, 0.5, m))
+    return model, {"y": N, "z": m}

@@ -153,7 +153,7 @@ def test_columns_are_computed_from_arrays_of_every_kind(arrays):
     columns = RawColumns(chosen)
     vectors = [
         pt.vector(name, dtype=array.dtype)
-        for name, array in zip(names[:5], columns.arrays, strict=False)
+        for name, [array] in zip(names[:5], columns.arrays, strict=False)
     ]
     matrix = pt.matrix("matrix", dtype="float64")
     cube = pt.tensor("cube", dtype="float64", shape=(4, None, 3))  # rows on the second axis
@@ -185,7 +185,7 @@ def test_arrays_are_not_copied_but_for_types_that_cannot_be_read(arrays):
     columns = RawColumns(list(arrays.values()))
     copied = {
         name
-        for (name, array), kept in zip(arrays.items(), columns.arrays, strict=True)
+        for (name, array), [kept] in zip(arrays.items(), columns.arrays, strict=True)
         if not np.shares_memory(array, kept)
     }
     assert copied == {"f2", ">f8", ">i4", ">i2", ">u2", "swapped cube"}

@@ -120,7 +120,7 @@ class Packer:
 
     def compile_gather(self) -> Compiled:
         """Compile the packing of rows out of memory; see `kernels.model`."""
-        self._memory = RawColumns(self._model.rows.columns)
+        self._memory = RawColumns(self._model.rows.columns, self._model.rows.starts[:-1])
         gather, self.table = compile_gather(
             self._memory, self._direct, self._derived, self._model.raw, self._model.raw_axes
         )

@@ -13,6 +13,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.compile import Compiled, compile_source, load, lower
 from pymc_subsample.kernels.model import GATHER
+from pymc_subsample.rows import Joined
 
 
 class RawColumns:
@@ -20,9 +21,11 @@ class RawColumns:
 
     Parameters
     ----------
-    columns : sequence of ndarray
+    columns : sequence of ndarray or Joined
         Rows on the first axis, any strides. Types that compiled code cannot read (half
         precision, foreign byte order) are copied; all others are read in place.
+    starts : sequence of int
+        First row of every kind.
 
     Raises
     ------
@@ -30,27 +33,39 @@ class RawColumns:
         If the rows are not arrays in memory or memory-mapped.
     """
 
-    def __init__(self, columns: Sequence[np.ndarray]):
+    def __init__(self, columns: Sequence[np.ndarray | Joined], starts: Sequence[int] = (0,)):
+        # Kept alive as long as their addresses: the arrays that each column is joined of.
+        self.arrays: list[list[np.ndarray]] = []
         for column in columns:
-            if not isinstance(column, np.ndarray):
-                raise TypeError(
-                    f"This step reads rows in compiled code, from arrays in memory or memory maps; "
-                    f"found a column of type {type(column).__name__}. Load it, or use HMCECS."
-                )
-        # Kept alive as long as their addresses.
-        self.arrays = [_readable(column) for column in columns]
+            parts = column.parts if isinstance(column, Joined) else (column,)
+            for part in parts:
+                if not isinstance(part, np.ndarray):
+                    raise TypeError(
+                        f"This step reads rows in compiled code, from arrays in memory or memory "
+                        f"maps; found a column of type {type(part).__name__}. Load it, or use "
+                        "HMCECS."
+                    )
+            self.arrays.append([_readable(part) for part in parts])
+        self.starts = starts
 
-    def element(self, raw: int, element: int) -> tuple[int, int]:
-        """Address of an element of row 0 and the bytes from row to row."""
-        array = self.arrays[raw]
-        where = np.unravel_index(element, array.shape[1:])
-        offset = sum(i * s for i, s in zip(where, array.strides[1:], strict=True))
-        return array.ctypes.data + int(offset), array.strides[0]
+    def dtype(self, raw: int) -> np.dtype:
+        """Type of a column."""
+        return self.arrays[raw][0].dtype
 
-    def whole(self, raw: int) -> tuple[int, ...]:
-        """Address of a column and its strides."""
-        array = self.arrays[raw]
-        return array.ctypes.data, *array.strides
+    def element(self, raw: int, element: int) -> list[int]:
+        """Per kind of rows, where row 0 would have an element and the bytes from row to row."""
+        return [x for address, stride, _ in self._places(raw, element) for x in (address, stride)]
+
+    def whole(self, raw: int) -> list[int]:
+        """Per kind of rows, where row 0 would be and the strides."""
+        return [x for place in self._places(raw, 0) for x in (*place[:2], *place[2])]
+
+    def _places(self, raw: int, element: int):
+        for array, start in zip(self.arrays[raw], self.starts, strict=True):
+            where = np.unravel_index(element, array.shape[1:])
+            first, *strides = array.strides
+            offset = sum(int(i) * s for i, s in zip(where, strides, strict=True))
+            yield array.ctypes.data + offset - start * first, first, strides
 
 
 def compile_gather(
@@ -73,17 +88,29 @@ def compile_gather(
     raw, raw_axes
         Inputs of `derived` and their row axes.
     """
-    table: list[int] = []
+    n_kinds = len(columns.starts)
+    several = n_kinds > 1
+    table: list[int] = list(columns.starts[1:])
     lines = ["def gather(columns, index, rows):", "    m = rows.shape[1]"]
+    if several:
+        lines += [
+            "    kind = np.zeros(m, dtype=np.int64)",
+            f"    for k in range({n_kinds - 1}):",
+            "        for i in range(m):",
+            "            kind[i] += index[i] >= columns[k]",
+        ]
     kinds: dict[np.dtype, list[tuple[int, int, int]]] = {}
     for position, source, element in direct:
-        kinds.setdefault(columns.arrays[source].dtype, []).append((position, source, element))
+        kinds.setdefault(columns.dtype(source), []).append((position, source, element))
     for dtype, members in kinds.items():
         # Addresses are read out of the inner loop: for all the compiler knows, rows change them.
+        width = 1 + 2 * n_kinds
         lines += [
-            f"    for k in range({len(table)}, {len(table) + 3 * len(members)}, 3):",
+            f"    for k in range({len(table)}, {len(table) + width * len(members)}, {width}):",
             "        position, start, stride = columns[k], columns[k + 1], columns[k + 2]",
             "        for i in range(m):",
+            *(["            at = k + 1 + 2 * kind[i]"] if several else []),
+            *(["            start, stride = columns[at], columns[at + 1]"] if several else []),
             f"            rows[position, i] = load(start + stride * index[i], np.{dtype})",
         ]
         for position, source, element in members:
@@ -95,7 +122,7 @@ def compile_gather(
         known = set(ancestors(graphs))
         used = [k for k, v in enumerate(raw) if v in known]
         for k in used:
-            lines += _batch(k, columns.arrays[k], raw_axes[k], len(table))
+            lines += _batch(k, columns.arrays[k][0], raw_axes[k], len(table), several)
             table += columns.whole(k)
         environment["inner"], key = lower([raw[k] for k in used], graphs)
         results = ", ".join(f"r{j}" for j in range(len(derived)))
@@ -106,18 +133,19 @@ def compile_gather(
     return gather, np.array(table, dtype=np.int64)
 
 
-def _batch(k: int, array: np.ndarray, axis: int, at: int) -> list[str]:
+def _batch(k: int, array: np.ndarray, axis: int, at: int, several: bool) -> list[str]:
     """Code that copies a batch of a raw column, with the rows on their axis."""
     lengths = [str(s) for s in array.shape[1:]]
     inner = [f"e{j}" for j in range(len(lengths))]
-    offsets = [f" + columns[{at + 2 + j}] * {e}" for j, e in enumerate(inner)]
+    offsets = [f" + columns[first + {2 + j}] * {e}" for j, e in enumerate(inner)]
     lengths.insert(axis, "m")
     place = inner.copy()
     place.insert(axis, "i")
     lines = [
         f"    a{k} = np.empty(({', '.join(lengths)},), dtype=np.{array.dtype})",
         "    for i in range(m):",
-        f"        at = columns[{at}] + columns[{at + 1}] * index[i]",
+        f"        first = {at}" + f" + {1 + array.ndim} * kind[i]" * several,
+        "        at = columns[first] + columns[first + 1] * index[i]",
     ]
     for j, e in enumerate(inner):
         lines.append(f"{'    ' * (j + 2)}for {e} in range({array.shape[1 + j]}):")

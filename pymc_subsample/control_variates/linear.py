@@ -36,7 +36,7 @@ from pymc_subsample.control_variates.sums import LinearSums
 from pymc_subsample.kernels import linear as kernels
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, RESIDUAL
 from pymc_subsample.likelihood import TallModel
-from pymc_subsample.likelihood.graph import rebuild
+from pymc_subsample.likelihood.graph import elemwise_name, rebuild
 from pymc_subsample.likelihood.predictors import Affine, Predictor
 
 # Beyond this many predictors per row, directional derivatives cost less than E x E Hessians.
@@ -210,6 +210,9 @@ class RowCode:
                 value = parts[0]
             memo[predictor.var] = value.astype(predictor.var.type.dtype)
         self.loglik = rebuild(model.batch.outputs, memo)[0].astype("float64")
+        # Whether a row is of kind 1, 2, ..., and the column that says so.
+        self._tests = {memo[t]: k for k, t in enumerate(model.batch.tests, 1) if t in memo}
+        self._kind = packer.request_all(model.batch.kind)[0] if self._tests else -1
 
     @cached_property
     def first(self) -> list[Variable]:
@@ -256,25 +259,55 @@ class RowCode:
         return self.data[position]
 
     def evaluation(self, outputs: list[Variable]) -> tuple[dict, "Evaluation", str | None]:
-        """Return names, code that computes `outputs` for row i, and a cache key."""
-        varying, shared = self.x[: self.n_varying], self.x[self.n_varying :]
+        """Return names, code that computes `outputs` for row i, and a cache key.
+
+        Where rows are of several kinds, each has a function of its own.
+        """
         results = ", ".join(f"y{k}" for k in range(len(outputs)))
-        try:
-            function = fuse(outputs, [*varying, *self.data.values()], shared)
-        except NotScalar:
-            return self._vectorised(outputs, results)
+        varying, shared = self.x[: self.n_varying], self.x[self.n_varying :]
         sources = [f"eta[{e}, i]" for e in range(self.n_varying)]
         sources += [f"rows[{p}, i]" for p in self.data]
-        arguments = [sources[k] for k in function.used]
-        hoisted = [f"h{k}" for k in range(function.n_hoisted)]
-        before = []
-        names = {"row": function.row}
-        if function.hoist is not None:
-            names["hoist"] = function.hoist
-            constants = ", ".join(f"x{self.n_varying + k}" for k in function.used_shared)
-            before = [f"    {', '.join(hoisted)} = hoist({constants})"]
-        call = f"        {results} = row({', '.join([*arguments, *hoisted])})"
-        return names, Evaluation(before, call), function.key
+        names: dict = {}
+        before, calls = [], []
+        key: str | None = ""
+        for kind in range(len(self._tests) + 1):
+            try:
+                function = fuse(
+                    self._of_kind(outputs, kind), [*varying, *self.data.values()], shared
+                )
+            except NotScalar:
+                return self._vectorised(outputs, results)
+            hoisted = [f"h{kind}_{k}" for k in range(function.n_hoisted)]
+            names[f"row{kind}"] = function.row
+            if function.hoist is not None:
+                names[f"hoist{kind}"] = function.hoist
+                constants = ", ".join(f"x{self.n_varying + k}" for k in function.used_shared)
+                before.append(f"    {', '.join(hoisted)} = hoist{kind}({constants})")
+            arguments = [sources[k] for k in function.used]
+            calls.append(f"{results} = row{kind}({', '.join([*arguments, *hoisted])})")
+            key = None if key is None or function.key is None else key + function.key
+        if len(calls) == 1:
+            return names, Evaluation(before, f"        {calls[0]}"), key
+        lines = [f"        kind = rows[{self._kind}, i]"]
+        for kind, call in enumerate(calls):
+            test = f"if kind == {kind}" if kind == 0 else f"elif kind == {kind}"
+            lines.append(f"        {test if kind + 1 < len(calls) else 'else'}:")
+            lines.append(f"            {call}")
+        return names, Evaluation(before, "\n".join(lines)), key
+
+    def _of_kind(self, outputs: list[Variable], kind: int) -> list[Variable]:
+        """Return graphs as they are for rows of one kind."""
+
+        def hook(node, inputs):
+            if elemwise_name(node) != "Switch" or node.inputs[0] not in self._tests:
+                return None
+            holds = self._tests[node.inputs[0]] == kind
+            taken = inputs[1 if holds else 2]
+            # One branch may be a single number, or of a narrower type.
+            same = taken.type == node.outputs[0].type
+            return [taken if same else pt.switch(np.bool_(holds), *inputs[1:])]
+
+        return rebuild(outputs, {}, hook) if self._tests else outputs
 
     def _vectorised(self, outputs, results):
         """Evaluate all rows at once by PyTensor's own loops, then read row i."""

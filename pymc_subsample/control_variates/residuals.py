@@ -166,7 +166,7 @@ class _Outlying:
 
 
 def _not_finite(expansion: Expansion, rows: list[int]) -> TallModelError:
-    shown = ", ".join(map(str, rows[:_SHOWN]))
+    shown = expansion.store.named(rows[:_SHOWN])
     return TallModelError(
         f"The log-likelihood of {', '.join(map(repr, expansion.observed))} is not finite within "
         f"the spread of the posterior, in rows {shown}{' and maybe more' * (len(rows) >= _SHOWN)}: "

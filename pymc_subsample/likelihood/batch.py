@@ -1,7 +1,7 @@
 """The log-likelihood of a batch of rows, rebuilt from the graph of all rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytensor.tensor as pt
@@ -34,12 +34,18 @@ class BatchGraph:
         Input of the graph -> parameter-only variable that it stands for (phi).
     columns : dict of Variable to Variable
         Input of the graph -> data-only variable of all rows that it stands for.
+    kind : Variable or None
+        The column with the number of a row's kind, where there are several.
+    tests : list of Variable
+        Whether a row is of kind 1, 2, ...
     """
 
     outputs: list[Variable]
     axes: dict[Variable, int]
     parameters: dict[Variable, Variable]
     columns: dict[Variable, Variable]
+    kind: Variable | None = None
+    tests: list[Variable] = field(default_factory=list)
 
 
 def batch_graph(

@@ -60,14 +60,15 @@ def sort_checks(
     trace: RowTrace,
     dependent: set[Variable],
     arrays: Mapping[Variable, np.ndarray],
-    n_rows: int,
-    names: Sequence[str],
-) -> tuple[list[tuple[Variable, int]], list[Variable]]:
-    """Sort checks into conditions on each row (with the row axis) and on parameters alone.
+    kinds: Mapping[int, Sequence[str]],
+) -> tuple[list[tuple[Variable, int, int]], list[Variable]]:
+    """Sort checks into conditions on each row and on parameters alone.
 
-    Checks of data are settled here, and what holds for all parameters is dropped. `trace` gains
-    the rows of the row conditions; `names` are the subsampled variables.
+    Conditions on rows come with the row axis and the number of rows. Checks of data are settled
+    here, and what holds for all parameters is dropped. `trace` gains the rows of the row
+    conditions; `kinds` are the subsampled variables by their number of rows, the most first.
     """
+    n_rows = next(iter(kinds))
     rows, scalars = [], []
     bounds = Bounds(dependent, arrays)
     for check in checks:
@@ -81,7 +82,7 @@ def sort_checks(
         elif bounds.always(condition) or _adds_to_one(condition, dependent):
             continue
         elif any(v in trace.axes or _has_axis(v, n_rows) for v in ancestors([condition])):
-            rows.append((condition, _follow(check, trace, n_rows, names)))
+            rows.append((condition, *_follow(check, trace, kinds)))
         else:
             scalars.append(condition.all())
     return rows, scalars
@@ -91,13 +92,19 @@ def _has_axis(var: Variable, length: int) -> bool:
     return length in getattr(var.type, "shape", ())
 
 
-def _follow(check: ParameterCheck, trace: RowTrace, n_rows: int, names: Sequence[str]) -> int:
-    """Add a condition to the trace; return its row axis."""
-    for axis, length in enumerate(check.condition.type.shape):
-        if length == n_rows:
-            with suppress(CoupledRows):
-                trace.follow(check.condition, axis)
-                return axis
+def _follow(
+    check: ParameterCheck, trace: RowTrace, kinds: Mapping[int, Sequence[str]]
+) -> tuple[int, int]:
+    """Add a condition to the trace; return its row axis and number of rows."""
+    shape = check.condition.type.shape
+    for n_rows in kinds:
+        for axis, length in enumerate(shape):
+            if length == n_rows:
+                with suppress(CoupledRows):
+                    trace.follow(check.condition, axis)
+                    return axis, n_rows
+    every = [name for names in kinds.values() for name in names]
+    names = next((v for n, v in kinds.items() if n in shape), every)
     raise TallModelError(
         f"The rows of {', '.join(map(repr, names))} are coupled by a condition: {check.message}. "
         "Rows can only be subsampled if each one can be checked alone; write the parameter so that "

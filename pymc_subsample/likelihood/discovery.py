@@ -1,6 +1,6 @@
 """The rows of a model: which observed variables have them, and on which axis."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pymc as pm
@@ -15,7 +15,14 @@ from pytensor.tensor.type_other import NoneTypeT
 
 from pymc_subsample.likelihood.errors import TallModelError, op_name
 from pymc_subsample.likelihood.graph import rebuild, root_array
+from pymc_subsample.likelihood.terms import Part, Rows, Whole
 from pymc_subsample.validation import shown
+
+# At most so many rows, or this share of the most, that read at most so many numbers, are few:
+# evaluating them in full costs no more than a subsample, and adds no noise.
+_FEW_ROWS = 16
+_FEW = 0.01
+_FEW_NUMBERS = 5_000
 
 
 def full_data_model(model: pm.Model) -> pm.Model:
@@ -95,82 +102,111 @@ def chosen_names(observed: str | Variable | Sequence[str | Variable] | None) -> 
 
 def find_rows(
     model: pm.Model,
-    graphs: Mapping[str, Variable],
+    parts: Sequence[Part],
     observed: Sequence[str | Variable] | None,
     dim: str | None,
-) -> tuple[int, dict[str, int]]:
-    """Return the number of rows and the row axis of each variable to subsample.
+    cost: Callable[[Variable], int],
+) -> tuple[list[Rows], list[Whole]]:
+    """Return what has rows, the most rows first, and what has none, or too few to subsample.
 
     Parameters
     ----------
     model : pymc.Model
-    graphs : mapping of str to Variable
+    parts : sequence of Part
         Log-likelihood, not summed, of every observed variable and potential.
     observed, dim
         As given to `TallModel`.
+    cost : callable
+        ``cost(graph)``: how many numbers of the data are read at every evaluation.
     """
     named = set(chosen_names(observed))
-    wanted = named or set(graphs)
-    chosen = {name: graph for name, graph in graphs.items() if name in wanted}
-    shapes = {name: _fixed_shape(name, graph) for name, graph in chosen.items()}
+    wanted = named or {part.name for part in parts}
+    chosen = [part for part in parts if part.name in wanted]
+    whole = [Whole(p.name, p.graph, "not in observed=") for p in parts if p.name not in wanted]
+    shapes = [_fixed_shape(part) for part in chosen]
     if dim is None:
-        n_rows, axes = _longest_axis(model, shapes, chosen)
+        rows, others = _longest_axes(model, chosen, shapes, named, cost)
     else:
-        n_rows, axes = _axis_of_dim(model, shapes, dim)
-    if named and set(axes) != wanted:
-        missing = ", ".join(sorted(repr(n) for n in wanted - set(axes)))
+        rows, others = _axes_of_dim(model, chosen, shapes, dim)
+    missing = named - {r.name for r in rows}
+    if missing:
         raise TallModelError(
-            f"observed= names variables with different rows: {missing} has no axis for the "
-            f"{n_rows} rows of {', '.join(axes)}. Choose variables that share their rows."
+            f"observed= names {', '.join(map(repr, sorted(missing)))}, which has no axis for rows "
+            f"as {', '.join(dict.fromkeys(repr(r.name) for r in rows))} has. Choose variables with "
+            "one log-likelihood per row."
         )
-    return n_rows, axes
+    return sorted(rows, key=lambda r: -r.n_rows), whole + others
 
 
-def _longest_axis(model, shapes, chosen) -> tuple[int, dict[str, int]]:
-    values = {name: _value_shape(model, name, shapes[name]) for name in chosen}
-    n_rows = max((n for name in chosen for n in (*values[name], *shapes[name])), default=0)
-    if n_rows < 2:
-        raise _no_rows(chosen)
-    axes = {}
-    for name, shape in shapes.items():
-        candidates = [i for i, length in enumerate(shape) if length == n_rows]
-        if len(candidates) > 1:
-            raise TallModelError(
-                f"{name!r} has two candidate row axes ({candidates}, both of length {n_rows}). "
-                "Name its dimensions (dims=) and say which one carries the rows: dim='...'."
-            )
-        if candidates:
-            axes[name] = candidates[0]
-        elif n_rows in values[name]:
-            raise TallModelError(
-                f"Observed variable {name!r} has one joint log density for its {n_rows} rows "
-                f"({op_name(model[name].owner.op)}): they are not independent given the parameters "
-                "and cannot be subsampled. Use a likelihood that factorises over rows, or sample "
-                "this model with pm.NUTS."
-            )
-    if not axes:
-        raise _no_rows(chosen)
-    return n_rows, axes
+def _longest_axes(model, parts, shapes, named, cost) -> tuple[list[Rows], list[Whole]]:
+    """Take the longest axis of each part for its rows."""
+    values = [_value_shape(model, p, s) for p, s in zip(parts, shapes, strict=True)]
+    lengths = [max((*s, *v), default=0) for s, v in zip(shapes, values, strict=True)]
+    rows, whole = [], []
+    firm = [n for n, part in zip(lengths, parts, strict=True) if not part.summed]
+    longest = max(firm, default=0)
+    for part, shape, length in zip(parts, shapes, lengths, strict=True):
+        if length < 2:
+            whole.append(Whole(part.name, part.graph, "no rows"))
+            continue
+        axes = [i for i, n in enumerate(shape) if n == length]
+        if len(axes) == 1:
+            strict = part.name in named or (length == longest and not part.summed)
+            rows.append(Rows(part.name, part.graph, axes[0], length, strict))
+            continue
+        why = _many_axes(part, axes, length) if axes else _joint(model, part, length)
+        if part.name in named or length == longest:
+            raise why
+        whole.append(Whole(part.name, part.graph, "rows that are not independent"))
+    if not rows:
+        raise _no_rows(parts)
+    most = max(r.n_rows for r in rows)
+    few = [
+        r
+        for r in rows
+        if r.name not in named
+        and r.n_rows <= min(max(_FEW_ROWS, _FEW * most), most - 1)
+        and cost(r.graph) <= _FEW_NUMBERS
+    ]
+    whole += [Whole(r.name, r.graph, "few rows") for r in few]
+    return [r for r in rows if r not in few], whole
 
 
-def _fixed_shape(name: str, graph: Variable) -> tuple[int, ...]:
-    if None in graph.type.shape:
+def _many_axes(part, axes, length) -> TallModelError:
+    return TallModelError(
+        f"{part.name!r} has two candidate row axes ({axes}, both of length {length}). "
+        "Name its dimensions (dims=) and say which one carries the rows: dim='...'."
+    )
+
+
+def _joint(model, part, length) -> TallModelError:
+    return TallModelError(
+        f"Observed variable {part.name!r} has one joint log density for its {length} rows "
+        f"({op_name(model[part.name].owner.op)}): they are not independent given the parameters "
+        "and cannot be subsampled. Use a likelihood that factorises over rows, or sample "
+        "this model with pm.NUTS."
+    )
+
+
+def _fixed_shape(part: Part) -> tuple[int, ...]:
+    if None in part.graph.type.shape:
         raise TallModelError(
-            f"The shape of the log-likelihood of {name!r} depends on parameters. Fix the number of "
-            "rows."
+            f"The shape of the log-likelihood of {part.name!r} depends on parameters. Fix the "
+            "number of rows."
         )
-    return tuple(graph.type.shape)
+    return tuple(part.graph.type.shape)
 
 
-def _value_shape(model, name, shape) -> tuple[int, ...]:
-    value = model.rvs_to_values.get(model[name])
+def _value_shape(model, part: Part, shape) -> tuple[int, ...]:
+    value = model.rvs_to_values.get(model[part.name])
     data = None if value is None else root_array(value)
     return shape if data is None else np.shape(data)
 
 
-def _no_rows(graphs: Mapping[str, Variable]) -> TallModelError:
-    names = ", ".join(map(repr, graphs))
-    for name, graph in graphs.items():
+def _no_rows(parts: Sequence[Part]) -> TallModelError:
+    names = ", ".join(dict.fromkeys(repr(part.name) for part in parts))
+    for part in parts:
+        name, graph = part.name, part.graph
         node = graph.owner
         while node is not None and not isinstance(node.op, CAReduce):
             node = next((i.owner for i in node.inputs if i.owner is not None), None)
@@ -187,28 +223,31 @@ def _no_rows(graphs: Mapping[str, Variable]) -> TallModelError:
     )
 
 
-def _axis_of_dim(model, shapes, dim) -> tuple[int, dict[str, int]]:
-    axes = {}
-    for name, shape in shapes.items():
-        dims = model.named_vars_to_dims.get(name) or ()
-        if dim in dims:
-            axes[name] = list(dims).index(dim)
-            if axes[name] >= len(shape):
-                raise TallModelError(
-                    f"dim={dim!r} is a dimension of the values of {name!r} but not of its "
-                    "log-likelihood: the rows along it are not independent. Choose another one, or "
-                    "sample this model with pm.NUTS."
-                )
-    if not axes:
+def _axes_of_dim(model, parts, shapes, dim) -> tuple[list[Rows], list[Whole]]:
+    rows, whole = [], []
+    for part, shape in zip(parts, shapes, strict=True):
+        dims = model.named_vars_to_dims.get(part.name) or ()
+        if part.summed or dim not in dims:
+            whole.append(Whole(part.name, part.graph, f"dimension {dim!r} is not its own"))
+            continue
+        axis = list(dims).index(dim)
+        if axis >= len(shape):
+            raise TallModelError(
+                f"dim={dim!r} is a dimension of the values of {part.name!r} but not of its "
+                "log-likelihood: the rows along it are not independent. Choose another one, or "
+                "sample this model with pm.NUTS."
+            )
+        rows.append(Rows(part.name, part.graph, axis, shape[axis], strict=True))
+    if not rows:
         known = sorted({d for dims in model.named_vars_to_dims.values() for d in dims if d})
         raise TallModelError(
-            f"dim={dim!r} is not a dimension of any of {list(shapes)}; the model has dimensions "
-            f"{known}. Give the observed variable dims=."
+            f"dim={dim!r} is not a dimension of any of {[part.name for part in parts]}; the model "
+            f"has dimensions {known}. Give the observed variable dims=."
         )
-    lengths = {shapes[name][axis] for name, axis in axes.items()}
+    lengths = {r.n_rows for r in rows}
     if len(lengths) > 1:
         raise TallModelError(
             f"dim={dim!r} has several lengths: {sorted(lengths)}. Choose variables that share "
             "their rows: observed=[...]."
         )
-    return lengths.pop(), axes
+    return rows, whole

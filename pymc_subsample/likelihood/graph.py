@@ -125,7 +125,7 @@ def concretize(
             arrays[memo[root]] = data
 
     values = [memo[v] for v in value_vars]
-    return ConcreteGraph(rebuild(outputs, memo, _simplify), arrays, values)
+    return ConcreteGraph(rebuild(outputs, memo, fold), arrays, values)
 
 
 def root_array(root: Variable) -> np.ndarray | None:
@@ -140,7 +140,7 @@ def root_array(root: Variable) -> np.ndarray | None:
     return value if isinstance(value, np.ndarray) else None
 
 
-def _simplify(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+def fold(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
     """Fold static shapes, drop conversions of dimension-named roots, inline composed Ops."""
     if isinstance(node.op, Subtensor) and isinstance(_op(inputs[0]), Shape):
         [entry] = unflatten_index_variables(inputs[1:], node.op.idx_list)
@@ -162,7 +162,7 @@ def _simplify(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
     if isinstance(node.op, OpFromGraph) and not isinstance(node.op, _TELLING):
         composed = node.op.make_node(*inputs)
         known = {i: i for i in inputs}
-        return rebuild(inline_ofg_node(composed), known, _simplify, remake=True)
+        return rebuild(inline_ofg_node(composed), known, fold, remake=True)
     return None
 
 

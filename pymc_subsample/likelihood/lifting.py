@@ -20,9 +20,10 @@ def lifted(
     outputs: Sequence[Variable],
     dependent: set[Variable],
     arrays: Mapping[Variable, np.ndarray],
-    n_rows: int,
 ) -> list[Variable]:
     """Rebuild graphs with products of gathered parameters as gathers of products.
+
+    Where a table is no larger than what rows pick from it.
 
     Parameters
     ----------
@@ -32,8 +33,6 @@ def lifted(
         Variables whose value depends on parameters.
     arrays : mapping of Variable to ndarray
         Values of the data placeholders.
-    n_rows : int
-        No table that is larger is made.
     """
 
     def hook(node, inputs):
@@ -42,7 +41,7 @@ def lifted(
             return None
         gather = _Gather(dependent, arrays)
         table = gather.table(node.op.make_node(*inputs).outputs[0])
-        if table is None or gather.node is None or np.prod(table.type.shape) > n_rows:
+        if table is None or gather.node is None or _size(table) > _size(node.outputs[0]):
             return None
         _, *index = gather.node.inputs
         new = AdvancedSubtensor(gather.node.op.idx_list)(table, *index)
@@ -112,3 +111,7 @@ class _Gather:
 
     def _n_columns(self) -> int:
         return 1 if self.node is None else len(self.node.inputs) - 1
+
+
+def _size(var: Variable) -> float:
+    return float(np.prod([np.inf if n is None else n for n in var.type.shape]))

@@ -14,8 +14,8 @@ from pymc_subsample.likelihood.trace import RowTrace
 _GATHERED = {"Add", "Sub", "Mul", "TrueDiv"}
 
 
-def simplified(rows: Variable, graph: BatchGraph) -> BatchGraph:
-    """Rewrite a batch log-likelihood into its stable, shared form and label it anew.
+def simplified(rows: Variable) -> Variable:
+    """Rewrite a batch log-likelihood into its stable, shared form.
 
     PyTensor's canonical and stable forms come first; then both branches of a choice made by
     data (``y ? log p : log(1 - p)``) that apply one function are merged, so that the function is
@@ -23,14 +23,19 @@ def simplified(rows: Variable, graph: BatchGraph) -> BatchGraph:
     """
     [rows] = rebuild([rows], {}, _converted, remake=True)
     rows = rewrite_graph(rows, include=("canonicalize", "stabilize"), clone=False)
-    rows = _merge_branches(rows)
+    return _merge_branches(rows)
+
+
+def labelled(rows: Variable, graph: BatchGraph) -> BatchGraph:
+    """Return the batch graph of a log-likelihood over the parameters and columns of `graph`."""
     known = set(ancestors([rows]))
     parameters = {k: v for k, v in graph.parameters.items() if k in known}
     columns = {k: v for k, v in graph.columns.items() if k in known}
     dependent = depends_on([rows], list(parameters))
     trace = RowTrace(lambda v: v not in dependent, _counts_rows)
     trace.follow(rows, 0)
-    return BatchGraph([rows], trace.axes | {v: graph.axes[v] for v in columns}, parameters, columns)
+    axes = trace.axes | {v: graph.axes[v] for v in columns}
+    return BatchGraph([rows], axes, parameters, columns, graph.kind, graph.tests)
 
 
 def _converted(node: Apply, inputs: list[Variable]) -> list[Variable] | None:

@@ -1,13 +1,15 @@
 """A PyMC model seen as a prior, a set of rows and the log-likelihood of one row."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
 from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
@@ -23,13 +25,16 @@ from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_nam
 from pymc_subsample.likelihood.graph import (
     concretize,
     depends_on,
-    evaluate,
     freeze,
     numpy_function,
     rebuild,
+    tensor_input,
 )
+from pymc_subsample.likelihood.kinds import chosen, joined, merged, shared_columns
 from pymc_subsample.likelihood.lifting import lifted
-from pymc_subsample.likelihood.simplify import simplified
+from pymc_subsample.likelihood.selection import select_in_data
+from pymc_subsample.likelihood.simplify import labelled, simplified
+from pymc_subsample.likelihood.terms import Part, Rows, Whole, numbers_read, parts_of
 from pymc_subsample.likelihood.trace import RowTrace
 from pymc_subsample.likelihood.verification import (
     check_batches,
@@ -55,8 +60,9 @@ class TallModel:
         Any model with conditionally independent rows. `pm.Minibatch` is undone: the full data
         behind it are the rows. Data are read now: a later `pm.set_data` needs a new `TallModel`.
     observed : sequence of str or Variable, optional
-        Observed variables and potentials to subsample. Default: all that share the longest
-        row axis.
+        Observed variables and potentials to subsample; they may have different numbers of rows.
+        Default: all that have one log-likelihood per row, few rows (1% of the most) apart. A sum
+        over a vector at the end of a potential is taken off.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
     binary : sequence of str, optional
@@ -70,11 +76,13 @@ class TallModel:
     Attributes
     ----------
     n_rows : int
-        Number of rows.
+        Number of rows, of all subsampled variables together.
     observed : tuple of str
         Names of the subsampled variables.
     model : pymc.Model
         The model, without `pm.Minibatch`.
+    whole : list of Whole
+        Observed variables and potentials that are evaluated in full.
     value_vars : list of Variable
         Value variables, in the order of the model.
     names, shapes, slices : list
@@ -130,42 +138,46 @@ class TallModel:
                 f"({error}). Check the number of rows of every column."
             ) from error
         self._arrays, self._values = concrete.arrays, concrete.values
-        [*graphs, prior], checks = split_checks(concrete.outputs)
+        outputs = select_in_data(concrete.outputs, self._arrays, self._values)
+        [*graphs, prior], checks = split_checks(outputs)
 
-        by_name = dict(zip(terms, graphs, strict=True))
-        self.n_rows, row_axes = find_rows(model, by_name, observed, dim)
-        self.observed = tuple(row_axes)
-        rows = [by_name[name] for name in row_axes]
-        whole = {name: graph.sum() for name, graph in by_name.items() if name not in row_axes}
-
-        dependent = depends_on(rows, self._values)
-        rows = lifted(rows, dependent, self._arrays, self.n_rows)
-        dependent = depends_on([*rows, prior, *(c.condition for c in checks)], self._values)
-        trace = self._trace(model, rows, list(row_axes.values()), dependent)
-        guards, conditions = sort_checks(
-            checks, trace, dependent, self._arrays, self.n_rows, self.observed
-        )
-        axes = [*row_axes.values(), *(axis for _, axis in guards)]
-        graphs = [*rows, *(condition for condition, _ in guards)]
+        potentials = {v.name for v in model.potentials}
+        parts = [
+            part
+            for name, graph in zip(terms, graphs, strict=True)
+            for part in (parts_of(name, graph) if name in potentials else [Part(name, graph)])
+        ]
+        graphs = [part.graph for part in parts]
+        graphs = lifted(graphs, depends_on(graphs, self._values), self._arrays)
+        parts = [replace(part, graph=g) for part, g in zip(parts, graphs, strict=True)]
+        dependent = depends_on([*graphs, prior, *(c.condition for c in checks)], self._values)
+        cost = partial(numbers_read, dependent=dependent, arrays=self._arrays)
+        found, whole = find_rows(model, parts, observed, dim, cost)
+        trace, kinds, others = self._trace(model, found, dependent)
+        self.whole = [replace(w, numbers=cost(w.graph)) for w in [*whole, *others]]
+        self.observed = tuple(dict.fromkeys(r.name for rows in kinds.values() for r in rows))
+        named = {n: tuple(dict.fromkeys(r.name for r in rows)) for n, rows in kinds.items()}
+        self.n_rows = sum(kinds)
+        guards, conditions = sort_checks(checks, trace, dependent, self._arrays, named)
+        graphs = [*(r.graph for rows in kinds.values() for r in rows), *(g for g, _, _ in guards)]
         try:
             batch = batch_graph(graphs, trace, dependent, self._arrays)
         except CoupledRows as error:
-            raise error.refusal(self.observed[0]) from None
-        logprior = sum(whole.values(), prior)
+            raise error.refusal(_name_of(error, kinds)) from None
+        logprior = sum((w.graph.sum() for w in self.whole), prior)
         for condition in conditions:
             logprior = pt.switch(condition, logprior, -np.inf)
         self._place_parameters(batch, logprior)
-        self._place_columns(batch, trace.axes)
-        batch_rows = _per_row(batch.outputs, axes, len(rows))
-        written = numpy_function([self.theta, *self.raw], [self._over_theta(batch_rows)])
-        self._functions: dict[str, Callable] = {"as written": written}
-        self.batch = simplified(batch_rows, batch)
+        rows = self._over_theta(self._place_columns(batch, trace.axes, kinds, guards))
+        self._functions: dict[str, Callable] = {
+            "as written": numpy_function([self.theta, *self.raw], [rows])
+        }
         check_sizes(self)
         check_start(self, self.loglik_as_written)
-        all_rows = _per_row(graphs, axes, len(rows))
+        all_rows = pt.concatenate(_per_row(graphs, kinds, guards))
         check_batches(self, self.loglik_as_written, all_rows, self._values, self._arrays)
         warn_about_deterministics(model, self)
-        warn_about_whole_terms(whole, self._arrays, self.n_rows)
+        warn_about_whole_terms(self.whole, self.n_rows)
 
     def _lay_out_theta(self):
         self.names = [v.name for v in self.value_vars]
@@ -173,32 +185,49 @@ class TallModel:
         self.slices, self.size = _consecutive(self.shapes)
         self.theta = pt.tensor("theta", dtype="float64", shape=(self.size,))
 
-    def _trace(self, model, graphs, axes, dependent) -> RowTrace:
+    def _trace(self, model, found: Sequence[Rows], dependent):
+        """Trace the terms with rows; return them by number of rows, and those that have none."""
         trace = RowTrace(lambda v: v not in dependent, row_number_test(self._arrays))
+        kinds: dict[int, list[Rows]] = {}
+        whole, refusal = [], None
+        for term in found:
+            before = trace.copy()
+            try:
+                self._follow(model, trace, term, dependent)
+            except TallModelError as error:
+                if term.strict:
+                    raise
+                trace, refusal = before, error
+                whole.append(Whole(term.name, term.graph, "rows that are not independent"))
+            else:
+                kinds.setdefault(term.n_rows, []).append(term)
+        if not kinds and refusal is not None:
+            raise refusal
+        return trace, kinds, whole
+
+    def _follow(self, model, trace: RowTrace, term: Rows, dependent):
+        others = dependent
         if self.binary:
             values = zip(self._values, self.value_vars, strict=True)
-            others = depends_on(graphs, [v for v, x in values if x.name not in self.binary])
-        else:
-            others = dependent
-        for name, graph, axis in zip(self.observed, graphs, axes, strict=True):
-            try:
-                trace.follow(graph, axis)
-                self._refuse_latents(model, trace)
-                trace.refuse_reductions(others, self.n_rows)
-            except CoupledRows as error:
-                raise error.refusal(name) from None
-        return trace
+            others = depends_on([term.graph], [v for v, x in values if x.name not in self.binary])
+        try:
+            trace.follow(term.graph, term.axis)
+            self._refuse_latents(model, trace, term)
+            trace.refuse_reductions(others, term.n_rows)
+        except CoupledRows as error:
+            raise error.refusal(term.name) from None
 
-    def _refuse_latents(self, model, trace):
+    def _refuse_latents(self, model, trace, term: Rows):
+        read = set(ancestors([term.graph]))
         for value, var in zip(self._values, self.value_vars, strict=True):
-            alike = self.n_rows in value.type.shape and var.name not in self.binary
-            if value in trace.axes or alike:
+            alike = term.n_rows in value.type.shape and var.name not in self.binary
+            if value in trace.axes or (alike and value in read):
                 rv = model.values_to_rvs[var]
                 raise TallModelError(
                     f"Free variable {rv.name!r} ({op_name(rv.owner.op)}) has one element per row "
-                    f"(shape {value.type.shape}, {self.n_rows} rows): with a latent variable per "
-                    "row the rows cannot be subsampled. Marginalise it, or index group-level "
-                    "parameters with an integer column."
+                    f"of {term.name!r} (shape {value.type.shape}, {term.n_rows} rows): with a "
+                    "latent variable per row the rows cannot be subsampled. Marginalise it, or "
+                    "index group-level parameters with an integer column."
                 )
 
     def _place_parameters(self, batch: BatchGraph, logprior: Variable):
@@ -222,23 +251,62 @@ class TallModel:
         self.logprior_graph = logprior.astype("float64")
         self.phi_graphs = [p.astype("float64") for p in phi]
 
-    def _place_columns(self, batch: BatchGraph, axes: Mapping[Variable, int]):
-        """Find the raw columns on which the batch graph's data depend."""
+    def _place_columns(self, batch: BatchGraph, axes, kinds, guards) -> Callable:
+        """Find the raw columns on which the batch graph's data depend, and join kinds of rows.
+
+        Sets `batch`, stable and shared, and returns the log-likelihood by the model's own Ops.
+        """
         arrays = dict(self._arrays)
         old = list(batch.columns.values())
         columns = column_graph(old, [axes[v] for v in old], arrays)
-        self.raw = list(columns.columns)
+        derived = dict(zip(batch.columns, columns.outputs, strict=True))
+        values = {
+            v: np.moveaxis(arrays[root], columns.axes[v], 0) for v, root in columns.columns.items()
+        }
+        lengths = list(kinds)
+        of_kind = {v: lengths.index(len(x)) for v, x in values.items()}
+        written = _per_row(batch.outputs, kinds, guards)
+        rows, joins = [simplified(w) for w in written], {}
+        if len(kinds) > 1:
+            places = [columns.axes[v] for v in values]
+            joins = shared_columns(rows, derived, list(values), places, list(of_kind.values()))
+            rows, derived = merged(rows, derived, joins)
+        branches = list(dict.fromkeys(rows))
+        first = [rows.index(branch) for branch in branches]
+        self.raw = [v for v in values if v not in joins]
         self.raw_axes = [columns.axes[v] for v in self.raw]
-        values = [arrays[columns.columns[v]] for v in self.raw]
-        values = [np.moveaxis(x, axis, 0) for x, axis in zip(values, self.raw_axes, strict=True)]
-        self.rows = RowStore(values, self.n_rows)
-        self.derived = dict(zip(batch.columns, columns.outputs, strict=True))
+        stored = [
+            joined({of_kind[w]: x for w, x in values.items() if joins.get(w, w) is v}, lengths)
+            for v in self.raw
+        ]
+        if len(branches) > 1:
+            batch.kind, kind = (tensor_input("kind", "int8", (None,)) for _ in range(2))
+            batch.columns[batch.kind], batch.axes[batch.kind] = batch.kind, 0
+            batch.tests = [pt.eq(batch.kind, k) for k in range(1, len(branches))]
+            derived[batch.kind] = kind
+            numbers = {k: np.array([branches.index(r)], dtype="int8") for k, r in enumerate(rows)}
+            stored.append(
+                joined({k: np.broadcast_to(x, lengths[k]) for k, x in numbers.items()}, lengths)
+            )
+            self.raw.append(kind)
+            self.raw_axes.append(0)
+        self.derived = derived
+        names = [tuple(dict.fromkeys(r.name for r in terms)) for terms in kinds.values()]
+        self.rows = RowStore(stored, self.n_rows, list(zip(names, lengths, strict=True)))
+        self.batch = labelled(chosen(branches, batch.tests), batch)
+        return chosen([written[k] for k in first], batch.tests)
 
-    def column(self, var: Variable) -> np.ndarray:
-        """Return the value over all rows of a data-only variable of the batch graph."""
-        [graph] = rebuild([var], dict(self.batch.columns))
-        [value] = evaluate([graph], self._arrays)
-        return value
+    @property
+    def described(self) -> str:
+        """What is subsampled, and what is evaluated in full."""
+        if not self.whole:
+            return self.rows.counted
+        said = [
+            f"{w.name!r} ({w.why}; reads {w.numbers:,} numbers)" if w.numbers
+            else f"{w.name!r} (reads no data)"
+            for w in self.whole
+        ]  # fmt: skip
+        return f"{self.rows.counted}; in full at every gradient: {', '.join(said)}"
 
     def column_batches(self, var: Variable) -> Iterator[np.ndarray]:
         """Yield the value of a data-only variable of the batch graph, some rows at a time."""
@@ -368,14 +436,34 @@ def _part(vector: Variable, place: slice, like: Variable) -> Variable:
     return vector[place].reshape(like.type.shape).astype(like.type.dtype)
 
 
-def _per_row(graphs: Sequence[Variable], axes: Sequence[int], n_terms: int) -> Variable:
-    """Add `n_terms` log-likelihoods per row; -inf where one of the conditions that follow fails."""
-    vectors: list[Variable] = []
-    for graph, axis in zip(graphs, axes, strict=True):
-        others = tuple(i for i in range(graph.type.ndim) if i != axis)
-        reduce = pt.sum if len(vectors) < n_terms else pt.all
-        vectors.append(reduce(graph, axis=others) if others else graph)
-    rows = sum(vectors[1:n_terms], vectors[0])
-    for holds in vectors[n_terms:]:
-        rows = pt.switch(holds, rows, -np.inf)
-    return rows
+def _per_row(
+    graphs: Sequence[Variable],
+    kinds: Mapping[int, Sequence[Rows]],
+    guards: Sequence[tuple[Variable, int, int]],
+) -> list[Variable]:
+    """Add each row's log-likelihoods, for every kind; -inf where a condition on it fails.
+
+    `graphs` has the terms of all kinds and then the conditions.
+    """
+    remaining = iter(graphs)
+    rows = {}
+    for n_rows, terms in kinds.items():
+        first, *others = [_vector(next(remaining), r.axis, pt.sum) for r in terms]
+        rows[n_rows] = sum(others, first)
+    for graph, (_, axis, n_rows) in zip(remaining, guards, strict=True):
+        rows[n_rows] = pt.switch(_vector(graph, axis, pt.all), rows[n_rows], -np.inf)
+    return list(rows.values())
+
+
+def _vector(graph: Variable, axis: int, reduce: Callable) -> Variable:
+    others = tuple(i for i in range(graph.type.ndim) if i != axis)
+    return reduce(graph, axis=others) if others else graph
+
+
+def _name_of(error: CoupledRows, kinds: Mapping[int, Sequence[Rows]]) -> str:
+    """Return the name of the term in which an Op was found to couple rows."""
+    terms = [r for rows in kinds.values() for r in rows]
+    for term in terms:
+        if error.node is not None and error.node.outputs[0] in ancestors([term.graph]):
+            return term.name
+    return terms[0].name

@@ -41,6 +41,12 @@ class RowTrace:
         self.row_numbers: dict[Apply, dict[int, int]] = {}
         self.whole: dict[Variable, Apply] = {}
 
+    def copy(self) -> "RowTrace":
+        """Return a trace to go back to."""
+        new = RowTrace(self.stop, self._is_row_number)
+        new.axes, new.row_numbers, new.whole = self.axes, self.row_numbers, self.whole
+        return new
+
     def follow(self, output: Variable, axis: int) -> None:
         """Follow the rows of one more output.
 

@@ -3,6 +3,7 @@
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from pytensor.graph.utils import MethodNotDefined
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
 
+from pymc_subsample import storage
 from pymc_subsample.likelihood.errors import TallModelError
-from pymc_subsample.likelihood.graph import concretize, evaluate
+from pymc_subsample.likelihood.graph import evaluate
+from pymc_subsample.likelihood.terms import Whole
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -30,6 +33,9 @@ _BAMBI_ROWS = "__obs__"
 # Fourth powers are still finite.
 _LARGEST_NUMBER = 1e60
 _SHOWN = 10
+
+# A term that reads fewer costs little beside a subsample.
+_MANY_NUMBERS = 10_000
 
 # Verification evaluates all rows at once if no quantity on the way is larger than this.
 _LARGEST_BYTES = 2**27
@@ -46,19 +52,25 @@ _JITTERED = 3
 def check_sizes(tall) -> None:
     """Refuse columns with numbers so large that their squares and products overflow."""
     for var, column in zip(tall.raw, tall.rows.columns, strict=True):
-        if column.dtype.kind != "f":
-            continue
-        extremes = np.array([np.fmin.reduce(column, axis=None), np.fmax.reduce(column, axis=None)])
-        if not np.all(np.isfinite(extremes)):  # such as the bounds of what is not censored
-            extremes = column[np.isfinite(column)]
-        largest = np.max(np.abs(extremes), initial=0.0)
+        largest = max(
+            map(_largest_number, column.parts if isinstance(column, Joined) else [column])
+        )
         if largest > _LARGEST_NUMBER:
             which = repr(var.name) if var.name else f"of shape {column.shape}"
             raise TallModelError(
                 f"The column {which} in the data of {_names(tall)} holds numbers up to "
                 f"{largest:.3g} (at most {_LARGEST_NUMBER:g}), whose squares overflow. "
-                "Standardise it: divide by its standard deviation."
+                "Divide it by its standard deviation."
             )
+
+
+def _largest_number(column: np.ndarray) -> float:
+    if column.dtype.kind != "f":
+        return 0.0
+    extremes = np.array([np.fmin.reduce(column, axis=None), np.fmax.reduce(column, axis=None)])
+    if not np.all(np.isfinite(extremes)):  # such as the bounds of what is not censored
+        extremes = column[np.isfinite(column)]
+    return float(np.max(np.abs(extremes), initial=0.0))
 
 
 def check_start(tall, batch: Loglik) -> None:
@@ -89,7 +101,7 @@ def check_start(tall, batch: Loglik) -> None:
         bad += suspect[wrong][:_SHOWN].tolist()
         kinds |= {"NaN" if np.isnan(v) else str(v) for v in values[wrong]}
     if bad:
-        shown = ", ".join(map(str, bad[:_SHOWN]))
+        shown = tall.rows.named(bad[:_SHOWN])
         raise TallModelError(
             f"The log-likelihood of {_names(tall)} is {' or '.join(sorted(kinds))} at the initial "
             f"point in rows {shown}{' and maybe more' if len(bad) >= _SHOWN else ''}. Look for "
@@ -110,16 +122,19 @@ def _bad_index(tall) -> TallModelError:
         for entry, length in zip(entries, node.inputs[0].type.shape, strict=False):
             if isinstance(entry, slice) or entry not in tall.batch.axes or length is None:
                 continue
-            value = tall.column(entry)
-            outside = np.argwhere((value < -length) | (value >= length))
-            if len(outside):
+            rows, start = [], 0
+            axis = tall.batch.axes[entry]
+            for value in tall.column_batches(entry):
+                outside = np.argwhere((value < -length) | (value >= length))
+                rows += sorted({start + row for row in outside[:, axis].tolist()})
+                start += value.shape[axis]
+            if rows:
                 columns = [v.name for v in ancestors([entry]) if v in tall.batch.columns]
                 names = "".join(f" {name!r}" for name in columns if name)
-                rows = sorted(set(outside[:, tall.batch.axes[entry]].tolist()))
                 return TallModelError(
                     f"An integer column{names} of {_names(tall)} points outside the array of "
                     f"length {length} that it indexes, in rows "
-                    f"{', '.join(map(str, rows[:_SHOWN]))}. Use integers from 0 to {length - 1}."
+                    f"{tall.rows.named(rows[:_SHOWN])}. Use integers from 0 to {length - 1}."
                 )
     return TallModelError(
         f"An index of {_names(tall)} points outside the array that it indexes. Check the integer "
@@ -177,7 +192,9 @@ def probes(tall) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for name, place in zip(tall.names, tall.slices, strict=True):
             if name in tall.binary:
                 theta[place] = rng.random(place.stop - place.start) < 0.5
-        yield theta, rng.integers(0, tall.n_rows, min(_SAMPLE, 2 * tall.n_rows))
+        starts = tall.rows.starts
+        size = min(_SAMPLE, 2 * tall.n_rows) // (len(starts) - 1)
+        yield theta, np.concatenate([rng.integers(a, b, size) for a, b in pairwise(starts)])
 
 
 def units(tall) -> np.ndarray:
@@ -245,42 +262,26 @@ def warn_about_deterministics(model: pm.Model, tall) -> None:
     Bambi writes some into its models. Its own `fit` leaves them out of the result, and puts back
     the intercept, which `pm.sample` does not: that is said instead.
     """
-    deterministics = list(model.deterministics)
-    graphs = concretize(
-        model.replace_rvs_by_values(deterministics), tall.value_vars, tall.initial_point
-    ).outputs
-    large = [
-        v.name
-        for v, g in zip(deterministics, graphs, strict=True)
-        if tall.n_rows in getattr(g.type, "shape", ())
-    ]
-    if large and all(_BAMBI_ROWS in model.named_vars_to_dims.get(name, ()) for name in large):
+    lengths = {tall.n_rows, *np.diff(tall.rows.starts).tolist()}
+    large = storage.row_length(model, tall, lengths)
+    if large and all(_BAMBI_ROWS in model.named_vars_to_dims.get(s.name, ()) for s in large):
         _log.info(
             "This model is Bambi's: sample it with model.fit(step=...), which leaves the fitted "
-            f"values of all rows out of the result ({', '.join(large)}) and gives the intercept "
-            "for predictors as they are. pm.sample would give it for centred ones."
+            f"values of all rows out of the result ({', '.join(s.name for s in large)}) and gives "
+            "the intercept for predictors as they are. pm.sample would give it for centred ones."
         )
     elif large:
-        warnings.warn(
-            f"Deterministic variables with one element per row are evaluated and stored at every "
-            f"draw, {tall.n_rows} numbers each: {', '.join(map(repr, large))}. Leave them out with "
-            "pm.sample(..., var_names=[...]) and compute them afterwards from a few draws.",
-            UserWarning,
-            skip_file_prefixes=(_PACKAGE,),
-        )
+        storage.warn(model, large)
 
 
-def warn_about_whole_terms(
-    terms: Mapping[str, Variable], arrays: Mapping[Variable, np.ndarray], n_rows: int
-) -> None:
-    """Warn of terms outside the rows, by name, that read as many numbers as there are rows."""
-    for name, graph in terms.items():
-        read = sum(arrays[v].size for v in ancestors([graph]) if v in arrays)
-        if read >= n_rows:
+def warn_about_whole_terms(terms: Sequence[Whole], n_rows: int) -> None:
+    """Warn of terms outside the rows that read many numbers, a tenth of the rows' or more."""
+    for term in terms:
+        if term.numbers >= max(_MANY_NUMBERS, n_rows // 10):
             warnings.warn(
-                f"{name!r} is not subsampled and reads {read} numbers, all of them at every "
-                "gradient. Write it with one element per row (a potential as a vector, without "
-                "the sum) and among observed=, or precompute from data what it needs.",
+                f"{term.name!r} is not subsampled ({term.why}) and reads {term.numbers:,} numbers, "
+                "all of them at every gradient. Write it with one element per row (a potential as "
+                "a vector) and among observed=, or precompute from data what it needs.",
                 UserWarning,
                 skip_file_prefixes=(_PACKAGE,),
             )

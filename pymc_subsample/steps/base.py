@@ -37,6 +37,7 @@ from pymc_subsample.likelihood.discovery import chosen_names
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.modes import number_of_chain, starts
 from pymc_subsample.steps.setup import Preparation, prepare
+from pymc_subsample.storage import refuse_beyond_memory
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -127,6 +128,8 @@ class SubsampledStep(BlockedStep):
         if self._by_gradients:
             self._refuse_steps(self._expansion.as_written())
         self._seen = self._contents()
+        if len(self._tall.rows.names) > 1 or self._tall.whole:
+            _log.info(f"{type(self).__name__} subsamples {self._tall.described}")
 
     def _refuse_steps(self, expansion: Expansion):
         """Refuse a log-likelihood that is flat between steps, or whose gradient is wrong."""
@@ -377,13 +380,14 @@ class SubsampledStep(BlockedStep):
 
     # Progress bar
 
-    @classmethod
-    def _progressbar_config(cls, n_chains=1):
+    def _progressbar_config(self, n_chains=1):
+        # Called once in a run, before its chains begin and wherever they run.
+        refuse_beyond_memory(self._model)
         columns = [
             TextColumn(f"{{task.fields[{name}]:{form}}}", table_column=Column(title, ratio=1))
-            for name, (title, form) in cls._shown.items()
+            for name, (title, form) in self._shown.items()
         ]
-        return columns, {name: [0] * n_chains for name in cls._shown}
+        return columns, {name: [0] * n_chains for name in self._shown}
 
     @classmethod
     def _make_progressbar_update_functions(cls):

@@ -34,8 +34,9 @@ class ConfidenceMH(MinibatchMH):
     model : pymc.Model, optional
         Default: the model on the context stack.
     observed : sequence of str or variable, optional
-        Observed variables and potentials whose rows are subsampled. Default: all that share the
-        longest row axis; the others are evaluated in full at every proposal.
+        Observed variables and potentials whose rows are subsampled. Default: all that
+        have one log-likelihood per row, of any length; the others are evaluated in full at every
+        proposal.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
     delta : float, default 0.01

@@ -34,8 +34,9 @@ class EWSG(StochasticGradient):
     model : pymc.Model, optional
         Default: the model on the context stack.
     observed : sequence of str or variable, optional
-        Observed variables and potentials whose rows are subsampled. Default: all that share the
-        longest row axis; the others are evaluated in full at every gradient.
+        Observed variables and potentials whose rows are subsampled. Default: all that
+        have one log-likelihood per row, of any length; the others are evaluated in full at every
+        gradient.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
     batch_size : int, optional

@@ -80,8 +80,9 @@ class AusterityGibbs(SubsampledStep):
     model : pymc.Model, optional
         Default: the model on the context stack.
     observed : sequence of str or variable, optional
-        Potentials and observed variables whose rows are subsampled. Default: all that share the
-        longest row axis; the others are evaluated in full at every update.
+        Potentials and observed variables whose rows are subsampled. Default: all that
+        have one log-likelihood per row, of any length; the others are evaluated in full at every
+        update.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
     epsilon : float or callable, default 0.01

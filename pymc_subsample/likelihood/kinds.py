@@ -1,0 +1,115 @@
+"""Rows of several kinds in one batch: events and censored rows, two data sets.
+
+The rows of all kinds are numbered one after the other. A row carries the number of its kind, which
+chooses its log-likelihood. Raw columns of two kinds that the log-likelihoods read in the same way
+become one, so that two data sets with one likelihood cost no more than one; of any other column the
+rows of other kinds repeat a row that has it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.basic import MergeOptimizer
+from pytensor.graph.traversal import ancestors
+
+from pymc_subsample.likelihood.graph import rebuild
+from pymc_subsample.rows import Joined
+
+
+def chosen(rows: Sequence[Variable], tests: Sequence[Variable]) -> Variable:
+    """Choose each row's log-likelihood: the first, unless it is of one of the other kinds."""
+    result = rows[0]
+    for test, other in zip(tests, rows[1:], strict=True):
+        result = pt.switch(test, other, result)
+    return result
+
+
+def shared_columns(
+    outputs: Sequence[Variable],
+    derived: Mapping[Variable, Variable],
+    raw: Sequence[Variable],
+    axes: Sequence[int],
+    kinds: Sequence[int],
+) -> dict[Variable, Variable]:
+    """Find raw columns that the outputs read in the same way: column -> the one it joins.
+
+    Parameters
+    ----------
+    outputs : sequence of Variable
+        Log-likelihood of each kind of row.
+    derived : mapping of Variable to Variable
+        Data columns of the outputs as functions of the raw columns.
+    raw, axes, kinds
+        Raw columns, their row axes and the kind of rows that each one has.
+    """
+    joins: dict[Variable, Variable] = {}
+    own = {v: {kind} for v, kind in zip(raw, kinds, strict=True)}
+    axis = dict(zip(raw, axes, strict=True))
+
+    def pair():
+        uses = _uses(rebuild(outputs, _columns(derived, joins)), list(own))
+        for a, b in ((a, b) for j, b in enumerate(own) for a in list(own)[:j]):
+            same = a.type == b.type and axis[a] == axis[b] and uses[a] == uses[b]
+            if same and uses[a] and own[a].isdisjoint(own[b]):
+                return a, b
+        return None
+
+    while found := pair():
+        a, b = found
+        own[a] |= own.pop(b)
+        joins = {v: a if w is b else w for v, w in joins.items()} | {b: a}
+    return joins
+
+
+def _columns(derived, joins) -> dict[Variable, Variable]:
+    graphs = rebuild(list(derived.values()), dict(joins))
+    return dict(zip(derived, graphs, strict=True))
+
+
+def _uses(outputs: Sequence[Variable], raw: Sequence[Variable]) -> dict[Variable, set]:
+    """Return by which Ops, on which side and with what else each raw column is read."""
+    roots = [v for v in ancestors(outputs) if v.owner is None and not isinstance(v, Constant)]
+    fgraph = FunctionGraph(roots, list(outputs), clone=True)
+    MergeOptimizer().rewrite(fgraph)
+    new = dict(zip(roots, fgraph.inputs, strict=True))
+    uses: dict[Variable, set] = {}
+    for node in fgraph.toposort():
+        for position, i in enumerate(node.inputs):
+            others = (*node.inputs[:position], None, *node.inputs[position + 1 :])
+            uses.setdefault(i, set()).add((node.op, others))
+    return {v: uses.get(new.get(v), set()) for v in raw}
+
+
+def merged(
+    outputs: Sequence[Variable],
+    derived: Mapping[Variable, Variable],
+    joins: Mapping[Variable, Variable],
+) -> tuple[list[Variable], dict[Variable, Variable]]:
+    """Let columns that have become equal, and all that is computed from them, be one variable."""
+    columns = _columns(derived, joins)
+    fgraph = FunctionGraph(outputs=list(columns.values()), clone=True)
+    MergeOptimizer().rewrite(fgraph)
+    first: dict[Variable, Variable] = {}
+    memo = {
+        column: first.setdefault(graph, column)
+        for column, graph in zip(columns, fgraph.outputs, strict=True)
+    }
+    graph = FunctionGraph(outputs=rebuild(outputs, dict(memo)), clone=False)
+    MergeOptimizer().rewrite(graph)
+    return list(graph.outputs), columns
+
+
+def joined(parts: Mapping[int, np.ndarray], lengths: Sequence[int]) -> np.ndarray | Joined:
+    """Join the parts of a column, by kind; kinds without it repeat a row that has it."""
+    if len(lengths) == 1:
+        return parts[0]
+    example = next(iter(parts.values()))[0]
+    return Joined(
+        [
+            parts[k] if k in parts else np.broadcast_to(example, (n, *np.shape(example)))
+            for k, n in enumerate(lengths)
+        ]
+    )

@@ -1,0 +1,179 @@
+"""Memory that PyMC takes for the draws of a run: what needs much of it, and if there is enough.
+
+PyMC stores every free and deterministic variable at every draw, tuning included, and copies the
+draws once more into the result. A variable with one element per row fills the memory that way.
+"""
+
+import os
+import sys
+import warnings
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+import pymc as pm
+from pymc.backends.ndarray import NDArray
+
+from pymc_subsample.likelihood.errors import TallModelError
+from pymc_subsample.likelihood.graph import concretize
+
+# Warnings point to the line outside that made the model or the step.
+_PACKAGE = str(Path(__file__).parent)
+_GB = 1e9
+# Share of the free memory that the draws of a run may take.
+_SHARE = 0.5
+_SHOWN = 4
+# What distributions of PyMC store of their own accord, by the end of its name.
+_PROBABILITIES = "_probs"
+# Limits of a container.
+_GROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A variable that is stored at every draw."""
+
+    name: str
+    shape: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def size(self) -> int:
+        """Bytes per draw."""
+        return int(np.prod(self.shape, dtype=int)) * self.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.name!r} ({' x '.join(f'{s:,}' for s in self.shape)})"
+
+
+def row_length(model: pm.Model, tall, lengths: Collection[int]) -> list[Stored]:
+    """Return the deterministic variables of a model with an axis of one of some lengths."""
+    variables = list(model.deterministics)
+    graphs = concretize(
+        model.replace_rvs_by_values(variables), tall.value_vars, tall.initial_point
+    ).outputs
+    shapes = [tuple(s or 1 for s in getattr(g.type, "shape", ())) for g in graphs]
+    return [
+        Stored(v.name, shape, np.dtype(v.type.dtype).itemsize)
+        for v, shape in zip(variables, shapes, strict=True)
+        if not set(lengths).isdisjoint(shape)
+    ]
+
+
+def warn(model: pm.Model, large: list[Stored]):
+    """Warn of variables with one element per row."""
+    total = sum(s.size for s in large) * 1000 / _GB
+    warnings.warn(
+        "Deterministic variables with one element per row are evaluated and stored at every draw: "
+        f"{', '.join(map(str, large))}. That takes {total:.2g} GB per 1,000 draws of a chain. "
+        f"{_remedy(model, [s.name for s in large])}",
+        UserWarning,
+        skip_file_prefixes=(_PACKAGE,),
+    )
+
+
+def _remedy(model: pm.Model, names: Collection[str]) -> str:
+    makers = {v.name for v in model.observed_RVs}
+    made = [n for n in names if n.removesuffix(_PROBABILITIES) in makers - {n}]
+    said = []
+    for name in made:
+        maker = name.removesuffix(_PROBABILITIES)
+        said.append(f"{name!r} is left out by compute_p=False in {maker!r}'s distribution.")
+    if set(names) - set(made):
+        kept = [v.name for v in model.free_RVs]
+        kept += [v.name for v in model.deterministics if v.name not in names]
+        shown = ", ".join(map(repr, kept[:_SHOWN])) + ", ..." * (len(kept) > _SHOWN)
+        said.append(
+            f"Leave them out with pm.sample(..., var_names=[{shown}]) and compute them afterwards "
+            "from a few draws."
+        )
+    return " ".join(said)
+
+
+def refuse_beyond_memory(model: pm.Model):
+    """Raise if the run of `pm.sample` that calls takes more than half of the free memory.
+
+    PyMC tells a step neither the number of chains and draws of a run nor what it stores of them;
+    they are read from `pm.sample` itself, which has made the traces by then. Where it is not among
+    the callers nothing is known, and nothing is refused.
+
+    Raises
+    ------
+    TallModelError
+        Names the largest variables and what avoids them.
+    """
+    run = _calling_run()
+    free = free_memory()
+    if run is None or free is None:
+        return
+    traces, draws, tune = run
+    stored = [
+        Stored(name, tuple(shape), np.dtype(traces[0].var_dtypes[name]).itemsize)
+        for name, shape in traces[0].var_shapes.items()
+    ]
+    # The draws of all chains, with those of tuning, and the result's copy without.
+    times = len(traces) * (2 * draws + tune)
+    needed = times * sum(s.size for s in stored)
+    if needed <= _SHARE * free:
+        return
+    largest = sorted(stored, key=lambda s: -s.size)
+    large = [s for s in largest if s.size >= 0.1 * largest[0].size][:_SHOWN]
+    raise TallModelError(
+        f"The draws of this run take {needed / _GB:.3g} GB of memory ({len(traces)} chains of "
+        f"{tune:,} + {draws:,} draws, and a copy in the result), more than half of the "
+        f"{free / _GB:.3g} GB that are free. Most of it is for {', '.join(map(str, large))}. "
+        f"{_remedy(model, [s.name for s in large])} Or take fewer draws."
+    )
+
+
+def _calling_run() -> tuple[list[NDArray], int, int] | None:
+    """Return the traces in memory, draws and tuning draws of the `pm.sample` that calls."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is pm.sample.__code__:
+            known = frame.f_locals
+            traces = known.get("traces")
+            if not traces or not all(isinstance(t, NDArray) for t in traces):
+                return None
+            return list(traces), int(known["draws"]), int(known["tune"])
+        frame = frame.f_back
+    return None
+
+
+def free_memory() -> float | None:
+    """Return how many bytes this process can still take, or None where that is not known."""
+    known = [n for n in (_of_machine(), _of_group()) if n is not None]
+    return min(known, default=None)
+
+
+def _of_machine() -> float | None:
+    found = _numbers(Path("/proc/meminfo"))
+    if "MemAvailable:" in found:
+        return 1024 * found["MemAvailable:"]
+    for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
+        try:
+            return float(os.sysconf(name) * os.sysconf("SC_PAGE_SIZE"))
+        except (AttributeError, OSError, ValueError):
+            continue
+    return None
+
+
+def _of_group() -> float | None:
+    """Return what is left of the limit of a container."""
+    try:
+        limit = float((_GROUP / "memory.max").read_text())
+        used = float((_GROUP / "memory.current").read_text())
+    except (OSError, ValueError):  # no limit is spelled out as a word
+        return None
+    return limit - used + _numbers(_GROUP / "memory.stat").get("inactive_file", 0.0)
+
+
+def _numbers(file: Path) -> Mapping[str, float]:
+    """Read lines of a name and a number."""
+    try:
+        lines = [line.split() for line in file.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {line[0]: float(line[1]) for line in lines if len(line) > 1}
