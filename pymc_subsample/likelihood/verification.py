@@ -20,6 +20,7 @@ from pymc_subsample import storage
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.graph import evaluate
 from pymc_subsample.likelihood.terms import Whole
+from pymc_subsample.rows import Joined
 
 _log = logging.getLogger("pymc.subsample")
 
