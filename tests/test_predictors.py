@@ -71,9 +71,11 @@ def assert_right(tall):
     rng = np.random.default_rng(4)
     index, phi = rng.integers(0, tall.n_rows, 40), rng.uniform(0.2, 1, tall.phi_size)
     phi = np.sort(phi)  # thresholds among them
-    columns = {
-        v: np.take(tall.column(v), index, axis=tall.batch.axes[v]) for v in tall.batch.columns
-    }
+    columns = {}
+    for v in tall.batch.columns:
+        axis = tall.batch.axes[v]
+        every = np.concatenate(list(tall.column_batches(v)), axis=axis)
+        columns[v] = np.take(every, index, axis=axis)
     givens = columns | {
         v: phi[part].reshape(v.type.shape).astype(v.type.dtype)
         for v, part in tall.phi_slices.items()
