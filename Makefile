@@ -18,10 +18,10 @@ demo: $(call ready,base)  ## Sample the flights model and draw a picture into de
 	$(BIN)/python examples/flights.py
 
 test: $(call ready,test)  ## Run the tests, but not the slow ones
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
 
 test-slow: $(call ready,test)  ## Run the slow tests
-	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto -m slow $(PYTEST_ARGS)
 
 test-lowest: $(LOWEST)/.ready-test  ## Run a few tests with the lowest versions allowed
 	NUMBA_CACHE_DIR=$(LOWEST)/numba $(LOWEST)/bin/python -m pytest $(LOWEST_TESTS) $(PYTEST_ARGS)

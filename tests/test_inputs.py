@@ -224,7 +224,11 @@ EMPTY_OR_TOO_LARGE = [
 ]
 
 
-@pytest.mark.parametrize(("function", "name", "given"), EMPTY_OR_TOO_LARGE)
+@pytest.mark.parametrize(
+    ("function", "name", "given"),
+    EMPTY_OR_TOO_LARGE,
+    ids=[f"{f.__name__}-{k}" for k, (f, *_) in enumerate(EMPTY_OR_TOO_LARGE)],
+)
 def test_bad_input_is_refused_by_name(
     function, name, given, tiny, binary, run, signed_run, audited
 ):

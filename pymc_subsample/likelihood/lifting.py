@@ -61,13 +61,15 @@ class _Gather:
         """Return the table of which an affine graph is the gather; None where it is not one."""
         if self._picks(var.owner):
             return var.owner.inputs[0]
-        if var.type.ndim and var.type.broadcastable[0]:  # the same in every row
+        if not var.type.ndim:
+            return var
+        if var.type.broadcastable[0]:  # the same in every row
             more = self._n_columns() - 1
             return var if not more else var.dimshuffle(["x"] * more + list(range(var.type.ndim)))
         if elemwise_name(var.owner) not in _AFFINE:
             return None
         # Gathers first: they say how many axes the others lack.
-        inputs = sorted(var.owner.inputs, key=lambda i: i.type.broadcastable[0])
+        inputs = sorted(var.owner.inputs, key=lambda i: i.type.broadcastable[:1])
         tables = {i: self.table(i) for i in inputs}
         if any(table is None for table in tables.values()):
             return None
