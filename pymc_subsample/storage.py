@@ -5,17 +5,16 @@ draws once more into the result. A variable with one element per row fills the m
 """
 
 import os
-import sys
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import numpy as np
 import pymc as pm
 from pymc.backends.ndarray import NDArray
 
+from pymc_subsample.calling import calling_sample
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.graph import concretize
 
@@ -130,16 +129,11 @@ def refuse_beyond_memory(model: pm.Model):
 
 def _calling_run() -> tuple[list[NDArray], int, int] | None:
     """Return the traces in memory, draws and tuning draws of the `pm.sample` that calls."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is pm.sample.__code__:
-            known = frame.f_locals
-            traces = known.get("traces")
-            if not traces or not all(isinstance(t, NDArray) for t in traces):
-                return None
-            return list(traces), int(known["draws"]), int(known["tune"])
-        frame = frame.f_back
-    return None
+    known = calling_sample() or {}
+    traces = known.get("traces")
+    if not traces or not all(isinstance(t, NDArray) for t in traces):
+        return None
+    return list(traces), int(known["draws"]), int(known["tune"])
 
 
 def free_memory() -> float | None:

@@ -145,7 +145,7 @@ def test_no_more_rows_are_advised_than_there_are(m, caplog):
         b = pm.Normal("b", 0, 2, shape=4)
         pm.Bernoulli("y", logit_p=x @ b, observed=(rng.random(315) < 0.5).astype(int))
         with caplog.at_level("WARNING", "pymc.subsample"):
-            pms.HMCECS(estimator="block-poisson", subsample_size=m, reference={"b": np.ones(4)})
+            pms.HMCECS(estimator="block-poisson", subsample_size=m, reference={"b": 4 * np.ones(4)})
     assert "too noisy" in caplog.text
     assert ("ncrease subsample_size" in caplog.text) == (m == 270)
 

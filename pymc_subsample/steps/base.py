@@ -23,6 +23,7 @@ from pytensor.graph.utils import MethodNotDefined
 from rich.progress import TextColumn
 from rich.table import Column
 
+from pymc_subsample.calling import refuse_arguments_for_nuts
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand, refuse_steps, verify_gradient
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE
@@ -255,6 +256,14 @@ class SubsampledStep(BlockedStep):
         at: Reference | None = getattr(self, "reference", None)
         return self._expansion.from_values(theta, None if at is None else at.theta)
 
+    def _given_start(self, point: PointType) -> bool:
+        """Whether a point is another one than where PyMC starts chains by itself: `initvals`."""
+        model = self._model
+        if any(isinstance(v, str) for v in model.rvs_to_initial_values.values()):
+            return False  # drawn at random
+        usual = model.initial_point()
+        return any(not np.array_equal(usual[name], point[name]) for name, _, _ in self._moved)
+
     def _refuse_company(self, theta: np.ndarray):
         """Refuse to go on where something else moves this chain, or moved its variables."""
         thread = self._thread
@@ -382,6 +391,7 @@ class SubsampledStep(BlockedStep):
 
     def _progressbar_config(self, n_chains=1):
         # Called once in a run, before its chains begin and wherever they run.
+        refuse_arguments_for_nuts(type(self).__name__)
         refuse_beyond_memory(self._model)
         columns = [
             TextColumn(f"{{task.fields[{name}]:{form}}}", table_column=Column(title, ratio=1))

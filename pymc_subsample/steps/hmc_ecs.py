@@ -382,7 +382,9 @@ class HMCECS(SubsampledStep):
         """Run `transitions_per_draw` iterations from a point of value variables."""
         theta = self._theta(point)
         if self.start_at_reference:
-            theta[self._active] = self._start()
+            inside = self._kind == BLOCK_POISSON or self.tuning.done > 0
+            if inside or not self._given_start(point):
+                theta[self._active] = self._start()
             self.start_at_reference = False
         if not len(self.subsample.index):
             self.subsample.draw(self.rng, self.n_rows)

@@ -112,7 +112,8 @@ class ProposingStep(SubsampledStep):
         """Run `transitions_per_draw` transitions from a point of value variables."""
         theta = self._theta(point)
         if self.start_at_reference and self._prepared is not None:
-            theta[self._active] = self._start(self._home)
+            if not self._given_start(point):
+                theta[self._active] = self._start(self._home)
             self.start_at_reference = False
         info = self._transitions(theta)
         stats = self._statistics(info)

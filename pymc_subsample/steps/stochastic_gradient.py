@@ -270,10 +270,11 @@ class StochasticGradient(AutomaticStepSize):
         """Take `transitions_per_draw` integration steps from a point of value variables."""
         theta = self._theta(point)
         if self.start_at_reference and self._prepared is not None:
-            z = self.rng.standard_normal(len(self._active))
-            theta[self._active] = self._home.reference.theta[self._active]
-            theta[self._active] += 1.5 * scaled(self._home.factor, z[None])[0]
-            self.start_at_reference, self.near_reference = False, True
+            self.start_at_reference, self.near_reference = False, not self._given_start(point)
+            if self.near_reference:
+                z = self.rng.standard_normal(len(self._active))
+                theta[self._active] = self._home.reference.theta[self._active]
+                theta[self._active] += 1.5 * scaled(self._home.factor, z[None])[0]
         if not len(self.origin):
             self.origin = theta.copy()
             if self.near_reference and self._prepared is not None:
