@@ -1,0 +1,46 @@
+"""What the `pm.sample` that calls was given: PyMC tells a step neither its draws nor its arguments."""
+
+import sys
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any
+
+import pymc as pm
+
+
+def calling_sample() -> Mapping[str, Any] | None:
+    """Return the local variables of the `pm.sample` that calls; None where none does."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is pm.sample.__code__:
+            return frame.f_locals
+        frame = frame.f_back
+    return None
+
+
+def refuse_arguments_for_nuts(step: str):
+    """Refuse what PyMC would hand to its own NUTS, or ignore, in a run without it.
+
+    Raises
+    ------
+    ValueError
+        Names the argument and where it goes.
+    """
+    known = calling_sample()
+    if known is None or known.get("selected_steps"):
+        return
+    if any(isinstance(other, pm.NUTS) for other in known.get("provided_steps") or ()):
+        return
+    init, given = known.get("init", "auto"), dict(known.get("kwargs") or {}).get("nuts") or {}
+    if init != "auto":
+        raise ValueError(
+            f"pm.sample(init={init!r}) chooses where PyMC's NUTS starts, and this run has none: "
+            f"{step} finds its own reference point and mass matrix. Leave it out, or give "
+            "initvals= to start elsewhere."
+        )
+    if given:
+        shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        raise ValueError(
+            f"pm.sample({shown}) is for PyMC's NUTS, and this run has none. Give what {step} takes "
+            f"to the step: step=pms.{step}({shown})."
+        )
