@@ -23,7 +23,8 @@ def load_frame(rows=None, seed=0):
             {
                 "late": (table["arrival_delay"] > 15).astype(int),
                 "hour": table["hour"].astype(float),
-                "rain": np.log1p(table["rain"]).astype(float),
+                "distance": table["distance"].astype(float),  # miles
+                "wind": table["wind"].astype(float),  # miles per hour
                 "carrier": table["carrier_names"][table["carrier"]],
             }
         )
@@ -41,10 +42,9 @@ def main(argv=None):
     options = parser.parse_args(argv)
 
     model = bmb.Model(
-        "late ~ hour + rain + (1 | carrier)",
+        "late ~ hour + distance + wind + (1 | carrier)",
         load_frame(options.rows),
         family="bernoulli",
-        noncentered=False,  # with many rows in each group, the centred form is the easy one
     )
     model.build()
     # Bambi centres the predictors: its own fit, unlike pm.sample, puts the intercept back.

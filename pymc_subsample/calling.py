@@ -1,4 +1,4 @@
-"""What the `pm.sample` that calls was given: PyMC tells a step neither its draws nor its arguments."""
+"""What the calling `pm.sample` was given: PyMC tells a step neither draws nor arguments."""
 
 import sys
 from collections.abc import Mapping
