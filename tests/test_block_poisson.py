@@ -277,7 +277,7 @@ def poisson(request):
 
 
 def drawn(poisson, products=6, seed=0):
-    sample = Subsample(BLOCK_POISSON, products * MINIBATCH, 3)
+    sample = Subsample(BLOCK_POISSON, products * MINIBATCH, 3, np.zeros(0, dtype=np.int64))
     sample.draw(np.random.default_rng(seed), poisson.n)
     sample.pack(poisson.ex, poisson.reference.center)
     return sample
@@ -410,7 +410,7 @@ def test_negative_signs_are_told(logistic, caplog):
     model, *_ = logistic
     with model:
         step = pms.HMCECS(
-            estimator="block-poisson", control_variate_order=0, subsample_size=90, n_blocks=3
+            estimator="block-poisson", control_variate_order=0, subsample_size=60, n_blocks=2
         )
         idata = pm.sample(500, tune=300, chains=1, cores=1, step=step, random_seed=3, **{
             "progressbar": False})  # fmt: skip
