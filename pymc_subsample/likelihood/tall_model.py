@@ -372,7 +372,8 @@ class TallModel:
         """Gradient, shape (d,), of `row_loglik` times weights, shape (m,)."""
         if "weighted" not in self._functions:
             weight = pt.vector("weight")
-            gradient = pt.grad((weight * self.row_graph()).sum(), self.theta)
+            total = (weight * self.row_graph()).sum()
+            gradient = pt.grad(total, self.theta, disconnected_inputs="ignore")
             self._functions["weighted"] = numpy_function(
                 [self.theta, weight, *self.raw], [gradient]
             )
