@@ -131,12 +131,12 @@ class _Objective:
     def gradient(self, x):
         found = self._evaluate(x)
         grad = _finite(self._expansion.pull_back(found.theta, found.slope)[self._active])
-        return -(grad @ self._scale if self._scale.ndim == 2 else self._scale * grad)
+        return -_finite(grad @ self._scale if self._scale.ndim == 2 else self._scale * grad)
 
     def hessian(self, x):
         matrix = _finite(precision(self._expansion, self._evaluate(x), self._active))
         self.concave = self.concave and _positive(matrix)
-        return self._scale.T @ matrix @ self._scale
+        return _finite(self._scale.T @ matrix @ self._scale)
 
 
 def _finite(x: np.ndarray) -> np.ndarray:
@@ -208,14 +208,17 @@ def mode_of_rows(expansion, theta, active, rows, weight, most_steps: int = 200) 
         objective = _Objective(
             expansion, origin, active, lambda: rows, weight, scale, curved=newton
         )
-        found = scipy.optimize.minimize(
-            objective.value,
-            np.zeros(len(active)),
-            jac=objective.gradient,
-            hess=objective.hessian if newton else None,
-            method="trust-exact" if newton else "L-BFGS-B",
-            options={"maxiter": most_steps} | (_TRUST if newton else {}),
-        )
+        try:
+            found = scipy.optimize.minimize(
+                objective.value,
+                np.zeros(len(active)),
+                jac=objective.gradient,
+                hess=objective.hessian if newton else None,
+                method="trust-exact" if newton else "L-BFGS-B",
+                options={"maxiter": most_steps} | (_TRUST if newton else {}),
+            )
+        except (ValueError, np.linalg.LinAlgError):  # a quadratic that overflows SciPy's own steps
+            return Climb(origin.theta, False, 0)
     return Climb(objective.theta(found.x), newton and objective.concave, int(found.nit))
 
 

@@ -46,6 +46,8 @@ _PILOT_POINTS = 4
 _OUTSIDE = 1e-9
 _FAR_POINTS = 4
 _FAR = 3.0
+# Share of the rows read by an estimate, those that are read always among them.
+_MOST = 0.5
 # Modes in which chains start.
 _MODES = 4
 
@@ -144,12 +146,16 @@ def prepare(
         residuals = residuals_around(expansion, at, pilot, far)
         always, moments = choose_always(kind, residuals, temperature, subsample_size)
         m, blocks = choose_subsample(kind, moments, temperature, subsample_size, n_blocks)
+        if subsample_size is None:
+            # Where most rows would be read, or the reference may be far off, what counts is whether
+            # all of them are enough.
+            given = reference is not None
+            most = len(always) + m > _MOST * residuals.n_rows
+            judged = residuals.moments() if most or given else moments
+            _refuse_useless(kind, judged, temperature, expansion, given, observed, len(free))
         return Preparation(at, scale, always, moments, m, blocks, search)
 
     first = prepared(found)
-    if subsample_size is None:
-        given = reference is not None
-        _refuse_useless(kind, first.moments, temperature, expansion, given, observed, len(free))
     others = []
     for mode in search.modes[1:_MODES] if search else ():
         at = mode if expansion.coordinates is None else fitted(expansion, mode)
