@@ -360,3 +360,22 @@ def test_what_moves_is_said(caplog):
 def test_reparameterize_must_be_a_flag():
     with pytest.raises(TypeError, match="reparameterize must be True or False"):
         pms.HMCECS(model=noncentred(outcomes()), reparameterize="yes")
+
+
+def test_units_of_a_check_are_those_of_rows_however_unlikely():
+    """Log-likelihoods of 1e12 at the start: a change of 1 would be lost in their rounding."""
+    rng = np.random.default_rng(1)
+    hours = 1000 * rng.weibull(1.6, 300)
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 10, shape=2)
+        alpha = pm.HalfNormal("alpha", 5)
+        pm.Weibull("t", alpha, pt.exp(b[0] + b[1] * rng.normal(350, 20, 300)), observed=hours)
+    tall = TallModel(model)
+    theta = tall.ravel(tall.initial_point)
+    index = np.arange(300)
+    here = tall.loglik_as_written(theta, index)
+    assert abs(here).max() > 1e9
+    moved = tall.loglik_as_written(theta + tall.units * [1, 0, 0], index)
+    assert 1e-3 < np.median(abs(moved - here) / abs(here)) < 10
+    step = pms.HMCECS(model=model, rng=1)
+    assert step.subsample_size <= 300

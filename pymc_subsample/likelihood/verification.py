@@ -43,6 +43,7 @@ _LARGEST_BYTES = 2**27
 _SAMPLE = 200
 _STEPS = (0.3, 0.01)
 _SIGNS = 8
+_SHARE = 0.1
 # Two ways to compute a log-likelihood agree to this share of the size of its terms, and to what
 # rounding the parameters to a few thousand units in the last place changes.
 _TOLERANCE = 1e-6
@@ -201,9 +202,9 @@ def probes(tall) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 def units(tall) -> np.ndarray:
     """How far each element of theta may go from the start for a check, shape (d,).
 
-    At most 1, and so far that the log-likelihood of a row changes by about 1, whatever the units
-    of its column: further away it may overflow, or not be told from its rounding error. Zero for
-    discrete elements.
+    At most 1, and so far that the log-likelihood of a row changes by about 1 and a tenth of its
+    size, whatever the units of its column: further away it may overflow, nearer by a change could
+    not be told from rounding. Zero for discrete elements.
     """
     parts = {
         n: np.full(s, n not in tall.discrete) for n, s in zip(tall.names, tall.shapes, strict=True)
@@ -211,8 +212,9 @@ def units(tall) -> np.ndarray:
     continuous = tall.ravel(parts)
     rng = np.random.default_rng(2)
     theta, index = tall.ravel(tall.initial_point), rng.integers(0, tall.n_rows, _SAMPLE)
-    # With random signs, rows do not cancel.
-    signs = rng.choice([-1.0, 1.0], (_SIGNS, _SAMPLE))
+    # With random signs, rows do not cancel. A change is told by its size beside the row's own.
+    level = np.nan_to_num(abs(tall.loglik_as_written(theta, index)), posinf=0.0)
+    signs = rng.choice([-1.0, 1.0], (_SIGNS, _SAMPLE)) / (1.0 + _SHARE * level)
     try:
         slopes = np.array([tall.weighted_gradient(theta, index, weights) for weights in signs])
     except (NullTypeGradError, MethodNotDefined, NotImplementedError):
