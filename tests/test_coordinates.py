@@ -287,8 +287,7 @@ def test_forms_read_the_same_rows():
     assert max(sizes) <= 1.1 * min(sizes)
 
 
-def test_other_form_is_not_lost_without_coordinates():
-    """Negative control: as written, the non-centred form keeps its ridge."""
+def test_a_model_can_be_sampled_as_it_is_written():
     model = noncentred(outcomes())
     own = pms.HMCECS(model=model, rng=1, subsample_size=100)
     written = pms.HMCECS(model=model, rng=1, subsample_size=100, reparameterize=False)
@@ -348,6 +347,7 @@ def test_other_steps_move_in_the_same_coordinates(make):
     ):
         ess = float(az.ess(x.to_dataset(name="x"))["x"])
         assert abs(float(x.mean()) - m) < 5 * s / np.sqrt(ess) + 0.1 * s
+        assert abs(float(x.std()) / s - 1) < 5 / np.sqrt(2 * ess) + 0.05
 
 
 def test_what_moves_is_said(caplog):

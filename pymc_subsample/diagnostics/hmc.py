@@ -45,9 +45,7 @@ REFRESH = Rule(
 PERTURBATION = Rule(
     "perturbation", "perturbation of the posterior, over what is tolerable", 1.0, _MORE
 )
-_CALMER = (
-    "Increase target_accept or tune, or reparameterise (a non-centred hierarchy, for instance)."
-)
+_CALMER = "Increase target_accept or tune, or reparameterise."
 DIVERGENCES = Rule("divergences", "error by divergences, over what is tolerable", 1.0, _CALMER)
 HIDDEN = Rule(
     "hidden", "error that divergences may hide, over the same", 1.0, _CALMER, severity="warn"
