@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import signal
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -67,15 +68,29 @@ def test_batches_go_on_where_they_were(recipes, space, runs):
     assert "interrupted" not in str(pms.report(whole))
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-def test_a_killed_worker_leaves_its_draws(recipes, space, monkeypatch):
-    sample = pm.sample
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL and SIGSTOP")
+@pytest.mark.parametrize("others_tune", [False, True])
+def test_a_killed_worker_leaves_its_draws(recipes, space, monkeypatch, others_tune):
+    sample, tune = pm.sample, 50
+
+    def send(number, chain):
+        for process in multiprocessing.active_children():
+            if process.name == f"worker_chain_{chain}":
+                os.kill(process.pid, number)
 
     def killed(*, callback, **options):
+        waiting = {1}
+
         def kill(trace, draw):
             callback(trace, draw)
-            if draw.draw_idx == 150 and {*space["traces"]} == {0, 1}:
-                os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+            lengths = {chain: len(trace) for chain, trace in space["traces"].items()}
+            if others_tune and draw.chain in waiting and lengths[1] > 5:
+                waiting.clear()
+                send(signal.SIGSTOP, 1)
+            enough = {0: tune + 10, 1: 5 if others_tune else tune + 10}
+            if all(lengths.get(chain, 0) > n for chain, n in enough.items()):
+                send(signal.SIGKILL, 0)
+                threading.Timer(0.5, send, (signal.SIGCONT, 1)).start()
 
         return sample(
             **options | {"draws": 20_000, "chains": 2, "cores": 2}, callback=kill,
@@ -83,9 +98,9 @@ def test_a_killed_worker_leaves_its_draws(recipes, space, monkeypatch):
         )  # fmt: skip
 
     monkeypatch.setattr(pm, "sample", killed)
-    exec(recipes[1].replace("1000", "50"), space)
+    exec(recipes[1].replace("1000", str(tune)), space)
     posterior = space["idata"]["posterior"]
-    assert posterior.sizes["chain"] == 2
+    assert posterior.sizes["chain"] == 2 - others_tune
     assert 1 <= posterior.sizes["draw"] <= 20_000
     assert np.all(np.isfinite(posterior["mu"]))
     assert "interrupted" in str(pms.report(space["idata"]))
