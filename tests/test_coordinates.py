@@ -16,6 +16,7 @@ from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.coordinates import find_coordinates, reparameterise
 from pymc_subsample.coordinates.fit import fitted, start
 from pymc_subsample.coordinates.verification import _is_invertible, _point
+from pymc_subsample.coordinates.whitening import Whitening
 from pymc_subsample.likelihood import TallModel
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
@@ -227,6 +228,25 @@ def test_effects_of_normal_rows_are_whitened_exactly(form):
         logp = expansion.parameters(point)[1] + full.level
         differences.append(logp + 0.5 * v @ v - marginal(mu, log_tau))
     np.testing.assert_allclose(differences, differences[0], atol=1e-5)
+
+
+def test_correlations_do_not_turn_well_informed_effects():
+    """With much information v follows u by a constant matrix, whatever K is."""
+
+    def slope(sd, other, correlation):
+        K = [[pt.constant(sd), None], [pt.constant(correlation * other), pt.constant(other)]]
+        information = [[pt.constant(x) for x in row] for row in ([9e6, 4e6], [4e6, 7e6])]
+        zero = [pt.constant(0.0)] * 2
+        e = pt.dvectors("e0", "e1")
+        v = Whitening(K, zero, information, zero).moved(e)
+        jacobian = pt.stack([pt.stack([pt.grad(x[0], y)[0] for y in e]) for x in v])
+        at = {y: np.zeros(1) for y in e}
+        factor = np.array([[sd, 0.0], [correlation * other, other]])
+        return jacobian.eval(at) @ np.linalg.inv(factor)
+
+    reference = slope(1.0, 0.5, 0.0)
+    for K in [(1.0, 0.5, 2.0), (0.3, 2.0, -1.5), (2.0, 0.1, 0.5)]:
+        np.testing.assert_allclose(slope(*K), reference, atol=1e-3 * np.abs(reference).max())
 
 
 def test_weights_follow_the_rows_of_each_group():

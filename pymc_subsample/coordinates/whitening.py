@@ -13,6 +13,9 @@ the centred form is :math:`I K^2 / (1 + I K^2)` at every K (Papaspiliopoulos, Ro
 2007, section 4; Gorinova, Moore and Hoffman 2020), and subtracting the conditional mean removes the
 ridge as well (dynamic rescaling; Kleppe 2019).
 
+C is upper triangular where K is lower triangular: then :math:`C' K^{-1}`, with which v follows u,
+is triangular too and tends to the constant factor of I, where a lower one would turn with K.
+
 Everything is written out, component by component, as vectors over units: nothing here is an array
 of matrices.
 """
@@ -80,8 +83,11 @@ class Whitening:
             score[a] - total(product(information[a][c], offset[c]) for c in each) for a in each
         ]
         pulled = [total(product(effect[c][a], residual[c]) for c in each) for a in each]
-        self.factor = _cholesky(precision)
-        self.center = _forward(self.factor, [pt.zeros(()) if p is None else p for p in pulled])
+        # Components from the last to the first, in which C is lower triangular.
+        self.factor = _cholesky([row[::-1] for row in precision[::-1]])
+        self.center = _forward(
+            self.factor, [pt.zeros(()) if p is None else p for p in pulled[::-1]]
+        )
 
     def standard(self, v: Sequence[Variable]) -> list[Variable]:
         """Return e for v."""
@@ -89,16 +95,17 @@ class Whitening:
         found: dict[int, Entry] = {}
         for a in reversed(each):
             above = total(product(self.factor[c][a], found[c]) for c in range(a + 1, self.size))
-            left = self.center[a] + v[a]
+            left = self.center[a] + v[-1 - a]
             found[a] = (left if above is None else left - above) / self.factor[a][a]
-        return [found[a] for a in each]
+        return [found[a] for a in reversed(each)]
 
     def moved(self, e: Sequence[Variable]) -> list[Variable]:
         """Return v for e."""
         each = range(self.size)
         return [
-            total(product(self.factor[c][a], e[c]) for c in range(a, self.size)) - self.center[a]
-            for a in each
+            total(product(self.factor[c][a], e[-1 - c]) for c in range(a, self.size))
+            - self.center[a]
+            for a in reversed(each)
         ]
 
     def log_volume(self) -> list[Variable]:
