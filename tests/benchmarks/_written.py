@@ -309,19 +309,29 @@ def zero_sum_effects(n, seed=0):
     return model
 
 
-@register
-def crossed_effects(n, seed=0):
-    """Raters and items, non-centred (item response case studies)."""
+def _crossed(n, seed, raters):
     rng = np.random.default_rng(seed)
-    rater, item = rng.integers(0, 200, n), unequal(rng, n, 30)
-    eta = 0.3 + 0.7 * rng.normal(size=200)[rater] + rng.normal(size=30)[item]
+    rater, item = rng.integers(0, raters, n), unequal(rng, n, 30)
+    eta = 0.3 + 0.7 * rng.normal(size=raters)[rater] + rng.normal(size=30)[item]
     with pm.Model() as model:
         a = pm.Normal("a", 0, 2)
         s = pm.HalfNormal("s", 1, shape=2)
-        z_r, z_i = pm.Normal("z_r", shape=200), pm.Normal("z_i", shape=30)
+        z_r, z_i = pm.Normal("z_r", shape=raters), pm.Normal("z_i", shape=30)
         logit = a + s[0] * z_r[rater] + s[1] * z_i[item]
         pm.Bernoulli("y", logit_p=logit, observed=rng.random(n) < 1 / (1 + np.exp(-eta)))
     return model
+
+
+@register
+def crossed_effects(n, seed=0):
+    """Raters and items, non-centred (item response case studies)."""
+    return _crossed(n, seed, 200)
+
+
+@register
+def crossed_thousands(n, seed=0):
+    """The same with 2,000 raters."""
+    return _crossed(n, seed, 2_000)
 
 
 # Shrinkage, smooth functions, other likelihoods
