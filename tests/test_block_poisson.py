@@ -23,8 +23,9 @@ from pymc_subsample.block_poisson import (
 )
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.curvature import covariance
+from pymc_subsample.control_variates.factors import factor
 from pymc_subsample.control_variates.general import general_expansion
-from pymc_subsample.control_variates.reference import factor, precision, reference_at
+from pymc_subsample.control_variates.reference import precision, reference_at
 from pymc_subsample.estimators import Moments
 from pymc_subsample.kernels.estimates import (
     BLOCK_POISSON,

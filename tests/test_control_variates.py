@@ -26,9 +26,9 @@ from pymc_subsample import control_variates
 from pymc_subsample.control_variates import expand, general, verify_gradient
 from pymc_subsample.control_variates import expansion as expansion_module
 from pymc_subsample.control_variates.curvature import covariance
+from pymc_subsample.control_variates.factors import factor
 from pymc_subsample.control_variates.fusion import fuse
 from pymc_subsample.control_variates.reference import (
-    factor,
     gradient,
     log_posterior,
     precision,

@@ -17,7 +17,8 @@ from scipy.special import gammaln, logsumexp
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.curvature import covariance
-from pymc_subsample.control_variates.reference import factor, precision, reference_at
+from pymc_subsample.control_variates.factors import factor
+from pymc_subsample.control_variates.reference import precision, reference_at
 from pymc_subsample.kernels.estimates import FUNCTIONS, PERTURBED, density, target_at
 from pymc_subsample.kernels.hmc import INFO, TRAJECTORY, TREE, transitions
 from pymc_subsample.likelihood import TallModel

@@ -14,6 +14,7 @@ from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import covariance_factor
+from pymc_subsample.control_variates.factors import deviations
 from pymc_subsample.control_variates.reference import Reference, precision
 from pymc_subsample.diagnostics.checks import FAILED, MODES, PREFIX, amount, recall
 from pymc_subsample.steps.base import SubsampledStep
@@ -235,7 +236,7 @@ def nuts_gradients(
     if step.centring:  # NUTS moves in the model's own variables
         reference = replace(reference, theta=step._expansion.values(reference.theta))
         scale = covariance_factor(precision(expansion, reference, step._continuous()))
-    variance = scale[0] ** 2 if len(scale) == 1 else np.sum(scale**2, axis=1)
+    variance = deviations(scale, len(reference.theta[step._continuous()])) ** 2
     potential = QuadPotentialDiagAdapt(
         len(variance), reference.theta.copy(), variance.copy(), 10,
         rng=np.random.default_rng(seed),

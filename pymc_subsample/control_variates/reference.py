@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_subsample.blas import one_thread
-from pymc_subsample.control_variates.curvature import MAX_DENSE, Sum, as_array, empty_sum, times
+from pymc_subsample.control_variates.curvature import Sum, as_array, empty_sum, times
 from pymc_subsample.control_variates.expansion import Expansion
 
 # Hessian columns that are computed at once.
@@ -162,18 +162,3 @@ def hessian_columns(expansion, reference, active, theta=None) -> Iterator[np.nda
         pulled = [expansion.pull_back(x, slope) for x, slope in zip(points, slopes, strict=True)]
         for forth, back, width in zip(pulled[::2], pulled[1::2], widths, strict=True):
             yield (forth - back) / width
-
-
-@one_thread
-def factor(cov: np.ndarray) -> np.ndarray:
-    """Return the lower Cholesky factor or, for many parameters, standard deviations (1, a)."""
-    if len(cov) > MAX_DENSE:
-        return np.sqrt(np.diag(cov))[None, :]
-    return np.ascontiguousarray(np.linalg.cholesky(cov))
-
-
-def whiten(factor: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Divide by a factor, shape (a, a), or a diagonal, shape (1, a), along the first axis."""
-    if len(factor) == 1 and len(x) > 1:
-        return (x.T / factor[0]).T
-    return np.linalg.solve(factor, x)

@@ -85,8 +85,8 @@ def trajectory(rng, target, rows, counts, theta, grad, estimate, active, factor,
         At theta.
     active : array (a,)
         Elements of theta that move.
-    factor : array (a, a) or (1, a)
-        Lower-triangular factor of the inverse mass matrix, or its diagonal.
+    factor : array (a, a), (1, a) or (3, k)
+        Of the inverse mass matrix; see `control_variates.factors`.
     step_size, path_length : float
         In units of the mass matrix; lengths are drawn uniformly within 20% of `path_length`.
     phi, d : arrays

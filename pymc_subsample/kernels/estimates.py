@@ -31,6 +31,7 @@ from pymc_subsample.kernels.model import (
     FORWARD,
     MINIBATCH,
 )
+from pymc_subsample.kernels.vectors import is_sparse
 
 _FORWARD = types.FunctionType(FORWARD)
 _BACKWARD = types.FunctionType(BACKWARD)
@@ -128,11 +129,21 @@ def outside(target, theta):
         rest = theta[active[a]] - target.origin[active[a]]
         if factor.shape[0] == 1:
             z[a] = rest / factor[0, a]
+        elif is_sparse(factor):
+            z[a] = rest
         else:
             for b in range(a):
                 rest -= factor[a, b] * z[b]
             z[a] = rest / factor[a, a]
         total += z[a] * z[a]
+    if is_sparse(factor):
+        total, along = 0.0, 0.0
+        for k in range(factor.shape[1]):
+            if factor[0, k] == factor[1, k]:
+                total += along * along
+                along = 0.0
+            along += factor[2, k] * z[int(factor[0, k])]
+        total += along * along
     return not total <= target.radius * target.radius
 
 

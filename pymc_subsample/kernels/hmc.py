@@ -99,8 +99,8 @@ def transitions(generator, kind, dynamics, functions, theta, index, rows, counts
         Order of the control variates.
     active : array (a,)
         Elements of theta that move.
-    factor : array (a, a) or (1, a)
-        Lower-triangular factor of the inverse mass matrix, or its diagonal.
+    factor : array (a, a), (1, a) or (3, k)
+        Of the inverse mass matrix; see `control_variates.factors`.
     weight : float
         n / (m T), with m = 30 for the block-Poisson estimate.
     setting : float

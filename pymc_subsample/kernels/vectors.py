@@ -1,4 +1,7 @@
-"""Vectors in compiled code: copies, and products with a triangular or diagonal factor."""
+"""Vectors in compiled code: copies, and products with a factor of a covariance.
+
+A factor F has one of the forms of `control_variates.factors`.
+"""
 
 import numba
 import numpy as np
@@ -19,12 +22,27 @@ def is_finite(x):
     return -np.inf < x < np.inf
 
 
+@numba.njit
+def is_sparse(factor):
+    """Whether a factor is given by the elements of a sparse Cholesky factor of the precision."""
+    return factor.shape[0] == 3 and factor.shape[1] > 3
+
+
 @numba.njit(fastmath=FAST)
 def scale_up(factor, x, out):
-    """Multiply by the mass matrix's factor: ``factor @ x``; a single row is a diagonal."""
+    """``F @ x``."""
     if factor.shape[0] == 1:
         for a in range(x.shape[0]):
             out[a] = factor[0, a] * x[a]
+    elif is_sparse(factor):
+        total = 0.0
+        for k in range(factor.shape[1] - 1, -1, -1):
+            row, column = int(factor[0, k]), int(factor[1, k])
+            if row == column:
+                out[row] = (x[row] - total) / factor[2, k]
+                total = 0.0
+            else:
+                total += factor[2, k] * out[row]
     else:
         for a in range(x.shape[0]):
             total = 0.0
@@ -35,10 +53,19 @@ def scale_up(factor, x, out):
 
 @numba.njit(fastmath=FAST)
 def scale_back(factor, gradient, active, out):
-    """``factor.T @ gradient[active]``."""
+    """``F.T @ gradient[active]``."""
     if factor.shape[0] == 1:
         for a in range(out.shape[0]):
             out[a] = factor[0, a] * gradient[active[a]]
+    elif is_sparse(factor):
+        for a in range(out.shape[0]):
+            out[a] = gradient[active[a]]
+        for k in range(factor.shape[1]):
+            row, column = int(factor[0, k]), int(factor[1, k])
+            if row == column:
+                out[row] /= factor[2, k]
+            else:
+                out[row] -= factor[2, k] * out[column]
     else:
         for a in range(out.shape[0]):
             out[a] = 0.0

@@ -14,6 +14,7 @@ from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.compile import address_of, building_graphs
 from pymc_subsample.control_variates import Expansion, expand
+from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.control_variates.lower_bounds import KINDS, bounded_expansion
 from pymc_subsample.control_variates.reference import Reference, reference_at
 from pymc_subsample.diagnostics import checks
@@ -28,7 +29,7 @@ from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import differentiated
 from pymc_subsample.steps.modes import warn_of_modes
 from pymc_subsample.steps.moves import Proposal, ProposingStep
-from pymc_subsample.steps.setup import Preparation, scaled
+from pymc_subsample.steps.setup import Preparation
 from pymc_subsample.steps.tuning import TuningState
 
 _log = logging.getLogger("pymc.subsample")

@@ -13,9 +13,9 @@ from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.compile import address_of
+from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.control_variates.reference import (
     Reference,
-    factor,
     reference_at,
 )
 from pymc_subsample.control_variates.residuals import residuals_around
@@ -37,7 +37,6 @@ from pymc_subsample.steps.setup import (
     far_points,
     predicted_variance,
     radius,
-    scaled,
 )
 from pymc_subsample.steps.subsample import ESTIMATORS, Subsample, SubsampleState
 from pymc_subsample.steps.tuning import Tuning, TuningState
@@ -458,13 +457,13 @@ class HMCECS(SubsampledStep):
         tuning.add(theta, info["acceptance_rate"], info["loglik_variance"])
         if not tuning.due():
             return
-        covariance = tuning.better_factor()
+        better = tuning.better_factor()
         moved = not self.given["reference"] and tuning.should_recentre(self.reference.theta)
-        if covariance is not None:
-            tuning.factor = factor(covariance)
+        if better is not None:
+            tuning.factor = better
         if moved:
             self._recentre(theta)
-        changed = moved or covariance is not None
+        changed = moved or better is not None
         if changed and self._kind == BLOCK_POISSON:
             self.start_at_reference = True  # inside the new ellipsoid
         tuning.restart(self.step_size if changed else None)

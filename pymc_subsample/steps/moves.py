@@ -6,13 +6,14 @@ from typing import Any, ClassVar
 import numpy as np
 from pymc.blocking import PointType, StatsType
 
-from pymc_subsample.control_variates.reference import Reference, factor, reference_at
+from pymc_subsample.control_variates.factors import factor, scaled
+from pymc_subsample.control_variates.reference import Reference, reference_at
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
-from pymc_subsample.steps.setup import Preparation, scaled
+from pymc_subsample.steps.setup import Preparation
 from pymc_subsample.steps.tuning import ProposalTuning
 
 Proposal = RandomWalk | AdaptiveMetropolis | Langevin | Callable
@@ -170,15 +171,15 @@ class ProposingStep(SubsampledStep):
         tuning.add(theta, info["acceptance_rate"], info["loglik_ratio_variance"])
         if not tuning.due():
             return
-        covariance = tuning.better_factor()
-        if covariance is not None:
-            tuning.factor = factor(covariance)
+        better = tuning.better_factor()
+        if better is not None:
+            tuning.factor = better
         at = self.reference
         if at is not None and not self._given_reference and tuning.left(at.theta):
             center, free = theta.copy(), self._continuous()
             center[free] = tuning.recent()[:, free].mean(axis=0)
             self._recentre(center)
-        tuning.restart(None if covariance is None else self.scaling)
+        tuning.restart(None if better is None else self.scaling)
 
     def _recentre(self, theta: np.ndarray):
         """Take another reference."""

@@ -11,6 +11,12 @@ from pymc_subsample.blas import one_thread
 from pymc_subsample.block_poisson import choose_products, log_variance
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE, covariance_factor
+from pymc_subsample.control_variates.factors import (
+    deviations,
+    is_sparse,
+    scaled,
+    sparse_factor,
+)
 from pymc_subsample.control_variates.hierarchy import (
     MAX_INNER,
     MAX_OUTER,
@@ -60,7 +66,7 @@ class Preparation:
     ----------
     reference : Reference
         Expansion point and full-data sums.
-    factor : ndarray, shape (a, a) or (1, a)
+    factor : ndarray, shape (a, a), (1, a) or (3, k)
         Of the covariance of the sampled parameters, or its diagonal.
     always : ndarray of int, shape (e,)
         Rows that every estimate reads, in order.
@@ -178,13 +184,16 @@ def _shape(expansion, reference, active, free) -> tuple[np.ndarray, np.ndarray]:
         sd = scales(expansion, reference, free)
         return sd[None, inner], sd[None, :]
     matrix = precision(expansion, reference, free)
-    spread = covariance_factor(matrix)
-    own = spread
-    if len(free) != len(active):
-        own = covariance_factor(matrix[np.ix_(inner, inner)])
-    if len(active) > MAX_DENSE:
-        own = np.sqrt(np.sum(own**2, axis=1))[None, :]
+    spread = _factor(matrix)
+    own = spread if len(free) == len(active) else _factor(matrix[np.ix_(inner, inner)])
+    if len(active) > MAX_DENSE and not is_sparse(own):
+        own = deviations(own, len(active))[None, :]
     return own, spread
+
+
+def _factor(matrix: np.ndarray) -> np.ndarray:
+    found = sparse_factor(matrix) if len(matrix) > MAX_DENSE else None
+    return covariance_factor(matrix) if found is None else found
 
 
 def _automatic_reference(
@@ -357,9 +366,3 @@ def far_points(kind, theta, scale, free, rng) -> np.ndarray:
     if kind == BLOCK_POISSON:
         return np.concatenate([thetas, _ellipsoid(theta, scale, free, rng, _OUTSIDE)])
     return thetas
-
-
-@one_thread
-def scaled(scale: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Multiply standard normal vectors, shape (..., a), by a factor or a diagonal."""
-    return z * scale[0] if len(scale) == 1 and z.shape[-1] > 1 else z @ scale.T

@@ -7,6 +7,7 @@ import numpy as np
 from pymc_subsample.blas import one_thread
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.curvature import MAX_DENSE
+from pymc_subsample.control_variates.factors import deviations, scaled
 from pymc_subsample.control_variates.reference import Reference, largest_curvature, precision
 from pymc_subsample.control_variates.search import has_precision
 from pymc_subsample.diagnostics.checks import amount, sentence
@@ -21,7 +22,7 @@ from pymc_subsample.stationary import (
     variances,
 )
 from pymc_subsample.steps.base import SubsampledStep
-from pymc_subsample.steps.setup import Preparation, scaled
+from pymc_subsample.steps.setup import Preparation
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -164,7 +165,7 @@ class AutomaticStepSize(SubsampledStep):
         reference, active, size = prepared.reference, self._active, len(self._active)
         if has_precision(self._expansion, size) and size <= MAX_DENSE:
             return precision(self._expansion, reference, active)
-        found = prepared.factor[0] ** -2.0
+        found = deviations(prepared.factor, size) ** -2.0
         units = np.ones(size) if scale is None else scale
         steepest = int(np.argmax(rescaled(found, units)))
         largest = largest_curvature(self._expansion, reference, active, units, self.rng)

@@ -13,6 +13,7 @@ from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.compile import address_of
+from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check
@@ -35,7 +36,7 @@ from pymc_subsample.stationary import (
 )
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.modes import warn_of_modes
-from pymc_subsample.steps.setup import Preparation, scaled
+from pymc_subsample.steps.setup import Preparation
 from pymc_subsample.steps.step_size import AutomaticStepSize
 
 _log = logging.getLogger("pymc.subsample")

@@ -7,7 +7,8 @@ from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass
 from pymc.step_methods.step_sizes import DualAverageAdaptation, StepSizeState
 
 from pymc_subsample.blas import one_thread
-from pymc_subsample.control_variates.reference import MAX_DENSE, whiten
+from pymc_subsample.control_variates.curvature import MAX_DENSE
+from pymc_subsample.control_variates.factors import factor, is_sparse, stretched, whiten
 from pymc_subsample.estimators import VARIANCE_BOUND
 
 _FEWEST_DRAWS = 20
@@ -38,8 +39,8 @@ class Tuning(WithSamplingState):
         Elements of theta that the step moves.
     size : int
         Elements of theta.
-    factor : ndarray, shape (a, a) or (1, a)
-        Factor of the inverse mass matrix, or its diagonal, to start with.
+    factor : ndarray, shape (a, a), (1, a) or (3, k)
+        Of the inverse mass matrix, to start with; see `control_variates.factors`.
     target_accept : float
         Acceptance rate that the step size is tuned to.
     """
@@ -113,13 +114,15 @@ class Tuning(WithSamplingState):
     def should_recentre(self, reference: np.ndarray) -> bool:
         """Whether the estimator's variance asks for another reference point, shape (d,).
 
-        It does when the variance of recent draws exceeds a quarter of its bound while the chain's
-        centre is more than half a posterior standard deviation per parameter away. Parameters
-        that other step methods move count by the largest such distance.
+        It does when the variance of recent draws comes near its bound, or exceeds a quarter of it
+        while the chain's centre is more than half a posterior standard deviation per parameter
+        away. Parameters that other step methods move count by the largest such distance.
         """
         variance = np.mean(self.variances[len(self.variances) // 2 :])
         if variance <= 0.25 * VARIANCE_BOUND:
             return False
+        if variance > 0.9 * VARIANCE_BOUND:
+            return True
         recent = self.recent()
         shift = recent.mean(axis=0) - reference
         distance = np.sqrt(np.mean(whiten(self.factor, shift[self._active]) ** 2))
@@ -129,22 +132,22 @@ class Tuning(WithSamplingState):
 
     @one_thread
     def better_factor(self) -> np.ndarray | None:
-        """Return a covariance to replace the current one's where that fits the draws badly.
+        """Return a factor to replace the current one where that fits the draws badly.
 
         In coordinates where the current mass matrix is the identity, the covariance of
         independent draws has its eigenvalues between (1 -/+ sqrt(a / N))^2. When one lies far
-        outside, the draws' covariance, shrunk towards the current one, takes over.
+        outside, the draws' covariance, shrunk towards the current one, takes over; of a factor
+        that is not dense, their variances alone.
         """
         draws = self.recent()[:, self._active]
         n, size = draws.shape
         centred = draws - draws.mean(axis=0)
-        if len(self.factor) == 1 and size > 1:
-            scale = self.factor[0]
-            ratio = np.var(centred / scale, axis=0)
+        white = whiten(self.factor, centred.T)
+        if is_sparse(self.factor) or (len(self.factor) == 1 and size > 1):
+            ratio = np.var(white, axis=1)
             if ratio.max() < 4.0 and ratio.min() > 0.25:
                 return None
-            return np.diag((n * ratio + 10) / (n + 10) * scale**2)
-        white = whiten(self.factor, centred.T)
+            return stretched(self.factor, (n * ratio + 10) / (n + 10))
         cov = white @ white.T / n
         edge = np.sqrt(3 * size / n)
         values = np.linalg.eigvalsh(cov)
@@ -154,7 +157,7 @@ class Tuning(WithSamplingState):
             return None
         weight = n / (n + 5 * size)
         shrunk = weight * cov + (1 - weight) * np.eye(size)
-        return self.factor @ shrunk @ self.factor.T
+        return factor(self.factor @ shrunk @ self.factor.T)
 
 
 def _dual_averaging(step_size: float, target_accept: float) -> DualAverageAdaptation:
@@ -194,7 +197,7 @@ class ProposalTuning(Tuning):
 
     @one_thread
     def better_factor(self) -> np.ndarray | None:
-        """Covariance of the recent draws (Haario et al. 2001), shrunk.
+        """Factor of the covariance of the recent draws (Haario et al. 2001), shrunk.
 
         Towards the current covariance where the first was a full matrix, such as the inverse
         curvature at the reference, because a few draws of a random walk know little of strong
@@ -206,12 +209,12 @@ class ProposalTuning(Tuning):
         variance = draws.var(axis=0)
         if not np.all(variance > 0):
             return None
-        if len(self.factor) == 1 and size > MAX_DENSE:
-            return np.diag(variance)
+        if size > MAX_DENSE:
+            return np.sqrt(variance)[None, :]
         if self._starts_full:
             white = whiten(self.factor, (draws - draws.mean(axis=0)).T)
             weight = n / (n + 5 * size)
             shrunk = weight * (white @ white.T) / len(draws) + (1 - weight) * np.eye(size)
-            return self.factor @ shrunk @ self.factor.T
+            return factor(self.factor @ shrunk @ self.factor.T)
         weight = n / (n + size)
-        return weight * np.atleast_2d(np.cov(draws.T)) + (1 - weight) * np.diag(variance)
+        return factor(weight * np.atleast_2d(np.cov(draws.T)) + (1 - weight) * np.diag(variance))
