@@ -96,13 +96,13 @@ def moments_from_sums(
 def choose_subsample_size(moments: Moments, temperature: float = 1.0) -> int:
     r"""Return the smallest m whose estimator can be trusted at every point.
 
-    The evaluations for one effective draw grow with m once :math:`\hat\sigma^2 \le 1`
-    (Pitt et al. 2012; Quiroz et al. 2018), so the smallest m that keeps the variance below 1, at
-    0.75 as predicted, and the perturbation at or below 0.05 is the cheapest one. A single row, such as one of a
-    small group, must not add more than 1 to the estimate where its own predictor is a few standard
-    deviations out: else a subsample that holds it bends the trajectory until it diverges. Not
-    fewer than 100 rows, for which the cost of a transition no longer depends on m, and not more
-    than n.
+    The evaluations for one effective draw grow with m once :math:`\hat\sigma^2 \le 1` (Pitt et al.
+    2012; Quiroz et al. 2018), so the smallest m that keeps the variance below 1, at 0.75 as
+    predicted, and the perturbation at or below 0.05 is the cheapest one. A single row, such as one
+    of a small group, must not add more than 1 to the estimate where its own predictor is a few
+    standard deviations out: else a subsample that holds it bends the trajectory until it diverges.
+    Not fewer than 100 rows, for which the cost of a transition no longer depends on m, and not
+    more than n.
     """
     n = moments.n_rows
     largest = float(np.nan_to_num(np.max(moments.variance(1, temperature)), nan=np.inf))
