@@ -26,7 +26,7 @@ import numpy as np
 VARIANCE_BOUND = 1.0
 # What a size is chosen for, by predictions at a few points: a chain of many parameters, where all
 # points are alike, has this variance on average, and not less.
-_VARIANCE_AIM = 0.75
+VARIANCE_AIM = 0.75
 PERTURBATION_BOUND = 0.05
 # What one row may add to the log-likelihood estimate, three standard deviations out. Drawn with
 # weight w, a row that adds x shifts log E[exp(lhat - s2 / 2)] by (exp(x - x^2 / 2) - 1 - x) / w:
@@ -107,7 +107,7 @@ def choose_subsample_size(moments: Moments, temperature: float = 1.0) -> int:
     n = moments.n_rows
     largest = float(np.nan_to_num(np.max(moments.variance(1, temperature)), nan=np.inf))
     alone = n * moments.largest / temperature / ROW_BOUND
-    m = max(SMALLEST_SUBSAMPLE, int(np.ceil(min(max(largest / _VARIANCE_AIM, alone), n))))
+    m = max(SMALLEST_SUBSAMPLE, int(np.ceil(min(max(largest / VARIANCE_AIM, alone), n))))
     while m < n and np.max(moments.perturbation(m, temperature)) > PERTURBATION_BOUND:
         m = int(np.ceil(1.1 * m))
     return min(m, n)

@@ -30,7 +30,8 @@ class Residuals:
     Attributes
     ----------
     index : ndarray of int, shape (K,)
-        The outlying rows, by their largest residual, which decreases.
+        The outlying rows, by their largest residual at the first half of the points and at the
+        outer ones, which decreases.
     outlying : ndarray, shape (k + j, K)
         Their residuals at k points within the posterior and at j outer points.
     sums : ndarray, shape (4, k)
@@ -51,10 +52,16 @@ class Residuals:
     n_rows: int
 
     def moments(self, always: int = 0) -> Moments:
-        """Moments over all rows but the first `always` of the outlying ones."""
+        """Moments over all rows but the first `always` of the outlying ones.
+
+        Without these, at the points that did not choose them: where they did, what is left is less
+        than elsewhere.
+        """
         points = self.sums.shape[1]
         left, outer = np.split(self.outlying[:, always:], [points])
         sums = self.sums + [np.sum(left**power, axis=1) for power in (1, 2, 3, 4)]
+        if always:
+            sums = sums[:, points // 2 :]
         finite = np.where(np.isfinite(outer), outer, 0.0)
         largest = max(self.largest, float(np.abs(finite).max(initial=0.0)))
         lowest = float(np.min(self.outer + finite.sum(axis=1), initial=np.inf))
@@ -142,6 +149,7 @@ class _Outlying:
         )
 
     def _score(self, d: np.ndarray) -> np.ndarray:
+        d = np.delete(d, np.s_[(self._points + 1) // 2 : self._points], axis=0)
         return np.abs(np.where(np.isfinite(d), d, np.inf)).max(axis=0, initial=0.0)
 
     def _shrink(self):

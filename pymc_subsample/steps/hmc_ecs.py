@@ -22,8 +22,14 @@ from pymc_subsample.control_variates.residuals import residuals_around
 from pymc_subsample.diagnostics.checks import Check, amount, remedies, sentence, statistics
 from pymc_subsample.diagnostics.hmc import RULES, check_hmc
 from pymc_subsample.diagnostics.record import ChainRecord
-from pymc_subsample.estimators import FEWEST_BLOCKS, MOST_BLOCKS, VARIANCE_BOUND, Moments
-from pymc_subsample.kernels.estimates import BLOCK_POISSON, FUNCTIONS, PRODUCT_FUNCTIONS
+from pymc_subsample.estimators import (
+    FEWEST_BLOCKS,
+    MOST_BLOCKS,
+    VARIANCE_AIM,
+    VARIANCE_BOUND,
+    Moments,
+)
+from pymc_subsample.kernels.estimates import BLOCK_POISSON, FUNCTIONS, PERTURBED, PRODUCT_FUNCTIONS
 from pymc_subsample.kernels.hmc import INFO, TRAJECTORY, TREE, transitions
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
@@ -463,6 +469,8 @@ class HMCECS(SubsampledStep):
             tuning.factor = better
         if moved:
             self._recentre(theta)
+        elif self._may_resize and tuning.noise() > 0.9 * VARIANCE_BOUND:
+            self._enlarge(tuning.noise() / VARIANCE_AIM)
         changed = moved or better is not None
         if changed and self._kind == BLOCK_POISSON:
             self.start_at_reference = True  # inside the new ellipsoid
@@ -494,6 +502,20 @@ class HMCECS(SubsampledStep):
                     f"the subsample changed from {before:,} to {self.subsample_size:,} rows "
                     f"({self.subsample_size / self.n_rows:.2%}){self._also()}{self._saves()}"
                 )
+        self._forget()
+
+    @property
+    def _may_resize(self) -> bool:
+        return self._kind == PERTURBED and self.given["subsample_size"] is None
+
+    def _enlarge(self, ratio: float):
+        """Take more rows: the variance was predicted at a few points, and is larger on the way."""
+        wanted = min(int(np.ceil(0.1 * ratio * self.subsample_size)) * 10, self._largest)
+        self.subsample_size, self.n_blocks = choose_subsample(
+            self._kind, self.moments, self.temperature, wanted, self.given["n_blocks"]
+        )
+        always = self.subsample.always
+        self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks, always)
         self._forget()
 
     # After tuning

@@ -111,18 +111,19 @@ class Tuning(WithSamplingState):
         recent = self.recent()
         return recent[np.linspace(0, len(recent) - 1, _PILOT_DRAWS).astype(int)]
 
+    def noise(self) -> float:
+        """Return the mean variance of the log-likelihood estimate at recent draws."""
+        return float(np.mean(self.variances[len(self.variances) // 2 :]))
+
     def should_recentre(self, reference: np.ndarray) -> bool:
         """Whether the estimator's variance asks for another reference point, shape (d,).
 
-        It does when the variance of recent draws comes near its bound, or exceeds a quarter of it
-        while the chain's centre is more than half a posterior standard deviation per parameter
-        away. Parameters that other step methods move count by the largest such distance.
+        It does when the variance of recent draws exceeds a quarter of its bound while the chain's
+        centre is more than half a posterior standard deviation per parameter away. Parameters
+        that other step methods move count by the largest such distance.
         """
-        variance = np.mean(self.variances[len(self.variances) // 2 :])
-        if variance <= 0.25 * VARIANCE_BOUND:
+        if self.noise() <= 0.25 * VARIANCE_BOUND:
             return False
-        if variance > 0.9 * VARIANCE_BOUND:
-            return True
         recent = self.recent()
         shift = recent.mean(axis=0) - reference
         distance = np.sqrt(np.mean(whiten(self.factor, shift[self._active]) ** 2))
