@@ -1,0 +1,165 @@
+"""Factors of a covariance: dense, diagonal, and by a sparse Cholesky factor of the precision."""
+
+from collections import namedtuple
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_subsample as pms
+from pymc_subsample.control_variates.factors import (
+    deviations,
+    factor,
+    is_sparse,
+    scaled,
+    sparse_factor,
+    stretched,
+    whiten,
+)
+from pymc_subsample.kernels.estimates import outside
+from pymc_subsample.kernels.vectors import scale_back, scale_up
+from pymc_subsample.steps.tuning import Tuning
+
+SIZE = 40
+
+
+def crossed(size=SIZE, border=4, seed=1):
+    """Return a precision of many effects, each tied to a few others."""
+    rng = np.random.default_rng(seed)
+    matrix = np.diag(rng.uniform(2.0, 30.0, size))
+    tied = rng.choice(size, border, replace=False)
+    ties = 0.3 * rng.normal(size=(border, size))
+    matrix[tied] += ties
+    matrix[:, tied] += ties.T
+    return matrix + size * np.diag(np.isin(np.arange(size), tied))
+
+
+def forms():
+    matrix = crossed()
+    diagonal = np.diag(np.diag(matrix))
+    return {
+        "dense": (matrix, factor(np.linalg.inv(matrix))),
+        "diagonal": (diagonal, 1 / np.sqrt(np.diag(matrix))[None]),
+        "sparse": (matrix, sparse_factor(matrix)),
+    }
+
+
+@pytest.mark.parametrize("form", ["dense", "diagonal", "sparse"])
+def test_factors_multiply_and_divide(form):
+    precision, F = forms()[form]
+    assert is_sparse(F) == (form == "sparse")
+    z = np.random.default_rng(2).normal(size=(3, SIZE))
+    x = scaled(F, z)
+    lengths = np.einsum("ki,ij,kj->k", x, precision, x)
+    np.testing.assert_allclose(lengths, np.sum(z**2, axis=1), rtol=1e-5)
+    np.testing.assert_allclose(whiten(F, x.T).T, z, atol=1e-12)
+    np.testing.assert_allclose(whiten(F, x[0]), z[0], atol=1e-12)
+    out = np.empty(SIZE)
+    scale_up(F, z[0], out)
+    np.testing.assert_allclose(out, x[0], rtol=1e-10)
+    slope, order = np.random.default_rng(3).normal(size=SIZE), np.arange(SIZE)
+    scale_back(F, slope, order, out)
+    np.testing.assert_allclose(out @ z[0], slope @ x[0], rtol=1e-10)
+
+
+@pytest.mark.parametrize("form", ["dense", "diagonal", "sparse"])
+def test_radius_of_the_ellipsoid(form):
+    _, F = forms()[form]
+    rng = np.random.default_rng(4)
+    origin, z = rng.normal(size=SIZE), rng.normal(size=SIZE)
+    theta = origin + scaled(F, z[None])[0]
+    Target = namedtuple("Target", "active factor origin radius")
+    for radius in (0.999, 1.001):
+        target = Target(np.arange(SIZE), F, origin, radius * np.linalg.norm(z))
+        assert outside(target, theta) == (radius < 1)
+
+
+@pytest.mark.parametrize("form", ["diagonal", "sparse"])
+def test_stretched_factors_have_their_variances(form):
+    _, F = forms()[form]
+    ratio = np.random.default_rng(5).uniform(0.1, 9.0, SIZE)
+    x = scaled(stretched(F, ratio), np.eye(SIZE)).T
+    np.testing.assert_allclose(np.sum(whiten(F, x) ** 2, axis=1), ratio, rtol=1e-10)
+
+
+def test_deviations():
+    precision, F = forms()["sparse"]
+    np.testing.assert_allclose(deviations(F, SIZE), np.diag(precision) ** -0.5, rtol=1e-6)
+    _, F = forms()["dense"]
+    expected = np.sqrt(np.diag(np.linalg.inv(precision)))
+    np.testing.assert_allclose(deviations(F, SIZE), expected)
+
+
+def test_no_sparse_factor_of_other_matrices(monkeypatch):
+    assert sparse_factor(-crossed()) is None
+    indefinite = crossed()
+    indefinite[0, 1] = indefinite[1, 0] = 1e3
+    assert sparse_factor(indefinite) is None
+    assert sparse_factor(np.full((SIZE, SIZE), np.nan)) is None
+    monkeypatch.setattr("pymc_subsample.control_variates.factors._MOST_PER_ROW", 3)
+    assert sparse_factor(crossed()) is None
+
+
+@pytest.fixture(scope="module")
+def many_effects():
+    """Crossed groups with known scales, whose posterior is normal."""
+    rng = np.random.default_rng(6)
+    n, rows, columns = 6_000, 600, 15
+    g, h = rng.integers(0, rows, n), rng.integers(0, columns, n)
+    y = rng.normal(size=rows)[g] + rng.normal(size=columns)[h] + rng.normal(size=n)
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 1, shape=rows)
+        b = pm.Normal("b", 0, 1, shape=columns)
+        pm.Normal("y", a[g] + b[h], 1.0, observed=y)
+    X = np.zeros((n, rows + columns))
+    X[np.arange(n), g] = X[np.arange(n), rows + h] = 1.0
+    covariance = np.linalg.inv(X.T @ X + np.eye(rows + columns))
+    return model, covariance @ X.T @ y, np.sqrt(np.diag(covariance))
+
+
+def test_many_effects_move_by_their_sparse_precision(many_effects):
+    """Means and sds within 5 standard errors of 330 effective draws, of 1,000."""
+    model, mean, sd = many_effects
+    with model:
+        step = pms.HMCECS(rng=1)
+        assert is_sparse(step.tuning.factor)
+        idata = pm.sample(
+            step=step, chains=1, tune=200, draws=1_000, random_seed=1, progressbar=False,
+            quiet=True, compute_convergence_checks=False,
+        )  # fmt: skip
+    draws = np.concatenate([idata.posterior[name].values[0] for name in "ab"], axis=1)
+    error = np.abs(draws.mean(axis=0) - mean) / sd * np.sqrt(330)
+    assert error.max() < 5
+    assert np.abs(draws.std(axis=0) / sd - 1).max() < 5 / np.sqrt(2 * 330)
+    assert idata.sample_stats["n_steps"].mean() < 12
+
+
+def test_variances_of_sparse_factors_are_adapted():
+    size = 120
+    F = sparse_factor(crossed(size))
+    tuning = Tuning(100, np.arange(size), size, F, 0.8)
+    rng = np.random.default_rng(7)
+    ratio = np.r_[9.0, np.ones(size - 1)]
+    tuning.thetas = scaled(F, np.sqrt(ratio) * rng.standard_normal((800, size)))
+    tuning.variances = np.zeros(800)
+    better = tuning.better_factor()
+    np.testing.assert_allclose(
+        better, stretched(F, np.var(whiten(F, tuning.recent().T), axis=1)), rtol=0.1
+    )
+    tuning.thetas = scaled(F, rng.standard_normal((800, size)))
+    assert tuning.better_factor() is None
+
+
+def test_a_noisy_chain_takes_more_rows(many_effects, monkeypatch):
+    model, _, _ = many_effects
+    step = pms.HMCECS(model=model, rng=1)
+    monkeypatch.setattr(Tuning, "noise", lambda _: 1.5)
+    monkeypatch.setattr(Tuning, "should_recentre", lambda *_: False)
+    step.setup_chain(np.random.default_rng(1), tune=200, draws=10)
+    point, sizes = model.initial_point(), []
+    for _ in range(200):
+        point, [stats] = step.step(point)
+        sizes.append(stats["subsample_size"])
+    assert sorted(set(sizes)) == [100, 200, 400, 800]
+    given = pms.HMCECS(model=model, rng=1, subsample_size=100)
+    assert not given._may_resize
