@@ -35,6 +35,7 @@ SMALL = {
     "sg_peers": "--n 20000 --steps 2000 --turns 2 --pairs 100",
     "bank": "--small --no-peers --seeds 1",
     "calibration": "--replications 40",
+    "written": "--n 2000 --only logistic_miles poisson_noncentred",
     "scaling": "--n 10000 100000 --draws 500",
     "wide": "--small",
     "covertype": "--n 20000 --draws 6000",
