@@ -7,6 +7,7 @@ the continuous ones or `AusterityGibbs`. Those with `healthy` set should be samp
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -127,31 +128,51 @@ def robust_scale():
     return model
 
 
-def eight_groups(centred=False):
+def _eight():
     rng, _ = draws(5, 4_000)
     group = rng.integers(0, 8, 4_000)
-    y = rng.random(4_000) < expit(-0.5 + 0.8 * rng.normal(size=8)[group])
-    with pm.Model() as model:
-        mu, tau = pm.Normal("mu", 0, 2), pm.HalfNormal("tau", 1)
-        if centred:
-            a = pm.Normal("a", mu, tau, shape=8)
+    return group, rng.random(4_000) < expit(-0.5 + 0.8 * rng.normal(size=8)[group])
+
+
+def counted(group, y, hyper):
+    """The same posterior from the counts of groups, centred: `z` and `a` follow."""
+
+    def other():
+        n, ones = np.bincount(group), np.bincount(group, weights=y).astype(int)
+        with pm.Model() as model:
+            mu, tau = hyper()
+            a = pm.Normal("a", mu, tau, shape=len(n))
             pm.Deterministic("z", (a - mu) / tau)
-        else:
-            a = mu + tau * pm.Normal("z", 0, 1, shape=8)
-        pm.Bernoulli("y", logit_p=a[group], observed=y.astype(float))
+            pm.Binomial("y", n, logit_p=a, observed=ones)
+        return model
+
+    return other
+
+
+def _hyper_of_eight():
+    return pm.Normal("mu", 0, 2), pm.HalfNormal("tau", 1)
+
+
+@target("healthy", nuts(counted(*_eight(), _hyper_of_eight)), healthy=True, unsuitable=NO_BOUND)
+def small_hierarchy():
+    """Eight groups of hundreds of rows, non-centred."""
+    group, y = _eight()
+    with pm.Model() as model:
+        mu, tau = _hyper_of_eight()
+        z = pm.Normal("z", 0, 1, shape=8)
+        pm.Bernoulli("y", logit_p=(mu + tau * z)[group], observed=y.astype(float))
     return model
 
 
-@target("healthy", nuts(lambda: eight_groups(True)), healthy=True, unsuitable=NO_BOUND)
-def small_hierarchy():
-    """Eight groups of hundreds of rows, non-centred."""
-    return eight_groups()
+@cache
+def some_flights():
+    return flights(4_000, 0)
 
 
 @target("healthy", importance(), healthy=True, unsuitable=NO_BOUND)
 def bambi_default():
     """A Gaussian regression with every default of Bambi's."""
-    frame = flights(4_000, 0)
+    frame = some_flights()
     return bambi("arrival_delay ~ hour + wind + distance", frame)
 
 
@@ -389,65 +410,82 @@ def degrees_of_freedom():
 # Hierarchies
 
 
-def hierarchy(centred, spread):
-    return lambda: mode_bank.hierarchy(centred, spread, groups=6)
+def funnel(centred):
+    return mode_bank.hierarchy(centred, 0.02, groups=6)
 
 
-@target("hierarchies", nuts(hierarchy(False, 0.02)))
+def averaged():
+    """The same posterior from the means of groups, non-centred: `a` follows."""
+    data = mode_bank.hierarchy(True, 0.02, groups=6)
+    y = data.rvs_to_values[data["y"]].data
+    group = np.random.default_rng(22)
+    group.normal(size=mode_bank.N)
+    group = group.integers(0, 6, mode_bank.N)
+    n = np.bincount(group)
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 1)
+        a = pm.Deterministic("a", mu + tau * pm.Normal("z", 0, 1, shape=6))
+        pm.Normal("y", a, 3.0 / np.sqrt(n), observed=np.bincount(group, weights=y) / n)
+    return model
+
+
+@target("hierarchies", nuts(averaged))
 def funnel_noncentred():
     """Groups that hardly differ."""
-    return hierarchy(False, 0.02)()
+    return funnel(False)
 
 
-def with_effects(model):
-    """The non-centred form of six groups, with the effects of the centred one."""
-
-    def other():
-        found = model()
-        with found:
-            pm.Deterministic("a", found["mu"] + found["tau"] * found["z"])
-        return found
-
-    return other
-
-
-@target("hierarchies", nuts(with_effects(hierarchy(False, 0.02))))
+@target("hierarchies", nuts(averaged))
 def funnel_centred():
     """The same, centred: its density has a pole at a scale of zero."""
-    return hierarchy(True, 0.02)()
+    return funnel(True)
 
 
-def unequal_groups(centred=True):
+def _unequal():
     rng, _ = draws(21, 1)
     sizes = np.array([1, 3, 10, 30, 100, 1_000, 5_000, 10_000])
     group = rng.permutation(np.repeat(np.arange(8), sizes))
-    y = rng.random(len(group)) < expit(-0.5 + 1.0 * rng.normal(size=8)[group])
+    return group, rng.random(len(group)) < expit(-0.5 + 1.0 * rng.normal(size=8)[group])
+
+
+def _hyper_of_unequal():
+    return pm.Normal("mu", 0, 1.5), pm.HalfNormal("tau", 1)
+
+
+@target("hierarchies", nuts(counted(*_unequal(), _hyper_of_unequal)))
+def groups_of_1_to_10_000():
+    group, y = _unequal()
     with pm.Model() as model:
-        mu, tau = pm.Normal("mu", 0, 1.5), pm.HalfNormal("tau", 1)
-        if centred:
-            a = pm.Normal("a", mu, tau, shape=8)
-        else:
-            a = pm.Deterministic("a", mu + tau * pm.Normal("z", 0, 1, shape=8))
+        mu, tau = _hyper_of_unequal()
+        a = pm.Normal("a", mu, tau, shape=8)
         pm.Bernoulli("y", logit_p=a[group], observed=y.astype(float))
     return model
 
 
-@target("hierarchies", nuts(lambda: unequal_groups(False)))
-def groups_of_1_to_10_000():
-    return unequal_groups()
-
-
-@target("hierarchies", nuts())
-def groups_of_one():
-    """Eight groups of one row beside one of 5,000."""
-    rng, _ = draws(22, 1)
-    group = np.r_[np.arange(8), np.full(5_000, 8)]
-    y = rng.poisson(np.exp(1.0 + 0.7 * rng.normal(size=9)[group]))
+def groups_of_one_row(group, y, n=1.0):
     with pm.Model() as model:
         tau = pm.HalfNormal("tau", 1)
         z = pm.Normal("z", 0, 1, shape=9)
-        pm.Poisson("y", pm.math.exp(1.0 + (tau * z)[group]), observed=y)
+        pm.Poisson("y", n * pm.math.exp(1.0 + (tau * z)[group]), observed=y)
     return model
+
+
+def _of_one():
+    rng, _ = draws(22, 1)
+    group = np.r_[np.arange(8), np.full(5_000, 8)]
+    return group, rng.poisson(np.exp(1.0 + 0.7 * rng.normal(size=9)[group]))
+
+
+def _summed():
+    group, y = _of_one()
+    sums = np.bincount(group, weights=y).astype(int)
+    return groups_of_one_row(np.arange(9), sums, np.bincount(group))
+
+
+@target("hierarchies", nuts(_summed))
+def groups_of_one():
+    """Eight groups of one row beside one of 5,000."""
+    return groups_of_one_row(*_of_one())
 
 
 # Directions that the data leave open, and units

@@ -222,7 +222,7 @@ def nuts(other: Callable[[], pm.Model] | None = None) -> Callable[[pm.Model], Mo
 
         form = model if other is None else other()
         idata = nutpie.sample(
-            nutpie.compile_pymc_model(form), draws=4_000, tune=2_000, chains=4, cores=1, seed=SEED,
+            nutpie.compile_pymc_model(form), draws=10_000, tune=2_000, chains=4, cores=1, seed=SEED,
             target_accept=0.95, progress_bar=False,
         )  # fmt: skip
         found = moments(idata["posterior"].to_dataset(), [rv.name for rv in model.free_RVs])

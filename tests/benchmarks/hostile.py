@@ -127,12 +127,13 @@ def settings(sampler: str, reference: Reference) -> dict[str, dict]:
 
 
 def trials(target: str, samplers) -> list[tuple[str, str]]:
-    """Samplers and settings of one model."""
-    chosen = TARGETS[target]
-    found = []
-    for sampler in samplers:
-        if (sampler in GIBBS) != chosen.binary:
-            continue
+    """Samplers and settings of one model: every second sampler, and `HMCECS`, for hostile ones."""
+    chosen, found = TARGETS[target], []
+    suited = [s for s in SAMPLERS if (s in GIBBS) == chosen.binary]
+    if not chosen.healthy and not chosen.binary:
+        turn = [n for n, t in TARGETS.items() if not t.healthy].index(target) % 2
+        suited = [s for s in suited if s == "HMCECS" or suited.index(s) % 2 == turn]
+    for sampler in [s for s in suited if s in samplers]:
         found.append((sampler, ""))
         if target == ATTACKED[chosen.binary] and sampler != "HMCECS, NUTS":
             stand_in = Reference(None, {}, {"each": {}})
@@ -205,7 +206,7 @@ def too_long(*_):
 
 
 def runs(target: str, samplers, done: set, path: Path | None) -> list[Trial]:
-    """All missing runs of a model, in a process of its own, kept as they come."""
+    """All missing runs of a model, in a process apart, kept as they come."""
     faulthandler.enable()
     signal.signal(signal.SIGALRM, too_long)
     found = []
@@ -305,10 +306,13 @@ if __name__ == "__main__":
 
     found = [t for t in kept(args.cells) if t.target in models and t.sampler in samplers]
     done = {t.key for t in found}
-    for name in models:
-        if all((s, name, setting) in done for s, setting in trials(name, samplers)):
-            continue
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+    missing = [
+        name
+        for name in models
+        if not all((s, name, setting) in done for s, setting in trials(name, samplers))
+    ]
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=8) as pool:
+        for name in missing:
             found += pool.submit(runs, name, samplers, done, args.cells).result()
     for t in tables(found):
         print()
