@@ -134,7 +134,7 @@ def of_scipy(distribution) -> Callable[[pm.Model], Moments]:
     return truth
 
 
-def importance(*starts: dict) -> Callable[[pm.Model], Moments]:
+def importance(*starts: dict, proposals: int = PROPOSALS) -> Callable[[pm.Model], Moments]:
     """Importance sampling from Student-t distributions around the modes that the starts lead to.
 
     Starts are values of the value variables; modes and their shares are weighed by the sampling
@@ -146,7 +146,7 @@ def importance(*starts: dict) -> Callable[[pm.Model], Moments]:
         parts = [_laplace(density, density.flat(s)) for s in starts or ({},)]
         shares = np.full(len(parts), 1 / len(parts))
         for turn in range(ROUNDS):
-            number = PROPOSALS if turn == ROUNDS - 1 else PROPOSALS // 10
+            number = proposals if turn == ROUNDS - 1 else proposals // 10
             around = [Student(*part) for part in parts]
             counts = np.ceil(shares * number).astype(int)
             theta = np.concatenate([a.draws(k, rng) for a, k in zip(around, counts, strict=True)])
@@ -176,7 +176,9 @@ class Student:
     def logpdf(self, theta):
         d = len(self.center)
         z = solve_triangular(self.root, (theta - self.center).T, lower=True)
-        constant = gammaln((FREEDOM + d) / 2) - gammaln(FREEDOM / 2) - d / 2 * np.log(FREEDOM * np.pi)
+        constant = (
+            gammaln((FREEDOM + d) / 2) - gammaln(FREEDOM / 2) - d / 2 * np.log(FREEDOM * np.pi)
+        )
         tail = (FREEDOM + d) / 2 * np.log1p(np.sum(z**2, axis=0) / FREEDOM)
         return constant - np.log(np.diag(self.root)).sum() - tail
 
@@ -236,7 +238,7 @@ def nuts(other: Callable[[], pm.Model] | None = None) -> Callable[[pm.Model], Mo
 
         form = model if other is None else other()
         idata = nutpie.sample(
-            nutpie.compile_pymc_model(form), draws=10_000, tune=2_000, chains=4, cores=1, seed=SEED,
+            nutpie.compile_pymc_model(form), draws=40_000, tune=2_000, chains=4, cores=1, seed=SEED,
             target_accept=0.95, progress_bar=False,
         )  # fmt: skip
         found = moments(idata["posterior"].to_dataset(), [rv.name for rv in model.free_RVs])
@@ -251,4 +253,3 @@ def truncated(mean: float, sd: float, lower: float, upper: float) -> Callable[[p
     """A normal posterior cut to an interval."""
     a, b = (lower - mean) / sd, (upper - mean) / sd
     return of_scipy(truncnorm(a, b, mean, sd))
-
