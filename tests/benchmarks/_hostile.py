@@ -153,7 +153,7 @@ def _hyper_of_eight():
     return pm.Normal("mu", 0, 2), pm.HalfNormal("tau", 1)
 
 
-@target("healthy", nuts(counted(*_eight(), _hyper_of_eight)), healthy=True, unsuitable=NO_BOUND)
+@target("healthy", nuts(counted(*_eight(), _hyper_of_eight)), healthy=True)
 def small_hierarchy():
     """Eight groups of hundreds of rows, non-centred."""
     group, y = _eight()
