@@ -182,7 +182,10 @@ def nearby(
     largest = np.zeros(len(radii))
     for rows in expansion.chunks():
         expansion.anchor(center, rows)
-        reached = [np.linalg.norm(inverse @ design(rows, e), axis=0) for e in range(n_predictors)]
+        with np.errstate(over="ignore"):
+            reached = [
+                np.linalg.norm(inverse @ design(rows, e), axis=0) for e in range(n_predictors)
+            ]
         moves = np.stack(reached)
         for j, radius in enumerate(radii):
             total = np.zeros(rows.shape[1])
