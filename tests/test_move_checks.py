@@ -356,7 +356,43 @@ def test_a_bound_that_is_too_small_warns(value, warns, model, caplog):
     step = pms.ConfidenceMH(model=model, bound=lambda point, new: value, transitions_per_draw=2)
     text, failed = said(caplog, step, model)
     assert ("bound" in failed) == warns
-    assert ("bound(point, new_point) is too small" in text) == warns
+    assert ("bound on the rows' terms is too small" in text) == warns
+
+
+def test_an_automatic_bound_that_does_not_hold_warns(model, caplog, monkeypatch):
+    """The check lets the test decide with the bound that the chain had, not with that of all."""
+    step = pms.ConfidenceMH(model=model, transitions_per_draw=2)
+    assert said(caplog, step, model)[1] <= {"share"}
+    automatic = type(step)._bound
+    monkeypatch.setattr(
+        type(step), "_bound",
+        lambda self, *points: (
+            (kind := automatic(self, *points))[0], 1e-3 * kind[1], _shrunk(kind[2], self)
+        ),
+    )  # fmt: skip
+    assert "bound" in said(caplog, step, model)[1]
+
+
+def _shrunk(table, step):
+    """Tables of bounds near the reference hold them beside the radii, below the metric."""
+    smaller = table.copy()
+    if step._linear is None:
+        smaller[step._tall.phi_size :, 1] *= 1e-3
+    return smaller
+
+
+@pytest.mark.parametrize("predictors", [1, 2])
+def test_rows_with_a_kink_have_no_bound_but_a_pass(predictors):
+    """Derivatives of median regression are zero beside the kink, and so would the bound be."""
+    rng = np.random.default_rng(10)
+    x = rng.normal(size=400)
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 2)
+        scale = 1.0 if predictors == 1 else pm.math.exp(pm.Normal("log_scale", 0, 1))
+        pm.Laplace("y", b * x, scale, observed=0.5 * x + rng.laplace(size=400))
+    step = pms.ConfidenceMH(model=model)
+    assert step._linear is None
+    assert step._local() is None
 
 
 def test_a_given_bound_is_tempered(model):

@@ -29,7 +29,7 @@ from pymc_subsample.control_variates.curvature import MAX_CURVATURE, MAX_DENSE, 
 from pymc_subsample.control_variates.expansion import Expansion, parameter_functions
 from pymc_subsample.control_variates.fusion import fuse
 from pymc_subsample.control_variates.intervals import Enclosure, enclose
-from pymc_subsample.control_variates.reach import derivative_bound, distinct, nearby, reach
+from pymc_subsample.control_variates.reach import derivative_bound, distinct, holds, nearby, reach
 from pymc_subsample.control_variates.scalars import NotScalar
 from pymc_subsample.control_variates.sources import Evaluation
 from pymc_subsample.control_variates.sums import LinearSums
@@ -118,7 +118,8 @@ def linear_expansion(
         if kinds is None:
             return None
         [x] = code.x
-        slope = derivative_bound(code.derivative(order + 1), x, list(code.data.values()), kinds)
+        derivatives = [code.derivative(k) for k in range(order + 2)]
+        slope = derivative_bound(derivatives, x, list(code.data.values()), kinds)
         return None if slope is None else (slope, reach(expansion, sums.design))
 
     def local(center, curvature):
@@ -136,9 +137,10 @@ def linear_expansion(
             return enclosed([*inputs, *(Enclosure(rows[p], rows[p]) for p in code.data)])
 
         try:
-            return nearby(expansion, center, curvature, which, boxes, sums.design)
+            table = nearby(expansion, center, curvature, which, boxes, sums.design)
         except NotScalar:
             return None
+        return table if table is not None and holds(expansion, center, table) else None
 
     expansion = Expansion(
         order=order,

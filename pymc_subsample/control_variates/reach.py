@@ -15,6 +15,7 @@ third derivative while the predictors move so far, the remainder of order 2 is a
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import scipy.linalg
@@ -28,6 +29,11 @@ from pymc_subsample.likelihood.graph import numpy_function
 _MOST_KINDS = 64
 _WIDEST = 30.0
 _ROUNDING = 1e-3
+# Slope that rounding may make of a constant.
+_STEEPEST = 1e-6
+# Points near the reference at which a bound is compared with the remainders of all rows, and what
+# these may exceed it by.
+_POINTS, _NOTHING = 8, 1e-9
 # Beyond this many elements of phi only the cruder of the two bounds is worth its set-up.
 _MAX_DENSE = 500
 _FAR = 1e300
@@ -36,14 +42,18 @@ _RADII = (3.0, 8.0)
 
 
 def derivative_bound(
-    derivative: Variable, predictor: Variable, data: Sequence[Variable], kinds: np.ndarray
+    derivatives: Sequence[Variable],
+    predictor: Variable,
+    data: Sequence[Variable],
+    kinds: np.ndarray,
 ) -> float | None:
     """Bound a derivative over all values of the predictor and all kinds of rows.
 
     Parameters
     ----------
-    derivative : Variable
-        Of the rows' log-likelihood, a vector graph of `predictor` and `data`.
+    derivatives : sequence of Variable
+        The rows' log-likelihood, its derivatives in increasing order, and last the one to be
+        bounded: vector graphs of `predictor` and `data`.
     predictor, data
         Its inputs.
     kinds : ndarray, shape (len(data), k)
@@ -53,15 +63,23 @@ def derivative_bound(
     -------
     float or None
         None where the derivative is not bounded. It is evaluated on a grid, and taken as bounded
-        where its supremum over the outer half of the grid is that over the inner half.
+        where its supremum over the outer half of the grid is that over the inner half, and where
+        the graphs before it change along the grid as their derivatives say: a kink or a step
+        has derivatives of zero on either side.
     """
     # An even number of points: derivatives of powers are 0 * inf at zero.
     grid = np.linspace(-_WIDEST, _WIDEST, 6000)
     x = np.tile(grid, kinds.shape[1])
     columns = [np.repeat(values, len(grid)) for values in kinds]
-    evaluate = numpy_function([predictor, *data], [derivative])
+    evaluate = numpy_function([predictor, *data], list(derivatives))
     with np.errstate(all="ignore"):
-        values = np.abs(evaluate(x, *columns)[0])
+        found = np.array(evaluate(x, *columns)).reshape(len(derivatives), -1, len(grid))
+        for one, slope in pairwise(found):
+            changes, expected = np.diff(one), (slope[:, 1:] + slope[:, :-1]) / 2
+            step = grid[1] - grid[0]
+            if np.any(np.abs(changes / step - expected) > 0.5 * np.abs(slope).max() + _STEEPEST):
+                return None
+        values = np.abs(found[-1].ravel())
     if not np.all(np.isfinite(values)):
         return None
     inner = values[np.abs(x) <= _WIDEST / 2].max(initial=0.0)
@@ -164,22 +182,45 @@ def nearby(
     largest = np.zeros(len(radii))
     for rows in expansion.chunks():
         expansion.anchor(center, rows)
-        reached = [np.linalg.norm(inverse @ design(rows, e), axis=0) for e in range(n_predictors)]
+        with np.errstate(over="ignore"):
+            reached = [
+                np.linalg.norm(inverse @ design(rows, e), axis=0) for e in range(n_predictors)
+            ]
         moves = np.stack(reached)
         for j, radius in enumerate(radii):
             total = np.zeros(rows.shape[1])
             for which, weight, values in zip(
                 derivatives, weights, enclosed(rows, radius * moves), strict=True
             ):
-                reach = np.prod(moves[list(which)], axis=0)
-                total += weight * np.where(reach > 0, values.size, 0.0) * reach
-            largest[j] = max(largest[j], total.max())
+                with np.errstate(over="ignore", invalid="ignore"):
+                    reach = np.prod(moves[list(which)], axis=0)
+                    total += weight * np.where(reach > 0, values.size, 0.0) * reach
+            # Zero times infinity is no bound.
+            largest[j] = max(largest[j], np.where(np.isnan(total), np.inf, total).max())
     if not np.isfinite(largest[0]):
         return None
     table = np.zeros((size + len(radii), max(size, 2)))
     table[:size, :size] = metric
     table[size:, 0], table[size:, 1] = radii, (1 + _ROUNDING) * largest
     return table
+
+
+def holds(expansion: Expansion, center: np.ndarray, table: np.ndarray) -> bool:
+    """Whether no row exceeds the bounds of `nearby` at random points: derivatives see no kinks."""
+    rng, size, power = np.random.default_rng(0), len(center), expansion.order + 1
+    radii, largest = table[size:, 0], table[size:, 1]
+    at = np.searchsorted(radii, rng.uniform(0, radii[-1], _POINTS))
+    z = rng.normal(size=(size, _POINTS))
+    moves = np.linalg.solve(table[:size, :size], z * radii[at] / np.linalg.norm(z, axis=0))
+    allowed = largest[at] * radii[at] ** power + _NOTHING
+    for rows in expansion.chunks():
+        expansion.anchor(center, rows)
+        remainder = np.empty(rows.shape[1])
+        for move, most in zip(moves.T, allowed, strict=True):
+            expansion.change(center, center + move, center, rows, remainder)
+            if np.any(np.abs(remainder) > most):
+                return False
+    return True
 
 
 def _metric(curvature: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -43,9 +43,9 @@ ACCEPTED = Rule(
 )
 BOUND = Rule(
     "bound",
-    "largest term of a row, over the bound given for it",
+    "largest term of a row, over the bound for it",
     1.0,
-    'Return a larger bound, or use bound="auto".',
+    'Return a larger bound, or use bound="full".',
 )
 # At draws from the posterior this is exceeded once in 22,000 chains at most; see
 # `AcceptanceErrors.rise`.
@@ -129,10 +129,10 @@ def _bound_check(beyond: float) -> Check:
         BOUND,
         beyond,
         BOUND.holds(beyond),
-        "bound(point, new_point) is too small: on proposals of this chain the log-ratio of a row, "
-        f"less the change of its control variate, was up to {amount(beyond)} times what it "
-        "returned, so that decisions are wrong more often than delta says. Return a larger bound, "
-        'or use bound="auto".',
+        "The bound on the rows' terms is too small: on proposals of this chain the log-ratio of a "
+        f"row, less the change of its control variate, was up to {amount(beyond)} times as large, "
+        "so that decisions are wrong more often than delta says. Return a larger one from "
+        'bound(point, new_point), or use bound="full".',
     )
 
 

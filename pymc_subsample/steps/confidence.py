@@ -12,6 +12,7 @@ from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics.acceptance import Proposed
 from pymc_subsample.kernels import confidence
 from pymc_subsample.kernels import metropolis as kernel
+from pymc_subsample.kernels.bounds import linear_bound, local_bound
 from pymc_subsample.kernels.evidence import DECIDE
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
@@ -19,6 +20,8 @@ from pymc_subsample.steps.metropolis import MinibatchMH, Proposal
 
 _BOUNDS = ("auto", "linear", "local", "full")
 _NO_TABLE = np.zeros((0, 0))
+# A log-ratio of this size, which rounding may make of exact control variates, misleads nobody.
+_ROUNDING = 1e-4
 
 
 class ConfidenceMH(MinibatchMH):
@@ -219,6 +222,20 @@ class ConfidenceMH(MinibatchMH):
 
     def _proposed(self, theta: np.ndarray, rng) -> Proposed:
         proposal = super()._proposed(theta, rng)
-        if not callable(self.bound):
+        if callable(self.bound):
+            return proposal._replace(bound=self._given_bound(theta, proposal.new_theta))
+        automatic = self._automatic_bound(theta, proposal.new_theta)
+        if not np.isfinite(automatic):
             return proposal
-        return proposal._replace(bound=self._given_bound(theta, proposal.new_theta))
+        return proposal._replace(bound=max(automatic, _ROUNDING))
+
+    def _automatic_bound(self, theta: np.ndarray, new_theta: np.ndarray) -> float:
+        """Bound of a proposal as the transition takes it; infinite where that takes a pass."""
+        kind, slope, table = self._bound(theta, new_theta)
+        phi, new_phi = (self._expansion.parameters(x)[0] for x in (theta, new_theta))
+        center = self._no_reference()[0] if self.reference is None else self.reference.center
+        shared = phi, new_phi, center, self.control_variate_order or 0
+        weight = self.n_rows / self.temperature
+        if kind == kernel.LINEAR_BOUND:
+            return float(linear_bound(*shared, weight, slope, table))
+        return float(local_bound(*shared, weight, table)) if kind == kernel.LOCAL_BOUND else np.inf

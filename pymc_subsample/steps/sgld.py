@@ -137,7 +137,8 @@ class PSGLD(StochasticGradient):
               G = \frac{1}{\lambda + \sqrt v}, \quad
               v' = \alpha v + (1 - \alpha) (\hat g / n)^2
 
-    element by element: a diagonal metric learnt from the gradients [1]_. v follows them while
+    element by element: a diagonal metric learnt from the gradients [1]_, on top of one that is
+    known beforehand. v follows them while
     tuning and stays as it is then, so that the term which accounts for changes of G is not needed.
     Without tuning (``tune=0``) it keeps following them, and that term is left out, as the paper
     does: draws are then off by a little more.
@@ -177,6 +178,11 @@ class PSGLD(StochasticGradient):
     reference : dict, optional
         Expansion point, and centre of metric and automatic step size: untransformed values by
         variable name, for every free variable. Default: the posterior mode, found automatically.
+    metric : {"curvature", "identity"}, default "curvature"
+        In which coordinates gradients are taken: "curvature" is the posterior's covariance by the
+        curvature at the reference, as for `SGLD`; "identity" is the paper's, the model's own
+        unconstrained variables, whose correlations and very different scales a diagonal metric
+        cannot follow.
     temperature : float, default 1
         T of the noise: the draws are from the posterior to the power 1/T. Anything but 1 warns; 0
         descends to a mode.
@@ -227,6 +233,7 @@ class PSGLD(StochasticGradient):
         floor: float = 1e-5,
         control_variate_order: int | str | None = "auto",
         reference: Mapping[str, Any] | None = None,
+        metric: str = "curvature",
         temperature: float = 1.0,
         transitions_per_draw: int = 10,
         reparameterize: bool = True,
@@ -240,7 +247,7 @@ class PSGLD(StochasticGradient):
         self._set_up(
             vars, model, observed=observed, dim=dim, batch_size=batch_size,
             steps_per_batch=steps_per_batch, step_size=step_size,
-            control_variate_order=control_variate_order, reference=reference, metric="identity",
+            control_variate_order=control_variate_order, reference=reference, metric=metric,
             friction=None, temperature=temperature,
             transitions_per_draw=transitions_per_draw, rng=rng, initial_point=initial_point,
             compile_kwargs=compile_kwargs, blocked=blocked,

@@ -352,14 +352,15 @@ class StochasticGradient(AutomaticStepSize):
 
     def _check(self) -> list[Check]:
         factor, record, at_reference = self.metric_factor, self.record, self._precision
-        scale = None
+        curvature, scale = self._curvature, None
         if self._dynamics == PRECONDITIONED:
             scale = self._preconditioner(np.maximum(self.memory, 0.0) * self.n_rows**2)
         if scale is not None:
-            factor, record = scale[None, :], record.rescaled(scale)
-            at_reference = None if at_reference is None else rescaled(at_reference, scale)
+            factor, record = factor * scale, record.rescaled(scale)
+            known = at_reference if curvature is None else curvature
+            at_reference, curvature = None if known is None else rescaled(known, scale), None
         dynamics = Dynamics(
-            self._dynamics, self.friction, self.temperature, factor, self._curvature,
+            self._dynamics, self.friction, self.temperature, factor, curvature,
             at_reference, self._index_chain > 0, self.hold,
         )  # fmt: skip
         return check_steps(record, dynamics, self._expansion, self._active, self._remedies())

@@ -64,8 +64,6 @@ def gaussian_model(rows):
 def make(model, sampler, **settings):
     """A sampler with batches of one row, in the units of theta."""
     settings = {"metric": "identity", "batch_size": 1, "step_size": 5e-2} | settings
-    if sampler is pms.PSGLD:
-        del settings["metric"]
     with model:
         return sampler(**settings)
 

@@ -34,6 +34,7 @@ SMALL = {
     "sg_mnist_network": "--rows 2000 --passes 2 --chains 2",
     "sg_peers": "--n 20000 --steps 2000 --turns 2 --pairs 100",
     "bank": "--small --no-peers --seeds 1",
+    "hostile": "--small",
     "calibration": "--replications 40",
     "written": "--n 2000 --only logistic_miles poisson_noncentred",
     "scaling": "--n 10000 100000 --draws 500",

@@ -81,7 +81,7 @@ def samplers(reading, n):
     h |= {name: STEP_SIZES[name] / share**0.5 for name in ("SGHMC", "EWSG")}
     h["pSGLD"] = STEP_SIZES["pSGLD"] / n
     yield "SGLD", pms.SGLD(step_size=h["SGLD"], **plain, **shared), n // b
-    yield "pSGLD", pms.PSGLD(step_size=h["pSGLD"], control_variate_order=None, **shared), n // b
+    yield "pSGLD", pms.PSGLD(step_size=h["pSGLD"], **plain, **shared), n // b
     yield (
         "SGHMC",
         pms.SGHMC(step_size=h["SGHMC"], integrator="euler", **heavy,

@@ -81,7 +81,7 @@ def samplers(reading, n):
     yield "SGLD", pms.SGLD(step_size=STEP_SIZES["SGLD"] / b, **plain, **shared), n // b
     yield (
         "pSGLD",
-        pms.PSGLD(step_size=STEP_SIZES["pSGLD"] / n, control_variate_order=None, **shared),
+        pms.PSGLD(step_size=STEP_SIZES["pSGLD"] / n, **plain, **shared),
         n // b,
     )
 
