@@ -206,11 +206,37 @@ def student_t(name, mu, observed):
 def test_a_log_likelihood_with_a_kink_is_refused(likelihood):
     with pytest.raises(pms.TallModelError, match=r"'y' cannot be expanded.*variance of") as error:
         pms.HMCECS(model=robust(likelihood))
-    assert "not smooth" in str(error.value)
+    assert re.search(
+        r"largest along '\w+' .*power of (0|1)\.\d: it is not smooth", str(error.value)
+    )
     assert "pm.NUTS or nutpie" in str(error.value)
     assert "control_variate_order" not in str(error.value)
     assert "reference=" not in str(error.value)
     assert pms.HMCECS(model=robust(student_t)).subsample_size < 400
+
+
+def test_too_few_rows_are_told_from_a_kink():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(20, 12)) * 3
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 30, shape=12)
+        pm.Bernoulli("y", logit_p=X @ b, observed=rng.random(20) < 0.5)
+    with pytest.raises(pms.TallModelError, match=r"'y' cannot be expanded") as error:
+        pms.HMCECS(model=model)
+    said = str(error.value)
+    assert re.search(r"largest along 'b\[\d+\]' \(\d+% of it in rows [\d, ]+\)", said)
+    assert re.search(r"power of [2345]\.\d, as where it is smooth: the rows are too few", said)
+
+
+@pytest.mark.parametrize(("power", "function"), [(1.5, np.abs), (0.5, np.sign)])
+def test_powers_of_kinks_and_steps(power, function):
+    """Root mean square over rows of what a Taylor expansion leaves, as the module says."""
+    at = np.random.default_rng(2).uniform(-1, 1, 1_000_000)
+    left = [
+        np.sqrt(np.mean((function(at + h) - function(at) - (power > 1) * np.sign(at) * h) ** 2))
+        for h in (0.1, 0.2)
+    ]
+    assert np.isclose(np.log2(left[1] / left[0]), power, atol=0.05)
 
 
 def test_what_is_refused_names_what_was_chosen_badly():

@@ -10,6 +10,7 @@ from scipy.special import chdtri
 from pymc_subsample.blas import one_thread
 from pymc_subsample.block_poisson import choose_products, log_variance
 from pymc_subsample.control_variates import Expansion
+from pymc_subsample.control_variates.causes import distance_to_mode, find_cause, is_far
 from pymc_subsample.control_variates.curvature import MAX_DENSE, covariance_factor
 from pymc_subsample.control_variates.factors import (
     deviations,
@@ -158,7 +159,11 @@ def prepare(
             given = reference is not None
             most = len(always) + m > _MOST * residuals.n_rows
             judged = residuals.moments() if most or given else moments
-            _refuse_useless(kind, judged, temperature, expansion, given, observed, len(free))
+            if _is_useless(kind, judged, temperature, observed):
+                causes = _causes(expansion, at, spread, free, starts.blocks, given, rng)
+                raise TallModelError(
+                    _useless(judged, temperature, expansion, observed, causes, given)
+                )
         return Preparation(at, scale, always, moments, m, blocks, search)
 
     first = prepared(found)
@@ -274,26 +279,21 @@ def predicted_variance(kind: int, moments: Moments, m: int, temperature: float) 
     return log_variance(m / MINIBATCH, sd) if np.isfinite(sd) else np.inf
 
 
-def _refuse_useless(
-    kind: int,
-    moments: Moments,
-    temperature: float,
-    expansion: Expansion,
-    given_reference: bool,
-    observed: Sequence[str],
-    n_parameters: int,
-):
-    """Raise if control variates help so little that no subsample is large enough.
+def _is_useless(kind: int, moments: Moments, temperature: float, observed: Sequence[str]) -> bool:
+    """Whether control variates help so little that no subsample is large enough.
 
     A kink hides the curvature of the log-likelihood from its expansion, whose mass matrix is then
     as wide as the prior: that run would read all rows at each of very many steps, in vain.
     """
-    n = moments.n_rows
-    variance = float(np.max(moments.variance(n, temperature)))
-    if variance <= VARIANCE_BOUND:
-        if kind == BLOCK_POISSON and choose_products(moments, temperature) is None:
-            raise TallModelError(_no_products(moments, temperature, observed))
-        return
+    if not np.max(moments.variance(moments.n_rows, temperature)) <= VARIANCE_BOUND:
+        return True
+    if kind == BLOCK_POISSON and choose_products(moments, temperature) is None:
+        raise TallModelError(_no_products(moments, temperature, observed))
+    return False
+
+
+def _causes(expansion, at, spread, free, blocks, given: bool, rng) -> list[str]:
+    """Say why the expansion leaves too much, as was measured."""
     causes = [f"control_variate_order={expansion.order} is too low"] if expansion.raisable else []
     if expansion.highest_order < 2:
         size = expansion.phi_size
@@ -301,18 +301,33 @@ def _refuse_useless(
             f"its {size:,} parameters, too many for control_variate_order=2, need more rows than "
             f"there are (about {size**2 // 2:,} where each is informed by all of them)"
         ]
-    causes += ["the given reference is far from the posterior mode"] if given_reference else []
-    causes += [
-        "it is not smooth in the parameters (it has a step, or a kink like Laplace's)",
-        f"there are too few rows ({n:,}) for its parameters ({n_parameters})",
-    ]
+    away = distance_to_mode(expansion, at, spread, free) if given else 0.0
+    if is_far(away):
+        causes += [
+            f"the given reference is far from the posterior mode, by about {amount(away)} standard "
+            "deviations in each parameter as the curvature there has them"
+        ]
+    found = None if causes else find_cause(expansion, at, spread, free, blocks, rng)
+    return causes if found is None else [str(found)]
+
+
+def _useless(
+    moments: Moments,
+    temperature: float,
+    expansion: Expansion,
+    observed: Sequence[str],
+    causes: list[str],
+    given: bool,
+) -> str:
+    n = moments.n_rows
+    variance = float(np.max(moments.variance(n, temperature)))
     advice = ["use control_variate_order=2"] if expansion.raisable else []
-    advice += ["leave reference=None"] if given_reference else []
-    raise TallModelError(
+    advice += ["leave reference=None"] if given else []
+    why = f" Measured: {'; '.join(causes)}." if causes else ""
+    return (
         f"The log-likelihood of {', '.join(map(repr, observed))} cannot be expanded well enough to "
         f"subsample its rows: even {n:,} rows per draw, as many as there are, leave the estimate a "
-        f"variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}). Either "
-        f"{', or '.join(causes)}. "
+        f"variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}).{why} "
         + sentence([*advice, "sample this model with pm.NUTS or nutpie"])
     )
 
