@@ -18,6 +18,16 @@ def calling_sample() -> Mapping[str, Any] | None:
     return None
 
 
+def is_called_by(package: str) -> bool:
+    """Whether a function of another package is among the callers."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).split(".")[0] == package:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def refuse_arguments_for_nuts(step: str):
     """Refuse what PyMC would hand to its own NUTS, or ignore, in a run without it.
 

@@ -4,6 +4,7 @@ PyMC stores every free and deterministic variable at every draw, tuning included
 draws once more into the result. A variable with one element per row fills the memory that way.
 """
 
+import logging
 import os
 import warnings
 from collections.abc import Collection, Mapping
@@ -14,9 +15,11 @@ import numpy as np
 import pymc as pm
 from pymc.backends.ndarray import NDArray
 
-from pymc_subsample.calling import calling_sample
+from pymc_subsample.calling import calling_sample, is_called_by
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.graph import concretize
+
+_log = logging.getLogger("pymc.subsample")
 
 # Warnings point to the line outside that made the model or the step.
 _PACKAGE = str(Path(__file__).parent)
@@ -26,6 +29,8 @@ _SHARE = 0.5
 _SHOWN = 4
 # What distributions of PyMC store of their own accord, by the end of its name.
 _PROBABILITIES = "_probs"
+# The rows' dimension in models that Bambi writes.
+_BAMBI_ROWS = "__obs__"
 # Limits of a container.
 _GROUP = Path("/sys/fs/cgroup")
 
@@ -125,6 +130,25 @@ def refuse_beyond_memory(model: pm.Model):
         f"{free / _GB:.3g} GB that are free. Most of it is for {', '.join(map(str, large))}. "
         f"{_remedy(model, [s.name for s in large])} Or take fewer draws."
     )
+
+
+def is_bambis(model: pm.Model, name: str) -> bool:
+    """Whether a variable has Bambi's name for the rows among its dimensions."""
+    return _BAMBI_ROWS in model.named_vars_to_dims.get(name, ())
+
+
+def hint_for_bambi(model: pm.Model):
+    """Say what Bambi's `fit` does where `pm.sample` was called for one of its models."""
+    run = _calling_run()
+    if run is None or is_called_by("bambi"):
+        return
+    large = [name for name in run[0][0].var_shapes if is_bambis(model, name)]
+    if large:
+        _log.info(
+            "This model is Bambi's: sample it with model.fit(step=...), which leaves the fitted "
+            f"values of all rows out of the result ({', '.join(large)}) and gives the intercept "
+            "for predictors as they are. pm.sample gives it for centred ones."
+        )
 
 
 def _calling_run() -> tuple[list[NDArray], int, int] | None:

@@ -1,6 +1,7 @@
 """Every example script runs at a small size and does what it says."""
 
 import importlib.util
+import logging
 import re
 from contextlib import contextmanager
 from functools import partial
@@ -70,7 +71,7 @@ def test_flights_bambi(capsys):
     assert "wind" in capsys.readouterr().out
 
 
-def test_intercept_of_a_bambi_model_is_that_of_its_formula():
+def test_intercept_of_a_bambi_model_is_that_of_its_formula(caplog):
     bmb = pytest.importorskip("bambi")
     rng = np.random.default_rng(2)
     frame = pd.DataFrame({"x": rng.normal(3, 1, 2000)})
@@ -78,7 +79,12 @@ def test_intercept_of_a_bambi_model_is_that_of_its_formula():
     model = bmb.Model("y ~ x", frame)
     model.build()
     step = pms.HMCECS(model=model.backend.model)
-    idata = model.fit(1000, 300, step=step, chains=2, cores=1, random_seed=1, progressbar=False)
+    with caplog.at_level(logging.INFO, "pymc.subsample"):
+        idata = model.fit(1000, 300, step=step, chains=2, cores=1, random_seed=1, progressbar=False)
+        assert "This model is Bambi's" not in caplog.text
+        short = {"draws": 10, "tune": 10, "chains": 2, "cores": 1, "progressbar": False}
+        pm.sample(step=step, model=model.backend.model, **short)
+        assert caplog.text.count("This model is Bambi's") == 1
     design = np.c_[np.ones(2000), frame.x]
     exact = np.linalg.lstsq(design, frame.y)[0][0]  # but for a prior worth a thousandth of the data
     sd = np.sqrt(np.linalg.inv(design.T @ design)[0, 0])

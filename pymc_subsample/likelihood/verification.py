@@ -1,6 +1,5 @@
 """Checks of a finished model on its own data."""
 
-import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -22,14 +21,10 @@ from pymc_subsample.likelihood.graph import evaluate
 from pymc_subsample.likelihood.terms import Whole
 from pymc_subsample.rows import Joined
 
-_log = logging.getLogger("pymc.subsample")
-
 Loglik = Callable[[np.ndarray, Any], np.ndarray]
 
 # Warnings point to the line outside that made the model or the step.
 _PACKAGE = str(Path(__file__).parents[1])
-# The rows' dimension in models that Bambi writes.
-_BAMBI_ROWS = "__obs__"
 
 # Fourth powers are still finite.
 _LARGEST_NUMBER = 1e60
@@ -262,18 +257,12 @@ def _largest(output: Variable) -> int:
 def warn_about_deterministics(model: pm.Model, tall) -> None:
     """Warn of deterministic variables with one element per row.
 
-    Bambi writes some into its models. Its own `fit` leaves them out of the result, and puts back
-    the intercept, which `pm.sample` does not: that is said instead.
+    Bambi writes some into its models, which its own `fit` leaves out of the result. Of those
+    `storage.hint_for_bambi` speaks when a run begins.
     """
     lengths = {tall.n_rows, *np.diff(tall.rows.starts).tolist()}
     large = storage.row_length(model, tall, lengths)
-    if large and all(_BAMBI_ROWS in model.named_vars_to_dims.get(s.name, ()) for s in large):
-        _log.info(
-            "This model is Bambi's: sample it with model.fit(step=...), which leaves the fitted "
-            f"values of all rows out of the result ({', '.join(s.name for s in large)}) and gives "
-            "the intercept for predictors as they are. pm.sample would give it for centred ones."
-        )
-    elif large:
+    if large and not all(storage.is_bambis(model, s.name) for s in large):
         storage.warn(model, large)
 
 

@@ -38,7 +38,7 @@ from pymc_subsample.likelihood.discovery import chosen_names
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.modes import number_of_chain, starts
 from pymc_subsample.steps.setup import Preparation, prepare
-from pymc_subsample.storage import refuse_beyond_memory
+from pymc_subsample.storage import hint_for_bambi, refuse_beyond_memory
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -393,6 +393,7 @@ class SubsampledStep(BlockedStep):
         # Called once in a run, before its chains begin and wherever they run.
         refuse_arguments_for_nuts(type(self).__name__)
         refuse_beyond_memory(self._model)
+        hint_for_bambi(self._model)
         columns = [
             TextColumn(f"{{task.fields[{name}]:{form}}}", table_column=Column(title, ratio=1))
             for name, (title, form) in self._shown.items()
