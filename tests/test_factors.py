@@ -84,9 +84,9 @@ def test_stretched_factors_have_their_variances(form):
 
 def test_deviations():
     precision, F = forms()["sparse"]
-    np.testing.assert_allclose(deviations(F, SIZE), np.diag(precision) ** -0.5, rtol=1e-6)
-    _, F = forms()["dense"]
     expected = np.sqrt(np.diag(np.linalg.inv(precision)))
+    np.testing.assert_allclose(deviations(F, SIZE), expected, rtol=1e-6)
+    _, F = forms()["dense"]
     np.testing.assert_allclose(deviations(F, SIZE), expected)
 
 
@@ -96,6 +96,8 @@ def test_no_sparse_factor_of_other_matrices(monkeypatch):
     indefinite[0, 1] = indefinite[1, 0] = 1e3
     assert sparse_factor(indefinite) is None
     assert sparse_factor(np.full((SIZE, SIZE), np.nan)) is None
+    assert sparse_factor(np.kron(np.eye(20), np.ones((2, 2)))) is None
+    assert sparse_factor(np.eye(3)) is None
     monkeypatch.setattr("pymc_subsample.control_variates.factors._MOST_PER_ROW", 3)
     assert sparse_factor(crossed()) is None
 
@@ -161,5 +163,57 @@ def test_a_noisy_chain_takes_more_rows(many_effects, monkeypatch):
         point, [stats] = step.step(point)
         sizes.append(stats["subsample_size"])
     assert sorted(set(sizes)) == [100, 200, 400, 800]
+    assert step.subsample.rows.shape[1] == 800
     given = pms.HMCECS(model=model, rng=1, subsample_size=100)
     assert not given._may_resize
+
+
+@pytest.mark.parametrize("n_blocks", [25, 200])
+def test_more_rows_are_a_multiple_of_given_blocks(many_effects, n_blocks):
+    model, _, _ = many_effects
+    step = pms.HMCECS(model=model, rng=1, n_blocks=n_blocks)
+    step.setup_chain(np.random.default_rng(1), tune=200, draws=10)
+    point, before = model.initial_point(), step.subsample_size
+    step._enlarge(1.3 / 0.75)
+    assert step.subsample_size % n_blocks == 0
+    assert step.subsample_size >= before * 1.3 / 0.75
+    step.step(point)
+    assert step.subsample.rows.shape[1] == step.subsample_size
+    for ratio, size in ((np.inf, step.subsample_size), (1e9, 4 * step.subsample_size)):
+        step._enlarge(ratio)
+        assert step.subsample_size == size
+
+
+def test_state_with_a_sparse_factor_round_trips(many_effects):
+    model, _, _ = many_effects
+    first, second = (pms.HMCECS(model=model, rng=seed) for seed in (1, 2))
+    for step in (first, second):
+        step.setup_chain(np.random.default_rng(3), tune=10, draws=10)
+    point, _ = first.step(model.initial_point())
+    second.sampling_state = first.sampling_state
+    twin, point = second.step(point)[0], first.step(point)[0]
+    for name in point:
+        np.testing.assert_array_equal(point[name], twin[name])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model: pms.PSGLD(model=model, rng=1),
+        lambda model: pms.SGHMC(model=model, rng=1),
+        lambda model: pms.MinibatchBarkerMH(model=model, rng=1),
+        lambda model: pms.HMCECS(model=model, rng=1, vars=[model["a"]]),
+    ],
+    ids=["PSGLD", "SGHMC", "Barker", "some variables"],
+)
+def test_other_steps_move_by_a_sparse_precision(many_effects, make):
+    model, mean, sd = many_effects
+    step = make(model)
+    idata = pm.sample(
+        step=step, model=model, chains=1, tune=100, draws=100, random_seed=1, progressbar=False,
+        quiet=True, compute_convergence_checks=False,
+    )  # fmt: skip
+    draws = idata.posterior["a"].values[0]
+    assert np.all(np.isfinite(draws))
+    # Starts are within a few standard deviations, and so is every draw of a chain that is sane.
+    assert np.median(np.abs(draws - mean[:600]) / sd[:600]) < 3

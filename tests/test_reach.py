@@ -127,6 +127,15 @@ def test_derivatives_do_not_see_kinks_and_steps(name, order):
     assert (bound is not None) == (order <= exists.get(name, -1))
 
 
+@pytest.mark.parametrize("first", [5.0, 40.0])
+def test_kinks_are_looked_for_where_the_data_are(first):
+    x, y = pt.vector("x"), pt.vector("y")
+    found = [-abs(x - y)]
+    for _ in range(2):
+        found.append(pt.grad(found[-1].sum(), x, disconnected_inputs="ignore"))
+    assert derivative_bound(found, x, [y], np.arange(first, first + 40.0)[None]) is None
+
+
 def test_distinct_kinds_of_rows():
     rng = np.random.default_rng(2)
     rows = [rng.integers(0, 2, (3, 50)).astype(float) for _ in range(4)]

@@ -11,7 +11,7 @@ import scipy.sparse
 
 from pymc_subsample.likelihood import TallModelError
 
-# The mass matrix is dense up to this many parameters and diagonal beyond.
+# The mass matrix is dense up to this many parameters, and sparse or diagonal beyond.
 MAX_DENSE = 500
 # Matrices over all parameters are formed up to this size, in phi and in theta.
 MAX_CURVATURE = 5000

@@ -19,6 +19,8 @@ from pymc_subsample.control_variates.curvature import MAX_DENSE
 _SMALLEST = 1e-6
 # A sparse factor has at most this many elements per parameter: each is one product per use.
 _MOST_PER_ROW = 200
+# Solved for at once.
+_COLUMNS = 256
 
 
 def is_sparse(factor: np.ndarray) -> bool:
@@ -43,12 +45,15 @@ def sparse_factor(matrix: np.ndarray) -> np.ndarray | None:
     scaled = matrix / np.outer(scale, scale)
     scaled[np.abs(scaled) < _SMALLEST] = 0.0
     size = len(scaled)
-    if np.count_nonzero(scaled) > _MOST_PER_ROW * size:
+    if size <= 3 or np.count_nonzero(scaled) > _MOST_PER_ROW * size:
         return None
-    found = scipy.sparse.linalg.splu(
-        scipy.sparse.csc_array(scaled), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0,
-        options={"SymmetricMode": True},
-    )  # fmt: skip
+    try:
+        found = scipy.sparse.linalg.splu(
+            scipy.sparse.csc_array(scaled), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0,
+            options={"SymmetricMode": True},
+        )  # fmt: skip
+    except RuntimeError:  # exactly singular
+        return None
     pivots = found.U.diagonal()
     if np.any(found.perm_r != found.perm_c) or not np.all(pivots > 0):
         return None
@@ -96,10 +101,15 @@ def stretched(factor: np.ndarray, ratio: np.ndarray) -> np.ndarray:
 
 
 def deviations(factor: np.ndarray, size: int) -> np.ndarray:
-    """Return standard deviations, shape (a,), of each element; if sparse, given all the others."""
+    """Return standard deviations of each element, shape (a,)."""
     if is_sparse(factor):
-        row, _, value = factor
-        return 1 / np.sqrt(np.bincount(row.astype(int), value**2, size))
+        total = np.zeros(size)
+        for start in range(0, size, _COLUMNS):
+            columns = np.arange(start, min(start + _COLUMNS, size))
+            units = np.zeros((len(columns), size))
+            units[columns - start, columns] = 1.0
+            total += np.sum(scaled(factor, units) ** 2, axis=0)
+        return np.sqrt(total)
     return np.sqrt(np.sum(factor**2, axis=0 if len(factor) == 1 else 1))
 
 

@@ -65,26 +65,37 @@ def derivative_bound(
         None where the derivative is not bounded. It is evaluated on a grid, and taken as bounded
         where its supremum over the outer half of the grid is that over the inner half, and where
         the graphs before it change along the grid as their derivatives say: a kink or a step
-        has derivatives of zero on either side.
+        has derivatives of zero on either side. On grids around the data, where kinks may be, they
+        must do so too, and it must not be larger.
     """
+    evaluate = numpy_function([predictor, *data], list(derivatives))
     # An even number of points: derivatives of powers are 0 * inf at zero.
     grid = np.linspace(-_WIDEST, _WIDEST, 6000)
-    x = np.tile(grid, kinds.shape[1])
     columns = [np.repeat(values, len(grid)) for values in kinds]
-    evaluate = numpy_function([predictor, *data], list(derivatives))
-    with np.errstate(all="ignore"):
-        found = np.array(evaluate(x, *columns)).reshape(len(derivatives), -1, len(grid))
-        for one, slope in pairwise(found):
-            changes, expected = np.diff(one), (slope[:, 1:] + slope[:, :-1]) / 2
-            step = grid[1] - grid[0]
-            if np.any(np.abs(changes / step - expected) > 0.5 * np.abs(slope).max() + _STEEPEST):
-                return None
-        values = np.abs(found[-1].ravel())
-    if not np.all(np.isfinite(values)):
+
+    def values(origin):
+        x = (np.asarray(origin)[:, None] + grid).ravel()
+        with np.errstate(all="ignore"):
+            found = np.array(evaluate(x, *columns)).reshape(len(derivatives), -1, len(grid))
+            for one, slope in pairwise(found):
+                steps = np.diff(one) / (grid[1] - grid[0])
+                expected = (slope[:, 1:] + slope[:, :-1]) / 2
+                allowed = 0.5 * np.abs(slope).max() + _STEEPEST
+                if not np.all(np.abs(steps - expected) <= allowed):
+                    return None
+        return np.abs(found[-1]) if np.all(np.isfinite(found[-1])) else None
+
+    around = values(np.zeros(kinds.shape[1]))
+    if around is None:
         return None
-    inner = values[np.abs(x) <= _WIDEST / 2].max(initial=0.0)
-    if values.max(initial=0.0) > inner * (1 + 1e-5):
-        return None
+    inner = around[:, np.abs(grid) <= _WIDEST / 2].max(initial=0.0)
+    for origin in (None, *kinds):
+        if origin is not None:
+            if not np.any(np.abs(origin) > _WIDEST) or not np.all(np.isfinite(origin)):
+                continue
+            around = values(origin)
+        if around is None or around.max(initial=0.0) > inner * (1 + 1e-5):
+            return None
     return float(inner * (1 + _ROUNDING))
 
 
@@ -218,7 +229,7 @@ def holds(expansion: Expansion, center: np.ndarray, table: np.ndarray) -> bool:
         remainder = np.empty(rows.shape[1])
         for move, most in zip(moves.T, allowed, strict=True):
             expansion.change(center, center + move, center, rows, remainder)
-            if np.any(np.abs(remainder) > most):
+            if not np.all(np.abs(remainder) <= most):
                 return False
     return True
 

@@ -52,16 +52,10 @@ class Residuals:
     n_rows: int
 
     def moments(self, always: int = 0) -> Moments:
-        """Moments over all rows but the first `always` of the outlying ones.
-
-        Without these, at the points that did not choose them: where they did, what is left is less
-        than elsewhere.
-        """
+        """Moments over all rows but the first `always` of the outlying ones."""
         points = self.sums.shape[1]
         left, outer = np.split(self.outlying[:, always:], [points])
         sums = self.sums + [np.sum(left**power, axis=1) for power in (1, 2, 3, 4)]
-        if always:
-            sums = sums[:, points // 2 :]
         finite = np.where(np.isfinite(outer), outer, 0.0)
         largest = max(self.largest, float(np.abs(finite).max(initial=0.0)))
         lowest = float(np.min(self.outer + finite.sum(axis=1), initial=np.inf))
@@ -149,6 +143,7 @@ class _Outlying:
         )
 
     def _score(self, d: np.ndarray) -> np.ndarray:
+        # Not all points choose: where they did, what is left is less than elsewhere.
         d = np.delete(d, np.s_[(self._points + 1) // 2 : self._points], axis=0)
         return np.abs(np.where(np.isfinite(d), d, np.inf)).max(axis=0, initial=0.0)
 

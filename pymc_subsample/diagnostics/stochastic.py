@@ -72,7 +72,7 @@ class Dynamics:
         Of `kernels.langevin`.
     friction, temperature : float
         Of the dynamics.
-    factor : ndarray, shape (a, a) or (1, a)
+    factor : ndarray, shape (a, a), (1, a) or (3, k)
         Of the metric.
     curvature : ndarray, shape (a,), or None
         Of the posterior in that metric, direction by direction, where the metric is made of it.

@@ -212,7 +212,7 @@ def integrate(generator, row_generator, dynamics, sampling, functions, columns, 
         Position; overwritten. Where a chain starts again after it has diverged.
     active : array (a,)
         Elements of theta that move.
-    factor : array (a, a) or (1, a)
+    factor : array (a, a), (1, a) or (3, k)
         F, lower-triangular, or its diagonal.
     momentum : array (a,)
         r; overwritten, not used by overdamped dynamics.

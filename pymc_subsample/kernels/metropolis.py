@@ -262,8 +262,8 @@ def transitions(generator, row_generator, functions, test, kind, columns,
         Position; overwritten.
     active : array (a,) of int
         Elements of theta that move.
-    factor : array (a, a) or (1, a)
-        Lower-triangular factor L of the proposal's covariance, or its diagonal.
+    factor : array (a, a), (1, a) or (3, k)
+        Factor of the proposal's covariance; see `control_variates.factors`.
     step_size : float
         h: a random walk proposes theta + h L z; Langevin theta + h^2 / 2 L L' g + h L z with g
         the gradient estimated on `batch` rows drawn for that purpose (their density given those

@@ -54,6 +54,8 @@ _transitions = transitions.get_overload(transitions.signatures[0])
 # Of a trajectory; lengths are jittered by 20%.
 _MOST_STEPS = 1024
 _DEEPEST = 20
+# Of the subsample, in one look at a chain.
+_MOST_GROWTH = 4.0
 _DYNAMICS = {"hmc": TRAJECTORY, "nuts": TREE}
 
 
@@ -315,7 +317,9 @@ class HMCECS(SubsampledStep):
         if self._expansion.highest_order < 2:
             path += f", control variates of order {self.control_variate_order}: too many parameters"
         blocks = "1 block" if self.n_blocks == 1 else f"{self.n_blocks} blocks"
-        may_change = self.given["subsample_size"] is None and not self.given["reference"]
+        may_change = self._may_resize or (
+            self.given["subsample_size"] is None and not self.given["reference"]
+        )
         _log.info(
             f"HMCECS: {n:,} rows of {', '.join(self.observed)} ({path}); subsample of "
             f"{'about ' * (self._kind == BLOCK_POISSON)}{m:,} rows "
@@ -510,13 +514,21 @@ class HMCECS(SubsampledStep):
 
     def _enlarge(self, ratio: float):
         """Take more rows: the variance was predicted at a few points, and is larger on the way."""
-        wanted = min(int(np.ceil(0.1 * ratio * self.subsample_size)) * 10, self._largest)
+        unit, before = self.given["n_blocks"] or 10, self.subsample_size
+        wanted = before * min(ratio, _MOST_GROWTH) if np.isfinite(ratio) else 0.0
+        wanted = min(-int(-wanted // unit), self._largest // unit) * unit
+        if wanted <= before:
+            return
         self.subsample_size, self.n_blocks = choose_subsample(
             self._kind, self.moments, self.temperature, wanted, self.given["n_blocks"]
         )
         always = self.subsample.always
         self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks, always)
         self._forget()
+        _log.info(
+            f"HMCECS: the estimate is noisier on the way than was predicted; the subsample changed "
+            f"from {before:,} to {wanted:,} rows ({wanted / self.n_rows:.2%}){self._saves()}"
+        )
 
     # After tuning
 

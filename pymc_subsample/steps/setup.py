@@ -180,9 +180,9 @@ def prepare(
 def _shape(expansion, reference, active, free) -> tuple[np.ndarray, np.ndarray]:
     """Factors of the covariance of elements `active`, for the mass matrix, and of `free`.
 
-    The second is full even where the mass matrix is diagonal, as long as there is a matrix of
-    second derivatives: with a diagonal, points on the ellipsoid of a correlated posterior would
-    lie far outside of it.
+    The second is full, or sparse, even where the mass matrix is diagonal, as long as there is a
+    matrix of second derivatives: with a diagonal, points on the ellipsoid of a correlated posterior
+    would lie far outside of it.
     """
     inner = np.searchsorted(free, active)
     if not has_precision(expansion, len(free)):

@@ -13,7 +13,7 @@ from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.compile import address_of
-from pymc_subsample.control_variates.factors import scaled
+from pymc_subsample.control_variates.factors import scaled, stretched
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check
@@ -356,7 +356,7 @@ class StochasticGradient(AutomaticStepSize):
         if self._dynamics == PRECONDITIONED:
             scale = self._preconditioner(np.maximum(self.memory, 0.0) * self.n_rows**2)
         if scale is not None:
-            factor, record = factor * scale, record.rescaled(scale)
+            factor, record = stretched(factor, scale**2), record.rescaled(scale)
             known = at_reference if curvature is None else curvature
             at_reference, curvature = None if known is None else rescaled(known, scale), None
         dynamics = Dynamics(

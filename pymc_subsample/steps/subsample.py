@@ -53,6 +53,7 @@ class Subsample(WithSamplingState):
     _state_class = SubsampleState
 
     def __init__(self, kind: int, size: int, n_groups: int, always: np.ndarray):
+        assert kind == BLOCK_POISSON or size % n_groups == 0, (size, n_groups)
         self.kind, self.size, self.n_groups = kind, size, n_groups
         self.always = always
         self.index = np.zeros(0, dtype=np.int64)

@@ -210,6 +210,9 @@ class ProposalTuning(Tuning):
         variance = draws.var(axis=0)
         if not np.all(variance > 0):
             return None
+        if is_sparse(self.factor):
+            ratio = np.var(whiten(self.factor, (draws - draws.mean(axis=0)).T), axis=1)
+            return stretched(self.factor, (n * ratio + 10) / (n + 10))
         if size > MAX_DENSE:
             return np.sqrt(variance)[None, :]
         if self._starts_full:
