@@ -84,7 +84,7 @@ def test_intercept_of_a_bambi_model_is_that_of_its_formula(caplog):
         assert "This model is Bambi's" not in caplog.text
         short = {"draws": 10, "tune": 10, "chains": 2, "cores": 1, "progressbar": False}
         pm.sample(step=step, model=model.backend.model, **short)
-        assert caplog.text.count("This model is Bambi's") == 1
+        assert caplog.text.count("This model is Bambi's: sample it with model.fit(step=") == 1
     design = np.c_[np.ones(2000), frame.x]
     exact = np.linalg.lstsq(design, frame.y)[0][0]  # but for a prior worth a thousandth of the data
     sd = np.sqrt(np.linalg.inv(design.T @ design)[0, 0])
