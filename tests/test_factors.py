@@ -164,8 +164,8 @@ def test_a_noisy_chain_takes_more_rows(many_effects, monkeypatch):
         sizes.append(stats["subsample_size"])
     assert sorted(set(sizes)) == [100, 200, 400, 800]
     assert step.subsample.rows.shape[1] == 800
-    given = pms.HMCECS(model=model, rng=1, subsample_size=100)
-    assert not given._may_resize
+    for given in ({"subsample_size": 100}, {"reference": {"a": np.zeros(600), "b": np.zeros(15)}}):
+        assert not pms.HMCECS(model=model, rng=1, **given)._may_resize
 
 
 @pytest.mark.parametrize("n_blocks", [25, 200])

@@ -317,9 +317,7 @@ class HMCECS(SubsampledStep):
         if self._expansion.highest_order < 2:
             path += f", control variates of order {self.control_variate_order}: too many parameters"
         blocks = "1 block" if self.n_blocks == 1 else f"{self.n_blocks} blocks"
-        may_change = self._may_resize or (
-            self.given["subsample_size"] is None and not self.given["reference"]
-        )
+        may_change = self.given["subsample_size"] is None and not self.given["reference"]
         _log.info(
             f"HMCECS: {n:,} rows of {', '.join(self.observed)} ({path}); subsample of "
             f"{'about ' * (self._kind == BLOCK_POISSON)}{m:,} rows "
@@ -510,7 +508,8 @@ class HMCECS(SubsampledStep):
 
     @property
     def _may_resize(self) -> bool:
-        return self._kind == PERTURBED and self.given["subsample_size"] is None
+        own = self.given["subsample_size"] is None and not self.given["reference"]
+        return self._kind == PERTURBED and own
 
     def _enlarge(self, ratio: float):
         """Take more rows: the variance was predicted at a few points, and is larger on the way."""
