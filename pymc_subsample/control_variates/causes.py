@@ -106,6 +106,8 @@ def find_cause(
             expansion.difference(phi, rows, reference.center, 1.0, 0.0, out, scratch)
         return d
 
+    # Elements of psi stand component by component.
+    order = None if expansion.coordinates is None else expansion.coordinates.order
     found, worst = None, 0.0
     for j in chosen:
         with np.errstate(all="ignore"):
@@ -119,7 +121,7 @@ def find_cause(
         largest = np.argsort(-squares)[:_SHOWN]
         power = float(np.log2(after / before))
         found = Cause(
-            _name(free[j], blocks),
+            _name(free[j] if order is None else order[free[j]], blocks),
             expansion.store.named(np.sort(index[largest]).tolist()),
             float(squares[largest].sum() / squares.sum()),
             power,

@@ -8,12 +8,12 @@ column and value. The shape tells which form it is.
 """
 
 import numpy as np
-import scipy.linalg
 import scipy.sparse
 import scipy.sparse.linalg
 
 from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates.curvature import MAX_DENSE
+from pymc_subsample.kernels.vectors import is_sparse, scale_up
 
 # Elements of a precision, in units of its diagonal, that are rounding errors of differences.
 _SMALLEST = 1e-6
@@ -21,11 +21,6 @@ _SMALLEST = 1e-6
 _MOST_PER_ROW = 200
 # Solved for at once.
 _COLUMNS = 256
-
-
-def is_sparse(factor: np.ndarray) -> bool:
-    """Whether a factor is given by the elements of a sparse Cholesky factor of the precision."""
-    return len(factor) == 3 and factor.shape[1] > 3
 
 
 @one_thread
@@ -72,7 +67,8 @@ def whiten(factor: np.ndarray, x: np.ndarray) -> np.ndarray:
     if len(factor) == 1 and len(x) > 1:
         return (x.T / factor[0]).T
     if is_sparse(factor):
-        return _lower(factor, len(x)).T @ x
+        row, column = factor[:2].astype(int)
+        return scipy.sparse.coo_array((factor[2], (column, row)), (len(x),) * 2) @ x
     return np.linalg.solve(factor, x)
 
 
@@ -82,12 +78,9 @@ def scaled(factor: np.ndarray, z: np.ndarray) -> np.ndarray:
     if len(factor) == 1 and z.shape[-1] > 1:
         return z * factor[0]
     if is_sparse(factor):
-        order = factor[1][factor[0] == factor[1]].astype(int)  # of elimination
-        upper = _lower(factor, len(order)).T.tocsr()[order][:, order]
         found = np.empty_like(z)
-        found[:, order] = scipy.sparse.linalg.spsolve_triangular(
-            upper, z[:, order].T, lower=False
-        ).T
+        for one, out in zip(z, found, strict=True):
+            scale_up(factor, one, out)
         return found
     return z @ factor.T
 
@@ -111,10 +104,3 @@ def deviations(factor: np.ndarray, size: int) -> np.ndarray:
             total += np.sum(scaled(factor, units) ** 2, axis=0)
         return np.sqrt(total)
     return np.sqrt(np.sum(factor**2, axis=0 if len(factor) == 1 else 1))
-
-
-def _lower(factor: np.ndarray, size: int) -> scipy.sparse.csc_array:
-    row, column, value = factor
-    return scipy.sparse.coo_array(
-        (value, (row.astype(int), column.astype(int))), (size,) * 2
-    ).tocsc()

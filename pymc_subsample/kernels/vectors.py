@@ -5,6 +5,7 @@ A factor F has one of the forms of `control_variates.factors`.
 
 import numba
 import numpy as np
+from numba.extending import register_jitable
 
 from pymc_subsample.compile import FAST
 
@@ -22,7 +23,7 @@ def is_finite(x):
     return -np.inf < x < np.inf
 
 
-@numba.njit
+@register_jitable
 def is_sparse(factor):
     """Whether a factor is given by the elements of a sparse Cholesky factor of the precision."""
     return factor.shape[0] == 3 and factor.shape[1] > 3

@@ -159,11 +159,13 @@ def prepare(
             given = reference is not None
             most = len(always) + m > _MOST * residuals.n_rows
             judged = residuals.moments() if most or given else moments
-            if _is_useless(kind, judged, temperature, observed):
+            if not np.max(judged.variance(judged.n_rows, temperature)) <= VARIANCE_BOUND:
                 causes = _causes(expansion, at, spread, free, starts.blocks, given, rng)
                 raise TallModelError(
                     _useless(judged, temperature, expansion, observed, causes, given)
                 )
+            if kind == BLOCK_POISSON and choose_products(judged, temperature) is None:
+                raise TallModelError(_no_products(judged, temperature, observed))
         return Preparation(at, scale, always, moments, m, blocks, search)
 
     first = prepared(found)
@@ -279,19 +281,6 @@ def predicted_variance(kind: int, moments: Moments, m: int, temperature: float) 
     return log_variance(m / MINIBATCH, sd) if np.isfinite(sd) else np.inf
 
 
-def _is_useless(kind: int, moments: Moments, temperature: float, observed: Sequence[str]) -> bool:
-    """Whether control variates help so little that no subsample is large enough.
-
-    A kink hides the curvature of the log-likelihood from its expansion, whose mass matrix is then
-    as wide as the prior: that run would read all rows at each of very many steps, in vain.
-    """
-    if not np.max(moments.variance(moments.n_rows, temperature)) <= VARIANCE_BOUND:
-        return True
-    if kind == BLOCK_POISSON and choose_products(moments, temperature) is None:
-        raise TallModelError(_no_products(moments, temperature, observed))
-    return False
-
-
 def _causes(expansion, at, spread, free, blocks, given: bool, rng) -> list[str]:
     """Say why the expansion leaves too much, as was measured."""
     causes = [f"control_variate_order={expansion.order} is too low"] if expansion.raisable else []
@@ -319,6 +308,11 @@ def _useless(
     causes: list[str],
     given: bool,
 ) -> str:
+    """Say that control variates help so little that no subsample is large enough.
+
+    A kink hides the curvature of the log-likelihood from its expansion, whose mass matrix is then
+    as wide as the prior: that run would read all rows at each of very many steps, in vain.
+    """
     n = moments.n_rows
     variance = float(np.max(moments.variance(n, temperature)))
     advice = ["use control_variate_order=2"] if expansion.raisable else []
