@@ -16,10 +16,11 @@ from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.coordinates import find_coordinates, reparameterise
 from pymc_subsample.coordinates.fit import fitted, start
 from pymc_subsample.coordinates.verification import _is_invertible, _point
-from pymc_subsample.coordinates.whitening import Whitening
+from pymc_subsample.kernels.whitening import moved
 from pymc_subsample.likelihood import TallModel
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
+FEW = "pymc_subsample.coordinates.coordinates._FEW"
 SIZES = np.array([3, 5, 30, 200, 900])
 GROUP = np.repeat(np.arange(5), SIZES)
 
@@ -181,7 +182,26 @@ def test_effects_are_found_through_scales_of_gathered_rows(built):
     assert horseshoe.blocks["z"].scales == {"tau_log__", "local_log__"}
     for form in ("slopes centred", "slopes columns", "slopes rows"):
         [block] = built(form)[1].blocks.values()
-        assert (block.units, block.components) == (4, 2)
+        assert (block.units, block.groups, block.width) == (1, 4, 2)
+
+
+def test_few_effects_are_one_unit():
+    def blocks(groups):
+        with pm.Model() as model:
+            a = pm.Normal("a", pm.Normal("mu"), pm.HalfNormal("tau"), shape=groups)
+            pm.Normal("y", a[np.arange(2 * groups) % groups], 1.0, observed=np.zeros(2 * groups))
+        tall = TallModel(model)
+        found = find_coordinates(tall, tall.names)
+        return found, found.blocks["a"]
+
+    found, few = blocks(32)
+    assert few.joint
+    assert few.components == 32
+    assert list(found.locations) == [0]
+    found, many = blocks(33)
+    assert not many.joint
+    assert many.units == 33
+    assert len(found.locations) == 0
 
 
 def test_fixed_scales_stay_as_they_are():
@@ -195,10 +215,8 @@ def test_fixed_scales_stay_as_they_are():
 # Its constants
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_effects_of_normal_rows_are_whitened_exactly(form):
-    """log p(h, v | y) is the marginal posterior of mu and tau, and -v^2 / 2."""
-    y = outcomes()
+def exactly_whitened(form, y):
+    """An expansion at psi in coordinates of its own, for normal rows."""
     tall = TallModel(FORMS[form](y))
     expansion = expand(tall)
     reparameterise(tall, expansion, find_coordinates(tall, tall.names))
@@ -207,8 +225,21 @@ def test_effects_of_normal_rows_are_whitened_exactly(form):
     psi = start(coordinates, tall.ravel(tall.initial_point))
     psi[: coordinates.size] += 0.3 * rng.standard_normal(coordinates.size)
     psi = fitted(expansion, reference_at(expansion, psi)).theta
+
+    def logp(point):
+        return expansion.parameters(point)[1] + reference_at(expansion, point).level
+
     [place] = coordinates.places.values()
-    parts = dict(zip(tall.names, tall.slices, strict=True))
+    return psi, place, dict(zip(tall.names, tall.slices, strict=True)), logp
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_effects_of_normal_rows_are_whitened_exactly(form, monkeypatch):
+    """log p(h, v | y) is the marginal posterior of mu and tau, and -v^2 / 2."""
+    monkeypatch.setattr(FEW, 0)
+    y = outcomes()
+    rng = np.random.default_rng(7)
+    psi, place, parts, logp = exactly_whitened(form, y)
     means = np.array([y[g == GROUP].mean() for g in range(5)])
 
     def marginal(mu, log_tau):
@@ -224,35 +255,62 @@ def test_effects_of_normal_rows_are_whitened_exactly(form):
         if form == "non-centred":  # there mu is no part of the effects: it holds for any one of it
             mu = psi[parts["mu"]][0]
         point[parts["mu"]], point[parts["tau_log__"]] = mu, log_tau
-        full = reference_at(expansion, point)
-        logp = expansion.parameters(point)[1] + full.level
-        differences.append(logp + 0.5 * v @ v - marginal(mu, log_tau))
+        differences.append(logp(point) + 0.5 * v @ v - marginal(mu, log_tau))
     np.testing.assert_allclose(differences, differences[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_few_effects_and_their_location_are_whitened_exactly(form):
+    """log p(h, v | y) is the marginal posterior of tau, that of mu + A u, and -v^2 / 2."""
+    y = outcomes()
+    rng = np.random.default_rng(7)
+    psi, place, parts, logp = exactly_whitened(form, y)
+    means = np.array([y[g == GROUP].mean() for g in range(5)])
+
+    def marginal(log_tau):
+        tau = np.exp(log_tau)
+        cov = np.diag(tau**2 + 1 / SIZES) + 1.0
+        return -0.5 * (means @ np.linalg.solve(cov, means) + np.linalg.slogdet(cov)[1]) - (
+            0.5 * tau**2 - log_tau
+        )
+
+    # mu + A u: the same normal distribution whatever tau and v are, mu's given the effects
+    precision, differences = len(y) + 1.0, []
+    center = y.sum() / precision
+    for _ in range(6):
+        point = psi.copy()
+        v = point[place] = rng.standard_normal(5)
+        mu, log_tau = rng.normal(), rng.normal()
+        point[parts["mu"]], point[parts["tau_log__"]] = mu, log_tau
+        location = 0.5 * precision * (mu - center) ** 2
+        differences.append(logp(point) + 0.5 * v @ v + location - marginal(log_tau))
+    np.testing.assert_allclose(differences, differences[0], atol=1e-4)
 
 
 def test_correlations_do_not_turn_well_informed_effects():
     """With much information v follows u by a constant matrix, whatever K is."""
 
     def slope(sd, other, correlation):
-        K = [[pt.constant(sd), None], [pt.constant(correlation * other), pt.constant(other)]]
-        information = [[pt.constant(x) for x in row] for row in ([9e6, 4e6], [4e6, 7e6])]
-        zero = [pt.constant(0.0)] * 2
-        e = pt.dvectors("e0", "e1")
-        v = Whitening(K, zero, information, zero).moved(e)
-        jacobian = pt.stack(
-            [pt.stack([pt.grad(x[0], y, disconnected_inputs="ignore")[0] for y in e]) for x in v]
-        )
-        at = {y: np.zeros(1) for y in e}
-        factor = np.array([[sd, 0.0], [correlation * other, other]])
-        return jacobian.eval(at, on_unused_input="ignore") @ np.linalg.inv(factor)
+        K = np.array([[sd, 0.0], [correlation * other, other]])
+        table = np.array([[0, 1, 2, 3, -1, -1, -1, -1, -1, -1, -1, -1], np.zeros(12, dtype=int)])
+        information, score = [9e6, 4e6, 7e6], [0.0, 0.0]
+        psi = np.array([0.0, 0.0, *information, *score])
+        table.flags.writeable = False
+        jacobian = np.empty((2, 2))
+        for b, e in enumerate(np.eye(2)):
+            out = np.empty(2)
+            moved(2, 1, 2, 0, 2, table, K.ravel(), psi, e, out)
+            jacobian[:, b] = out
+        return jacobian @ np.linalg.inv(K)
 
     reference = slope(1.0, 0.5, 0.0)
     for K in [(1.0, 0.5, 2.0), (0.3, 2.0, -1.5), (2.0, 0.1, 0.5)]:
         np.testing.assert_allclose(slope(*K), reference, atol=1e-3 * np.abs(reference).max())
 
 
-def test_weights_follow_the_rows_of_each_group():
+def test_weights_follow_the_rows_of_each_group(monkeypatch):
     """At the reference the weight of the centred form is n tau^2 / (1 + n tau^2)."""
+    monkeypatch.setattr(FEW, 0)
     step = pms.HMCECS(model=noncentred(outcomes()), subsample_size=50, rng=1)
     values = dict(zip(step._tall.names, step._tall.slices, strict=True))
     theta = step._expansion.values(step.reference.theta)

@@ -1,7 +1,7 @@
 """Which variables of a model are effects: normal given others that set their mean and scale."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -21,8 +21,14 @@ from pytensor.tensor.random.basic import (
     StudentTRV,
 )
 
-from pymc_subsample.coordinates.effects import MAX_COMPONENTS, flattened, follow
-from pymc_subsample.coordinates.whitening import Entry, product, total
+from pymc_subsample.coordinates.effects import (
+    MAX_COMPONENTS,
+    Entry,
+    flattened,
+    follow,
+    product,
+    total,
+)
 from pymc_subsample.likelihood import TallModel
 
 # Location and scale are their last two parameters.
@@ -49,6 +55,8 @@ class Block:
     scale, effect : k x k of Variable or None
     parents, scales : frozenset of str
         Names of the value variables on which they depend, and on which scale or effect do.
+    groups : int
+        Number of groups that are one joint unit, see `joined`; 0 where each is a unit.
     """
 
     name: str
@@ -59,11 +67,22 @@ class Block:
     effect: list[list[Entry]]
     parents: frozenset[str]
     scales: frozenset[str]
+    groups: int = 0
 
     @property
     def components(self) -> int:
         """K."""
         return self.order.shape[1]
+
+    @property
+    def joint(self) -> bool:
+        """Whether few groups are one unit."""
+        return self.groups > 0
+
+    @property
+    def width(self) -> int:
+        """Components of a group, given which others are independent a priori."""
+        return self.components // max(self.groups, 1)
 
     @property
     def units(self) -> int:
@@ -94,6 +113,37 @@ def find_blocks(tall: TallModel, names: Sequence[str]) -> list[Block]:
         if block is not None:
             found[block.name] = block
     return _ordered(found)
+
+
+def joined(block: Block) -> Block:
+    """Return the effects of few units as those of one, without what locations add to them.
+
+    Locations are what rows can't tell from a shift of all groups: given the locations, groups are
+    independent, but not without them.
+    """
+    k = block.components
+    each = [(unit, a) for unit in range(block.units) for a in range(k)]
+
+    def entry(graph: Entry, unit: int) -> Entry:
+        if graph is None or not graph.type.ndim:
+            return graph
+        return graph[0 if graph.type.shape[0] == 1 else unit]
+
+    def spread(matrix: list[list[Entry]]) -> list[list[Entry]]:
+        return [
+            [entry(matrix[a][b], unit) if unit == other else None for other, b in each]
+            for unit, a in each
+        ]
+
+    return replace(
+        block,
+        order=block.order.reshape(1, -1),
+        mean=[entry(block.mean[a], unit) for unit, a in each],
+        scale=spread(block.scale),
+        offset=[pt.zeros(()) for _ in each],
+        effect=spread(block.effect),
+        groups=block.units,
+    )
 
 
 def _block(
@@ -203,3 +253,8 @@ def _ordered(found: dict[str, Block]) -> list[Block]:
         for block in ready:
             del left[block.name]
     return done
+
+
+def triangle(size: int) -> list[tuple[int, int]]:
+    """Return the places of the upper triangle of a symmetric matrix, row by row."""
+    return [(int(a), int(b)) for a, b in zip(*np.triu_indices(size), strict=True)]

@@ -4,8 +4,10 @@ The graph is followed upwards as long as every Op is affine in the variable, one
 vector of a few components at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import mul
 
 import numpy as np
 import pytensor.tensor as pt
@@ -23,6 +25,20 @@ from pymc_subsample.likelihood.graph import elemwise_name
 MAX_COMPONENTS = 6
 
 _SAME = {"Identity", "Cast"}
+
+# A component of a matrix that is zero for all parameters is None.
+type Entry = Variable | None
+
+
+def total(terms: Iterable[Entry]) -> Entry:
+    """Add entries up."""
+    found = [t for t in terms if t is not None]
+    return None if not found else sum(found[1:], found[0])
+
+
+def product(*factors: Entry) -> Entry:
+    """Multiply entries."""
+    return None if any(f is None for f in factors) else reduce(mul, factors)
 
 
 @dataclass
@@ -147,9 +163,9 @@ def _elementwise(node, current, others, factor, offset) -> tuple[Variable, Varia
 
 def _matrix(node, current, order, free) -> Effect | None:
     """Return the effect of a product with a small matrix of parameters."""
-    product = isinstance(node.op, Dot)
-    product |= isinstance(node.op, Blockwise) and isinstance(node.op.core_op, Dot)
-    if not product or current.type.ndim != 2 or order.ndim != 2:
+    is_product = isinstance(node.op, Dot)
+    is_product |= isinstance(node.op, Blockwise) and isinstance(node.op.core_op, Dot)
+    if not is_product or current.type.ndim != 2 or order.ndim != 2:
         return None
     left, right = node.inputs
     matrix = left if right is current else right

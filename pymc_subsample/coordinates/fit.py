@@ -21,14 +21,21 @@ from dataclasses import replace
 import numpy as np
 
 from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.control_variates.reference import Reference, gradient, hessian_columns
+from pymc_subsample.control_variates.reference import (
+    Reference,
+    gradient,
+    hessian_columns,
+    precision,
+)
 from pymc_subsample.control_variates.search import find_reference, polish, quadratic_mode
+from pymc_subsample.coordinates.blocks import triangle
 from pymc_subsample.coordinates.coordinates import Coordinates
-from pymc_subsample.coordinates.whitening import triangle
 
 # Below this share of the prior's, an effect's standard deviation tells nothing of information.
 _SMALLEST = 1e-8
 _ROUNDS = 3
+# Of a precision matrix with a diagonal of ones.
+_SINGULAR = 1e-10
 
 
 def start(coordinates: Coordinates, theta: np.ndarray) -> np.ndarray:
@@ -53,36 +60,57 @@ def fitted(expansion: Expansion, reference: Reference) -> Reference:
     for name, block in reversed(coordinates.blocks.items()):
         information, score = coordinates.constants(psi, name)
         information[:], score[:] = 0.0, 0.0
+        if block.joint:
+            coordinates.slant(psi, name)[:] = 0.0
         psi = coordinates.from_theta(theta, psi)
         information, score = coordinates.constants(psi, name)
-        found = _information(expansion, replace(reference, theta=psi), name)
+        *found, slant = _information(expansion, replace(reference, theta=psi), name)
         information[:] = [found[0][:, a, b] for a, b in triangle(block.components)]
         score[:] = found[1].T
+        if block.joint:
+            coordinates.slant(psi, name)[:] = slant
         psi = coordinates.from_theta(theta, psi)
     return replace(reference, theta=psi)
 
 
-def _information(expansion, reference, name) -> tuple[np.ndarray, np.ndarray]:
-    """Information, shape (J, k, k), and score, (J, k), of a block that is not whitened."""
+def _information(expansion, reference, name) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Information, shape (J, k, k), score, (J, k), and A', of a block that is not whitened."""
     coordinates, psi = expansion.coordinates, reference.theta
     block = coordinates.blocks[name]
     k, units, first = block.components, block.units, coordinates.places[name].start
     place = first + np.arange(k * units).reshape(k, units)
     columns = hessian_columns(expansion, reference, place.ravel(), psi)
-    precision = np.empty((units, k, k))
+    others = coordinates.locations if block.joint else np.zeros(0, dtype=int)
+    within, beside = np.empty((units, k, k)), np.empty((len(others), k * units))
     for at, column in enumerate(columns):
         b, unit = divmod(at, units)
-        precision[unit, :, b] = -column[place[:, unit]]
-    ascent = gradient(expansion, reference, psi)[place].T
+        within[unit, :, b] = -column[place[:, unit]]
+        beside[:, at] = -column[others]
+    slope = gradient(expansion, reference, psi)
+    ascent = slope[place].T
     theta, _ = coordinates.to_theta(psi)
     effect, offset = coordinates.strengths(theta, name)
     e = psi[place].T
     inverse = _inverse(effect)
-    excess = 0.5 * (precision + precision.transpose(0, 2, 1)) - np.eye(k)
+    slant = np.zeros((k, 0))
+    if block.joint:
+        # The locations' part, as if the log-likelihood were integrated over them.
+        regression = _solved(precision(expansion, reference, others, psi), beside)
+        within = within - beside.T @ regression
+        ascent = ascent - slope[others] @ regression
+        slant = (regression @ inverse[0]).T
+    excess = 0.5 * (within + within.transpose(0, 2, 1)) - np.eye(k)
     information = _positive(inverse.transpose(0, 2, 1) @ excess @ inverse)
     u = offset + np.einsum("jab,jb->ja", effect, e)
     pulled = np.einsum("jba,jb->ja", inverse, ascent + e)
-    return information, pulled + np.einsum("jab,jb->ja", information, u)
+    return information, pulled + np.einsum("jab,jb->ja", information, u), slant
+
+
+def _solved(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Solve with a positive matrix in any units; where it is singular, by the shortest solution."""
+    scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-300))
+    inverse = np.linalg.pinv(scale[:, None] * matrix * scale, rcond=_SINGULAR, hermitian=True)
+    return scale[:, None] * (inverse @ (scale[:, None] * right))
 
 
 def _inverse(effect: np.ndarray) -> np.ndarray:

@@ -5,8 +5,8 @@ import logging
 import numpy as np
 
 from pymc_subsample.control_variates.expansion import Expansion
+from pymc_subsample.coordinates.blocks import triangle
 from pymc_subsample.coordinates.coordinates import Coordinates
-from pymc_subsample.coordinates.whitening import triangle
 from pymc_subsample.likelihood import TallModel
 
 _log = logging.getLogger("pymc.subsample")
@@ -55,6 +55,9 @@ def _point(coordinates, theta, distance, rng) -> np.ndarray:
         full = rng.choice([0.0, 1.0, 100.0], (block.units, 1, 1)) * root @ root.transpose(0, 2, 1)
         information[:] = [full[:, a, b] for a, b in triangle(k)]
         score[:] = rng.standard_normal(score.shape)
+        if block.joint:
+            slant = coordinates.slant(psi, name)
+            slant[:] = rng.standard_normal(slant.shape)
     psi = coordinates.from_theta(theta, psi)
     psi[: coordinates.size] += distance * rng.standard_normal(coordinates.size)
     return psi
@@ -68,20 +71,35 @@ def _is_invertible(coordinates: Coordinates, psi: np.ndarray) -> bool:
     back = coordinates.from_theta(theta, psi)
     if not np.allclose(back[:size], psi[:size], rtol=1e-6, atol=1e-6):
         return False
-    total = 0.0
+    return bool(
+        abs(_volume(coordinates, psi) - volume) <= _TOLERANCE * (1 + abs(volume)) * np.sqrt(size)
+    )
+
+
+def _volume(coordinates: Coordinates, psi: np.ndarray) -> float:
+    """Log volume of the map by differences: of one unit after another, or of joint ones at once."""
+    joint, total = [coordinates.locations], 0.0
     for name, block in coordinates.blocks.items():
         k, units, first = block.components, block.units, coordinates.places[name].start
         place = first + np.arange(k * units).reshape(k, units)
-        jacobian = np.empty((units, k, k))
-        for b in range(k):
-            moved = [psi.copy(), psi.copy()]
-            moved[0][place[b]] += _STEP
-            moved[1][place[b]] -= _STEP
-            forth, back = (coordinates.to_theta(point)[0] for point in moved)
-            change = (forth - back)[coordinates.order][place] / (2 * _STEP)
-            jacobian[:, :, b] = change.T
-        total += np.linalg.slogdet(jacobian)[1].sum()
-    return bool(abs(total - volume) <= _TOLERANCE * (1 + abs(volume)) * np.sqrt(size))
+        if block.joint:
+            joint.append(place.ravel())
+        else:
+            total += _log_determinants(coordinates, psi, place)
+    return total + _log_determinants(coordinates, psi, np.concatenate(joint)[:, None])
+
+
+def _log_determinants(coordinates: Coordinates, psi: np.ndarray, place: np.ndarray) -> float:
+    """Add up log |det| of the map's derivatives in each column of elements, shape (k, J)."""
+    k, units = place.shape
+    jacobian = np.empty((units, k, k))
+    for b in range(k):
+        moved = [psi.copy(), psi.copy()]
+        moved[0][place[b]] += _STEP
+        moved[1][place[b]] -= _STEP
+        forth, back = (coordinates.to_theta(point)[0] for point in moved)
+        jacobian[:, :, b] = ((forth - back)[coordinates.order][place] / (2 * _STEP)).T
+    return float(np.linalg.slogdet(jacobian)[1].sum())
 
 
 def _same_density(expansion, psi, phi, logprior) -> bool:
