@@ -10,9 +10,11 @@ airports, and an intercept b add up to what rows see, so that b alone is only as
 groups vary, a funnel in their scale. The chain moves ``b + A u``, with A the regression of -b on u
 given the rows, which is known equally well whatever the scale.
 
-T depends on numbers that are fixed at set-up, the information and the score of each effect, and A.
-They follow the d elements of psi in every vector that the chain passes on, so that compiled
-functions find them and a saved state holds them.
+Scales are moved by the quantiles of their distributions; see `splines`.
+
+T depends on numbers that are fixed at set-up: the information and the score of each effect, A and
+the splines. They follow the d elements of psi in every vector that the chain passes on, so that
+compiled functions find them and a saved state holds them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +29,7 @@ from pytensor.graph.basic import Variable
 from pymc_subsample.compile import VECTOR, Compiled, compile_source
 from pymc_subsample.control_variates.loops import compile_loops
 from pymc_subsample.coordinates.blocks import Block, find_blocks, joined, triangle
-from pymc_subsample.kernels import whitening
+from pymc_subsample.kernels import splines, whitening
 from pymc_subsample.kernels.model import BACKWARD, FORWARD
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.graph import rebuild
@@ -85,8 +87,9 @@ class Coordinates:
         d and the number of constants.
     places : dict of str to slice
         Elements of each block in psi; there they stand component by component.
-    locations : ndarray of int
-        Elements of the locations.
+    locations, scales, bent : ndarray of int
+        Elements of the locations, those on which scales of effects depend, and those of them that
+        are no effects.
     """
 
     def __init__(self, tall: TallModel, blocks: Sequence[Block], locations: Sequence[str] = ()):
@@ -116,13 +119,13 @@ class Coordinates:
                     start, start + block.components * len(self.locations)
                 )
                 start = self._slants[block.name].stop
-        self.length = start
-
-    @property
-    def scales(self) -> np.ndarray:
-        """Elements of theta on which scales of effects depend."""
-        names = frozenset().union(*(block.scales for block in self.blocks.values()))
-        return np.concatenate([np.r_[self._variables[name][0]] for name in names])
+        names = frozenset().union(*(block.scales for block in blocks))
+        places = {name: self._variables[name][0] for name in tall.names if name in names}
+        self.scales = np.concatenate([np.r_[place] for place in places.values()])
+        moved = [np.r_[place] for name, place in places.items() if name not in self.blocks]
+        self.bent = np.concatenate([np.zeros(0, dtype=int), *moved])
+        self._splines = slice(start, start + splines.WIDTH * len(self.bent))
+        self.length = self._splines.stop
 
     # Constants of the map
 
@@ -136,6 +139,10 @@ class Coordinates:
     def slant(self, psi: np.ndarray, name: str) -> np.ndarray:
         """Return A of a joint block, shape (k, locations), as a view of psi's tail."""
         return psi[self._slants[name]].reshape(self.blocks[name].components, -1)
+
+    def splines(self, psi: np.ndarray) -> np.ndarray:
+        """Return the constants of `kernels.splines`, a line for each of `bent`, as a view."""
+        return psi[self._splines].reshape(len(self.bent), splines.WIDTH)
 
     def centring(self, psi: np.ndarray) -> dict[str, np.ndarray]:
         """Weight of the centred form at psi, from 0 to 1: shape (J,), or (k, J).
@@ -246,7 +253,7 @@ class Coordinates:
     @cached_property
     def _environment(self) -> dict[str, object]:
         """What the compiled functions call."""
-        found: dict[str, object] = {"np": np, "locations": self.locations}
+        found: dict[str, object] = {"np": np, "locations": self.locations, "bent": self.bent}
         for i, name in enumerate(self.blocks):
             given = self._given[name]
             found |= {
@@ -258,7 +265,12 @@ class Coordinates:
 
     def _compiled(self, name: str, lines: Sequence[str], signature: types.Type, **others):
         longest = max(given.size for given in self._given.values())
-        source = _FRAMES[name].format(size=self.size, longest=longest, lines="\n    ".join(lines))
+        source = _FRAMES[name].format(
+            size=self.size,
+            longest=longest,
+            splines=self._splines.start,
+            lines="\n    ".join(lines),
+        )
         return _compose(name, source, self._environment | others, signature)
 
     @cached_property
@@ -432,7 +444,8 @@ class _Calls:
 def _compose(name, source: str, environment: Mapping[str, object], signature) -> Compiled:
     """Compile source that calls the kernels and other compiled functions."""
     keys: list[str | None] = []
-    names: dict[str, object] = {"np": np} | {k: getattr(whitening, k) for k in _KERNELS}
+    names: dict[str, object] = {"np": np}
+    names |= {k: getattr(room, k) for room, kernels in _KERNELS.items() for k in kernels}
     for key, value in environment.items():
         if isinstance(value, Compiled):
             names[key] = value.function
@@ -445,10 +458,13 @@ def _compose(name, source: str, environment: Mapping[str, object], signature) ->
     return compile_source(name, source, names, signature, known)
 
 
-_KERNELS = (
-    "standard", "moved", "standard_back", "spread", "gathered", "spread_back", "shear",
-    "shear_back",
-)  # fmt: skip
+_KERNELS = {
+    splines: ("bend", "bend_back", "straighten"),
+    whitening: (
+        "standard", "moved", "standard_back", "spread", "gathered", "spread_back", "shear",
+        "shear_back",
+    ),
+}  # fmt: skip
 
 _FRAMES = {
     "position": """
@@ -456,7 +472,7 @@ def position(psi, theta, e, volume):
     given = np.empty({longest})
     for i in range({size}):
         theta[i] = psi[i]
-    volume[0] = 0.0
+    volume[0] = bend(bent, {splines}, psi, theta)
     {lines}
 """,
     "inverse": """
@@ -464,6 +480,7 @@ def inverse(theta, psi):
     given, e = np.empty({longest}), np.empty({size})
     for i in range({size}):
         psi[i] = theta[i]
+    straighten(bent, {splines}, theta, psi)
     {lines}
 """,
     "pull": """
@@ -475,6 +492,7 @@ def pull(psi, outer, grad):
     for i in range({size}):
         bar[i] = outer[i]
     {lines}
+    bend_back(bent, {splines}, psi, grad)
 """,
 }
 

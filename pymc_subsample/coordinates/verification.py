@@ -58,6 +58,8 @@ def _point(coordinates, theta, distance, rng) -> np.ndarray:
         if block.joint:
             slant = coordinates.slant(psi, name)
             slant[:] = rng.standard_normal(slant.shape)
+    bends = coordinates.splines(psi)
+    bends[:] = 0.1 * rng.random(bends.shape)
     psi = coordinates.from_theta(theta, psi)
     psi[: coordinates.size] += distance * rng.standard_normal(coordinates.size)
     return psi
@@ -78,7 +80,7 @@ def _is_invertible(coordinates: Coordinates, psi: np.ndarray) -> bool:
 
 def _volume(coordinates: Coordinates, psi: np.ndarray) -> float:
     """Log volume of the map by differences: of one unit after another, or of joint ones at once."""
-    joint, total = [coordinates.locations], 0.0
+    joint, total = [np.union1d(coordinates.locations, coordinates.bent)], 0.0
     for name, block in coordinates.blocks.items():
         k, units, first = block.components, block.units, coordinates.places[name].start
         place = first + np.arange(k * units).reshape(k, units)
