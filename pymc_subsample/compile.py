@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.experimental.function_type import _get_wrapper_address
-from numba.extending import get_cython_function_address
+from numba.extending import get_cython_function_address, register_jitable
 from pytensor.compile.io import In, Out
 from pytensor.compile.maker import FunctionMaker
 from pytensor.graph.basic import Variable, clone
@@ -149,6 +149,16 @@ def compile_source(
     parts = [key, str(signature), source, f"fastmath {pytensor.config.numba__fastmath}"]
     key = sha256("|".join(parts).encode()).hexdigest()
     return Compiled(compile_kept(function, key, [signature], **options), signature, key)
+
+
+def inner(function: Callable | None = None, **options):
+    """Compile a function as `numba.njit` does, where compiled code calls it.
+
+    Without entry points for Python and C, which take as long as the function; called from Python
+    it is the Python function.
+    """
+    made = register_jitable(no_cfunc_wrapper=True, **options)
+    return made if function is None else made(function)
 
 
 @contextmanager
