@@ -26,6 +26,7 @@ from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
 
 from pymc_subsample.cache import compile_kept, source_flags
 from pymc_subsample.collection import without_collection
+from pymc_subsample.products import use_loops
 
 VECTOR = types.Array(types.float64, 1, "C")
 MATRIX = types.Array(types.float64, 2, "C")
@@ -131,6 +132,7 @@ def lower(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> tuple[Call
         mode="NUMBA",
         on_unused_input="ignore",
     )
+    use_loops(maker.fgraph)
     return numba_funcify_ensure_cache(maker.fgraph)
 
 
@@ -167,6 +169,11 @@ def building_graphs():
     flags = {"traceback__limit": 0, **source_flags()}
     with without_collection(), pytensor.config.change_flags(**flags):
         yield
+
+
+def without_c():
+    """Let PyTensor run what PyMC evaluates at a few points in Python: C takes a second per Op."""
+    return pytensor.config.change_flags(cxx="")
 
 
 @numba.extending.intrinsic
