@@ -17,7 +17,6 @@ rows each and come in G groups of :math:`K_g \sim \mathrm{Pois}(\kappa)`, :math:
 
 from collections import namedtuple
 
-import numba
 import numpy as np
 from numba import types
 
@@ -139,8 +138,7 @@ def group(target, rows, counts, g):
     return rows[g, : target.width * size].reshape((target.width, size))
 
 
-# Not `inner`, of which callers with other options than each other's have one each.
-@numba.njit(no_cfunc_wrapper=True)
+@inner
 def perturbed(target, rows, counts, theta, phi, d, grad):
     """Return the perturbed estimate of the log posterior at theta.
 
@@ -186,7 +184,7 @@ def perturbed(target, rows, counts, theta, phi, d, grad):
     return value, total, variance
 
 
-@numba.njit(no_cfunc_wrapper=True)
+@inner
 def block_poisson(target, rows, counts, theta, phi, d, grad):
     """Return the block-Poisson estimate; see `perturbed`."""
     if outside(target, theta):
