@@ -3,6 +3,7 @@
 A factor F has one of the forms of `control_variates.factors`.
 """
 
+import numba
 import numpy as np
 
 from pymc_subsample.compile import FAST, inner
@@ -27,7 +28,7 @@ def is_sparse(factor):
     return factor.shape[0] == 3 and factor.shape[1] > 3
 
 
-@inner(fastmath=FAST)
+@numba.njit(fastmath=FAST)
 def scale_up(factor, x, out):
     """``F @ x``."""
     if factor.shape[0] == 1:
