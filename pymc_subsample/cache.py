@@ -18,6 +18,7 @@ from hashlib import sha256
 from multiprocessing import parent_process
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Any
 
 import llvmlite
 import numba
@@ -73,7 +74,7 @@ def kept(*signatures, **options) -> Callable:
     return decorate
 
 
-def compile_kept(function: Callable, key: str, signatures, **options) -> Callable:
+def compile_kept(function: Callable, key: str, signatures, **options) -> Any:
     """Compile a function that `key`, and the sources of `kernels`, tell from all others."""
     dispatcher = numba.njit(**options)(function)
     dispatcher._cache = _Kept(function.__name__, key)

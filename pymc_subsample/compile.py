@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.experimental.function_type import _get_wrapper_address
-from numba.extending import get_cython_function_address
+from numba.extending import get_cython_function_address, register_jitable
 from pytensor.compile.io import In, Out
 from pytensor.compile.maker import FunctionMaker
 from pytensor.graph.basic import Variable, clone
@@ -26,6 +26,7 @@ from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
 
 from pymc_subsample.cache import compile_kept, source_flags
 from pymc_subsample.collection import without_collection
+from pymc_subsample.products import use_loops
 
 VECTOR = types.Array(types.float64, 1, "C")
 MATRIX = types.Array(types.float64, 2, "C")
@@ -131,6 +132,7 @@ def lower(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> tuple[Call
         mode="NUMBA",
         on_unused_input="ignore",
     )
+    use_loops(maker.fgraph)
     return numba_funcify_ensure_cache(maker.fgraph)
 
 
@@ -151,12 +153,27 @@ def compile_source(
     return Compiled(compile_kept(function, key, [signature], **options), signature, key)
 
 
+def inner(function: Callable | None = None, **options):
+    """Compile a function as `numba.njit` does, where compiled code calls it.
+
+    Without entry points for Python and C, which take as long as the function; called from Python
+    it is the Python function.
+    """
+    made = register_jitable(no_cfunc_wrapper=True, **options)
+    return made if function is None else made(function)
+
+
 @contextmanager
 def building_graphs():
     """Build and rewrite graphs faster: no stack trace per node, no garbage collection meanwhile."""
     flags = {"traceback__limit": 0, **source_flags()}
     with without_collection(), pytensor.config.change_flags(**flags):
         yield
+
+
+def without_c():
+    """Let PyTensor run what PyMC evaluates at a few points in Python: C takes a second per Op."""
+    return pytensor.config.change_flags(cxx="")
 
 
 @numba.extending.intrinsic

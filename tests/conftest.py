@@ -2,12 +2,16 @@
 
 from functools import cache
 from importlib import import_module
+from itertools import product
 
 import numpy as np
 import pytest
 from models import MODELS
 
 from pymc_subsample.control_variates import expand
+from pymc_subsample.kernels.dynamics import trajectory, tree
+from pymc_subsample.kernels.estimates import DENSITY
+from pymc_subsample.kernels.hmc import transitions
 from pymc_subsample.likelihood import TallModel
 
 
@@ -18,8 +22,10 @@ def pytest_configure(config):
     last bits differ from those that a process of chains reads from the cache.
     """
     if not hasattr(config, "workerinput"):
-        for name in ("firefly", "gibbs", "hmc", "langevin", "metropolis"):
+        for name in ("firefly", "gibbs", "langevin", "metropolis"):
             import_module(f"pymc_subsample.kernels.{name}")
+        for kind, dynamics in product(DENSITY, (trajectory, tree)):
+            transitions(kind, dynamics)
 
 
 @pytest.fixture(scope="session")

@@ -30,9 +30,9 @@ from pymc_subsample.estimators import Moments
 from pymc_subsample.kernels.estimates import (
     BLOCK_POISSON,
     PRODUCT_FUNCTIONS,
-    density,
+    block_poisson,
     log_products,
-    refresh,
+    refresh_block_poisson,
     target_at,
 )
 from pymc_subsample.kernels.model import MINIBATCH
@@ -195,21 +195,21 @@ def numbered_factors(rows, weight, bound, products):
 @numba.njit
 def evaluate(functions, center, level, slope, curvature, order, weight, bound, products, width,
              origin, factor, active, radius, rows, counts, theta, phi, d, grad):  # fmt: skip
-    target = target_at(BLOCK_POISSON, functions, center, level, slope, curvature, order, weight,
+    target = target_at(functions, center, level, slope, curvature, order, weight,
                        bound, products, width, origin, factor, active, radius,
                        np.empty((width, 0)), 1.0)  # fmt: skip
-    return density(target, rows, counts, theta, phi, d, grad)
+    return block_poisson(target, rows, counts, theta, phi, d, grad)
 
 
 @numba.njit
 def refreshed(rng, functions, center, level, slope, curvature, order, weight, bound, products,
               width, origin, factor, active, radius, index, rows, counts, g, new_index, new_rows,
               new_count, phi, estimate):  # fmt: skip
-    target = target_at(BLOCK_POISSON, functions, center, level, slope, curvature, order, weight,
+    target = target_at(functions, center, level, slope, curvature, order, weight,
                        bound, products, width, origin, factor, active, radius,
                        np.empty((width, 0)), 1.0)  # fmt: skip
-    return refresh(rng, target, index, rows, counts, g, new_index, new_rows, new_count, phi,
-                   estimate)  # fmt: skip
+    return refresh_block_poisson(rng, target, index, rows, counts, g, new_index, new_rows,
+                                 new_count, phi, estimate)  # fmt: skip
 
 
 class Poisson:

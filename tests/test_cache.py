@@ -52,6 +52,34 @@ def test_code_is_loaded_again(empty):
     assert len(files(empty)) == 2
 
 
+# Transitions
+
+_TRANSITION = """
+from numba.core import event
+from pymc_subsample.kernels.dynamics import trajectory
+from pymc_subsample.kernels.estimates import PERTURBED
+from pymc_subsample.kernels.hmc import transitions
+
+class Compilations(event.Listener):
+    def on_start(self, event):
+        print(event.data["dispatcher"].py_func.__name__)
+
+    def on_end(self, event):
+        pass
+
+with event.install_listener("numba:compile", Compilations()):
+    transitions(PERTURBED, trajectory)
+"""
+
+
+def test_a_transition_is_made_of_what_it_runs_and_kept(tmp_path):
+    flags = {"PYTENSOR_FLAGS": f"base_compiledir={tmp_path}", "PYTHONPATH": str(PACKAGE.parent)}
+    made = set(run(_TRANSITION, **flags)[0].split())
+    assert {"transitions", "trajectory", "leapfrog", "perturbed"} <= made
+    assert not {"tree", "block_poisson", "refresh_block_poisson"} & made
+    assert run(_TRANSITION, **flags)[0] == ""
+
+
 # A helper that changes
 
 

@@ -2,6 +2,7 @@
 
 from collections import namedtuple
 
+import numba
 import numpy as np
 import pymc as pm
 import pytest
@@ -58,7 +59,7 @@ def test_factors_multiply_and_divide(form):
     scale_up(F, z[0], out)
     np.testing.assert_allclose(out, x[0], rtol=1e-10)
     slope, order = np.random.default_rng(3).normal(size=SIZE), np.arange(SIZE)
-    scale_back(F, slope, order, out)
+    numba.njit(lambda *arguments: scale_back(*arguments))(F, slope, order, out)
     np.testing.assert_allclose(out @ z[0], slope @ x[0], rtol=1e-10)
 
 
@@ -71,7 +72,7 @@ def test_radius_of_the_ellipsoid(form):
     Target = namedtuple("Target", "active factor origin radius")
     for radius in (0.999, 1.001):
         target = Target(np.arange(SIZE), F, origin, radius * np.linalg.norm(z))
-        assert outside(target, theta) == (radius < 1)
+        assert numba.njit(lambda *at: outside(*at))(target, theta) == (radius < 1)
 
 
 @pytest.mark.parametrize("form", ["diagonal", "sparse"])

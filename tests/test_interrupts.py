@@ -19,13 +19,13 @@ from numba import types
 
 import pymc_subsample as pms
 from pymc_subsample.compile import address_of, generator_at
+from pymc_subsample.kernels import hmc
 
 # Called from Python, by module of `kernels`.
 ENTRY_POINTS = [
     ("firefly", "transitions"),
     ("gibbs", "sweeps"),
     ("gradients", "forces"),
-    ("hmc", "transitions"),
     ("langevin", "integrate"),
     ("metropolis", "decisions"),
     ("metropolis", "transitions"),
@@ -138,6 +138,11 @@ def test_entry_points_take_no_generator(module, name):
     entry = getattr(import_module(f"pymc_subsample.kernels.{module}"), name)
     [signature] = entry.signatures
     assert not any(isinstance(kind, types.NumPyRandomGeneratorType) for kind in signature)
+
+
+def test_transitions_of_hmc_take_no_generator():
+    kinds = hmc._SIGNATURE.args
+    assert not any(isinstance(kind, types.NumPyRandomGeneratorType) for kind in kinds)
 
 
 @numba.njit

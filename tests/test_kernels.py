@@ -19,8 +19,9 @@ from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.curvature import covariance
 from pymc_subsample.control_variates.factors import factor
 from pymc_subsample.control_variates.reference import precision, reference_at
-from pymc_subsample.kernels.estimates import FUNCTIONS, PERTURBED, density, target_at
-from pymc_subsample.kernels.hmc import INFO, TRAJECTORY, TREE, transitions
+from pymc_subsample.kernels.dynamics import trajectory, tree
+from pymc_subsample.kernels.estimates import FUNCTIONS, PERTURBED, perturbed, target_at
+from pymc_subsample.kernels.hmc import INFO, transitions
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.rows import RowStore, drawn_without
 
@@ -93,19 +94,19 @@ def poisson():
 
 
 @numba.njit
-def evaluate(kind, functions, center, level, slope, curvature, order, weight, setting, products,
+def evaluate(functions, center, level, slope, curvature, order, weight, setting, products,
              width, origin, factor, active, radius, exact, unit, rows, counts, theta, phi, d,
              grad):  # fmt: skip
-    target = target_at(kind, functions, center, level, slope, curvature, order, weight, setting,
+    target = target_at(functions, center, level, slope, curvature, order, weight, setting,
                        products, width, origin, factor, active, radius, exact, unit)  # fmt: skip
-    return density(target, rows, counts, theta, phi, d, grad)
+    return perturbed(target, rows, counts, theta, phi, d, grad)
 
 
 class Sampler:
     """Calls the compiled transition the way a step does."""
 
     def __init__(self, ex, star, m, n_blocks, *, temperature=1.0, correction=1.0, step_size=0.7,
-                 path_length=1.5, mass="dense", active=None, dynamics=TRAJECTORY,
+                 path_length=1.5, mass="dense", active=None, dynamics=trajectory,
                  always=()):  # fmt: skip
         self.ex, self.m, self.n_blocks = ex, m, n_blocks
         self.reference = reference_at(ex, star, temperature)
@@ -132,8 +133,8 @@ class Sampler:
         info, at = np.empty(len(INFO)), self.reference
         new_index, new_rows = fresh
         ones = np.ones(max(self.n_blocks, len(new_index)), dtype=np.int64)
-        transitions(
-            address_of(rng), PERTURBED, self.dynamics, self.ex.addresses(*FUNCTIONS), theta, index,
+        transitions(PERTURBED, self.dynamics)(
+            address_of(rng), self.ex.addresses(*FUNCTIONS), theta, index,
             rows, ones[: self.n_blocks], block, at.center, at.level, at.slope, at.curvature,
             self.ex.order, self.active, self.factor, self.weight, self.correction, 0.0,
             self.ex.width, at.theta, np.inf, self.step_size, self.extent, new_index,
@@ -153,7 +154,7 @@ class Sampler:
         ex, at = self.ex, self.reference
         phi, d, grad = np.empty(ex.phi_size), np.empty(len(index)), np.empty(ex.theta_size)
         value, _, variance = evaluate(
-            PERTURBED, ex.addresses(*FUNCTIONS), at.center, at.level, at.slope, at.curvature,
+            ex.addresses(*FUNCTIONS), at.center, at.level, at.slope, at.curvature,
             ex.order, self.weight, self.correction, 0.0, ex.width, at.theta, self.factor,
             self.active, np.inf, self.exact, self.unit, self.anchored(index),
             np.ones(1, dtype=np.int64), theta, phi, d, grad,
@@ -321,16 +322,16 @@ def tiny():
 @pytest.mark.parametrize(
     ("order", "m", "n_blocks", "mass", "k", "dynamics"),
     [
-        (1, 2, 2, "dense", 3, TRAJECTORY),
-        (2, 3, 3, "diagonal", 2, TRAJECTORY),
-        (0, 3, 1, "dense", 2, TRAJECTORY),
-        (1, 2, 2, "dense", 2, TREE),
-        (0, 3, 1, "diagonal", 2, TREE),
+        (1, 2, 2, "dense", 3, trajectory),
+        (2, 3, 3, "diagonal", 2, trajectory),
+        (0, 3, 1, "dense", 2, trajectory),
+        (1, 2, 2, "dense", 2, tree),
+        (0, 3, 1, "diagonal", 2, tree),
     ],
 )
 def test_target_is_invariant(order, m, n_blocks, mass, k, dynamics, poisson, tiny):
     target = Target(tiny, m, order)
-    extent = 1.5 if dynamics == TRAJECTORY else 6
+    extent = 1.5 if dynamics == trajectory else 6
     sampler = Sampler(
         poisson(tiny, order), STARS[order], m, n_blocks, mass=mass, dynamics=dynamics,
         path_length=extent,
@@ -338,16 +339,16 @@ def test_target_is_invariant(order, m, n_blocks, mass, k, dynamics, poisson, tin
     theta, u, moved = run_chains(sampler, target, np.random.default_rng(5), k)
     assert target.p_value(theta, u) > ERROR_RATE
     assert moved[0] > 0.5
-    assert moved[0] < 0.99 or dynamics == TREE  # the acceptance test had something to do
+    assert moved[0] < 0.99 or dynamics == tree  # the acceptance test had something to do
     assert 0.1 < moved[1] < 0.97
     assert moved[2] == 0
 
 
-@pytest.mark.parametrize("dynamics", [TRAJECTORY, TREE])
+@pytest.mark.parametrize("dynamics", [trajectory, tree])
 def test_target_is_invariant_where_some_rows_are_always_read(dynamics, poisson, tiny):
     always = (1, 4)
     target = Target(tiny, 2, 1, always=always)
-    extent = 1.5 if dynamics == TRAJECTORY else 6
+    extent = 1.5 if dynamics == trajectory else 6
     sampler = Sampler(
         poisson(tiny, 1), STARS[1], 2, 2, dynamics=dynamics, path_length=extent, always=always
     )

@@ -9,13 +9,13 @@ from time import thread_time
 
 import numpy as np
 import pymc as pm
-from arviz_stats.base import array_stats
 from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import covariance_factor
 from pymc_subsample.control_variates.factors import deviations
 from pymc_subsample.control_variates.reference import Reference, precision
+from pymc_subsample.diagnostics import array_stats
 from pymc_subsample.diagnostics.checks import FAILED, MODES, PREFIX, amount, recall
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.hmc_ecs import HMCECS

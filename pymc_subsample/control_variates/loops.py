@@ -1,33 +1,53 @@
-"""Functions of the parameters as loops: elementwise graphs and their sums, without temporaries.
+"""Functions of the parameters as loops: elementwise graphs, rearranged, and their sums.
 
-Priors, transforms and their gradients are mostly elementwise in each variable, joined by sums. A
-call of PyTensor's own function for them costs more than their arithmetic, which shows where a
-batch has a hundred rows.
+Priors, transforms and their gradients are mostly elementwise in each variable, joined by sums,
+choices of elements and products of small matrices. A call of PyTensor's own function for them costs
+more than their arithmetic, which shows where a batch has a hundred rows, and takes many times as
+long to compile.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import count
 
 import numpy as np
 import pytensor.scalar as ps
 from numba import types
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import toposort
 from pytensor.raise_op import CheckAndRaise
-from pytensor.tensor.basic import ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.basic import (
+    Alloc,
+    Join,
+    MakeVector,
+    ScalarFromTensor,
+    Split,
+    TensorFromScalar,
+)
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
-from pytensor.tensor.math import Sum
-from pytensor.tensor.shape import Reshape
-from pytensor.tensor.subtensor import Subtensor, unflatten_index_variables
+from pytensor.tensor.extra_ops import CumOp
+from pytensor.tensor.math import Dot, Sum
+from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
+    unflatten_index_variables,
+)
 
 from pymc_subsample.compile import Compiled, compile_graph, compile_source
 from pymc_subsample.control_variates.fusion import ScalarFunction, split
 from pymc_subsample.control_variates.scalars import NotScalar, Scalars
 
 _TRANSPARENT = (ScalarFromTensor, TensorFromScalar, CheckAndRaise)
+# Operations of a graph that is computed once, where several loops need it.
+_MANY = 8
+# Elements of an array of places, which becomes part of the code.
+_MOST_KNOWN = 4_096
 
 
 def compile_loops(
@@ -56,13 +76,22 @@ class _Loop:
     fixed: dict[Variable, str] = field(default_factory=dict)
 
 
+@dataclass
+class _Place:
+    """Where the elements of a variable are, in order: positions in an array of that name."""
+
+    name: str
+    index: np.ndarray
+
+
 class _Code:
     """Lines that compute outputs from input vectors, and the functions that they call.
 
     Raises
     ------
     NotScalar
-        If an output is not made of elementwise graphs of slices of the inputs, and their sums.
+        If an output is not made of elementwise graphs, rearrangements of elements that are known
+        beforehand, and sums.
     """
 
     def __init__(self, inputs: Sequence[Variable], outputs: Mapping[str, Variable]):
@@ -73,11 +102,16 @@ class _Code:
             exclude=("fusion", "inplace", "BlasOpt"),
         )
         self.names = [f"x{k}" for k in range(len(inputs))]
-        self._inputs = dict(zip(fgraph.inputs, self.names, strict=True))
-        self._sums: dict[Variable, str] = {}
-        self._sum_names = (f"s{k}" for k in count())
+        self._places = {
+            v: _Place(name, np.arange(_size(v)))
+            for v, name in zip(fgraph.inputs, self.names, strict=True)
+        }
+        self._clients = fgraph.clients
+        self._scalars: dict[Variable, str] = {}
+        self._weights: dict[Variable, int] = {}
+        self._numbers = count()
         self.lines: list[str] = []
-        self.functions: dict[str, object] = {}
+        self.functions: dict[str, object] = {"np": np}
         self.keys: list[str] = []
         for target, graph in zip(outputs, fgraph.outputs, strict=True):
             self._add(graph, lambda value, target=target: f"{target} = {value}")
@@ -105,64 +139,233 @@ class _Code:
         self._emit(loop, function, assign, indexed)
 
     def _cuts(self, graph: Variable, loop: _Loop) -> list[Variable]:
-        """Find where a graph reads the inputs or sums, and how each is written in a loop."""
+        """Find where a graph reads what is there, and how each is written in a loop."""
         found, seen, pending = [], set(), [graph]
+
+        def cut(var: Variable, index: np.ndarray, name: str):
+            code, runs = self._element(name, index)
+            (loop.running if runs else loop.fixed)[var] = code
+            found.append(var)
+
         while pending:
             var = pending.pop()
-            if var in seen or isinstance(var, Constant):
+            if var in seen or (isinstance(var, Constant) and not _lengths(var)):
                 continue
             seen.add(var)
-            place = self._sum(var) or self._part(var)
-            if place is None:
-                if var.owner is None:
+            if var is not graph and self._is_shared(var):
+                self._store(var)
+            if (scalar := self._sum(var)) is not None:
+                loop.fixed[var] = scalar
+                found.append(var)
+            elif (place := self._place(var)) is not None:
+                if _lengths(var) not in ((), loop.shape):
                     raise NotScalar
-                pending += var.owner.inputs
-                continue
-            found.append(var)
-            shape = _lengths(var)
-            if shape not in ((), loop.shape):
+                cut(var, place.index, place.name)
+            elif var.owner is None:
                 raise NotScalar
-            if shape:
-                loop.running[var] = place.format(" + i")
             else:
-                loop.fixed[var] = place.format("")
+                for v in var.owner.inputs:
+                    if _lengths(v) in ((), loop.shape):
+                        pending.append(v)
+                    elif v not in seen:  # repeated along some axes
+                        seen.add(v)
+                        place = self._located(v)
+                        cut(v, _spread(place.index, v, var), place.name)
         return found
 
     def _sum(self, var: Variable) -> str | None:
         """Return the name of a sum over everything, whose loop comes before the present one."""
-        if var in self._sums:
-            return self._sums[var]
+        if var in self._scalars:
+            return self._scalars[var]
         if var.owner is None or not isinstance(var.owner.op, Sum) or _lengths(var):
             return None
-        name = next(self._sum_names)  # a sum inside this one takes another
-        before, self.lines = self.lines, [f"{name} = 0.0"]
+        name = f"s{next(self._numbers)}"
+        self.lines.append(f"{name} = 0.0")
         self._add(var.owner.inputs[0], lambda value: f"{name} += {value}")
-        self.lines = [*before, *self.lines]
-        self._sums[var] = name
+        self._scalars[var] = name
         return name
 
-    def _part(self, var: Variable) -> str | None:
-        """Return the code of a slice of an input, maybe reshaped, open for the running index."""
-        if var in self._inputs:
-            return f"{self._inputs[var]}[0{{}}]"
-        node = var.owner
-        if node is None:
-            return None
-        if isinstance(node.op, Reshape):
-            return self._part(node.inputs[0])
-        if not isinstance(node.op, Subtensor) or node.inputs[0] not in self._inputs:
-            return None
-        [entry] = unflatten_index_variables(node.inputs[1:], node.op.idx_list)
-        name, [length] = self._inputs[node.inputs[0]], node.inputs[0].type.shape
-        if not isinstance(entry, slice):
-            return f"{name}[{_constant(entry) % length}{{}}]"
-        start, stop, step = slice(*map(_constant, _ends(entry))).indices(length)
-        if step != 1 or var.type.shape != (stop - start,):
+    def _is_shared(self, var: Variable) -> bool:
+        """Whether several loops may need what takes many operations."""
+        return len(self._clients[var]) > 1 and self._weight(var) >= _MANY
+
+    def _weight(self, var: Variable) -> int:
+        """Operations of an elementwise graph, if all that is shared is computed anew."""
+        if var not in self._weights:
+            weight = 0
+            if var.owner is not None and _is_elementwise(var.owner):
+                inputs = (v for v in var.owner.inputs if not self._is_shared(v))
+                weight = isinstance(var.owner.op, Elemwise) + sum(map(self._weight, inputs))
+            self._weights[var] = weight
+        return self._weights[var]
+
+    def _store(self, var: Variable):
+        """Compute an elementwise graph beforehand."""
+        if _lengths(var):
+            self._located(var)
+        elif var not in self._scalars and self._place(var) is None:
+            name = f"s{next(self._numbers)}"
+            self._add(var, lambda value: f"{name} = {value}")
+            self._scalars[var] = name
+
+    def _element(self, name: str, index: np.ndarray) -> tuple[str, bool]:
+        """Return the code of the running element of an array, and whether it runs at all."""
+        first = index[0] if len(index) else 0
+        if len(index) and np.all(index == first):
+            return f"{name}[{first}]", False
+        if np.array_equal(index, np.arange(first, first + len(index))):
+            return f"{name}[{first} + i]", True
+        return f"{name}[{self._known(index)}[i]]", True
+
+    def _known(self, values: np.ndarray) -> str:
+        """Name an array of the source's environment."""
+        if values.size > _MOST_KNOWN:
             raise NotScalar
-        return f"{name}[{start}{{}}]"
+        key = f"{values.dtype} {values.tobytes().hex()}"
+        name = f"k{sha256(key.encode()).hexdigest()[:16]}"
+        if name not in self.functions:
+            self.functions[name] = values
+            self.keys.append(key)
+        return name
+
+    # Elements that are chosen, repeated, put in places and added up there.
+
+    def _place(self, var: Variable) -> _Place | None:
+        """Return where a variable is, after what puts it there; None if it is elementwise."""
+        if var not in self._places:
+            if isinstance(var, Constant):
+                values = np.ascontiguousarray(var.data, dtype=float).ravel()
+                self._places[var] = _Place(self._known(values), np.arange(values.size))
+            elif var.owner is None or _is_elementwise(var.owner):
+                return None
+            else:
+                self._put(var.owner)
+        return self._places.get(var)
+
+    def _located(self, var: Variable) -> _Place:
+        """Return where a variable is, stored first if it is elementwise."""
+        place = self._place(var)
+        if place is not None:
+            return place
+        if var.owner is None:
+            raise NotScalar
+        if isinstance(var.owner.op, (DimShuffle, *_TRANSPARENT)):
+            place = self._located(var.owner.inputs[0])
+        else:
+            place = self._new(var)
+            at = "i" if var.type.ndim else "0"
+            self._add(var, lambda value: f"{place.name}[{at}] = {value}")
+        self._places[var] = place
+        return place
+
+    def _new(self, var: Variable) -> _Place:
+        """Make room for a variable."""
+        place = _Place(f"t{next(self._numbers)}", np.arange(_size(var)))
+        self.lines.append(f"{place.name} = np.empty({_size(var)})")
+        return place
+
+    def _loop(self, size: int, line: str):
+        self.lines += [f"for i in range({size}):", f"    {line}"]
+
+    def _put(self, node: Apply):
+        op, out = node.op, node.outputs[0]
+        if isinstance(op, (Reshape, SpecifyShape)):
+            self._places[out] = self._located(node.inputs[0])
+        elif isinstance(op, (Subtensor, AdvancedSubtensor, DimShuffle, Alloc, Split)):
+            place = self._located(node.inputs[0])
+            positions = place.index.reshape(node.inputs[0].type.shape)
+            for var, index in zip(node.outputs, _performed(node, positions), strict=True):
+                self._places[var] = _Place(place.name, index.ravel())
+        elif isinstance(op, (Join, MakeVector)):
+            self._join(node)
+        elif isinstance(op, (IncSubtensor, AdvancedIncSubtensor)):
+            self._increment(node)
+        elif isinstance(op, Sum):
+            [x] = node.inputs
+            place = self._new(out)
+            axes = range(x.type.ndim) if op.axis is None else op.axis
+            shape = [1 if a in axes else n for a, n in enumerate(x.type.shape)]
+            where = np.broadcast_to(place.index.reshape(shape), x.type.shape).ravel()
+            self._loop(len(place.index), f"{place.name}[i] = 0.0")
+            self._add_to(x, f"{self._element(place.name, where)[0]} += {{}}")
+            self._places[out] = place
+        elif isinstance(op, CumOp) and op.mode == "add" and len(_lengths(out)) == 1:
+            place, total = self._new(out), f"s{next(self._numbers)}"
+            code, _ = self._element(*self._at(node.inputs[0]))
+            self.lines.append(f"{total} = 0.0")
+            self._loop(len(place.index), f"{total} += {code}; {place.name}[i] = {total}")
+            self._places[out] = place
+        elif isinstance(op, Dot):
+            self._multiply(node)
+        else:
+            raise NotScalar
+
+    def _at(self, var: Variable) -> tuple[str, np.ndarray]:
+        place = self._located(var)
+        return place.name, place.index
+
+    def _add_to(self, var: Variable, line: str):
+        """Loop over the elements of a variable; `line` has a gap for each."""
+        if self._place(var) is None and _lengths(var):
+            self._add(var, lambda value: line.format(value))
+        else:
+            self._loop(_size(var), line.format(self._element(*self._at(var))[0]))
+
+    def _join(self, node: Apply):
+        parts = node.inputs[1:] if isinstance(node.op, Join) else node.inputs
+        [out] = node.outputs
+        starts = np.cumsum([0, *map(_size, parts)])
+        positions = [
+            start + np.arange(_size(v)).reshape(v.type.shape)
+            for v, start in zip(parts, starts[:-1], strict=True)
+        ]
+        order = (
+            _performed(node, *positions)[0] if isinstance(node.op, Join) else np.array(positions)
+        )
+        where = np.argsort(order.ravel())
+        located = [self._at(v) for v in parts]
+        place = self._new(out)
+        for (name, index), start in zip(located, starts[:-1], strict=True):
+            to, _ = self._element(place.name, where[start : start + len(index)])
+            self._loop(len(index), f"{to} = {self._element(name, index)[0]}")
+        self._places[out] = place
+
+    def _increment(self, node: Apply):
+        x, y = node.inputs[:2]
+        if getattr(node.op, "ignore_duplicates", False):
+            raise NotScalar
+        entries = unflatten_index_variables(node.inputs[2:], node.op.idx_list)
+        positions = np.arange(_size(x)).reshape(x.type.shape)
+        where = positions[tuple(_literal(e) for e in entries)]
+        name, index = self._at(x)
+        added, of_y = self._at(y)
+        of_y = np.broadcast_to(of_y.reshape(y.type.shape), where.shape).ravel()
+        place = self._new(node.outputs[0])
+        self._loop(len(index), f"{place.name}[i] = {self._element(name, index)[0]}")
+        if where.size:
+            sign = "=" if node.op.set_instead_of_inc else "+="
+            to, _ = self._element(place.name, where.ravel())
+            self._loop(where.size, f"{to} {sign} {self._element(added, of_y)[0]}")
+        self._places[node.outputs[0]] = place
+
+    def _multiply(self, node: Apply):
+        x, y = node.inputs
+        (m, k), n = x.type.shape, y.type.shape[1]
+        if None in (m, k, n) or m * k * n > _MOST_KNOWN:
+            raise NotScalar
+        left, right = self._located(x), self._located(y)
+        place, shape = self._new(node.outputs[0]), (m, k, n)
+        factors = [
+            self._element(at.name, np.broadcast_to(at.index.reshape(form), shape).ravel())[0]
+            for at, form in ((left, (m, k, 1)), (right, (1, k, n)))
+        ]
+        where = np.broadcast_to(place.index.reshape(m, 1, n), shape).ravel()
+        self._loop(m * n, f"{place.name}[i] = 0.0")
+        self._loop(m * k * n, f"{self._element(place.name, where)[0]} += {' * '.join(factors)}")
+        self._places[node.outputs[0]] = place
 
     def _emit(self, loop: _Loop, function: ScalarFunction, assign, indexed: bool):
-        k = len(self.keys)
+        k = next(self._numbers)
         self.functions[f"row{k}"] = function.row
         self.keys.append(function.key or "")
         hoisted = [f"h{k}_{j}" for j in range(function.n_hoisted)]
@@ -186,14 +389,40 @@ def _lengths(var: Variable) -> tuple[int, ...]:
     return tuple(n for n in var.type.shape if n != 1)
 
 
-def _require_elementwise(node, shape: tuple[int, ...]):
-    """Refuse an Op that mixes elements."""
-    elementwise = isinstance(node.op, (Elemwise, *_TRANSPARENT))
+def _size(var: Variable) -> int:
+    return int(np.prod(_lengths(var), dtype=int))
+
+
+def _is_elementwise(node: Apply) -> bool:
     if isinstance(node.op, DimShuffle):
         order = [a for a in node.op.new_order if a != "x"]
-        elementwise = order == sorted(order)
-    if not elementwise or any(_lengths(v) not in ((), shape) for v in node.outputs):
+        return order == sorted(order)
+    return isinstance(node.op, (Elemwise, *_TRANSPARENT))
+
+
+def _require_elementwise(node: Apply, shape: tuple[int, ...]):
+    """Refuse an Op that mixes elements."""
+    if not _is_elementwise(node) or any(_lengths(v) not in ((), shape) for v in node.outputs):
         raise NotScalar
+
+
+def _spread(index: np.ndarray, var: Variable, like: Variable) -> np.ndarray:
+    """Repeat the places of a variable's elements as broadcasting to the shape of another does."""
+    if not isinstance(like.owner.op, Elemwise):
+        raise NotScalar
+    return np.broadcast_to(index.reshape(var.type.shape), like.type.shape).ravel()
+
+
+def _performed(node: Apply, *positions: np.ndarray) -> list[np.ndarray]:
+    """Let an Op that rearranges elements rearrange their places; its other inputs are known."""
+    first = isinstance(node.op, Join)  # the axis comes first
+    others = node.inputs[:1] if first else node.inputs[len(positions) :]
+    if not all(isinstance(v, Constant) for v in others):
+        raise NotScalar
+    known = [v.data for v in others]
+    results: list[list] = [[None] for _ in node.outputs]
+    node.op.perform(node, [*known, *positions] if first else [*positions, *known], results)
+    return [np.asarray(r) for [r] in results]
 
 
 def _filled(scalar: Variable, ndim: int) -> np.ndarray:
@@ -206,13 +435,12 @@ def _apply(op, inputs: list[Variable]) -> list[Variable]:
     return op.make_node(*inputs).outputs
 
 
-def _ends(entry: slice):
-    return entry.start, entry.stop, entry.step
-
-
-def _constant(value):
-    if value is None or isinstance(value, int):
-        return value
-    if not isinstance(value, Constant):
+def _literal(entry):
+    """Return an index, or a slice, that is known."""
+    if isinstance(entry, slice):
+        return slice(*map(_literal, (entry.start, entry.stop, entry.step)))
+    if entry is None or isinstance(entry, int):
+        return entry
+    if not isinstance(entry, Constant):
         raise NotScalar
-    return int(value.data)
+    return entry.data

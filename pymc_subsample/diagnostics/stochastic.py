@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.stats
-from arviz_stats.base import array_stats
 
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.factors import whiten
+from pymc_subsample.diagnostics import array_stats
 from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.divergences import check_divergences, loss
 from pymc_subsample.diagnostics.full_data import log_posteriors

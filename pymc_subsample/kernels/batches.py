@@ -1,12 +1,13 @@
 """Batches of rows, drawn without replacement."""
 
-import numba
 from numba import types
+
+from pymc_subsample.compile import inner
 
 PERMUTATION = types.Array(types.uint32, 1, "C")
 
 
-@numba.njit
+@inner
 def draw(rng, permutation, start, index):
     """Draw rows without replacement: elements `start` onwards of a random permutation."""
     n = permutation.shape[0]
@@ -19,7 +20,7 @@ def draw(rng, permutation, start, index):
         index[j] = row
 
 
-@numba.njit
+@inner
 def restore(permutation, count):
     """Undo `count` draws: a row that is not in its place has been drawn."""
     for j in range(count):
@@ -30,14 +31,14 @@ def restore(permutation, count):
         permutation[j] = j
 
 
-@numba.njit
+@inner
 def draw_batch(rng, permutation, index):
     """Draw a batch uniformly; `permutation` is 0, 1, ..., n - 1 and left so."""
     draw(rng, permutation, 0, index)
     restore(permutation, index.shape[0])
 
 
-@numba.njit
+@inner
 def draw_stratified(rng, order, index):
     """Draw one row from each of b strata: equal parts of the rows in some order.
 

@@ -1,14 +1,13 @@
 """Bounds on the terms of all rows, from how far the parameters move."""
 
-import numba
 import numpy as np
 from numba import types
 
 from pymc_subsample.cache import kept
-from pymc_subsample.compile import MATRIX, SCALAR, VECTOR
+from pymc_subsample.compile import MATRIX, SCALAR, VECTOR, inner
 
 
-@numba.njit
+@inner
 def farthest(one, other, reach):
     r"""Largest change of any row's predictor between two values of phi.
 
@@ -44,7 +43,7 @@ def linear_bound(phi, new_phi, center, order, weight, slope, reach):
     return weight * slope / factorial * (near**power + far**power)
 
 
-@numba.njit
+@inner
 def distance(one, other, metric):
     """Length of ``metric @ (one - other)``; `metric` has its factor in the first P rows."""
     size = one.shape[0]

@@ -16,27 +16,15 @@ References
    accelerated probabilistic programming in NumPyro. arXiv:1912.11554, section 3.1.
 """
 
-import numba
 import numpy as np
-from numba import types
 
-from pymc_subsample.cache import kept
-from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR
-from pymc_subsample.kernels.estimates import ESTIMATE, TARGET, density
+from pymc_subsample.compile import inner
 from pymc_subsample.kernels.vectors import copy, is_finite, scale_back, scale_up
 
 DIVERGENCE = 1000.0
 
-# The estimate at the new position, then: acceptance probability, whether it moved, divergences,
-# energy, its error, gradients, depth of the tree.
-_MOVE = types.Tuple([ESTIMATE, *[SCALAR] * 7])
-_SIGNATURE = _MOVE(
-    types.npy_rng, TARGET, MATRIX, INDEX, VECTOR, VECTOR, ESTIMATE, INDEX, MATRIX, SCALAR,
-    SCALAR, VECTOR, VECTOR,
-)  # fmt: skip
 
-
-@numba.njit
+@inner
 def kinetic(momentum):
     """Half the squared length of a momentum."""
     total = 0.0
@@ -45,16 +33,16 @@ def kinetic(momentum):
     return 0.5 * total
 
 
-@numba.njit
+@inner
 def draw_momentum(rng, momentum):
     """Fill with standard normal numbers."""
     for a in range(momentum.shape[0]):
         momentum[a] = rng.standard_normal()
 
 
-@numba.njit
-def leapfrog(target, rows, counts, position, momentum, force, gradient, velocity, active, factor,
-             step_size, phi, d):  # fmt: skip
+@inner
+def leapfrog(density, target, rows, counts, position, momentum, force, gradient, velocity, active,
+             factor, step_size, phi, d):  # fmt: skip
     """One step, in place; returns the estimate at the new position."""
     for a in range(momentum.shape[0]):
         momentum[a] += 0.5 * step_size * force[a]
@@ -68,17 +56,19 @@ def leapfrog(target, rows, counts, position, momentum, force, gradient, velocity
     return estimate
 
 
-@kept(_SIGNATURE)
-def trajectory(rng, target, rows, counts, theta, grad, estimate, active, factor, step_size,
-               path_length, phi, d):  # fmt: skip
+@inner
+def trajectory(rng, density, target, rows, counts, theta, grad, estimate, active, factor,
+               step_size, path_length, phi, d):  # fmt: skip
     """Move theta and grad along one trajectory, if accepted.
 
     Parameters
     ----------
     rng : numpy.random.Generator
         Source of momenta, jitter and acceptance.
+    density : function
+        `estimates.perturbed` or `estimates.block_poisson`.
     target, rows, counts
-        As `estimates.density` takes them.
+        As it takes them.
     theta, grad : arrays (d,)
         Position and gradient there; overwritten.
     estimate : (logp, carried, variance)
@@ -90,7 +80,7 @@ def trajectory(rng, target, rows, counts, theta, grad, estimate, active, factor,
     step_size, path_length : float
         In units of the mass matrix; lengths are drawn uniformly within 20% of `path_length`.
     phi, d : arrays
-        Scratch, as for `estimates.density`.
+        Scratch, as for `density`.
     """
     size = active.shape[0]
     momentum, velocity, force = np.empty(size), np.empty(size), np.empty(size)
@@ -104,8 +94,8 @@ def trajectory(rng, target, rows, counts, theta, grad, estimate, active, factor,
     scale_back(factor, gradient, active, force)
     new, taken = estimate, 0
     for _ in range(n_steps):
-        new = leapfrog(target, rows, counts, position, momentum, force, gradient, velocity,
-                       active, factor, step_size, phi, d)  # fmt: skip
+        new = leapfrog(density, target, rows, counts, position, momentum, force, gradient,
+                       velocity, active, factor, step_size, phi, d)  # fmt: skip
         taken += 1
         if not is_finite(new[0]) or new[0] < estimate[0] - DIVERGENCE:
             break
@@ -120,7 +110,7 @@ def trajectory(rng, target, rows, counts, theta, grad, estimate, active, factor,
     return (estimate, probability, 0.0, 1.0 * diverging, energy, shown, 1.0 * taken, 0.0)
 
 
-@numba.njit
+@inner
 def turned(left, right, total):
     """Whether a part of a trajectory, given by its end momenta and their sum, has turned back."""
     along_left, along_right = 0.0, 0.0
@@ -131,7 +121,7 @@ def turned(left, right, total):
     return along_left <= 0.0 or along_right <= 0.0
 
 
-@numba.njit
+@inner
 def log_add(x, y):
     """Return log(e^x + e^y)."""
     if x < y:
@@ -139,7 +129,7 @@ def log_add(x, y):
     return x if x == -np.inf else x + np.log1p(np.exp(y - x))
 
 
-@numba.njit
+@inner
 def bits(n):
     """Return the number of ones among the binary digits of n."""
     count = 0
@@ -149,9 +139,9 @@ def bits(n):
     return count
 
 
-@kept(_SIGNATURE)
-def tree(rng, target, rows, counts, theta, grad, estimate, active, factor, step_size, max_depth,
-         phi, d):  # fmt: skip
+@inner
+def tree(rng, density, target, rows, counts, theta, grad, estimate, active, factor, step_size,
+         max_depth, phi, d):  # fmt: skip
     """Move theta and grad to a point of a trajectory that doubles until it turns back.
 
     Parameters are those of `trajectory`, but for the number of doublings at most, `max_depth`.
@@ -190,8 +180,8 @@ def tree(rng, target, rows, counts, theta, grad, estimate, active, factor, step_
             part[a] = 0.0
         part_weight, candidate, candidate_error, turning = -np.inf, estimate, 0.0, False
         for leaf in range(1 << depth):
-            new = leapfrog(target, rows, counts, position, momentum, force, gradient, velocity,
-                           active, factor, h, phi, d)  # fmt: skip
+            new = leapfrog(density, target, rows, counts, position, momentum, force, gradient,
+                           velocity, active, factor, h, phi, d)  # fmt: skip
             taken += 1
             change = energy - (kinetic(momentum) - new[0])
             if not is_finite(change):

@@ -17,12 +17,10 @@ rows each and come in G groups of :math:`K_g \sim \mathrm{Pois}(\kappa)`, :math:
 
 from collections import namedtuple
 
-import numba
 import numpy as np
 from numba import types
 
-from pymc_subsample.cache import kept
-from pymc_subsample.compile import FAST, INDEX, MATRIX, SCALAR, VECTOR, function_at
+from pymc_subsample.compile import FAST, function_at, inner
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.model import (
     ANCHOR,
@@ -42,7 +40,7 @@ PERTURBED, BLOCK_POISSON = 0, 1
 
 # Everything but the subsample that an estimate at theta depends on.
 #
-# residual : `difference` or `products` of the model, by kind
+# residual : `difference` or `products` of the model, by estimator
 # setting : c or a
 # products : lambda
 # width : columns of a packed row
@@ -50,32 +48,18 @@ PERTURBED, BLOCK_POISSON = 0, 1
 # exact, unit : packed, anchored rows that every perturbed estimate reads, and their weight 1 / T
 Target = namedtuple(
     "Target",
-    "kind forward backward residual anchor center level slope curvature order weight setting "
+    "forward backward residual anchor center level slope curvature order weight setting "
     "products width origin factor active radius exact unit",
 )
-TARGET = types.NamedTuple(
-    [
-        types.int64, _FORWARD, _BACKWARD, _RESIDUAL, _ANCHOR, VECTOR, SCALAR, VECTOR, MATRIX,
-        types.int64, SCALAR, SCALAR, SCALAR, types.int64, VECTOR, MATRIX, INDEX, SCALAR, MATRIX,
-        SCALAR,
-    ],
-    Target,
-)  # fmt: skip
-
-# An estimate: its logarithm with the prior's, the sum that `refresh` updates (perturbed: w sum d;
-# block-Poisson: the sign) and the variance.
-ESTIMATE = types.UniTuple(SCALAR, 3)
-
 FUNCTIONS = ("forward", "backward", "difference", "anchor")
 PRODUCT_FUNCTIONS = ("forward", "backward", "products", "anchor")
 
 
-@numba.njit
-def target_at(kind, functions, center, level, slope, curvature, order, weight, setting, products,
+@inner
+def target_at(functions, center, level, slope, curvature, order, weight, setting, products,
               width, origin, factor, active, radius, exact, unit):  # fmt: skip
     """Return a `Target` from the addresses of the model's functions."""
     return Target(
-        kind,
         function_at(functions[0], _FORWARD),
         function_at(functions[1], _BACKWARD),
         function_at(functions[2], _RESIDUAL),
@@ -85,7 +69,7 @@ def target_at(kind, functions, center, level, slope, curvature, order, weight, s
     )  # fmt: skip
 
 
-@numba.njit(fastmath=FAST)
+@inner(fastmath=FAST)
 def moments(d, weight):
     """Return w sum d and w^2 sum (d - mean)^2."""
     total = 0.0
@@ -98,7 +82,7 @@ def moments(d, weight):
     return weight * total, weight * weight * second
 
 
-@numba.njit(fastmath=FAST)
+@inner(fastmath=FAST)
 def log_products(d, weight, bound, products):
     """Sum of log|(d_b - a) / lambda| over minibatches, its sign, sum of d_b and of squares."""
     log_total, sign, first, second = 0.0, 1.0, 0.0, 0.0
@@ -116,7 +100,7 @@ def log_products(d, weight, bound, products):
     return log_total, sign, first, second
 
 
-@numba.njit
+@inner
 def outside(target, theta):
     """Whether theta lies outside the ellipsoid of the block-Poisson estimate.
 
@@ -147,37 +131,62 @@ def outside(target, theta):
     return not total <= target.radius * target.radius
 
 
-@numba.njit
+@inner
 def group(target, rows, counts, g):
     """Rows of a group of factors, shape (width, 30 K_g), without a copy."""
     size = counts[g] * MINIBATCH
     return rows[g, : target.width * size].reshape((target.width, size))
 
 
-# Inlined: handing over so many arrays would take a tenth of the time of a small model.
-@numba.njit(inline="always")
-def perturbed(forward, backward, difference, center, level, slope, curvature, order, weight,
-              correction, exact, unit, rows, theta, phi, d, grad):  # fmt: skip
-    """Return the perturbed estimate; see `density`."""
+@inner
+def perturbed(target, rows, counts, theta, phi, d, grad):
+    """Return the perturbed estimate of the log posterior at theta.
+
+    Parameters
+    ----------
+    target : Target
+        Model, reference point and setting of the estimator.
+    rows : array (C, m) or (G, capacity)
+        Packed, anchored rows: of the subsample, or, for `block_poisson`, of each group of factors,
+        one after the other.
+    counts : array (G,)
+        Factors per group; not used by this estimate.
+    theta : array (d,)
+        Position.
+    phi, d, grad : arrays (P,), (m,) or (>= rows of a group,), (d,)
+        Written: parameters where they meet data, residuals of the subsample (of the last group)
+        and the gradient in theta.
+
+    Returns
+    -------
+    logp : float
+        log p(theta) + log|Lhat|.
+    carried : float
+        w sum d, or the sign of Lhat: what `refresh_perturbed` updates.
+    variance : float
+        Estimated variance of the log-likelihood estimate.
+    """
     logprior = np.empty(1)
     grad_phi = np.zeros(phi.shape[0])
-    forward(theta, phi, logprior)
-    difference(phi, rows, center, weight, correction, d, grad_phi)
-    total, variance = moments(d, weight)
+    target.forward(theta, phi, logprior)
+    target.residual(phi, rows, target.center, target.weight, target.setting, d, grad_phi)
+    total, variance = moments(d, target.weight)
     known = 0.0
-    if exact.shape[1] > 0:
-        read = np.empty(exact.shape[1])
-        difference(phi, exact, center, unit, 0.0, read, grad_phi)
-        known, _ = moments(read, unit)
-    control = control_sum(phi, center, level, slope, curvature, order, grad_phi)
-    backward(theta, grad_phi, grad)
-    value = logprior[0] + control + known + total - 0.5 * correction * variance
+    if target.exact.shape[1] > 0:
+        read = np.empty(target.exact.shape[1])
+        target.residual(phi, target.exact, target.center, target.unit, 0.0, read, grad_phi)
+        known, _ = moments(read, target.unit)
+    control = control_sum(
+        phi, target.center, target.level, target.slope, target.curvature, target.order, grad_phi
+    )
+    target.backward(theta, grad_phi, grad)
+    value = logprior[0] + control + known + total - 0.5 * target.setting * variance
     return value, total, variance
 
 
-@kept(ESTIMATE(TARGET, MATRIX, INDEX, VECTOR, VECTOR, VECTOR, VECTOR))
+@inner
 def block_poisson(target, rows, counts, theta, phi, d, grad):
-    """Return the block-Poisson estimate; see `density`."""
+    """Return the block-Poisson estimate; see `perturbed`."""
     if outside(target, theta):
         for a in range(grad.shape[0]):
             grad[a] = 0.0
@@ -215,50 +224,9 @@ def block_poisson(target, rows, counts, theta, phi, d, grad):
     return logprior[0] + control + value, sign, variance
 
 
-@numba.njit
-def density(target, rows, counts, theta, phi, d, grad):
-    """Estimated log posterior at theta.
-
-    Parameters
-    ----------
-    target : Target
-        Model, reference point and estimator.
-    rows : array (C, m) or (G, capacity)
-        Packed, anchored rows: of the subsample, or of each group of factors, one after the other.
-    counts : array (G,)
-        Factors per group; the perturbed estimate has one group per block and uses their number.
-    theta : array (d,)
-        Position.
-    phi, d, grad : arrays (P,), (m,) or (>= rows of a group,), (d,)
-        Written: parameters where they meet data, residuals of the subsample (of the last group)
-        and the gradient in theta.
-
-    Returns
-    -------
-    logp : float
-        log p(theta) + log|Lhat|.
-    carried : float
-        w sum d, or the sign of Lhat.
-    variance : float
-        Estimated variance of the log-likelihood estimate.
-    """
-    if target.kind == BLOCK_POISSON:
-        return block_poisson(target, rows, counts, theta, phi, d, grad)
-    return perturbed(
-        target.forward, target.backward, target.residual, target.center, target.level,
-        target.slope, target.curvature, target.order, target.weight, target.setting, target.exact,
-        target.unit, rows, theta, phi, d, grad,
-    )  # fmt: skip
-
-
-@kept(
-    types.boolean(
-        types.npy_rng, TARGET, INDEX, MATRIX, INDEX, types.int64, INDEX, VECTOR, types.int64,
-        VECTOR, ESTIMATE,
-    ),
-    fastmath=FAST,
-)  # fmt: skip
-def refresh(rng, target, index, rows, counts, g, new_index, new_rows, new_count, phi, estimate):
+@inner(fastmath=FAST)
+def refresh_perturbed(rng, target, index, rows, counts, g, new_index, new_rows, new_count, phi,
+                      estimate):  # fmt: skip
     """Propose new rows for group g of the subsample, in place (eq. 3.5).
 
     Parameters
@@ -266,7 +234,7 @@ def refresh(rng, target, index, rows, counts, g, new_index, new_rows, new_count,
     index : array (m,) or (G x capacity,)
         Row numbers of the subsample, group by group.
     rows, counts
-        As `density` takes them.
+        As `perturbed` and `block_poisson` take them.
     new_index, new_rows : array (B,), array (C x B,)
         Proposed rows, packed but not anchored.
     new_count : int
@@ -282,15 +250,40 @@ def refresh(rng, target, index, rows, counts, g, new_index, new_rows, new_count,
         Whether they were accepted.
     """
     scratch = np.zeros(phi.shape[0])
-    if target.kind == PERTURBED:
-        b, m = new_index.shape[0], index.shape[0]
-        old = np.empty((target.width, b))
-        for c in range(target.width):
-            for i in range(b):
-                old[c, i] = rows[c, g * b + i]
-    else:
-        b = new_count * MINIBATCH
-        old = group(target, rows, counts, g)
+    b, m = new_index.shape[0], index.shape[0]
+    old = np.empty((target.width, b))
+    for c in range(target.width):
+        for i in range(b):
+            old[c, i] = rows[c, g * b + i]
+    fresh = new_rows[: target.width * b].reshape((target.width, b))
+    d_old, d_new = np.empty(b), np.empty(b)
+    w, setting = target.weight, target.setting
+    target.residual(phi, old, target.center, w, setting, d_old, scratch)
+    target.anchor(target.center, fresh)
+    target.residual(phi, fresh, target.center, w, setting, d_new, scratch)
+    mean = estimate[1] / (w * m)
+    shift, second = 0.0, 0.0
+    for i in range(b):
+        shift += d_new[i] - d_old[i]
+        second += (d_new[i] - mean) ** 2 - (d_old[i] - mean) ** 2
+    second -= shift * shift / m
+    if not np.log(rng.random()) < w * shift - 0.5 * setting * w * w * second:
+        return False
+    for i in range(b):
+        index[g * b + i] = new_index[i]
+    for c in range(target.width):
+        for i in range(b):
+            rows[c, g * b + i] = fresh[c, i]
+    return True
+
+
+@inner(fastmath=FAST)
+def refresh_block_poisson(rng, target, index, rows, counts, g, new_index, new_rows, new_count,
+                          phi, estimate):  # fmt: skip
+    """Propose new factors for group g; see `refresh_perturbed`."""
+    scratch = np.zeros(phi.shape[0])
+    b = new_count * MINIBATCH
+    old = group(target, rows, counts, g)
     fresh = new_rows[: target.width * b].reshape((target.width, b))
     d_old, d_new = np.empty(old.shape[1]), np.empty(b)
     w, setting = target.weight, target.setting
@@ -299,30 +292,20 @@ def refresh(rng, target, index, rows, counts, g, new_index, new_rows, new_count,
     if b > 0:
         target.anchor(target.center, fresh)
         target.residual(phi, fresh, target.center, w, setting, d_new, scratch)
-    if target.kind == PERTURBED:
-        mean = estimate[1] / (w * m)
-        shift, second = 0.0, 0.0
-        for i in range(b):
-            shift += d_new[i] - d_old[i]
-            second += (d_new[i] - mean) ** 2 - (d_old[i] - mean) ** 2
-        second -= shift * shift / m
-        log_ratio = w * shift - 0.5 * setting * w * w * second
-    else:
-        log_ratio = (
-            log_products(d_new, w, setting, target.products)[0]
-            - log_products(d_old, w, setting, target.products)[0]
-        )
+    log_ratio = (
+        log_products(d_new, w, setting, target.products)[0]
+        - log_products(d_old, w, setting, target.products)[0]
+    )
     if not np.log(rng.random()) < log_ratio:
         return False
     start = g * (index.shape[0] // counts.shape[0])
     for i in range(b):
         index[start + i] = new_index[i]
-    if target.kind == PERTURBED:
-        for c in range(target.width):
-            for i in range(b):
-                rows[c, g * b + i] = fresh[c, i]
-    else:
-        counts[g] = new_count
-        for j in range(target.width * b):
-            rows[g, j] = new_rows[j]
+    counts[g] = new_count
+    for j in range(target.width * b):
+        rows[g, j] = new_rows[j]
     return True
+
+
+DENSITY = {PERTURBED: perturbed, BLOCK_POISSON: block_poisson}
+REFRESH = {PERTURBED: refresh_perturbed, BLOCK_POISSON: refresh_block_poisson}

@@ -15,7 +15,6 @@ proposed to change, a dark one with probability r only, and accepted as Metropol
 Dark rows that are looked at come by skips of geometric length, so that others cost nothing.
 """
 
-import numba
 import numpy as np
 from numba import types
 
@@ -28,6 +27,7 @@ from pymc_subsample.compile import (
     VECTOR,
     function_at,
     generator_at,
+    inner,
 )
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.metropolis import GIVEN, LANGEVIN
@@ -79,7 +79,7 @@ def log_excess(d):
     return np.log(np.expm1(d)) if d > 0.0 else -np.inf
 
 
-@numba.njit
+@inner
 def _brightens(d, rate, kind, u):
     """Whether a dark row that is looked at becomes bright."""
     if kind == EXPLICIT:
@@ -87,7 +87,7 @@ def _brightens(d, rate, kind, u):
     return u * rate < np.expm1(d)
 
 
-@numba.njit
+@inner
 def _darkens(d, rate, kind, u):
     """Whether a bright row becomes dark."""
     if kind == EXPLICIT:
@@ -95,7 +95,7 @@ def _darkens(d, rate, kind, u):
     return u * np.expm1(d) < rate
 
 
-@numba.njit
+@inner
 def _grown(bright, kept, d, size):
     """Return longer copies of what is kept of bright rows, if there is no room for one more."""
     if size < bright.shape[0]:
@@ -110,7 +110,7 @@ def _grown(bright, kept, d, size):
     return new_bright, new_kept, new_d
 
 
-@numba.njit
+@inner
 def _read(anchor, residual, gather, columns, index, phi, center, weight, width, info):
     """Pack and anchor some rows; return them and their residuals."""
     rows, values = np.empty((width, index.shape[0])), np.empty(index.shape[0])
@@ -124,7 +124,7 @@ def _read(anchor, residual, gather, columns, index, phi, center, weight, width, 
     return rows, values
 
 
-@numba.njit
+@inner
 def _relight(anchor, residual, gather, columns, rng, lights, phi, center, weight, width,
              rate, kind, bright, kept, d, size, info):  # fmt: skip
     """Update the lights; return what is kept of bright rows, and their number."""
@@ -167,7 +167,7 @@ def _relight(anchor, residual, gather, columns, rng, lights, phi, center, weight
     return bright, kept, d, size
 
 
-@numba.njit
+@inner
 def _collect(anchor, residual, gather, columns, lights, phi, center, weight, width, old, info):
     """Read the rows that are bright to begin with."""
     size = old.shape[0]
@@ -186,7 +186,7 @@ def _collect(anchor, residual, gather, columns, lights, phi, center, weight, wid
     return bright, kept, d
 
 
-@numba.njit
+@inner
 def _bright_gradient(backward, glow, theta, phi, rows, center, slope, curvature, weight, d,
                      grad_phi, grad):  # fmt: skip
     """Gradient in theta of the log density given the lights."""

@@ -14,12 +14,19 @@ by a Metropolis chain of M steps that starts from a uniform batch. h is the step
 
 from collections import namedtuple
 
-import numba
 import numpy as np
 from numba import types
 
 from pymc_subsample.cache import kept
-from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, VECTOR, function_at, generator_at
+from pymc_subsample.compile import (
+    GENERATOR,
+    INDEX,
+    MATRIX,
+    VECTOR,
+    function_at,
+    generator_at,
+    inner,
+)
 from pymc_subsample.kernels.batches import PERMUTATION, draw_batch, draw_stratified
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.model import ANCHOR, BACKWARD, FORWARD, GATHER, GRADIENT
@@ -47,7 +54,7 @@ Source = namedtuple(
 )
 
 
-@numba.njit
+@inner
 def source_at(functions, columns, permutation, sampling, active, factor, center, slope, curvature,
               order, width):  # fmt: skip
     """Return a `Source` from the addresses of the model's functions."""
@@ -61,7 +68,7 @@ def source_at(functions, columns, permutation, sampling, active, factor, center,
     )  # fmt: skip
 
 
-@numba.njit
+@inner
 def place(source, theta, phi, control):
     """Write phi at theta and the gradient in phi of the sum of the control variates."""
     source.forward(theta, phi, np.empty(1))
@@ -70,7 +77,7 @@ def place(source, theta, phi, control):
     control_sum(phi, source.center, 0.0, source.slope, source.curvature, source.order, control)
 
 
-@numba.njit
+@inner
 def read_batch(source, rng, index, rows):
     """Draw a batch, and pack and anchor its rows."""
     if source.sampling == STRATIFIED:
@@ -82,7 +89,7 @@ def read_batch(source, rng, index, rows):
         source.anchor(source.center, rows)
 
 
-@numba.njit
+@inner
 def batch_force(source, theta, phi, control, rows, force):
     """Write the gradient on a batch in coordinates where the metric is the identity."""
     weight = source.permutation.shape[0] / rows.shape[1]
@@ -94,14 +101,14 @@ def batch_force(source, theta, phi, control, rows, force):
     scale_back(source.factor, grad, source.active, force)
 
 
-@numba.njit
+@inner
 def squared_noise(first, second, noise):
     """Estimate each element's variance from two independent gradients."""
     for a in range(noise.shape[0]):
         noise[a] = 0.5 * (first[a] - second[a]) ** 2
 
 
-@numba.njit
+@inner
 def batch_noise(source, rng, theta, phi, control, index, rows, force, other, noise):
     """Estimate each element's variance; return the gradients and the batches that it took.
 
@@ -127,7 +134,7 @@ def batch_noise(source, rng, theta, phi, control, index, rows, force, other, noi
     return half / b, 0.0
 
 
-@numba.njit
+@inner
 def weighted_force(source, rng, theta, phi, control, index, rows, x, scale, length, force, other,
                    noise):  # fmt: skip
     """Write the gradient of a batch from a chain of `length` steps; return how many it accepted.

@@ -36,12 +36,11 @@ References
    for molecular sampling. Applied Mathematics Research eXpress 2013(1).
 """
 
-import numba
 import numpy as np
 from numba import types
 
 from pymc_subsample.cache import kept
-from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, VECTOR, generator_at
+from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, VECTOR, generator_at, inner
 from pymc_subsample.kernels.batches import PERMUTATION
 from pymc_subsample.kernels.gradients import (
     batch_force,
@@ -78,7 +77,7 @@ SETTINGS = (
 INFO = ("divergences", "kinetic_temperature", "gradients", "batches", "indices_accepted")
 
 
-@numba.njit
+@inner
 def shift(active, factor, change, scratch, theta):
     """Move theta by a change of z."""
     scale_up(factor, change, scratch)
@@ -86,7 +85,7 @@ def shift(active, factor, change, scratch, theta):
         theta[active[a]] += scratch[a]
 
 
-@numba.njit
+@inner
 def bounded(x):
     """Whether all elements are numbers that can be squared; NaN is not."""
     found = True
@@ -95,7 +94,7 @@ def bounded(x):
     return found
 
 
-@numba.njit
+@inner
 def drift(rng, dynamics, h, friction, temperature, active, factor, force, momentum, change, scratch,
           theta):  # fmt: skip
     """Do what comes before the gradient of a step."""
@@ -113,7 +112,7 @@ def drift(rng, dynamics, h, friction, temperature, active, factor, force, moment
         shift(active, factor, change, scratch, theta)
 
 
-@numba.njit
+@inner
 def kick(rng, dynamics, h, friction, temperature, averaging, floor, n, active, factor, force,
          momentum, memory, change, scratch, theta):  # fmt: skip
     """Do what comes after the gradient of a step."""
@@ -150,7 +149,7 @@ def kick(rng, dynamics, h, friction, temperature, averaging, floor, n, active, f
     shift(active, factor, change, scratch, theta)
 
 
-@numba.njit
+@inner
 def strength(dynamics, h, temperature, floor, force, memory):
     """Largest drift of a step in one direction, in units of its noise; of a kick, of momenta."""
     largest = 0.0
@@ -166,7 +165,7 @@ def strength(dynamics, h, temperature, floor, force, memory):
     return largest
 
 
-@numba.njit
+@inner
 def expectation(dynamics, rule, h, friction, temperature, momentum, memory, x):
     """Write the x of exponential weights; zeros where there is no step to weigh for."""
     if h <= 0.0:

@@ -12,13 +12,12 @@ runs over rows and vectorises. The map is given by integer tables, each with one
 - `offset`: (predictor, column).
 """
 
-import numba
 import numpy as np
 
-from pymc_subsample.compile import FAST
+from pymc_subsample.compile import FAST, inner
 from pymc_subsample.kernels.model import MINIBATCH
 
-_jit = numba.njit(fastmath=FAST, error_model="numpy")
+_jit = inner(fastmath=FAST, error_model="numpy")
 
 
 @_jit

@@ -11,7 +11,6 @@ rows drawn without replacement, optionally with control variates, and an *accept
 with :math:`d_i = l_i - q_i`; the first two terms are known, the batch estimates the third.
 """
 
-import numba
 import numpy as np
 from numba import types
 
@@ -25,6 +24,7 @@ from pymc_subsample.compile import (
     Compiled,
     function_at,
     generator_at,
+    inner,
     load,
 )
 from pymc_subsample.kernels.batches import PERMUTATION, draw, draw_batch, restore
@@ -86,7 +86,7 @@ _CHUNK = 256
 MEMBERS = types.Array(types.int32, 1, "C")
 
 
-@numba.njit
+@inner
 def add(y, evidence):
     """Merge new numbers into count, mean and central moments (Chan et al. 1979; Pebay 2008)."""
     b = y.shape[0]
@@ -209,7 +209,7 @@ def accept(decide, anchor, change, gather, columns, rng, permutation, members, p
     return decision
 
 
-@numba.njit
+@inner
 def control_change(phi, new_phi, center, slope, curvature, order, scratch):
     """Change of the sum of the control variates."""
     if order == 0:
@@ -218,7 +218,7 @@ def control_change(phi, new_phi, center, slope, curvature, order, scratch):
     return control_sum(new_phi, center, 0.0, slope, curvature, order, scratch) - before
 
 
-@numba.njit
+@inner
 def posterior_gradient(backward, gradient, theta, phi, rows, center, slope, curvature, order,
                        weight, grad_phi, grad):  # fmt: skip
     """Gradient in theta of the log posterior estimated on anchored rows."""

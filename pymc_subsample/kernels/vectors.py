@@ -5,25 +5,24 @@ A factor F has one of the forms of `control_variates.factors`.
 
 import numba
 import numpy as np
-from numba.extending import register_jitable
 
-from pymc_subsample.compile import FAST
+from pymc_subsample.compile import FAST, inner
 
 
-@numba.njit
+@inner
 def copy(source, target):
     """Copy a vector; a slice assignment takes a second or two to compile."""
     for a in range(source.shape[0]):
         target[a] = source[a]
 
 
-@numba.njit
+@inner
 def is_finite(x):
     """Whether x is finite; with reassociation ``np.isfinite`` of a sum is always true."""
     return -np.inf < x < np.inf
 
 
-@register_jitable
+@inner
 def is_sparse(factor):
     """Whether a factor is given by the elements of a sparse Cholesky factor of the precision."""
     return factor.shape[0] == 3 and factor.shape[1] > 3
@@ -52,7 +51,7 @@ def scale_up(factor, x, out):
             out[a] = total
 
 
-@numba.njit(fastmath=FAST)
+@inner(fastmath=FAST)
 def scale_back(factor, gradient, active, out):
     """``F.T @ gradient[active]``."""
     if factor.shape[0] == 1:

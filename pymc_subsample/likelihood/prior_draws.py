@@ -6,6 +6,8 @@ import numpy as np
 import pymc as pm
 from pymc.initial_point import make_initial_point_fn
 
+from pymc_subsample.compile import without_c
+
 Draw = Callable[[int], Mapping[str, np.ndarray]]
 
 
@@ -39,7 +41,8 @@ def prior_draws(model: pm.Model) -> tuple[Draw, list[str]]:
 def _working(model: pm.Model, drawn: list) -> Draw | None:
     """Return a function that draws some variables; None if it raises, whatever the user's code."""
     try:
-        draw = make_initial_point_fn(model=model, overrides=dict.fromkeys(drawn, "prior"))
+        with without_c():
+            draw = make_initial_point_fn(model=model, overrides=dict.fromkeys(drawn, "prior"))
         draw(0)
     except Exception:
         return None

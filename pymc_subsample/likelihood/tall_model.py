@@ -12,6 +12,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.xtensor.type import XTensorType
 
+from pymc_subsample.compile import without_c
 from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
 from pymc_subsample.likelihood.checks import sort_checks, split_checks
 from pymc_subsample.likelihood.columns import column_graph, row_number_test
@@ -118,7 +119,8 @@ class TallModel:
     ):
         self.binary = tuple(binary)
         order = [v.name for v in model.value_vars]
-        self.initial_point = _started(model.initial_point(), initial_point or {})
+        with without_c():
+            self.initial_point = _started(model.initial_point(), initial_point or {})
         model = full_data_model(model)
         refuse_imputed(model)
         self.model = model

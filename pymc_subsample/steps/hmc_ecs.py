@@ -29,8 +29,9 @@ from pymc_subsample.estimators import (
     VARIANCE_BOUND,
     Moments,
 )
+from pymc_subsample.kernels.dynamics import trajectory, tree
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, FUNCTIONS, PERTURBED, PRODUCT_FUNCTIONS
-from pymc_subsample.kernels.hmc import INFO, TRAJECTORY, TREE, transitions
+from pymc_subsample.kernels.hmc import INFO, transitions
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.steps import arguments
@@ -49,14 +50,12 @@ from pymc_subsample.steps.tuning import Tuning, TuningState
 
 _log = logging.getLogger("pymc.subsample")
 
-# The entry point behind numba's dispatcher, which would look at the types of 30 arguments.
-_transitions = transitions.get_overload(transitions.signatures[0])
 # Of a trajectory; lengths are jittered by 20%.
 _MOST_STEPS = 1024
 _DEEPEST = 20
 # Of the subsample, in one look at a chain.
 _MOST_GROWTH = 4.0
-_DYNAMICS = {"hmc": TRAJECTORY, "nuts": TREE}
+_DYNAMICS = {"hmc": trajectory, "nuts": tree}
 
 
 @dataclass_state
@@ -282,6 +281,7 @@ class HMCECS(SubsampledStep):
         model = arguments.model_in_context(model, "create HMCECS")
         chosen = arguments.continuous_vars(vars, model)
         own = arguments.flag("reparameterize", reparameterize)
+        transitions(self._kind, _DYNAMICS[self.kernel])  # compiled once, before chains begin
         self._attach(model, chosen, observed, dim, order, initial_point, own)
         self.control_variate_order = self._expansion.order
         arguments.count("subsample_size", m or 1, self.n_rows)
@@ -420,13 +420,12 @@ class HMCECS(SubsampledStep):
         if self._kind == BLOCK_POISSON:
             size = MINIBATCH
             setting = float(np.mean(self.moments.total)) / self.temperature - sample.products
-        _transitions(
-            address_of(self.rng), self._kind, _DYNAMICS[self.kernel], self._addresses, theta,
-            sample.index, sample.rows, sample.counts, sample.group, reference.center,
-            reference.level, reference.slope, reference.curvature, self.control_variate_order,
-            self._active, self.tuning.factor, others / (size * self.temperature), setting,
-            sample.products, self._expansion.width, reference.theta, radius(len(self._active)),
-            self.step_size,
+        transitions(self._kind, _DYNAMICS[self.kernel])(
+            address_of(self.rng), self._addresses, theta, sample.index, sample.rows,
+            sample.counts, sample.group, reference.center, reference.level, reference.slope,
+            reference.curvature, self.control_variate_order, self._active, self.tuning.factor,
+            others / (size * self.temperature), setting, sample.products, self._expansion.width,
+            reference.theta, radius(len(self._active)), self.step_size,
             self.max_treedepth if self.kernel == "nuts" else extent,
             new_index, new_rows, new_counts, sample.exact, 1.0 / self.temperature, info,
         )  # fmt: skip

@@ -30,21 +30,21 @@ from numba import njit
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.reference import reference_at
-from pymc_subsample.kernels.estimates import FUNCTIONS, PERTURBED, density, target_at
+from pymc_subsample.kernels.estimates import FUNCTIONS, perturbed, target_at
 from pymc_subsample.likelihood import TallModel
 
 
 @njit
 def drive(functions, thetas, repeats, center, level, slope, curvature, rows, weight):
     """Sum of the log densities at ``repeats`` points in turn, and the last gradient."""
-    target = target_at(PERTURBED, functions, center, level, slope, curvature, 2, weight, 1.0, 0.0,
+    target = target_at(functions, center, level, slope, curvature, 2, weight, 1.0, 0.0,
                        rows.shape[0], center, curvature, functions, np.inf,
                        rows[:, :0].copy(), 1.0)  # fmt: skip
     counts = np.ones(1, dtype=np.int64)
     phi, d, grad = np.empty(len(center)), np.empty(rows.shape[1]), np.empty(thetas.shape[1])
     total = 0.0
     for k in range(repeats):
-        logp, _, _ = density(target, rows, counts, thetas[k % len(thetas)], phi, d, grad)
+        logp, _, _ = perturbed(target, rows, counts, thetas[k % len(thetas)], phi, d, grad)
         total += logp
     return total, grad
 
