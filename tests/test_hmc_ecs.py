@@ -346,10 +346,10 @@ def test_progress_bars(model, step, bar, capsys):
     assert ("Step" in shown) == ("16.6" in shown) == ("stats" in bar)
 
 
-def test_result_can_be_saved(model, step, tmp_path):
-    pytest.importorskip("h5netcdf")
+@pytest.mark.parametrize("engine", ["h5netcdf", "netcdf4"])
+def test_result_can_be_saved(model, step, tmp_path, engine):
     result = pm.sample(10, tune=10, chains=1, step=step, model=model, random_seed=1, **QUIET)
-    result.to_netcdf(tmp_path / "result.nc")
+    result.to_netcdf(tmp_path / "result.nc", engine=engine)
     back = az.from_netcdf(tmp_path / "result.nc")
     np.testing.assert_array_equal(back.posterior["b"], result.posterior["b"])
 
