@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import re
 
 import arviz as az
 import numpy as np
@@ -12,16 +13,19 @@ from scipy.special import expit
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
+from pymc_subsample.control_variates.causes import find_cause
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.coordinates import find_coordinates, reparameterise
 from pymc_subsample.coordinates.fit import fitted, start
 from pymc_subsample.coordinates.verification import _is_invertible, _point
 from pymc_subsample.coordinates.whitening import Whitening
 from pymc_subsample.likelihood import TallModel
+from pymc_subsample.steps.modes import starts
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 SIZES = np.array([3, 5, 30, 200, 900])
 GROUP = np.repeat(np.arange(5), SIZES)
+SLOPES_OF = np.random.default_rng(7).integers(0, 4, 300)
 
 
 def outcomes(seed=1):
@@ -60,7 +64,7 @@ FORMS = {"centred": centred, "non-centred": noncentred, "half": half}
 
 def slopes(form):
     rng = np.random.default_rng(2)
-    g, x = rng.integers(0, 4, 300), rng.uniform(0, 30, 300)
+    x, g = rng.uniform(0, 30, 300), SLOPES_OF
     y = rng.random(300) < expit(0.1 * (x - 15))
     with pm.Model() as model:
         chol, _, _ = pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=pm.Exponential.dist(1.0))
@@ -190,6 +194,25 @@ def test_fixed_scales_stay_as_they_are():
         pm.Normal("y", a[GROUP], 1.0, observed=outcomes())
     tall = TallModel(model)
     assert find_coordinates(tall, tall.names) is None
+
+
+def test_causes_are_named_by_their_place_in_the_model(built):
+    tall, coordinates = built("slopes centred")
+    expansion = expand(tall)
+    reparameterise(tall, expansion, coordinates)
+    psi = start(coordinates, tall.ravel(tall.initial_point))
+    reference = fitted(expansion, reference_at(expansion, psi))
+    place = coordinates.places["ab"]
+    for unit, component in [(2, 1), (1, 0), (3, 1)]:
+        sd = np.full((1, tall.size), 1e-6)
+        sd[0, place.start + 4 * component + unit] = 2.0  # component by component
+        found = find_cause(
+            expansion, reference, sd, np.arange(tall.size), starts(tall.model, tall).blocks,
+            np.random.default_rng(0),
+        )  # fmt: skip
+        assert found.parameter == f"ab[{unit}, {component}]"
+        rows = [int(r) for r in re.findall(r"\d+", found.rows)]
+        assert {int(SLOPES_OF[r]) for r in rows} == {unit}
 
 
 # Its constants
