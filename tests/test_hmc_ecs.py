@@ -435,14 +435,49 @@ def test_a_subsample_size_that_does_not_divide_is_reported(model, caplog):
     assert "divides well" not in caplog.text
 
 
-def test_a_subsample_that_changes_in_tuning_is_reported(model, caplog, monkeypatch):
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_subsample_that_changes_in_tuning_is_reported_once(model, caplog, monkeypatch, cores):
     step = pms.HMCECS(model=model)
     monkeypatch.setattr(Tuning, "should_recentre", lambda *_: True)
     monkeypatch.setattr(hmc_ecs, "choose_subsample", lambda *_: (200, 20))
-    with caplog.at_level(logging.INFO, "pymc.subsample"):
-        chain(step, model.initial_point(), tune=200, draws=2)
-    assert "from 100 to 200 rows (33.33%). This is no small part of the data" in caplog.text
-    assert caplog.text.count("subsample changed") == 1
+    for seed in (1, 2):
+        caplog.clear()
+        with caplog.at_level(logging.DEBUG, "pymc.stats.convergence"):
+            pm.sample(
+                5, tune=200, chains=2, cores=cores, step=step, model=model, random_seed=seed,
+                progressbar=False, compute_convergence_checks=False,
+            )  # fmt: skip
+        said = [r for r in caplog.records if "subsample changed" in r.getMessage()]
+        assert len(said) == 2
+        [once] = [r for r in said if r.levelno == logging.INFO]
+        assert once.getMessage().startswith("HMCECS: the chain settled away from the reference")
+        assert "from 100 to 200 rows (33.33%). This is no small part of" in once.getMessage()
+
+
+def changepoint():
+    """A rate that changes at a row which PyMC's own step has to find, far from its start."""
+    rows = np.arange(1000)
+    y = np.random.default_rng(1).poisson(np.where(rows < 300, 3.0, 2.0))
+    with pm.Model() as model:
+        early, late = pm.Normal("early", 1, 1), pm.Normal("late", 1, 1)
+        change = pm.DiscreteUniform("change", 0, 999, initval=500)
+        pm.Poisson("y", pm.math.exp(pm.math.switch(rows < change, early, late)), observed=y)
+    return model
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_other_steps_are_named_once_where_they_change_the_subsample(caplog, cores):
+    with changepoint() as model, caplog.at_level(logging.DEBUG, "pymc.stats.convergence"):
+        step = pms.HMCECS([model["early"], model["late"]])
+        pm.sample(
+            5, tune=400, chains=4, cores=cores, step=[step, pm.Metropolis([model["change"]])],
+            random_seed=1, progressbar=False, compute_convergence_checks=False,
+        )  # fmt: skip
+    said = [r for r in caplog.records if "subsample changed" in r.getMessage()]
+    causes = {r.getMessage().split(";")[0] for r in said}
+    assert len(said) > len(causes)
+    assert sum(r.levelno == logging.INFO for r in said) == len(causes)
+    assert "HMCECS: while Metropolis moves change, the chain settled away from" in str(causes)
 
 
 # Right answers

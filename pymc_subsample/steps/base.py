@@ -23,7 +23,7 @@ from pytensor.graph.utils import MethodNotDefined
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_subsample.calling import refuse_arguments_for_nuts
+from pymc_subsample.calling import refuse_arguments_for_nuts, steps_beside
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand, refuse_steps, verify_gradient
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE
@@ -38,6 +38,7 @@ from pymc_subsample.likelihood.discovery import chosen_names
 from pymc_subsample.progress import announced, doing
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.modes import number_of_chain, starts
+from pymc_subsample.steps.notices import begin_run
 from pymc_subsample.steps.setup import Preparation, prepare
 from pymc_subsample.storage import hint_for_bambi, refuse_beyond_memory
 
@@ -272,6 +273,14 @@ class SubsampledStep(BlockedStep):
         usual = model.initial_point()
         return any(not np.array_equal(usual[name], point[name]) for name, _, _ in self._moved)
 
+    def _company(self) -> str:
+        """Say what the other steps in this chain move; empty where there are none."""
+        names = {value.name: rv.name for value, rv in self._model.values_to_rvs.items()}
+        return " and ".join(
+            f"{type(step).__name__} moves {', '.join(names.get(v.name, v.name) for v in step.vars)}"
+            for step in steps_beside(self)
+        )
+
     def _refuse_company(self, theta: np.ndarray):
         """Refuse to go on where something else moves this chain, or moved its variables."""
         thread = self._thread
@@ -401,6 +410,7 @@ class SubsampledStep(BlockedStep):
 
     def _progressbar_config(self, n_chains=1):
         # Called once in a run, before its chains begin and wherever they run.
+        begin_run()
         refuse_arguments_for_nuts(type(self).__name__)
         refuse_beyond_memory(self._model)
         hint_for_bambi(self._model)

@@ -36,6 +36,7 @@ from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.modes import warn_of_modes
+from pymc_subsample.steps.notices import Notice
 from pymc_subsample.steps.setup import (
     Preparation,
     choose_always,
@@ -399,9 +400,10 @@ class HMCECS(SubsampledStep):
             self.subsample.pack(self._expansion, self.reference.center)
         info = self._transitions(theta)
         stats = self._statistics(info)
-        if self.tune:
-            self._adapt(theta, info)
+        notice = self._adapt(theta, info) if self.tune else None
         self._judge(stats, None if self.tune else self._watch(theta, info))
+        if notice is not None:
+            stats["warning"] = notice
         return self._point(point, theta), [stats]
 
     def _start(self) -> np.ndarray:
@@ -460,25 +462,26 @@ class HMCECS(SubsampledStep):
 
     # Tuning
 
-    def _adapt(self, theta: np.ndarray, info: dict[str, float]):
-        tuning = self.tuning
+    def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> Notice | None:
+        tuning, notice = self.tuning, None
         tuning.add(theta, info["acceptance_rate"], info["loglik_variance"])
         if not tuning.due():
-            return
+            return None
         better = tuning.better_factor()
         moved = not self.given["reference"] and tuning.should_recentre(self.reference.theta)
         if better is not None:
             tuning.factor = better
         if moved:
-            self._recentre(theta)
+            notice = self._recentre(theta)
         elif self._may_resize and tuning.noise() > 0.9 * VARIANCE_BOUND:
-            self._enlarge(tuning.noise() / VARIANCE_AIM)
+            notice = self._enlarge(tuning.noise() / VARIANCE_AIM)
         changed = moved or better is not None
         if changed and self._kind == BLOCK_POISSON:
             self.start_at_reference = True  # inside the new ellipsoid
         tuning.restart(self.step_size if changed else None)
+        return notice
 
-    def _recentre(self, theta: np.ndarray):
+    def _recentre(self, theta: np.ndarray) -> Notice | None:
         """Move the reference to the mean of recent draws and choose the subsample size again."""
         center, free = theta.copy(), self._continuous()
         center[free] = self.tuning.recent()[:, free].mean(axis=0)
@@ -487,46 +490,50 @@ class HMCECS(SubsampledStep):
         try:
             residuals = residuals_around(self._expansion, reference, self.tuning.pilot(), far)
         except TallModelError:
-            return  # impossible rows on the way: stay, and let the end of the chain judge
+            return None  # impossible rows on the way: stay, and let the end of the chain judge
         always, self.moments = choose_always(
             self._kind, residuals, self.temperature, self.given["subsample_size"]
         )
-        self.reference = reference
+        self.reference, before = reference, self.subsample_size
         if self.given["subsample_size"] is None:
-            before = self.subsample_size
             self.subsample_size, self.n_blocks = choose_subsample(
                 self._kind, self.moments, self.temperature, None, self.given["n_blocks"]
             )
             self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks, always)
-            if self.subsample_size != before:
-                _log.info(
-                    "HMCECS: the chain settled away from the reference point, which moved there; "
-                    f"the subsample changed from {before:,} to {self.subsample_size:,} rows "
-                    f"({self.subsample_size / self.n_rows:.2%}){self._also()}{self._saves()}"
-                )
         self._forget()
+        if self.subsample_size == before:
+            return None
+        return self._changed("the chain settled away from the reference point", before)
 
     @property
     def _may_resize(self) -> bool:
         own = self.given["subsample_size"] is None and not self.given["reference"]
         return self._kind == PERTURBED and own
 
-    def _enlarge(self, ratio: float):
+    def _enlarge(self, ratio: float) -> Notice | None:
         """Take more rows: the variance was predicted at a few points, and is larger on the way."""
         unit, before = self.given["n_blocks"] or 10, self.subsample_size
         wanted = before * min(ratio, _MOST_GROWTH) if np.isfinite(ratio) else 0.0
         wanted = min(-int(-wanted // unit), self._largest // unit) * unit
         if wanted <= before:
-            return
+            return None
         self.subsample_size, self.n_blocks = choose_subsample(
             self._kind, self.moments, self.temperature, wanted, self.given["n_blocks"]
         )
         always = self.subsample.always
         self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks, always)
         self._forget()
-        _log.info(
-            f"HMCECS: the estimate is noisier on the way than was predicted; the subsample changed "
-            f"from {before:,} to {wanted:,} rows ({wanted / self.n_rows:.2%}){self._saves()}"
+        return self._changed("the estimate is noisier on the way than was predicted", before)
+
+    def _changed(self, cause: str, before: int) -> Notice:
+        """Say why the subsample has another size now, and which other steps have a part in it."""
+        company = self._company()
+        why = f"while {company}, {cause}" if company else cause
+        return Notice(
+            cause,
+            f"HMCECS: {why}; a chain's subsample changed from {before:,} to "
+            f"{self.subsample_size:,} rows ({self.subsample_size / self.n_rows:.2%})"
+            f"{self._also()}{self._saves()}",
         )
 
     # After tuning
