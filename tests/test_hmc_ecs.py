@@ -2,6 +2,8 @@
 
 import copy
 import logging
+import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import arviz as az
@@ -14,6 +16,7 @@ from scipy.special import expit, log_expit
 from scipy.stats import norm
 
 import pymc_subsample as pms
+from pymc_subsample import all_rows
 from pymc_subsample.steps import hmc_ecs
 from pymc_subsample.steps.tuning import Tuning
 
@@ -478,6 +481,88 @@ def test_other_steps_are_named_once_where_they_change_the_subsample(caplog, core
     assert len(said) > len(causes)
     assert sum(r.levelno == logging.INFO for r in said) == len(causes)
     assert "HMCECS: while Metropolis moves change, the chain settled away from" in str(causes)
+
+
+# Where most rows are read
+
+
+def reported(model, caplog, **kwargs):
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "pymc.subsample"):
+        step = pms.HMCECS(model=model, **kwargs)
+    [said] = [m for m in caplog.messages if "subsample of" in m]
+    return step, said
+
+
+def test_small_data_are_for_nuts_on_all_rows(model, caplog, monkeypatch):
+    _, said = reported(model, caplog, subsample_size=150)
+    assert said.endswith("pm.NUTS or nutpie on all rows may be faster")
+    _, said = reported(model, caplog, subsample_size=160)
+    assert "reads 27% of the rows" in said
+    assert said.endswith('nutpie is fast, and exact. Use pm.sample(nuts_sampler="nutpie")')
+    monkeypatch.setattr(all_rows, "find_spec", lambda name: None)
+    assert reported(model, caplog, subsample_size=160)[1].endswith("Use pm.sample()")
+
+
+def test_nobody_waits_for_a_comparison_that_is_not_said(model, caplog, monkeypatch):
+    monkeypatch.setattr(hmc_ecs, "compare", None)
+    reported(model, caplog, subsample_size=150)
+    reported(model, caplog, subsample_size=300, vars=["a"])
+    with all_rows.quiet():
+        pms.HMCECS(model=model, subsample_size=300)
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(40, "HMCECS is"), (60, "Use pm.sample(")])
+def test_the_faster_sampler_is_named(model, caplog, monkeypatch, seconds, verdict):
+    found = all_rows.Comparison(seconds, 100.0, 8.2, 0.006)
+    monkeypatch.setattr(hmc_ecs, "compare", lambda *_: found)
+    _, said = reported(model, caplog, subsample_size=300)
+    assert f"take a chain about {seconds} s, and with nutpie on all rows about 100 s" in said
+    assert "at 8 gradients per draw and 6 ms each" in said
+    assert verdict in said.split(". ")[-1] + said.split("each. ")[-1]
+
+
+def test_comparison_is_timed_and_leaves_the_step_as_it_is(model, caplog, monkeypatch):
+    alone, _ = reported(model, caplog, subsample_size=300)
+    monkeypatch.setattr(all_rows, "SAVED_SECONDS", 0.0)
+    step, said = reported(model, caplog, subsample_size=300)
+    assert re.search(r"1,000 draws .* about [\d.]+ s, .* about [\d.]+ s, at \d+ gradients", said)
+    assert_same(*(chain(s, model.initial_point()) for s in (alone, step)))
+
+
+def test_comparison_counts_the_gradients_of_nuts(monkeypatch):
+    """On a correlated posterior NUTS, whose mass matrix is diagonal, needs more of them."""
+    monkeypatch.setattr(all_rows, "SAVED_SECONDS", 0.0)
+    rng = np.random.default_rng(2)
+    found = {}
+    for correlation in (0.0, 0.995):
+        x = rng.normal(size=2000)
+        z = correlation * x + np.sqrt(1 - correlation**2) * rng.normal(size=2000)
+        with pm.Model() as model:
+            a, b = pm.Normal("a", 0, 10), pm.Normal("b", 0, 10)
+            pm.Normal("y", a * x + b * z, 1, observed=x + z + rng.normal(size=2000))
+        step = pms.HMCECS(model=model)
+        found[correlation] = all_rows.compare(model, step)
+        with model:
+            nuts = pm.sample(
+                20, tune=300, chains=1, cores=1, nuts_sampler="pymc", discard_tuned_samples=False,
+                random_seed=1, **QUIET,
+            )  # fmt: skip
+        steps = float(nuts["warmup_sample_stats"]["n_steps"].values[0, 100:].mean())
+        assert 0.6 < found[correlation].gradients / steps < 1.7
+    assert found[0.995].gradients > 2 * found[0.0].gradients
+    assert found[0.0].full_seconds > all_rows.COMPILE_SECONDS
+
+
+def test_an_expansion_that_is_no_density_counts_the_gradients_of_the_step(model, monkeypatch):
+    monkeypatch.setattr(all_rows, "SAVED_SECONDS", 0.0)
+    step = pms.HMCECS(model=model, subsample_size=300)
+    at = step._prepared.reference
+    for wrong in (np.nan, -10.0):
+        bent = replace(at, curvature=wrong * at.curvature)
+        monkeypatch.setattr(step, "_prepared", replace(step._prepared, reference=bent))
+        found = all_rows.compare(model, step)
+        assert found.gradients == all_rows.seconds_per_draw(model, step, 0)[1]
 
 
 # Right answers

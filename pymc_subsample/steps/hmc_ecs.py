@@ -12,6 +12,7 @@ from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
+from pymc_subsample.all_rows import DRAWS, compare, nuts, pays
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.control_variates.reference import (
@@ -33,6 +34,7 @@ from pymc_subsample.kernels.estimates import BLOCK_POISSON, FUNCTIONS, PERTURBED
 from pymc_subsample.kernels.hmc import INFO, TRAJECTORY, TREE, transitions
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.progress import doing
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.modes import warn_of_modes
@@ -57,6 +59,8 @@ _MOST_STEPS = 1024
 _DEEPEST = 20
 # Of the subsample, in one look at a chain.
 _MOST_GROWTH = 4.0
+# Of the rows, from which reading all of them may be faster, and from which it is tried.
+_NO_SMALL_SHARE, _LARGE_SHARE = 0.1, 0.25
 _DYNAMICS = {"hmc": TRAJECTORY, "nuts": TREE}
 
 
@@ -319,11 +323,13 @@ class HMCECS(SubsampledStep):
             path += f", control variates of order {self.control_variate_order}: too many parameters"
         blocks = "1 block" if self.n_blocks == 1 else f"{self.n_blocks} blocks"
         may_change = self.given["subsample_size"] is None and not self.given["reference"]
+        large = self._share > _LARGE_SHARE
         _log.info(
             f"HMCECS: {n:,} rows of {', '.join(self.observed)} ({path}); subsample of "
             f"{'about ' * (self._kind == BLOCK_POISSON)}{m:,} rows "
             f"({m / n:.2%}) in {blocks}{self._also()}{' to start with' if may_change else ''}; "
-            f"predicted variance of the log-likelihood estimate {amount(variance)}{self._saves()}"
+            f"predicted variance of the log-likelihood estimate {amount(variance)}"
+            f"{self._beside_all_rows() if large else self._saves()}"
         )
         few = min(FEWEST_BLOCKS, m // MINIBATCH if self._kind == BLOCK_POISSON else m)
         if self.given["n_blocks"] is None and self.n_blocks < few:
@@ -354,11 +360,36 @@ class HMCECS(SubsampledStep):
         n = self.n_rows - len(self.subsample.always)
         return n // MINIBATCH * MINIBATCH if self._kind == BLOCK_POISSON else n
 
+    @property
+    def _share(self) -> float:
+        """Of the rows, that an estimate reads."""
+        return (self.subsample_size + len(self.subsample.always)) / self.n_rows
+
     def _saves(self) -> str:
         """Say so where a subsample saves little, for the end of a log message."""
-        if self.subsample_size + len(self.subsample.always) < self.n_rows / 10:
+        if self._share < _NO_SMALL_SHARE:
             return ""
         return ". This is no small part of the data: pm.NUTS or nutpie on all rows may be faster"
+
+    def _beside_all_rows(self) -> str:
+        """Say how long a run takes, and NUTS on all rows, for the end of a log message."""
+        if len(self._active) < self._tall.size or not _log.isEnabledFor(logging.INFO):
+            return self._saves()  # nutpie does not take turns with other steps
+        name, code = nuts()
+        said = f". An estimate reads {self._share:.0%} of the rows"
+        with doing(f"comparing it with {name}"):
+            found = compare(self._model, self)
+        if np.isnan(found.seconds):
+            return f"{said}, and all of them are soon read: {name} is fast, and exact. Use {code}"
+        times = (
+            f"{said}: {DRAWS:,} draws after as many of tuning take a chain about "
+            f"{amount(found.seconds)} s, and with {name} on all rows about "
+            f"{amount(found.full_seconds)} s, at {found.gradients:.0f} gradients per draw and "
+            f"{amount(1000 * found.per_gradient)} ms each"
+        )
+        if pays(found.seconds, found.full_seconds):
+            return f"{times}. HMCECS is the faster one"
+        return f"{times}. Use {code}, which is exact"
 
     # Chains
 
@@ -457,7 +488,7 @@ class HMCECS(SubsampledStep):
             "subset_accepted": info["subset_accepted"],
             "tree_depth": info["tree_depth"],
             "tune": self.tune,
-            "data_share": (m + len(self.subsample.always)) / self.n_rows,
+            "data_share": self._share,
         }
 
     # Tuning
