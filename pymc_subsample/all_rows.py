@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pymc as pm
-from arviz_stats.base import array_stats
 from pymc.exceptions import SamplingError
 from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
+from pymc_subsample import array_stats
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import times
 from pymc_subsample.control_variates.factors import deviations, scaled

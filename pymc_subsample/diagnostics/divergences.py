@@ -22,8 +22,8 @@ pass; one in a hundred draws of a chain that mixes slowly, as at the neck of a f
 from dataclasses import dataclass
 
 import numpy as np
-from arviz_stats.base import array_stats
 
+from pymc_subsample import array_stats
 from pymc_subsample.diagnostics.checks import Check, Rule, amount
 
 SHIFT_BOUND = 0.1

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from arviz_base import dataset_to_dataframe, extract, rcParams
-from arviz_stats.base import array_stats
 from arviz_stats.base.stats_utils import round_num
 
+from pymc_subsample import array_stats
 from pymc_subsample.diagnostics.signed import DOUBTFUL, HOPELESS
 from pymc_subsample.validation import choice, mapping, name_list, shown, text
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import xarray as xr
-from arviz_stats.base import array_stats
 
+from pymc_subsample import array_stats
 from pymc_subsample.diagnostics import signed
 from pymc_subsample.diagnostics.checks import Rule
 from pymc_subsample.diagnostics.findings import Finding, tiered

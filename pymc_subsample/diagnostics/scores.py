@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.stats
-from arviz_stats.base import array_stats
+
+from pymc_subsample import array_stats
 
 _BOOTSTRAPS = 2_000
 # Effective draws of the slowest coordinate in a batch; batches per chain at most.

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.stats
-from arviz_stats.base import array_stats
 
+from pymc_subsample import array_stats
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.factors import whiten

@@ -11,7 +11,8 @@ whatever the noise of the estimate and whatever its sign.
 from dataclasses import dataclass
 
 import numpy as np
-from arviz_stats.base import array_stats
+
+from pymc_subsample import array_stats
 
 # Spread of log weights below which smoothing them is rounding.
 _EQUAL = 1e-9
