@@ -39,7 +39,8 @@ DRAWS = 1000
 SAVED_SECONDS, _SAVED_SHARE = 10.0, 0.5
 _TIMED_ROWS = 200_000
 _TIMED_SECONDS = 0.1
-_PROBE = 12
+# Draws of a step that are timed, the first few that are not counted, and time that is enough.
+_PROBE, _FIRST, _PROBE_SECONDS = 12, 4, 5.0
 
 _NUTS_TUNE, _NUTS_DRAWS, _NUTS_FEWEST = 200, 400, 100
 # Standard deviations.
@@ -221,17 +222,19 @@ class Comparison:
 
     Attributes
     ----------
+    per_gradient : float
+        Seconds of the processor for a gradient of all rows.
     seconds, full_seconds : float
-        Of the processor: of the step, and of NUTS with its compilation. nan where not even many
-        gradients of all rows would take long.
-    gradients, per_gradient : float
-        Of all rows, per draw of NUTS, and seconds of each.
+        The same of the step, and of NUTS with its compilation. nan where not even many gradients
+        of all rows would take long.
+    gradients : float
+        Of all rows per draw of NUTS.
     """
 
+    per_gradient: float
     seconds: float = np.nan
     full_seconds: float = np.nan
     gradients: float = np.nan
-    per_gradient: float = np.nan
 
 
 def compare(model: pm.Model, step: "SubsampledStep", seed: int = 0) -> Comparison:
@@ -245,11 +248,11 @@ def compare(model: pm.Model, step: "SubsampledStep", seed: int = 0) -> Compariso
         step._expansion, step._prepared.reference, 0.2 * _TIMED_SECONDS
     )
     if 2 * DRAWS * _MANY * per_gradient < SAVED_SECONDS:
-        return Comparison()
+        return Comparison(per_gradient)
     per_draw, steps = seconds_per_draw(model, step, seed)
     gradients = _gradients_of_tuning(model, step, seed) or steps
     full = COMPILE_SECONDS + 2 * DRAWS * gradients * per_gradient
-    return Comparison(2 * DRAWS * per_draw, full, gradients, per_gradient)
+    return Comparison(per_gradient, 2 * DRAWS * per_draw, full, gradients)
 
 
 def _gradients_of_tuning(model, step, seed) -> float | None:
@@ -278,7 +281,9 @@ def seconds_per_draw(model: pm.Model, step: "SubsampledStep", seed: int) -> tupl
         point, [stats] = twin.step(point)
         times.append(thread_time() - start)
         steps.append(stats.get("n_steps", np.nan))
-    return float(np.mean(times[_PROBE // 3 :])), float(np.mean(steps[_PROBE // 3 :]))
+        if len(times) > _FIRST and sum(times) > _PROBE_SECONDS:
+            break
+    return float(np.mean(times[_FIRST:])), float(np.mean(steps[_FIRST:]))
 
 
 def pays(seconds: float, full_seconds: float) -> bool:

@@ -373,19 +373,22 @@ class HMCECS(SubsampledStep):
 
     def _beside_all_rows(self) -> str:
         """Say how long a run takes, and NUTS on all rows, for the end of a log message."""
-        if len(self._active) < self._tall.size or not _log.isEnabledFor(logging.INFO):
-            return self._saves()  # nutpie does not take turns with other steps
+        # nutpie neither takes turns with other steps nor tempers.
+        alike = len(self._active) == self._tall.size and self.temperature == 1.0
+        if not alike or not _log.isEnabledFor(logging.INFO):
+            return self._saves()
         name, code = nuts()
-        said = f". An estimate reads {self._share:.0%} of the rows"
         with doing(f"comparing it with {name}"):
             found = compare(self._model, self)
+        said = f". An estimate reads {self._share:.0%} of the rows"
+        each = f"{amount(1000 * found.per_gradient)} ms"
         if np.isnan(found.seconds):
-            return f"{said}, and all of them are soon read: {name} is fast, and exact. Use {code}"
+            return f"{said}, and a gradient of all of them takes about {each}: try {code}"
         times = (
             f"{said}: {DRAWS:,} draws after as many of tuning take a chain about "
             f"{amount(found.seconds)} s, and with {name} on all rows about "
             f"{amount(found.full_seconds)} s, at {found.gradients:.0f} gradients per draw and "
-            f"{amount(1000 * found.per_gradient)} ms each"
+            f"{each} each"
         )
         if pays(found.seconds, found.full_seconds):
             return f"{times}. HMCECS is the faster one"
