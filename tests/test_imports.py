@@ -26,8 +26,8 @@ def test_the_package_itself_loads_nothing():
     assert not found & {"numba", "numpy", "pymc", "pytensor"}
 
 
-@pytest.mark.parametrize("name", ["HMCECS", "MinibatchBarkerMH"])
-def test_a_step_does_not_load_what_only_results_need(name):
-    found = loaded(f"import pymc\nimport pymc_subsample as pms\npms.{name}")
+@pytest.mark.parametrize("names", ["HMCECS", "SGLD, pms.FireflyMC, pms.AusterityGibbs"])
+def test_steps_do_not_load_what_only_results_need(names):
+    found = loaded(f"import pymc\nimport pymc_subsample as pms\npms.{names}")
     assert "pymc_subsample.steps.base" in found
     assert not found & HEAVY
