@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pymc_subsample.collection import without_collection
+from pymc_subsample.progress import announced, doing
 
 if TYPE_CHECKING:
     from pymc_subsample.advice import Advice, advise
@@ -115,7 +116,7 @@ _HOMES = {
 def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with without_collection():
+    with announced(name), doing("loading what it needs, or compiling it"), without_collection():
         module = import_module(f"{__name__}.{_HOMES[name]}")
     return getattr(module, name)
 

@@ -1,4 +1,4 @@
-"""What the calling `pm.sample` was given: PyMC tells a step neither draws nor arguments."""
+"""What PyMC does not tell a step: what `pm.sample` was given, and which other steps there are."""
 
 import sys
 from collections.abc import Mapping
@@ -6,6 +6,7 @@ from types import FrameType
 from typing import Any
 
 import pymc as pm
+from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
 
 def calling_sample() -> Mapping[str, Any] | None:
@@ -26,6 +27,17 @@ def is_called_by(package: str) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def steps_beside(step: BlockedStep) -> list[BlockedStep]:
+    """Return the other steps that take turns with one, where PyMC calls it in a chain."""
+    frame: FrameType | None = sys._getframe(1)
+    found: list[BlockedStep] = []
+    while frame is not None:  # the outermost holds all of them
+        if frame.f_code is CompoundStep.step.__code__:
+            found = [other for other in flatten_steps(frame.f_locals["self"]) if other is not step]
+        frame = frame.f_back
+    return found
 
 
 def refuse_arguments_for_nuts(step: str):

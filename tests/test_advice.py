@@ -9,8 +9,9 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_subsample as pms
-from pymc_subsample.advice import decision, pilot
-from pymc_subsample.advice.pilot import Pilot, nuts_gradients, run_pilot, smallest_ess
+from pymc_subsample.advice import decision
+from pymc_subsample.advice.pilot import Pilot, run_pilot
+from pymc_subsample.all_rows import nuts_gradients, quiet, smallest_ess
 
 # A pilot of 150 draws, whatever the machine.
 SHORT = {"seconds": 1e-6}
@@ -131,7 +132,7 @@ def test_arguments_are_in_the_code(tall):
 
 def test_failed_pilots_are_not_recommended():
     model = logistic(5_000)
-    with model, pilot.quiet():
+    with model, quiet():
         step = pms.HMCECS(subsample_size=10, control_variate_order=0)
     found = run_pilot(model, step, 1e-6, 0)
     assert any("variance of the estimate" in text for text in found.failed)
@@ -293,7 +294,7 @@ def test_impossible_data():
 
 
 def gradients(model):
-    with model, pilot.quiet():
+    with model, quiet():
         step = pms.HMCECS()
     return nuts_gradients(model, step, 60.0, 0)
 
@@ -302,7 +303,7 @@ def test_gradients_are_those_of_nuts_on_all_rows():
     """Both are estimates from a few hundred draws, hence a factor of 1.6."""
     model = logistic(2_000, correlation=0.9)
     per_effective, per_tuning = gradients(model)
-    with model, pilot.quiet():
+    with model, quiet():
         trace = pm.sample(
             600, tune=400, chains=1, cores=1, nuts_sampler="pymc", progressbar=False,
             random_seed=2, return_inferencedata=False, compute_convergence_checks=False,
@@ -316,7 +317,7 @@ def test_gradients_are_those_of_nuts_on_all_rows():
 
 def test_expansion_that_is_no_density_projects_nothing(monkeypatch):
     model = logistic(2_000)
-    with model, pilot.quiet():
+    with model, quiet():
         step = pms.HMCECS()
     at = step._prepared.reference
     bent = replace(step._prepared, reference=replace(at, curvature=-at.curvature))

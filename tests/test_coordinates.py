@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from types import SimpleNamespace
 
 import arviz as az
 import numpy as np
@@ -12,12 +13,14 @@ from scipy.special import expit
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
+from pymc_subsample.control_variates.causes import find_cause
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.coordinates import find_coordinates, reparameterise
 from pymc_subsample.coordinates.fit import fitted, start
 from pymc_subsample.coordinates.verification import _is_invertible, _point
 from pymc_subsample.kernels.whitening import moved
 from pymc_subsample.likelihood import TallModel
+from pymc_subsample.steps.modes import starts
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 FEW = "pymc_subsample.coordinates.coordinates._FEW"
@@ -210,6 +213,45 @@ def test_fixed_scales_stay_as_they_are():
         pm.Normal("y", a[GROUP], 1.0, observed=outcomes())
     tall = TallModel(model)
     assert find_coordinates(tall, tall.names) is None
+
+
+class Cubes:
+    """An expansion that leaves in row i the cube of element i of theta, given in coordinates."""
+
+    order = 2
+
+    def __init__(self, tall, coordinates):
+        self.coordinates, self.n_rows, self.phi_size = coordinates, tall.size, tall.size
+        self.store = SimpleNamespace(named=str)
+
+    def take(self, index):
+        return np.asarray(index)
+
+    def anchor(self, center, rows):
+        pass
+
+    def parameters(self, psi):
+        theta = np.empty(len(psi))
+        theta[self.coordinates.order] = psi
+        return theta, 0.0
+
+    def difference(self, theta, rows, center, weight, extra, out, scratch):
+        out[:] = theta[rows] ** 3
+
+
+def test_causes_are_named_by_their_place_in_the_model(built):
+    tall, coordinates = built("slopes centred")
+    place = coordinates.places["ab"]
+    blocks = starts(tall.model, tall).blocks
+    at = SimpleNamespace(theta=np.zeros(tall.size), center=np.zeros(tall.size))
+    for unit, component in [(2, 1), (1, 0), (3, 1)]:
+        sd = np.full((1, tall.size), 1e-3)
+        sd[0, place.start + 4 * component + unit] = 2.0  # component by component
+        free, rng = np.arange(tall.size), np.random.default_rng(0)
+        found = find_cause(Cubes(tall, coordinates), at, sd, free, blocks, rng)
+        assert found.parameter == f"ab[{unit}, {component}]"
+        assert str(place.start + 2 * unit + component) in found.rows
+        assert found.share > 0.999
 
 
 # Its constants

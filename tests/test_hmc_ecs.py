@@ -2,6 +2,8 @@
 
 import copy
 import logging
+import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import arviz as az
@@ -14,6 +16,7 @@ from scipy.special import expit, log_expit
 from scipy.stats import norm
 
 import pymc_subsample as pms
+from pymc_subsample import all_rows
 from pymc_subsample.steps import hmc_ecs
 from pymc_subsample.steps.tuning import Tuning
 
@@ -346,10 +349,10 @@ def test_progress_bars(model, step, bar, capsys):
     assert ("Step" in shown) == ("16.6" in shown) == ("stats" in bar)
 
 
-def test_result_can_be_saved(model, step, tmp_path):
-    pytest.importorskip("h5netcdf")
+@pytest.mark.parametrize("engine", ["h5netcdf", "netcdf4"])
+def test_result_can_be_saved(model, step, tmp_path, engine):
     result = pm.sample(10, tune=10, chains=1, step=step, model=model, random_seed=1, **QUIET)
-    result.to_netcdf(tmp_path / "result.nc")
+    result.to_netcdf(tmp_path / "result.nc", engine=engine)
     back = az.from_netcdf(tmp_path / "result.nc")
     np.testing.assert_array_equal(back.posterior["b"], result.posterior["b"])
 
@@ -435,14 +438,132 @@ def test_a_subsample_size_that_does_not_divide_is_reported(model, caplog):
     assert "divides well" not in caplog.text
 
 
-def test_a_subsample_that_changes_in_tuning_is_reported(model, caplog, monkeypatch):
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_subsample_that_changes_in_tuning_is_reported_once(model, caplog, monkeypatch, cores):
     step = pms.HMCECS(model=model)
     monkeypatch.setattr(Tuning, "should_recentre", lambda *_: True)
     monkeypatch.setattr(hmc_ecs, "choose_subsample", lambda *_: (200, 20))
+    for seed in (1, 2):
+        caplog.clear()
+        with caplog.at_level(logging.DEBUG, "pymc.stats.convergence"):
+            pm.sample(
+                5, tune=200, chains=2, cores=cores, step=step, model=model, random_seed=seed,
+                progressbar=False, compute_convergence_checks=False,
+            )  # fmt: skip
+        said = [r for r in caplog.records if "subsample changed" in r.getMessage()]
+        assert len(said) == 2
+        [once] = [r for r in said if r.levelno == logging.INFO]
+        assert once.getMessage().startswith("HMCECS: the chain settled away from the reference")
+        assert "from 100 to 200 rows (33.33%). This is no small part of" in once.getMessage()
+
+
+def changepoint():
+    """A rate that changes at a row which PyMC's own step has to find, far from its start."""
+    rows = np.arange(1000)
+    y = np.random.default_rng(1).poisson(np.where(rows < 300, 3.0, 2.0))
+    with pm.Model() as model:
+        early, late = pm.Normal("early", 1, 1), pm.Normal("late", 1, 1)
+        change = pm.DiscreteUniform("change", 0, 999, initval=500)
+        pm.Poisson("y", pm.math.exp(pm.math.switch(rows < change, early, late)), observed=y)
+    return model
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_other_steps_are_named_once_where_they_change_the_subsample(caplog, cores):
+    with changepoint() as model, caplog.at_level(logging.DEBUG, "pymc.stats.convergence"):
+        step = pms.HMCECS([model["early"], model["late"]])
+        pm.sample(
+            5, tune=400, chains=4, cores=cores, step=[step, pm.Metropolis([model["change"]])],
+            random_seed=1, progressbar=False, compute_convergence_checks=False,
+        )  # fmt: skip
+    said = [r for r in caplog.records if "subsample changed" in r.getMessage()]
+    causes = {r.getMessage().split(";")[0] for r in said}
+    assert len(said) > len(causes)
+    assert sum(r.levelno == logging.INFO for r in said) == len(causes)
+    assert "HMCECS: while Metropolis moves change, the chain settled away from" in str(causes)
+
+
+# Where most rows are read
+
+
+def reported(model, caplog, **kwargs):
+    caplog.clear()
     with caplog.at_level(logging.INFO, "pymc.subsample"):
-        chain(step, model.initial_point(), tune=200, draws=2)
-    assert "from 100 to 200 rows (33.33%). This is no small part of the data" in caplog.text
-    assert caplog.text.count("subsample changed") == 1
+        step = pms.HMCECS(model=model, **kwargs)
+    [said] = [m for m in caplog.messages if "subsample of" in m]
+    return step, said
+
+
+def test_small_data_are_for_nuts_on_all_rows(model, caplog, monkeypatch):
+    _, said = reported(model, caplog, subsample_size=150)
+    assert said.endswith("pm.NUTS or nutpie on all rows may be faster")
+    _, said = reported(model, caplog, subsample_size=160)
+    assert re.search(r"reads 27% of the rows, and a gradient of all of them takes .* ms: try", said)
+    assert said.endswith('try pm.sample(nuts_sampler="nutpie")')
+    monkeypatch.setattr(all_rows, "find_spec", lambda name: None)
+    assert reported(model, caplog, subsample_size=160)[1].endswith("try pm.sample()")
+
+
+def test_nobody_waits_for_a_comparison_that_is_not_said(model, caplog, monkeypatch):
+    monkeypatch.setattr(hmc_ecs, "compare", None)
+    reported(model, caplog, subsample_size=150)
+    reported(model, caplog, subsample_size=300, vars=["a"])
+    reported(model, caplog, subsample_size=300, temperature=2.0)
+    with all_rows.quiet():
+        pms.HMCECS(model=model, subsample_size=300)
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(40, "HMCECS is"), (60, "Use pm.sample(")])
+def test_the_faster_sampler_is_named(model, caplog, monkeypatch, seconds, verdict):
+    found = all_rows.Comparison(0.006, seconds, 100.0, 8.2)
+    monkeypatch.setattr(hmc_ecs, "compare", lambda *_: found)
+    _, said = reported(model, caplog, subsample_size=300)
+    assert f"take a chain about {seconds} s, and with nutpie on all rows about 100 s" in said
+    assert "at 8 gradients per draw and 6 ms each" in said
+    assert said.split(" each. ")[1].startswith(verdict)
+
+
+def test_comparison_is_timed_and_leaves_the_step_as_it_is(model, caplog, monkeypatch):
+    alone, _ = reported(model, caplog, subsample_size=300)
+    monkeypatch.setattr(all_rows, "SAVED_SECONDS", 0.0)
+    step, said = reported(model, caplog, subsample_size=300)
+    assert re.search(r"1,000 draws .* about [\d.]+ s, .* about [\d.]+ s, at \d+ gradients", said)
+    assert_same(*(chain(s, model.initial_point()) for s in (alone, step)))
+
+
+def test_comparison_counts_the_gradients_of_nuts(monkeypatch):
+    """On a correlated posterior NUTS, whose mass matrix is diagonal, needs more of them."""
+    monkeypatch.setattr(all_rows, "SAVED_SECONDS", 0.0)
+    rng = np.random.default_rng(2)
+    found = {}
+    for correlation in (0.0, 0.995):
+        x = rng.normal(size=2000)
+        z = correlation * x + np.sqrt(1 - correlation**2) * rng.normal(size=2000)
+        with pm.Model() as model:
+            a, b = pm.Normal("a", 0, 10), pm.Normal("b", 0, 10)
+            pm.Normal("y", a * x + b * z, 1, observed=x + z + rng.normal(size=2000))
+        step = pms.HMCECS(model=model)
+        found[correlation] = all_rows.compare(model, step)
+        with model:
+            nuts = pm.sample(
+                20, tune=300, chains=1, cores=1, nuts_sampler="pymc", discard_tuned_samples=False,
+                random_seed=1, **QUIET,
+            )  # fmt: skip
+        steps = float(nuts["warmup_sample_stats"]["n_steps"].values[0, 100:].mean())
+        assert 0.6 < found[correlation].gradients / steps < 1.7
+    assert found[0.995].gradients > 2 * found[0.0].gradients
+    assert found[0.0].full_seconds > all_rows.COMPILE_SECONDS
+
+
+def test_an_expansion_that_is_no_density_counts_the_gradients_of_the_step(model, monkeypatch):
+    monkeypatch.setattr(all_rows, "SAVED_SECONDS", 0.0)
+    step = pms.HMCECS(model=model, subsample_size=300)
+    at = step._prepared.reference
+    for wrong in (np.nan, -10.0):
+        bent = replace(at, curvature=wrong * at.curvature)
+        monkeypatch.setattr(step, "_prepared", replace(step._prepared, reference=bent))
+        found = all_rows.compare(model, step)
+        assert found.gradients == all_rows.seconds_per_draw(model, step, 0)[1]
 
 
 # Right answers

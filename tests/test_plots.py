@@ -1,7 +1,5 @@
 """Pictures show the numbers that they are about, and wrong input is named."""
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import arviz as az
@@ -372,13 +370,3 @@ def test_a_real_run_from_a_file(tmp_path):
             assert plt.imread(tmp_path / "picture.png").std() > 0
         with pytest.raises(ValueError, match="sample_stats has no 'batch_size'"):
             pms.plot_batch_sizes(read)
-
-
-def test_steps_do_not_load_the_pictures():
-    code = (
-        "import sys, pymc_subsample as pms; pms.HMCECS, pms.MinibatchBarkerMH;"
-        "print([m for m in sys.modules if m.startswith('pymc_subsample') and "
-        "('plots' in m or 'expectations' in m or 'efficiency' in m)])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

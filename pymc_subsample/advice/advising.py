@@ -10,22 +10,18 @@ import pymc as pm
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.utils import MethodNotDefined
 
-from pymc_subsample.advice.decision import (
+from pymc_subsample.advice.decision import code, compared, on_all_rows
+from pymc_subsample.advice.pilot import run_pilot
+from pymc_subsample.advice.result import Advice
+from pymc_subsample.all_rows import (
     COMPILE_SECONDS,
-    TUNE,
-    code,
-    compared,
+    DRAWS,
     nuts,
-    on_all_rows,
-)
-from pymc_subsample.advice.pilot import (
     nuts_gradients,
     quiet,
-    run_pilot,
     seconds_per_full_gradient,
     seconds_per_pass,
 )
-from pymc_subsample.advice.result import Advice
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.discovery import chosen_names, row_terms
 from pymc_subsample.likelihood.graph import numpy_function
@@ -159,7 +155,7 @@ def advise(
         given,
         setup,
         full_ess_per_second=1 / (gradients * per_gradient),
-        full_fixed=COMPILE_SECONDS + TUNE * tuning * per_gradient,
+        full_fixed=COMPILE_SECONDS + DRAWS * tuning * per_gradient,
         instead=nuts(),
     )
     if step._search is None or len(step._search.modes) < 2:
@@ -202,7 +198,7 @@ def _discrete(model, given, empty: Advice, seconds: float, seed: int) -> Advice:
         given,
         setup,
         full_ess_per_second=full.ess_per_draw / full.seconds_per_draw,
-        full_fixed=setup + TUNE * full.seconds_per_draw,
+        full_fixed=setup + DRAWS * full.seconds_per_draw,
         instead=("AusterityGibbs", code("AusterityGibbs", given, "epsilon=0")),
     )
 
@@ -228,7 +224,7 @@ def _without_gradient(model, given, empty: Advice, seconds: float, seed: int) ->
         given,
         setup,
         full_ess_per_second=full_ess,
-        full_fixed=COMPILE_SECONDS + TUNE * step.transitions_per_draw * transition,
+        full_fixed=COMPILE_SECONDS + DRAWS * step.transitions_per_draw * transition,
         instead=("pm.sample", "pm.sample()"),
     )
 

@@ -1,23 +1,15 @@
 """When subsampling is recommended: its time against that of a sampler on all rows."""
 
 from dataclasses import replace
-from importlib.util import find_spec
 
 import numpy as np
 
 from pymc_subsample.advice.pilot import Pilot
 from pymc_subsample.advice.result import Advice, shown
+from pymc_subsample.all_rows import DRAWS, SAVED_SECONDS, nuts, pays
 
-# Of `pm.sample`, for its own samplers and for steps.
-TUNE = 1000
-# To compile a model's log density and gradient: nutpie 0.16, which keeps nothing on disk, took 5
-# to 10 s of processor time.
-COMPILE_SECONDS = 5.0
 # A share of the rows that the reason mentions.
 _LARGE_SHARE = 0.1
-# What an approximation must save: at least so many seconds, and this share of the time, for the
-# projection is a rough one.
-_SAVED_SECONDS, _SAVED_SHARE = 10.0, 0.5
 
 
 def compared(
@@ -32,7 +24,7 @@ def compared(
 ) -> Advice:
     """Fill in the numbers, and recommend the step or what is `instead`: its name and code."""
     setup += pilot.overhead_seconds
-    fixed = setup + TUNE * pilot.seconds_per_draw
+    fixed = setup + DRAWS * pilot.seconds_per_draw
     rate, wanted = pilot.ess_per_draw / pilot.seconds_per_draw, advice.effective_draws
     advice = replace(
         advice,
@@ -55,7 +47,7 @@ def compared(
         reason = f"The pilot of {advice.tried} failed its own checks: {'; '.join(pilot.failed)}."
         if advice.data_share >= _LARGE_SHARE:
             reason += f" It read {advice.data_share:.0%} of the rows."
-    elif _pays(advice):
+    elif pays(advice.seconds, advice.full_seconds):
         option = "control_variate_order=None" if advice.tried == "MinibatchBarkerMH" else ""
         return replace(
             advice,
@@ -64,7 +56,7 @@ def compared(
             "and the pilot passed its checks.",
             code=code(advice.tried, given, option),
         )
-    elif advice.full_seconds < 2 * _SAVED_SECONDS:
+    elif advice.full_seconds < 2 * SAVED_SECONDS:
         reason = f"All rows are fast enough, and exact: {times}."
     elif advice.data_share >= _LARGE_SHARE:
         reason = f"A subsample of {advice.data_share:.0%} of the rows saves too little: {times}."
@@ -74,23 +66,11 @@ def compared(
     return replace(advice, recommendation=name, reason=reason, code=line)
 
 
-def _pays(advice: Advice) -> bool:
-    saved = advice.full_seconds - advice.seconds
-    return bool(saved >= max(_SAVED_SECONDS, _SAVED_SHARE * advice.full_seconds))
-
-
 def _pays_from(fixed: float, rate: float, full_fixed: float, full_rate: float) -> float:
     """Effective draws from which fixed + N / rate is less than the same on all rows."""
     if rate > full_rate:
         return max((fixed - full_fixed) / (1 / full_rate - 1 / rate), 0.0)
     return np.inf
-
-
-def nuts() -> tuple[str, str]:
-    """Name and code of the best NUTS on all rows that is installed."""
-    if find_spec("nutpie") is None:
-        return "pm.NUTS", "pm.sample()"
-    return "nutpie", 'pm.sample(nuts_sampler="nutpie")'
 
 
 def on_all_rows(empty: Advice, reason: str) -> Advice:

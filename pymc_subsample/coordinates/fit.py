@@ -104,23 +104,24 @@ def marginal(expansion, reference, psi, element) -> np.ndarray:
     straight = np.zeros(2 * len(KNOTS))
     with np.errstate(all="ignore"):
         top = density(start)
-        ends = []
-        for sign in (-1.0, 1.0):
+        ends = [start, start]
+        for end, sign in enumerate((-1.0, 1.0)):
             width = _NARROWEST
             while density(start + sign * width) > top - _NEGLIGIBLE and width < _WIDEST:
                 width *= 1.5
-            ends.append(start + sign * width)
-        grid = np.linspace(*ends, _POINTS)
+            ends[end] += sign * width
+        low, high = ends
+        grid = np.linspace(low, high, _POINTS)
         logp = np.array([density(s) for s in grid])
         if not np.all(np.isfinite(logp)):
             return straight
         smooth = PchipInterpolator(grid, logp)
-        fine = np.linspace(*ends, 20 * _POINTS)
+        fine = np.linspace(low, high, 20 * _POINTS)
         mass = np.exp(smooth(fine) - logp.max())
         below = np.cumsum(mass) - 0.5 * mass
         above = np.cumsum(mass[::-1])[::-1] - 0.5 * mass
-        low, high = (ndtri_exp(np.log(share / mass.sum())) for share in (below, above))
-    z = np.where(below < above, low, -high)
+        left, right = (ndtri_exp(np.log(share / mass.sum())) for share in (below, above))
+    z = np.where(below < above, left, -right)
     known = np.isfinite(z)
     values = np.interp(KNOTS, z[known], fine[known])
     if not np.all(np.diff(values) > 0):

@@ -11,7 +11,7 @@ import xarray as xr
 from arviz_base import dataset_to_dataframe, extract, rcParams
 from arviz_stats.base.stats_utils import round_num
 
-from pymc_subsample.diagnostics import array_stats
+from pymc_subsample import array_stats
 from pymc_subsample.diagnostics.signed import DOUBTFUL, HOPELESS
 from pymc_subsample.validation import choice, mapping, name_list, shown, text
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.stats
+from scipy.special import ndtri, stdtrit
 
+from pymc_subsample import array_stats
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.factors import whiten
-from pymc_subsample.diagnostics import array_stats
 from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.divergences import check_divergences, loss
 from pymc_subsample.diagnostics.full_data import log_posteriors
@@ -258,7 +258,7 @@ def _measured(record, dynamics, expansion, active, remedies) -> list[Check]:
     scale = np.sqrt(guess * ratio)
 
     level = _ERROR_RATE / (4 * size)
-    wide = scipy.stats.t.isf(level, count - 1)
+    wide = -stdtrit(count - 1, level)
     mean_noise, own_noise = _monte_carlo_errors(record, active, level)
     shift_error = np.hypot(
         wide * r.std(axis=0, ddof=1) / scale / np.sqrt(count), mean_noise / scale
@@ -297,7 +297,7 @@ def _pooled_stretch(products: np.ndarray, own: float) -> float:
     `products`, shape (k,), are means over directions, of which each alone may be too noisy; `own`
     is the mean variance of the draws over the guess.
     """
-    wide = scipy.stats.t.isf(_ERROR_RATE / 4, len(products) - 1)
+    wide = -stdtrit(len(products) - 1, _ERROR_RATE / 4)
     error = wide * products.std(ddof=1) / np.sqrt(len(products))
     low, high = (max(1 + products.mean() + x, 0.01) for x in (-error, error))
     return float(max(np.sqrt(own / high) - 1, 1 - np.sqrt(own / low), 0.0))
@@ -341,7 +341,7 @@ def _monte_carlo_errors(
     By batches of successive draws. Where a chain is slow its batches are too short, and the
     effective sample size of the draws that were kept, which see no faster motion, says more.
     """
-    narrow, wide = scipy.stats.norm.isf(level), scipy.stats.t.isf(level, len(record.sizes) - 1)
+    narrow, wide = -ndtri(level), -stdtrit(len(record.sizes) - 1, level)
     kept = np.array(record.kept)[None, :, active]
     sd = np.sqrt(record.variance[active])
     ess, ess_sd = (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample.diagnostics import array_stats
+from pymc_subsample import array_stats
 
 # Spread of log weights below which smoothing them is rounding.
 _EQUAL = 1e-9

@@ -6,7 +6,7 @@ import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, wraps
 from operator import methodcaller
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from pytensor.graph.utils import MethodNotDefined
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_subsample.calling import refuse_arguments_for_nuts
+from pymc_subsample.calling import refuse_arguments_for_nuts, steps_beside
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand, refuse_steps, verify_gradient
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE
@@ -35,8 +35,10 @@ from pymc_subsample.diagnostics.checks import Check, Rule
 from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.discovery import chosen_names
+from pymc_subsample.progress import announced, doing
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.modes import number_of_chain, starts
+from pymc_subsample.steps.notices import begin_run
 from pymc_subsample.steps.setup import Preparation, prepare
 from pymc_subsample.storage import hint_for_bambi, refuse_beyond_memory
 
@@ -134,14 +136,21 @@ class SubsampledStep(BlockedStep):
 
     def _refuse_steps(self, expansion: Expansion):
         """Refuse a log-likelihood that is flat between steps, or whose gradient is wrong."""
-        with building_graphs(), differentiated(self._tall, self._without_gradient):
+        with (
+            doing("looking for jumps of the log-likelihood"),
+            building_graphs(),
+            differentiated(self._tall, self._without_gradient),
+        ):
             refuse_steps(self._tall, expansion, self._active, _WITHOUT_GRADIENT)
 
     def _connect(self):
         with building_graphs():
             tall = self._tall = TallModel(self._model, **self._rows_of)
             self._check_vars()
-            with differentiated(tall, self._without_gradient):
+            with (
+                doing("compiling the log-likelihood"),
+                differentiated(tall, self._without_gradient),
+            ):
                 self._expansion: Expansion = self._expand(tall)
                 if "gradient" in self._functions:
                     verify_gradient(tall, self._expansion)
@@ -264,6 +273,14 @@ class SubsampledStep(BlockedStep):
         usual = model.initial_point()
         return any(not np.array_equal(usual[name], point[name]) for name, _, _ in self._moved)
 
+    def _company(self) -> str:
+        """Say what the other steps in this chain move; empty where there are none."""
+        names = {value.name: rv.name for value, rv in self._model.values_to_rvs.items()}
+        return " and ".join(
+            f"{type(step).__name__} moves {', '.join(names.get(v.name, v.name) for v in step.vars)}"
+            for step in steps_beside(self)
+        )
+
     def _refuse_company(self, theta: np.ndarray):
         """Refuse to go on where something else moves this chain, or moved its variables."""
         thread = self._thread
@@ -356,8 +373,10 @@ class SubsampledStep(BlockedStep):
         return checks.record(self._rules, None)
 
     def __init_subclass__(cls, **kwargs):
-        """Let `pickle` work by way of cloudpickle, which knows the functions that models hold."""
+        """Announce long set-ups; let `pickle` work by way of cloudpickle, which knows functions."""
         super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = _announced(cls.__init__)  # type: ignore[method-assign]
         copyreg.pickle(cls, lambda step: (pickle.loads, (cloudpickle.dumps(step),)))
         cloudpickle.Pickler.dispatch_table[cls] = methodcaller("__reduce_ex__", _PROTOCOL)
 
@@ -391,6 +410,7 @@ class SubsampledStep(BlockedStep):
 
     def _progressbar_config(self, n_chains=1):
         # Called once in a run, before its chains begin and wherever they run.
+        begin_run()
         refuse_arguments_for_nuts(type(self).__name__)
         refuse_beyond_memory(self._model)
         hint_for_bambi(self._model)
@@ -407,6 +427,15 @@ class SubsampledStep(BlockedStep):
             return shown | {"failing": bool(stats.get("divergences", 0))}
 
         return (update,)
+
+
+def _announced(initialise):
+    @wraps(initialise)
+    def wrapped(self, *args, **kwargs):
+        with announced(type(self).__name__):
+            initialise(self, *args, **kwargs)
+
+    return wrapped
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from pymc_subsample.kernels import firefly as kernel
 from pymc_subsample.kernels.firefly import EXPLICIT, IMPLICIT, INFO, transitions
 from pymc_subsample.kernels.metropolis import GIVEN, LANGEVIN, RANDOM_WALK
 from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.progress import doing
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import differentiated
@@ -282,7 +283,8 @@ class FireflyMC(ProposingStep):
     def _prepare(self, reference) -> Preparation:
         """Find the mode with the log-likelihood's own curvature, and sum the bounds there."""
         with building_graphs(), differentiated(self._tall, self._without_gradient):
-            taylor = expand(self._tall, 2)
+            with doing("compiling the log-likelihood"):
+                taylor = expand(self._tall, 2)
             self._refuse_steps(taylor)
             if self._expansion.coordinates is not None:
                 taylor.reparameterise(self._expansion.coordinates)
@@ -296,6 +298,7 @@ class FireflyMC(ProposingStep):
         at = reference_at(self._expansion, prepared.reference.theta, self.temperature)
         return replace(prepared, reference=at, others=tuple(map(self._bounded, prepared.others)))
 
+    @doing("verifying the bounds on all rows")
     def _verify(self, prepared: Preparation) -> float:
         """Verify the bounds on all rows at some points; return how many rows will be bright."""
         z = self.rng.standard_normal((2 * _PILOT, len(self._active)))

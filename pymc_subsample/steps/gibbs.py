@@ -21,6 +21,7 @@ from pymc_subsample.kernels import gibbs as kernel
 from pymc_subsample.kernels.evidence import DECIDE
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.touching import check_touching, touching_rows
+from pymc_subsample.progress import doing
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
 
@@ -213,8 +214,9 @@ class AusterityGibbs(SubsampledStep):
         """Trace and compile the model (also after unpickling in another process)."""
         self._rows_of["binary"] = [v.name for v in self.vars]
         super()._connect()
-        self._touching = touching_rows(self._tall, self._active)
-        wrong = check_touching(self._tall, self._active, self._touching)
+        with doing("finding the rows that touch each variable"):
+            self._touching = touching_rows(self._tall, self._active)
+            wrong = check_touching(self._tall, self._active, self._touching)
         if wrong is not None:
             raise TallModelError(
                 f"Element {wrong} of the model's values {self._tall.names} changes rows of "

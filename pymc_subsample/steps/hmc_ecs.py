@@ -12,6 +12,7 @@ from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
+from pymc_subsample.all_rows import DRAWS, compare, nuts, pays
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.control_variates.reference import (
@@ -34,9 +35,11 @@ from pymc_subsample.kernels.estimates import BLOCK_POISSON, FUNCTIONS, PERTURBED
 from pymc_subsample.kernels.hmc import INFO, transitions
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.progress import doing
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.modes import warn_of_modes
+from pymc_subsample.steps.notices import Notice
 from pymc_subsample.steps.setup import (
     Preparation,
     choose_always,
@@ -55,6 +58,8 @@ _MOST_STEPS = 1024
 _DEEPEST = 20
 # Of the subsample, in one look at a chain.
 _MOST_GROWTH = 4.0
+# Of the rows, from which reading all of them may be faster, and from which it is tried.
+_NO_SMALL_SHARE, _LARGE_SHARE = 0.1, 0.25
 _DYNAMICS = {"hmc": trajectory, "nuts": tree}
 
 
@@ -318,11 +323,13 @@ class HMCECS(SubsampledStep):
             path += f", control variates of order {self.control_variate_order}: too many parameters"
         blocks = "1 block" if self.n_blocks == 1 else f"{self.n_blocks} blocks"
         may_change = self.given["subsample_size"] is None and not self.given["reference"]
+        large = self._share > _LARGE_SHARE
         _log.info(
             f"HMCECS: {n:,} rows of {', '.join(self.observed)} ({path}); subsample of "
             f"{'about ' * (self._kind == BLOCK_POISSON)}{m:,} rows "
             f"({m / n:.2%}) in {blocks}{self._also()}{' to start with' if may_change else ''}; "
-            f"predicted variance of the log-likelihood estimate {amount(variance)}{self._saves()}"
+            f"predicted variance of the log-likelihood estimate {amount(variance)}"
+            f"{self._beside_all_rows() if large else self._saves()}"
         )
         few = min(FEWEST_BLOCKS, m // MINIBATCH if self._kind == BLOCK_POISSON else m)
         if self.given["n_blocks"] is None and self.n_blocks < few:
@@ -353,11 +360,39 @@ class HMCECS(SubsampledStep):
         n = self.n_rows - len(self.subsample.always)
         return n // MINIBATCH * MINIBATCH if self._kind == BLOCK_POISSON else n
 
+    @property
+    def _share(self) -> float:
+        """Of the rows, that an estimate reads."""
+        return (self.subsample_size + len(self.subsample.always)) / self.n_rows
+
     def _saves(self) -> str:
         """Say so where a subsample saves little, for the end of a log message."""
-        if self.subsample_size + len(self.subsample.always) < self.n_rows / 10:
+        if self._share < _NO_SMALL_SHARE:
             return ""
         return ". This is no small part of the data: pm.NUTS or nutpie on all rows may be faster"
+
+    def _beside_all_rows(self) -> str:
+        """Say how long a run takes, and NUTS on all rows, for the end of a log message."""
+        # nutpie neither takes turns with other steps nor tempers.
+        alike = len(self._active) == self._tall.size and self.temperature == 1.0
+        if not alike or not _log.isEnabledFor(logging.INFO):
+            return self._saves()
+        name, code = nuts()
+        with doing(f"comparing it with {name}"):
+            found = compare(self._model, self)
+        said = f". An estimate reads {self._share:.0%} of the rows"
+        each = f"{amount(1000 * found.per_gradient)} ms"
+        if np.isnan(found.seconds):
+            return f"{said}, and a gradient of all of them takes about {each}: try {code}"
+        times = (
+            f"{said}: {DRAWS:,} draws after as many of tuning take a chain about "
+            f"{amount(found.seconds)} s, and with {name} on all rows about "
+            f"{amount(found.full_seconds)} s, at {found.gradients:.0f} gradients per draw and "
+            f"{each} each"
+        )
+        if pays(found.seconds, found.full_seconds):
+            return f"{times}. HMCECS is the faster one"
+        return f"{times}. Use {code}, which is exact"
 
     # Chains
 
@@ -399,9 +434,10 @@ class HMCECS(SubsampledStep):
             self.subsample.pack(self._expansion, self.reference.center)
         info = self._transitions(theta)
         stats = self._statistics(info)
-        if self.tune:
-            self._adapt(theta, info)
+        notice = self._adapt(theta, info) if self.tune else None
         self._judge(stats, None if self.tune else self._watch(theta, info))
+        if notice is not None:
+            stats["warning"] = notice
         return self._point(point, theta), [stats]
 
     def _start(self) -> np.ndarray:
@@ -454,30 +490,31 @@ class HMCECS(SubsampledStep):
             "subset_accepted": info["subset_accepted"],
             "tree_depth": info["tree_depth"],
             "tune": self.tune,
-            "data_share": (m + len(self.subsample.always)) / self.n_rows,
+            "data_share": self._share,
         }
 
     # Tuning
 
-    def _adapt(self, theta: np.ndarray, info: dict[str, float]):
-        tuning = self.tuning
+    def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> Notice | None:
+        tuning, notice = self.tuning, None
         tuning.add(theta, info["acceptance_rate"], info["loglik_variance"])
         if not tuning.due():
-            return
+            return None
         better = tuning.better_factor()
         moved = not self.given["reference"] and tuning.should_recentre(self.reference.theta)
         if better is not None:
             tuning.factor = better
         if moved:
-            self._recentre(theta)
+            notice = self._recentre(theta)
         elif self._may_resize and tuning.noise() > 0.9 * VARIANCE_BOUND:
-            self._enlarge(tuning.noise() / VARIANCE_AIM)
+            notice = self._enlarge(tuning.noise() / VARIANCE_AIM)
         changed = moved or better is not None
         if changed and self._kind == BLOCK_POISSON:
             self.start_at_reference = True  # inside the new ellipsoid
         tuning.restart(self.step_size if changed else None)
+        return notice
 
-    def _recentre(self, theta: np.ndarray):
+    def _recentre(self, theta: np.ndarray) -> Notice | None:
         """Move the reference to the mean of recent draws and choose the subsample size again."""
         center, free = theta.copy(), self._continuous()
         center[free] = self.tuning.recent()[:, free].mean(axis=0)
@@ -486,46 +523,50 @@ class HMCECS(SubsampledStep):
         try:
             residuals = residuals_around(self._expansion, reference, self.tuning.pilot(), far)
         except TallModelError:
-            return  # impossible rows on the way: stay, and let the end of the chain judge
+            return None  # impossible rows on the way: stay, and let the end of the chain judge
         always, self.moments = choose_always(
             self._kind, residuals, self.temperature, self.given["subsample_size"]
         )
-        self.reference = reference
+        self.reference, before = reference, self.subsample_size
         if self.given["subsample_size"] is None:
-            before = self.subsample_size
             self.subsample_size, self.n_blocks = choose_subsample(
                 self._kind, self.moments, self.temperature, None, self.given["n_blocks"]
             )
             self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks, always)
-            if self.subsample_size != before:
-                _log.info(
-                    "HMCECS: the chain settled away from the reference point, which moved there; "
-                    f"the subsample changed from {before:,} to {self.subsample_size:,} rows "
-                    f"({self.subsample_size / self.n_rows:.2%}){self._also()}{self._saves()}"
-                )
         self._forget()
+        if self.subsample_size == before:
+            return None
+        return self._changed("the chain settled away from the reference point", before)
 
     @property
     def _may_resize(self) -> bool:
         own = self.given["subsample_size"] is None and not self.given["reference"]
         return self._kind == PERTURBED and own
 
-    def _enlarge(self, ratio: float):
+    def _enlarge(self, ratio: float) -> Notice | None:
         """Take more rows: the variance was predicted at a few points, and is larger on the way."""
         unit, before = self.given["n_blocks"] or 10, self.subsample_size
         wanted = before * min(ratio, _MOST_GROWTH) if np.isfinite(ratio) else 0.0
         wanted = min(-int(-wanted // unit), self._largest // unit) * unit
         if wanted <= before:
-            return
+            return None
         self.subsample_size, self.n_blocks = choose_subsample(
             self._kind, self.moments, self.temperature, wanted, self.given["n_blocks"]
         )
         always = self.subsample.always
         self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks, always)
         self._forget()
-        _log.info(
-            f"HMCECS: the estimate is noisier on the way than was predicted; the subsample changed "
-            f"from {before:,} to {wanted:,} rows ({wanted / self.n_rows:.2%}){self._saves()}"
+        return self._changed("the estimate is noisier on the way than was predicted", before)
+
+    def _changed(self, cause: str, before: int) -> Notice:
+        """Say why the subsample has another size now, and which other steps have a part in it."""
+        company = self._company()
+        why = f"while {company}, {cause}" if company else cause
+        return Notice(
+            cause,
+            f"HMCECS: {why}; a chain's subsample changed from {before:,} to "
+            f"{self.subsample_size:,} rows ({self.subsample_size / self.n_rows:.2%})"
+            f"{self._also()}{self._saves()}",
         )
 
     # After tuning

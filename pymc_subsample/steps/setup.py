@@ -1,6 +1,5 @@
 """What an HMC-ECS step prepares once: reference point, mass matrix, subsample size, blocks."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -45,8 +44,7 @@ from pymc_subsample.estimators import (
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
-
-_log = logging.getLogger("pymc.subsample")
+from pymc_subsample.progress import doing
 
 _PILOT_POINTS = 4
 # Posterior probability outside the ellipsoid of the block-Poisson estimate, were it normal.
@@ -146,6 +144,7 @@ def prepare(
         if expansion.coordinates is not None:
             found = fitted(expansion, found)
 
+    @doing("choosing the subsample")
     def prepared(at: Reference) -> Preparation:
         scale, spread = _shape(expansion, at, active, free)
         pilot = _ellipsoid(at.theta, spread, free, rng)
@@ -220,14 +219,16 @@ def _automatic_reference(
             theta = place_outer(expansion, found, outer)
         return polish(expansion, theta, inner, temperature)
 
-    if expansion.coordinates is None:
-        found = find_reference(expansion, start, inner, rng, temperature)
-    else:
-        found = locate(expansion, start, inner, rng, temperature)
-    found = settled(found) if nested else found
-    search = search_modes(
-        expansion, found, inner, free, starts, rng, temperature, settled if nested else None
-    )
+    with doing("searching the posterior mode"):
+        if expansion.coordinates is None:
+            found = find_reference(expansion, start, inner, rng, temperature)
+        else:
+            found = locate(expansion, start, inner, rng, temperature)
+        found = settled(found) if nested else found
+    with doing("searching other modes"):
+        search = search_modes(
+            expansion, found, inner, free, starts, rng, temperature, settled if nested else None
+        )
     return (found if search is None else search.modes[0]), search
 
 

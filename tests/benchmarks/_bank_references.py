@@ -13,6 +13,8 @@ import xarray as xr
 from _bank import Problem, fingerprint
 from arviz_stats.base import array_stats
 
+from pymc_subsample.likelihood.graph import numpy_function
+
 FILE = Path(__file__).with_name("bank_references.json")
 DISTANCE = 10.0
 DRAWS, TUNE, CHAINS, SEED = 3_000, 1_000, 4, 20
@@ -98,7 +100,8 @@ def full_data(problem: Problem, outlier: bool) -> Reference:
     import pymc_subsample as pms
 
     model = problem.model(problem.rows(outlier))
-    mode = _values(model, pms.HMCECS(model=model, subsample_size=100).reference.theta)
+    step = pms.HMCECS(model=model, subsample_size=100)
+    mode = _values(model, step._expansion.values(step.reference.theta))
     compiled = nutpie.compile_pymc_model(
         model, backend="jax", gradient_backend="jax", initial_points=mode, jitter_rvs=set()
     )
@@ -117,16 +120,15 @@ def _names(model: pm.Model) -> list[str]:
 
 def _values(model: pm.Model, theta: np.ndarray) -> dict[str, np.ndarray]:
     """Values of the free variables at a point of unconstrained space, shape (d,)."""
-    found, start = {}, 0
+    values, start = [], 0
     initial = model.initial_point()
-    for rv, value_var in zip(model.free_RVs, model.value_vars, strict=True):
+    for value_var in model.value_vars:
         shape = initial[value_var.name].shape
         size = int(np.prod(shape, dtype=int))
-        value, transform = theta[start : start + size].reshape(shape), model.rvs_to_transforms[rv]
-        if transform is not None:
-            value = transform.backward(value, *rv.owner.inputs).eval()
-        found[rv.name], start = value, start + size
-    return found
+        values.append(theta[start : start + size].reshape(shape))
+        start += size
+    found = numpy_function(model.value_vars, model.replace_rvs_by_values(model.free_RVs))(*values)
+    return dict(zip(_names(model), found, strict=True))
 
 
 def _points(model: pm.Model, posterior: xr.Dataset):

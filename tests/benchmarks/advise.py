@@ -20,7 +20,7 @@ from _measure import Checks, table  # noqa: E402
 from _problems import linear_model, logistic_model, logistic_rows  # noqa: E402
 
 import pymc_subsample as pms  # noqa: E402
-from pymc_subsample.advice.pilot import seconds_per_full_gradient, smallest_ess  # noqa: E402
+from pymc_subsample.all_rows import seconds_per_full_gradient, smallest_ess  # noqa: E402
 
 WANTED, TUNE = 1000, 1000
 

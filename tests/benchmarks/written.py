@@ -28,6 +28,8 @@ PEER_DRAWS = 300
 EFFECTIVE = 400
 # What a user may wait for, in CPU seconds.
 COLD, WARM = 20.0, 3.0
+# One model in three forms, and how much faster the fastest may draw.
+FORMS, RATIO = ("poisson_noncentred", "poisson_centred", "poisson_half_and_half"), 1.5
 
 
 def cpu():
@@ -181,6 +183,11 @@ def to_effective(found):
     return found["setup"] + found["tuning"] + found["drawing"] * EFFECTIVE / found["ess"]
 
 
+def rate(found):
+    """Effective draws per CPU second of drawing."""
+    return found["ess"] / found["drawing"] if "ess" in found else None
+
+
 def mixed(found):
     return found.get("ess", 0.0) >= EFFECTIVE and found["rhat"] <= 1.02
 
@@ -232,13 +239,13 @@ def main(args):
             model, error or mine["status"], mine.get("rows"), mine.get("always"), mine.get("ess"),
             mean, sd, {None: "", True: "WRONG", False: "right"}[wrong], cold.get("setup"),
             mine.get("setup"), to_effective(mine), peers.get("ess"), to_effective(peers),
-            to_effective(peer),
+            to_effective(peer), rate(mine),
         ])  # fmt: skip
         print(*(f"{c:.3g}" if isinstance(c, float) else c for c in rows[-1]), flush=True)
     print()
     table(
         ["model", "says", "rows", "always", "ESS", "mean", "sd", "", "cold", "warm", "to 400",
-         "nutpie's ESS", "to 400", "PyMC, to 400"],
+         "nutpie's ESS", "to 400", "PyMC, to 400", "ESS/s"],
         rows,
     )  # fmt: skip
     for row in rows:
@@ -248,6 +255,9 @@ def main(args):
         if row[8]:
             checks.at_most(f"{row[0]}: CPU seconds of set-up, cold", row[8], COLD)
             checks.at_most(f"{row[0]}: CPU seconds of set-up, warm", row[9], WARM)
+    rates = [row[-1] for row in rows if row[0] in FORMS and row[-1]]
+    if len(rates) == len(FORMS):
+        checks.at_most(f"draws per second, {', '.join(FORMS)}", max(rates) / min(rates), RATIO)
     checks.exit()
 
 

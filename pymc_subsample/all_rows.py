@@ -1,0 +1,298 @@
+"""What NUTS on all rows would take, projected without running it.
+
+A gradient of all rows is timed, and NUTS samples the rows' second-order expansion, which reads none
+of them, to see how many gradients it needs.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from time import thread_time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pymc as pm
+from pymc.exceptions import SamplingError
+from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
+
+from pymc_subsample import array_stats
+from pymc_subsample.control_variates import Expansion
+from pymc_subsample.control_variates.curvature import times
+from pymc_subsample.control_variates.factors import deviations, scaled
+from pymc_subsample.control_variates.reference import Reference
+
+if TYPE_CHECKING:
+    from pymc_subsample.steps.base import SubsampledStep
+
+# Time that PyTensor's own log density and gradient of all rows take over that of the compiled
+# expansion: 1.4 to 4.5 times for logistic and linear regressions, BLAS on one thread.
+SLOWER = 2.5
+# To compile a model's log density and gradient: nutpie 0.16, which keeps nothing on disk, took 5
+# to 10 s of processor time.
+COMPILE_SECONDS = 5.0
+# Of `pm.sample`, after as many of tuning.
+DRAWS = 1000
+# What an approximation must save: at least so many seconds, and this share of the time.
+SAVED_SECONDS, _SAVED_SHARE = 10.0, 0.5
+_TIMED_ROWS = 200_000
+_TIMED_SECONDS = 0.1
+# Draws of a step that are timed, the first few that are not counted, and time that is enough.
+_PROBE, _FIRST, _PROBE_SECONDS = 12, 4, 5.0
+
+_NUTS_TUNE, _NUTS_DRAWS, _NUTS_FEWEST = 200, 400, 100
+# Standard deviations.
+_ASTRAY = 12.0
+# Normal draws in the chain's own coordinates that show variances of the model's variables.
+_POINTS = 500
+# Tuning draws of a short trial, and its time; gradients per draw that are many.
+_SHORT, _SHORT_SECONDS, _MANY = 100, 1.0, 30
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep PyMC, its steps and the numerics of a pilot from talking to the user."""
+    logger = logging.getLogger("pymc")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def seconds_per_pass(
+    expansion: Expansion, evaluate: Callable[[np.ndarray], None], least: float = _TIMED_SECONDS
+) -> float:
+    """Seconds that a function of packed rows, shape (width, m), takes for all rows.
+
+    Up to 200,000 of them are packed once and timed, several times over, for `least` seconds.
+    """
+    chunks: list[np.ndarray] = []
+    for rows in expansion.chunks():
+        chunks.append(rows)
+        if sum(c.shape[1] for c in chunks) >= _TIMED_ROWS:
+            break
+    evaluate(chunks[0])
+    passes, start = 0, thread_time()
+    while (spent := thread_time() - start) < least or not passes:
+        for rows in chunks:
+            evaluate(rows)
+        passes += 1
+    return spent / passes * expansion.n_rows / sum(c.shape[1] for c in chunks)
+
+
+def seconds_per_full_gradient(
+    expansion: Expansion, reference: Reference, least: float = _TIMED_SECONDS
+) -> float:
+    """Seconds of one log density and gradient of all rows, as PyTensor compiles it: an estimate.
+
+    The expansion's own function of value and gradient is timed and multiplied by `SLOWER`.
+    """
+    center = reference.center
+    gradient = np.empty(expansion.phi_size)
+
+    def evaluate(rows):
+        expansion.difference(center, rows, center, 1.0, 0.0, np.empty(rows.shape[1]), gradient)
+
+    return SLOWER * seconds_per_pass(expansion, evaluate, least)
+
+
+class _Expanded:
+    """Log posterior whose rows are replaced by their expansion, as `pm.NUTS` takes a density."""
+
+    _raveled_inputs = True
+    _extra_vars_shared: dict = {}  # noqa: RUF012  as PyMC reads it
+    dtype = "float64"
+
+    def __init__(self, expansion: Expansion, reference: Reference):
+        self._expansion, self._reference = expansion, reference
+
+    def _pytensor_function(self, theta: np.ndarray):
+        at = self._reference
+        phi, logprior = self._expansion.parameters(theta)
+        shift = phi - at.center
+        bend = times(at.curvature, shift)
+        value = logprior + at.level + at.slope @ shift + 0.5 * shift @ bend
+        return np.float64(value), self._expansion.pull_back(theta, at.slope + bend)
+
+
+class _Expansion:
+    """PyMC's NUTS on the exact prior and the rows' second-order expansion, which reads no rows.
+
+    Its mass matrix is diagonal, as NUTS adapts it, and starts at the posterior's own.
+    """
+
+    def __init__(self, model: pm.Model, step: "SubsampledStep", tune: int, draws: int, seed: int):
+        assert step._prepared is not None
+        tall, expansion, free = step._tall, step._expansion.as_written(), step._continuous()
+        reference, scale = step._prepared.reference, step._prepared.factor
+        rng = np.random.default_rng(seed)
+        if step.centring:  # NUTS moves in the model's own variables
+            points = np.tile(reference.theta, (_POINTS, 1))
+            points[:, free] += scaled(scale, rng.standard_normal((_POINTS, len(free))))
+            variance = np.var([step._expansion.values(point) for point in points], axis=0)
+            reference = replace(reference, theta=step._expansion.values(reference.theta))
+        else:
+            variance = deviations(scale, len(free)) ** 2
+        self.reference, self.sd, self._tall = reference, np.sqrt(variance), tall
+        self._point = {**model.initial_point(), **tall.unravel(reference.theta)}
+        potential = QuadPotentialDiagAdapt(
+            len(variance), reference.theta.copy(), variance.copy(), 10, rng=rng
+        )
+        with quiet():
+            self.nuts = pm.NUTS(
+                model=model, logp_dlogp_func=_Expanded(expansion, reference), potential=potential
+            )
+        self.nuts.setup_chain(np.random.default_rng(seed), tune, draws)
+
+    def run(self, most: int, seconds: float) -> tuple[np.ndarray, np.ndarray, int]:
+        """Go on for some draws, or some time; return sizes of trees, draws, and divergences."""
+        start = thread_time()
+        sizes, draws, diverging = [], [], 0
+        with quiet(), np.errstate(all="ignore"):
+            for _ in range(most):
+                self._point, [stats] = self.nuts.step(self._point)
+                sizes.append(stats["tree_size"])
+                draws.append(self._tall.ravel(self._point))
+                diverging += bool(stats["diverging"])
+                if thread_time() - start > seconds:
+                    break
+        return np.array(sizes), np.array(draws), diverging
+
+    def astray(self, draws: np.ndarray) -> bool:
+        """Whether some draws, shape (k, d), are so far out that the expansion is no density."""
+        return not np.all(np.abs(draws - self.reference.theta) < _ASTRAY * self.sd)
+
+
+def nuts_gradients(
+    model: pm.Model, step: "SubsampledStep", seconds: float, seed: int
+) -> tuple[float, float] | None:
+    """Gradients that NUTS needs: per effective draw, and per draw of its tuning phase.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model that the step was made for.
+    step : SubsampledStep
+        Samples all variables, with a reference point.
+    seconds : float
+        Time for tuning, and again for draws.
+    seed : int
+        Of the chain.
+
+    Returns
+    -------
+    tuple of float, or None
+        None where the expansion is no density away from the reference, or `seconds` were over.
+    """
+    if step._expansion.curvature == "diagonal":
+        return None
+    pilot = _Expansion(model, step, _NUTS_TUNE, _NUTS_DRAWS, seed)
+    tuning, _, _ = pilot.run(_NUTS_TUNE, seconds)
+    if len(tuning) < _NUTS_TUNE:
+        return None
+    pilot.nuts.stop_tuning()
+    sizes, draws, diverging = pilot.run(_NUTS_DRAWS, seconds)
+    if len(draws) < _NUTS_FEWEST or diverging > 0.05 * len(draws):
+        return None
+    if pilot.astray(draws):
+        return None
+    return float(sizes.sum() / smallest_ess(draws)), float(np.mean(tuning))
+
+
+def smallest_ess(draws: np.ndarray) -> float:
+    """Smallest bulk effective sample size of columns, shape (draws, k), that vary at all."""
+    varying = [x for x in draws.T.astype(float) if np.ptp(x) > 0]
+    if not varying:
+        return 1.0
+    return float(min(array_stats.ess(x[None, :], method="bulk") for x in varying))
+
+
+# Beside a step that reads a large share of the rows
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a chain of 1,000 draws, after as many of tuning, takes a step and NUTS on all rows.
+
+    Attributes
+    ----------
+    per_gradient : float
+        Seconds of the processor for a gradient of all rows.
+    seconds, full_seconds : float
+        The same of the step, and of NUTS with its compilation. nan where not even many gradients
+        of all rows would take long.
+    gradients : float
+        Of all rows per draw of NUTS.
+    """
+
+    per_gradient: float
+    seconds: float = np.nan
+    full_seconds: float = np.nan
+    gradients: float = np.nan
+
+
+def compare(model: pm.Model, step: "SubsampledStep", seed: int = 0) -> Comparison:
+    """Time a few draws of a step, which samples all variables, and project NUTS on all rows.
+
+    A gradient of all rows is timed. As many of them are taken per draw as NUTS needs in its tuning
+    on the rows' expansion, within a second, or else as the step takes.
+    """
+    assert step._prepared is not None
+    per_gradient = seconds_per_full_gradient(
+        step._expansion, step._prepared.reference, 0.2 * _TIMED_SECONDS
+    )
+    if 2 * DRAWS * _MANY * per_gradient < SAVED_SECONDS:
+        return Comparison(per_gradient)
+    per_draw, steps = seconds_per_draw(model, step, seed)
+    gradients = _gradients_of_tuning(model, step, seed) or steps
+    full = COMPILE_SECONDS + 2 * DRAWS * gradients * per_gradient
+    return Comparison(per_gradient, 2 * DRAWS * per_draw, full, gradients)
+
+
+def _gradients_of_tuning(model, step, seed) -> float | None:
+    """Gradients per draw of NUTS in tuning; None where the expansion is no density."""
+    if step._expansion.curvature == "diagonal":
+        return None
+    try:
+        pilot = _Expansion(model, step, _SHORT, 0, seed)
+        sizes, draws, diverging = pilot.run(_SHORT, _SHORT_SECONDS)
+    except (SamplingError, ValueError):  # not finite where it starts
+        return None
+    if diverging > 0.2 * len(sizes) or pilot.astray(draws):
+        return None
+    return float(np.mean(sizes[len(sizes) // 3 :]))
+
+
+def seconds_per_draw(model: pm.Model, step: "SubsampledStep", seed: int) -> tuple[float, float]:
+    """Seconds and leapfrog steps, if any, per draw of a few tuning draws without the first."""
+    twin = object.__new__(type(step))  # which moves on, and leaves the step as it is
+    twin.__dict__.update(step.__dict__)
+    twin.setup_chain(np.random.default_rng(seed), _PROBE, 0)
+    point = model.initial_point()
+    times, steps = [], []
+    for _ in range(_PROBE):
+        start = thread_time()
+        point, [stats] = twin.step(point)
+        times.append(thread_time() - start)
+        steps.append(stats.get("n_steps", np.nan))
+        if len(times) > _FIRST and sum(times) > _PROBE_SECONDS:
+            break
+    return float(np.mean(times[_FIRST:])), float(np.mean(steps[_FIRST:]))
+
+
+def pays(seconds: float, full_seconds: float) -> bool:
+    """Whether an approximation saves enough, for the projection is a rough one."""
+    return bool(full_seconds - seconds >= max(SAVED_SECONDS, _SAVED_SHARE * full_seconds))
+
+
+def nuts() -> tuple[str, str]:
+    """Name and code of the best NUTS on all rows that is installed."""
+    if find_spec("nutpie") is None:
+        return "pm.NUTS", "pm.sample()"
+    return "nutpie", 'pm.sample(nuts_sampler="nutpie")'

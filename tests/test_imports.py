@@ -1,0 +1,33 @@
+"""What importing loads: nobody waits for what is not used."""
+
+import subprocess
+import sys
+
+import pytest
+
+# What takes as long to import as PyMC, and what of our own is for results.
+HEAVY = {
+    "arviz", "arviz_base", "arviz_plots", "arviz_stats", "scipy.stats",
+    "pymc_subsample.plots", "pymc_subsample.expectations", "pymc_subsample.diagnostics.efficiency",
+}  # fmt: skip
+
+
+def loaded(code):
+    """Return the modules that a fresh interpreter holds after some code."""
+    code = f"{code}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_the_package_itself_loads_nothing():
+    found = loaded("import pymc_subsample")
+    assert not found & {"numba", "numpy", "pymc", "pytensor"}
+
+
+@pytest.mark.parametrize("names", ["HMCECS", "SGLD, pms.FireflyMC, pms.AusterityGibbs"])
+def test_steps_do_not_load_what_only_results_need(names):
+    found = loaded(f"import pymc\nimport pymc_subsample as pms\npms.{names}")
+    assert "pymc_subsample.steps.base" in found
+    assert not found & HEAVY
