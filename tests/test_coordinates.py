@@ -197,13 +197,13 @@ def test_few_effects_are_one_unit():
         found = find_coordinates(tall, tall.names)
         return found, found.blocks["a"]
 
-    found, few = blocks(32)
+    found, few = blocks(12)
     assert few.joint
-    assert few.components == 32
+    assert few.components == 12
     assert list(found.locations) == [0]
-    found, many = blocks(33)
+    found, many = blocks(13)
     assert not many.joint
-    assert many.units == 33
+    assert many.units == 13
     assert len(found.locations) == 0
 
 

@@ -80,6 +80,11 @@ class Block:
         return self.groups > 0
 
     @property
+    def unlike(self) -> bool:
+        """Whether units have scales of their own."""
+        return any(g is not None and g.type.ndim > 0 for row in self.effect for g in row)
+
+    @property
     def width(self) -> int:
         """Components of a group, given which others are independent a priori."""
         return self.components // max(self.groups, 1)

@@ -41,8 +41,9 @@ _GIVEN_BACK = types.void(VECTOR, VECTOR, VECTOR, VECTOR)
 _POSITION = types.void(VECTOR, VECTOR, VECTOR, VECTOR)
 _INVERSE = types.void(VECTOR, VECTOR)
 
-# So many effects are few: their joint distribution takes time in their number's third power.
-_FEW = 32
+# So many effects are few: groups of one scale, or effects that each have their own and, as the
+# coefficients of a smooth function, may be seen by every row. Time grows with the third power.
+_FEW, _FEW_UNLIKE = 12, 32
 # Elements that may move with them.
 _MOST_LOCATIONS = 200
 
@@ -60,8 +61,8 @@ def find_coordinates(tall: TallModel, names: Sequence[str]) -> "Coordinates | No
     known = {*locations, *moved} - {block.name for block in blocks}
 
     def is_joint(block: Block) -> bool:
-        few = block.units * block.components <= _FEW
-        return few and block.parents <= known
+        most = _FEW_UNLIKE if block.unlike else _FEW
+        return block.units * block.components <= most and block.parents <= known
 
     blocks = [joined(block) if is_joint(block) else block for block in blocks]
     return Coordinates(tall, blocks, locations if any(b.joint for b in blocks) else [])

@@ -9,12 +9,11 @@ much values at the knots differ from the knots themselves, and the second deriva
 any, G is the identity.
 """
 
-import numba
 import numpy as np
 from numba import types
 
 from pymc_subsample.cache import kept
-from pymc_subsample.compile import SCALAR, VECTOR
+from pymc_subsample.compile import SCALAR, VECTOR, inner
 
 _WHOLE = types.int64
 _PLACES = types.Array(types.int64, 1, "C", readonly=True)
@@ -25,13 +24,13 @@ KNOTS = _FIRST + _STEP * np.arange(_COUNT)
 WIDTH = 2 * _COUNT
 
 
-@numba.njit
+@inner
 def value(psi, start, k):
     """Return G at knot k."""
     return _FIRST + _STEP * k + psi[start + k]
 
 
-@numba.njit
+@inner
 def piece(psi, start, t):
     """Return G, G' and G'' at t."""
     k = min(max(int((t - _FIRST) // _STEP), 0), _COUNT - 2)

@@ -24,12 +24,11 @@ hold a block from `at` on, component by component; the upper
 triangle of I and then b start at `start` of psi, entry by entry.
 """
 
-import numba
 import numpy as np
 from numba import types
 
 from pymc_subsample.cache import kept
-from pymc_subsample.compile import SCALAR, VECTOR
+from pymc_subsample.compile import SCALAR, VECTOR, inner
 
 _WHOLE = types.int64
 # Constants of the code that calls.
@@ -39,14 +38,14 @@ _PLACES = types.Array(types.int64, 1, "C", readonly=True)
 _BLOCK = (_WHOLE, _WHOLE, _WHOLE, _WHOLE, _WHOLE, _TABLE, VECTOR, VECTOR, VECTOR)
 
 
-@numba.njit
+@inner
 def read(table, given, entry, unit):
     """Return an entry for a unit."""
     place = table[0, entry]
     return given[place + table[1, entry] * unit] if place >= 0 else 0.0
 
 
-@numba.njit
+@inner
 def add(table, given, entry, unit, value):
     """Add to an entry for a unit, if there is such an entry."""
     place = table[0, entry]
@@ -54,7 +53,7 @@ def add(table, given, entry, unit, value):
         given[place + table[1, entry] * unit] += value
 
 
-@numba.njit
+@inner
 def solve_upper(C, x, out):
     """``C^-1 x``; may be in place."""
     k = x.shape[0]
@@ -65,7 +64,7 @@ def solve_upper(C, x, out):
         out[a] = total / C[a, a]
 
 
-@numba.njit
+@inner
 def solve_lower(C, x, out):
     """``C'^-1 x``; may be in place."""
     for a in range(x.shape[0]):
@@ -75,7 +74,7 @@ def solve_lower(C, x, out):
         out[a] = total / C[a, a]
 
 
-@numba.njit
+@inner
 def condition(k, units, w, unit, start, table, given, psi, K, info, scaled, C, rest, center):
     """Fill K, I, I K, C, b - I d and C^-1 K'(b - I d) of a unit."""
     n = 0

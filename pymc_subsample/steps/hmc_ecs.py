@@ -61,6 +61,8 @@ _MOST_GROWTH = 4.0
 # Of the rows, from which reading all of them may be faster, and from which it is tried.
 _NO_SMALL_SHARE, _LARGE_SHARE = 0.1, 0.25
 _DYNAMICS = {"hmc": trajectory, "nuts": tree}
+# Of a period of a normal posterior.
+_QUARTER = np.pi / 2
 
 
 @dataclass_state
@@ -128,8 +130,10 @@ class HMCECS(SubsampledStep):
         Of the likelihood. With "block-poisson" posterior expectations are exact but for Monte
         Carlo error; statistic `sign` of a draw is 1 or -1, and `pymc_subsample.summary`,
         `expectation` and `quantile` take it into account.
-    kernel : {"hmc", "nuts"}
+    kernel : {"auto", "hmc", "nuts"}
         How parameters move: along trajectories of fixed length, or by the No-U-Turn sampler.
+        "auto" is "nuts" where the chain moves in coordinates of its own, as in hierarchical models,
+        unless a path length is given: their scales need longer trajectories than the rest.
     subsample_size : int or "auto", default "auto"
         Rows m per estimate, from 2 up, drawn with replacement. "auto" takes the smallest m, at
         least 100, that keeps the variance of the log-likelihood estimate at or below 1 and its
@@ -250,13 +254,13 @@ class HMCECS(SubsampledStep):
         observed: Sequence[str] | None = None,
         dim: str | None = None,
         estimator: str = "perturbed",
-        kernel: str = "hmc",
+        kernel: str = "auto",
         subsample_size: int | str = "auto",
         n_blocks: int | str = "auto",
         control_variate_order: int | str = "auto",
         reference: Mapping[str, Any] | None = None,
         target_accept: float = 0.8,
-        path_length: float = np.pi / 2,
+        path_length: float = _QUARTER,
         max_treedepth: int = 10,
         transitions_per_draw: int = 1,
         temperature: float = 1.0,
@@ -267,7 +271,7 @@ class HMCECS(SubsampledStep):
         blocked: bool = True,
     ):
         self.estimator = arguments.choice("estimator", estimator, tuple(ESTIMATORS))
-        self.kernel = arguments.choice("kernel", kernel, tuple(_DYNAMICS))
+        kernel = arguments.choice("kernel", kernel, ("auto", *_DYNAMICS))
         self.max_treedepth = arguments.count("max_treedepth", max_treedepth, most=_DEEPEST)
         order = arguments.order("control_variate_order", control_variate_order)
         self.target_accept = arguments.between("target_accept", target_accept, 0.0, 1.0)
@@ -286,9 +290,13 @@ class HMCECS(SubsampledStep):
         model = arguments.model_in_context(model, "create HMCECS")
         chosen = arguments.continuous_vars(vars, model)
         own = arguments.flag("reparameterize", reparameterize)
-        transitions(self._kind, _DYNAMICS[self.kernel])  # compiled once, before chains begin
         self._attach(model, chosen, observed, dim, order, initial_point, own)
         self.control_variate_order = self._expansion.order
+        if kernel == "auto":
+            curved = self._expansion.coordinates is not None and self.path_length == _QUARTER
+            kernel = "nuts" if curved else "hmc"
+        self.kernel = kernel
+        transitions(self._kind, _DYNAMICS[kernel])  # compiled once, before chains begin
         arguments.count("subsample_size", m or 1, self.n_rows)
         arguments.count("n_blocks", blocks or 1, self.n_rows)
         self.given = {"reference": reference is not None, "subsample_size": m, "n_blocks": blocks}
