@@ -18,6 +18,7 @@ N, K, G = 97, 3, 5  # rows, columns, groups
 MODELS = {}
 SEVERAL = {}
 LARGE_DETERMINISTIC = set()  # models that store a Deterministic of N values
+ROUGH = {"truncated"}  # of whose log-likelihood PyTensor has no second derivative
 
 
 def register(function):

@@ -16,7 +16,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import scipy.optimize
-from models import MODELS, G, K, N
+from models import MODELS, ROUGH, G, K, N
 from pytensor.gradient import grad, grad_scale
 from scipy.special import expit, polygamma
 from test_predictors import PRODUCTS, model_of_integers
@@ -413,10 +413,6 @@ KINDS = [
     "index_column_of_matrix",
     "outcome_and_potential",
 ]
-
-
-# PyTensor has no second derivative of its log-likelihood.
-ROUGH = {"truncated"}
 
 
 @pytest.mark.parametrize("name", [*KINDS, *slow(sorted(MODELS.keys() - {*KINDS, *ROUGH}))])

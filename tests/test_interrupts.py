@@ -197,12 +197,14 @@ def test_an_interrupted_run_returns_its_draws(name):
     assert np.all(np.isfinite(draws))
 
 
+# A shell ignores Ctrl-C for what it runs in the background, and children inherit that.
 _CHAINS = """
-import pymc as pm, test_interrupts
+import signal, pymc as pm, test_interrupts
 def say(trace, draw):
     if draw.draw_idx == 100:
         print("running", flush=True)
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     model, step = test_interrupts.made("HMCECS")
     idata = pm.sample(
         200_000, tune=50, step=step, model=model, chains=2, cores=2, progressbar=False,
