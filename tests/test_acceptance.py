@@ -87,7 +87,7 @@ def test_every_ordered_subset_is_as_likely_as_any_other(n, parts):
         permutation, rows, start = np.arange(n, dtype=np.uint32), [], 0
         for size in parts:
             index = np.empty(size, dtype=np.int64)
-            draw.py_func(rng, permutation, start, index)
+            draw(rng, permutation, start, index)
             rows += index.tolist()
             start += size
         assert len(set(rows)) == total

@@ -239,8 +239,10 @@ class Cubes:
         out[:] = theta[rows] ** 3
 
 
-def test_causes_are_named_by_their_place_in_the_model(built):
-    tall, coordinates = built("slopes centred")
+def test_causes_are_named_by_their_place_in_the_model(monkeypatch):
+    monkeypatch.setattr(FEW, 0)
+    tall = TallModel(slopes("centred"))
+    coordinates = find_coordinates(tall, tall.names)
     place = coordinates.places["ab"]
     blocks = starts(tall.model, tall).blocks
     at = SimpleNamespace(theta=np.zeros(tall.size), center=np.zeros(tall.size))
@@ -279,6 +281,7 @@ def exactly_whitened(form, y):
 def test_effects_of_normal_rows_are_whitened_exactly(form, monkeypatch):
     """log p(h, v | y) is the marginal posterior of mu and tau, and -v^2 / 2."""
     monkeypatch.setattr(FEW, 0)
+    monkeypatch.setattr("pymc_subsample.coordinates.fit._MOST_BENT", 0)
     y = outcomes()
     rng = np.random.default_rng(7)
     psi, place, parts, logp = exactly_whitened(form, y)
@@ -302,8 +305,14 @@ def test_effects_of_normal_rows_are_whitened_exactly(form, monkeypatch):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_few_effects_and_their_location_are_whitened_exactly(form):
-    """log p(h, v | y) is the marginal posterior of tau, that of mu + A u, and -v^2 / 2."""
+@pytest.mark.parametrize("bent", [False, True])
+def test_few_effects_and_their_location_are_whitened_exactly(form, bent, monkeypatch):
+    """log p(h, v | y) is the marginal posterior of tau, that of mu + A u, and -v^2 / 2.
+
+    With tau moved by quantiles, the first is standard normal too.
+    """
+    if not bent:
+        monkeypatch.setattr("pymc_subsample.coordinates.fit._MOST_BENT", 0)
     y = outcomes()
     rng = np.random.default_rng(7)
     psi, place, parts, logp = exactly_whitened(form, y)
@@ -312,9 +321,11 @@ def test_few_effects_and_their_location_are_whitened_exactly(form):
     def marginal(log_tau):
         tau = np.exp(log_tau)
         cov = np.diag(tau**2 + 1 / SIZES) + 1.0
-        return -0.5 * (means @ np.linalg.solve(cov, means) + np.linalg.slogdet(cov)[1]) - (
-            0.5 * tau**2 - log_tau
-        )
+        fit = means @ np.linalg.solve(cov, means) + np.linalg.slogdet(cov)[1]
+        return -0.5 * (fit + tau**2) + log_tau
+
+    def normal(t):
+        return -0.5 * t**2
 
     # mu + A u: the same normal distribution whatever tau and v are, mu's given the effects
     precision, differences = len(y) + 1.0, []
@@ -322,11 +333,12 @@ def test_few_effects_and_their_location_are_whitened_exactly(form):
     for _ in range(6):
         point = psi.copy()
         v = point[place] = rng.standard_normal(5)
-        mu, log_tau = rng.normal(), rng.normal()
-        point[parts["mu"]], point[parts["tau_log__"]] = mu, log_tau
+        mu, scale = rng.normal(), rng.normal()
+        point[parts["mu"]], point[parts["tau_log__"]] = mu, scale
         location = 0.5 * precision * (mu - center) ** 2
-        differences.append(logp(point) + 0.5 * v @ v + location - marginal(log_tau))
-    np.testing.assert_allclose(differences, differences[0], atol=1e-4)
+        known = normal(scale) if bent else marginal(scale)
+        differences.append(logp(point) + 0.5 * v @ v + location - known)
+    np.testing.assert_allclose(differences, differences[0], atol=0.05 if bent else 1e-4)
 
 
 def test_correlations_do_not_turn_well_informed_effects():

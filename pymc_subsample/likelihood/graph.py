@@ -34,6 +34,8 @@ from pytensor.tensor.type import TensorType
 from pytensor.xtensor.basic import TensorFromXTensor, XTensorFromTensor
 from pytensor.xtensor.type import XTensorType
 
+from pymc_subsample.compile import without_c
+
 PYTHON_MODE = Mode(linker="py", optimizer=None)
 
 # Shape vectors and index tuples must stay constants for static shapes to be inferred.
@@ -211,7 +213,10 @@ def evaluate(
 def numpy_function(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable:
     """Return a function that calls NumPy Op by Op: nothing is compiled, warnings are silent."""
     graphs = rebuild(outputs, {v: v for v in inputs}, _vectorised)
-    function = pytensor.function(list(inputs), graphs, mode=PYTHON_MODE, on_unused_input="ignore")
+    with without_c():  # with which PyTensor would link Ops inside of others
+        function = pytensor.function(
+            list(inputs), graphs, mode=PYTHON_MODE, on_unused_input="ignore"
+        )
 
     def call(*arguments):
         with np.errstate(all="ignore"):
