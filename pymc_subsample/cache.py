@@ -76,7 +76,8 @@ def kept(*signatures, **options) -> Callable:
 
 def compile_kept(function: Callable, key: str, signatures, **options) -> Any:
     """Compile a function that `key`, and the sources of `kernels`, tell from all others."""
-    dispatcher = numba.njit(**options)(function)
+    # A division by zero makes infinity, which rejects a point, instead of an exception.
+    dispatcher = numba.njit(**{"error_model": "numpy"} | options)(function)
     dispatcher._cache = _Kept(function.__name__, key)
     with typeinfer.register_dispatcher(dispatcher):
         for signature in signatures:

@@ -207,6 +207,51 @@ def test_few_effects_are_one_unit():
     assert len(found.locations) == 0
 
 
+@pytest.mark.parametrize("width", [0.01, 1.0, 100.0])
+def test_scales_may_start_anywhere(width, caplog):
+    """A start beyond the knots is no reason to give the coordinates up."""
+    with pm.Model() as model:
+        tau = pm.HalfNormal("tau", width)
+        pm.Normal("y", pm.Normal("a", 0, tau, shape=5)[GROUP], 1.0, observed=outcomes())
+    tall = TallModel(model)
+    expansion = expand(tall)
+    reparameterise(tall, expansion, find_coordinates(tall, tall.names))
+    assert expansion.coordinates is not None
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("log_tau", [-800.0, 800.0])
+def test_scales_without_a_number_raise_nothing(log_tau):
+    tall = TallModel(centred(outcomes()))
+    expansion = expand(tall)
+    reparameterise(tall, expansion, find_coordinates(tall, tall.names))
+    psi = start(expansion.coordinates, tall.ravel(tall.initial_point))
+    [place] = [at for at, name in zip(tall.slices, tall.names, strict=True) if "tau" in name]
+    psi[place] = log_tau
+    expansion.pull_back(psi, np.zeros(expansion.phi_size))
+    assert not np.isfinite(expansion.parameters(psi)[1])
+
+
+def test_effects_of_no_groups_are_left_alone():
+    with pm.Model() as model:
+        tau = pm.HalfNormal("tau")
+        pm.Normal("none", 0, tau, shape=0)
+        pm.Normal("unused", shape=0)
+        pm.Normal("y", pm.Normal("a", 0, tau, shape=5)[GROUP], 1.0, observed=outcomes())
+    tall = TallModel(model)
+    found = find_coordinates(tall, tall.names)
+    assert list(found.blocks) == ["a"]
+    psi = start(found, tall.ravel(tall.initial_point))
+    np.testing.assert_allclose(found.to_theta(psi)[0], tall.ravel(tall.initial_point), atol=1e-9)
+
+
+def test_dynamics_follow_the_coordinates():
+    hierarchy = {"model": noncentred(outcomes()), "subsample_size": 50, "rng": 1}
+    assert pms.HMCECS(**hierarchy).kernel == "nuts"
+    assert pms.HMCECS(**hierarchy, path_length=np.pi / 2).kernel == "hmc"
+    assert pms.HMCECS(**hierarchy, reparameterize=False).kernel == "hmc"
+
+
 def test_fixed_scales_stay_as_they_are():
     with pm.Model() as model:
         a = pm.Normal("a", pm.Normal("mu"), 1.0, shape=5)
@@ -281,7 +326,7 @@ def exactly_whitened(form, y):
 def test_effects_of_normal_rows_are_whitened_exactly(form, monkeypatch):
     """log p(h, v | y) is the marginal posterior of mu and tau, and -v^2 / 2."""
     monkeypatch.setattr(FEW, 0)
-    monkeypatch.setattr("pymc_subsample.coordinates.fit._MOST_BENT", 0)
+    monkeypatch.setattr("pymc_subsample.coordinates.coordinates._MOST_BENT", 0)
     y = outcomes()
     rng = np.random.default_rng(7)
     psi, place, parts, logp = exactly_whitened(form, y)
@@ -312,7 +357,7 @@ def test_few_effects_and_their_location_are_whitened_exactly(form, bent, monkeyp
     With tau moved by quantiles, the first is standard normal too.
     """
     if not bent:
-        monkeypatch.setattr("pymc_subsample.coordinates.fit._MOST_BENT", 0)
+        monkeypatch.setattr("pymc_subsample.coordinates.coordinates._MOST_BENT", 0)
     y = outcomes()
     rng = np.random.default_rng(7)
     psi, place, parts, logp = exactly_whitened(form, y)

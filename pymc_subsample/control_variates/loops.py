@@ -289,7 +289,7 @@ class _Code:
             self._loop(len(place.index), f"{place.name}[i] = 0.0")
             self._add_to(x, f"{self._element(place.name, where)[0]} += {{}}")
             self._places[out] = place
-        elif isinstance(op, CumOp) and op.mode == "add" and len(_lengths(out)) == 1:
+        elif isinstance(op, CumOp) and op.mode == "add" and _along(out, op.axis):
             place, total = self._new(out), f"s{next(self._numbers)}"
             code, _ = self._element(*self._at(node.inputs[0]))
             self.lines.append(f"{total} = 0.0")
@@ -380,6 +380,11 @@ class _Code:
             self.lines += [f"for i in range({size}):", f"    {line}"]
         else:
             self.lines.append(line)
+
+
+def _along(var: Variable, axis: int | None) -> bool:
+    """Whether an axis has all the elements of a variable."""
+    return axis is None or all(n == 1 for a, n in enumerate(var.type.shape) if a != axis)
 
 
 def _lengths(var: Variable) -> tuple[int, ...]:

@@ -51,7 +51,8 @@ class Block:
         Name of the value variable.
     order : ndarray of int, shape (J, k)
         Which element of the variable, flat, is each component of each unit.
-    mean, offset : k of Variable
+    mean : k of Variable
+    offset : k of Variable or None
     scale, effect : k x k of Variable or None
     parents, scales : frozenset of str
         Names of the value variables on which they depend, and on which scale or effect do.
@@ -63,7 +64,7 @@ class Block:
     order: np.ndarray
     mean: list[Variable]
     scale: list[list[Entry]]
-    offset: list[Variable]
+    offset: list[Entry]
     effect: list[list[Entry]]
     parents: frozenset[str]
     scales: frozenset[str]
@@ -111,7 +112,7 @@ def find_blocks(tall: TallModel, names: Sequence[str]) -> list[Block]:
     found: dict[str, Block] = {}
     for name, x in parts.items():
         prior = priors[name]
-        if name not in names or name in tall.discrete or prior is None:
+        if name not in names or name in tall.discrete or prior is None or not np.prod(x.type.shape):
             continue
         meets = tall.phi_graphs if x in ancestors(tall.phi_graphs) else means
         block = _block(tall, name, x, prior, meets, parts)
@@ -145,7 +146,7 @@ def joined(block: Block) -> Block:
         order=block.order.reshape(1, -1),
         mean=[entry(block.mean[a], unit) for unit, a in each],
         scale=spread(block.scale),
-        offset=[pt.zeros(()) for _ in each],
+        offset=[None for _ in each],
         effect=spread(block.effect),
         groups=block.units,
     )

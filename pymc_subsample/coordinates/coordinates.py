@@ -37,15 +37,16 @@ from pymc_subsample.likelihood.graph import rebuild
 # theta, given; theta, derivatives in given, those in theta twice
 _GIVEN = types.void(VECTOR, VECTOR)
 _GIVEN_BACK = types.void(VECTOR, VECTOR, VECTOR, VECTOR)
-# psi, theta, e, volume; theta, psi
+# psi, theta, e, volume; psi, theta, e, derivatives in theta, those in psi; theta, psi
 _POSITION = types.void(VECTOR, VECTOR, VECTOR, VECTOR)
+_PULL = types.void(VECTOR, VECTOR, VECTOR, VECTOR, VECTOR)
 _INVERSE = types.void(VECTOR, VECTOR)
 
 # So many effects are few: groups of one scale, or effects that each have their own and, as the
 # coefficients of a smooth function, may be seen by every row. Time grows with the third power.
 _FEW, _FEW_UNLIKE = 12, 32
-# Elements that may move with them.
-_MOST_LOCATIONS = 200
+# Elements that may move with them, and scales that are moved by quantiles.
+_MOST_LOCATIONS, _MOST_BENT = 200, 200
 
 
 def find_coordinates(tall: TallModel, names: Sequence[str]) -> "Coordinates | None":
@@ -125,6 +126,8 @@ class Coordinates:
         self.scales = np.concatenate([np.r_[place] for place in places.values()])
         moved = [np.r_[place] for name, place in places.items() if name not in self.blocks]
         self.bent = np.concatenate([np.zeros(0, dtype=int), *moved])
+        if len(self.bent) > _MOST_BENT:
+            self.bent = self.bent[:0]
         self._splines = slice(start, start + splines.WIDTH * len(self.bent))
         self.length = self._splines.stop
 
@@ -301,7 +304,7 @@ class Coordinates:
             if name not in self.blocks
             for line in (f"for i in range({place.start}, {place.stop}):", "    grad[i] = bar[i]")
         ]
-        return self._compiled("pull", lines, BACKWARD, position=self._position)
+        return self._compiled("pull", lines, _PULL)
 
     @cached_property
     def _inverse(self) -> Compiled:
@@ -317,7 +320,7 @@ class Coordinates:
         parts = {}
         for name, (place, _) in self._variables.items():
             units = self.blocks[name].units if name in self.blocks else place.stop - place.start
-            starts = range(place.start, place.stop, max(units, 1))
+            starts = range(place.start, max(place.stop, place.start + 1), max(units, 1))
             parts[name] = [vector[start : start + units] for start in starts]
         return parts
 
@@ -359,9 +362,14 @@ class _Given:
         """Lay the entries out, and compile them and their derivatives in vectors `above`."""
         table = np.full((2, len(graphs)), -1)
         outputs, start = {}, 0
+        seen: dict[Variable, int] = {}
         for i, graph in enumerate(graphs):
             if graph is None:
                 continue
+            if graph in seen:
+                table[:, i] = table[:, seen[graph]]
+                continue
+            seen[graph] = i
             by_unit = graph.type.ndim > 0 and graph.type.shape != (1,)
             table[:, i] = start, by_unit
             outputs[f"given[{start}{' + i' * by_unit}]"] = (
@@ -485,11 +493,9 @@ def inverse(theta, psi):
     {lines}
 """,
     "pull": """
-def pull(psi, outer, grad):
-    theta, e, volume = np.empty({size}), np.empty({size}), np.empty(1)
+def pull(psi, theta, e, outer, grad):
     given, bar_given = np.empty({longest}), np.empty({longest})
     bar, bar_e = np.empty({size}), np.empty({size})
-    position(psi, theta, e, volume)
     for i in range({size}):
         bar[i] = outer[i]
     {lines}
@@ -517,9 +523,9 @@ def backward(psi, grad_phi, grad):
         theta[order[i]] = moved[i]
     inner(theta, grad_phi, outer)
     for i in range({size}):
-        moved[i] = outer[order[i]]
+        theta[i] = outer[order[i]]
     for i in range(psi.shape[0]):
         grad[i] = 0.0
-    pull(psi, moved, grad)
+    pull(psi, moved, e, theta, grad)
 """,
 }

@@ -19,33 +19,24 @@ References
 from dataclasses import replace
 
 import numpy as np
-from scipy.interpolate import CubicSpline, PchipInterpolator
-from scipy.special import ndtri_exp
 
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.reference import (
     Reference,
     gradient,
     hessian_columns,
-    log_density,
     precision,
 )
 from pymc_subsample.control_variates.search import find_reference, polish, quadratic_mode
 from pymc_subsample.coordinates.blocks import triangle
 from pymc_subsample.coordinates.coordinates import Coordinates
-from pymc_subsample.kernels.splines import KNOTS
+from pymc_subsample.coordinates.marginals import marginal
 
 # Below this share of the prior's, an effect's standard deviation tells nothing of information.
 _SMALLEST = 1e-8
 _ROUNDS = 3
 # Of a precision matrix with a diagonal of ones.
 _SINGULAR = 1e-10
-# Scales that are moved by quantiles, points on either side at which their densities are evaluated,
-# and how far: until they are so much less on the log scale, from one width to another.
-_MOST_BENT = 200
-_POINTS = 50
-_NEGLIGIBLE = 14.0
-_NARROWEST, _WIDEST = 1e-3, 1e3
 
 
 def start(coordinates: Coordinates, theta: np.ndarray) -> np.ndarray:
@@ -81,56 +72,12 @@ def fitted(expansion: Expansion, reference: Reference) -> Reference:
         if block.joint:
             coordinates.slant(psi, name)[:] = slant
         psi = coordinates.from_theta(theta, psi)
-    if len(coordinates.bent) <= _MOST_BENT:
-        found = [marginal(expansion, reference, psi, element) for element in coordinates.bent]
-        for line, spline in zip(coordinates.splines(psi), found, strict=True):
-            line[:] = spline
+    if len(coordinates.bent):
+        coordinates.splines(psi)[:] = [
+            marginal(expansion, reference, psi, element) for element in coordinates.bent
+        ]
         psi = coordinates.from_theta(theta, psi)
     return replace(reference, theta=psi)
-
-
-def marginal(expansion, reference, psi, element) -> np.ndarray:
-    """Return the spline through quantiles of one scale, all else in psi as it is.
-
-    On the quadratic log-likelihood, where effects are integrated over as far as it is normal in
-    them. Zeros, that is the identity, where there is no such spline.
-    """
-    point, start = psi.copy(), psi[element]
-
-    def density(s):
-        point[element] = s
-        return log_density(expansion, reference, point)
-
-    straight = np.zeros(2 * len(KNOTS))
-    with np.errstate(all="ignore"):
-        top = density(start)
-        sides = []
-        for sign in (-1.0, 1.0):
-            width = _NARROWEST
-            while density(start + sign * width) > top - _NEGLIGIBLE and width < _WIDEST:
-                width *= 1.5
-            sides.append(start + sign * width * np.linspace(0, 1, _POINTS) ** 2)
-        grid = np.concatenate([sides[0][:0:-1], sides[1]])
-        logp = np.array([density(s) for s in grid])
-        if not np.all(np.isfinite(logp)):
-            return straight
-        smooth = PchipInterpolator(grid, logp)
-        share = np.linspace(0, 1, 20, endpoint=False)
-        fine = (grid[:-1, None] + np.diff(grid)[:, None] * share).ravel()
-        mass = np.exp(smooth(fine) - logp.max()) * np.gradient(fine)
-        below = np.cumsum(mass) - 0.5 * mass
-        above = np.cumsum(mass[::-1])[::-1] - 0.5 * mass
-        left, right = (ndtri_exp(np.log(part / mass.sum())) for part in (below, above))
-    z = np.where(below < above, left, -right)
-    known = np.isfinite(z)
-    values = np.interp(KNOTS, z[known], fine[known])
-    if not np.all(np.diff(values) > 0):
-        return straight
-    spline = CubicSpline(KNOTS, values, bc_type="natural")
-    slopes = spline(np.linspace(KNOTS[0], KNOTS[-1], 20 * len(KNOTS)), 1)
-    if not slopes.min() > 0:
-        return straight
-    return np.concatenate([values - KNOTS, spline(KNOTS, 2)])
 
 
 def _information(expansion, reference, name) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -7,6 +7,8 @@ import numpy as np
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.coordinates.blocks import triangle
 from pymc_subsample.coordinates.coordinates import Coordinates
+from pymc_subsample.coordinates.marginals import through
+from pymc_subsample.kernels.splines import KNOTS
 from pymc_subsample.likelihood import TallModel
 
 _log = logging.getLogger("pymc.subsample")
@@ -58,8 +60,9 @@ def _point(coordinates, theta, distance, rng) -> np.ndarray:
         if block.joint:
             slant = coordinates.slant(psi, name)
             slant[:] = rng.standard_normal(slant.shape)
-    bends = coordinates.splines(psi)
-    bends[:] = 0.1 * rng.random(bends.shape)
+    for line in coordinates.splines(psi):
+        bent = through(np.cumsum(np.exp(0.2 * rng.standard_normal(len(KNOTS)))) * 0.5 - 4.0)
+        line[:] = 0.0 if bent is None else bent
     psi = coordinates.from_theta(theta, psi)
     psi[: coordinates.size] += distance * rng.standard_normal(coordinates.size)
     return psi

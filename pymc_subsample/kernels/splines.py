@@ -33,8 +33,8 @@ def value(psi, start, k):
 @inner
 def piece(psi, start, t):
     """Return G, G' and G'' at t."""
-    k = min(max(int((t - _FIRST) // _STEP), 0), _COUNT - 2)
     inside = min(max(t, _FIRST), -_FIRST)
+    k = min(int((inside - _FIRST) // _STEP), _COUNT - 2)
     low, high = value(psi, start, k), value(psi, start, k + 1)
     bend_low, bend_high = psi[start + _COUNT + k], psi[start + _COUNT + k + 1]
     b = (inside - _FIRST) / _STEP - k
@@ -43,7 +43,8 @@ def piece(psi, start, t):
     slope = (3 * b * b - 1) * bend_high - (3 * a * a - 1) * bend_low
     slope = (high - low) / _STEP + slope * _STEP / 6
     found = a * low + b * high + cubic * _STEP * _STEP / 6
-    return found + slope * (t - inside), slope, a * bend_low + b * bend_high
+    bent = a * bend_low + b * bend_high if t == inside else 0.0
+    return found + slope * (t - inside), slope, bent
 
 
 @kept(SCALAR(_PLACES, _WHOLE, VECTOR, VECTOR))
@@ -70,6 +71,9 @@ def straighten(elements, start, theta, psi):
     """Write t for s; theta holds the constants."""
     for i in range(elements.shape[0]):
         at, s = start + WIDTH * i, theta[elements[i]]
+        if not -np.inf < s < np.inf:
+            psi[elements[i]] = s
+            continue
         low, high = _FIRST, -_FIRST
         first, slope, _ = piece(theta, at, low)
         if s <= first:

@@ -155,9 +155,10 @@ class HMCECS(SubsampledStep):
         all rows and moved during tuning if the chain settles elsewhere.
     target_accept : float, default 0.8
         Acceptance rate that the step size is tuned to, between 0 and 1.
-    path_length : float, default pi / 2
-        Length of a trajectory in units of the mass matrix; a quarter period makes successive
-        draws from a normal posterior independent. Jittered by 20%. Not used by "nuts".
+    path_length : float, optional
+        Length of a trajectory in units of the mass matrix, jittered by 20%. Default: pi / 2, a
+        quarter period, which makes successive draws from a normal posterior independent. Not used
+        by "nuts".
     max_treedepth : int, default 10
         Doublings of a trajectory at most, up to 20, with ``kernel="nuts"``.
     transitions_per_draw : int, default 1
@@ -260,7 +261,7 @@ class HMCECS(SubsampledStep):
         control_variate_order: int | str = "auto",
         reference: Mapping[str, Any] | None = None,
         target_accept: float = 0.8,
-        path_length: float = _QUARTER,
+        path_length: float | None = None,
         max_treedepth: int = 10,
         transitions_per_draw: int = 1,
         temperature: float = 1.0,
@@ -275,7 +276,8 @@ class HMCECS(SubsampledStep):
         self.max_treedepth = arguments.count("max_treedepth", max_treedepth, most=_DEEPEST)
         order = arguments.order("control_variate_order", control_variate_order)
         self.target_accept = arguments.between("target_accept", target_accept, 0.0, 1.0)
-        self.path_length = arguments.between("path_length", path_length, 0.0, np.inf)
+        length = _QUARTER if path_length is None else path_length
+        self.path_length = arguments.between("path_length", length, 0.0, np.inf)
         self.temperature = arguments.temperature(temperature)
         self.transitions_per_draw = arguments.transitions(
             "transitions_per_draw", transitions_per_draw
@@ -293,7 +295,7 @@ class HMCECS(SubsampledStep):
         self._attach(model, chosen, observed, dim, order, initial_point, own)
         self.control_variate_order = self._expansion.order
         if kernel == "auto":
-            curved = self._expansion.coordinates is not None and self.path_length == _QUARTER
+            curved = self._expansion.coordinates is not None and path_length is None
             kernel = "nuts" if curved else "hmc"
         self.kernel = kernel
         transitions(self._kind, _DYNAMICS[kernel])  # compiled once, before chains begin

@@ -129,7 +129,9 @@ class Tuning(WithSamplingState):
         distance = np.sqrt(np.mean(whiten(self.factor, shift[self._active]) ** 2))
         others = np.delete(np.arange(len(shift)), self._active)
         spread = recent[:, others].std(axis=0)
-        return bool(distance > 0.5 or np.any(np.abs(shift[others]) > 0.5 * spread))
+        rounding = 1e-9 * np.abs(reference[others])  # of means of equal numbers
+        beyond = np.abs(shift[others]) > 0.5 * spread + rounding
+        return bool(distance > 0.5 or np.any(beyond))
 
     @one_thread
     def better_factor(self) -> np.ndarray | None:

@@ -181,7 +181,43 @@ def bambi_gaussian_nested(n, seed=0):
     return bambi("arrival_delay ~ hour + (1|airline) + (1|station)", frame)
 
 
+@register
+def bambi_three_airports(n, seed=0):
+    """The same, intercepts and slopes of three groups."""
+    frame = flights(n, seed)
+    frame["station"] = frame["origin"].astype(int).astype(str)
+    return bambi("late ~ wind + (wind|station)", frame, family="bernoulli")
+
+
 # Hierarchies, in both forms
+
+
+def _three(n, seed):
+    rng = np.random.default_rng(seed)
+    g = rng.permutation(np.repeat(np.arange(3), [3, 30, n - 33]))
+    return g, rng.poisson(np.exp(1.0 + np.array([0.5, -0.3, 0.2])[g]))
+
+
+@register
+def three_unequal_noncentred(n, seed=0):
+    """Groups of 3, 30 and all other rows, non-centred."""
+    g, y = _three(n, seed)
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 1)
+        z = pm.Normal("z", 0, 1, shape=3)
+        pm.Poisson("y", pm.math.exp(mu + tau * z[g]), observed=y)
+    return model
+
+
+@register
+def three_unequal_centred(n, seed=0):
+    """The same, centred."""
+    g, y = _three(n, seed)
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 1)
+        a = pm.Normal("a", mu, tau, shape=3)
+        pm.Poisson("y", pm.math.exp(a[g]), observed=y)
+    return model
 
 
 def _counts(n, seed, groups=25):
