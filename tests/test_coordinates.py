@@ -460,6 +460,36 @@ def test_all_forms_give_the_exact_posterior(form):
         assert abs(float(x.std()) / s - 1) < 0.12
 
 
+def test_recorded_density_is_that_of_the_models_own_variables():
+    """Audits weigh draws by the model's density over the recorded one; here they are equal."""
+    with noncentred(outcomes()) as model:
+        step = pms.HMCECS(rng=1, subsample_size=50)
+        idata = pm.sample(step=step, chains=1, tune=200, draws=100, random_seed=2, **QUIET)
+    draws, logp = idata.posterior.isel(chain=0), model.compile_logp()
+    points = [
+        {"mu": draws["mu"].values[i], "tau_log__": np.log(draws["tau"].values[i]),
+         "z": draws["z"].values[i]}
+        for i in range(100)
+    ]  # fmt: skip
+    excess = idata.sample_stats["lp"].values[0] - [float(logp(point)) for point in points]
+    np.testing.assert_allclose(excess, excess[0], atol=1e-5)
+
+
+def test_runs_that_always_read_some_rows_can_be_audited():
+    rng = np.random.default_rng(5)
+    g = np.repeat(np.arange(3), [3, 30, 3000])
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, pm.HalfNormal("tau"), shape=3)
+        pm.Poisson("y", pt.exp(1 + a[g]), observed=rng.poisson(np.exp(1.2), len(g)))
+        step = pms.HMCECS(rng=1)
+        assert len(step.subsample.always) > 0
+        idata = pm.sample(step=step, chains=2, cores=1, tune=300, draws=300, **QUIET)
+    stats = idata.sample_stats
+    np.testing.assert_allclose(stats["subsample_size"] / stats["data_share"], len(g))
+    assert pms.audit(idata, model=model, draws=50).status != "fail"
+    assert pms.efficiency(idata)["rows"].iloc[0] == len(g)
+
+
 def test_forms_read_the_same_rows():
     y = outcomes()
     sizes = [pms.HMCECS(model=form(y), rng=1).subsample_size for form in FORMS.values()]

@@ -152,7 +152,7 @@ def worst_chain(rule: Rule, found: list[tuple[Any, float, bool]], title: str) ->
         chains = ", ".join(str(chain) for chain in dict.fromkeys(chain for chain, *_ in failed))
         status, advice = rule.severity, f"Chain {chains}. {rule.remedy}"
     elif not rule.holds(value):
-        advice = "Beyond its bound, but the other checks show that it does no harm."
+        advice = "Beyond its bound; what it does is for the other checks to say."
     return Finding(
         rule.name, title + rule.title, status, value, float(rule.bound), rule.at_least, advice,
         rule.equal,

@@ -476,7 +476,10 @@ class HMCECS(SubsampledStep):
             new_index, new_rows, new_counts, sample.exact, 1.0 / self.temperature, info,
         )  # fmt: skip
         sample.group = (sample.group + k) % sample.n_groups
-        return dict(zip(INFO, info.tolist(), strict=True))
+        found = dict(zip(INFO, info.tolist(), strict=True))
+        if self._expansion.coordinates is not None:  # the density is that of the model's variables
+            found["log_posterior"] -= self._expansion.coordinates.to_theta(theta)[1]
+        return found
 
     def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
         m = self.subsample_size
@@ -496,7 +499,7 @@ class HMCECS(SubsampledStep):
             "n_steps": int(info["n_steps"]),
             "sign": int(info["sign"]),
             "step_size": self.step_size,
-            "subsample_size": m,
+            "subsample_size": m + len(self.subsample.always),
             "subset_accepted": info["subset_accepted"],
             "tree_depth": info["tree_depth"],
             "tune": self.tune,
