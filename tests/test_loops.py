@@ -88,6 +88,23 @@ def different_means(rng):
     pm.Normal("y", rng.normal(size=(50, 2)) @ b, 1.0, observed=rng.normal(size=50))
 
 
+def joined(rng):
+    """Free parameters after a constant, in one axis and the other."""
+    b = pm.Normal("b", 0, 1, shape=2)
+    c = pm.Normal("c", 0, 1, shape=(2, 2))
+    first = pt.concatenate([pt.zeros(1), b])
+    second = pt.concatenate([pt.ones((2, 1)), c], axis=1)
+    mean = rng.normal(size=(50, 3)) @ first + rng.normal(size=(50, 3)) @ second[1]
+    pm.Normal("y", mean, 1.0, observed=rng.normal(size=50))
+
+
+def accumulated_along_one(rng):
+    """Cumulative sums along an axis of length one leave everything as it is."""
+    b = pm.Normal("b", 0, 1, shape=3)
+    c = pt.cumsum(b[None, :], axis=0)[0] + pt.cumsum(b[:, None], axis=1)[:, 0]
+    pm.Normal("y", rng.normal(size=(50, 3)) @ c, 1.0, observed=rng.normal(size=50))
+
+
 def accumulated(rng):
     b = pm.Normal("b", 0, 1, shape=3)
     c = pt.cumsum(b)
@@ -103,6 +120,8 @@ def accumulated(rng):
         (correlated, [False, False]),
         (different_means, [True, True]),
         (accumulated, [True, True]),
+        (joined, [True, False]),
+        (accumulated_along_one, [False, False]),
     ],
 )
 def test_loops_where_graphs_are_elementwise_and_only_there(build, possible, monkeypatch):

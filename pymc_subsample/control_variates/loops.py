@@ -312,8 +312,7 @@ class _Code:
             self._loop(_size(var), line.format(self._element(*self._at(var))[0]))
 
     def _join(self, node: Apply):
-        parts = node.inputs[1:] if isinstance(node.op, Join) else node.inputs
-        [out] = node.outputs
+        parts, [out] = node.inputs, node.outputs
         starts = np.cumsum([0, *map(_size, parts)])
         positions = [
             start + np.arange(_size(v)).reshape(v.type.shape)
@@ -420,13 +419,12 @@ def _spread(index: np.ndarray, var: Variable, like: Variable) -> np.ndarray:
 
 def _performed(node: Apply, *positions: np.ndarray) -> list[np.ndarray]:
     """Let an Op that rearranges elements rearrange their places; its other inputs are known."""
-    first = isinstance(node.op, Join)  # the axis comes first
-    others = node.inputs[:1] if first else node.inputs[len(positions) :]
+    others = node.inputs[len(positions) :]
     if not all(isinstance(v, Constant) for v in others):
         raise NotScalar
     known = [v.data for v in others]
     results: list[list] = [[None] for _ in node.outputs]
-    node.op.perform(node, [*known, *positions] if first else [*positions, *known], results)
+    node.op.perform(node, [*positions, *known], results)
     return [np.asarray(r) for [r] in results]
 
 
