@@ -398,7 +398,7 @@ def test_correlations_do_not_turn_well_informed_effects():
         jacobian = np.empty((2, 2))
         for b, e in enumerate(np.eye(2)):
             out = np.empty(2)
-            moved(2, 1, 2, 0, 2, table, K.ravel(), psi, e, out)
+            moved((2, 1, 2, 0, 2, 7), table, K.ravel(), psi, e, out)
             jacobian[:, b] = out
         return jacobian @ np.linalg.inv(K)
 

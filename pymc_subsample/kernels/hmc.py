@@ -82,7 +82,7 @@ def transitions(estimator, dynamics):
         rows : array (C, m) or (G, C x capacity)
             Their packed, anchored rows; groups are overwritten when accepted.
         counts : array (G,)
-            Factors per group; the perturbed estimate uses their number alone.
+            Factors per group, one in each for the perturbed estimate.
         group : int
             Which group of the subsample is refreshed first; the next transition takes the next one.
         center, level, slope, curvature : array (P,), float, array (P,), array (P, P)

@@ -19,9 +19,10 @@ is triangular too and tends to the constant factor of I, where a lower one would
 The variable itself is ``x = mean + scale e``. K, scale, d and mean of a block of J units are in an
 array `given`, for which `table` says where the numbers of each entry start, or -1 where it is zero,
 and by how much they move from one unit to the next: k x k entries of K, k x k of scale, k of d, k
-of mean. K and scale are made of blocks of w x w along their diagonals. Vectors psi, theta and e
-hold a block from `at` on, component by component; the upper
-triangle of I and then b start at `start` of psi, entry by entry.
+of mean. A `place` is (k, J, w, at, start, slant). K and scale are made of blocks of w x w along
+their diagonals. Vectors psi, theta and e hold a block from `at` on, component by component; the
+upper triangle of I and then b start at `start` of psi, entry by entry. For a joint block A, shape
+(k, locations), starts at `slant` of psi.
 """
 
 import numpy as np
@@ -30,12 +31,12 @@ from numba import types
 from pymc_subsample.cache import kept
 from pymc_subsample.compile import SCALAR, VECTOR, inner
 
-_WHOLE = types.int64
+_PLACE = types.UniTuple(types.int64, 6)
 # Constants of the code that calls.
 _TABLE = types.Array(types.int64, 2, "C", readonly=True)
-_PLACES = types.Array(types.int64, 1, "C", readonly=True)
-# k, J, w, at, start, table, given, psi, e
-_BLOCK = (_WHOLE, _WHOLE, _WHOLE, _WHOLE, _WHOLE, _TABLE, VECTOR, VECTOR, VECTOR)
+_ELEMENTS = types.Array(types.int64, 1, "C", readonly=True)
+# place, table, given
+_BLOCK = (_PLACE, _TABLE, VECTOR)
 
 
 @inner
@@ -108,9 +109,10 @@ def condition(k, units, w, unit, start, table, given, psi, K, info, scaled, C, r
     solve_upper(C, center, center)
 
 
-@kept(SCALAR(*_BLOCK))
-def standard(k, units, w, at, start, table, given, psi, e):
+@kept(SCALAR(*_BLOCK, VECTOR, VECTOR))
+def standard(place, table, given, psi, e):
     """Write e for v; return log |de / dv|."""
+    k, units, w, at, start, _ = place
     K, info, scaled, C = (np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)))
     rest, center, v = np.empty(k), np.empty(k), np.empty(k)
     volume = 0.0
@@ -125,9 +127,10 @@ def standard(k, units, w, at, start, table, given, psi, e):
     return volume
 
 
-@kept(types.void(*_BLOCK, VECTOR))
-def moved(k, units, w, at, start, table, given, psi, e, v):
+@kept(types.void(*_BLOCK, VECTOR, VECTOR, VECTOR))
+def moved(place, table, given, psi, e, v):
     """Write v for e; psi holds the constants."""
+    k, units, w, at, start, _ = place
     K, info, scaled, C = (np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)))
     rest, center = np.empty(k), np.empty(k)
     for unit in range(units):
@@ -139,13 +142,14 @@ def moved(k, units, w, at, start, table, given, psi, e, v):
             v[at + a * units + unit] = total
 
 
-@kept(types.void(*_BLOCK, VECTOR, VECTOR, VECTOR))
-def standard_back(k, units, w, at, start, table, given, psi, e, bar_e, bar_given, bar_psi):
+@kept(types.void(*_BLOCK, *[VECTOR] * 5))
+def standard_back(place, table, given, psi, e, bar_e, bar_given, bar_psi):
     """Pull derivatives in e, and the volume's, back to v and, added up, to K and d.
 
     The derivative of C is that of a Cholesky factor (Murray 2016, arXiv:1602.07527, section 3),
     with components from the last to the first.
     """
+    k, units, w, at, start, _ = place
     K, info, scaled, C = (np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)))
     bar_C, bar_Q, line = np.empty((k, k)), np.empty((k, k)), np.empty(k)
     rest, center, bar_v, bar_p = np.empty(k), np.empty(k), np.empty(k), np.empty(k)
@@ -192,9 +196,10 @@ def standard_back(k, units, w, at, start, table, given, psi, e, bar_e, bar_given
             add(table, bar_given, 2 * k * k + a, unit, total)
 
 
-@kept(SCALAR(*[_WHOLE] * 4, _TABLE, VECTOR, VECTOR, VECTOR))
-def spread(k, units, w, at, table, given, e, theta):
+@kept(SCALAR(*_BLOCK, VECTOR, VECTOR))
+def spread(place, table, given, e, theta):
     """Write x for e; return log |dx / de|."""
+    k, units, w, at, _, _ = place
     volume = 0.0
     for unit in range(units):
         for a in range(k):
@@ -206,9 +211,10 @@ def spread(k, units, w, at, table, given, e, theta):
     return volume
 
 
-@kept(types.void(*[_WHOLE] * 4, _TABLE, VECTOR, VECTOR, VECTOR))
-def gathered(k, units, w, at, table, given, theta, e):
+@kept(types.void(*_BLOCK, VECTOR, VECTOR))
+def gathered(place, table, given, theta, e):
     """Write e for x."""
+    k, units, w, at, _, _ = place
     for unit in range(units):
         for a in range(k):
             total = theta[at + a * units + unit] - read(table, given, 2 * k * k + k + a, unit)
@@ -217,9 +223,12 @@ def gathered(k, units, w, at, table, given, theta, e):
             e[at + a * units + unit] = total / read(table, given, (k + a) * k + a, unit)
 
 
-@kept(types.void(*[_WHOLE] * 4, _TABLE, *[VECTOR] * 5))
-def spread_back(k, units, w, at, table, given, e, bar_theta, bar_given, bar_e):
-    """Pull derivatives in x, and the volume's, back to e and, added up, to scale and mean."""
+@kept(types.void(*_BLOCK, *[VECTOR] * 4))
+def spread_back(place, table, given, e, bar_theta, bar_given, bar_e):
+    """Pull derivatives in x, and the volume's, back to e, scale and mean."""
+    k, units, w, at, _, _ = place
+    for i in range(bar_given.shape[0]):
+        bar_given[i] = 0.0
     for unit in range(units):
         for b in range(k):
             total = 0.0
@@ -233,9 +242,10 @@ def spread_back(k, units, w, at, table, given, e, bar_theta, bar_given, bar_e):
             add(table, bar_given, diagonal, unit, 1.0 / read(table, given, diagonal, unit))
 
 
-@kept(types.void(*[_WHOLE] * 4, _TABLE, VECTOR, VECTOR, VECTOR, _PLACES, SCALAR, VECTOR))
-def shear(k, w, at, slant, table, given, psi, e, locations, sign, out):
-    """Add ``sign A' K e`` to the locations; A, shape (k, locations), starts at `slant` of psi."""
+@kept(types.void(*_BLOCK, VECTOR, VECTOR, _ELEMENTS, SCALAR, VECTOR))
+def shear(place, table, given, psi, e, locations, sign, out):
+    """Add ``sign A' K e`` to the locations."""
+    k, _, w, at, _, slant = place
     size = locations.shape[0]
     for a in range(k):
         u, first = 0.0, a - a % w
@@ -245,24 +255,12 @@ def shear(k, w, at, slant, table, given, psi, e, locations, sign, out):
             out[locations[i]] += sign * psi[slant + a * size + i] * u
 
 
-@kept(
-    types.void(
-        _WHOLE,
-        _WHOLE,
-        _WHOLE,
-        _WHOLE,
-        _TABLE,
-        VECTOR,
-        VECTOR,
-        VECTOR,
-        _PLACES,
-        VECTOR,
-        VECTOR,
-        VECTOR,
-    )
-)
-def shear_back(k, w, at, slant, table, given, psi, e, locations, bar_theta, bar_given, bar_e):
-    """Pull derivatives in ``locations - A' K e`` back: added to those in e and K."""
+@kept(types.void(*_BLOCK, VECTOR, VECTOR, _ELEMENTS, *[VECTOR] * 3))
+def shear_back(place, table, given, psi, e, locations, bar_theta, bar_given, bar_e):
+    """Pull derivatives in ``locations - A' K e`` back: to K, and added to those in e."""
+    k, _, w, at, _, slant = place
+    for i in range(bar_given.shape[0]):
+        bar_given[i] = 0.0
     size = locations.shape[0]
     for a in range(k):
         u, first = 0.0, a - a % w

@@ -1,8 +1,5 @@
 """Runs of the trust benchmark: settings, what a run says of itself, and whether it is right."""
 
-import contextlib
-import logging
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
@@ -16,6 +13,7 @@ from _bank_references import Moments, Reference, load, moments
 from scipy.stats import norm
 
 import pymc_subsample as pms
+from pymc_subsample.all_rows import quiet
 
 METHOD = "HMCECS"
 MEAN_BOUND, SD_BOUND = 0.1, 0.05
@@ -179,17 +177,3 @@ def _cell(method, problem, setting, seed, rows, found, seconds) -> Cell:
         method, problem.name, setting, seed, rows, *found,
         outcome(setting, wrong, status), seconds,
     )  # fmt: skip
-
-
-@contextlib.contextmanager
-def quiet():
-    """Without log messages and warnings: what a run says is read from its result."""
-    logger = logging.getLogger("pymc")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -1,0 +1,368 @@
+"""The map between coordinates in compiled code: kernels, and what they need of a model.
+
+K, scale, d and mean of each block are functions of other parameters, compiled from the model's
+graph. All else is the kernels', called block by block from a few lines that are written for the
+model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+from numba import types
+from pytensor.graph.basic import Variable
+
+from pymc_subsample.compile import VECTOR, Compiled, compile_source
+from pymc_subsample.control_variates.loops import compile_loops
+from pymc_subsample.coordinates.blocks import Block
+from pymc_subsample.kernels import splines, whitening
+from pymc_subsample.kernels.model import BACKWARD, FORWARD
+from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood.graph import rebuild
+
+# theta, given; theta, derivatives in given, those in theta twice
+_GIVEN = types.void(VECTOR, VECTOR)
+_GIVEN_BACK = types.void(VECTOR, VECTOR, VECTOR, VECTOR)
+# psi, theta, e, volume; psi, theta, e, derivatives in theta, those in psi; theta, psi
+_POSITION = types.void(VECTOR, VECTOR, VECTOR, VECTOR)
+_PULL = types.void(VECTOR, VECTOR, VECTOR, VECTOR, VECTOR)
+_INVERSE = types.void(VECTOR, VECTOR)
+
+
+class Place(NamedTuple):
+    """Where a block is; see `kernels.whitening`."""
+
+    components: int
+    units: int
+    width: int
+    at: int
+    start: int
+    slant: int
+
+
+class CompiledMap:
+    """The functions of `Coordinates`, compiled when first used.
+
+    Vectors theta are those of value variables, but for blocks, which stand component by component.
+
+    Parameters
+    ----------
+    tall : TallModel
+        The model.
+    blocks : list of Block
+        Parents before children.
+    layout : list of Place
+        Of the blocks.
+    locations : list of slice
+        Elements that joint blocks move along.
+    bent : ndarray of int
+        Elements that are moved by splines, with constants from position `start` on.
+    start : int
+    """
+
+    def __init__(
+        self,
+        tall: TallModel,
+        blocks: Sequence[Block],
+        layout: Sequence[Place],
+        locations: Sequence[slice],
+        bent: np.ndarray,
+        start: int,
+    ):
+        self._tall, self._size, self._start = tall, tall.size, start
+        self._blocks = {block.name: block for block in blocks}
+        self._layout, self._bent = layout, bent
+        elements = [np.r_[place] for place in locations]
+        self._locations = np.concatenate([np.zeros(0, dtype=int), *elements])
+        places = zip(tall.slices, tall.shapes, strict=True)
+        self._variables = dict(zip(tall.names, places, strict=True))
+        joint = [i for i, block in enumerate(blocks) if block.joint]
+        self._joint, self._single = joint, [i for i in range(len(blocks)) if i not in joint]
+
+    def forward(self, inner: Compiled, order: np.ndarray) -> Compiled:
+        """Compile a model's ``forward`` over psi; theta[order[i]] is element i here."""
+        source = _FORWARD.format(size=self._size)
+        return _composed(
+            "forward", source, FORWARD, inner=inner, order=order, position=self.position
+        )
+
+    def backward(self, inner: Compiled, order: np.ndarray) -> Compiled:
+        """Compile a model's ``backward`` over psi."""
+        source = _BACKWARD.format(size=self._size)
+        return _composed(
+            "backward", source, BACKWARD, inner=inner, order=order, position=self.position,
+            pull=self._pull,
+        )  # fmt: skip
+
+    @cached_property
+    def position(self) -> Compiled:
+        """``position(psi, theta, e, volume)``."""
+        lines = []
+        for i in self._joint:
+            lines += [
+                f"given{i}(theta, given)",
+                f"volume[0] += standard({_block(i)}, psi, e)",
+                f"shear({_block(i)}, psi, e, locations, -1.0, theta)",
+            ]
+        for i in range(len(self._layout)):
+            lines.append(f"given{i}(theta, given)")
+            if i in self._single:
+                lines.append(f"volume[0] += standard({_block(i)}, psi, e)")
+            lines.append(f"volume[0] += spread({_block(i)}, e, theta)")
+        return self._compiled("position", _POSITION_SOURCE, lines, _POSITION)
+
+    @cached_property
+    def inverse(self) -> Compiled:
+        """``inverse(theta, psi)``, with constants after theta."""
+        lines = []
+        for i in range(len(self._layout)):
+            lines += [
+                f"given{i}(theta, given)",
+                f"gathered({_block(i)}, theta, e)",
+                f"moved({_block(i)}, theta, e, psi)",
+            ]
+            if i in self._joint:
+                lines.append(f"shear({_block(i)}, theta, e, locations, 1.0, psi)")
+        return self._compiled("inverse", _INVERSE_SOURCE, lines, _INVERSE)
+
+    @cached_property
+    def _pull(self) -> Compiled:
+        """Pull derivatives in theta, and the volume's, back to psi."""
+        standard = "standard_back({}, psi, e, bar_e, bar_given, grad)"
+        lines = []
+        for i in reversed(range(len(self._layout))):
+            lines += [
+                f"given{i}(theta, given)",
+                f"spread_back({_block(i)}, e, bar, bar_given, bar_e)",
+            ]
+            if i in self._single:
+                lines.append(standard.format(_block(i)))
+            lines.append(f"given_back{i}(theta, bar_given, bar, bar)")
+        for i in self._joint:
+            lines += [
+                f"given{i}(theta, given)",
+                f"shear_back({_block(i)}, psi, e, locations, bar, bar_given, bar_e)",
+                standard.format(_block(i)),
+                f"given_back{i}(theta, bar_given, bar, bar)",
+            ]
+        for name, (place, _) in self._variables.items():
+            if name not in self._blocks:
+                lines += [
+                    f"for i in range({place.start}, {place.stop}):",
+                    "    grad[i] = bar[i]",
+                ]
+        return self._compiled("pull", _PULL_SOURCE, lines, _PULL)
+
+    def _compiled(self, name: str, source: str, lines: Sequence[str], signature) -> Compiled:
+        found = list(self.given.values())
+        source = source.format(
+            size=self._size,
+            longest=max(given.size for given in found),
+            splines=self._start,
+            lines="\n    ".join(lines),
+        )
+        environment: dict[str, object] = {"locations": self._locations, "bent": self._bent}
+        for i, (given, place) in enumerate(zip(found, self._layout, strict=True)):
+            environment |= {
+                f"place{i}": tuple(place),
+                f"table{i}": given.table,
+                f"given{i}": given.forward,
+                f"given_back{i}": given.backward,
+            }
+        return _composed(name, source, signature, **environment)
+
+    @cached_property
+    def given(self) -> "dict[str, Given]":
+        """What each block's distribution depends on."""
+        theta = pt.tensor("theta", dtype="float64", shape=(self._size,))
+        parts = self._split(theta)
+        written = zip(self._tall.names, self._tall.value_graphs, strict=True)
+        known = {graph: self._value(name, parts[name]) for name, graph in written}
+
+        def compiled(block: Block) -> Given:
+            matrices = [entry for row in (*block.effect, *block.scale) for entry in row]
+            entries = [*matrices, *block.offset, *block.mean]
+            new = iter(rebuild([g for g in entries if g is not None], known))
+            graphs = [None if g is None else next(new) for g in entries]
+            return Given.compiled(block, graphs, theta, self._above(block, parts))
+
+        return {name: compiled(block) for name, block in self._blocks.items()}
+
+    def _above(self, block: Block, parts: dict[str, list[Variable]]) -> dict[int, Variable]:
+        """Vectors of theta on which a block's distribution depends, by where they start."""
+        found = {}
+        for name in sorted(block.parents):
+            start = self._variables[name][0].start
+            for vector in parts[name]:
+                found[start] = vector
+                start += vector.type.shape[0]
+        return found
+
+    def _split(self, vector: Variable) -> dict[str, list[Variable]]:
+        """Return the vectors that theta or psi is made of: one per component of a variable."""
+        parts = {}
+        for name, (place, _) in self._variables.items():
+            units = self._blocks[name].units if name in self._blocks else place.stop - place.start
+            starts = range(place.start, max(place.stop, place.start + 1), max(units, 1))
+            parts[name] = [vector[start : start + units] for start in starts]
+        return parts
+
+    def _value(self, name: str, vectors: list[Variable]) -> Variable:
+        """Return a value variable in its own shape."""
+        _, shape = self._variables[name]
+        [flat] = vectors if len(vectors) == 1 else [pt.concatenate(vectors)]
+        if len(vectors) > 1:
+            flat = flat[np.argsort(self._blocks[name].order.T.ravel())]
+        return flat.reshape(shape) if len(shape) else flat[0]
+
+
+@dataclass(frozen=True)
+class Given:
+    """K, scale, d and mean of a block as functions of theta; see `kernels.whitening`.
+
+    Attributes
+    ----------
+    table : ndarray of int, shape (2, entries)
+    size : int
+        Numbers in all.
+    forward, backward : Compiled
+        ``forward(theta, given)``; ``backward(theta, bar_given, bar_theta, bar_theta)`` adds.
+    """
+
+    table: np.ndarray
+    size: int
+    forward: Compiled
+    backward: Compiled
+
+    @classmethod
+    def compiled(
+        cls,
+        block: Block,
+        graphs: Sequence[Variable | None],
+        theta: Variable,
+        above: dict[int, Variable],
+    ) -> "Given":
+        """Lay the entries out, and compile them and their derivatives in vectors `above`."""
+        table = np.full((2, len(graphs)), -1)
+        outputs, start = {}, 0
+        seen: dict[Variable, int] = {}
+        for i, graph in enumerate(graphs):
+            if graph is None:
+                continue
+            if graph in seen:
+                table[:, i] = table[:, seen[graph]]
+                continue
+            seen[graph] = i
+            by_unit = graph.type.ndim > 0 and graph.type.shape != (1,)
+            table[:, i] = start, by_unit
+            outputs[f"given[{start}{' + i' * by_unit}]"] = (
+                graph if by_unit or not graph.type.ndim else graph[0]
+            )
+            start += block.units if by_unit else 1
+        forward = compile_loops("given", [theta], outputs, ["given"], _GIVEN)
+        bar_given = pt.tensor("bar_given", dtype="float64", shape=(start,))
+        bar_theta = pt.tensor("bar_theta", dtype="float64", shape=theta.type.shape)
+        objective, at = pt.zeros(()), 0
+        for graph in outputs.values():
+            size = graph.type.shape[0] if graph.type.ndim else 1
+            weights = bar_given[at : at + size] if graph.type.ndim else bar_given[at]
+            objective += (weights * graph).sum()
+            at += size
+        moved = list(above.values())
+        gradient = pt.grad(objective, moved, disconnected_inputs="ignore")
+        sums = {
+            f"out[{place} + i]": bar_theta[place : place + part.type.shape[0]] + part
+            for place, part in zip(above, gradient, strict=True)
+        }
+        backward = compile_loops(
+            "given_back", [theta, bar_given, bar_theta], sums, ["out"], _GIVEN_BACK
+        )
+        return cls(table, start, forward, backward)
+
+
+def _block(i: int) -> str:
+    """Arguments that say what block i is."""
+    return f"place{i}, table{i}, given"
+
+
+def _composed(name: str, source: str, signature: types.Type, **environment) -> Compiled:
+    """Compile source that calls the kernels and other compiled functions."""
+    keys: list[str | None] = []
+    names: dict[str, object] = {"np": np}
+    names |= {k: getattr(room, k) for room, kernels in _KERNELS.items() for k in kernels}
+    for key, value in environment.items():
+        names[key] = value.function if isinstance(value, Compiled) else value
+        if isinstance(value, Compiled):
+            keys.append(value.key)
+        elif isinstance(value, np.ndarray):
+            keys.append(f"{value.shape}{value.tobytes().hex()}")
+        else:
+            keys.append(repr(value))
+    known = None if None in keys else "|".join(map(str, keys))
+    return compile_source(name, source, names, signature, known)
+
+
+_KERNELS = {
+    splines: ("bend", "bend_back", "straighten"),
+    whitening: (
+        "standard", "moved", "standard_back", "spread", "gathered", "spread_back", "shear",
+        "shear_back",
+    ),
+}  # fmt: skip
+
+_POSITION_SOURCE = """
+def position(psi, theta, e, volume):
+    given = np.empty({longest})
+    for i in range({size}):
+        theta[i] = psi[i]
+    volume[0] = bend(bent, {splines}, psi, theta)
+    {lines}
+"""
+
+_INVERSE_SOURCE = """
+def inverse(theta, psi):
+    given, e = np.empty({longest}), np.empty({size})
+    for i in range({size}):
+        psi[i] = theta[i]
+    straighten(bent, {splines}, theta, psi)
+    {lines}
+"""
+
+_PULL_SOURCE = """
+def pull(psi, theta, e, outer, grad):
+    given, bar_given = np.empty({longest}), np.empty({longest})
+    bar, bar_e = np.empty({size}), np.empty({size})
+    for i in range({size}):
+        bar[i] = outer[i]
+    {lines}
+    bend_back(bent, {splines}, psi, grad)
+"""
+
+_FORWARD = """
+def forward(psi, phi, logprior):
+    moved, theta, e = np.empty({size}), np.empty({size}), np.empty({size})
+    volume = np.empty(1)
+    position(psi, moved, e, volume)
+    for i in range({size}):
+        theta[order[i]] = moved[i]
+    inner(theta, phi, logprior)
+    logprior[0] += volume[0]
+"""
+
+_BACKWARD = """
+def backward(psi, grad_phi, grad):
+    moved, theta, e = np.empty({size}), np.empty({size}), np.empty({size})
+    volume, outer = np.empty(1), np.empty({size})
+    position(psi, moved, e, volume)
+    for i in range({size}):
+        theta[order[i]] = moved[i]
+    inner(theta, grad_phi, outer)
+    for i in range({size}):
+        theta[i] = outer[order[i]]
+    for i in range(psi.shape[0]):
+        grad[i] = 0.0
+    pull(psi, moved, e, theta, grad)
+"""
