@@ -78,13 +78,16 @@ def slopes(form):
     return model
 
 
-def nested(_):
+def nested(form):
     rng = np.random.default_rng(3)
     school, district = rng.integers(0, 6, 200), np.array([0, 0, 1, 1, 2, 2])
     with pm.Model() as model:
         tau = pm.HalfNormal("tau", 50, shape=2)
-        d = 500 + tau[0] * pm.Normal("z_d", shape=3)
-        s = pm.Normal("s", d[district], tau[1])
+        z = pm.Normal("z_d", shape=3)
+        if form == "half":
+            s = pm.Normal("s", 500 + tau[0] * z[district], tau[1])
+        else:
+            s = pm.Normal("s", (500 + tau[0] * z)[district], tau[1])
         pm.Normal("y", s[school], 80.0, observed=rng.normal(510, 80, 200))
     return model
 
@@ -111,7 +114,8 @@ def others(kind):
 BANK = {
     **{form: (lambda f=function: f(outcomes())) for form, function in FORMS.items()},
     **{f"slopes {form}": (lambda f=form: slopes(f)) for form in ("centred", "columns", "rows")},
-    "nested": lambda: nested(None),
+    "nested": lambda: nested("whole"),
+    "nested half": lambda: nested("half"),
     **{
         kind: (lambda k=kind: others(k))
         for kind in ("zero sum", "horseshoe", "heavy tails", "smooth")
@@ -178,9 +182,10 @@ def test_effects_are_found_through_scales_of_gathered_rows(built):
     tall, coordinates = built("non-centred")
     assert list(coordinates.blocks) == ["z"]
     assert 5 in [v.type.shape[0] for v in tall.phi_slices if v.type.ndim]
-    _, nest = built("nested")
-    assert list(nest.blocks) == ["z_d", "s"]
-    assert nest.blocks["s"].parents >= {"z_d", "tau_log__"}
+    for form in ("nested", "nested half"):
+        _, nest = built(form)
+        assert list(nest.blocks) == ["z_d", "s"]
+        assert nest.blocks["s"].parents >= {"z_d", "tau_log__"}
     _, horseshoe = built("horseshoe")
     assert horseshoe.blocks["z"].scales == {"tau_log__", "local_log__"}
     for form in ("slopes centred", "slopes columns", "slopes rows"):

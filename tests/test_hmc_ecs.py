@@ -497,6 +497,7 @@ def reported(model, caplog, **kwargs):
 def test_small_data_are_for_nuts_on_all_rows(model, caplog, monkeypatch):
     _, said = reported(model, caplog, subsample_size=150)
     assert said.endswith("pm.NUTS or nutpie on all rows may be faster")
+    monkeypatch.setattr(all_rows, "find_spec", lambda name: name)
     _, said = reported(model, caplog, subsample_size=160)
     assert re.search(r"reads 27% of the rows, and a gradient of all of them takes .* ms: try", said)
     assert said.endswith('try pm.sample(nuts_sampler="nutpie")')
@@ -517,6 +518,7 @@ def test_nobody_waits_for_a_comparison_that_is_not_said(model, caplog, monkeypat
 def test_the_faster_sampler_is_named(model, caplog, monkeypatch, seconds, verdict):
     found = all_rows.Comparison(0.006, seconds, 100.0, 8.2)
     monkeypatch.setattr(hmc_ecs, "compare", lambda *_: found)
+    monkeypatch.setattr(all_rows, "find_spec", lambda name: name)
     _, said = reported(model, caplog, subsample_size=300)
     assert f"take a chain about {seconds} s, and with nutpie on all rows about 100 s" in said
     assert "at 8 gradients per draw and 6 ms each" in said

@@ -18,6 +18,7 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Dot
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.subtensor import AdvancedSubtensor
 
 from pymc_subsample.likelihood.graph import elemwise_name
 
@@ -78,7 +79,7 @@ def follow(x: Variable, graphs: Sequence[Variable], free: set[Variable]) -> Effe
             clients.setdefault(i, []).append(node)
     order = np.arange(int(np.prod(x.type.shape, dtype=int))).reshape(x.type.shape)
     current, factor, offset = x, pt.ones((1,) * x.type.ndim), pt.zeros((1,) * x.type.ndim)
-    untouched = True
+    untouched, gathered, shape = True, False, x.type.shape
     while True:
         node = _only(clients.get(current, ()))
         if node is None:
@@ -89,14 +90,19 @@ def follow(x: Variable, graphs: Sequence[Variable], free: set[Variable]) -> Effe
         matrix = _matrix(node, current, order, free) if untouched else None
         if matrix is not None:
             return matrix
+        if gathered:  # what all groups have in common is that of each
+            if not all(all(i.type.broadcastable) for i in others):
+                break
+            others = [i.dimshuffle([]) for i in others]
         moved = _elementwise(node, current, others, factor, offset)
         if moved is not None and node.outputs[0].type.shape == current.type.shape:
             factor, offset = moved
             untouched &= elemwise_name(node) in _SAME
         elif isinstance(node.op, DimShuffle | Reshape | SpecifyShape | JoinDims | SplitDims):
-            shape = node.outputs[0].type.shape
-            if None in shape or np.prod(shape) != order.size:
+            new = node.outputs[0].type.shape
+            if gathered or None in new or np.prod(new) != order.size:
                 break
+            shape = new
             if isinstance(node.op, DimShuffle):
                 kept = [a for a in node.op.new_order if a != "x"]
                 left = [a for a in range(order.ndim) if a not in kept]
@@ -105,11 +111,15 @@ def follow(x: Variable, graphs: Sequence[Variable], free: set[Variable]) -> Effe
             else:
                 factor, offset = (_full(v, current).reshape(shape) for v in (factor, offset))
                 order = order.reshape(shape)
+        elif isinstance(node.op, AdvancedSubtensor) and node.inputs[0] is current:
+            if any(free & set(ancestors([i])) for i in others):
+                break
+            gathered, untouched = True, False
         else:
             break
         current = node.outputs[0]
     flat = order.ravel()
-    factor, offset = (flattened(v, current.type.shape) for v in (factor, offset))
+    factor, offset = (flattened(v, shape) for v in (factor, offset))
     if not np.array_equal(flat, np.arange(flat.size)):
         back = np.argsort(flat)
         factor, offset = (v[back] if v.type.ndim else v for v in (factor, offset))
