@@ -209,7 +209,57 @@ def test_few_effects_are_one_unit():
     found, many = blocks(13)
     assert not many.joint
     assert many.units == 13
-    assert len(found.locations) == 0
+    assert list(found.locations) == [0]
+
+
+def intercepts_and_slopes(groups):
+    """As formulas with group-specific effects are built: offsets beside common coefficients."""
+    rng = np.random.default_rng(8)
+    sizes = rng.integers(3, 40, groups)
+    g = np.repeat(np.arange(groups), sizes)
+    x = rng.normal(10.0, 5.0, len(g))
+    y = 2.0 + 0.3 * x + rng.normal(0, 1, groups)[g] + rng.normal(0, 0.1, groups)[g] * x
+    with pm.Model() as model:
+        m, b = pm.Normal("m", 0, 5), pm.Normal("b", 0, 2)
+        sd_0, sd_1 = pm.HalfNormal("sd_0", 2), pm.HalfNormal("sd_1", 1)
+        a = pm.Normal("z_0", shape=groups) * sd_0
+        c = pm.Normal("z_1", shape=groups) * sd_1
+        pm.Normal("y", m + b * x + a[g] + c[g] * x, 1.0, observed=y + rng.normal(size=len(g)))
+    return model
+
+
+@pytest.mark.parametrize(("groups", "shape"), [(6, (12, 1)), (7, (2, 7))])
+def test_intercepts_and_slopes_of_one_grouping_share_a_block(groups, shape):
+    """Few are one unit, others go group by group."""
+    tall = TallModel(intercepts_and_slopes(groups))
+    found = find_coordinates(tall, tall.names)
+    assert found.places[next(iter(found.blocks))].shape == shape
+    assert [name for b in found.blocks.values() for name in b.orders] == ["z_0", "z_1"]
+    weights = found.centring(start(found, tall.ravel(tall.initial_point)))
+    assert {name: w.shape for name, w in weights.items()} == {"z_0": (groups,), "z_1": (groups,)}
+
+
+def test_intercepts_and_slopes_are_whitened_together(monkeypatch):
+    """v is standard normal given all else, wherever scales and common coefficients are."""
+    monkeypatch.setattr(FEW, 0)
+    tall = TallModel(intercepts_and_slopes(5))
+    expansion = expand(tall)
+    reparameterise(tall, expansion, find_coordinates(tall, tall.names))
+    coordinates = expansion.coordinates
+    psi = start(coordinates, tall.ravel(tall.initial_point))
+    psi = fitted(expansion, reference_at(expansion, psi)).theta
+    [place] = coordinates.places.values()
+    others, rng = np.setdiff1d(np.arange(coordinates.size), place), np.random.default_rng(9)
+
+    def logp(v):
+        psi[place] = v
+        return expansion.parameters(psi)[1] + reference_at(expansion, psi).level
+
+    for _ in range(5):
+        psi[others] += 0.7 * rng.standard_normal(len(others))
+        v = rng.standard_normal((20, *place.shape))
+        rest = [logp(each) + 0.5 * np.sum(each**2) for each in v]
+        np.testing.assert_allclose(rest, rest[0], atol=1e-6)
 
 
 @pytest.mark.parametrize("width", [0.01, 1.0, 100.0])
@@ -293,7 +343,7 @@ def test_causes_are_named_by_their_place_in_the_model(monkeypatch):
     monkeypatch.setattr(FEW, 0)
     tall = TallModel(slopes("centred"))
     coordinates = find_coordinates(tall, tall.names)
-    place = coordinates.places["ab"]
+    [place] = (part for name, part in zip(tall.names, tall.slices, strict=True) if name == "ab")
     blocks = starts(tall.model, tall).blocks
     at = SimpleNamespace(theta=np.zeros(tall.size), center=np.zeros(tall.size))
     for unit, component in [(2, 1), (1, 0), (3, 1)]:
@@ -323,7 +373,7 @@ def exactly_whitened(form, y):
     def logp(point):
         return expansion.parameters(point)[1] + reference_at(expansion, point).level
 
-    [place] = coordinates.places.values()
+    place = next(iter(coordinates.places.values())).ravel()
     return psi, place, dict(zip(tall.names, tall.slices, strict=True)), logp
 
 
@@ -399,11 +449,14 @@ def test_correlations_do_not_turn_well_informed_effects():
         table = np.array([[0, 1, 2, 3, -1, -1, -1, -1, -1, -1, -1, -1], np.zeros(12, dtype=int)])
         information, score = [9e6, 4e6, 7e6], [0.0, 0.0]
         psi = np.array([0.0, 0.0, *information, *score])
-        table.flags.writeable = False
+        at, none = np.arange(2), np.zeros(0, dtype=int)
+        for constant in (table, at, none):
+            constant.flags.writeable = False
         jacobian = np.empty((2, 2))
         for b, e in enumerate(np.eye(2)):
             out = np.empty(2)
-            moved((2, 1, 2, 0, 2, 7), table, K.ravel(), psi, e, out)
+            psi[:2] = e
+            moved((2, 1, 2, 2, 7), at, table, K.ravel(), none, psi, e, out)
             jacobian[:, b] = out
         return jacobian @ np.linalg.inv(K)
 

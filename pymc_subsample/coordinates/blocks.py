@@ -40,17 +40,17 @@ type _Prior = tuple[np.ndarray, list[Variable], list[list[Entry]]]
 
 @dataclass(frozen=True)
 class Block:
-    """A variable x whose effects u on the rows are affine in it, given other variables.
+    """Variables x whose effects u on the rows are affine in them, given other variables.
 
     ``x = mean + scale e`` and ``u = offset + effect e``, where e has mean 0 and variance 1. All are
     graphs over theta: k components, each a vector over J units or a scalar.
 
     Attributes
     ----------
-    name : str
-        Name of the value variable.
-    order : ndarray of int, shape (J, k)
-        Which element of the variable, flat, is each component of each unit.
+    orders : dict of str to ndarray of int, shape (J, columns)
+        By value variable, which element of it, flat, is in each column of each unit.
+    columns : k of (str, int)
+        The variable and its column that each component is.
     mean : k of Variable
     offset : k of Variable or None
     scale, effect : k x k of Variable or None
@@ -60,8 +60,8 @@ class Block:
         Number of groups that are one joint unit, see `joined`; 0 where each is a unit.
     """
 
-    name: str
-    order: np.ndarray
+    orders: dict[str, np.ndarray]
+    columns: list[tuple[str, int]]
     mean: list[Variable]
     scale: list[list[Entry]]
     offset: list[Entry]
@@ -71,9 +71,14 @@ class Block:
     groups: int = 0
 
     @property
+    def name(self) -> str:
+        """Name of the first variable."""
+        return self.columns[0][0]
+
+    @property
     def components(self) -> int:
         """K."""
-        return self.order.shape[1]
+        return len(self.columns)
 
     @property
     def joint(self) -> bool:
@@ -87,13 +92,14 @@ class Block:
 
     @property
     def width(self) -> int:
-        """Components of a group, given which others are independent a priori."""
-        return self.components // max(self.groups, 1)
+        """So many components, one after the other, are independent of others a priori."""
+        widths = {order.shape[1] // max(self.groups, 1) for order in self.orders.values()}
+        return widths.pop() if len(widths) == 1 else self.components // max(self.groups, 1)
 
     @property
     def units(self) -> int:
         """J."""
-        return len(self.order)
+        return len(self.orders[self.name])
 
 
 def find_blocks(tall: TallModel, names: Sequence[str]) -> list[Block]:
@@ -127,8 +133,7 @@ def joined(block: Block) -> Block:
     Locations are what rows can't tell from a shift of all groups: given the locations, groups are
     independent, but not without them.
     """
-    k = block.components
-    each = [(unit, a) for unit in range(block.units) for a in range(k)]
+    each = [(unit, a) for unit in range(block.units) for a in range(block.components)]
 
     def entry(graph: Entry, unit: int) -> Entry:
         if graph is None or not graph.type.ndim:
@@ -143,13 +148,61 @@ def joined(block: Block) -> Block:
 
     return replace(
         block,
-        order=block.order.reshape(1, -1),
+        orders={name: order.reshape(1, -1) for name, order in block.orders.items()},
+        columns=[
+            (name, unit * block.orders[name].shape[1] + column)
+            for unit in range(block.units)
+            for name, column in block.columns
+        ],
         mean=[entry(block.mean[a], unit) for unit, a in each],
         scale=spread(block.scale),
         offset=[None for _ in each],
         effect=spread(block.effect),
         groups=block.units,
     )
+
+
+def together(blocks: Sequence[Block]) -> list[list[Block]]:
+    """Return blocks with as many units as another beside it: they may belong to the same groups.
+
+    Rows tell the sum of a group's intercept and its slopes, but not one from the other.
+    """
+    found: list[list[Block]] = []
+    for block in blocks:
+        for i, beside in enumerate(found):
+            size = sum(b.components for b in [*beside, block])
+            after = {name for group in found[i:] for b in group for name in b.orders}
+            alike = beside[0].units == block.units and beside[0].unlike == block.unlike == False
+            if alike and size <= MAX_COMPONENTS and not block.parents & after:
+                beside.append(block)
+                break
+        else:
+            found.append([block])
+    return found
+
+
+def merged(blocks: Sequence[Block]) -> Block:
+    """Return blocks that have equally many units, and are no parents of each other, as one."""
+    first, *others = blocks
+    for second in others:
+        first = replace(
+            first,
+            orders=first.orders | second.orders,
+            columns=first.columns + second.columns,
+            mean=first.mean + second.mean,
+            scale=_diagonal(first.scale, second.scale),
+            offset=first.offset + second.offset,
+            effect=_diagonal(first.effect, second.effect),
+            parents=first.parents | second.parents,
+            scales=first.scales | second.scales,
+        )
+    return first
+
+
+def _diagonal(first: list[list[Entry]], second: list[list[Entry]]) -> list[list[Entry]]:
+    above: list[Entry] = [None] * len(second)
+    below: list[Entry] = [None] * len(first)
+    return [row + above for row in first] + [below + row for row in second]
 
 
 def _block(
@@ -186,7 +239,8 @@ def _block(
     parents, scales = depends([*mean, *offset, *strengths]), depends(strengths)
     if not scales or name in parents or parents & set(tall.discrete):
         return None
-    return Block(name, order, mean, scale, offset, by_unit, parents, scales)
+    columns = [(name, a) for a in each]
+    return Block({name: order}, columns, mean, scale, offset, by_unit, parents, scales)
 
 
 def _parents(graphs: Sequence[Variable], parts: dict[str, Variable]) -> frozenset[str]:

@@ -38,7 +38,6 @@ class Place(NamedTuple):
     components: int
     units: int
     width: int
-    at: int
     start: int
     slant: int
 
@@ -54,10 +53,12 @@ class CompiledMap:
         The model.
     blocks : list of Block
         Parents before children.
+    places : dict of str to ndarray of int, shape (k, J)
+        Their elements, by name.
     layout : list of Place
-        Of the blocks.
+        The same for the kernels, but for where components start.
     locations : list of slice
-        Elements that joint blocks move along.
+        Elements that move rows as effects do; see `kernels.whitening`.
     bent : ndarray of int
         Elements that are moved by splines, with constants from position `start` on.
     start : int
@@ -67,6 +68,7 @@ class CompiledMap:
         self,
         tall: TallModel,
         blocks: Sequence[Block],
+        places: dict[str, np.ndarray],
         layout: Sequence[Place],
         locations: Sequence[slice],
         bent: np.ndarray,
@@ -74,11 +76,12 @@ class CompiledMap:
     ):
         self._tall, self._size, self._start = tall, tall.size, start
         self._blocks = {block.name: block for block in blocks}
-        self._layout, self._bent = layout, bent
+        self._owners = {name: block for block in blocks for name in block.orders}
+        self._places, self._layout, self._bent = places, layout, bent
         elements = [np.r_[place] for place in locations]
         self._locations = np.concatenate([np.zeros(0, dtype=int), *elements])
-        places = zip(tall.slices, tall.shapes, strict=True)
-        self._variables = dict(zip(tall.names, places, strict=True))
+        variables = zip(tall.slices, tall.shapes, strict=True)
+        self._variables = dict(zip(tall.names, variables, strict=True))
         joint = [i for i, block in enumerate(blocks) if block.joint]
         self._joint, self._single = joint, [i for i in range(len(blocks)) if i not in joint]
 
@@ -104,13 +107,13 @@ class CompiledMap:
         for i in self._joint:
             lines += [
                 f"given{i}(theta, given)",
-                f"volume[0] += standard({_block(i)}, psi, e)",
+                f"volume[0] += standard({_block(i)}, none, psi, theta, e)",
                 f"shear({_block(i)}, psi, e, locations, -1.0, theta)",
             ]
         for i in range(len(self._layout)):
             lines.append(f"given{i}(theta, given)")
             if i in self._single:
-                lines.append(f"volume[0] += standard({_block(i)}, psi, e)")
+                lines.append(f"volume[0] += standard({_block(i)}, locations, psi, theta, e)")
             lines.append(f"volume[0] += spread({_block(i)}, e, theta)")
         return self._compiled("position", _POSITION_SOURCE, lines, _POSITION)
 
@@ -122,7 +125,7 @@ class CompiledMap:
             lines += [
                 f"given{i}(theta, given)",
                 f"gathered({_block(i)}, theta, e)",
-                f"moved({_block(i)}, theta, e, psi)",
+                f"moved({_block(i)}, {'none' if i in self._joint else 'locations'}, theta, e, psi)",
             ]
             if i in self._joint:
                 lines.append(f"shear({_block(i)}, theta, e, locations, 1.0, psi)")
@@ -131,7 +134,7 @@ class CompiledMap:
     @cached_property
     def _pull(self) -> Compiled:
         """Pull derivatives in theta, and the volume's, back to psi."""
-        standard = "standard_back({}, psi, e, bar_e, bar_given, grad)"
+        standard = "standard_back({}, {}, psi, theta, e, bar_e, bar_given, bar, grad)"
         lines = []
         for i in reversed(range(len(self._layout))):
             lines += [
@@ -139,17 +142,17 @@ class CompiledMap:
                 f"spread_back({_block(i)}, e, bar, bar_given, bar_e)",
             ]
             if i in self._single:
-                lines.append(standard.format(_block(i)))
+                lines.append(standard.format(_block(i), "locations"))
             lines.append(f"given_back{i}(theta, bar_given, bar, bar)")
         for i in self._joint:
             lines += [
                 f"given{i}(theta, given)",
                 f"shear_back({_block(i)}, psi, e, locations, bar, bar_given, bar_e)",
-                standard.format(_block(i)),
+                standard.format(_block(i), "none"),
                 f"given_back{i}(theta, bar_given, bar, bar)",
             ]
         for name, (place, _) in self._variables.items():
-            if name not in self._blocks:
+            if name not in self._owners:
                 lines += [
                     f"for i in range({place.start}, {place.stop}):",
                     "    grad[i] = bar[i]",
@@ -164,10 +167,14 @@ class CompiledMap:
             splines=self._start,
             lines="\n    ".join(lines),
         )
-        environment: dict[str, object] = {"locations": self._locations, "bent": self._bent}
-        for i, (given, place) in enumerate(zip(found, self._layout, strict=True)):
+        environment: dict[str, object] = {
+            "locations": self._locations, "none": self._locations[:0], "bent": self._bent
+        }  # fmt: skip
+        parts = zip(found, self._layout, self._places.values(), strict=True)
+        for i, (given, place, elements) in enumerate(parts):
             environment |= {
                 f"place{i}": tuple(place),
+                f"at{i}": np.ascontiguousarray(elements[:, 0]),
                 f"table{i}": given.table,
                 f"given{i}": given.forward,
                 f"given_back{i}": given.backward,
@@ -205,7 +212,7 @@ class CompiledMap:
         """Return the vectors that theta or psi is made of: one per component of a variable."""
         parts = {}
         for name, (place, _) in self._variables.items():
-            units = self._blocks[name].units if name in self._blocks else place.stop - place.start
+            units = self._owners[name].units if name in self._owners else place.stop - place.start
             starts = range(place.start, max(place.stop, place.start + 1), max(units, 1))
             parts[name] = [vector[start : start + units] for start in starts]
         return parts
@@ -215,7 +222,7 @@ class CompiledMap:
         _, shape = self._variables[name]
         [flat] = vectors if len(vectors) == 1 else [pt.concatenate(vectors)]
         if len(vectors) > 1:
-            flat = flat[np.argsort(self._blocks[name].order.T.ravel())]
+            flat = flat[np.argsort(self._owners[name].orders[name].T.ravel())]
         return flat.reshape(shape) if len(shape) else flat[0]
 
 
@@ -285,7 +292,7 @@ class Given:
 
 def _block(i: int) -> str:
     """Arguments that say what block i is."""
-    return f"place{i}, table{i}, given"
+    return f"place{i}, at{i}, table{i}, given"
 
 
 def _composed(name: str, source: str, signature: types.Type, **environment) -> Compiled:

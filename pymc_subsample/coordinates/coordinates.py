@@ -8,12 +8,13 @@ psi are those of theta.
 Locations, on which no scale depends, are moved along: the effects u of few groups, such as three
 airports, and an intercept b add up to what rows see, so that b alone is only as well known as the
 groups vary, a funnel in their scale. The chain moves ``b + A u``, with A the regression of -b on u
-given the rows, which is known equally well whatever the scale.
+given the rows, which is known equally well whatever the scale. The effects of many groups move
+along with b instead, which these tell well.
 
 Scales are moved by the quantiles of their distributions; see `splines`.
 
-T depends on numbers that are fixed at set-up: the information and the score of each effect, A and
-the splines. They follow the d elements of psi in every vector that the chain passes on, so that
+T depends on numbers that are fixed at set-up: the information and the score of each effect, A, D
+and the splines. They follow the d elements of psi in every vector that the chain passes on, so that
 compiled functions find them and a saved state holds them.
 """
 
@@ -22,14 +23,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pymc_subsample.compile import Compiled
-from pymc_subsample.coordinates.blocks import Block, find_blocks, joined, triangle
+from pymc_subsample.coordinates.blocks import Block, find_blocks, joined, merged, together, triangle
 from pymc_subsample.coordinates.compiled import CompiledMap, Place
 from pymc_subsample.kernels import splines
 from pymc_subsample.likelihood import TallModel
 
-# So many effects are few: groups of one scale, or effects that each have their own and, as the
-# coefficients of a smooth function, may be seen by every row. Time grows with the third power.
-_FEW, _FEW_UNLIKE = 12, 32
+# So many effects are few; more are where groups are half as many, or where effects have scales of
+# their own and, as the coefficients of a smooth function, may be seen by every row. Time grows with
+# the third power.
+_FEW, _MOST = 12, 32
 # Elements that may move with them, and scales that are moved by quantiles.
 _MOST_LOCATIONS, _MOST_BENT = 200, 200
 
@@ -39,19 +41,21 @@ def find_coordinates(tall: TallModel, names: Sequence[str]) -> "Coordinates | No
     blocks = find_blocks(tall, names)
     if not blocks:
         return None
-    moved = frozenset().union({block.name for block in blocks}, *(b.scales for b in blocks))
+    effects = {name for block in blocks for name in block.orders}
+    moved = effects.union(*(block.scales for block in blocks))
     locations = [name for name in names if name not in moved and name not in tall.discrete]
     sizes = dict(zip(tall.names, tall.slices, strict=True))
     if sum(sizes[name].stop - sizes[name].start for name in locations) > _MOST_LOCATIONS:
         locations = []
-    known = {*locations, *moved} - {block.name for block in blocks}
+    known = {*locations, *moved} - effects
 
     def is_joint(block: Block) -> bool:
-        most = _FEW_UNLIKE if block.unlike else _FEW
+        most = _MOST if block.unlike or block.units <= _FEW // 2 else _FEW
         return block.units * block.components <= most and block.parents <= known
 
+    blocks = [merged(group) for group in together(blocks)]
     blocks = [joined(block) if is_joint(block) else block for block in blocks]
-    return Coordinates(tall, blocks, locations if any(b.joint for b in blocks) else [])
+    return Coordinates(tall, blocks, locations)
 
 
 class Coordinates:
@@ -64,7 +68,7 @@ class Coordinates:
     blocks : list of Block
         Its effects, parents first.
     locations : sequence of str
-        Variables that joint effects move along.
+        Variables that move the rows as effects do, and on which no scale depends.
 
     Attributes
     ----------
@@ -72,8 +76,8 @@ class Coordinates:
         d, elements of theta and of psi.
     length : int
         d and the number of constants.
-    places : dict of str to slice
-        Elements of each block in psi; there they stand component by component.
+    places : dict of str to ndarray of int, shape (k, J)
+        Elements of each block in psi.
     locations, scales, bent : ndarray of int
         Elements of the locations, those on which scales of effects depend, and those of them that
         are no effects.
@@ -86,7 +90,7 @@ class Coordinates:
         self._variables = dict(
             zip(tall.names, zip(tall.slices, tall.shapes, strict=True), strict=True)
         )
-        self.places = {b.name: self._variables[b.name][0] for b in blocks}
+        self.places: dict[str, np.ndarray] = {}
         self._locations = {name: self._variables[name][0] for name in locations}
         elements = [np.r_[place] for place in self._locations.values()]
         self.locations = np.concatenate([np.zeros(0, dtype=int), *elements])
@@ -97,25 +101,35 @@ class Coordinates:
         self._slants: dict[str, slice] = {}
         layout: list[Place] = []
         for block in blocks:
-            place = self.places[block.name]
-            self.order[place] = place.start + block.order.T.ravel()
+            for name, order in block.orders.items():
+                place = self._variables[name][0]
+                self.order[place] = place.start + order.T.ravel()
             k, units = block.components, block.units
+            starts = [self._variables[name][0].start + units * i for name, i in block.columns]
+            self.places[block.name] = np.array(starts)[:, None] + np.arange(units)
             slant = start + (len(triangle(k)) + k) * units
             self._constants[block.name] = slice(start, slant)
-            layout.append(Place(k, units, block.width, place.start, start, slant))
-            start = slant + k * len(self.locations) * block.joint
+            layout.append(Place(k, units, block.width, start, slant))
+            start = slant + k * len(self.locations)
             self._slants[block.name] = slice(slant, start)
         names = frozenset().union(*(block.scales for block in blocks))
         places = {name: self._variables[name][0] for name in tall.names if name in names}
         self.scales = np.concatenate([np.r_[place] for place in places.values()])
-        moved = [np.r_[place] for name, place in places.items() if name not in self.blocks]
+        effects = {name for block in blocks for name in block.orders}
+        moved = [np.r_[place] for name, place in places.items() if name not in effects]
         self.bent = np.concatenate([np.zeros(0, dtype=int), *moved])
         if len(self.bent) > _MOST_BENT:
             self.bent = self.bent[:0]
         self._splines = slice(start, start + splines.WIDTH * len(self.bent))
         self.length = self._splines.stop
         self._map = CompiledMap(
-            tall, blocks, layout, list(self._locations.values()), self.bent, self._splines.start
+            tall,
+            blocks,
+            self.places,
+            layout,
+            list(self._locations.values()),
+            self.bent,
+            self._splines.start,
         )
 
     # Constants of the map
@@ -128,7 +142,7 @@ class Coordinates:
         return table[:-k], table[-k:]
 
     def slant(self, psi: np.ndarray, name: str) -> np.ndarray:
-        """Return A of a joint block, shape (k, locations), as a view of psi's tail."""
+        """Return D, or A of a joint block, shape (k, locations), as a view of psi's tail."""
         return psi[self._slants[name]].reshape(self.blocks[name].components, -1)
 
     def splines(self, psi: np.ndarray) -> np.ndarray:
@@ -151,8 +165,10 @@ class Coordinates:
             effect, _ = self.strengths(theta, name)
             precision = np.eye(k) + effect.transpose(0, 2, 1) @ information @ effect
             left = np.linalg.inv(precision)[:, range(k), range(k)].T
-            left = left[0] if k == 1 else left.ravel() if block.joint else left
-            found[name] = np.clip(1 - left, 0.0, 1.0)
+            for variable in block.orders:
+                own = [a for a, (other, _) in enumerate(block.columns) if other == variable]
+                weight = np.clip(1 - left[own], 0.0, 1.0)
+                found[variable] = weight.ravel() if block.joint or len(own) == 1 else weight
         return found
 
     # Points

@@ -61,16 +61,13 @@ def fitted(expansion: Expansion, reference: Reference) -> Reference:
     coordinates.splines(psi)[:] = 0.0
     for name, block in reversed(coordinates.blocks.items()):
         information, score = coordinates.constants(psi, name)
-        information[:], score[:] = 0.0, 0.0
-        if block.joint:
-            coordinates.slant(psi, name)[:] = 0.0
+        information[:], score[:], coordinates.slant(psi, name)[:] = 0.0, 0.0, 0.0
         psi = coordinates.from_theta(theta, psi)
         information, score = coordinates.constants(psi, name)
         *found, slant = _information(expansion, replace(reference, theta=psi), name)
         information[:] = [found[0][:, a, b] for a, b in triangle(block.components)]
         score[:] = found[1].T
-        if block.joint:
-            coordinates.slant(psi, name)[:] = slant
+        coordinates.slant(psi, name)[:] = slant
         psi = coordinates.from_theta(theta, psi)
     if len(coordinates.bent):
         coordinates.splines(psi)[:] = [
@@ -81,13 +78,12 @@ def fitted(expansion: Expansion, reference: Reference) -> Reference:
 
 
 def _information(expansion, reference, name) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Information, shape (J, k, k), score, (J, k), and A', of a block that is not whitened."""
+    """Information, shape (J, k, k), score, (J, k), and D or A of a block that is not whitened."""
     coordinates, psi = expansion.coordinates, reference.theta
     block = coordinates.blocks[name]
-    k, units, first = block.components, block.units, coordinates.places[name].start
-    place = first + np.arange(k * units).reshape(k, units)
+    k, units, place = block.components, block.units, coordinates.places[name]
     columns = hessian_columns(expansion, reference, place.ravel(), psi)
-    others = coordinates.locations if block.joint else np.zeros(0, dtype=int)
+    others = coordinates.locations
     within, beside = np.empty((units, k, k)), np.empty((len(others), k * units))
     for at, column in enumerate(columns):
         b, unit = divmod(at, units)
@@ -99,18 +95,38 @@ def _information(expansion, reference, name) -> tuple[np.ndarray, np.ndarray, np
     effect, offset = coordinates.strengths(theta, name)
     e = psi[place].T
     inverse = _inverse(effect)
-    slant = np.zeros((k, 0))
     if block.joint:
         # The locations' part, as if the log-likelihood were integrated over them.
         regression = _solved(precision(expansion, reference, others, psi), beside)
         within = within - beside.T @ regression
         ascent = ascent - slope[others] @ regression
-        slant = (regression @ inverse[0]).T
     excess = 0.5 * (within + within.transpose(0, 2, 1)) - np.eye(k)
     information = _positive(inverse.transpose(0, 2, 1) @ excess @ inverse)
     u = offset + np.einsum("jab,jb->ja", effect, e)
+    if block.joint:
+        slant = (regression @ inverse[0]).T
+    else:
+        crossed = np.einsum("jba,ijb->iaj", inverse, beside.reshape(-1, k, units).swapaxes(1, 2))
+        slant = _common(information, crossed - _moved(coordinates, theta, name, information))
+        u = u + slant @ theta[others]
     pulled = np.einsum("jba,jb->ja", inverse, ascent + e)
     return information, pulled + np.einsum("jab,jb->ja", information, u), slant
+
+
+def _moved(coordinates, theta, name, information) -> np.ndarray:
+    """How the rows' score in u falls with each location through d, shape (locations, k, J)."""
+    found = np.zeros((len(coordinates.locations), *coordinates.places[name].shape))
+    for i, element in enumerate(coordinates.locations):
+        points = np.array([theta, theta])
+        points[:, element] += -1.0, 1.0
+        low, high = (coordinates.strengths(point, name)[1] for point in points)
+        found[i] = np.einsum("jab,jb->aj", information, 0.5 * (high - low))
+    return found
+
+
+def _common(information: np.ndarray, crossed: np.ndarray) -> np.ndarray:
+    """Return D such that ``I D`` is as near as can be to how scores fall with locations."""
+    return _solved(information.sum(axis=0), crossed.sum(axis=2).T)
 
 
 def _solved(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -161,7 +177,7 @@ def locate(
     """
     coordinates = expansion.coordinates
     assert coordinates is not None
-    effects = np.concatenate([np.r_[place] for place in coordinates.places.values()])
+    effects = np.concatenate([place.ravel() for place in coordinates.places.values()])
     others = np.setdiff1d(free, effects)
     held = np.intersect1d(coordinates.scales, free)
     found = find_reference(expansion, start, np.setdiff1d(free, held), rng, temperature)

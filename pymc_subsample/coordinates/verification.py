@@ -85,8 +85,7 @@ def _volume(coordinates: Coordinates, psi: np.ndarray) -> float:
     """Log volume of the map by differences: of one unit after another, or of joint ones at once."""
     joint, total = [np.union1d(coordinates.locations, coordinates.bent)], 0.0
     for name, block in coordinates.blocks.items():
-        k, units, first = block.components, block.units, coordinates.places[name].start
-        place = first + np.arange(k * units).reshape(k, units)
+        place = coordinates.places[name]
         if block.joint:
             joint.append(place.ravel())
         else:

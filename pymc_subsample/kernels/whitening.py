@@ -16,13 +16,16 @@ ridge as well (dynamic rescaling; Kleppe 2019).
 C is upper triangular where K is lower triangular: then :math:`C' K^{-1}`, with which v follows u,
 is triangular too and tends to the constant factor of I, where a lower one would turn with K.
 
+Locations beta, on which no scale depends, may move the rows as d does, such as an intercept to
+which the effects are added: d is then ``d + D beta``.
+
 The variable itself is ``x = mean + scale e``. K, scale, d and mean of a block of J units are in an
 array `given`, for which `table` says where the numbers of each entry start, or -1 where it is zero,
 and by how much they move from one unit to the next: k x k entries of K, k x k of scale, k of d, k
-of mean. A `place` is (k, J, w, at, start, slant). K and scale are made of blocks of w x w along
-their diagonals. Vectors psi, theta and e hold a block from `at` on, component by component; the
-upper triangle of I and then b start at `start` of psi, entry by entry. For a joint block A, shape
-(k, locations), starts at `slant` of psi.
+of mean. A `place` is (k, J, w, start, slant). K and scale are made of blocks of w x w along their
+diagonals. Vectors psi, theta and e hold component a of all units from ``at[a]`` on; the upper
+triangle of I and then b start at `start` of psi, entry by entry. D, or for a joint block A,
+both of shape (k, locations), starts at `slant` of psi.
 """
 
 import numpy as np
@@ -31,12 +34,12 @@ from numba import types
 from pymc_subsample.cache import kept
 from pymc_subsample.compile import SCALAR, VECTOR, inner
 
-_PLACE = types.UniTuple(types.int64, 6)
+_PLACE = types.UniTuple(types.int64, 5)
 # Constants of the code that calls.
 _TABLE = types.Array(types.int64, 2, "C", readonly=True)
 _ELEMENTS = types.Array(types.int64, 1, "C", readonly=True)
-# place, table, given
-_BLOCK = (_PLACE, _TABLE, VECTOR)
+# place, at, table, given
+_BLOCK = (_PLACE, _ELEMENTS, _TABLE, VECTOR)
 
 
 @inner
@@ -76,7 +79,17 @@ def solve_lower(C, x, out):
 
 
 @inner
-def condition(k, units, w, unit, start, table, given, psi, K, info, scaled, C, rest, center):
+def shifted(k, slant, locations, psi, theta):
+    """``D beta``."""
+    size, shift = locations.shape[0], np.zeros(k)
+    for a in range(k):
+        for i in range(size):
+            shift[a] += psi[slant + a * size + i] * theta[locations[i]]
+    return shift
+
+
+@inner
+def condition(k, units, w, unit, start, table, given, shift, psi, K, info, scaled, C, rest, center):
     """Fill K, I, I K, C, b - I d and C^-1 K'(b - I d) of a unit."""
     n = 0
     for a in range(k):
@@ -88,7 +101,7 @@ def condition(k, units, w, unit, start, table, given, psi, K, info, scaled, C, r
     for a in range(k):
         rest[a] = psi[start + (n + a) * units + unit]
         for b in range(k):
-            rest[a] -= info[a, b] * read(table, given, 2 * k * k + b, unit)
+            rest[a] -= info[a, b] * (read(table, given, 2 * k * k + b, unit) + shift[b])
             total, first = 0.0, b - b % w
             for c in range(first, first + w):
                 total += info[a, c] * K[c, b]
@@ -109,60 +122,71 @@ def condition(k, units, w, unit, start, table, given, psi, K, info, scaled, C, r
     solve_upper(C, center, center)
 
 
-@kept(SCALAR(*_BLOCK, VECTOR, VECTOR))
-def standard(place, table, given, psi, e):
+@kept(SCALAR(*_BLOCK, _ELEMENTS, *[VECTOR] * 3))
+def standard(place, at, table, given, locations, psi, theta, e):
     """Write e for v; return log |de / dv|."""
-    k, units, w, at, start, _ = place
+    k, units, w, start, slant = place
     K, info, scaled, C = (np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)))
     rest, center, v = np.empty(k), np.empty(k), np.empty(k)
+    shift = shifted(k, slant, locations, psi, theta)
     volume = 0.0
     for unit in range(units):
-        condition(k, units, w, unit, start, table, given, psi, K, info, scaled, C, rest, center)
+        condition(
+            k, units, w, unit, start, table, given, shift, psi, K, info, scaled, C, rest, center
+        )  # fmt: skip
         for a in range(k):
-            v[a] = psi[at + a * units + unit] + center[a]
+            v[a] = psi[at[a] + unit] + center[a]
             volume -= np.log(C[a, a])
         solve_lower(C, v, v)
         for a in range(k):
-            e[at + a * units + unit] = v[a]
+            e[at[a] + unit] = v[a]
     return volume
 
 
-@kept(types.void(*_BLOCK, VECTOR, VECTOR, VECTOR))
-def moved(place, table, given, psi, e, v):
-    """Write v for e; psi holds the constants."""
-    k, units, w, at, start, _ = place
+@kept(types.void(*_BLOCK, _ELEMENTS, *[VECTOR] * 3))
+def moved(place, at, table, given, locations, theta, e, v):
+    """Write v for e; theta holds the constants."""
+    k, units, w, start, slant = place
     K, info, scaled, C = (np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)))
     rest, center = np.empty(k), np.empty(k)
+    psi, shift = theta, shifted(k, slant, locations, theta, theta)
     for unit in range(units):
-        condition(k, units, w, unit, start, table, given, psi, K, info, scaled, C, rest, center)
+        condition(
+            k, units, w, unit, start, table, given, shift, psi, K, info, scaled, C, rest, center
+        )  # fmt: skip
         for a in range(k):
             total = -center[a]
             for c in range(a + 1):
-                total += C[c, a] * e[at + c * units + unit]
-            v[at + a * units + unit] = total
+                total += C[c, a] * e[at[c] + unit]
+            v[at[a] + unit] = total
 
 
-@kept(types.void(*_BLOCK, *[VECTOR] * 5))
-def standard_back(place, table, given, psi, e, bar_e, bar_given, bar_psi):
-    """Pull derivatives in e, and the volume's, back to v and, added up, to K and d.
+@kept(types.void(*_BLOCK, _ELEMENTS, *[VECTOR] * 7))
+def standard_back(
+    place, at, table, given, locations, psi, theta, e, bar_e, bar_given, bar_theta, bar_psi
+):
+    """Pull derivatives in e, and the volume's, back to v and, added up, to K, d and locations.
 
     The derivative of C is that of a Cholesky factor (Murray 2016, arXiv:1602.07527, section 3),
     with components from the last to the first.
     """
-    k, units, w, at, start, _ = place
+    k, units, w, start, slant = place
     K, info, scaled, C = (np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)))
     bar_C, bar_Q, line = np.empty((k, k)), np.empty((k, k)), np.empty(k)
     rest, center, bar_v, bar_p = np.empty(k), np.empty(k), np.empty(k), np.empty(k)
+    size, shift = locations.shape[0], shifted(k, slant, locations, psi, theta)
     for unit in range(units):
-        condition(k, units, w, unit, start, table, given, psi, K, info, scaled, C, rest, center)
+        condition(
+            k, units, w, unit, start, table, given, shift, psi, K, info, scaled, C, rest, center
+        )  # fmt: skip
         for a in range(k):
-            bar_v[a] = bar_e[at + a * units + unit]
+            bar_v[a] = bar_e[at[a] + unit]
         solve_upper(C, bar_v, bar_v)
         solve_lower(C, bar_v, bar_p)
         for a in range(k):
-            bar_psi[at + a * units + unit] = bar_v[a]
+            bar_psi[at[a] + unit] = bar_v[a]
             for b in range(a, k):
-                bar_C[a, b] = -e[at + a * units + unit] * bar_v[b] - bar_p[a] * center[b]
+                bar_C[a, b] = -e[at[a] + unit] * bar_v[b] - bar_p[a] * center[b]
             bar_C[a, a] -= 1.0 / C[a, a]
         for a in range(k):
             for b in range(a, k):
@@ -194,71 +218,73 @@ def standard_back(place, table, given, psi, e, bar_e, bar_given, bar_psi):
             for b in range(k):
                 total -= info[a, b] * line[b]
             add(table, bar_given, 2 * k * k + a, unit, total)
+            for i in range(size):
+                bar_theta[locations[i]] += psi[slant + a * size + i] * total
 
 
 @kept(SCALAR(*_BLOCK, VECTOR, VECTOR))
-def spread(place, table, given, e, theta):
+def spread(place, at, table, given, e, theta):
     """Write x for e; return log |dx / de|."""
-    k, units, w, at, _, _ = place
+    k, units, w, _, _ = place
     volume = 0.0
     for unit in range(units):
         for a in range(k):
             total = read(table, given, 2 * k * k + k + a, unit)
             for b in range(a - a % w, a + 1):
-                total += read(table, given, (k + a) * k + b, unit) * e[at + b * units + unit]
-            theta[at + a * units + unit] = total
+                total += read(table, given, (k + a) * k + b, unit) * e[at[b] + unit]
+            theta[at[a] + unit] = total
             volume += np.log(read(table, given, (k + a) * k + a, unit))
     return volume
 
 
 @kept(types.void(*_BLOCK, VECTOR, VECTOR))
-def gathered(place, table, given, theta, e):
+def gathered(place, at, table, given, theta, e):
     """Write e for x."""
-    k, units, w, at, _, _ = place
+    k, units, w, _, _ = place
     for unit in range(units):
         for a in range(k):
-            total = theta[at + a * units + unit] - read(table, given, 2 * k * k + k + a, unit)
+            total = theta[at[a] + unit] - read(table, given, 2 * k * k + k + a, unit)
             for b in range(a - a % w, a):
-                total -= read(table, given, (k + a) * k + b, unit) * e[at + b * units + unit]
-            e[at + a * units + unit] = total / read(table, given, (k + a) * k + a, unit)
+                total -= read(table, given, (k + a) * k + b, unit) * e[at[b] + unit]
+            e[at[a] + unit] = total / read(table, given, (k + a) * k + a, unit)
 
 
 @kept(types.void(*_BLOCK, *[VECTOR] * 4))
-def spread_back(place, table, given, e, bar_theta, bar_given, bar_e):
+def spread_back(place, at, table, given, e, bar_theta, bar_given, bar_e):
     """Pull derivatives in x, and the volume's, back to e, scale and mean."""
-    k, units, w, at, _, _ = place
+    k, units, w, _, _ = place
     for i in range(bar_given.shape[0]):
         bar_given[i] = 0.0
     for unit in range(units):
         for b in range(k):
             total = 0.0
             for a in range(b, b - b % w + w):
-                bar = bar_theta[at + a * units + unit]
+                bar = bar_theta[at[a] + unit]
                 total += read(table, given, (k + a) * k + b, unit) * bar
-                add(table, bar_given, (k + a) * k + b, unit, bar * e[at + b * units + unit])
-            bar_e[at + b * units + unit] = total
-            add(table, bar_given, 2 * k * k + k + b, unit, bar_theta[at + b * units + unit])
+                add(table, bar_given, (k + a) * k + b, unit, bar * e[at[b] + unit])
+            bar_e[at[b] + unit] = total
+            add(table, bar_given, 2 * k * k + k + b, unit, bar_theta[at[b] + unit])
             diagonal = (k + b) * k + b
             add(table, bar_given, diagonal, unit, 1.0 / read(table, given, diagonal, unit))
 
 
 @kept(types.void(*_BLOCK, VECTOR, VECTOR, _ELEMENTS, SCALAR, VECTOR))
-def shear(place, table, given, psi, e, locations, sign, out):
+def shear(place, at, table, given, psi, e, locations, sign, out):
     """Add ``sign A' K e`` to the locations."""
-    k, _, w, at, _, slant = place
+    k, _, w, _, slant = place
     size = locations.shape[0]
     for a in range(k):
         u, first = 0.0, a - a % w
         for b in range(first, first + w):
-            u += read(table, given, a * k + b, 0) * e[at + b]
+            u += read(table, given, a * k + b, 0) * e[at[b]]
         for i in range(size):
             out[locations[i]] += sign * psi[slant + a * size + i] * u
 
 
 @kept(types.void(*_BLOCK, VECTOR, VECTOR, _ELEMENTS, *[VECTOR] * 3))
-def shear_back(place, table, given, psi, e, locations, bar_theta, bar_given, bar_e):
+def shear_back(place, at, table, given, psi, e, locations, bar_theta, bar_given, bar_e):
     """Pull derivatives in ``locations - A' K e`` back: to K, and added to those in e."""
-    k, _, w, at, _, slant = place
+    k, _, w, _, slant = place
     for i in range(bar_given.shape[0]):
         bar_given[i] = 0.0
     size = locations.shape[0]
@@ -267,5 +293,5 @@ def shear_back(place, table, given, psi, e, locations, bar_theta, bar_given, bar
         for i in range(size):
             u -= psi[slant + a * size + i] * bar_theta[locations[i]]
         for b in range(first, first + w):
-            bar_e[at + b] += read(table, given, a * k + b, 0) * u
-            add(table, bar_given, a * k + b, 0, u * e[at + b])
+            bar_e[at[b]] += read(table, given, a * k + b, 0) * u
+            add(table, bar_given, a * k + b, 0, u * e[at[b]])
