@@ -172,7 +172,7 @@ def together(blocks: Sequence[Block]) -> list[list[Block]]:
         for i, beside in enumerate(found):
             size = sum(b.components for b in [*beside, block])
             after = {name for group in found[i:] for b in group for name in b.orders}
-            alike = beside[0].units == block.units and beside[0].unlike == block.unlike == False
+            alike = beside[0].units == block.units and not (beside[0].unlike or block.unlike)
             if alike and size <= MAX_COMPONENTS and not block.parents & after:
                 beside.append(block)
                 break
