@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import ZeroSumNormalRV
+from pymc.distributions.transforms import CholeskyCovPacked, CholeskyCovTransform
 from pytensor.graph.basic import Variable, equal_computations
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.blockwise import Blockwise
@@ -313,6 +314,18 @@ def _ordered(found: dict[str, Block]) -> list[Block]:
         for block in ready:
             del left[block.name]
     return done
+
+
+def factor_rows(tall: TallModel, name: str) -> list[tuple[int, int]]:
+    """Return where rows of Cholesky factors start in a variable, flat, and their off-diagonals."""
+    [value] = (v for v in tall.value_vars if v.name == name)
+    transform = tall.model.rvs_to_transforms[tall.model.values_to_rvs[value]]
+    if not isinstance(transform, CholeskyCovPacked | CholeskyCovTransform):
+        return []
+    total = int(np.prod(value.type.shape, dtype=int))
+    each = value.type.shape[-1]
+    starts = [(i * (i + 1) // 2, i) for i in range(1, each) if i * (i + 1) // 2 < each]
+    return [(first + start, i) for first in range(0, total, each) for start, i in starts]
 
 
 def triangle(size: int) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ from pytensor.graph.basic import Variable
 from pymc_subsample.compile import VECTOR, Compiled, compile_source
 from pymc_subsample.control_variates.loops import compile_loops
 from pymc_subsample.coordinates.blocks import Block
-from pymc_subsample.kernels import splines, whitening
+from pymc_subsample.kernels import correlations, splines, whitening
 from pymc_subsample.kernels.model import BACKWARD, FORWARD
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.graph import rebuild
@@ -61,6 +61,8 @@ class CompiledMap:
         Elements that move rows as effects do; see `kernels.whitening`.
     bent : ndarray of int
         Elements that are moved by splines, with constants from position `start` on.
+    rows : ndarray of int, shape (rows, 2)
+        Rows of Cholesky factors among these; see `kernels.correlations`.
     start : int
     """
 
@@ -72,9 +74,10 @@ class CompiledMap:
         layout: Sequence[Place],
         locations: Sequence[slice],
         bent: np.ndarray,
+        rows: np.ndarray,
         start: int,
     ):
-        self._tall, self._size, self._start = tall, tall.size, start
+        self._tall, self._size, self._rows, self._start = tall, tall.size, rows, start
         self._blocks = {block.name: block for block in blocks}
         self._owners = {name: block for block in blocks for name in block.orders}
         self._places, self._layout, self._bent = places, layout, bent
@@ -103,7 +106,7 @@ class CompiledMap:
     @cached_property
     def position(self) -> Compiled:
         """``position(psi, theta, e, volume)``."""
-        lines = []
+        lines = ["volume[0] += unfold(rows, theta)"] * (len(self._rows) > 0)
         for i in self._joint:
             lines += [
                 f"given{i}(theta, given)",
@@ -120,7 +123,8 @@ class CompiledMap:
     @cached_property
     def inverse(self) -> Compiled:
         """``inverse(theta, psi)``, with constants after theta."""
-        lines = []
+        lines = ["fold(rows, psi)"] * (len(self._rows) > 0)
+        lines.append(f"straighten(bent, {self._start}, theta, psi)")
         for i in range(len(self._layout)):
             lines += [
                 f"given{i}(theta, given)",
@@ -157,6 +161,8 @@ class CompiledMap:
                     f"for i in range({place.start}, {place.stop}):",
                     "    grad[i] = bar[i]",
                 ]
+        if len(self._rows):
+            lines.append("fold_back(rows, theta, grad)")
         return self._compiled("pull", _PULL_SOURCE, lines, _PULL)
 
     def _compiled(self, name: str, source: str, lines: Sequence[str], signature) -> Compiled:
@@ -168,7 +174,8 @@ class CompiledMap:
             lines="\n    ".join(lines),
         )
         environment: dict[str, object] = {
-            "locations": self._locations, "none": self._locations[:0], "bent": self._bent
+            "locations": self._locations, "none": self._locations[:0], "bent": self._bent,
+            "rows": self._rows,
         }  # fmt: skip
         parts = zip(found, self._layout, self._places.values(), strict=True)
         for i, (given, place, elements) in enumerate(parts):
@@ -313,6 +320,7 @@ def _composed(name: str, source: str, signature: types.Type, **environment) -> C
 
 
 _KERNELS = {
+    correlations: ("unfold", "fold", "fold_back"),
     splines: ("bend", "bend_back", "straighten"),
     whitening: (
         "standard", "moved", "standard_back", "spread", "gathered", "spread_back", "shear",
@@ -334,7 +342,6 @@ def inverse(theta, psi):
     given, e = np.empty({longest}), np.empty({size})
     for i in range({size}):
         psi[i] = theta[i]
-    straighten(bent, {splines}, theta, psi)
     {lines}
 """
 

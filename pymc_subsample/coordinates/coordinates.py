@@ -11,7 +11,8 @@ groups vary, a funnel in their scale. The chain moves ``b + A u``, with A the re
 given the rows, which is known equally well whatever the scale. The effects of many groups move
 along with b instead, which these tell well.
 
-Scales are moved by the quantiles of their distributions; see `splines`.
+Scales are moved by the quantiles of their distributions; see `splines`. Cholesky factors of
+covariances are standard deviations and partial correlations to it; see `correlations`.
 
 T depends on numbers that are fixed at set-up: the information and the score of each effect, A, D
 and the splines. They follow the d elements of psi in every vector that the chain passes on, so that
@@ -23,7 +24,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pymc_subsample.compile import Compiled
-from pymc_subsample.coordinates.blocks import Block, find_blocks, joined, merged, together, triangle
+from pymc_subsample.coordinates.blocks import (
+    Block,
+    factor_rows,
+    find_blocks,
+    joined,
+    merged,
+    together,
+    triangle,
+)
 from pymc_subsample.coordinates.compiled import CompiledMap, Place
 from pymc_subsample.kernels import splines
 from pymc_subsample.likelihood import TallModel
@@ -81,6 +90,8 @@ class Coordinates:
     locations, scales, bent : ndarray of int
         Elements of the locations, those on which scales of effects depend, and those of them that
         are no effects.
+    rows : ndarray of int, shape (rows, 2)
+        Rows of Cholesky factors among these; see `kernels.correlations`.
     """
 
     def __init__(self, tall: TallModel, blocks: Sequence[Block], locations: Sequence[str] = ()):
@@ -120,6 +131,13 @@ class Coordinates:
         self.bent = np.concatenate([np.zeros(0, dtype=int), *moved])
         if len(self.bent) > _MOST_BENT:
             self.bent = self.bent[:0]
+        rows = [
+            (places[name].start + first, m)
+            for name in places
+            if len(self.bent) and name not in effects
+            for first, m in factor_rows(tall, name)
+        ]
+        self.rows = np.array(rows, dtype=int).reshape(-1, 2)
         self._splines = slice(start, start + splines.WIDTH * len(self.bent))
         self.length = self._splines.stop
         self._map = CompiledMap(
@@ -129,6 +147,7 @@ class Coordinates:
             layout,
             list(self._locations.values()),
             self.bent,
+            self.rows,
             self._splines.start,
         )
 

@@ -68,9 +68,9 @@ def bend_back(elements, start, psi, bar):
 
 @kept(types.void(_PLACES, _WHOLE, VECTOR, VECTOR))
 def straighten(elements, start, theta, psi):
-    """Write t for s; theta holds the constants."""
+    """Write t for s of psi, in place; theta holds the constants."""
     for i in range(elements.shape[0]):
-        at, s = start + WIDTH * i, theta[elements[i]]
+        at, s = start + WIDTH * i, psi[elements[i]]
         if not -np.inf < s < np.inf:
             psi[elements[i]] = s
             continue
