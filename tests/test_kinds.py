@@ -196,6 +196,26 @@ def test_bad_rows_are_named_with_their_variable():
         TallModel(model)
 
 
+@pytest.mark.parametrize(
+    ("form", "value"),  # pm.Data takes no NaN
+    [("data", np.inf), *((f, v) for f in ("array", "matrix") for v in (np.nan, np.inf))],
+)
+def test_bad_values_are_named_with_their_column(form, value):
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(N, 3)), rng.normal(size=N)
+    x[[4, 9], 1] = value
+    with pm.Model() as model:
+        b, data = pm.Normal("b", shape=3), pm.Data("x", x) if form == "data" else x
+        eta = b[0] * x[:, 0] + b[1] * x[:, 1] if form == "array" else data @ b
+        pm.Normal("y", eta, 1, observed=y)
+    name = {"data": r"'x' \(column 1\)", "matrix": rf"an array of shape \({N}, 3\) \(column 1\)"}
+    expected = (
+        rf"in rows 4, 9\. There {name.get(form, rf'an array of shape \({N},\)')} is {value}\."
+    )
+    with pytest.raises(TallModelError, match=expected.replace("is nan", "is NaN")):
+        TallModel(model)
+
+
 def test_first_message_names_all(caplog):
     model, _ = SEVERAL["three_likelihoods"](np.random.default_rng(1))
     with caplog.at_level(logging.INFO, "pymc.subsample"):

@@ -101,9 +101,32 @@ def check_start(tall, batch: Loglik) -> None:
         shown = tall.rows.named(bad[:_SHOWN])
         raise TallModelError(
             f"The log-likelihood of {_names(tall)} is {' or '.join(sorted(kinds))} at the initial "
-            f"point in rows {shown}{' and maybe more' if len(bad) >= _SHOWN else ''}. Look for "
-            "missing or impossible values in these rows, or give the parameters another `initval`."
+            f"point in rows {shown}{' and maybe more' if len(bad) >= _SHOWN else ''}. "
+            + _remedy(tall, np.array(bad[:_SHOWN]))
         )
+
+
+def _remedy(tall, rows: np.ndarray) -> str:
+    """Say which columns are not finite in some rows, and what to do."""
+    found = []
+    for var, column in zip(tall.raw, tall.rows.take(rows), strict=True):
+        wrong = ~np.isfinite(column) if column.dtype.kind == "f" else np.zeros(column.shape, bool)
+        if not wrong.any():
+            continue
+        value = "NaN" if np.isnan(column[wrong]).any() else f"{column[wrong].flat[0]}"
+        name = (
+            repr(var.name) if var.name else f"an array of shape {(tall.n_rows, *column.shape[1:])}"
+        )
+        if column.ndim == 2 and column.shape[1] > 1:
+            which = np.flatnonzero(wrong.any(axis=0))[:_SHOWN]
+            name += f" (column {', '.join(map(str, which))})"
+        found.append((name, value))
+    if not found:
+        return "Look for impossible values in these rows, or give the parameters another `initval`."
+    # Bounds that are infinite may be meant; what is missing never is.
+    missing = [entry for entry in found if entry[1] == "NaN"]
+    said = " and ".join(f"{name} is {value}" for name, value in missing or found)
+    return f"There {said}. Leave these rows out of the data, or fill in what is missing."
 
 
 def _names(tall) -> str:
