@@ -70,8 +70,9 @@ def warn(model: pm.Model, large: list[Stored]):
     """Warn of variables with one element per row."""
     total = sum(s.size for s in large) * 1000 / _GB
     warnings.warn(
-        "Deterministic variables with one element per row are evaluated and stored at every draw: "
-        f"{', '.join(map(str, large))}. That takes {total:.2g} GB per 1,000 draws of a chain. "
+        "Deterministic variables with one element per row are evaluated on all rows, and stored, "
+        f"at every draw: {', '.join(map(str, large))}. That takes {total:.2g} GB per 1,000 draws "
+        "of a chain. "
         f"{_remedy(model, [s.name for s in large])}",
         UserWarning,
         skip_file_prefixes=(_PACKAGE,),

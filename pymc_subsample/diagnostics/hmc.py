@@ -46,7 +46,7 @@ REFRESH = Rule(
 PERTURBATION = Rule(
     "perturbation", "perturbation of the posterior, over what is tolerable", 1.0, _MORE
 )
-_CALMER = "Increase target_accept or tune, or reparameterise."
+_CALMER = "Give HMCECS(target_accept=0.95), or increase tune."
 DIVERGENCES = Rule("divergences", "error by divergences, over what is tolerable", 1.0, _CALMER)
 HIDDEN = Rule(
     "hidden", "error that divergences may hide, over the same", 1.0, _CALMER, severity="warn"
