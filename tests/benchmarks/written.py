@@ -15,6 +15,8 @@ adaptation that starts at the mode. The rule of right and wrong is the trust ben
 import argparse
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 import time
@@ -164,13 +166,13 @@ def child(args):
 def run(model, sampler, args, draws=DRAWS, environment=()):
     command = [sys.executable, __file__, "--child", "--model", model, "--sampler", sampler]
     command += ["--n", str(args.n), "--seed", str(args.seed), "--draws", str(draws)]
-    try:
-        found = subprocess.run(
-            command, capture_output=True, text=True, timeout=args.limit,
-            env=os.environ | dict(environment),
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {"error": f"more than {args.limit} s"}
+    most = int(args.limit)
+    found = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | dict(environment),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (most, most)),
+    )  # fmt: skip
+    if found.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return {"error": f"more than {most} s"}
     if found.returncode:
         return {"error": found.stderr.strip().splitlines()[-1][:200]}
     return json.loads(found.stdout.splitlines()[-1])
@@ -271,7 +273,7 @@ if __name__ == "__main__":
     parser.add_argument("--cold", action="store_true", help="also with an empty cache")
     parser.add_argument("--pymc", action="store_true", help="also PyMC's own NUTS")
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="HMCECS alone")
-    parser.add_argument("--limit", type=float, default=900.0, help="seconds per run")
+    parser.add_argument("--limit", type=float, default=900.0, help="CPU seconds per run")
     parser.add_argument("--results", type=Path, help="one line per run is kept here")
     for name in ("model", "sampler"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
