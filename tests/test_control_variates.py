@@ -875,3 +875,16 @@ def test_inactive_parameters_stay_where_they_are(logistic):
     slope = X[:, 2] @ (y - p) - rest[2] / 9
     curvature = (p * (1 - p)) @ X[:, 2] ** 2 + 1 / 9
     assert abs(slope) / np.sqrt(curvature) < 0.12
+
+
+def test_large_predictors_are_no_misreading():
+    """As written, log(1 - p) is mostly rounding where few rows see a coefficient in raw units."""
+    rng = np.random.default_rng(0)
+    g = rng.integers(0, 40, 20_000)
+    x = np.column_stack([np.ones(20_000), rng.gamma(4, 2.5, 20_000), rng.gamma(2, 360, 20_000)])
+    with pm.Model() as model:
+        mean = pm.Normal("mean", [-1, 0, 0], [2, 0.5, 0.01])
+        sd = pm.HalfNormal("sd", [1, 0.1, 0.001])
+        b = pm.Normal("b", mean, sd, shape=(40, 3))
+        pm.Bernoulli("y", logit_p=(b[g] * x).sum(axis=1), observed=rng.random(20_000) < 0.2)
+    assert expand(TallModel(model)).phi_size == 120

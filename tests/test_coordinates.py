@@ -92,6 +92,24 @@ def nested(form):
     return model
 
 
+def matrix(form):
+    """Intercepts and slopes of one variable, without a correlation."""
+    rng = np.random.default_rng(5)
+    g, x = rng.integers(0, 7, 300), rng.uniform(0, 30, 300)
+    columns = np.column_stack([np.ones(300), x])
+    with pm.Model() as model:
+        mean, sd = pm.Normal("mean", 0, [2, 0.2], shape=2), pm.HalfNormal("sd", [1, 0.1], shape=2)
+        if form == "centred":
+            b = pm.Normal("b", mean, sd, shape=(7, 2))
+        elif form == "offsets":
+            b = mean + sd * pm.Normal("b", shape=(7, 2))
+        else:
+            b = (mean[:, None] + sd[:, None] * pm.Normal("b", shape=(2, 7))).T
+        eta = (b[g] * columns).sum(axis=1)
+        pm.Bernoulli("y", logit_p=eta, observed=rng.random(300) < expit(0.1 * (x - 15)))
+    return model
+
+
 def others(kind):
     rng = np.random.default_rng(4)
     g, x = rng.integers(0, 5, 300), rng.uniform(size=(300, 1))
@@ -116,6 +134,7 @@ BANK = {
     **{f"slopes {form}": (lambda f=form: slopes(f)) for form in ("centred", "columns", "rows")},
     "nested": lambda: nested("whole"),
     "nested half": lambda: nested("half"),
+    **{f"matrix {f}": (lambda f=f: matrix(f)) for f in ("centred", "offsets", "transposed")},
     **{
         kind: (lambda k=kind: others(k))
         for kind in ("zero sum", "horseshoe", "heavy tails", "smooth")
@@ -191,6 +210,10 @@ def test_effects_are_found_through_scales_of_gathered_rows(built):
     for form in ("slopes centred", "slopes columns", "slopes rows"):
         [block] = built(form)[1].blocks.values()
         assert (block.units, block.groups, block.width) == (1, 4, 2)
+    for form in ("matrix centred", "matrix offsets", "matrix transposed"):
+        [block] = built(form)[1].blocks.values()
+        assert (block.units, block.components, block.width) == (7, 2, 2)
+        assert not block.unlike
 
 
 def test_few_effects_are_one_unit():

@@ -25,10 +25,13 @@ from pytensor.tensor.random.basic import (
 from pymc_subsample.coordinates.effects import (
     MAX_COMPONENTS,
     Entry,
+    across,
     flattened,
     follow,
+    line,
     product,
     total,
+    units_of,
 )
 from pymc_subsample.likelihood import TallModel
 
@@ -253,7 +256,7 @@ def _prior(tall: TallModel, rv: Variable, x: Variable) -> _Prior | None:
     """Return order, mean and scale of a variable that has a location and a scale, or None."""
     op, transform = rv.owner.op, tall.model.rvs_to_transforms[rv]
     shape, size = x.type.shape, int(np.prod(x.type.shape, dtype=int))
-    single = np.arange(size)[:, None]
+    single, axis = np.arange(size)[:, None], across(shape)
     if isinstance(op, ZeroSumNormalRV):
         # Its value is a linear map to independent normal variables, one fewer in each axis.
         [sigma] = tall.over_theta([op.dist_params(rv.owner)[0]])
@@ -262,6 +265,10 @@ def _prior(tall: TallModel, rv: Variable, x: Variable) -> _Prior | None:
         return None
     if isinstance(op, _LOCATION_SCALE):
         location, scale = tall.over_theta(op.dist_params(rv.owner)[-2:])
+        if axis is not None:
+            each = range(shape[axis])
+            scales = [[line(scale, axis, a) if a == b else None for b in each] for a in each]
+            return units_of(shape), [line(location, axis, a) for a in each], scales
         return single, [flattened(location, shape)], [[flattened(scale, shape)]]
     if isinstance(op, MvNormalRV) and x.type.ndim == 2:
         mean, cov = op.dist_params(rv.owner)

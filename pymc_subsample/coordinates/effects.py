@@ -57,12 +57,12 @@ class Effect:
     """
 
     order: np.ndarray
-    factor: list[list[Variable]]
+    factor: list[list[Entry]]
     offset: list[Variable]
 
 
 def follow(x: Variable, graphs: Sequence[Variable], free: set[Variable]) -> Effect:
-    """Follow variable `x` towards `graphs`.
+    """Follow variable `x` towards `graphs`; see `across` for matrices.
 
     Parameters
     ----------
@@ -118,12 +118,40 @@ def follow(x: Variable, graphs: Sequence[Variable], free: set[Variable]) -> Effe
         else:
             break
         current = node.outputs[0]
+    axis, start = across(x.type.shape), np.arange(order.size).reshape(x.type.shape)
+    if axis is not None and (np.array_equal(order, start) or np.array_equal(order, start.T)):
+        if order.shape != start.shape:
+            factor, offset = factor.T, offset.T
+        each = range(start.shape[axis])
+        entries = [[line(factor, axis, a) if a == b else None for b in each] for a in each]
+        return Effect(units_of(start.shape), entries, [line(offset, axis, a) for a in each])
     flat = order.ravel()
     factor, offset = (flattened(v, shape) for v in (factor, offset))
     if not np.array_equal(flat, np.arange(flat.size)):
         back = np.argsort(flat)
         factor, offset = (v[back] if v.type.ndim else v for v in (factor, offset))
     return Effect(np.arange(flat.size)[:, None], [[factor]], [offset])
+
+
+def across(shape: Sequence[int]) -> int | None:
+    """Return the axis of a matrix along which the components of a unit lie, if it has units."""
+    if len(shape) != 2 or shape[0] == shape[1] or not 1 < min(shape) <= MAX_COMPONENTS:
+        return None
+    return int(shape[1] > shape[0]) ^ 1
+
+
+def units_of(shape: Sequence[int]) -> np.ndarray:
+    """Return which element of an array, flat, is each component of each unit."""
+    axis, order = across(shape), np.arange(int(np.prod(shape, dtype=int))).reshape(shape)
+    return order.reshape(-1, 1) if axis is None else order if axis == 1 else order.T
+
+
+def line(var: Variable, axis: int, a: int) -> Variable:
+    """Return component `a` of each unit of what broadcasts to a matrix, or that of all."""
+    var = pt.shape_padleft(var, 2 - var.type.ndim)
+    at = 0 if var.type.shape[axis] == 1 else a
+    found = var[:, at] if axis == 1 else var[at]
+    return found[0] if found.type.shape == (1,) else found
 
 
 def _only(nodes: Sequence[Apply]) -> Apply | None:
