@@ -20,7 +20,7 @@ N = 60
 STEPS = [
     pms.HMCECS, pms.MinibatchBarkerMH, pms.AusterityMH, pms.ConfidenceMH, pms.FireflyMC,
     pms.AusterityGibbs, pms.SGLD, pms.PSGLD, pms.SVRGLD, pms.SGHMC, pms.SGNHT, pms.EWSG,
-    pms.ClusteredSGHMC,
+    pms.ClusteredSGHMC, pms.SGMCMC,
 ]  # fmt: skip
 _PACKAGE = Path(pms.__file__).parent
 

@@ -35,24 +35,36 @@ from pymc_subsample.validation import (
 
 __all__ = ["at_least_zero", "between", "choice", "count", "name_list", "one_of", "share", "text"]
 
+# Orders of control variates that go without them, or that have constant ones.
+_PLAIN, _CONSTANT = ((1, 2), '"auto" or None'), ((0, 1, 2), '"auto"')
 # Within a draw, of which memory and the time to an interrupt are bounded.
 _MOST_TRANSITIONS = 10_000
 # Beyond it sums over rows lose what they are compared with.
 _MOST_TEMPERATURE = 1e6
 
 
-def order(name: str, value) -> int | str:
-    """Return `value` if it is an order of control variates: 0, 1, 2 or "auto"."""
+def order(value, step: str, plain: bool) -> int | str | None:
+    """Return `value` if it is an order of control variates: 2, 1, "auto", and 0 or None.
+
+    Steps on `plain` batches go without control variates, None, and constant ones do nothing for
+    them; others have constant ones, 0, and cannot go without.
+    """
     if isinstance(value, str) and value == "auto":
         return value
-    return one_of(name, value, (0, 1, 2), '"auto"')
-
-
-def optional_order(name: str, value) -> int | str | None:
-    """Return `value` if it is 1, 2, "auto" or None."""
-    if value is None or (isinstance(value, str) and value == "auto"):
-        return value
-    return one_of(name, value, (1, 2), '"auto" or None')
+    if plain and is_number(value) and value == 0:
+        raise ValueError(
+            f'control_variate_order must be one of (1, 2), "auto" or None, got 0: {step} looks at '
+            "changes of the log-likelihood, to which a constant adds nothing. Use None for plain "
+            "batches."
+        )
+    if value is None and not plain:
+        raise ValueError(
+            f'control_variate_order must be one of (0, 1, 2) or "auto", got None: {step} estimates '
+            "what control variates leave. Use 0 for the constant alone."
+        )
+    if value is None:
+        return None
+    return one_of("control_variate_order", value, *(_PLAIN if plain else _CONSTANT))
 
 
 def schedule(value) -> Schedule:

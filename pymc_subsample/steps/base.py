@@ -1,6 +1,7 @@
 """What all step methods share: the model they sample, and points read into and out of theta."""
 
 import copyreg
+import inspect
 import logging
 import pickle
 import threading
@@ -40,6 +41,7 @@ from pymc_subsample.steps import arguments
 from pymc_subsample.steps.modes import number_of_chain, starts
 from pymc_subsample.steps.notices import begin_run
 from pymc_subsample.steps.setup import Preparation, prepare
+from pymc_subsample.steps.signatures import complete
 from pymc_subsample.storage import hint_for_bambi, refuse_beyond_memory
 
 _log = logging.getLogger("pymc.subsample")
@@ -61,6 +63,44 @@ _WITHOUT_GRADIENT = (
 
 class SubsampledStep(BlockedStep):
     """A step method on a model whose rows are subsampled.
+
+    Parameters
+    ----------
+    vars : sequence of variables, optional
+        Continuous free variables to sample. Default: all of the model.
+    model : pymc.Model, optional
+        Default: the model on the context stack.
+    observed : sequence of str or variable, optional
+        Observed variables and potentials whose rows are subsampled. Default: all that
+        have one log-likelihood per row, of any length; the others are evaluated in full every
+        time.
+    dim : str, optional
+        Name of the rows' dimension, where lengths leave it ambiguous.
+    reference : dict, optional
+        Expansion point: untransformed values by variable name, for every free variable. Default:
+        the posterior mode, found automatically.
+    reparameterize : bool, default True
+        Whether the chain moves effects of groups, and other variables whose scale depends on
+        parameters, in coordinates of its own, between their centred and non-centred forms, however
+        the model writes them. Draws are in the model's own variables either way.
+    rng : int or Generator, optional
+        Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
+        Default: a fixed seed, so that equal chains follow from equal seeds.
+    initial_point : dict, optional
+        Values of value variables where the search for the reference starts. Default: the model's
+        initial point.
+    compile_kwargs : dict, optional
+        Not used by this step, which always compiles with numba: anything but
+        ``{"mode": "NUMBA"}`` raises.
+    blocked : bool, default True
+        Must be true: the variables are sampled jointly.
+
+    Raises
+    ------
+    TallModelError
+        If the model's rows cannot be subsampled; the message names the variable and the Op.
+    ValueError, TypeError
+        If an argument is out of range or of the wrong kind.
 
     Attributes
     ----------
@@ -107,26 +147,41 @@ class SubsampledStep(BlockedStep):
         arguments.blocked(kwargs.get("blocked", True), cls.__name__)
         return super().__new__(cls, *args, **kwargs)
 
-    def _attach(
+    def __init__(
         self,
-        model: pm.Model,
-        vars: Sequence,
-        observed,
-        dim: str | None,
-        order: int | str,
+        vars: Sequence | None = None,
+        *,
+        model: pm.Model | None = None,
+        observed: Sequence[str] | None = None,
+        dim: str | None = None,
+        reference: Mapping[str, Any] | None = None,
+        reparameterize: bool = True,
+        rng=None,
         initial_point: PointType | None = None,
-        reparameterize: bool = False,
+        compile_kwargs: dict | None = None,
+        blocked: bool = True,
     ):
-        """Trace and compile a model for control variates of some order, or of order "auto"."""
-        self._model = model
-        self._reparameterize = reparameterize
-        self.vars = vars
+        arguments.given_reference(reference)
+        arguments.blocked(blocked, type(self).__name__)
+        arguments.only_numba(compile_kwargs)
+        self.rng = arguments.generator(rng)
+        self._given_reference = reference
+        self._model = arguments.model_in_context(model, f"create {type(self).__name__}")
+        self.vars = self._chosen(vars)
+        self._reparameterize = arguments.flag("reparameterize", reparameterize)
         self._rows_of: dict[str, Any] = {
             "observed": chosen_names(observed) or None,
             "dim": arguments.text("dim", dim, "a dimension"),
             "initial_point": arguments.initial_point(initial_point),
         }
-        self._order = order
+
+    def _chosen(self, vars: Sequence | None) -> list:
+        """Return the value variables to sample."""
+        return arguments.continuous_vars(vars, self._model)
+
+    def _attach(self, order: int | str | None):
+        """Trace and compile the model for control variates of some order, or of order "auto"."""
+        self._order = 0 if order is None else order
         self._connect()
         if self._by_gradients:
             self._refuse_steps(self._expansion.as_written())
@@ -306,7 +361,6 @@ class SubsampledStep(BlockedStep):
     def _prepared_at(
         self,
         expansion: Expansion,
-        reference,
         *,
         subsample_size: int | None,
         n_blocks: int | None = 1,
@@ -323,9 +377,9 @@ class SubsampledStep(BlockedStep):
                 self.rng,
                 reference=(
                     None
-                    if reference is None
+                    if self._given_reference is None
                     else self._expansion.from_values(
-                        arguments.reference_theta(self._model, self._tall, reference)
+                        arguments.reference_theta(self._model, self._tall, self._given_reference)
                     )
                 ),
                 subsample_size=subsample_size,
@@ -373,8 +427,9 @@ class SubsampledStep(BlockedStep):
         return checks.record(self._rules, None)
 
     def __init_subclass__(cls, **kwargs):
-        """Announce long set-ups; let `pickle` work by way of cloudpickle, which knows functions."""
+        """Complete what is shared, announce long set-ups; `pickle` by way of cloudpickle."""
         super().__init_subclass__(**kwargs)
+        complete(cls)
         if "__init__" in vars(cls):
             cls.__init__ = _announced(cls.__init__)  # type: ignore[method-assign]
         copyreg.pickle(cls, lambda step: (pickle.loads, (cloudpickle.dumps(step),)))
@@ -430,8 +485,14 @@ class SubsampledStep(BlockedStep):
 
 
 def _announced(initialise):
+    signature = inspect.signature(initialise)
+
     @wraps(initialise)
     def wrapped(self, *args, **kwargs):
+        try:
+            signature.bind(self, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{type(self).__name__}: {error}.") from None
         with announced(type(self).__name__):
             initialise(self, *args, **kwargs)
 

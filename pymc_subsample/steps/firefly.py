@@ -1,13 +1,11 @@
 """Firefly Monte Carlo as a PyMC step method."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
-import pymc as pm
-from pymc.blocking import PointType
 from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
@@ -31,6 +29,7 @@ from pymc_subsample.steps.base import differentiated
 from pymc_subsample.steps.modes import warn_of_modes
 from pymc_subsample.steps.moves import Proposal, ProposingStep
 from pymc_subsample.steps.setup import Preparation
+from pymc_subsample.steps.signatures import SharedContinuous
 from pymc_subsample.steps.tuning import TuningState
 
 _log = logging.getLogger("pymc.subsample")
@@ -47,6 +46,11 @@ _PILOT, _FAR = 4, 10.0
 # Dark rows to look at per transition: so many at least, or so many times the bright ones.
 _LOOKED_AT, _PER_BRIGHT = 2.0, 2.0
 _RESAMPLED = 0.1
+
+
+class _Above(SharedContinuous, total=False):
+    temperature: float
+    transitions_per_draw: int
 
 
 @dataclass_state
@@ -92,14 +96,6 @@ class FireflyMC(ProposingStep):
     vars : sequence of variables, optional
         Continuous free variables to sample. Default: all of the model. Where other steps move
         parameters that meet the data, all lights are drawn anew at every draw, from all rows.
-    model : pymc.Model, optional
-        Default: the model on the context stack.
-    observed : sequence of str or variable, optional
-        Observed variables and potentials whose rows are subsampled. Default: all that
-        have one log-likelihood per row, of any length; the others are evaluated in full at every
-        proposal.
-    dim : str, optional
-        Name of the rows' dimension, where lengths leave it ambiguous.
     bound : {"auto", "tangent", "softmax", "curvature"} or float
         The lower bounds, quadratic in a row's linear predictors. "tangent": Jaakkola and Jordan's
         for logistic rows (Bernoulli, Binomial), and the tangent in the squared residual for
@@ -127,26 +123,9 @@ class FireflyMC(ProposingStep):
     reference : dict, optional
         Where the bounds touch the likelihoods: untransformed values by variable name, for every
         free variable. Default: the posterior mode, found automatically.
-    temperature : float, default 1
-        Divides the log-likelihood of the subsampled rows. Anything but 1 samples another
-        distribution than the posterior, and warns.
     transitions_per_draw : int, default 10
         Transitions per recorded draw, all within one compiled call. Each updates lights, then
         parameters.
-    reparameterize : bool, default True
-        Whether the chain moves effects of groups, and other variables whose scale depends on
-        parameters, in coordinates of its own, between their centred and non-centred forms, however
-        the model writes them. Draws are in the model's own variables either way.
-    rng : int or Generator, optional
-        Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
-    initial_point : dict, optional
-        Values of value variables where the search for the reference starts. Default: the model's
-        initial point.
-    compile_kwargs : dict, optional
-        Not used by this step, which always compiles with numba: anything but
-        ``{"mode": "NUMBA"}`` raises.
-    blocked : bool, default True
-        Must be true: the variables are sampled jointly.
 
     Attributes
     ----------
@@ -207,43 +186,21 @@ class FireflyMC(ProposingStep):
         self,
         vars: Sequence | None = None,
         *,
-        model: pm.Model | None = None,
-        observed: Sequence[str] | None = None,
-        dim: str | None = None,
         bound: str | float = "auto",
         brightness: str = "implicit",
         dark_to_bright: float | None = None,
         resample_fraction: float | None = None,
         proposal: Proposal | None = None,
-        reference: Mapping[str, Any] | None = None,
-        temperature: float = 1.0,
-        transitions_per_draw: int = 10,
-        reparameterize: bool = True,
-        rng=None,
-        initial_point: PointType | None = None,
-        compile_kwargs: dict | None = None,
-        blocked: bool = True,
+        **above: Unpack[_Above],
     ):
         self.bound = arguments.curvature_bound(bound, ("auto", *KINDS))
         self.brightness = arguments.choice("brightness", brightness, tuple(_BRIGHTNESS))
         given = self._given_rate(dark_to_bright, resample_fraction)
-        self.temperature = arguments.temperature(temperature)
-        self.transitions_per_draw = arguments.transitions(
-            "transitions_per_draw", transitions_per_draw
-        )
-        arguments.given_reference(reference)
-        arguments.blocked(blocked, "FireflyMC")
-        arguments.only_numba(compile_kwargs)
-        self.rng = arguments.generator(rng)
-        self.proposal = arguments.proposal(Langevin() if proposal is None else proposal)
-        model = arguments.model_in_context(model, "create FireflyMC")
-        chosen = arguments.continuous_vars(vars, model)
-        own = self._may_move(reparameterize)
-        self._attach(model, chosen, observed, dim, 2, initial_point, own)
+        super().__init__(vars, proposal=Langevin() if proposal is None else proposal, **above)
+        self._attach(2)
         arguments.proposal_size(self.proposal, len(self._active))
         self.row_rng = self.rng.spawn(1)[0]
-        self._given_reference = reference is not None
-        self._prepared = self._prepare(reference)
+        self._prepared = self._prepare()
         warn_of_modes("FireflyMC", self._prepared, self._read, self._expansion.values)
         self.expected_bright = self._verify(self._prepared)
         looked_at = max(_LOOKED_AT, _PER_BRIGHT * self.expected_bright) / self.n_rows
@@ -280,7 +237,7 @@ class FireflyMC(ProposingStep):
 
     # Set-up
 
-    def _prepare(self, reference) -> Preparation:
+    def _prepare(self) -> Preparation:
         """Find the mode with the log-likelihood's own curvature, and sum the bounds there."""
         with building_graphs(), differentiated(self._tall, self._without_gradient):
             with doing("compiling the log-likelihood"):
@@ -288,9 +245,7 @@ class FireflyMC(ProposingStep):
             self._refuse_steps(taylor)
             if self._expansion.coordinates is not None:
                 taylor.reparameterise(self._expansion.coordinates)
-            prepared = self._prepared_at(
-                taylor, reference, subsample_size=1, temperature=self.temperature
-            )
+            prepared = self._prepared_at(taylor, subsample_size=1, temperature=self.temperature)
         return self._bounded(prepared)
 
     def _bounded(self, prepared: Preparation) -> Preparation:

@@ -3,10 +3,9 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import numpy as np
-import pymc as pm
 from pymc.blocking import PointType, StatsType
 from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
@@ -24,6 +23,7 @@ from pymc_subsample.likelihood.touching import check_touching, touching_rows
 from pymc_subsample.progress import doing
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.signatures import Shared
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -78,14 +78,10 @@ class AusterityGibbs(SubsampledStep):
         Free variables to sample, which can only be 0 or 1: Bernoulli, or Categorical,
         DiscreteUniform and Binomial on these two values. Default: all such variables. Other
         free variables are left to other step methods.
-    model : pymc.Model, optional
-        Default: the model on the context stack.
     observed : sequence of str or variable, optional
         Potentials and observed variables whose rows are subsampled. Default: all that
         have one log-likelihood per row, of any length; the others are evaluated in full at every
         update.
-    dim : str, optional
-        Name of the rows' dimension, where lengths leave it ambiguous.
     epsilon : float or callable, default 0.01
         Level of the test, from 0 (Gibbs sampling: every update reads all its rows) to 0.5. A
         callable ``epsilon(draw)`` gets the number of draws recorded so far, 0 while tuning, and
@@ -99,9 +95,6 @@ class AusterityGibbs(SubsampledStep):
         Sweeps over all variables per recorded draw, all within one compiled call.
     rng : int or Generator, optional
         Random numbers outside `pm.sample`; a chain's own come from ``pm.sample(random_seed=...)``.
-    compile_kwargs : dict, optional
-        Not used by this step, which always compiles with numba: anything but
-        ``{"mode": "NUMBA"}`` raises.
     blocked : bool, default True
         Must be true: one step sweeps over all the variables.
 
@@ -170,27 +163,19 @@ class AusterityGibbs(SubsampledStep):
         self,
         vars: Sequence | None = None,
         *,
-        model: pm.Model | None = None,
-        observed: Sequence[str] | None = None,
-        dim: str | None = None,
         epsilon: float | Callable[[int], float] = 0.01,
         batch_size: int | None = None,
         scan: str = "random",
         sweeps_per_draw: int = 1,
-        rng=None,
-        compile_kwargs: dict | None = None,
-        blocked: bool = True,
+        **above: Unpack[Shared],
     ):
         self.epsilon = arguments.test_level("epsilon", epsilon)
         arguments.optional_batch(batch_size, smallest=2)
         self.scan = arguments.choice("scan", scan, _SCANS)
         self.sweeps_per_draw = arguments.transitions("sweeps_per_draw", sweeps_per_draw)
-        arguments.blocked(blocked, "AusterityGibbs")
-        arguments.only_numba(compile_kwargs)
-        self.rng = self.row_rng = arguments.generator(rng)
-        model = arguments.model_in_context(model, "create AusterityGibbs")
-        chosen = arguments.binary_vars(vars, model)
-        self._attach(model, chosen, observed, dim, 0)
+        super().__init__(vars, **above)
+        self.row_rng = self.rng
+        self._attach(0)
         self.batch_size = arguments.batch_size(batch_size, self.n_rows, _BATCH)
         if self._touching.unknown is not None:
             _log.warning(
@@ -198,11 +183,14 @@ class AusterityGibbs(SubsampledStep):
                 "update may read all %d rows. Pick variables by integer columns, x[index], to "
                 "make updates cheaper.",
                 ", ".join(map(repr, self.observed)),
-                ", ".join(repr(model.values_to_rvs[v].name) for v in chosen),
+                ", ".join(repr(self._model.values_to_rvs[v].name) for v in self.vars),
                 self._touching.unknown,
                 self.n_rows,
             )
         self._begin(tune=0, draws=0)
+
+    def _chosen(self, vars: Sequence | None) -> list:
+        return arguments.binary_vars(vars, self._model)
 
     def _level(self, draw: int) -> float:
         return arguments.level("epsilon", self.epsilon, draw)

@@ -1,12 +1,11 @@
 """HMC with energy-conserving subsampling as a PyMC step method."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
-import pymc as pm
 from pymc.blocking import PointType, StatsType
 from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
@@ -48,6 +47,7 @@ from pymc_subsample.steps.setup import (
     predicted_variance,
     radius,
 )
+from pymc_subsample.steps.signatures import SharedContinuous
 from pymc_subsample.steps.subsample import ESTIMATORS, Subsample, SubsampleState
 from pymc_subsample.steps.tuning import Tuning, TuningState
 
@@ -116,16 +116,6 @@ class HMCECS(SubsampledStep):
 
     Parameters
     ----------
-    vars : sequence of variables, optional
-        Continuous free variables to sample. Default: all of the model.
-    model : pymc.Model, optional
-        Default: the model on the context stack.
-    observed : sequence of str or variable, optional
-        Observed variables and potentials whose rows are subsampled. Default: all that
-        have one log-likelihood per row, of any length; the others are evaluated in full at every
-        gradient.
-    dim : str, optional
-        Name of the rows' dimension, where lengths leave it ambiguous.
     estimator : {"perturbed", "block-poisson"}
         Of the likelihood. With "block-poisson" posterior expectations are exact but for Monte
         Carlo error; statistic `sign` of a draw is 1 or -1, and `pymc_subsample.summary`,
@@ -165,21 +155,6 @@ class HMCECS(SubsampledStep):
         Iterations per recorded draw, all within one compiled call.
     temperature : float, default 1
         Divides the log-likelihood of the subsampled rows.
-    reparameterize : bool, default True
-        Whether the chain moves effects of groups, and other variables whose scale depends on
-        parameters, in coordinates of its own, between their centred and non-centred forms, however
-        the model writes them. Draws are in the model's own variables either way.
-    rng : int or Generator, optional
-        Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
-        Default: a fixed seed, so that equal chains follow from equal seeds.
-    initial_point : dict, optional
-        Values of value variables where the search for the reference starts. Default: the
-        model's initial point.
-    compile_kwargs : dict, optional
-        Not used by this step, which always compiles with numba: anything but
-        ``{"mode": "NUMBA"}`` raises.
-    blocked : bool, default True
-        Must be true: the variables are sampled jointly.
 
     Attributes
     ----------
@@ -251,30 +226,22 @@ class HMCECS(SubsampledStep):
         self,
         vars: Sequence | None = None,
         *,
-        model: pm.Model | None = None,
-        observed: Sequence[str] | None = None,
-        dim: str | None = None,
         estimator: str = "perturbed",
         kernel: str = "auto",
         subsample_size: int | str = "auto",
         n_blocks: int | str = "auto",
         control_variate_order: int | str = "auto",
-        reference: Mapping[str, Any] | None = None,
         target_accept: float = 0.8,
         path_length: float | None = None,
         max_treedepth: int = 10,
         transitions_per_draw: int = 1,
         temperature: float = 1.0,
-        reparameterize: bool = True,
-        rng=None,
-        initial_point: PointType | None = None,
-        compile_kwargs: dict | None = None,
-        blocked: bool = True,
+        **above: Unpack[SharedContinuous],
     ):
         self.estimator = arguments.choice("estimator", estimator, tuple(ESTIMATORS))
         kernel = arguments.choice("kernel", kernel, ("auto", *_DYNAMICS))
         self.max_treedepth = arguments.count("max_treedepth", max_treedepth, most=_DEEPEST)
-        order = arguments.order("control_variate_order", control_variate_order)
+        order = arguments.order(control_variate_order, "HMCECS", plain=False)
         self.target_accept = arguments.between("target_accept", target_accept, 0.0, 1.0)
         length = _QUARTER if path_length is None else path_length
         self.path_length = arguments.between("path_length", length, 0.0, np.inf)
@@ -285,14 +252,8 @@ class HMCECS(SubsampledStep):
         m = arguments.count("subsample_size", subsample_size, auto=True, smallest=2)
         blocks = arguments.count("n_blocks", n_blocks, m, "rows of the subsample", auto=True)
         _check_blocks(self.estimator, m, blocks)
-        arguments.given_reference(reference)
-        arguments.blocked(blocked, "HMCECS")
-        arguments.only_numba(compile_kwargs)
-        self.rng = arguments.generator(rng)
-        model = arguments.model_in_context(model, "create HMCECS")
-        chosen = arguments.continuous_vars(vars, model)
-        own = arguments.flag("reparameterize", reparameterize)
-        self._attach(model, chosen, observed, dim, order, initial_point, own)
+        super().__init__(vars, **above)
+        self._attach(order)
         self.control_variate_order = self._expansion.order
         if kernel == "auto":
             curved = self._expansion.coordinates is not None and path_length is None
@@ -301,10 +262,13 @@ class HMCECS(SubsampledStep):
         transitions(self._kind, _DYNAMICS[kernel])  # compiled once, before chains begin
         arguments.count("subsample_size", m or 1, self.n_rows)
         arguments.count("n_blocks", blocks or 1, self.n_rows)
-        self.given = {"reference": reference is not None, "subsample_size": m, "n_blocks": blocks}
+        self.given = {
+            "reference": self._given_reference is not None,
+            "subsample_size": m,
+            "n_blocks": blocks,
+        }
         self._prepared: Preparation = self._prepared_at(
             self._expansion,
-            reference,
             subsample_size=m,
             n_blocks=blocks,
             temperature=self.temperature,

@@ -1,13 +1,11 @@
 """Minibatch Metropolis-Hastings as PyMC step methods."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
-import pymc as pm
-from pymc.blocking import PointType
 from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
@@ -30,7 +28,7 @@ from pymc_subsample.kernels.metropolis import INFO, transitions
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.modes import warn_of_modes
-from pymc_subsample.steps.moves import Proposal, ProposingStep
+from pymc_subsample.steps.moves import ProposingStep, SharedProposing
 from pymc_subsample.steps.setup import Preparation
 from pymc_subsample.steps.tuning import TuningState
 
@@ -44,6 +42,13 @@ _GRADIENT_ROWS = 100
 _PILOT_ROWS = 8_000_000
 # Numbers that the decisions of that check may read: those that the chain has read, within limits.
 _DECISION_ROWS = 2_000_000, 200_000_000
+
+
+class SharedMH(SharedProposing, total=False):
+    """Arguments of all steps that decide on growing batches."""
+
+    batch_size: int | None
+    control_variate_order: int | str | None
 
 
 @dataclass_state
@@ -69,7 +74,18 @@ class MinibatchMHState(StepMethodState):
 
 
 class MinibatchMH(ProposingStep):
-    """Metropolis-Hastings on growing batches of rows; its subclasses say how it decides."""
+    """Metropolis-Hastings on growing batches of rows; its subclasses say how it decides.
+
+    Parameters
+    ----------
+    batch_size : int, optional
+        Rows to start with, from 2 to all, and by which a batch grows. Default: 100, or all rows
+        where there are fewer.
+    control_variate_order : {"auto", 2, 1, None}, default 2
+        Order of the Taylor control variates: their sum over all rows is exact and a batch
+        estimates the remainder alone. "auto" is the highest there is; None takes plain batches,
+        which needs no gradients and no reference but far more rows.
+    """
 
     _state_class = MinibatchMHState
     _without_gradient = "Use control_variate_order=None, and a proposal without gradients."
@@ -103,68 +119,38 @@ class MinibatchMH(ProposingStep):
             **checks.statistics(RULES),
         }
 
-    def _set_up(
+    def __init__(
         self,
-        vars,
-        model: pm.Model | None,
+        vars: Sequence | None = None,
         *,
-        observed,
-        dim,
-        batch_size: int | None,
-        proposal: Proposal | None,
-        control_variate_order: int | None,
-        reference: Mapping[str, Any] | None,
-        temperature: float,
-        transitions_per_draw: int,
-        rng,
-        initial_point: PointType | None,
-        compile_kwargs: dict | None,
-        blocked: bool,
-        reparameterize: bool,
+        batch_size: int | None = None,
+        control_variate_order: int | str | None = 2,
+        **above: Unpack[SharedProposing],
     ):
-        if control_variate_order is not None:
-            control_variate_order = arguments.one_of(
-                "control_variate_order", control_variate_order, (1, 2), "None"
-            )
-        self.control_variate_order = control_variate_order
-        self.temperature = arguments.temperature(temperature)
-        self.transitions_per_draw = arguments.transitions(
-            "transitions_per_draw", transitions_per_draw
-        )
+        order = arguments.order(control_variate_order, type(self).__name__, plain=True)
         arguments.optional_batch(batch_size, smallest=2)
-        arguments.given_reference(reference)
-        if reference is not None and control_variate_order is None:
+        super().__init__(vars, **above)
+        if self._given_reference is not None and order is None:
             raise ValueError(
                 "reference is the expansion point of the control variates, and "
                 "control_variate_order is None. Give one or the other."
             )
-        arguments.blocked(blocked, type(self).__name__)
-        arguments.only_numba(compile_kwargs)
-        self.rng = arguments.generator(rng)
-        self.proposal = arguments.proposal(proposal)
-        model = arguments.model_in_context(model, f"create {type(self).__name__}")
-        chosen = arguments.continuous_vars(vars, model)
-        self._attach(
-            model, chosen, observed, dim, control_variate_order or 0, initial_point,
-            self._may_move(reparameterize) and control_variate_order is not None,
-        )  # fmt: skip
+        self._reparameterize &= order is not None
+        self._attach(order)
+        self.control_variate_order = None if order is None else self._expansion.order
         self.batch_size = arguments.batch_size(batch_size, self.n_rows, self._default_batch)
         arguments.proposal_size(self.proposal, len(self._active), self.n_rows)
         self.row_rng = self.rng.spawn(1)[0]
-        self._given_reference = reference is not None
-        self._prepared = self._prepare(reference)
+        self._prepared = self._prepare()
         if self._prepared is not None:
             warn_of_modes(type(self).__name__, self._prepared, self._read, self._expansion.values)
         self._begin(tune=0, draws=0)
 
-    def _prepare(self, reference) -> Preparation | None:
+    def _prepare(self) -> Preparation | None:
         if self.control_variate_order is None:
             return None
         prepared = self._prepared_at(
-            self._expansion,
-            reference,
-            subsample_size=self.batch_size,
-            temperature=self.temperature,
+            self._expansion, subsample_size=self.batch_size, temperature=self.temperature
         )
         variance = float(np.max(prepared.moments.variance(self.n_rows, self.temperature)))
         if variance > VARIANCE_BOUND and self.batch_size < self.n_rows:
@@ -179,7 +165,7 @@ class MinibatchMH(ProposingStep):
                 VARIANCE_BOUND,
                 checks.sentence(
                     [
-                        *(["leave reference=None"] if reference is not None else []),
+                        *(["leave reference=None"] if self._given_reference else []),
                         *(
                             ["use control_variate_order=2"]
                             if self.control_variate_order == 1
@@ -195,7 +181,7 @@ class MinibatchMH(ProposingStep):
     def _connect(self):
         """Trace and compile the model (also after unpickling in another process)."""
         needed = ["forward", "change", "gather"]
-        needed += ["anchor"] if self.control_variate_order else []
+        needed += ["anchor"] if self._order else []
         needed += kernel.GRADIENTS if isinstance(self.proposal, Langevin) else []
         self._functions = tuple(needed)
         super()._connect()

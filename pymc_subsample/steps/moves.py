@@ -1,7 +1,7 @@
 """Metropolis-Hastings steps: what proposals need, whatever decides about them."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from pymc.blocking import PointType, StatsType
@@ -14,15 +14,37 @@ from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.setup import Preparation
+from pymc_subsample.steps.signatures import SharedContinuous
 from pymc_subsample.steps.tuning import ProposalTuning
 
 Proposal = RandomWalk | AdaptiveMetropolis | Langevin | Callable
+
+
+class SharedProposing(SharedContinuous, total=False):
+    """Arguments of all steps that propose moves."""
+
+    proposal: Proposal | None
+    temperature: float
+    transitions_per_draw: int
 
 
 class ProposingStep(SubsampledStep):
     """A step that proposes moves, with proposals that adapt in tuning.
 
     Subclasses run the transitions, and say what is recorded and checked.
+
+    Parameters
+    ----------
+    proposal : RandomWalk, AdaptiveMetropolis, Langevin or callable, optional
+        How moves are proposed. A callable ``proposal(point, rng)`` gets a dict of value variables
+        (PyMC's unconstrained space) and returns ``(new_point, log_factor)``, where `new_point` may
+        hold only what changed and `log_factor` is ``log q(point | new) - log q(new | point)``.
+        Default: `AdaptiveMetropolis()`.
+    temperature : float, default 1
+        Divides the log-likelihood of the subsampled rows. Anything but 1 samples another
+        distribution than the posterior, and warns.
+    transitions_per_draw : int, default 10
+        Transitions per recorded draw, all within one compiled call.
     """
 
     default_blocked = True
@@ -30,10 +52,26 @@ class ProposingStep(SubsampledStep):
     _targets: ClassVar[tuple[float, float, float]] = (0.44, 0.234, 0.574)
     _scale: ClassVar[float] = 2.38
 
-    proposal: Proposal
-    temperature: float
-    _given_reference: bool
     reference: Reference | None
+
+    def __init__(
+        self,
+        vars: Sequence | None = None,
+        *,
+        proposal: Proposal | None = None,
+        temperature: float = 1.0,
+        transitions_per_draw: int = 10,
+        **above: Unpack[SharedContinuous],
+    ):
+        self.temperature = arguments.temperature(temperature)
+        self.transitions_per_draw = arguments.transitions(
+            "transitions_per_draw", transitions_per_draw
+        )
+        self.proposal: Proposal = arguments.proposal(proposal)
+        super().__init__(vars, **above)
+        # Given proposals are in the model's own variables.
+        own = isinstance(self.proposal, AdaptiveMetropolis | Langevin)
+        self._reparameterize &= own and getattr(self.proposal, "covariance", None) is None
 
     def _transitions(self, theta: np.ndarray) -> dict[str, float]:
         """Run a draw's transitions from theta, in place; return what they report."""
@@ -45,12 +83,6 @@ class ProposingStep(SubsampledStep):
     def _watch(self, theta: np.ndarray, info: dict[str, float]) -> list[Check] | None:
         """Record a draw, and after the last one check whether the chain can be trusted."""
         raise NotImplementedError
-
-    def _may_move(self, reparameterize: bool) -> bool:
-        """Whether the chain may have coordinates of its own: given proposals are in the model's."""
-        own = isinstance(self.proposal, AdaptiveMetropolis | Langevin)
-        given = getattr(self.proposal, "covariance", None) is not None
-        return arguments.flag("reparameterize", reparameterize) and own and not given
 
     # Chains
 
