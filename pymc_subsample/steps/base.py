@@ -1,13 +1,12 @@
 """What all step methods share: the model they sample, and points read into and out of theta."""
 
 import copyreg
-import inspect
 import logging
 import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, wraps
+from functools import cached_property
 from operator import methodcaller
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -24,7 +23,7 @@ from pytensor.graph.utils import MethodNotDefined
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_subsample.calling import refuse_arguments_for_nuts, steps_beside
+from pymc_subsample.calling import refuse_arguments_for_nuts
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand, refuse_steps, verify_gradient
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE
@@ -36,8 +35,8 @@ from pymc_subsample.diagnostics.checks import Check, Rule
 from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.discovery import chosen_names
-from pymc_subsample.progress import announced, doing
-from pymc_subsample.steps import arguments
+from pymc_subsample.progress import doing
+from pymc_subsample.steps import arguments, guards, variables
 from pymc_subsample.steps.modes import number_of_chain, starts
 from pymc_subsample.steps.notices import begin_run
 from pymc_subsample.steps.setup import Preparation, prepare
@@ -47,11 +46,6 @@ from pymc_subsample.storage import hint_for_bambi, refuse_beyond_memory
 _log = logging.getLogger("pymc.subsample")
 
 _PROTOCOL = 4
-
-_IN_THREADS = (
-    "This {step} runs a chain in another thread ({thread}). Make a step for each thread; if that "
-    "chain was interrupted, make a new one."
-)
 
 # What remains for a log-likelihood that is not the integral of its gradient.
 _WITHOUT_GRADIENT = (
@@ -143,7 +137,7 @@ class SubsampledStep(BlockedStep):
         model = arguments.model_in_context(kwargs.get("model"), f"create {cls.__name__}")
         given = [*args, kwargs.get("vars")][0]
         if given is not None:
-            arguments.chosen_vars(given, model)
+            variables.chosen_vars(given, model)
         arguments.blocked(kwargs.get("blocked", True), cls.__name__)
         return super().__new__(cls, *args, **kwargs)
 
@@ -161,7 +155,7 @@ class SubsampledStep(BlockedStep):
         compile_kwargs: dict | None = None,
         blocked: bool = True,
     ):
-        arguments.given_reference(reference)
+        variables.given_reference(reference)
         arguments.blocked(blocked, type(self).__name__)
         arguments.only_numba(compile_kwargs)
         self.rng = arguments.generator(rng)
@@ -177,7 +171,7 @@ class SubsampledStep(BlockedStep):
 
     def _chosen(self, vars: Sequence | None) -> list:
         """Return the value variables to sample."""
-        return arguments.continuous_vars(vars, self._model)
+        return variables.continuous_vars(vars, self._model)
 
     def _attach(self, order: int | str | None):
         """Trace and compile the model for control variates of some order, or of order "auto"."""
@@ -185,7 +179,7 @@ class SubsampledStep(BlockedStep):
         self._connect()
         if self._by_gradients:
             self._refuse_steps(self._expansion.as_written())
-        self._seen = self._contents()
+        self._seen = guards.contents(self._model, self._tall)
         if len(self._tall.rows.names) > 1 or self._tall.whole:
             _log.info(f"{type(self).__name__} subsamples {self._tall.described}")
 
@@ -239,8 +233,8 @@ class SubsampledStep(BlockedStep):
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
         """Refuse changed data and another thread's step; choose a mode."""
-        self._refuse_changes()
-        self._refuse_threads()
+        guards.refuse_changes(self)
+        guards.refuse_threads(self)
         self._left, self._thread = None, threading.current_thread()
         super().setup_chain(rng, tune, draws)
         modes = len(self._prepared.at_modes) if tune and self._prepared is not None else 1
@@ -256,39 +250,9 @@ class SubsampledStep(BlockedStep):
     def _search(self) -> ModeSearch | None:
         return None if self._prepared is None else self._prepared.search
 
-    def _contents(self) -> dict[str, Any]:
-        """Variables of the model, the arrays behind its data and digests of these, as named.
-
-        A digest can miss changes in few elements of a long array; see `rows.glimpse`.
-        """
-        model = self._model
-        variables = [*model.basic_RVs, *model.potentials]
-        data = {v: v.get_value(borrow=True) for v in model.data_vars if hasattr(v, "get_value")}
-        objects = {v: v for v in variables} | data
-        named = {repr(v.name): x for v, x in objects.items()}
-        digests = self._tall.glimpses()
-        return {name: (named.get(name), digests.get(name)) for name in {**named, **digests}}
-
-    def _refuse_changes(self):
-        seen, now = self._seen, self._contents()
-        changed = [name for name in {**seen, **now} if _differ(seen.get(name), now.get(name))]
-        if changed:
-            raise ValueError(
-                f"{', '.join(changed)} changed after this {type(self).__name__} was made, which "
-                "read model and data then. Make a new step for the model as it is."
-            )
-
-    def _refuse_threads(self):
-        """Refuse to start a chain while another thread runs one."""
-        thread = self._thread
-        if thread in (None, threading.current_thread()) or not self.draws_left:
-            return
-        if thread.is_alive():
-            raise ValueError(_IN_THREADS.format(step=type(self).__name__, thread=thread.name))
-
     def _check_vars(self):
         """Refuse variables that this step cannot sample."""
-        arguments.refuse_discrete(self.vars, self._model)
+        variables.refuse_discrete(self.vars, self._model)
 
     @property
     def fingerprint(self) -> str:
@@ -316,7 +280,7 @@ class SubsampledStep(BlockedStep):
         theta = np.empty(self._tall.size)
         for name, part in self._read:
             theta[part] = np.ravel(point[name])
-        self._refuse_company(theta)
+        guards.refuse_company(self, theta)
         at: Reference | None = getattr(self, "reference", None)
         return self._expansion.from_values(theta, None if at is None else at.theta)
 
@@ -327,28 +291,6 @@ class SubsampledStep(BlockedStep):
             return False  # drawn at random
         usual = model.initial_point()
         return any(not np.array_equal(usual[name], point[name]) for name, _, _ in self._moved)
-
-    def _company(self) -> str:
-        """Say what the other steps in this chain move; empty where there are none."""
-        names = {value.name: rv.name for value, rv in self._model.values_to_rvs.items()}
-        return " and ".join(
-            f"{type(step).__name__} moves {', '.join(names.get(v.name, v.name) for v in step.vars)}"
-            for step in steps_beside(self)
-        )
-
-    def _refuse_company(self, theta: np.ndarray):
-        """Refuse to go on where something else moves this chain, or moved its variables."""
-        thread = self._thread
-        if thread is None:
-            return
-        if thread is not threading.current_thread():
-            raise ValueError(_IN_THREADS.format(step=type(self).__name__, thread=thread.name))
-        if self._left is not None and not np.array_equal(self._left, theta[self._active]):
-            raise ValueError(
-                f"{', '.join(repr(v.name) for v in self.vars)}: moved between two draws of this "
-                f"{type(self).__name__}. Another step samples the same variables: give each "
-                "variable to one step (vars=)."
-            )
 
     def _point(self, point: PointType, theta: np.ndarray) -> PointType:
         """Return `point` with this step's variables as in the chain's vector."""
@@ -379,7 +321,7 @@ class SubsampledStep(BlockedStep):
                     None
                     if self._given_reference is None
                     else self._expansion.from_values(
-                        arguments.reference_theta(self._model, self._tall, self._given_reference)
+                        variables.reference_theta(self._model, self._tall, self._given_reference)
                     )
                 ),
                 subsample_size=subsample_size,
@@ -430,13 +372,11 @@ class SubsampledStep(BlockedStep):
         """Complete what is shared, announce long set-ups; `pickle` by way of cloudpickle."""
         super().__init_subclass__(**kwargs)
         complete(cls)
-        if "__init__" in vars(cls):
-            cls.__init__ = _announced(cls.__init__)  # type: ignore[method-assign]
         copyreg.pickle(cls, lambda step: (pickle.loads, (cloudpickle.dumps(step),)))
         cloudpickle.Pickler.dispatch_table[cls] = methodcaller("__reduce_ex__", _PROTOCOL)
 
     def __getstate__(self):
-        self._refuse_changes()
+        guards.refuse_changes(self)
         state = self.__dict__.copy()
         for connected in (*self._connected, "_seen", "_thread", "_left"):
             state.pop(connected, None)
@@ -445,7 +385,7 @@ class SubsampledStep(BlockedStep):
     def __setstate__(self, state):
         self.__dict__.update(state)
         self._connect()
-        self._seen = self._contents()
+        self._seen = guards.contents(self._model, self._tall)
 
     @property
     def sampling_state(self):
@@ -484,21 +424,6 @@ class SubsampledStep(BlockedStep):
         return (update,)
 
 
-def _announced(initialise):
-    signature = inspect.signature(initialise)
-
-    @wraps(initialise)
-    def wrapped(self, *args, **kwargs):
-        try:
-            signature.bind(self, *args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{type(self).__name__}: {error}.") from None
-        with announced(type(self).__name__):
-            initialise(self, *args, **kwargs)
-
-    return wrapped
-
-
 @contextmanager
 def differentiated(tall: TallModel, advice: str):
     """Say which log-likelihood it is that PyTensor cannot differentiate."""
@@ -509,10 +434,3 @@ def differentiated(tall: TallModel, advice: str):
             f"PyTensor cannot differentiate the log-likelihood of "
             f"{', '.join(map(repr, tall.observed))} ({type(error).__name__}: {error}). {advice}"
         ) from error
-
-
-def _differ(seen: tuple | None, now: tuple | None) -> bool:
-    """Whether a part of the model, or the content of its data, is another one."""
-    if seen is None or now is None:
-        return True
-    return seen[0] is not now[0] or seen[1] != now[1]

@@ -21,7 +21,7 @@ from pymc_subsample.kernels.evidence import DECIDE
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.touching import check_touching, touching_rows
 from pymc_subsample.progress import doing
-from pymc_subsample.steps import arguments
+from pymc_subsample.steps import arguments, variables
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.signatures import Shared
 
@@ -190,7 +190,7 @@ class AusterityGibbs(SubsampledStep):
         self._begin(tune=0, draws=0)
 
     def _chosen(self, vars: Sequence | None) -> list:
-        return arguments.binary_vars(vars, self._model)
+        return variables.binary_vars(vars, self._model)
 
     def _level(self, draw: int) -> float:
         return arguments.level("epsilon", self.epsilon, draw)

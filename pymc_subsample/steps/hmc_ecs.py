@@ -35,7 +35,7 @@ from pymc_subsample.kernels.hmc import INFO, transitions
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.progress import doing
-from pymc_subsample.steps import arguments
+from pymc_subsample.steps import arguments, guards
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.modes import warn_of_modes
 from pymc_subsample.steps.notices import Notice
@@ -537,7 +537,7 @@ class HMCECS(SubsampledStep):
 
     def _changed(self, cause: str, before: int) -> Notice:
         """Say why the subsample has another size now, and which other steps have a part in it."""
-        company = self._company()
+        company = guards.company(self)
         why = f"while {company}, {cause}" if company else cause
         return Notice(
             cause,

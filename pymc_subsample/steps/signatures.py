@@ -7,12 +7,15 @@ the rest to both when the class is made, for `help`, `inspect.signature` and the
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from inspect import Parameter, Signature
 from typing import Any, TypedDict, get_args
 
 import pymc as pm
 from pymc.blocking import PointType
+
+from pymc_subsample.progress import announced
 
 _SECTION = re.compile(r"^(\w+)\n-{3,}\n", re.MULTILINE)
 _ENTRY = re.compile(r"^(?=\S)", re.MULTILINE)
@@ -38,15 +41,32 @@ class SharedContinuous(Shared, total=False):
 
 
 def complete(cls: type) -> None:
-    """Give a class a signature and a docstring that hold what it shares with the one above it."""
+    """Give a class a signature and a docstring that hold what it shares with the one above it.
+
+    Its constructor refuses what is not in the signature, and says what a long set-up is at.
+    """
     if "__init__" in vars(cls):
         signature = _completed(cls)
-        cls.__init__.__signature__ = signature  # type: ignore[misc]
+        cls.__init__ = _announced(cls.__init__, signature)  # type: ignore[misc]
         shown = list(signature.parameters.values())[1:]
         cls.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
     if vars(cls).get("__doc__"):  # there are none under `python -OO`
         names = list(inspect.signature(cls.__init__).parameters)  # type: ignore[misc]
         cls.__doc__ = _described(cls.__doc__ or "", cls.__base__.__doc__ or "", names)
+
+
+def _announced(initialise: Callable, signature: Signature) -> Callable:
+    @wraps(initialise)
+    def wrapped(self, *args, **kwargs):
+        try:
+            signature.bind(self, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{type(self).__name__}: {error}.") from None
+        with announced(type(self).__name__):
+            initialise(self, *args, **kwargs)
+
+    wrapped.__signature__ = signature  # type: ignore[attr-defined]
+    return wrapped
 
 
 def _completed(cls: type) -> Signature:
