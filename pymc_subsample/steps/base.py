@@ -5,7 +5,6 @@ import logging
 import pickle
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
 from functools import cached_property
 from operator import methodcaller
 from types import MappingProxyType
@@ -18,8 +17,6 @@ from pymc.blocking import PointType
 from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import BlockedStep
 from pymc.step_methods.state import WithSamplingState
-from pytensor.gradient import NullTypeGradError
-from pytensor.graph.utils import MethodNotDefined
 from rich.progress import TextColumn
 from rich.table import Column
 
@@ -32,27 +29,20 @@ from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.coordinates import find_coordinates, reparameterise
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, Rule
-from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.discovery import chosen_names
 from pymc_subsample.progress import doing
 from pymc_subsample.steps import arguments, guards, variables
+from pymc_subsample.steps.differentiation import WITHOUT_GRADIENT, differentiated
 from pymc_subsample.steps.modes import number_of_chain, starts
 from pymc_subsample.steps.notices import begin_run
-from pymc_subsample.steps.setup import Preparation, prepare
+from pymc_subsample.steps.setup import Preparation, Problem, prepare
 from pymc_subsample.steps.signatures import complete
 from pymc_subsample.storage import hint_for_bambi, refuse_beyond_memory
 
 _log = logging.getLogger("pymc.subsample")
 
 _PROTOCOL = 4
-
-# What remains for a log-likelihood that is not the integral of its gradient.
-_WITHOUT_GRADIENT = (
-    "This step needs a gradient. Use pms.MinibatchBarkerMH, pms.AusterityMH or pms.ConfidenceMH "
-    "with control_variate_order=None and a proposal without gradients, pm.Metropolis or "
-    "pm.DEMetropolisZ on all rows, or write a smooth function in place of the step (a sigmoid)."
-)
 
 
 class SubsampledStep(BlockedStep):
@@ -190,7 +180,7 @@ class SubsampledStep(BlockedStep):
             building_graphs(),
             differentiated(self._tall, self._without_gradient),
         ):
-            refuse_steps(self._tall, expansion, self._active, _WITHOUT_GRADIENT)
+            refuse_steps(self._tall, expansion, self._active, WITHOUT_GRADIENT)
 
     def _connect(self):
         with building_graphs():
@@ -300,36 +290,19 @@ class SubsampledStep(BlockedStep):
         self._left = values[self._active].copy() if self._thread is not None else None
         return new
 
-    def _prepared_at(
-        self,
-        expansion: Expansion,
-        *,
-        subsample_size: int | None,
-        n_blocks: int | None = 1,
-        temperature: float = 1.0,
-        kind: int = PERTURBED,
-    ) -> Preparation:
-        """Find the reference point, or take the one that was given, and what follows from it."""
+    def _problem(self, expansion: Expansion, **given: Any) -> Problem:
+        """Return what a set-up needs to know, where the reference was given or not."""
+        reference = self._given_reference
+        if reference is not None:
+            theta = variables.reference_theta(self._model, self._tall, reference)
+            given["given"] = self._expansion.from_values(theta)
+        start, free = starts(self._model, self._tall), self._continuous()
+        return Problem(expansion, start, self._active, free, self.rng, **given)
+
+    def _found(self, problem: Problem) -> Preparation:
+        """Find the reference point, or take the one that was given."""
         with differentiated(self._tall, self._without_gradient):
-            prepared = prepare(
-                expansion,
-                starts(self._model, self._tall),
-                self._active,
-                self._continuous(),
-                self.rng,
-                reference=(
-                    None
-                    if self._given_reference is None
-                    else self._expansion.from_values(
-                        variables.reference_theta(self._model, self._tall, self._given_reference)
-                    )
-                ),
-                subsample_size=subsample_size,
-                n_blocks=n_blocks,
-                temperature=temperature,
-                kind=kind,
-                observed=self.observed,
-            )
+            prepared = prepare(problem)
         self.centring = self._centring(prepared.reference.theta)
         if self.centring:
             _log.info("%s: in coordinates of its own: %s", type(self).__name__, self._moving())
@@ -345,8 +318,8 @@ class SubsampledStep(BlockedStep):
     def _moving(self) -> str:
         said = []
         for name, weights in self.centring.items():
-            low, high = (f"{100 * weight:.0f}%" for weight in (weights.min(), weights.max()))
-            said.append(f"{name} {low if low == high else f'{low} to {high}'} centred")
+            span = [f"{100 * weight:.0f}%" for weight in (weights.min(), weights.max())]
+            said.append(f"{name} {' to '.join(dict.fromkeys(span))} centred")
         return ", ".join(said)
 
     def _judge(self, stats: dict[str, Any], found: list[Check] | None):
@@ -422,15 +395,3 @@ class SubsampledStep(BlockedStep):
             return shown | {"failing": bool(stats.get("divergences", 0))}
 
         return (update,)
-
-
-@contextmanager
-def differentiated(tall: TallModel, advice: str):
-    """Say which log-likelihood it is that PyTensor cannot differentiate."""
-    try:
-        yield
-    except (NullTypeGradError, MethodNotDefined, NotImplementedError) as error:
-        raise TallModelError(
-            f"PyTensor cannot differentiate the log-likelihood of "
-            f"{', '.join(map(repr, tall.observed))} ({type(error).__name__}: {error}). {advice}"
-        ) from error

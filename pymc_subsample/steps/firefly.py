@@ -25,10 +25,10 @@ from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.progress import doing
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
-from pymc_subsample.steps.base import differentiated
+from pymc_subsample.steps.differentiation import differentiated
 from pymc_subsample.steps.modes import warn_of_modes
 from pymc_subsample.steps.moves import Proposal, ProposingStep
-from pymc_subsample.steps.setup import Preparation
+from pymc_subsample.steps.setup import Preparation, possible
 from pymc_subsample.steps.signatures import SharedContinuous
 from pymc_subsample.steps.tuning import TuningState
 
@@ -201,7 +201,7 @@ class FireflyMC(ProposingStep):
         arguments.proposal_size(self.proposal, len(self._active))
         self.row_rng = self.rng.spawn(1)[0]
         self._prepared = self._prepare()
-        warn_of_modes("FireflyMC", self._prepared, self._read, self._expansion.values)
+        warn_of_modes(self)
         self.expected_bright = self._verify(self._prepared)
         looked_at = max(_LOOKED_AT, _PER_BRIGHT * self.expected_bright) / self.n_rows
         automatic = _RESAMPLED if self.brightness == "explicit" else min(looked_at, 0.5)
@@ -245,7 +245,8 @@ class FireflyMC(ProposingStep):
             self._refuse_steps(taylor)
             if self._expansion.coordinates is not None:
                 taylor.reparameterise(self._expansion.coordinates)
-            prepared = self._prepared_at(taylor, subsample_size=1, temperature=self.temperature)
+            problem = self._problem(taylor, temperature=self.temperature)
+            prepared = possible(problem, self._found(problem))
         return self._bounded(prepared)
 
     def _bounded(self, prepared: Preparation) -> Preparation:

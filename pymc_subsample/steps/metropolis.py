@@ -29,7 +29,7 @@ from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.modes import warn_of_modes
 from pymc_subsample.steps.moves import ProposingStep, SharedProposing
-from pymc_subsample.steps.setup import Preparation
+from pymc_subsample.steps.sizing import Choice, choose
 from pymc_subsample.steps.tuning import TuningState
 
 _log = logging.getLogger("pymc.subsample")
@@ -142,16 +142,14 @@ class MinibatchMH(ProposingStep):
         arguments.proposal_size(self.proposal, len(self._active), self.n_rows)
         self.row_rng = self.rng.spawn(1)[0]
         self._prepared = self._prepare()
-        if self._prepared is not None:
-            warn_of_modes(type(self).__name__, self._prepared, self._read, self._expansion.values)
+        warn_of_modes(self)
         self._begin(tune=0, draws=0)
 
-    def _prepare(self) -> Preparation | None:
+    def _prepare(self) -> Choice | None:
         if self.control_variate_order is None:
             return None
-        prepared = self._prepared_at(
-            self._expansion, subsample_size=self.batch_size, temperature=self.temperature
-        )
+        problem = self._problem(self._expansion, temperature=self.temperature)
+        prepared = choose(problem, self._found(problem), self.batch_size)
         variance = float(np.max(prepared.moments.variance(self.n_rows, self.temperature)))
         if variance > VARIANCE_BOUND and self.batch_size < self.n_rows:
             _log.warning(

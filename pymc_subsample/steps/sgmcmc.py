@@ -9,6 +9,7 @@ from pymc_subsample.kernels import gradients, langevin
 from pymc_subsample.schedules import Cyclical, PolynomialDecay
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.modes import warn_of_modes
+from pymc_subsample.steps.setup import possible
 from pymc_subsample.steps.signatures import SharedContinuous
 from pymc_subsample.steps.stochastic_gradient import StochasticGradient
 
@@ -218,8 +219,9 @@ class SGMCMC(StochasticGradient):
         self.batch_size = arguments.batch_size(batch_size, self.n_rows, _BATCH)
         self.row_rng = self.rng.spawn(1)[0]
         if needed:
-            self._prepared = self._prepared_at(self._expansion, subsample_size=self.batch_size)
-            warn_of_modes(type(self).__name__, self._prepared, self._read, self._expansion.values)
+            problem = self._problem(self._expansion)
+            self._prepared = possible(problem, self._found(problem))
+        warn_of_modes(self)
         self._chosen_step_size, self._chosen_hold = np.nan, self.steps_per_batch or 1
         self._curvature: np.ndarray | None = None
         self._precision: np.ndarray | None = None
