@@ -222,13 +222,19 @@ class SubsampledStep(BlockedStep):
         )
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Refuse changed data and another thread's step; choose a mode."""
+        """Reset all that belongs to one chain; PyMC calls this right before it starts."""
         guards.refuse_changes(self)
         guards.refuse_threads(self)
         self._left, self._thread = None, threading.current_thread()
         super().setup_chain(rng, tune, draws)
         modes = len(self._prepared.at_modes) if tune and self._prepared is not None else 1
         self.mode = number_of_chain(self.rng) % modes
+        self.row_rng = self.rng.spawn(1)[0]
+        self._begin(tune, draws)
+
+    def _begin(self, tune: int, draws: int):
+        """Start a chain, or what a set-up leaves of one."""
+        raise NotImplementedError
 
     @property
     def _home(self) -> Preparation:
@@ -273,14 +279,6 @@ class SubsampledStep(BlockedStep):
         guards.refuse_company(self, theta)
         at: Reference | None = getattr(self, "reference", None)
         return self._expansion.from_values(theta, None if at is None else at.theta)
-
-    def _given_start(self, point: PointType) -> bool:
-        """Whether a point is another one than where PyMC starts chains by itself: `initvals`."""
-        model = self._model
-        if any(isinstance(v, str) for v in model.rvs_to_initial_values.values()):
-            return False  # drawn at random
-        usual = model.initial_point()
-        return any(not np.array_equal(usual[name], point[name]) for name, _, _ in self._moved)
 
     def _point(self, point: PointType, theta: np.ndarray) -> PointType:
         """Return `point` with this step's variables as in the chain's vector."""

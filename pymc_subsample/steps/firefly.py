@@ -6,8 +6,6 @@ from dataclasses import field, replace
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
-from pymc.stats.convergence import SamplerWarning
-from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.compile import address_of, building_graphs
@@ -25,21 +23,21 @@ from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.progress import doing
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
+from pymc_subsample.steps.declarations import Statistics, statistics
 from pymc_subsample.steps.differentiation import differentiated
 from pymc_subsample.steps.modes import warn_of_modes
-from pymc_subsample.steps.moves import Proposal, ProposingStep
+from pymc_subsample.steps.moves import Proposal, ProposingState, ProposingStep
 from pymc_subsample.steps.setup import Preparation, possible
 from pymc_subsample.steps.signatures import SharedContinuous
-from pymc_subsample.steps.tuning import TuningState
 
 _log = logging.getLogger("pymc.subsample")
 
 _transitions = transitions.get_overload(transitions.signatures[0])
 
 _BRIGHTNESS = {"explicit": EXPLICIT, "implicit": IMPLICIT}
-# Rows to read for the check of a chain, and draws to check.
 # By which parameters may change on the way through the model's variables and back.
 _ROUNDING = 1e-10
+# Rows to read for the check of a chain, and draws to check.
 _PILOT_ROWS, _FEWEST, _MOST = 8_000_000, 2, 8
 # Points around the reference where the set-up counts bright rows, and where it verifies bounds.
 _PILOT, _FAR = 4, 10.0
@@ -54,28 +52,15 @@ class _Above(SharedContinuous, total=False):
 
 
 @dataclass_state
-class FireflyMCState(StepMethodState):
+class FireflyMCState(ProposingState):
     """Everything the next draw depends on. The rows themselves are taken anew from the data."""
 
-    tune: bool
-    draws_left: int
-    draws_done: int
-    start_at_reference: bool
-    mode: int
-    reference: Reference | None
-    row_rng: np.random.Generator
-    tuning: TuningState
     record: LightRecord
     bright: np.ndarray
     lit_at: np.ndarray
-    n_rows: int = field(metadata={"frozen": True})
-    fingerprint: str = field(metadata={"frozen": True})
-    observed: tuple[str, ...] = field(metadata={"frozen": True})
     bound: str | float = field(metadata={"frozen": True})
     brightness: str = field(metadata={"frozen": True})
     rate: float = field(metadata={"frozen": True})
-    transitions_per_draw: int = field(metadata={"frozen": True})
-    temperature: float = field(metadata={"frozen": True})
 
 
 class FireflyMC(ProposingStep):
@@ -169,18 +154,10 @@ class FireflyMC(ProposingStep):
         "n_bright": ("Bright", "0.0f"),
         "data_share": ("Data", "0.1%"),
     }
-    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
-        **{
-            name: (np.float64, [])
-            for name in (
-                "accepted", "acceptance_rate", "n_bright", "batch_size", "scaling", "data_share",
-            )
-        },
-        "n_evaluations": (np.int64, []),
-        "tune": (bool, []),
-        "warning": (SamplerWarning, None),
-        **checks.statistics(RULES),
-    }  # fmt: skip
+    stats_dtypes_shapes: ClassVar[Statistics] = statistics(
+        RULES,
+        ("accepted", "acceptance_rate", "n_bright", "batch_size", "scaling", "data_share"),
+    )
 
     def __init__(
         self,

@@ -7,12 +7,10 @@ from typing import ClassVar, Unpack
 
 import numpy as np
 from pymc.blocking import PointType, StatsType
-from pymc.stats.convergence import SamplerWarning
-from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.compile import Compiled, address_of
-from pymc_subsample.diagnostics.checks import Check, statistics
+from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.gibbs import RULES, check_updates, conditional_errors
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.kernels import austerity
@@ -23,6 +21,7 @@ from pymc_subsample.likelihood.touching import check_touching, touching_rows
 from pymc_subsample.progress import doing
 from pymc_subsample.steps import arguments, variables
 from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
 from pymc_subsample.steps.signatures import Shared
 
 _log = logging.getLogger("pymc.subsample")
@@ -36,17 +35,12 @@ _DECISIONS, _UPDATES = 1_000, 16
 
 
 @dataclass_state
-class AusterityGibbsState(StepMethodState):
+class AusterityGibbsState(ChainState):
     """Everything the next draw depends on. The rows themselves are taken anew from the model."""
 
-    tune: bool
-    draws_left: int
     draws_done: int
     row_rng: np.random.Generator
     record: MoveRecord
-    n_rows: int = field(metadata={"frozen": True})
-    fingerprint: str = field(metadata={"frozen": True})
-    observed: tuple[str, ...] = field(metadata={"frozen": True})
     batch_size: int = field(metadata={"frozen": True})
     sweeps_per_draw: int = field(metadata={"frozen": True})
     scan: str = field(metadata={"frozen": True})
@@ -149,15 +143,9 @@ class AusterityGibbs(SubsampledStep):
         "batch_size": ("Batch", "0.0f"),
         "data_share": ("Rows", "0.3%"),
     }
-    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
-        name: (np.float64, [])
-        for name in ("flips", "batch_size", "data_share", "n_looks", "test_error")
-    } | {
-        "n_evaluations": (np.int64, []),
-        "tune": (bool, []),
-        "warning": (SamplerWarning, None),
-        **statistics(RULES),
-    }
+    stats_dtypes_shapes: ClassVar[Statistics] = statistics(
+        RULES, ("flips", "batch_size", "data_share", "n_looks", "test_error")
+    )
 
     def __init__(
         self,
@@ -223,12 +211,6 @@ class AusterityGibbs(SubsampledStep):
         return np.diff(self._touching.start)
 
     # Chains
-
-    def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Reset all that belongs to one chain; PyMC calls this right before it starts."""
-        super().setup_chain(rng, tune, draws)
-        self.row_rng = self.rng.spawn(1)[0]
-        self._begin(tune, draws)
 
     def reset_tuning(self):
         """Start anew; nothing is tuned."""

@@ -6,16 +6,15 @@ from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from pymc.blocking import PointType, StatsType
-from pymc.stats.convergence import SamplerWarning
-from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
+from pymc_subsample.calling import given_start
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.control_variates.reference import (
     Reference,
 )
-from pymc_subsample.diagnostics.checks import Check, statistics
+from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.hmc import RULES, check_hmc
 from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import (
@@ -28,6 +27,7 @@ from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.steps import arguments, remarks
 from pymc_subsample.steps.adaptation import adapt
 from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
 from pymc_subsample.steps.setup import radius
 from pymc_subsample.steps.signatures import SharedContinuous
 from pymc_subsample.steps.sizing import Choice, check_blocks, choose
@@ -43,11 +43,9 @@ _QUARTER = np.pi / 2
 
 
 @dataclass_state
-class HMCECSState(StepMethodState):
+class HMCECSState(ChainState):
     """Everything the next draw depends on. The rows themselves are taken anew from the data."""
 
-    tune: bool
-    draws_left: int
     start_at_reference: bool
     mode: int
     reference: Reference
@@ -57,9 +55,6 @@ class HMCECSState(StepMethodState):
     subsample: SubsampleState
     tuning: TuningState
     record: ChainRecord
-    n_rows: int = field(metadata={"frozen": True})
-    fingerprint: str = field(metadata={"frozen": True})
-    observed: tuple[str, ...] = field(metadata={"frozen": True})
     estimator: str = field(metadata={"frozen": True})
     kernel: str = field(metadata={"frozen": True})
     max_treedepth: int = field(metadata={"frozen": True})
@@ -175,19 +170,14 @@ class HMCECS(SubsampledStep):
         "step_size": ("Step size", "0.3f"),
         "data_share": ("Data", "0.3%"),
     }
-    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
-        name: (kind, [])
-        for kind, names in {
-            np.float64: (
-                "acceptance_rate", "accepted", "data_share", "energy", "energy_error",
-                "loglik_variance", "model_logp", "step_size", "subset_accepted", "tree_depth",
-            ),
-            np.int64: ("n_evaluations", "n_steps", "sign", "subsample_size"),
-            int: ("divergences",),  # as PyMC's NUTS has it
-            bool: ("diverging", "tune"),
-        }.items()
-        for name in names
-    } | {"warning": (SamplerWarning, None)} | statistics(RULES)  # fmt: skip
+    stats_dtypes_shapes: ClassVar[Statistics] = statistics(
+        RULES,
+        (
+            "acceptance_rate", "accepted", "data_share", "energy", "energy_error",
+            "loglik_variance", "model_logp", "step_size", "subset_accepted", "tree_depth",
+        ),
+        n_steps=np.int64, sign=np.int64, subsample_size=np.int64, diverging=bool, divergences=int,
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -263,11 +253,6 @@ class HMCECS(SubsampledStep):
 
     # Chains
 
-    def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Reset all that belongs to one chain; PyMC calls this right before it starts."""
-        super().setup_chain(rng, tune, draws)
-        self._begin(tune, draws)
-
     def reset_tuning(self):
         """Start the adaptation of step size, mass matrix and reference again."""
         self._begin(self.tuning.total, self.draws_left)
@@ -293,7 +278,7 @@ class HMCECS(SubsampledStep):
         theta = self._theta(point)
         if self.start_at_reference:
             inside = self._kind == BLOCK_POISSON or self.tuning.done > 0
-            if inside or not self._given_start(point):
+            if inside or not given_start(self, point):
                 theta[self._active] = self._start()
             self.start_at_reference = False
         if not len(self.subsample.index):

@@ -6,12 +6,9 @@ from dataclasses import field
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
-from pymc.stats.convergence import SamplerWarning
-from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.compile import Compiled, address_of
-from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.acceptance import (
     AcceptanceErrors,
@@ -27,10 +24,10 @@ from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.metropolis import INFO, transitions
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
+from pymc_subsample.steps.declarations import Statistics, statistics
 from pymc_subsample.steps.modes import warn_of_modes
-from pymc_subsample.steps.moves import ProposingStep, SharedProposing
+from pymc_subsample.steps.moves import ProposingState, ProposingStep, SharedProposing
 from pymc_subsample.steps.sizing import Choice, choose
-from pymc_subsample.steps.tuning import TuningState
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -52,25 +49,12 @@ class SharedMH(SharedProposing, total=False):
 
 
 @dataclass_state
-class MinibatchMHState(StepMethodState):
+class MinibatchMHState(ProposingState):
     """Everything the next draw depends on. The rows themselves are taken anew from the data."""
 
-    tune: bool
-    draws_left: int
-    draws_done: int
-    start_at_reference: bool
-    mode: int
-    reference: Reference | None
-    row_rng: np.random.Generator
-    tuning: TuningState
     record: MoveRecord
-    n_rows: int = field(metadata={"frozen": True})
-    fingerprint: str = field(metadata={"frozen": True})
-    observed: tuple[str, ...] = field(metadata={"frozen": True})
     control_variate_order: int | None = field(metadata={"frozen": True})
     batch_size: int = field(metadata={"frozen": True})
-    transitions_per_draw: int = field(metadata={"frozen": True})
-    temperature: float = field(metadata={"frozen": True})
 
 
 class MinibatchMH(ProposingStep):
@@ -106,18 +90,15 @@ class MinibatchMH(ProposingStep):
         return isinstance(self.proposal, Langevin)
 
     @staticmethod
-    def statistics(error: str) -> dict[str, tuple[type, list[int] | None]]:
+    def statistics(error: str) -> Statistics:
         """Types and shapes of the statistics of a draw."""
-        numbers = (
-            "accepted", "acceptance_rate", "batch_size", "n_looks", error,
-            "loglik_ratio_variance", "scaling", "data_share",
+        return statistics(
+            RULES,
+            (
+                "accepted", "acceptance_rate", "batch_size", "n_looks", error,
+                "loglik_ratio_variance", "scaling", "data_share",
+            ),
         )  # fmt: skip
-        return {name: (np.float64, []) for name in numbers} | {
-            "n_evaluations": (np.int64, []),
-            "tune": (bool, []),
-            "warning": (SamplerWarning, None),
-            **checks.statistics(RULES),
-        }
 
     def __init__(
         self,

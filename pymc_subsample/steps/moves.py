@@ -1,11 +1,14 @@
 """Metropolis-Hastings steps: what proposals need, whatever decides about them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from pymc.blocking import PointType, StatsType
+from pymc.step_methods.state import dataclass_state
 
+from pymc_subsample.calling import given_start
 from pymc_subsample.control_variates.factors import factor, scaled
 from pymc_subsample.control_variates.reference import Reference, reference_at
 from pymc_subsample.diagnostics.checks import Check
@@ -13,9 +16,10 @@ from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.declarations import ChainState
 from pymc_subsample.steps.setup import Preparation
 from pymc_subsample.steps.signatures import SharedContinuous
-from pymc_subsample.steps.tuning import ProposalTuning
+from pymc_subsample.steps.tuning import ProposalTuning, TuningState
 
 Proposal = RandomWalk | AdaptiveMetropolis | Langevin | Callable
 
@@ -26,6 +30,20 @@ class SharedProposing(SharedContinuous, total=False):
     proposal: Proposal | None
     temperature: float
     transitions_per_draw: int
+
+
+@dataclass_state
+class ProposingState(ChainState):
+    """Of chains that propose moves."""
+
+    draws_done: int
+    start_at_reference: bool
+    mode: int
+    reference: Reference | None
+    row_rng: np.random.Generator
+    tuning: TuningState
+    transitions_per_draw: int = field(metadata={"frozen": True})
+    temperature: float = field(metadata={"frozen": True})
 
 
 class ProposingStep(SubsampledStep):
@@ -86,12 +104,6 @@ class ProposingStep(SubsampledStep):
 
     # Chains
 
-    def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Reset all that belongs to one chain; PyMC calls this right before it starts."""
-        super().setup_chain(rng, tune, draws)
-        self.row_rng = self.rng.spawn(1)[0]
-        self._begin(tune, draws)
-
     def reset_tuning(self):
         """Start the adaptation of the proposal again."""
         self._begin(self.tuning.total, self.draws_left)
@@ -145,7 +157,7 @@ class ProposingStep(SubsampledStep):
         """Run `transitions_per_draw` transitions from a point of value variables."""
         theta = self._theta(point)
         if self.start_at_reference and self._prepared is not None:
-            if not self._given_start(point):
+            if not given_start(self, point):
                 theta[self._active] = self._start(self._home)
             self.start_at_reference = False
         info = self._transitions(theta)

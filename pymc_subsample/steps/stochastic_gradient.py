@@ -5,14 +5,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 from pymc.blocking import PointType, StatsType
-from pymc.stats.convergence import SamplerWarning
-from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
+from pymc_subsample.calling import given_start
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.factors import scaled, stretched
 from pymc_subsample.control_variates.reference import Reference, summed
-from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.stochastic import RULES, Dynamics, check_steps
@@ -26,6 +24,7 @@ from pymc_subsample.kernels.langevin import (
 )
 from pymc_subsample.stationary import rescaled
 from pymc_subsample.steps import arguments
+from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
 from pymc_subsample.steps.step_size import AutomaticStepSize
 from pymc_subsample.strata import clustered_order
 
@@ -37,12 +36,10 @@ _STRONGEST = 10.0
 
 
 @dataclass_state
-class StochasticGradientState(StepMethodState):
+class StochasticGradientState(ChainState):
     """Everything the next draw depends on. The rows themselves are taken anew from the data."""
 
-    tune: bool
     tuned: bool
-    draws_left: int
     start_at_reference: bool
     near_reference: bool
     mode: int
@@ -58,9 +55,6 @@ class StochasticGradientState(StepMethodState):
     metric_factor: np.ndarray
     record: StepRecord
     sampler: str = field(metadata={"frozen": True})
-    n_rows: int = field(metadata={"frozen": True})
-    fingerprint: str = field(metadata={"frozen": True})
-    observed: tuple[str, ...] = field(metadata={"frozen": True})
     control_variate_order: int | None = field(metadata={"frozen": True})
     metric: str = field(metadata={"frozen": True})
     steps_per_batch: int | None = field(metadata={"frozen": True})
@@ -83,19 +77,14 @@ class StochasticGradient(AutomaticStepSize):
         "step_size": ("Step size", "0.2g"),
         "data_share": ("Data", "0.3%"),
     }
-    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
-        "batch_size": (np.float64, []),
-        "data_share": (np.float64, []),
-        "diverging": (bool, []),
-        "divergences": (int, []),
-        "gradient_variance": (np.float64, []),
-        "kinetic_temperature": (np.float64, []),
-        "n_evaluations": (np.int64, []),
-        "step_size": (np.float64, []),
-        "temperature": (np.float64, []),
-        "tune": (bool, []),
-        "warning": (SamplerWarning, None),
-    } | checks.statistics(RULES)
+    stats_dtypes_shapes: ClassVar[Statistics] = statistics(
+        RULES,
+        (
+            "batch_size", "data_share", "gradient_variance", "kinetic_temperature", "step_size",
+            "temperature",
+        ),
+        diverging=bool, divergences=int,
+    )  # fmt: skip
 
     integrator: str
     gradient: str
@@ -153,12 +142,6 @@ class StochasticGradient(AutomaticStepSize):
 
     # Chains
 
-    def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Reset all that belongs to one chain; PyMC calls this right before it starts."""
-        super().setup_chain(rng, tune, draws)
-        self.row_rng = self.rng.spawn(1)[0]
-        self._begin(tune, draws)
-
     def reset_tuning(self):
         """Nothing adapts while tuning: the chain forgets where it started."""
 
@@ -187,7 +170,7 @@ class StochasticGradient(AutomaticStepSize):
         """Take `transitions_per_draw` integration steps from a point of value variables."""
         theta = self._theta(point)
         if self.start_at_reference and self._prepared is not None:
-            self.start_at_reference, self.near_reference = False, not self._given_start(point)
+            self.start_at_reference, self.near_reference = False, not given_start(self, point)
             if self.near_reference:
                 z = self.rng.standard_normal(len(self._active))
                 theta[self._active] = self._home.reference.theta[self._active]
