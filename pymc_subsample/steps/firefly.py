@@ -57,7 +57,7 @@ class FireflyMCState(ProposingState):
 
     record: LightRecord
     bright: np.ndarray
-    lit_at: np.ndarray
+    bright_at: np.ndarray
     bound: str | float = field(metadata={"frozen": True})
     brightness: str = field(metadata={"frozen": True})
     rate: float = field(metadata={"frozen": True})
@@ -67,20 +67,20 @@ class FireflyMC(ProposingStep):
     r"""Firefly Monte Carlo: exact, with rows that are read only while they are bright.
 
     Row i has a likelihood :math:`L_i` and a lower bound :math:`B_i` of it whose product over rows
-    is known beforehand. A binary variable per row, its light, is added to the model such that
+    is known beforehand. A binary variable per row, its brightness, is added to the model such that
 
     .. math:: p(\theta, z) \propto p(\theta) \prod_i B_i(\theta)
               \prod_{i:\,z_i = 1} \Bigl(\frac{L_i(\theta)}{B_i(\theta)} - 1\Bigr)
 
-    whose marginal in theta is the posterior, without approximation; given the lights, only bright
-    rows are read [1]_. Bounds touch the likelihoods at the posterior mode ("MAP-tuned"), so that
-    few rows are bright.
+    whose marginal in theta is the posterior, without approximation; given the brightness, only
+    bright rows are read [1]_. Bounds touch the likelihoods at the posterior mode ("MAP-tuned"), so
+    that few rows are bright.
 
     Parameters
     ----------
     vars : sequence of variables, optional
         Continuous free variables to sample. Default: all of the model. Where other steps move
-        parameters that meet the data, all lights are drawn anew at every draw, from all rows.
+        parameters that meet the data, all brightness is drawn anew at every draw, from all rows.
     bound : {"auto", "tangent", "softmax", "curvature"} or float
         The lower bounds, quadratic in a row's linear predictors. "tangent": Jaakkola and Jordan's
         for logistic rows (Bernoulli, Binomial), and the tangent in the squared residual for
@@ -91,16 +91,17 @@ class FireflyMC(ProposingStep):
         log-likelihood in its linear predictor (on all eigenvalues, where it has several). All are
         verified on some rows at set-up, on all rows at a few points, and at the end of a chain.
     brightness : {"implicit", "explicit"}
-        How lights are updated. "implicit": by Metropolis-Hastings; every bright row is proposed to
+        How it is updated. "implicit": by Metropolis-Hastings; every bright row is proposed to
         go dark, a dark one to become bright with a small probability, so that few are read.
         "explicit": a random share of all rows is drawn from its conditional distribution.
     dark_to_bright : float, optional
         Probability that a dark row is proposed to become bright, for implicit updates. Default:
         twice as many proposals per transition as there are bright rows, at least two.
     resample_fraction : float, optional
-        Share of all rows whose lights are drawn per transition, for explicit updates. Default: 0.1.
+        Share of all rows whose brightness is drawn per transition, for explicit updates.
+        Default: 0.1.
     proposal : RandomWalk, AdaptiveMetropolis, Langevin or callable, optional
-        How moves are proposed. The gradient of `Langevin` is exact, given the lights; its
+        How moves are proposed. The gradient of `Langevin` is exact, given the brightness; its
         `batch_size` is not used. A callable ``proposal(point, rng)`` gets a dict of value variables
         (PyMC's unconstrained space) and returns ``(new_point, log_factor)``, where `new_point` may
         hold only what changed and `log_factor` is ``log q(point | new) - log q(new | point)``.
@@ -109,8 +110,8 @@ class FireflyMC(ProposingStep):
         Where the bounds touch the likelihoods: untransformed values by variable name, for every
         free variable. Default: the posterior mode, found automatically.
     transitions_per_draw : int, default 10
-        Transitions per recorded draw, all within one compiled call. Each updates lights, then
-        parameters.
+        Transitions per recorded draw, all within one compiled call. Each updates brightness,
+        then parameters.
 
     Attributes
     ----------
@@ -143,7 +144,7 @@ class FireflyMC(ProposingStep):
 
     name = "firefly_mc"
     _state_class = FireflyMCState
-    _connected = (*ProposingStep._connected, "_lights")
+    _connected = (*ProposingStep._connected, "_bright_rows")
     _without_gradient = "FireflyMC needs one for its bounds."
     _by_gradients = False  # of its bounds; those of the log-likelihood are looked at in `_prepare`
     _rules = RULES
@@ -191,7 +192,7 @@ class FireflyMC(ProposingStep):
         [other] = values.keys() - {used}
         if values[other] is not None:
             raise ValueError(
-                f"{other} is not used with brightness={self.brightness!r}, whose lights are "
+                f"{other} is not used with brightness={self.brightness!r}, whose brightness is "
                 f"updated at the rate {used}."
             )
         if values[used] is None:
@@ -206,7 +207,7 @@ class FireflyMC(ProposingStep):
         super()._connect()
         missing = len(kernel.FUNCTIONS) + len(kernel.GRADIENTS) - len(needed)
         self._addresses = np.concatenate([self._addresses, np.zeros(missing, dtype=np.int64)])
-        self._lights = np.zeros(self.n_rows, dtype=np.uint8)
+        self._bright_rows = np.zeros(self.n_rows, dtype=np.uint8)
 
     def _expand(self, tall: TallModel) -> Expansion:
         expansion, self.bound_taken = bounded_expansion(tall, self.bound)
@@ -260,17 +261,19 @@ class FireflyMC(ProposingStep):
         self._darken()
 
     def _darken(self):
-        """Forget the lights: they are drawn anew before the next transition."""
-        self.bright, self.lit_at = np.empty(0, dtype=np.int64), np.empty(0)
+        """Forget the brightness: it is drawn anew before the next transition."""
+        self.bright, self.bright_at = np.empty(0, dtype=np.int64), np.empty(0)
 
     def _recentre(self, theta: np.ndarray):
         super()._recentre(theta)
         self._darken()
 
     def _transitions(self, theta: np.ndarray) -> dict[str, float]:
-        # Lights belong to the parameters that meet the data: another step may have moved those.
+        # Brightness belongs to the parameters that meet the data: another step may have moved those.
         phi, _ = self._expansion.parameters(theta)
-        if len(phi) != len(self.lit_at) or not np.allclose(phi, self.lit_at, _ROUNDING, _ROUNDING):
+        if len(phi) != len(self.bright_at) or not np.allclose(
+            phi, self.bright_at, _ROUNDING, _ROUNDING
+        ):
             self._darken()
         k = self.transitions_per_draw
         if not self._one_by_one:
@@ -290,12 +293,12 @@ class FireflyMC(ProposingStep):
         info, at = np.empty(len(INFO)), self.reference
         self.bright = _transitions(
             address_of(self.rng), address_of(self.row_rng), self._addresses, kind,
-            self._expansion.packer.table, self._lights, self.bright, int(not len(self.lit_at)),
-            theta, self._active, self.tuning.factor, self.scaling, given, log_factor,
+            self._expansion.packer.table, self._bright_rows, self.bright,
+            int(not len(self.bright_at)), theta, self._active, self.tuning.factor, self.scaling, given, log_factor,
             at.center, at.slope, at.curvature, self._expansion.width, 1.0 / self.temperature,
             _BRIGHTNESS[self.brightness], self.rate, k, info,
         )  # fmt: skip
-        self.lit_at = self._expansion.parameters(theta)[0]
+        self.bright_at = self._expansion.parameters(theta)[0]
         return dict(zip(INFO, info.tolist(), strict=True))
 
     def _statistics(self, info: dict[str, float]) -> dict[str, Any]:

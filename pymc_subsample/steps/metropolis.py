@@ -199,13 +199,13 @@ class MinibatchMH(ProposingStep):
         batch = 0
         if isinstance(self.proposal, Langevin):
             batch = self.proposal.batch_size or min(_GRADIENT_ROWS, self.n_rows)
-        bound, bound_slope, reach = self._bound(theta, given)
+        bound, bound_slope, table = self._bound(theta, given)
         _transitions(
             address_of(self.rng), address_of(self.row_rng), self._addresses, self._test.address,
             kind, self._expansion.packer.table, self._permutation, theta, self._active,
             self.tuning.factor, self.scaling, batch, given, log_factor, center, slope,
             curvature, order, self._expansion.width, self.n_rows / self.temperature,
-            bound, bound_slope, reach, settings, k, info,
+            bound, bound_slope, table, settings, k, info,
         )  # fmt: skip
         return dict(zip(INFO, info.tolist(), strict=True))
 

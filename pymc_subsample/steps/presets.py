@@ -164,8 +164,8 @@ class SGNHT(SGMCMC):
     .. math:: dr = (\hat g(\theta) - \zeta r)\, dt + \sqrt{2 \gamma T}\, dW, \quad
               d\theta = r\, dt, \quad d\zeta = (|r|^2 / d - T)\, dt
 
-    in units of the metric: the friction :math:`\zeta` takes up the heat that noisy gradients
-    bring, as far as it is the same in all directions [1]_.
+    in units of the metric: the friction :math:`\zeta` takes up the excess temperature that
+    noisy gradients bring, as far as it is the same in all directions [1]_.
 
     References
     ----------

@@ -32,7 +32,7 @@ _integrate = integrate.get_overload(integrate.signatures[0])
 
 # A step diverges whose drift exceeds so many standard deviations of its noise, or its kick so many
 # of the momenta: it leads 4 to 5 posterior standard deviations away at automatic step sizes.
-_STRONGEST = 10.0
+_MOST_DRIFT = 10.0
 
 
 @dataclass_state
@@ -48,7 +48,7 @@ class StochasticGradientState(ChainState):
     done: int
     centred: int
     momentum: np.ndarray
-    memory: np.ndarray
+    integrator_state: np.ndarray
     origin: np.ndarray
     automatic_step_size: float
     hold: int
@@ -158,11 +158,11 @@ class StochasticGradient(AutomaticStepSize):
         self.refresh_period = self._given_period or max(1, self.n_rows // self.batch_size)
         self.centred = -self.refresh_period if self.gradient == "svrg" else 0
         self.momentum = np.sqrt(self.temperature) * self.rng.standard_normal(size)
-        self.memory = np.zeros(size)
+        self.integrator_state = np.zeros(size)
         if self._dynamics == PRECONDITIONED:
-            self.memory -= 1.0
+            self.integrator_state -= 1.0
         if self._dynamics == THERMOSTAT:
-            self.memory[0] = self.friction
+            self.integrator_state[0] = self.friction
         self.origin = np.zeros(0)
         self.record = StepRecord(draws=draws)
 
@@ -241,7 +241,7 @@ class StochasticGradient(AutomaticStepSize):
             [
                 self.friction, self.temperature, self._averages(), self._floor, self._index_chain,
                 self._expected, self._resample, self.done, self.hold,
-                _STRONGEST if self.near_reference else np.inf,
+                _MOST_DRIFT if self.near_reference else np.inf,
             ],
             dtype=float,
         )  # fmt: skip
@@ -249,8 +249,8 @@ class StochasticGradient(AutomaticStepSize):
         _integrate(
             address_of(self.rng), address_of(self.row_rng), self._dynamics, self._sampling,
             self._addresses, self._expansion.packer.table, self._permutation, theta, self.origin,
-            self._active, self.metric_factor, self.momentum, self.memory, sizes, settings, center,
-            slope, curvature, self.control_variate_order or 0, self._expansion.width,
+            self._active, self.metric_factor, self.momentum, self.integrator_state, sizes, settings,
+            center, slope, curvature, self.control_variate_order or 0, self._expansion.width,
             self.batch_size, noise, squares, info,
         )  # fmt: skip
         return noise, dict(zip(INFO, info.tolist(), strict=True))
@@ -261,7 +261,7 @@ class StochasticGradient(AutomaticStepSize):
         factor, record, at_reference = self.metric_factor, self.record, self._precision
         curvature, scale = self._curvature, None
         if self._dynamics == PRECONDITIONED:
-            scale = self._preconditioner(np.maximum(self.memory, 0.0) * self.n_rows**2)
+            scale = self._preconditioner(np.maximum(self.integrator_state, 0.0) * self.n_rows**2)
         if scale is not None:
             factor, record = stretched(factor, scale**2), record.rescaled(scale)
             known = at_reference if curvature is None else curvature
