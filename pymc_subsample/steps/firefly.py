@@ -18,7 +18,6 @@ from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.firefly import RULES, LightRecord, brightness, check_lights
 from pymc_subsample.kernels import firefly as kernel
 from pymc_subsample.kernels.firefly import EXPLICIT, IMPLICIT, INFO, transitions
-from pymc_subsample.kernels.metropolis import GIVEN, LANGEVIN, RANDOM_WALK
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.progress import doing
 from pymc_subsample.proposals import Langevin
@@ -269,34 +268,25 @@ class FireflyMC(ProposingStep):
         self._darken()
 
     def _transitions(self, theta: np.ndarray) -> dict[str, float]:
-        # Brightness belongs to the parameters that meet the data: another step may have moved those.
-        phi, _ = self._expansion.parameters(theta)
-        if len(phi) != len(self.bright_at) or not np.allclose(
-            phi, self.bright_at, _ROUNDING, _ROUNDING
-        ):
+        # Brightness belongs to parameters that meet the data: another step may have moved those.
+        phi, at = self._expansion.parameters(theta)[0], self.bright_at
+        if len(phi) != len(at) or not np.allclose(phi, at, _ROUNDING, _ROUNDING):
             self._darken()
-        k = self.transitions_per_draw
-        if not self._one_by_one:
-            kind = LANGEVIN if isinstance(self.proposal, Langevin) else RANDOM_WALK
-            info = self._run(theta, kind, theta, 0.0, k)
-        else:
-            infos = []
-            for _ in range(k):
-                given, log_factor = self._moved_from(theta, self.rng)
-                infos.append(self._run(theta, GIVEN, given, log_factor, 1))
-            info = {name: sum(i[name] for i in infos) for name in INFO}
-            info |= {name: info[name] / k for name in INFO[:3]}
-            info["lowest"] = min(i["lowest"] for i in infos)
-        return info | {"loglik_ratio_variance": 0.0}
+        return super()._transitions(theta) | {"loglik_ratio_variance": 0.0}
+
+    def _together(self, infos: list[dict[str, float]]) -> dict[str, float]:
+        info = {name: sum(i[name] for i in infos) for name in INFO}
+        info |= {name: info[name] / len(infos) for name in INFO[:3]}
+        return info | {"lowest": min(i["lowest"] for i in infos)}
 
     def _run(self, theta, kind, given, log_factor, k) -> dict[str, float]:
         info, at = np.empty(len(INFO)), self.reference
         self.bright = _transitions(
             address_of(self.rng), address_of(self.row_rng), self._addresses, kind,
             self._expansion.packer.table, self._bright_rows, self.bright,
-            int(not len(self.bright_at)), theta, self._active, self.tuning.factor, self.scaling, given, log_factor,
-            at.center, at.slope, at.curvature, self._expansion.width, 1.0 / self.temperature,
-            _BRIGHTNESS[self.brightness], self.rate, k, info,
+            int(not len(self.bright_at)), theta, self._active, self.tuning.factor, self.scaling,
+            given, log_factor, at.center, at.slope, at.curvature, self._expansion.width,
+            1.0 / self.temperature, _BRIGHTNESS[self.brightness], self.rate, k, info,
         )  # fmt: skip
         self.bright_at = self._expansion.parameters(theta)[0]
         return dict(zip(INFO, info.tolist(), strict=True))

@@ -178,19 +178,12 @@ class MinibatchMH(ProposingStep):
         """Return the numbers of the test for the next draw; see `kernels.evidence`."""
         raise NotImplementedError
 
-    def _transitions(self, theta: np.ndarray) -> dict[str, float]:
-        k, settings = self.transitions_per_draw, self._settings()
-        if not self._one_by_one:
-            kind = kernel.LANGEVIN if isinstance(self.proposal, Langevin) else kernel.RANDOM_WALK
-            return self._run(theta, kind, theta, 0.0, settings, k)
-        infos = []
-        for _ in range(k):
-            given, log_factor = self._moved_from(theta, self.rng)
-            infos.append(self._run(theta, kernel.GIVEN, given, log_factor, settings, 1))
+    def _together(self, infos: list[dict[str, float]]) -> dict[str, float]:
         totals = {name: sum(info[name] for info in infos) for name in INFO}
+        k = len(infos)
         return {name: v if name.startswith("rows") else v / k for name, v in totals.items()}
 
-    def _run(self, theta, kind, given, log_factor, settings, k) -> dict[str, float]:
+    def _run(self, theta, kind, given, log_factor, k) -> dict[str, float]:
         info = np.empty(len(INFO))
         at, order = self.reference, self.control_variate_order or 0
         center, slope, curvature = (
@@ -205,7 +198,7 @@ class MinibatchMH(ProposingStep):
             kind, self._expansion.packer.table, self._permutation, theta, self._active,
             self.tuning.factor, self.scaling, batch, given, log_factor, center, slope,
             curvature, order, self._expansion.width, self.n_rows / self.temperature,
-            bound, bound_slope, table, settings, k, info,
+            bound, bound_slope, table, self._settings(), k, info,
         )  # fmt: skip
         return dict(zip(INFO, info.tolist(), strict=True))
 

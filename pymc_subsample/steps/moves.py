@@ -13,6 +13,7 @@ from pymc_subsample.control_variates.factors import factor, scaled
 from pymc_subsample.control_variates.reference import Reference, reference_at
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import MoveRecord
+from pymc_subsample.kernels.metropolis import GIVEN, LANGEVIN, RANDOM_WALK
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
@@ -93,6 +94,24 @@ class ProposingStep(SubsampledStep):
 
     def _transitions(self, theta: np.ndarray) -> dict[str, float]:
         """Run a draw's transitions from theta, in place; return what they report."""
+        k = self.transitions_per_draw
+        if not self._one_by_one:
+            kind = LANGEVIN if isinstance(self.proposal, Langevin) else RANDOM_WALK
+            return self._run(theta, kind, theta, 0.0, k)
+        infos = []
+        for _ in range(k):
+            given, log_factor = self._moved_from(theta, self.rng)
+            infos.append(self._run(theta, GIVEN, given, log_factor, 1))
+        return self._together(infos)
+
+    def _run(
+        self, theta: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
+    ) -> dict[str, float]:
+        """Run k transitions of the compiled code."""
+        raise NotImplementedError
+
+    def _together(self, infos: list[dict[str, float]]) -> dict[str, float]:
+        """Return what single transitions report as one draw's."""
         raise NotImplementedError
 
     def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
