@@ -42,6 +42,7 @@ FREE = {
         "integrator": "euler", "gradient": "ewsg", "batches": "clustered",
     },
 }  # fmt: skip
+SLOW = ["preconditioned SVRG", "SGNHT on clustered batches", "EWSG on clustered batches"]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,9 @@ def test_presets_are_combinations(model, preset, given, parts):
     assert_same(chain(one, START), chain(other, START))
 
 
-@pytest.mark.parametrize("name", FREE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in FREE]
+)
 def test_free_combinations_have_the_exact_posterior(case, name):
     kwargs = {"batch_size": 50, "step_size": 0.02, "transitions_per_draw": 60} | FREE[name]
     step = pickle.loads(pickle.dumps(pms.SGMCMC(model=case.model, **kwargs)))
