@@ -195,7 +195,7 @@ class SGMCMC(StochasticGradient):
         self.steps_per_batch = arguments.count("steps_per_batch", steps_per_batch, auto=True)
         self.schedule = arguments.schedule(step_size)
         self.metric = arguments.choice("metric", metric, _METRICS)
-        if friction is None and metric == "identity" and self.integrator in _MOMENTA:
+        if friction is None and metric == "identity" and self._has_momentum:
             raise ValueError(
                 'metric="identity" leaves the scale of the parameters open: give friction, in units'
                 ' of one over time as step_size is one of time, or use metric="curvature".'
@@ -271,7 +271,7 @@ class SGMCMC(StochasticGradient):
                 'gradient with noise of one size. Use integrator="euler", "symplectic" or '
                 '"overdamped".'
             )
-        if self.expected == "stop" and self.integrator not in _MOMENTA:
+        if self.expected == "stop" and not self._has_momentum:
             raise ValueError('expected="stop" needs momenta, and overdamped dynamics have none.')
         if self.steps_per_batch not in (None, 1):
             raise ValueError(

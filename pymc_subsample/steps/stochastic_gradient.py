@@ -70,7 +70,6 @@ class StochasticGradient(AutomaticStepSize):
     default_blocked = True
     _state_class = StochasticGradientState
     _connected = (*AutomaticStepSize._connected, "_permutation")
-    _without_gradient = "Use a Metropolis-Hastings step with control_variate_order=None."
     _rules = RULES
     _shown: ClassVar[dict[str, tuple[str, str]]] = {
         "divergences": ("Divergences", "d"),
@@ -90,7 +89,7 @@ class StochasticGradient(AutomaticStepSize):
     gradient: str
     batches: str
     n_clusters: int
-    # Integration steps between passes over all rows; None for as many as read them once.
+    # Integration steps between passes over all rows, and as given; None for as many as read them.
     refresh_period: int
     _given_period: int | None
     # Averaging and floor of the preconditioner.
