@@ -1,4 +1,3 @@
-import inspect
 from importlib.metadata import version as installed_version
 
 project = "pymc_subsample"
@@ -32,15 +31,3 @@ html_theme = "pydata_sphinx_theme"
 html_title = "pymc_subsample"
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
 html_sidebars = {"**": []}
-
-
-def use_init_signature(app, what, name, obj, options, signature, returns):
-    """Show a step method's own arguments, not the (*args, **kwargs) of PyMC's __new__."""
-    if what == "class" and not issubclass(obj, BaseException):
-        own = inspect.signature(obj.__init__)
-        return str(own.replace(parameters=list(own.parameters.values())[1:])), returns
-    return None
-
-
-def setup(app):
-    app.connect("autodoc-process-signature", use_init_signature)

@@ -25,14 +25,20 @@ if TYPE_CHECKING:
     from pymc_subsample.schedules import Cyclical, PolynomialDecay
     from pymc_subsample.steps.austerity import AusterityMH
     from pymc_subsample.steps.barker import MinibatchBarkerMH
-    from pymc_subsample.steps.clustered import ClusteredSGHMC
     from pymc_subsample.steps.confidence import ConfidenceMH
-    from pymc_subsample.steps.ewsg import EWSG
     from pymc_subsample.steps.firefly import FireflyMC
     from pymc_subsample.steps.gibbs import AusterityGibbs
     from pymc_subsample.steps.hmc_ecs import HMCECS
-    from pymc_subsample.steps.sghmc import SGHMC, SGNHT
-    from pymc_subsample.steps.sgld import PSGLD, SGLD, SVRGLD
+    from pymc_subsample.steps.presets import (
+        EWSG,
+        PSGLD,
+        SGHMC,
+        SGLD,
+        SGNHT,
+        SVRGLD,
+        ClusteredSGHMC,
+    )
+    from pymc_subsample.steps.sgmcmc import SGMCMC
 
 __all__ = [
     "EWSG",
@@ -40,6 +46,7 @@ __all__ = [
     "PSGLD",
     "SGHMC",
     "SGLD",
+    "SGMCMC",
     "SGNHT",
     "SVRGLD",
     "AdaptiveMetropolis",
@@ -75,20 +82,21 @@ __version__ = "0.1.0"
 
 # A step's compiled transition is loaded with the step, which takes a tenth of a second.
 _HOMES = {
-    "EWSG": "steps.ewsg",
+    "EWSG": "steps.presets",
     "HMCECS": "steps.hmc_ecs",
-    "PSGLD": "steps.sgld",
-    "SGHMC": "steps.sghmc",
-    "SGLD": "steps.sgld",
-    "SGNHT": "steps.sghmc",
-    "SVRGLD": "steps.sgld",
+    "PSGLD": "steps.presets",
+    "SGHMC": "steps.presets",
+    "SGLD": "steps.presets",
+    "SGMCMC": "steps.sgmcmc",
+    "SGNHT": "steps.presets",
+    "SVRGLD": "steps.presets",
     "AdaptiveMetropolis": "proposals",
     "Advice": "advice",
     "Audit": "diagnostics.audited",
     "AusterityGibbs": "steps.gibbs",
     "AusterityMH": "steps.austerity",
     "BarkerCorrection": "correction",
-    "ClusteredSGHMC": "steps.clustered",
+    "ClusteredSGHMC": "steps.presets",
     "ConfidenceMH": "steps.confidence",
     "Cyclical": "schedules",
     "FireflyMC": "steps.firefly",

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pymc as pm
 from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
@@ -38,6 +39,15 @@ def steps_beside(step: BlockedStep) -> list[BlockedStep]:
             found = [other for other in flatten_steps(frame.f_locals["self"]) if other is not step]
         frame = frame.f_back
     return found
+
+
+def given_start(step: BlockedStep, point: Mapping[str, np.ndarray]) -> bool:
+    """Whether a point is another one than where PyMC starts chains by itself: `initvals`."""
+    model = step.model
+    if any(isinstance(v, str) for v in model.rvs_to_initial_values.values()):
+        return False  # drawn at random
+    usual = model.initial_point()
+    return any(not np.array_equal(usual[v.name], point[v.name]) for v in step.vars)
 
 
 def refuse_arguments_for_nuts(step: str):

@@ -27,7 +27,7 @@ def clustered_order(expansion: Expansion, n_clusters: int, rng: np.random.Genera
     except ImportError as error:
         raise ImportError(
             "Clusters of rows are found by scikit-learn, which is not installed: "
-            'pip install "pymc-subsample[clusters]", or use SGHMC.'
+            'pip install "pymc-subsample[clusters]", or use batches="uniform", as SGHMC does.'
         ) from error
     n = expansion.n_rows
     sample = expansion.take(np.sort(rng.choice(n, min(n, _ROWS), replace=False)))

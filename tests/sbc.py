@@ -136,7 +136,10 @@ def _compiled(name, order):
 
 
 class _Uncorrected(HMCECS):
-    _correction = 0.0
+    """Without the half of the estimated variance."""
+
+    def _setting(self):
+        return 0.0
 
 
 def _posterior(name, data, seed, *, order, subsample_size, corrected, tune, thin):

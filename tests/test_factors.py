@@ -19,6 +19,7 @@ from pymc_subsample.control_variates.factors import (
 )
 from pymc_subsample.kernels.estimates import outside
 from pymc_subsample.kernels.vectors import scale_back, scale_up
+from pymc_subsample.steps.adaptation import enlarge
 from pymc_subsample.steps.tuning import Tuning
 
 SIZE = 40
@@ -175,13 +176,13 @@ def test_more_rows_are_a_multiple_of_given_blocks(many_effects, n_blocks):
     step = pms.HMCECS(model=model, rng=1, n_blocks=n_blocks)
     step.setup_chain(np.random.default_rng(1), tune=200, draws=10)
     point, before = model.initial_point(), step.subsample_size
-    step._enlarge(1.3 / 0.75)
+    enlarge(step, 1.3 / 0.75)
     assert step.subsample_size % n_blocks == 0
     assert step.subsample_size >= before * 1.3 / 0.75
     step.step(point)
     assert step.subsample.rows.shape[1] == step.subsample_size
     for ratio, size in ((np.inf, step.subsample_size), (1e9, 4 * step.subsample_size)):
-        step._enlarge(ratio)
+        enlarge(step, ratio)
         assert step.subsample_size == size
 
 

@@ -375,7 +375,7 @@ def excesses(step, theta):
 
 def move(step, theta, given, bright, k=1):
     """Run the kernel with a proposal that is given; return the bright rows."""
-    step.bright, step.lit_at = np.array(bright, dtype=np.int64), np.ones(2)
+    step.bright, step.bright_at = np.array(bright, dtype=np.int64), np.ones(2)
     step._run(theta, GIVEN, given, 0.0, k)
     return step.bright
 
@@ -404,7 +404,7 @@ def test_lights_change_with_the_right_probabilities(brightness, rate, small):
     for i in range(5):
         assert binomtest(int(lit[i]), n, up[i]).pvalue > ALPHA
         assert binomtest(n - int(kept[i]), n, down[i]).pvalue > ALPHA
-    assert not step._lights.any()
+    assert not step._bright_rows.any()
 
 
 @pytest.mark.parametrize("brightness", ["implicit", "explicit"])

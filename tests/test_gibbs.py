@@ -488,7 +488,7 @@ def test_models_without_binary_variables_or_rows_are_refused():
     ],
 )
 def test_what_is_binary(make, binary):
-    from pymc_subsample.steps.arguments import is_binary
+    from pymc_subsample.steps.variables import is_binary
 
     with pm.Model():
         assert is_binary(make()) == binary

@@ -17,7 +17,7 @@ from scipy.stats import norm
 
 import pymc_subsample as pms
 from pymc_subsample import all_rows
-from pymc_subsample.steps import hmc_ecs
+from pymc_subsample.steps import adaptation, remarks
 from pymc_subsample.steps.tuning import Tuning
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
@@ -442,7 +442,7 @@ def test_a_subsample_size_that_does_not_divide_is_reported(model, caplog):
 def test_a_subsample_that_changes_in_tuning_is_reported_once(model, caplog, monkeypatch, cores):
     step = pms.HMCECS(model=model)
     monkeypatch.setattr(Tuning, "should_recentre", lambda *_: True)
-    monkeypatch.setattr(hmc_ecs, "choose_subsample", lambda *_: (200, 20))
+    monkeypatch.setattr(adaptation, "choose_subsample", lambda *_: (200, 20))
     for seed in (1, 2):
         caplog.clear()
         with caplog.at_level(logging.DEBUG, "pymc.stats.convergence"):
@@ -506,7 +506,7 @@ def test_small_data_are_for_nuts_on_all_rows(model, caplog, monkeypatch):
 
 
 def test_nobody_waits_for_a_comparison_that_is_not_said(model, caplog, monkeypatch):
-    monkeypatch.setattr(hmc_ecs, "compare", None)
+    monkeypatch.setattr(remarks, "compare", None)
     reported(model, caplog, subsample_size=150)
     reported(model, caplog, subsample_size=300, vars=["a"])
     reported(model, caplog, subsample_size=300, temperature=2.0)
@@ -517,7 +517,7 @@ def test_nobody_waits_for_a_comparison_that_is_not_said(model, caplog, monkeypat
 @pytest.mark.parametrize(("seconds", "verdict"), [(40, "HMCECS is"), (60, "Use pm.sample(")])
 def test_the_faster_sampler_is_named(model, caplog, monkeypatch, seconds, verdict):
     found = all_rows.Comparison(0.006, seconds, 100.0, 8.2)
-    monkeypatch.setattr(hmc_ecs, "compare", lambda *_: found)
+    monkeypatch.setattr(remarks, "compare", lambda *_: found)
     monkeypatch.setattr(all_rows, "find_spec", lambda name: name)
     _, said = reported(model, caplog, subsample_size=300)
     assert f"take a chain about {seconds} s, and with nutpie on all rows about 100 s" in said

@@ -20,7 +20,7 @@ N = 60
 STEPS = [
     pms.HMCECS, pms.MinibatchBarkerMH, pms.AusterityMH, pms.ConfidenceMH, pms.FireflyMC,
     pms.AusterityGibbs, pms.SGLD, pms.PSGLD, pms.SVRGLD, pms.SGHMC, pms.SGNHT, pms.EWSG,
-    pms.ClusteredSGHMC,
+    pms.ClusteredSGHMC, pms.SGMCMC,
 ]  # fmt: skip
 _PACKAGE = Path(pms.__file__).parent
 
@@ -161,6 +161,8 @@ EMPTY_OR_TOO_LARGE = [
     case(pms.HMCECS, "rng", rng=np.random.RandomState(1)),
     case(pms.HMCECS, "max_treedepth", max_treedepth=10**9),
     case(pms.HMCECS, "transitions_per_draw", transitions_per_draw=10**9),
+    case(pms.HMCECS, "control_variate_order.*None: HMCECS estimates", control_variate_order=None),
+    case(pms.SGLD, "control_variate_order.*0: SGLD looks at changes", control_variate_order=0),
     case(pms.HMCECS, "temperature", temperature=1e300),
     case(pms.HMCECS, "temperature", temperature=1e-300),
     case(pms.HMCECS, "subsample_size", subsample_size=10**30),
@@ -246,6 +248,11 @@ def test_batches_larger_than_the_data_are_refused_by_all(step, tiny):
     with pytest.raises(ValueError, match=f"batch_size={N + 1} is larger .* rows, {N}"):
         step(model=tiny, batch_size=N + 1)
     assert step(model=tiny).batch_size == N  # the default follows few rows
+
+
+@pytest.mark.parametrize("step", [pms.HMCECS, pms.MinibatchBarkerMH, pms.SGLD])
+def test_the_highest_order_is_known_to_all(step, tiny):
+    assert step(model=tiny, control_variate_order="auto").control_variate_order == 2
 
 
 @pytest.mark.parametrize("change", [{"q": 1.0}, {"a": [0.0, 1.0]}])

@@ -517,7 +517,7 @@ BAD = [
     ({"batch_size": 1}, "batch_size must be an integer of at least 2, got 1"),
     ({"batch_size": 2.5}, "batch_size .*2.5"),
     ({"batch_size": True}, "batch_size"),
-    ({"control_variate_order": 0}, r"control_variate_order .*\(1, 2\) or None.*0"),
+    ({"control_variate_order": 0}, r"control_variate_order .*\(1, 2\).*got 0.*Use None"),
     ({"control_variate_order": 3}, "control_variate_order .*3"),
     ({"control_variate_order": "2"}, "control_variate_order .*'2'"),
     ({"temperature": 0}, "temperature .*above 0"),

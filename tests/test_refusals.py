@@ -502,6 +502,20 @@ def test_rows_whose_parameters_are_invalid_are_impossible():
     assert np.isneginf(tall.row_loglik(np.array([-0.1, 0.0]), np.arange(N))).all()
 
 
+@pytest.mark.parametrize("step", [pms.SGLD, pms.SVRGLD, pms.FireflyMC, pms.AusterityMH, pms.HMCECS])
+def test_a_row_that_cuts_the_posterior_off_is_named_before_sampling(step):
+    """Batches of rows miss the one that is impossible beyond a boundary, and their checks too."""
+    rng = np.random.default_rng(1)
+    x = np.abs(rng.normal(size=300))
+    y = rng.poisson(1 + x)
+    x[7], y[7] = -0.8, 0
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 1, 1), pm.Normal("b", 1, 1)
+        pm.Poisson("y", a + b * x, observed=y)
+    with pytest.raises(TallModelError, match=r"not finite within the spread .* in rows 7: some"):
+        step(model=model)
+
+
 def test_invalid_parameters_shared_by_all_rows_are_impossible():
     with pm.Model() as model:
         sigma = pm.Normal("sigma", 1, 1)

@@ -25,7 +25,7 @@ from pymc_subsample.all_rows import (
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.discovery import chosen_names, row_terms
 from pymc_subsample.likelihood.graph import numpy_function
-from pymc_subsample.steps import arguments
+from pymc_subsample.steps import arguments, variables
 from pymc_subsample.steps.barker import MinibatchBarkerMH
 from pymc_subsample.steps.gibbs import AusterityGibbs
 from pymc_subsample.steps.hmc_ecs import HMCECS
@@ -116,7 +116,7 @@ def advise(
     seconds = arguments.between("seconds", seconds, 0.0, np.inf)
     random_seed = arguments.seed("random_seed", random_seed)
     arguments.text("dim", dim, "a dimension")
-    arguments.continuous_vars(None, model)
+    variables.continuous_vars(None, model)
     terms = row_terms(model, observed)
     _check_dim(model, terms, dim)
     given: dict[str, Any] = {"observed": chosen_names(observed) or None, "dim": dim}
@@ -166,7 +166,7 @@ def advise(
 
 def _discrete(model, given, empty: Advice, seconds: float, seed: int) -> Advice:
     rvs = [model.values_to_rvs[v] for v in model.value_vars]
-    if not all(map(arguments.is_binary, rvs)):
+    if not all(map(variables.is_binary, rvs)):
         names = ", ".join(repr(model.values_to_rvs[v].name) for v in model.discrete_value_vars)
         return replace(
             empty,

@@ -27,7 +27,7 @@ from pymc_subsample.diagnostics.weights import Moments, plain_moments
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.discovery import chosen_names, row_terms
 from pymc_subsample.steps import arguments
-from pymc_subsample.steps.base import differentiated
+from pymc_subsample.steps.differentiation import differentiated
 
 _SAID = "pms.audit"
 _FEWEST = 40

@@ -5,8 +5,7 @@ import logging
 import pickle
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
-from functools import cached_property, wraps
+from functools import cached_property
 from operator import methodcaller
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -18,12 +17,10 @@ from pymc.blocking import PointType
 from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import BlockedStep
 from pymc.step_methods.state import WithSamplingState
-from pytensor.gradient import NullTypeGradError
-from pytensor.graph.utils import MethodNotDefined
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_subsample.calling import refuse_arguments_for_nuts, steps_beside
+from pymc_subsample.calling import refuse_arguments_for_nuts
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand, refuse_steps, verify_gradient
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE
@@ -32,35 +29,62 @@ from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.coordinates import find_coordinates, reparameterise
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, Rule
-from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.discovery import chosen_names
-from pymc_subsample.progress import announced, doing
-from pymc_subsample.steps import arguments
+from pymc_subsample.progress import doing
+from pymc_subsample.steps import arguments, guards, variables
+from pymc_subsample.steps.differentiation import WITHOUT_GRADIENT, differentiated
 from pymc_subsample.steps.modes import number_of_chain, starts
 from pymc_subsample.steps.notices import begin_run
-from pymc_subsample.steps.setup import Preparation, prepare
+from pymc_subsample.steps.setup import Preparation, Problem, prepare
+from pymc_subsample.steps.signatures import complete
 from pymc_subsample.storage import hint_for_bambi, refuse_beyond_memory
 
 _log = logging.getLogger("pymc.subsample")
 
 _PROTOCOL = 4
 
-_IN_THREADS = (
-    "This {step} runs a chain in another thread ({thread}). Make a step for each thread; if that "
-    "chain was interrupted, make a new one."
-)
-
-# What remains for a log-likelihood that is not the integral of its gradient.
-_WITHOUT_GRADIENT = (
-    "This step needs a gradient. Use pms.MinibatchBarkerMH, pms.AusterityMH or pms.ConfidenceMH "
-    "with control_variate_order=None and a proposal without gradients, pm.Metropolis or "
-    "pm.DEMetropolisZ on all rows, or write a smooth function in place of the step (a sigmoid)."
-)
-
 
 class SubsampledStep(BlockedStep):
     """A step method on a model whose rows are subsampled.
+
+    Parameters
+    ----------
+    vars : sequence of variables, optional
+        Continuous free variables to sample. Default: all of the model.
+    model : pymc.Model, optional
+        Default: the model on the context stack.
+    observed : sequence of str or variable, optional
+        Observed variables and potentials whose rows are subsampled. Default: all that
+        have one log-likelihood per row, of any length; the others are evaluated in full every
+        time.
+    dim : str, optional
+        Name of the rows' dimension, where lengths leave it ambiguous.
+    reference : dict, optional
+        Expansion point: untransformed values by variable name, for every free variable. Default:
+        the posterior mode, found automatically.
+    reparameterize : bool, default True
+        Whether the chain moves effects of groups, and other variables whose scale depends on
+        parameters, in coordinates of its own, between their centred and non-centred forms, however
+        the model writes them. Draws are in the model's own variables either way.
+    rng : int or Generator, optional
+        Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
+        Default: a fixed seed, so that equal chains follow from equal seeds.
+    initial_point : dict, optional
+        Values of value variables where the search for the reference starts. Default: the model's
+        initial point.
+    compile_kwargs : dict, optional
+        Not used by this step, which always compiles with numba: anything but
+        ``{"mode": "NUMBA"}`` raises.
+    blocked : bool, default True
+        Must be true: the variables are sampled jointly.
+
+    Raises
+    ------
+    TallModelError
+        If the model's rows cannot be subsampled; the message names the variable and the Op.
+    ValueError, TypeError
+        If an argument is out of range or of the wrong kind.
 
     Attributes
     ----------
@@ -103,34 +127,49 @@ class SubsampledStep(BlockedStep):
         model = arguments.model_in_context(kwargs.get("model"), f"create {cls.__name__}")
         given = [*args, kwargs.get("vars")][0]
         if given is not None:
-            arguments.chosen_vars(given, model)
+            variables.chosen_vars(given, model)
         arguments.blocked(kwargs.get("blocked", True), cls.__name__)
         return super().__new__(cls, *args, **kwargs)
 
-    def _attach(
+    def __init__(
         self,
-        model: pm.Model,
-        vars: Sequence,
-        observed,
-        dim: str | None,
-        order: int | str,
+        vars: Sequence | None = None,
+        *,
+        model: pm.Model | None = None,
+        observed: Sequence[str] | None = None,
+        dim: str | None = None,
+        reference: Mapping[str, Any] | None = None,
+        reparameterize: bool = True,
+        rng=None,
         initial_point: PointType | None = None,
-        reparameterize: bool = False,
+        compile_kwargs: dict | None = None,
+        blocked: bool = True,
     ):
-        """Trace and compile a model for control variates of some order, or of order "auto"."""
-        self._model = model
-        self._reparameterize = reparameterize
-        self.vars = vars
+        variables.given_reference(reference)
+        arguments.blocked(blocked, type(self).__name__)
+        arguments.only_numba(compile_kwargs)
+        self.rng = arguments.generator(rng)
+        self._given_reference = reference
+        self._model = arguments.model_in_context(model, f"create {type(self).__name__}")
+        self.vars = self._chosen(vars)
+        self._reparameterize = arguments.flag("reparameterize", reparameterize)
         self._rows_of: dict[str, Any] = {
             "observed": chosen_names(observed) or None,
             "dim": arguments.text("dim", dim, "a dimension"),
             "initial_point": arguments.initial_point(initial_point),
         }
-        self._order = order
+
+    def _chosen(self, vars: Sequence | None) -> list:
+        """Return the value variables to sample."""
+        return variables.continuous_vars(vars, self._model)
+
+    def _attach(self, order: int | str | None):
+        """Trace and compile the model for control variates of some order, or of order "auto"."""
+        self._order = 0 if order is None else order
         self._connect()
         if self._by_gradients:
             self._refuse_steps(self._expansion.as_written())
-        self._seen = self._contents()
+        self._seen = guards.contents(self._model, self._tall)
         if len(self._tall.rows.names) > 1 or self._tall.whole:
             _log.info(f"{type(self).__name__} subsamples {self._tall.described}")
 
@@ -141,7 +180,7 @@ class SubsampledStep(BlockedStep):
             building_graphs(),
             differentiated(self._tall, self._without_gradient),
         ):
-            refuse_steps(self._tall, expansion, self._active, _WITHOUT_GRADIENT)
+            refuse_steps(self._tall, expansion, self._active, WITHOUT_GRADIENT)
 
     def _connect(self):
         with building_graphs():
@@ -183,13 +222,19 @@ class SubsampledStep(BlockedStep):
         )
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Refuse changed data and another thread's step; choose a mode."""
-        self._refuse_changes()
-        self._refuse_threads()
+        """Reset all that belongs to one chain; PyMC calls this right before it starts."""
+        guards.refuse_changes(self)
+        guards.refuse_threads(self)
         self._left, self._thread = None, threading.current_thread()
         super().setup_chain(rng, tune, draws)
         modes = len(self._prepared.at_modes) if tune and self._prepared is not None else 1
         self.mode = number_of_chain(self.rng) % modes
+        self.row_rng = self.rng.spawn(1)[0]
+        self._begin(tune, draws)
+
+    def _begin(self, tune: int, draws: int):
+        """Start a chain, or what a set-up leaves of one."""
+        raise NotImplementedError
 
     @property
     def _home(self) -> Preparation:
@@ -201,39 +246,9 @@ class SubsampledStep(BlockedStep):
     def _search(self) -> ModeSearch | None:
         return None if self._prepared is None else self._prepared.search
 
-    def _contents(self) -> dict[str, Any]:
-        """Variables of the model, the arrays behind its data and digests of these, as named.
-
-        A digest can miss changes in few elements of a long array; see `rows.glimpse`.
-        """
-        model = self._model
-        variables = [*model.basic_RVs, *model.potentials]
-        data = {v: v.get_value(borrow=True) for v in model.data_vars if hasattr(v, "get_value")}
-        objects = {v: v for v in variables} | data
-        named = {repr(v.name): x for v, x in objects.items()}
-        digests = self._tall.glimpses()
-        return {name: (named.get(name), digests.get(name)) for name in {**named, **digests}}
-
-    def _refuse_changes(self):
-        seen, now = self._seen, self._contents()
-        changed = [name for name in {**seen, **now} if _differ(seen.get(name), now.get(name))]
-        if changed:
-            raise ValueError(
-                f"{', '.join(changed)} changed after this {type(self).__name__} was made, which "
-                "read model and data then. Make a new step for the model as it is."
-            )
-
-    def _refuse_threads(self):
-        """Refuse to start a chain while another thread runs one."""
-        thread = self._thread
-        if thread in (None, threading.current_thread()) or not self.draws_left:
-            return
-        if thread.is_alive():
-            raise ValueError(_IN_THREADS.format(step=type(self).__name__, thread=thread.name))
-
     def _check_vars(self):
         """Refuse variables that this step cannot sample."""
-        arguments.refuse_discrete(self.vars, self._model)
+        variables.refuse_discrete(self.vars, self._model)
 
     @property
     def fingerprint(self) -> str:
@@ -261,39 +276,9 @@ class SubsampledStep(BlockedStep):
         theta = np.empty(self._tall.size)
         for name, part in self._read:
             theta[part] = np.ravel(point[name])
-        self._refuse_company(theta)
+        guards.refuse_company(self, theta)
         at: Reference | None = getattr(self, "reference", None)
         return self._expansion.from_values(theta, None if at is None else at.theta)
-
-    def _given_start(self, point: PointType) -> bool:
-        """Whether a point is another one than where PyMC starts chains by itself: `initvals`."""
-        model = self._model
-        if any(isinstance(v, str) for v in model.rvs_to_initial_values.values()):
-            return False  # drawn at random
-        usual = model.initial_point()
-        return any(not np.array_equal(usual[name], point[name]) for name, _, _ in self._moved)
-
-    def _company(self) -> str:
-        """Say what the other steps in this chain move; empty where there are none."""
-        names = {value.name: rv.name for value, rv in self._model.values_to_rvs.items()}
-        return " and ".join(
-            f"{type(step).__name__} moves {', '.join(names.get(v.name, v.name) for v in step.vars)}"
-            for step in steps_beside(self)
-        )
-
-    def _refuse_company(self, theta: np.ndarray):
-        """Refuse to go on where something else moves this chain, or moved its variables."""
-        thread = self._thread
-        if thread is None:
-            return
-        if thread is not threading.current_thread():
-            raise ValueError(_IN_THREADS.format(step=type(self).__name__, thread=thread.name))
-        if self._left is not None and not np.array_equal(self._left, theta[self._active]):
-            raise ValueError(
-                f"{', '.join(repr(v.name) for v in self.vars)}: moved between two draws of this "
-                f"{type(self).__name__}. Another step samples the same variables: give each "
-                "variable to one step (vars=)."
-            )
 
     def _point(self, point: PointType, theta: np.ndarray) -> PointType:
         """Return `point` with this step's variables as in the chain's vector."""
@@ -303,37 +288,19 @@ class SubsampledStep(BlockedStep):
         self._left = values[self._active].copy() if self._thread is not None else None
         return new
 
-    def _prepared_at(
-        self,
-        expansion: Expansion,
-        reference,
-        *,
-        subsample_size: int | None,
-        n_blocks: int | None = 1,
-        temperature: float = 1.0,
-        kind: int = PERTURBED,
-    ) -> Preparation:
-        """Find the reference point, or take the one that was given, and what follows from it."""
+    def _problem(self, expansion: Expansion, **given: Any) -> Problem:
+        """Return what a set-up needs to know, where the reference was given or not."""
+        reference = self._given_reference
+        if reference is not None:
+            theta = variables.reference_theta(self._model, self._tall, reference)
+            given["given"] = self._expansion.from_values(theta)
+        start, free = starts(self._model, self._tall), self._continuous()
+        return Problem(expansion, start, self._active, free, self.rng, **given)
+
+    def _found(self, problem: Problem) -> Preparation:
+        """Find the reference point, or take the one that was given."""
         with differentiated(self._tall, self._without_gradient):
-            prepared = prepare(
-                expansion,
-                starts(self._model, self._tall),
-                self._active,
-                self._continuous(),
-                self.rng,
-                reference=(
-                    None
-                    if reference is None
-                    else self._expansion.from_values(
-                        arguments.reference_theta(self._model, self._tall, reference)
-                    )
-                ),
-                subsample_size=subsample_size,
-                n_blocks=n_blocks,
-                temperature=temperature,
-                kind=kind,
-                observed=self.observed,
-            )
+            prepared = prepare(problem)
         self.centring = self._centring(prepared.reference.theta)
         if self.centring:
             _log.info("%s: in coordinates of its own: %s", type(self).__name__, self._moving())
@@ -349,8 +316,8 @@ class SubsampledStep(BlockedStep):
     def _moving(self) -> str:
         said = []
         for name, weights in self.centring.items():
-            low, high = (f"{100 * weight:.0f}%" for weight in (weights.min(), weights.max()))
-            said.append(f"{name} {low if low == high else f'{low} to {high}'} centred")
+            span = [f"{100 * weight:.0f}%" for weight in (weights.min(), weights.max())]
+            said.append(f"{name} {' to '.join(dict.fromkeys(span))} centred")
         return ", ".join(said)
 
     def _judge(self, stats: dict[str, Any], found: list[Check] | None):
@@ -373,15 +340,14 @@ class SubsampledStep(BlockedStep):
         return checks.record(self._rules, None)
 
     def __init_subclass__(cls, **kwargs):
-        """Announce long set-ups; let `pickle` work by way of cloudpickle, which knows functions."""
+        """Complete what is shared, announce long set-ups; `pickle` by way of cloudpickle."""
         super().__init_subclass__(**kwargs)
-        if "__init__" in vars(cls):
-            cls.__init__ = _announced(cls.__init__)  # type: ignore[method-assign]
+        complete(cls)
         copyreg.pickle(cls, lambda step: (pickle.loads, (cloudpickle.dumps(step),)))
         cloudpickle.Pickler.dispatch_table[cls] = methodcaller("__reduce_ex__", _PROTOCOL)
 
     def __getstate__(self):
-        self._refuse_changes()
+        guards.refuse_changes(self)
         state = self.__dict__.copy()
         for connected in (*self._connected, "_seen", "_thread", "_left"):
             state.pop(connected, None)
@@ -390,7 +356,7 @@ class SubsampledStep(BlockedStep):
     def __setstate__(self, state):
         self.__dict__.update(state)
         self._connect()
-        self._seen = self._contents()
+        self._seen = guards.contents(self._model, self._tall)
 
     @property
     def sampling_state(self):
@@ -427,31 +393,3 @@ class SubsampledStep(BlockedStep):
             return shown | {"failing": bool(stats.get("divergences", 0))}
 
         return (update,)
-
-
-def _announced(initialise):
-    @wraps(initialise)
-    def wrapped(self, *args, **kwargs):
-        with announced(type(self).__name__):
-            initialise(self, *args, **kwargs)
-
-    return wrapped
-
-
-@contextmanager
-def differentiated(tall: TallModel, advice: str):
-    """Say which log-likelihood it is that PyTensor cannot differentiate."""
-    try:
-        yield
-    except (NullTypeGradError, MethodNotDefined, NotImplementedError) as error:
-        raise TallModelError(
-            f"PyTensor cannot differentiate the log-likelihood of "
-            f"{', '.join(map(repr, tall.observed))} ({type(error).__name__}: {error}). {advice}"
-        ) from error
-
-
-def _differ(seen: tuple | None, now: tuple | None) -> bool:
-    """Whether a part of the model, or the content of its data, is another one."""
-    if seen is None or now is None:
-        return True
-    return seen[0] is not now[0] or seen[1] != now[1]

@@ -1,11 +1,9 @@
 """The confidence sampler as a PyMC step method."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Unpack
 
 import numpy as np
-import pymc as pm
-from pymc.blocking import PointType
 
 from pymc_subsample.compile import Compiled
 from pymc_subsample.control_variates.reference import Reference
@@ -16,7 +14,7 @@ from pymc_subsample.kernels.bounds import linear_bound, local_bound
 from pymc_subsample.kernels.evidence import DECIDE
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
-from pymc_subsample.steps.metropolis import MinibatchMH, Proposal
+from pymc_subsample.steps.metropolis import MinibatchMH, SharedMH
 
 _BOUNDS = ("auto", "linear", "local", "full")
 _NO_TABLE = np.zeros((0, 0))
@@ -32,16 +30,6 @@ class ConfidenceMH(MinibatchMH):
 
     Parameters
     ----------
-    vars : sequence of variables, optional
-        Continuous free variables to sample. Default: all of the model.
-    model : pymc.Model, optional
-        Default: the model on the context stack.
-    observed : sequence of str or variable, optional
-        Observed variables and potentials whose rows are subsampled. Default: all that
-        have one log-likelihood per row, of any length; the others are evaluated in full at every
-        proposal.
-    dim : str, optional
-        Name of the rows' dimension, where lengths leave it ambiguous.
     delta : float, default 0.01
         Probability of a wrong decision, at most.
     batch_size : int, default 100
@@ -63,44 +51,6 @@ class ConfidenceMH(MinibatchMH):
         `n_evaluations`. A callable ``bound(point, new_point)`` of value variables gives C itself;
         the check at the end of a chain compares it with all rows on some proposals. "auto" takes
         the first of "linear", "local" and "full" that exists.
-    proposal : RandomWalk, AdaptiveMetropolis, Langevin or callable, optional
-        How moves are proposed. A callable ``proposal(point, rng)`` gets a dict of value variables
-        (PyMC's unconstrained space) and returns ``(new_point, log_factor)``, where `new_point` may
-        hold only what changed and `log_factor` is ``log q(point | new) - log q(new | point)``.
-        Default: `AdaptiveMetropolis()`.
-    control_variate_order : {2, 1, None}
-        Order of the Taylor control variates: their sum over all rows is exact and a batch
-        estimates the remainder alone. None takes plain batches, which needs no gradients and no
-        reference but far more rows.
-    reference : dict, optional
-        Expansion point: untransformed values by variable name, for every free variable. Default:
-        the posterior mode, found automatically.
-    temperature : float, default 1
-        Divides the log-likelihood of the subsampled rows. Anything but 1 samples another
-        distribution than the posterior, and warns.
-    transitions_per_draw : int, default 10
-        Transitions per recorded draw, all within one compiled call.
-    reparameterize : bool, default True
-        Whether the chain moves effects of groups, and other variables whose scale depends on
-        parameters, in coordinates of its own, between their centred and non-centred forms, however
-        the model writes them. Draws are in the model's own variables either way.
-    rng : int or Generator, optional
-        Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
-    initial_point : dict, optional
-        Values of value variables where the search for the reference starts. Default: the model's
-        initial point.
-    compile_kwargs : dict, optional
-        Not used by this step, which always compiles with numba: anything but
-        ``{"mode": "NUMBA"}`` raises.
-    blocked : bool, default True
-        Must be true: the variables are sampled jointly.
-
-    Raises
-    ------
-    TallModelError
-        If the model's rows cannot be subsampled; the message names the variable and the Op.
-    ValueError, TypeError
-        If an argument is out of range or of the wrong kind.
 
     References
     ----------
@@ -117,43 +67,24 @@ class ConfidenceMH(MinibatchMH):
         self,
         vars: Sequence | None = None,
         *,
-        model: pm.Model | None = None,
-        observed: Sequence[str] | None = None,
-        dim: str | None = None,
         delta: float = 0.01,
-        batch_size: int | None = None,
         p: float = 2.0,
         gamma: float = 2.0,
         inequality: str = "bernstein-serfling",
         bound: str | Callable[[dict, dict], float] = "auto",
-        proposal: Proposal | None = None,
-        control_variate_order: int | None = 2,
-        reference: Mapping[str, Any] | None = None,
-        temperature: float = 1.0,
-        transitions_per_draw: int = 10,
-        reparameterize: bool = True,
-        rng=None,
-        initial_point: PointType | None = None,
-        compile_kwargs: dict | None = None,
-        blocked: bool = True,
+        **above: Unpack[SharedMH],
     ):
         self.delta = arguments.between("delta", delta, 0.0, 1.0)
         self.p = arguments.between("p", p, 1.0, np.inf)
         self.gamma = arguments.between("gamma", gamma, 1.0, np.inf)
         self.inequality = arguments.choice("inequality", inequality, confidence.INEQUALITIES)
         self.bound = arguments.function_or_choice("bound", bound, _BOUNDS, "point", "new_point")
-        if callable(bound) and isinstance(proposal, Langevin):
+        if callable(bound) and isinstance(above.get("proposal"), Langevin):
             raise ValueError(
                 'bound: a function cannot be combined with Langevin proposals. Use bound="full" or '
                 '"linear".'
             )
-        self._set_up(
-            vars, model, observed=observed, dim=dim, batch_size=batch_size, proposal=proposal,
-            control_variate_order=control_variate_order, reference=reference,
-            temperature=temperature, transitions_per_draw=transitions_per_draw, rng=rng,
-            initial_point=initial_point, compile_kwargs=compile_kwargs, blocked=blocked,
-            reparameterize=reparameterize,
-        )  # fmt: skip
+        super().__init__(vars, **above)
         if self.bound == "local" and self._local() is None:
             raise ValueError(
                 'bound="local" needs control variates, a likelihood of at most four linear '

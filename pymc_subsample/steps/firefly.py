@@ -1,15 +1,11 @@
 """Firefly Monte Carlo as a PyMC step method."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
-import pymc as pm
-from pymc.blocking import PointType
-from pymc.stats.convergence import SamplerWarning
-from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.compile import address_of, building_graphs
@@ -22,25 +18,25 @@ from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.firefly import RULES, LightRecord, brightness, check_lights
 from pymc_subsample.kernels import firefly as kernel
 from pymc_subsample.kernels.firefly import EXPLICIT, IMPLICIT, INFO, transitions
-from pymc_subsample.kernels.metropolis import GIVEN, LANGEVIN, RANDOM_WALK
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.progress import doing
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
-from pymc_subsample.steps.base import differentiated
+from pymc_subsample.steps.declarations import Statistics, statistics
+from pymc_subsample.steps.differentiation import differentiated
 from pymc_subsample.steps.modes import warn_of_modes
-from pymc_subsample.steps.moves import Proposal, ProposingStep
-from pymc_subsample.steps.setup import Preparation
-from pymc_subsample.steps.tuning import TuningState
+from pymc_subsample.steps.moves import Proposal, ProposingState, ProposingStep
+from pymc_subsample.steps.setup import Preparation, possible
+from pymc_subsample.steps.signatures import SharedContinuous
 
 _log = logging.getLogger("pymc.subsample")
 
 _transitions = transitions.get_overload(transitions.signatures[0])
 
 _BRIGHTNESS = {"explicit": EXPLICIT, "implicit": IMPLICIT}
-# Rows to read for the check of a chain, and draws to check.
 # By which parameters may change on the way through the model's variables and back.
 _ROUNDING = 1e-10
+# Rows to read for the check of a chain, and draws to check.
 _PILOT_ROWS, _FEWEST, _MOST = 8_000_000, 2, 8
 # Points around the reference where the set-up counts bright rows, and where it verifies bounds.
 _PILOT, _FAR = 4, 10.0
@@ -49,57 +45,41 @@ _LOOKED_AT, _PER_BRIGHT = 2.0, 2.0
 _RESAMPLED = 0.1
 
 
+class _Above(SharedContinuous, total=False):
+    temperature: float
+    transitions_per_draw: int
+
+
 @dataclass_state
-class FireflyMCState(StepMethodState):
+class FireflyMCState(ProposingState):
     """Everything the next draw depends on. The rows themselves are taken anew from the data."""
 
-    tune: bool
-    draws_left: int
-    draws_done: int
-    start_at_reference: bool
-    mode: int
-    reference: Reference | None
-    row_rng: np.random.Generator
-    tuning: TuningState
     record: LightRecord
     bright: np.ndarray
-    lit_at: np.ndarray
-    n_rows: int = field(metadata={"frozen": True})
-    fingerprint: str = field(metadata={"frozen": True})
-    observed: tuple[str, ...] = field(metadata={"frozen": True})
+    bright_at: np.ndarray
     bound: str | float = field(metadata={"frozen": True})
     brightness: str = field(metadata={"frozen": True})
     rate: float = field(metadata={"frozen": True})
-    transitions_per_draw: int = field(metadata={"frozen": True})
-    temperature: float = field(metadata={"frozen": True})
 
 
 class FireflyMC(ProposingStep):
     r"""Firefly Monte Carlo: exact, with rows that are read only while they are bright.
 
     Row i has a likelihood :math:`L_i` and a lower bound :math:`B_i` of it whose product over rows
-    is known beforehand. A binary variable per row, its light, is added to the model such that
+    is known beforehand. A binary variable per row, its brightness, is added to the model such that
 
     .. math:: p(\theta, z) \propto p(\theta) \prod_i B_i(\theta)
               \prod_{i:\,z_i = 1} \Bigl(\frac{L_i(\theta)}{B_i(\theta)} - 1\Bigr)
 
-    whose marginal in theta is the posterior, without approximation; given the lights, only bright
-    rows are read [1]_. Bounds touch the likelihoods at the posterior mode ("MAP-tuned"), so that
-    few rows are bright.
+    whose marginal in theta is the posterior, without approximation; given the brightness, only
+    bright rows are read [1]_. Bounds touch the likelihoods at the posterior mode ("MAP-tuned"), so
+    that few rows are bright.
 
     Parameters
     ----------
     vars : sequence of variables, optional
         Continuous free variables to sample. Default: all of the model. Where other steps move
-        parameters that meet the data, all lights are drawn anew at every draw, from all rows.
-    model : pymc.Model, optional
-        Default: the model on the context stack.
-    observed : sequence of str or variable, optional
-        Observed variables and potentials whose rows are subsampled. Default: all that
-        have one log-likelihood per row, of any length; the others are evaluated in full at every
-        proposal.
-    dim : str, optional
-        Name of the rows' dimension, where lengths leave it ambiguous.
+        parameters that meet the data, all brightness is drawn anew at every draw, from all rows.
     bound : {"auto", "tangent", "softmax", "curvature"} or float
         The lower bounds, quadratic in a row's linear predictors. "tangent": Jaakkola and Jordan's
         for logistic rows (Bernoulli, Binomial), and the tangent in the squared residual for
@@ -110,16 +90,17 @@ class FireflyMC(ProposingStep):
         log-likelihood in its linear predictor (on all eigenvalues, where it has several). All are
         verified on some rows at set-up, on all rows at a few points, and at the end of a chain.
     brightness : {"implicit", "explicit"}
-        How lights are updated. "implicit": by Metropolis-Hastings; every bright row is proposed to
+        How it is updated. "implicit": by Metropolis-Hastings; every bright row is proposed to
         go dark, a dark one to become bright with a small probability, so that few are read.
         "explicit": a random share of all rows is drawn from its conditional distribution.
     dark_to_bright : float, optional
         Probability that a dark row is proposed to become bright, for implicit updates. Default:
         twice as many proposals per transition as there are bright rows, at least two.
     resample_fraction : float, optional
-        Share of all rows whose lights are drawn per transition, for explicit updates. Default: 0.1.
+        Share of all rows whose brightness is drawn per transition, for explicit updates.
+        Default: 0.1.
     proposal : RandomWalk, AdaptiveMetropolis, Langevin or callable, optional
-        How moves are proposed. The gradient of `Langevin` is exact, given the lights; its
+        How moves are proposed. The gradient of `Langevin` is exact, given the brightness; its
         `batch_size` is not used. A callable ``proposal(point, rng)`` gets a dict of value variables
         (PyMC's unconstrained space) and returns ``(new_point, log_factor)``, where `new_point` may
         hold only what changed and `log_factor` is ``log q(point | new) - log q(new | point)``.
@@ -127,26 +108,9 @@ class FireflyMC(ProposingStep):
     reference : dict, optional
         Where the bounds touch the likelihoods: untransformed values by variable name, for every
         free variable. Default: the posterior mode, found automatically.
-    temperature : float, default 1
-        Divides the log-likelihood of the subsampled rows. Anything but 1 samples another
-        distribution than the posterior, and warns.
     transitions_per_draw : int, default 10
-        Transitions per recorded draw, all within one compiled call. Each updates lights, then
-        parameters.
-    reparameterize : bool, default True
-        Whether the chain moves effects of groups, and other variables whose scale depends on
-        parameters, in coordinates of its own, between their centred and non-centred forms, however
-        the model writes them. Draws are in the model's own variables either way.
-    rng : int or Generator, optional
-        Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
-    initial_point : dict, optional
-        Values of value variables where the search for the reference starts. Default: the model's
-        initial point.
-    compile_kwargs : dict, optional
-        Not used by this step, which always compiles with numba: anything but
-        ``{"mode": "NUMBA"}`` raises.
-    blocked : bool, default True
-        Must be true: the variables are sampled jointly.
+        Transitions per recorded draw, all within one compiled call. Each updates brightness,
+        then parameters.
 
     Attributes
     ----------
@@ -179,7 +143,7 @@ class FireflyMC(ProposingStep):
 
     name = "firefly_mc"
     _state_class = FireflyMCState
-    _connected = (*ProposingStep._connected, "_lights")
+    _connected = (*ProposingStep._connected, "_bright_rows")
     _without_gradient = "FireflyMC needs one for its bounds."
     _by_gradients = False  # of its bounds; those of the log-likelihood are looked at in `_prepare`
     _rules = RULES
@@ -190,61 +154,31 @@ class FireflyMC(ProposingStep):
         "n_bright": ("Bright", "0.0f"),
         "data_share": ("Data", "0.1%"),
     }
-    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
-        **{
-            name: (np.float64, [])
-            for name in (
-                "accepted", "acceptance_rate", "n_bright", "batch_size", "scaling", "data_share",
-            )
-        },
-        "n_evaluations": (np.int64, []),
-        "tune": (bool, []),
-        "warning": (SamplerWarning, None),
-        **checks.statistics(RULES),
-    }  # fmt: skip
+    stats_dtypes_shapes: ClassVar[Statistics] = statistics(
+        RULES,
+        ("accepted", "acceptance_rate", "n_bright", "batch_size", "scaling", "data_share"),
+    )
 
     def __init__(
         self,
         vars: Sequence | None = None,
         *,
-        model: pm.Model | None = None,
-        observed: Sequence[str] | None = None,
-        dim: str | None = None,
         bound: str | float = "auto",
         brightness: str = "implicit",
         dark_to_bright: float | None = None,
         resample_fraction: float | None = None,
         proposal: Proposal | None = None,
-        reference: Mapping[str, Any] | None = None,
-        temperature: float = 1.0,
-        transitions_per_draw: int = 10,
-        reparameterize: bool = True,
-        rng=None,
-        initial_point: PointType | None = None,
-        compile_kwargs: dict | None = None,
-        blocked: bool = True,
+        **above: Unpack[_Above],
     ):
         self.bound = arguments.curvature_bound(bound, ("auto", *KINDS))
         self.brightness = arguments.choice("brightness", brightness, tuple(_BRIGHTNESS))
         given = self._given_rate(dark_to_bright, resample_fraction)
-        self.temperature = arguments.temperature(temperature)
-        self.transitions_per_draw = arguments.transitions(
-            "transitions_per_draw", transitions_per_draw
-        )
-        arguments.given_reference(reference)
-        arguments.blocked(blocked, "FireflyMC")
-        arguments.only_numba(compile_kwargs)
-        self.rng = arguments.generator(rng)
-        self.proposal = arguments.proposal(Langevin() if proposal is None else proposal)
-        model = arguments.model_in_context(model, "create FireflyMC")
-        chosen = arguments.continuous_vars(vars, model)
-        own = self._may_move(reparameterize)
-        self._attach(model, chosen, observed, dim, 2, initial_point, own)
+        super().__init__(vars, proposal=Langevin() if proposal is None else proposal, **above)
+        self._attach(2)
         arguments.proposal_size(self.proposal, len(self._active))
         self.row_rng = self.rng.spawn(1)[0]
-        self._given_reference = reference is not None
-        self._prepared = self._prepare(reference)
-        warn_of_modes("FireflyMC", self._prepared, self._read, self._expansion.values)
+        self._prepared = self._prepare()
+        warn_of_modes(self)
         self.expected_bright = self._verify(self._prepared)
         looked_at = max(_LOOKED_AT, _PER_BRIGHT * self.expected_bright) / self.n_rows
         automatic = _RESAMPLED if self.brightness == "explicit" else min(looked_at, 0.5)
@@ -257,7 +191,7 @@ class FireflyMC(ProposingStep):
         [other] = values.keys() - {used}
         if values[other] is not None:
             raise ValueError(
-                f"{other} is not used with brightness={self.brightness!r}, whose lights are "
+                f"{other} is not used with brightness={self.brightness!r}, whose brightness is "
                 f"updated at the rate {used}."
             )
         if values[used] is None:
@@ -272,7 +206,7 @@ class FireflyMC(ProposingStep):
         super()._connect()
         missing = len(kernel.FUNCTIONS) + len(kernel.GRADIENTS) - len(needed)
         self._addresses = np.concatenate([self._addresses, np.zeros(missing, dtype=np.int64)])
-        self._lights = np.zeros(self.n_rows, dtype=np.uint8)
+        self._bright_rows = np.zeros(self.n_rows, dtype=np.uint8)
 
     def _expand(self, tall: TallModel) -> Expansion:
         expansion, self.bound_taken = bounded_expansion(tall, self.bound)
@@ -280,7 +214,7 @@ class FireflyMC(ProposingStep):
 
     # Set-up
 
-    def _prepare(self, reference) -> Preparation:
+    def _prepare(self) -> Preparation:
         """Find the mode with the log-likelihood's own curvature, and sum the bounds there."""
         with building_graphs(), differentiated(self._tall, self._without_gradient):
             with doing("compiling the log-likelihood"):
@@ -288,9 +222,8 @@ class FireflyMC(ProposingStep):
             self._refuse_steps(taylor)
             if self._expansion.coordinates is not None:
                 taylor.reparameterise(self._expansion.coordinates)
-            prepared = self._prepared_at(
-                taylor, reference, subsample_size=1, temperature=self.temperature
-            )
+            problem = self._problem(taylor, temperature=self.temperature)
+            prepared = possible(problem, self._found(problem))
         return self._bounded(prepared)
 
     def _bounded(self, prepared: Preparation) -> Preparation:
@@ -327,42 +260,35 @@ class FireflyMC(ProposingStep):
         self._darken()
 
     def _darken(self):
-        """Forget the lights: they are drawn anew before the next transition."""
-        self.bright, self.lit_at = np.empty(0, dtype=np.int64), np.empty(0)
+        """Forget the brightness: it is drawn anew before the next transition."""
+        self.bright, self.bright_at = np.empty(0, dtype=np.int64), np.empty(0)
 
     def _recentre(self, theta: np.ndarray):
         super()._recentre(theta)
         self._darken()
 
     def _transitions(self, theta: np.ndarray) -> dict[str, float]:
-        # Lights belong to the parameters that meet the data: another step may have moved those.
-        phi, _ = self._expansion.parameters(theta)
-        if len(phi) != len(self.lit_at) or not np.allclose(phi, self.lit_at, _ROUNDING, _ROUNDING):
+        # Brightness belongs to parameters that meet the data: another step may have moved those.
+        phi, at = self._expansion.parameters(theta)[0], self.bright_at
+        if len(phi) != len(at) or not np.allclose(phi, at, _ROUNDING, _ROUNDING):
             self._darken()
-        k = self.transitions_per_draw
-        if not self._one_by_one:
-            kind = LANGEVIN if isinstance(self.proposal, Langevin) else RANDOM_WALK
-            info = self._run(theta, kind, theta, 0.0, k)
-        else:
-            infos = []
-            for _ in range(k):
-                given, log_factor = self._moved_from(theta, self.rng)
-                infos.append(self._run(theta, GIVEN, given, log_factor, 1))
-            info = {name: sum(i[name] for i in infos) for name in INFO}
-            info |= {name: info[name] / k for name in INFO[:3]}
-            info["lowest"] = min(i["lowest"] for i in infos)
-        return info | {"loglik_ratio_variance": 0.0}
+        return super()._transitions(theta) | {"loglik_ratio_variance": 0.0}
+
+    def _together(self, infos: list[dict[str, float]]) -> dict[str, float]:
+        info = {name: sum(i[name] for i in infos) for name in INFO}
+        info |= {name: info[name] / len(infos) for name in INFO[:3]}
+        return info | {"lowest": min(i["lowest"] for i in infos)}
 
     def _run(self, theta, kind, given, log_factor, k) -> dict[str, float]:
         info, at = np.empty(len(INFO)), self.reference
         self.bright = _transitions(
             address_of(self.rng), address_of(self.row_rng), self._addresses, kind,
-            self._expansion.packer.table, self._lights, self.bright, int(not len(self.lit_at)),
-            theta, self._active, self.tuning.factor, self.scaling, given, log_factor,
-            at.center, at.slope, at.curvature, self._expansion.width, 1.0 / self.temperature,
-            _BRIGHTNESS[self.brightness], self.rate, k, info,
+            self._expansion.packer.table, self._bright_rows, self.bright,
+            int(not len(self.bright_at)), theta, self._active, self.tuning.factor, self.scaling,
+            given, log_factor, at.center, at.slope, at.curvature, self._expansion.width,
+            1.0 / self.temperature, _BRIGHTNESS[self.brightness], self.rate, k, info,
         )  # fmt: skip
-        self.lit_at = self._expansion.parameters(theta)[0]
+        self.bright_at = self._expansion.parameters(theta)[0]
         return dict(zip(INFO, info.tolist(), strict=True))
 
     def _statistics(self, info: dict[str, float]) -> dict[str, Any]:

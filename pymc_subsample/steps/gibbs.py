@@ -3,17 +3,14 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import numpy as np
-import pymc as pm
 from pymc.blocking import PointType, StatsType
-from pymc.stats.convergence import SamplerWarning
-from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.compile import Compiled, address_of
-from pymc_subsample.diagnostics.checks import Check, statistics
+from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.gibbs import RULES, check_updates, conditional_errors
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.kernels import austerity
@@ -22,8 +19,10 @@ from pymc_subsample.kernels.evidence import DECIDE
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.touching import check_touching, touching_rows
 from pymc_subsample.progress import doing
-from pymc_subsample.steps import arguments
+from pymc_subsample.steps import arguments, variables
 from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
+from pymc_subsample.steps.signatures import Shared
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -36,17 +35,12 @@ _DECISIONS, _UPDATES = 1_000, 16
 
 
 @dataclass_state
-class AusterityGibbsState(StepMethodState):
+class AusterityGibbsState(ChainState):
     """Everything the next draw depends on. The rows themselves are taken anew from the model."""
 
-    tune: bool
-    draws_left: int
     draws_done: int
     row_rng: np.random.Generator
     record: MoveRecord
-    n_rows: int = field(metadata={"frozen": True})
-    fingerprint: str = field(metadata={"frozen": True})
-    observed: tuple[str, ...] = field(metadata={"frozen": True})
     batch_size: int = field(metadata={"frozen": True})
     sweeps_per_draw: int = field(metadata={"frozen": True})
     scan: str = field(metadata={"frozen": True})
@@ -78,14 +72,10 @@ class AusterityGibbs(SubsampledStep):
         Free variables to sample, which can only be 0 or 1: Bernoulli, or Categorical,
         DiscreteUniform and Binomial on these two values. Default: all such variables. Other
         free variables are left to other step methods.
-    model : pymc.Model, optional
-        Default: the model on the context stack.
     observed : sequence of str or variable, optional
         Potentials and observed variables whose rows are subsampled. Default: all that
         have one log-likelihood per row, of any length; the others are evaluated in full at every
         update.
-    dim : str, optional
-        Name of the rows' dimension, where lengths leave it ambiguous.
     epsilon : float or callable, default 0.01
         Level of the test, from 0 (Gibbs sampling: every update reads all its rows) to 0.5. A
         callable ``epsilon(draw)`` gets the number of draws recorded so far, 0 while tuning, and
@@ -99,9 +89,6 @@ class AusterityGibbs(SubsampledStep):
         Sweeps over all variables per recorded draw, all within one compiled call.
     rng : int or Generator, optional
         Random numbers outside `pm.sample`; a chain's own come from ``pm.sample(random_seed=...)``.
-    compile_kwargs : dict, optional
-        Not used by this step, which always compiles with numba: anything but
-        ``{"mode": "NUMBA"}`` raises.
     blocked : bool, default True
         Must be true: one step sweeps over all the variables.
 
@@ -156,41 +143,27 @@ class AusterityGibbs(SubsampledStep):
         "batch_size": ("Batch", "0.0f"),
         "data_share": ("Rows", "0.3%"),
     }
-    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
-        name: (np.float64, [])
-        for name in ("flips", "batch_size", "data_share", "n_looks", "test_error")
-    } | {
-        "n_evaluations": (np.int64, []),
-        "tune": (bool, []),
-        "warning": (SamplerWarning, None),
-        **statistics(RULES),
-    }
+    stats_dtypes_shapes: ClassVar[Statistics] = statistics(
+        RULES, ("flips", "batch_size", "data_share", "n_looks", "test_error")
+    )
 
     def __init__(
         self,
         vars: Sequence | None = None,
         *,
-        model: pm.Model | None = None,
-        observed: Sequence[str] | None = None,
-        dim: str | None = None,
         epsilon: float | Callable[[int], float] = 0.01,
         batch_size: int | None = None,
         scan: str = "random",
         sweeps_per_draw: int = 1,
-        rng=None,
-        compile_kwargs: dict | None = None,
-        blocked: bool = True,
+        **above: Unpack[Shared],
     ):
         self.epsilon = arguments.test_level("epsilon", epsilon)
         arguments.optional_batch(batch_size, smallest=2)
         self.scan = arguments.choice("scan", scan, _SCANS)
         self.sweeps_per_draw = arguments.transitions("sweeps_per_draw", sweeps_per_draw)
-        arguments.blocked(blocked, "AusterityGibbs")
-        arguments.only_numba(compile_kwargs)
-        self.rng = self.row_rng = arguments.generator(rng)
-        model = arguments.model_in_context(model, "create AusterityGibbs")
-        chosen = arguments.binary_vars(vars, model)
-        self._attach(model, chosen, observed, dim, 0)
+        super().__init__(vars, **above)
+        self.row_rng = self.rng
+        self._attach(0)
         self.batch_size = arguments.batch_size(batch_size, self.n_rows, _BATCH)
         if self._touching.unknown is not None:
             _log.warning(
@@ -198,11 +171,14 @@ class AusterityGibbs(SubsampledStep):
                 "update may read all %d rows. Pick variables by integer columns, x[index], to "
                 "make updates cheaper.",
                 ", ".join(map(repr, self.observed)),
-                ", ".join(repr(model.values_to_rvs[v].name) for v in chosen),
+                ", ".join(repr(self._model.values_to_rvs[v].name) for v in self.vars),
                 self._touching.unknown,
                 self.n_rows,
             )
         self._begin(tune=0, draws=0)
+
+    def _chosen(self, vars: Sequence | None) -> list:
+        return variables.binary_vars(vars, self._model)
 
     def _level(self, draw: int) -> float:
         return arguments.level("epsilon", self.epsilon, draw)
@@ -235,12 +211,6 @@ class AusterityGibbs(SubsampledStep):
         return np.diff(self._touching.start)
 
     # Chains
-
-    def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Reset all that belongs to one chain; PyMC calls this right before it starts."""
-        super().setup_chain(rng, tune, draws)
-        self.row_rng = self.rng.spawn(1)[0]
-        self._begin(tune, draws)
 
     def reset_tuning(self):
         """Start anew; nothing is tuned."""

@@ -1,76 +1,51 @@
 """HMC with energy-conserving subsampling as a PyMC step method."""
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
-import pymc as pm
 from pymc.blocking import PointType, StatsType
-from pymc.stats.convergence import SamplerWarning
-from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
-from pymc_subsample.all_rows import DRAWS, compare, nuts, pays
+from pymc_subsample.calling import given_start
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.control_variates.reference import (
     Reference,
-    reference_at,
 )
-from pymc_subsample.control_variates.residuals import residuals_around
-from pymc_subsample.diagnostics.checks import Check, amount, remedies, sentence, statistics
+from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.hmc import RULES, check_hmc
 from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import (
-    FEWEST_BLOCKS,
-    MOST_BLOCKS,
-    VARIANCE_AIM,
-    VARIANCE_BOUND,
     Moments,
 )
 from pymc_subsample.kernels.dynamics import trajectory, tree
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, FUNCTIONS, PERTURBED, PRODUCT_FUNCTIONS
 from pymc_subsample.kernels.hmc import INFO, transitions
 from pymc_subsample.kernels.model import MINIBATCH
-from pymc_subsample.likelihood import TallModelError
-from pymc_subsample.progress import doing
-from pymc_subsample.steps import arguments
+from pymc_subsample.steps import arguments, remarks
+from pymc_subsample.steps.adaptation import adapt
 from pymc_subsample.steps.base import SubsampledStep
-from pymc_subsample.steps.modes import warn_of_modes
-from pymc_subsample.steps.notices import Notice
-from pymc_subsample.steps.setup import (
-    Preparation,
-    choose_always,
-    choose_subsample,
-    far_points,
-    predicted_variance,
-    radius,
-)
+from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
+from pymc_subsample.steps.setup import radius
+from pymc_subsample.steps.signatures import SharedContinuous
+from pymc_subsample.steps.sizing import Choice, check_blocks, choose
 from pymc_subsample.steps.subsample import ESTIMATORS, Subsample, SubsampleState
 from pymc_subsample.steps.tuning import Tuning, TuningState
-
-_log = logging.getLogger("pymc.subsample")
 
 # Of a trajectory; lengths are jittered by 20%.
 _MOST_STEPS = 1024
 _DEEPEST = 20
-# Of the subsample, in one look at a chain.
-_MOST_GROWTH = 4.0
-# Of the rows, from which reading all of them may be faster, and from which it is tried.
-_NO_SMALL_SHARE, _LARGE_SHARE = 0.1, 0.25
 _DYNAMICS = {"hmc": trajectory, "nuts": tree}
 # Of a period of a normal posterior.
 _QUARTER = np.pi / 2
 
 
 @dataclass_state
-class HMCECSState(StepMethodState):
+class HMCECSState(ChainState):
     """Everything the next draw depends on. The rows themselves are taken anew from the data."""
 
-    tune: bool
-    draws_left: int
     start_at_reference: bool
     mode: int
     reference: Reference
@@ -80,9 +55,6 @@ class HMCECSState(StepMethodState):
     subsample: SubsampleState
     tuning: TuningState
     record: ChainRecord
-    n_rows: int = field(metadata={"frozen": True})
-    fingerprint: str = field(metadata={"frozen": True})
-    observed: tuple[str, ...] = field(metadata={"frozen": True})
     estimator: str = field(metadata={"frozen": True})
     kernel: str = field(metadata={"frozen": True})
     max_treedepth: int = field(metadata={"frozen": True})
@@ -116,16 +88,6 @@ class HMCECS(SubsampledStep):
 
     Parameters
     ----------
-    vars : sequence of variables, optional
-        Continuous free variables to sample. Default: all of the model.
-    model : pymc.Model, optional
-        Default: the model on the context stack.
-    observed : sequence of str or variable, optional
-        Observed variables and potentials whose rows are subsampled. Default: all that
-        have one log-likelihood per row, of any length; the others are evaluated in full at every
-        gradient.
-    dim : str, optional
-        Name of the rows' dimension, where lengths leave it ambiguous.
     estimator : {"perturbed", "block-poisson"}
         Of the likelihood. With "block-poisson" posterior expectations are exact but for Monte
         Carlo error; statistic `sign` of a draw is 1 or -1, and `pymc_subsample.summary`,
@@ -165,21 +127,6 @@ class HMCECS(SubsampledStep):
         Iterations per recorded draw, all within one compiled call.
     temperature : float, default 1
         Divides the log-likelihood of the subsampled rows.
-    reparameterize : bool, default True
-        Whether the chain moves effects of groups, and other variables whose scale depends on
-        parameters, in coordinates of its own, between their centred and non-centred forms, however
-        the model writes them. Draws are in the model's own variables either way.
-    rng : int or Generator, optional
-        Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
-        Default: a fixed seed, so that equal chains follow from equal seeds.
-    initial_point : dict, optional
-        Values of value variables where the search for the reference starts. Default: the
-        model's initial point.
-    compile_kwargs : dict, optional
-        Not used by this step, which always compiles with numba: anything but
-        ``{"mode": "NUMBA"}`` raises.
-    blocked : bool, default True
-        Must be true: the variables are sampled jointly.
 
     Attributes
     ----------
@@ -223,58 +170,35 @@ class HMCECS(SubsampledStep):
         "step_size": ("Step size", "0.3f"),
         "data_share": ("Data", "0.3%"),
     }
-    # 1 subtracts half the estimated variance; tests set 0 to see that leaving it out is noticed.
-    _correction = 1.0
-
-    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
-        "acceptance_rate": (np.float64, []),
-        "accepted": (np.float64, []),
-        "diverging": (bool, []),
-        "divergences": (int, []),  # as PyMC's NUTS has it
-        "energy": (np.float64, []),
-        "energy_error": (np.float64, []),
-        "loglik_variance": (np.float64, []),
-        "model_logp": (np.float64, []),
-        "n_evaluations": (np.int64, []),
-        "n_steps": (np.int64, []),
-        "step_size": (np.float64, []),
-        "subsample_size": (np.int64, []),
-        "sign": (np.int64, []),
-        "subset_accepted": (np.float64, []),
-        "tree_depth": (np.float64, []),
-        "tune": (bool, []),
-        "data_share": (np.float64, []),
-        "warning": (SamplerWarning, None),
-    } | statistics(RULES)
+    stats_dtypes_shapes: ClassVar[Statistics] = statistics(
+        RULES,
+        (
+            "acceptance_rate", "accepted", "data_share", "energy", "energy_error",
+            "loglik_variance", "model_logp", "step_size", "subset_accepted", "tree_depth",
+        ),
+        n_steps=np.int64, sign=np.int64, subsample_size=np.int64, diverging=bool, divergences=int,
+    )  # fmt: skip
 
     def __init__(
         self,
         vars: Sequence | None = None,
         *,
-        model: pm.Model | None = None,
-        observed: Sequence[str] | None = None,
-        dim: str | None = None,
         estimator: str = "perturbed",
         kernel: str = "auto",
         subsample_size: int | str = "auto",
         n_blocks: int | str = "auto",
         control_variate_order: int | str = "auto",
-        reference: Mapping[str, Any] | None = None,
         target_accept: float = 0.8,
         path_length: float | None = None,
         max_treedepth: int = 10,
         transitions_per_draw: int = 1,
         temperature: float = 1.0,
-        reparameterize: bool = True,
-        rng=None,
-        initial_point: PointType | None = None,
-        compile_kwargs: dict | None = None,
-        blocked: bool = True,
+        **above: Unpack[SharedContinuous],
     ):
         self.estimator = arguments.choice("estimator", estimator, tuple(ESTIMATORS))
         kernel = arguments.choice("kernel", kernel, ("auto", *_DYNAMICS))
         self.max_treedepth = arguments.count("max_treedepth", max_treedepth, most=_DEEPEST)
-        order = arguments.order("control_variate_order", control_variate_order)
+        order = arguments.order(control_variate_order, "HMCECS", plain=False)
         self.target_accept = arguments.between("target_accept", target_accept, 0.0, 1.0)
         length = _QUARTER if path_length is None else path_length
         self.path_length = arguments.between("path_length", length, 0.0, np.inf)
@@ -284,15 +208,9 @@ class HMCECS(SubsampledStep):
         )
         m = arguments.count("subsample_size", subsample_size, auto=True, smallest=2)
         blocks = arguments.count("n_blocks", n_blocks, m, "rows of the subsample", auto=True)
-        _check_blocks(self.estimator, m, blocks)
-        arguments.given_reference(reference)
-        arguments.blocked(blocked, "HMCECS")
-        arguments.only_numba(compile_kwargs)
-        self.rng = arguments.generator(rng)
-        model = arguments.model_in_context(model, "create HMCECS")
-        chosen = arguments.continuous_vars(vars, model)
-        own = arguments.flag("reparameterize", reparameterize)
-        self._attach(model, chosen, observed, dim, order, initial_point, own)
+        check_blocks(self._kind, m, blocks)
+        super().__init__(vars, **above)
+        self._attach(order)
         self.control_variate_order = self._expansion.order
         if kernel == "auto":
             curved = self._expansion.coordinates is not None and path_length is None
@@ -301,17 +219,15 @@ class HMCECS(SubsampledStep):
         transitions(self._kind, _DYNAMICS[kernel])  # compiled once, before chains begin
         arguments.count("subsample_size", m or 1, self.n_rows)
         arguments.count("n_blocks", blocks or 1, self.n_rows)
-        self.given = {"reference": reference is not None, "subsample_size": m, "n_blocks": blocks}
-        self._prepared: Preparation = self._prepared_at(
-            self._expansion,
-            reference,
-            subsample_size=m,
-            n_blocks=blocks,
-            temperature=self.temperature,
-            kind=self._kind,
-        )
+        self.given = {
+            "reference": self._given_reference is not None,
+            "subsample_size": m,
+            "n_blocks": blocks,
+        }
+        problem = self._problem(self._expansion, temperature=self.temperature, kind=self._kind)
+        self._prepared = choose(problem, self._found(problem), m, blocks)
         self._begin(tune=0, draws=0)
-        self._report()
+        remarks.report(self)
 
     @property
     def _kind(self) -> int:
@@ -324,46 +240,6 @@ class HMCECS(SubsampledStep):
     def _forget(self):
         self.subsample.rows = self.subsample.exact = None
 
-    def _report(self):
-        """Log what the set-up chose, and warn of what it could not achieve."""
-        m, n = self.subsample_size, self.n_rows
-        variance = predicted_variance(self._kind, self.moments, m, self.temperature)
-        path = "linear predictors" if self._expansion.linear else "general path"
-        if self._expansion.highest_order < 2:
-            path += f", control variates of order {self.control_variate_order}: too many parameters"
-        blocks = "1 block" if self.n_blocks == 1 else f"{self.n_blocks} blocks"
-        may_change = self.given["subsample_size"] is None and not self.given["reference"]
-        large = self._share > _LARGE_SHARE
-        _log.info(
-            f"HMCECS: {n:,} rows of {', '.join(self.observed)} ({path}); subsample of "
-            f"{'about ' * (self._kind == BLOCK_POISSON)}{m:,} rows "
-            f"({m / n:.2%}) in {blocks}{self._also()}{' to start with' if may_change else ''}; "
-            f"predicted variance of the log-likelihood estimate {amount(variance)}"
-            f"{self._beside_all_rows() if large else self._saves()}"
-        )
-        few = min(FEWEST_BLOCKS, m // MINIBATCH if self._kind == BLOCK_POISSON else m)
-        if self.given["n_blocks"] is None and self.n_blocks < few:
-            near = min(round(m / 10), n // 10) * 10
-            _log.info(
-                f"HMCECS: subsample_size={m} has no divisor from {FEWEST_BLOCKS} to {MOST_BLOCKS}, "
-                f"so {m // self.n_blocks} rows are refreshed at once, which is accepted less "
-                f"often. subsample_size={near} divides well."
-            )
-        warn_of_modes("HMCECS", self._prepared, self._read, self._expansion.values)
-        if not variance <= VARIANCE_BOUND:
-            _log.warning(
-                f"HMCECS: the log-likelihood estimate is predicted to be too noisy, with a "
-                f"variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}). "
-                + sentence(
-                    remedies(m, self._largest, self._expansion.raisable, self.given["reference"])
-                )
-            )
-
-    def _also(self) -> str:
-        """Say how many rows are read always."""
-        e = len(self.subsample.always)
-        return f" and {e:,} outlying rows that are read always" if e else ""
-
     @property
     def _largest(self) -> int:
         """The largest subsample that there is."""
@@ -375,41 +251,7 @@ class HMCECS(SubsampledStep):
         """Of the rows, that an estimate reads."""
         return (self.subsample_size + len(self.subsample.always)) / self.n_rows
 
-    def _saves(self) -> str:
-        """Say so where a subsample saves little, for the end of a log message."""
-        if self._share < _NO_SMALL_SHARE:
-            return ""
-        return ". This is no small part of the data: pm.NUTS or nutpie on all rows may be faster"
-
-    def _beside_all_rows(self) -> str:
-        """Say how long a run takes, and NUTS on all rows, for the end of a log message."""
-        # nutpie neither takes turns with other steps nor tempers.
-        alike = len(self._active) == self._tall.size and self.temperature == 1.0
-        if not alike or not _log.isEnabledFor(logging.INFO):
-            return self._saves()
-        name, code = nuts()
-        with doing(f"comparing it with {name}"):
-            found = compare(self._model, self)
-        said = f". An estimate reads {self._share:.0%} of the rows"
-        each = f"{amount(1000 * found.per_gradient)} ms"
-        if np.isnan(found.seconds):
-            return f"{said}, and a gradient of all of them takes about {each}: try {code}"
-        times = (
-            f"{said}: {DRAWS:,} draws after as many of tuning take a chain about "
-            f"{amount(found.seconds)} s, and with {name} on all rows about "
-            f"{amount(found.full_seconds)} s, at {found.gradients:.0f} gradients per draw and "
-            f"{each} each"
-        )
-        if pays(found.seconds, found.full_seconds):
-            return f"{times}. HMCECS is the faster one"
-        return f"{times}. Use {code}, which is exact"
-
     # Chains
-
-    def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Reset all that belongs to one chain; PyMC calls this right before it starts."""
-        super().setup_chain(rng, tune, draws)
-        self._begin(tune, draws)
 
     def reset_tuning(self):
         """Start the adaptation of step size, mass matrix and reference again."""
@@ -417,6 +259,7 @@ class HMCECS(SubsampledStep):
 
     def _begin(self, tune: int, draws: int):
         prepared = self._home
+        assert isinstance(prepared, Choice)
         self.tune = tune > 0
         self.draws_left = draws
         self.start_at_reference = tune > 0
@@ -435,7 +278,7 @@ class HMCECS(SubsampledStep):
         theta = self._theta(point)
         if self.start_at_reference:
             inside = self._kind == BLOCK_POISSON or self.tuning.done > 0
-            if inside or not self._given_start(point):
+            if inside or not given_start(self, point):
                 theta[self._active] = self._start()
             self.start_at_reference = False
         if not len(self.subsample.index):
@@ -444,7 +287,7 @@ class HMCECS(SubsampledStep):
             self.subsample.pack(self._expansion, self.reference.center)
         info = self._transitions(theta)
         stats = self._statistics(info)
-        notice = self._adapt(theta, info) if self.tune else None
+        notice = adapt(self, theta, info) if self.tune else None
         self._judge(stats, None if self.tune else self._watch(theta, info))
         if notice is not None:
             stats["warning"] = notice
@@ -461,17 +304,14 @@ class HMCECS(SubsampledStep):
         info = np.empty(len(INFO))
         self.step_size = float(self.tuning.step.current(self.tune))
         extent = min(self.path_length, _MOST_STEPS / 1.2 * self.step_size)
-        size, setting = sample.size, self._correction
+        size = MINIBATCH if self._kind == BLOCK_POISSON else sample.size
         others = self.n_rows - len(sample.always)
-        if self._kind == BLOCK_POISSON:
-            size = MINIBATCH
-            setting = float(np.mean(self.moments.total)) / self.temperature - sample.products
         transitions(self._kind, _DYNAMICS[self.kernel])(
             address_of(self.rng), self._addresses, theta, sample.index, sample.rows,
             sample.counts, sample.group, reference.center, reference.level, reference.slope,
             reference.curvature, self.control_variate_order, self._active, self.tuning.factor,
-            others / (size * self.temperature), setting, sample.products, self._expansion.width,
-            reference.theta, radius(len(self._active)), self.step_size,
+            others / (size * self.temperature), self._setting(), sample.products,
+            self._expansion.width, reference.theta, radius(len(self._active)), self.step_size,
             self.max_treedepth if self.kernel == "nuts" else extent,
             new_index, new_rows, new_counts, sample.exact, 1.0 / self.temperature, info,
         )  # fmt: skip
@@ -480,6 +320,17 @@ class HMCECS(SubsampledStep):
         if self._expansion.coordinates is not None:  # the density is that of the model's variables
             found["log_posterior"] -= self._expansion.coordinates.to_theta(theta)[1]
         return found
+
+    @property
+    def _may_resize(self) -> bool:
+        own = self.given["subsample_size"] is None and not self.given["reference"]
+        return self._kind == PERTURBED and own
+
+    def _setting(self) -> float:
+        """How much of half its variance an estimate is less, or the a of the block-Poisson one."""
+        if self._kind == PERTURBED:
+            return 1.0
+        return float(np.mean(self.moments.total)) / self.temperature - self.subsample.products
 
     def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
         m = self.subsample_size
@@ -506,82 +357,6 @@ class HMCECS(SubsampledStep):
             "data_share": self._share,
         }
 
-    # Tuning
-
-    def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> Notice | None:
-        tuning, notice = self.tuning, None
-        tuning.add(theta, info["acceptance_rate"], info["loglik_variance"])
-        if not tuning.due():
-            return None
-        better = tuning.better_factor()
-        moved = not self.given["reference"] and tuning.should_recentre(self.reference.theta)
-        if better is not None:
-            tuning.factor = better
-        if moved:
-            notice = self._recentre(theta)
-        elif self._may_resize and tuning.noise() > 0.9 * VARIANCE_BOUND:
-            notice = self._enlarge(tuning.noise() / VARIANCE_AIM)
-        changed = moved or better is not None
-        if changed and self._kind == BLOCK_POISSON:
-            self.start_at_reference = True  # inside the new ellipsoid
-        tuning.restart(self.step_size if changed else None)
-        return notice
-
-    def _recentre(self, theta: np.ndarray) -> Notice | None:
-        """Move the reference to the mean of recent draws and choose the subsample size again."""
-        center, free = theta.copy(), self._continuous()
-        center[free] = self.tuning.recent()[:, free].mean(axis=0)
-        reference = reference_at(self._expansion, center, self.temperature)
-        far = far_points(self._kind, center, self.tuning.factor, self._active, self.rng)
-        try:
-            residuals = residuals_around(self._expansion, reference, self.tuning.pilot(), far)
-        except TallModelError:
-            return None  # impossible rows on the way: stay, and let the end of the chain judge
-        always, self.moments = choose_always(
-            self._kind, residuals, self.temperature, self.given["subsample_size"]
-        )
-        self.reference, before = reference, self.subsample_size
-        if self.given["subsample_size"] is None:
-            self.subsample_size, self.n_blocks = choose_subsample(
-                self._kind, self.moments, self.temperature, None, self.given["n_blocks"]
-            )
-            self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks, always)
-        self._forget()
-        if self.subsample_size == before:
-            return None
-        return self._changed("the chain settled away from the reference point", before)
-
-    @property
-    def _may_resize(self) -> bool:
-        own = self.given["subsample_size"] is None and not self.given["reference"]
-        return self._kind == PERTURBED and own
-
-    def _enlarge(self, ratio: float) -> Notice | None:
-        """Take more rows: the variance was predicted at a few points, and is larger on the way."""
-        unit, before = self.given["n_blocks"] or 10, self.subsample_size
-        wanted = before * min(ratio, _MOST_GROWTH) if np.isfinite(ratio) else 0.0
-        wanted = min(-int(-wanted // unit), self._largest // unit) * unit
-        if wanted <= before:
-            return None
-        self.subsample_size, self.n_blocks = choose_subsample(
-            self._kind, self.moments, self.temperature, wanted, self.given["n_blocks"]
-        )
-        always = self.subsample.always
-        self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks, always)
-        self._forget()
-        return self._changed("the estimate is noisier on the way than was predicted", before)
-
-    def _changed(self, cause: str, before: int) -> Notice:
-        """Say why the subsample has another size now, and which other steps have a part in it."""
-        company = self._company()
-        why = f"while {company}, {cause}" if company else cause
-        return Notice(
-            cause,
-            f"HMCECS: {why}; a chain's subsample changed from {before:,} to "
-            f"{self.subsample_size:,} rows ({self.subsample_size / self.n_rows:.2%})"
-            f"{self._also()}{self._saves()}",
-        )
-
     # After tuning
 
     def _watch(self, theta: np.ndarray, info: dict[str, float]) -> list[Check] | None:
@@ -605,21 +380,4 @@ class HMCECS(SubsampledStep):
             tune=self.tuning.total,
             kind=self._kind,
             confined=self.tuning.factor if self._kind == BLOCK_POISSON else None,
-        )
-
-
-def _check_blocks(estimator: str, m: int | None, blocks: int | None):
-    """Refuse sizes that don't divide."""
-    signed = ESTIMATORS[estimator] == BLOCK_POISSON
-    if signed and m and m % MINIBATCH:
-        raise ValueError(
-            f"subsample_size={m} is not a multiple of {MINIBATCH}, the size of a minibatch of the "
-            f'block-Poisson estimate. Use {max(m // MINIBATCH, 1) * MINIBATCH}, or "auto".'
-        )
-    parts = m // MINIBATCH if signed and m else m
-    if parts and blocks and parts % blocks:
-        of = f"the {parts} minibatches of " if signed else ""
-        raise ValueError(
-            f"n_blocks={blocks} does not divide {of}subsample_size={m}. Choose a divisor, or leave "
-            'n_blocks="auto".'
         )

@@ -1,19 +1,14 @@
 """Minibatch Metropolis-Hastings as PyMC step methods."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
-import pymc as pm
-from pymc.blocking import PointType
-from pymc.stats.convergence import SamplerWarning
-from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.compile import Compiled, address_of
-from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.acceptance import (
     AcceptanceErrors,
@@ -29,10 +24,10 @@ from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.metropolis import INFO, transitions
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps import arguments
+from pymc_subsample.steps.declarations import Statistics, statistics
 from pymc_subsample.steps.modes import warn_of_modes
-from pymc_subsample.steps.moves import Proposal, ProposingStep
-from pymc_subsample.steps.setup import Preparation
-from pymc_subsample.steps.tuning import TuningState
+from pymc_subsample.steps.moves import ProposingState, ProposingStep, SharedProposing
+from pymc_subsample.steps.sizing import Choice, choose
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -46,30 +41,35 @@ _PILOT_ROWS = 8_000_000
 _DECISION_ROWS = 2_000_000, 200_000_000
 
 
+class SharedMH(SharedProposing, total=False):
+    """Arguments of all steps that decide on growing batches."""
+
+    batch_size: int | None
+    control_variate_order: int | str | None
+
+
 @dataclass_state
-class MinibatchMHState(StepMethodState):
+class MinibatchMHState(ProposingState):
     """Everything the next draw depends on. The rows themselves are taken anew from the data."""
 
-    tune: bool
-    draws_left: int
-    draws_done: int
-    start_at_reference: bool
-    mode: int
-    reference: Reference | None
-    row_rng: np.random.Generator
-    tuning: TuningState
     record: MoveRecord
-    n_rows: int = field(metadata={"frozen": True})
-    fingerprint: str = field(metadata={"frozen": True})
-    observed: tuple[str, ...] = field(metadata={"frozen": True})
     control_variate_order: int | None = field(metadata={"frozen": True})
     batch_size: int = field(metadata={"frozen": True})
-    transitions_per_draw: int = field(metadata={"frozen": True})
-    temperature: float = field(metadata={"frozen": True})
 
 
 class MinibatchMH(ProposingStep):
-    """Metropolis-Hastings on growing batches of rows; its subclasses say how it decides."""
+    """Metropolis-Hastings on growing batches of rows; its subclasses say how it decides.
+
+    Parameters
+    ----------
+    batch_size : int, optional
+        Rows to start with, from 2 to all, and by which a batch grows. Default: 100, or all rows
+        where there are fewer.
+    control_variate_order : {"auto", 2, 1, None}, default 2
+        Order of the Taylor control variates: their sum over all rows is exact and a batch
+        estimates the remainder alone. "auto" is the highest there is; None takes plain batches,
+        which needs no gradients and no reference but far more rows.
+    """
 
     _state_class = MinibatchMHState
     _without_gradient = "Use control_variate_order=None, and a proposal without gradients."
@@ -90,82 +90,47 @@ class MinibatchMH(ProposingStep):
         return isinstance(self.proposal, Langevin)
 
     @staticmethod
-    def statistics(error: str) -> dict[str, tuple[type, list[int] | None]]:
+    def statistics(error: str) -> Statistics:
         """Types and shapes of the statistics of a draw."""
-        numbers = (
-            "accepted", "acceptance_rate", "batch_size", "n_looks", error,
-            "loglik_ratio_variance", "scaling", "data_share",
+        return statistics(
+            RULES,
+            (
+                "accepted", "acceptance_rate", "batch_size", "n_looks", error,
+                "loglik_ratio_variance", "scaling", "data_share",
+            ),
         )  # fmt: skip
-        return {name: (np.float64, []) for name in numbers} | {
-            "n_evaluations": (np.int64, []),
-            "tune": (bool, []),
-            "warning": (SamplerWarning, None),
-            **checks.statistics(RULES),
-        }
 
-    def _set_up(
+    def __init__(
         self,
-        vars,
-        model: pm.Model | None,
+        vars: Sequence | None = None,
         *,
-        observed,
-        dim,
-        batch_size: int | None,
-        proposal: Proposal | None,
-        control_variate_order: int | None,
-        reference: Mapping[str, Any] | None,
-        temperature: float,
-        transitions_per_draw: int,
-        rng,
-        initial_point: PointType | None,
-        compile_kwargs: dict | None,
-        blocked: bool,
-        reparameterize: bool,
+        batch_size: int | None = None,
+        control_variate_order: int | str | None = 2,
+        **above: Unpack[SharedProposing],
     ):
-        if control_variate_order is not None:
-            control_variate_order = arguments.one_of(
-                "control_variate_order", control_variate_order, (1, 2), "None"
-            )
-        self.control_variate_order = control_variate_order
-        self.temperature = arguments.temperature(temperature)
-        self.transitions_per_draw = arguments.transitions(
-            "transitions_per_draw", transitions_per_draw
-        )
+        order = arguments.order(control_variate_order, type(self).__name__, plain=True)
         arguments.optional_batch(batch_size, smallest=2)
-        arguments.given_reference(reference)
-        if reference is not None and control_variate_order is None:
+        super().__init__(vars, **above)
+        if self._given_reference is not None and order is None:
             raise ValueError(
                 "reference is the expansion point of the control variates, and "
                 "control_variate_order is None. Give one or the other."
             )
-        arguments.blocked(blocked, type(self).__name__)
-        arguments.only_numba(compile_kwargs)
-        self.rng = arguments.generator(rng)
-        self.proposal = arguments.proposal(proposal)
-        model = arguments.model_in_context(model, f"create {type(self).__name__}")
-        chosen = arguments.continuous_vars(vars, model)
-        self._attach(
-            model, chosen, observed, dim, control_variate_order or 0, initial_point,
-            self._may_move(reparameterize) and control_variate_order is not None,
-        )  # fmt: skip
+        self._reparameterize &= order is not None
+        self._attach(order)
+        self.control_variate_order = None if order is None else self._expansion.order
         self.batch_size = arguments.batch_size(batch_size, self.n_rows, self._default_batch)
         arguments.proposal_size(self.proposal, len(self._active), self.n_rows)
         self.row_rng = self.rng.spawn(1)[0]
-        self._given_reference = reference is not None
-        self._prepared = self._prepare(reference)
-        if self._prepared is not None:
-            warn_of_modes(type(self).__name__, self._prepared, self._read, self._expansion.values)
+        self._prepared = self._prepare()
+        warn_of_modes(self)
         self._begin(tune=0, draws=0)
 
-    def _prepare(self, reference) -> Preparation | None:
+    def _prepare(self) -> Choice | None:
         if self.control_variate_order is None:
             return None
-        prepared = self._prepared_at(
-            self._expansion,
-            reference,
-            subsample_size=self.batch_size,
-            temperature=self.temperature,
-        )
+        problem = self._problem(self._expansion, temperature=self.temperature)
+        prepared = choose(problem, self._found(problem), self.batch_size)
         variance = float(np.max(prepared.moments.variance(self.n_rows, self.temperature)))
         if variance > VARIANCE_BOUND and self.batch_size < self.n_rows:
             _log.warning(
@@ -179,7 +144,7 @@ class MinibatchMH(ProposingStep):
                 VARIANCE_BOUND,
                 checks.sentence(
                     [
-                        *(["leave reference=None"] if reference is not None else []),
+                        *(["leave reference=None"] if self._given_reference else []),
                         *(
                             ["use control_variate_order=2"]
                             if self.control_variate_order == 1
@@ -195,7 +160,7 @@ class MinibatchMH(ProposingStep):
     def _connect(self):
         """Trace and compile the model (also after unpickling in another process)."""
         needed = ["forward", "change", "gather"]
-        needed += ["anchor"] if self.control_variate_order else []
+        needed += ["anchor"] if self._order else []
         needed += kernel.GRADIENTS if isinstance(self.proposal, Langevin) else []
         self._functions = tuple(needed)
         super()._connect()
@@ -213,19 +178,12 @@ class MinibatchMH(ProposingStep):
         """Return the numbers of the test for the next draw; see `kernels.evidence`."""
         raise NotImplementedError
 
-    def _transitions(self, theta: np.ndarray) -> dict[str, float]:
-        k, settings = self.transitions_per_draw, self._settings()
-        if not self._one_by_one:
-            kind = kernel.LANGEVIN if isinstance(self.proposal, Langevin) else kernel.RANDOM_WALK
-            return self._run(theta, kind, theta, 0.0, settings, k)
-        infos = []
-        for _ in range(k):
-            given, log_factor = self._moved_from(theta, self.rng)
-            infos.append(self._run(theta, kernel.GIVEN, given, log_factor, settings, 1))
+    def _together(self, infos: list[dict[str, float]]) -> dict[str, float]:
         totals = {name: sum(info[name] for info in infos) for name in INFO}
+        k = len(infos)
         return {name: v if name.startswith("rows") else v / k for name, v in totals.items()}
 
-    def _run(self, theta, kind, given, log_factor, settings, k) -> dict[str, float]:
+    def _run(self, theta, kind, given, log_factor, k) -> dict[str, float]:
         info = np.empty(len(INFO))
         at, order = self.reference, self.control_variate_order or 0
         center, slope, curvature = (
@@ -234,13 +192,13 @@ class MinibatchMH(ProposingStep):
         batch = 0
         if isinstance(self.proposal, Langevin):
             batch = self.proposal.batch_size or min(_GRADIENT_ROWS, self.n_rows)
-        bound, bound_slope, reach = self._bound(theta, given)
+        bound, bound_slope, table = self._bound(theta, given)
         _transitions(
             address_of(self.rng), address_of(self.row_rng), self._addresses, self._test.address,
             kind, self._expansion.packer.table, self._permutation, theta, self._active,
             self.tuning.factor, self.scaling, batch, given, log_factor, center, slope,
             curvature, order, self._expansion.width, self.n_rows / self.temperature,
-            bound, bound_slope, reach, settings, k, info,
+            bound, bound_slope, table, self._settings(), k, info,
         )  # fmt: skip
         return dict(zip(INFO, info.tolist(), strict=True))
 

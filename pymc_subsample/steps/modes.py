@@ -1,8 +1,8 @@
 """The modes of a model: where searches for them start, which one is a chain's, what is said."""
 
 import logging
-from collections.abc import Callable, Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pymc as pm
@@ -19,7 +19,9 @@ from pymc_subsample.control_variates.modes import Starts
 from pymc_subsample.diagnostics.checks import MODES, number
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.prior_draws import prior_draws
-from pymc_subsample.steps.setup import Preparation
+
+if TYPE_CHECKING:
+    from pymc_subsample.steps.base import SubsampledStep
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -72,26 +74,22 @@ def number_of_chain(rng: np.random.Generator) -> int:
     return sum(getattr(rng.bit_generator.seed_seq, "spawn_key", ()))
 
 
-def warn_of_modes(
-    step: str,
-    prepared: Preparation,
-    read: Sequence[tuple[str, slice]],
-    values: Callable[[np.ndarray], np.ndarray],
-):
-    """Say so where other modes compete; `read` are the variables and their places in `values`."""
-    search = prepared.search
-    if search is None or len(search.modes) < 2:
+def warn_of_modes(step: "SubsampledStep"):
+    """Say so where other modes compete, and in which variables they differ."""
+    prepared = step._prepared
+    if prepared is None or prepared.search is None or len(prepared.search.modes) < 2:
         return
-    here, *others = [values(mode.theta) for mode in search.modes]
+    search = prepared.search
+    here, *others = [step._expansion.values(mode.theta) for mode in search.modes]
     names = [
         name
-        for name, part in read
+        for name, part in step._read
         if not all(np.allclose(here[part], x[part], rtol=0.1, atol=0.1) for x in others)
     ]
     shares = ", ".join(f"{share:.2g}" for share in search.shares[: 1 + len(others)])
     _log.warning(
-        f"{step}: the posterior has at least {number(len(search.modes))} modes that differ in "
-        f"{', '.join(names)} and hold about {shares} of the mass that was found. Chains start in "
-        f"{len(prepared.at_modes)} of them and hardly ever change: R-hat will be large. "
+        f"{type(step).__name__}: the posterior has at least {number(len(search.modes))} modes that "
+        f"differ in {', '.join(names)} and hold about {shares} of the mass that was found. Chains "
+        f"start in {len(prepared.at_modes)} of them and hardly ever change: R-hat will be large. "
         f"{MODES.remedy}"
     )

@@ -1,28 +1,69 @@
 """Metropolis-Hastings steps: what proposals need, whatever decides about them."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from pymc.blocking import PointType, StatsType
+from pymc.step_methods.state import dataclass_state
 
+from pymc_subsample.calling import given_start
 from pymc_subsample.control_variates.factors import factor, scaled
 from pymc_subsample.control_variates.reference import Reference, reference_at
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import MoveRecord
+from pymc_subsample.kernels.metropolis import GIVEN, LANGEVIN, RANDOM_WALK
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.declarations import ChainState
 from pymc_subsample.steps.setup import Preparation
-from pymc_subsample.steps.tuning import ProposalTuning
+from pymc_subsample.steps.signatures import SharedContinuous
+from pymc_subsample.steps.tuning import ProposalTuning, TuningState
 
 Proposal = RandomWalk | AdaptiveMetropolis | Langevin | Callable
+
+
+class SharedProposing(SharedContinuous, total=False):
+    """Arguments of all steps that propose moves."""
+
+    proposal: Proposal | None
+    temperature: float
+    transitions_per_draw: int
+
+
+@dataclass_state
+class ProposingState(ChainState):
+    """Of chains that propose moves."""
+
+    draws_done: int
+    start_at_reference: bool
+    mode: int
+    reference: Reference | None
+    row_rng: np.random.Generator
+    tuning: TuningState
+    transitions_per_draw: int = field(metadata={"frozen": True})
+    temperature: float = field(metadata={"frozen": True})
 
 
 class ProposingStep(SubsampledStep):
     """A step that proposes moves, with proposals that adapt in tuning.
 
     Subclasses run the transitions, and say what is recorded and checked.
+
+    Parameters
+    ----------
+    proposal : RandomWalk, AdaptiveMetropolis, Langevin or callable, optional
+        How moves are proposed. A callable ``proposal(point, rng)`` gets a dict of value variables
+        (PyMC's unconstrained space) and returns ``(new_point, log_factor)``, where `new_point` may
+        hold only what changed and `log_factor` is ``log q(point | new) - log q(new | point)``.
+        Default: `AdaptiveMetropolis()`.
+    temperature : float, default 1
+        Divides the log-likelihood of the subsampled rows. Anything but 1 samples another
+        distribution than the posterior, and warns.
+    transitions_per_draw : int, default 10
+        Transitions per recorded draw, all within one compiled call.
     """
 
     default_blocked = True
@@ -30,13 +71,47 @@ class ProposingStep(SubsampledStep):
     _targets: ClassVar[tuple[float, float, float]] = (0.44, 0.234, 0.574)
     _scale: ClassVar[float] = 2.38
 
-    proposal: Proposal
-    temperature: float
-    _given_reference: bool
     reference: Reference | None
+
+    def __init__(
+        self,
+        vars: Sequence | None = None,
+        *,
+        proposal: Proposal | None = None,
+        temperature: float = 1.0,
+        transitions_per_draw: int = 10,
+        **above: Unpack[SharedContinuous],
+    ):
+        self.temperature = arguments.temperature(temperature)
+        self.transitions_per_draw = arguments.transitions(
+            "transitions_per_draw", transitions_per_draw
+        )
+        self.proposal: Proposal = arguments.proposal(proposal)
+        super().__init__(vars, **above)
+        # Given proposals are in the model's own variables.
+        own = isinstance(self.proposal, AdaptiveMetropolis | Langevin)
+        self._reparameterize &= own and getattr(self.proposal, "covariance", None) is None
 
     def _transitions(self, theta: np.ndarray) -> dict[str, float]:
         """Run a draw's transitions from theta, in place; return what they report."""
+        k = self.transitions_per_draw
+        if not self._one_by_one:
+            kind = LANGEVIN if isinstance(self.proposal, Langevin) else RANDOM_WALK
+            return self._run(theta, kind, theta, 0.0, k)
+        infos = []
+        for _ in range(k):
+            given, log_factor = self._moved_from(theta, self.rng)
+            infos.append(self._run(theta, GIVEN, given, log_factor, 1))
+        return self._together(infos)
+
+    def _run(
+        self, theta: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
+    ) -> dict[str, float]:
+        """Run k transitions of the compiled code."""
+        raise NotImplementedError
+
+    def _together(self, infos: list[dict[str, float]]) -> dict[str, float]:
+        """Return what single transitions report as one draw's."""
         raise NotImplementedError
 
     def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
@@ -46,19 +121,7 @@ class ProposingStep(SubsampledStep):
         """Record a draw, and after the last one check whether the chain can be trusted."""
         raise NotImplementedError
 
-    def _may_move(self, reparameterize: bool) -> bool:
-        """Whether the chain may have coordinates of its own: given proposals are in the model's."""
-        own = isinstance(self.proposal, AdaptiveMetropolis | Langevin)
-        given = getattr(self.proposal, "covariance", None) is not None
-        return arguments.flag("reparameterize", reparameterize) and own and not given
-
     # Chains
-
-    def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Reset all that belongs to one chain; PyMC calls this right before it starts."""
-        super().setup_chain(rng, tune, draws)
-        self.row_rng = self.rng.spawn(1)[0]
-        self._begin(tune, draws)
 
     def reset_tuning(self):
         """Start the adaptation of the proposal again."""
@@ -113,7 +176,7 @@ class ProposingStep(SubsampledStep):
         """Run `transitions_per_draw` transitions from a point of value variables."""
         theta = self._theta(point)
         if self.start_at_reference and self._prepared is not None:
-            if not self._given_start(point):
+            if not given_start(self, point):
                 theta[self._active] = self._start(self._home)
             self.start_at_reference = False
         info = self._transitions(theta)

@@ -1,15 +1,12 @@
-"""What an HMC-ECS step prepares once: reference point, mass matrix, subsample size, blocks."""
+"""What a step prepares once: reference point, mass matrix, modes."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import chdtri
 
 from pymc_subsample.blas import one_thread
-from pymc_subsample.block_poisson import choose_products, log_variance
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.control_variates.causes import distance_to_mode, find_cause, is_far
 from pymc_subsample.control_variates.curvature import MAX_DENSE, covariance_factor
 from pymc_subsample.control_variates.factors import (
     deviations,
@@ -31,18 +28,10 @@ from pymc_subsample.control_variates.reference import (
     reference_at,
     scales,
 )
-from pymc_subsample.control_variates.residuals import Residuals, residuals_around
+from pymc_subsample.control_variates.residuals import residuals_around
 from pymc_subsample.control_variates.search import find_reference, has_precision, polish
 from pymc_subsample.coordinates.fit import fitted, locate
-from pymc_subsample.diagnostics.checks import amount, sentence
-from pymc_subsample.estimators import (
-    VARIANCE_BOUND,
-    Moments,
-    choose_n_blocks,
-    choose_subsample_size,
-)
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
-from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.progress import doing
 
@@ -51,15 +40,13 @@ _PILOT_POINTS = 4
 _OUTSIDE = 1e-9
 _FAR_POINTS = 4
 _FAR = 3.0
-# Share of the rows read by an estimate, those that are read always among them.
-_MOST = 0.5
 # Modes in which chains start.
 _MODES = 4
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """Result of the set-up, shared by all chains and never changed.
+    """Where chains start and what is known there, shared by all of them and never changed.
 
     Attributes
     ----------
@@ -67,12 +54,8 @@ class Preparation:
         Expansion point and full-data sums.
     factor : ndarray, shape (a, a), (1, a) or (3, k)
         Of the covariance of the sampled parameters, or its diagonal.
-    always : ndarray of int, shape (e,)
-        Rows that every estimate reads, in order.
-    moments : Moments
-        Of the other rows' residuals on the 95% ellipsoid around the reference.
-    subsample_size, n_blocks : int
-        As given or chosen.
+    pilot, far : ndarray, shape (k, d), (j, d)
+        Points around the reference by which a subsample is chosen.
     search : ModeSearch or None
         What other modes were found; None where none were looked for.
     others : tuple of Preparation
@@ -81,10 +64,8 @@ class Preparation:
 
     reference: Reference
     factor: np.ndarray
-    always: np.ndarray
-    moments: Moments
-    subsample_size: int
-    n_blocks: int
+    pilot: np.ndarray
+    far: np.ndarray
     search: ModeSearch | None = None
     others: tuple["Preparation", ...] = ()
 
@@ -94,24 +75,11 @@ class Preparation:
         return self, *self.others
 
 
-@one_thread
-def prepare(
-    expansion: Expansion,
-    starts: Starts,
-    active: np.ndarray,
-    free: np.ndarray,
-    rng: np.random.Generator,
-    *,
-    reference: np.ndarray | None,
-    subsample_size: int | None,
-    n_blocks: int | None,
-    temperature: float,
-    kind: int = PERTURBED,
-    observed: Sequence[str] = (),
-) -> Preparation:
-    """Find the reference point and choose what was not given.
+@dataclass(frozen=True)
+class Problem:
+    """What a set-up is of.
 
-    Parameters
+    Attributes
     ----------
     expansion : Expansion
         Compiled model.
@@ -122,63 +90,74 @@ def prepare(
         those, so the reference and the pilot take all of them into account.
     rng : numpy.random.Generator
         Draws subsets and pilot points.
-    reference, subsample_size, n_blocks
-        As given, or None. A given reference is used as it is.
     temperature : float
         Divides the log-likelihood.
     kind : {PERTURBED, BLOCK_POISSON}
         The estimate.
-    observed : sequence of str
-        Names of the subsampled variables, for messages.
+    given : ndarray, shape (d,), or None
+        A reference to be used as it is.
+    """
+
+    expansion: Expansion
+    starts: Starts
+    active: np.ndarray
+    free: np.ndarray
+    rng: np.random.Generator
+    temperature: float = 1.0
+    kind: int = PERTURBED
+    given: np.ndarray | None = None
+
+
+@one_thread
+def prepare(problem: Problem) -> Preparation:
+    """Find the reference point, or take the one that was given, and what is known there."""
+    expansion, rng, free = problem.expansion, problem.rng, problem.free
+    search = None
+    if problem.given is None:
+        found, search = _automatic_reference(problem)
+    else:
+        found = reference_at(expansion, problem.given, problem.temperature)
+        if expansion.coordinates is not None:
+            found = fitted(expansion, found)
+
+    def prepared(at: Reference) -> Preparation:
+        scale, spread = shape(expansion, at, problem.active, free)
+        pilot = _ellipsoid(at.theta, spread, free, rng)
+        far = far_points(problem.kind, at.theta, spread, free, rng)
+        return Preparation(at, scale, pilot, far, search)
+
+    first = prepared(found)
+    modes = list(search.modes[1:_MODES]) if search else []
+    if expansion.coordinates is not None:
+        modes = [fitted(expansion, mode) for mode in modes]
+    return replace(first, others=tuple(map(prepared, modes)))
+
+
+@one_thread
+@doing("looking for impossible rows")
+def possible(problem: Problem, prepared: Preparation) -> Preparation:
+    """Leave out modes around which rows are impossible, by a pass over all rows at each.
+
+    A batch may miss such rows for as long as a chain runs, and be wrong where they cut the
+    posterior off.
 
     Raises
     ------
     TallModelError
-        If the subsample size is left open and as many rows as the data have are too few.
+        If it is the first mode; the message names the rows.
     """
-    search = None
-    if reference is None:
-        found, search = _automatic_reference(expansion, starts, free, rng, temperature)
-    else:
-        found = reference_at(expansion, reference, temperature)
-        if expansion.coordinates is not None:
-            found = fitted(expansion, found)
-
-    @doing("choosing the subsample")
-    def prepared(at: Reference) -> Preparation:
-        scale, spread = _shape(expansion, at, active, free)
-        pilot = _ellipsoid(at.theta, spread, free, rng)
-        far = far_points(kind, at.theta, spread, free, rng)
-        residuals = residuals_around(expansion, at, pilot, far)
-        always, moments = choose_always(kind, residuals, temperature, subsample_size)
-        m, blocks = choose_subsample(kind, moments, temperature, subsample_size, n_blocks)
-        if subsample_size is None:
-            # Where most rows would be read, or the reference may be far off, what counts is whether
-            # all of them are enough.
-            given = reference is not None
-            most = len(always) + m > _MOST * residuals.n_rows
-            judged = residuals.moments() if most or given else moments
-            if not np.max(judged.variance(judged.n_rows, temperature)) <= VARIANCE_BOUND:
-                causes = _causes(expansion, at, spread, free, starts.blocks, given, rng)
-                raise TallModelError(
-                    _useless(judged, temperature, expansion, observed, causes, given)
-                )
-            if kind == BLOCK_POISSON and choose_products(judged, temperature) is None:
-                raise TallModelError(_no_products(judged, temperature, observed))
-        return Preparation(at, scale, always, moments, m, blocks, search)
-
-    first = prepared(found)
     others = []
-    for mode in search.modes[1:_MODES] if search else ():
-        at = mode if expansion.coordinates is None else fitted(expansion, mode)
+    residuals_around(problem.expansion, prepared.reference, prepared.pilot)
+    for other in prepared.others:
         try:
-            others.append(prepared(at))
-        except TallModelError:  # some likely parameters there make the data impossible
+            residuals_around(problem.expansion, other.reference, other.pilot)
+        except TallModelError:
             continue
-    return replace(first, others=tuple(others))
+        others.append(other)
+    return replace(prepared, others=tuple(others))
 
 
-def _shape(expansion, reference, active, free) -> tuple[np.ndarray, np.ndarray]:
+def shape(expansion, reference, active, free) -> tuple[np.ndarray, np.ndarray]:
     """Factors of the covariance of elements `active`, for the mass matrix, and of `free`.
 
     The second is full, or sparse, even where the mass matrix is diagonal, as long as there is a
@@ -202,10 +181,10 @@ def _factor(matrix: np.ndarray) -> np.ndarray:
     return covariance_factor(matrix) if found is None else found
 
 
-def _automatic_reference(
-    expansion, starts, free, rng, temperature
-) -> tuple[Reference, ModeSearch | None]:
+def _automatic_reference(problem: Problem) -> tuple[Reference, ModeSearch | None]:
     """Posterior mode; in hierarchical models given the marginal mode of the hyperparameters."""
+    expansion, starts, temperature = problem.expansion, problem.starts, problem.temperature
+    free, rng = problem.free, problem.rng
     start = expansion.from_values(starts.initial)
     inner, outer = split_hierarchy(expansion, _off(expansion, start, free), free)
     nested = 0 < len(outer) <= MAX_OUTER and len(inner) > 0
@@ -239,107 +218,6 @@ def _off(expansion, start, free) -> np.ndarray:
     moved = start.copy()
     moved[free] += 0.1 * np.random.default_rng(0).standard_normal(len(free))
     return moved
-
-
-def choose_always(
-    kind: int, residuals: Residuals, temperature: float, m: int | None
-) -> tuple[np.ndarray, Moments]:
-    """Choose the rows to read always, where the subsample is the perturbed estimate's own choice.
-
-    Returns their numbers, in order, and the moments of the others.
-    """
-    always = np.zeros(0, dtype=np.int64)
-    if kind == PERTURBED and m is None:
-        always = residuals.choose_always(temperature)
-    return always, residuals.moments(len(always))
-
-
-def choose_subsample(
-    kind: int, moments: Moments, temperature: float, m: int | None, n_blocks: int | None
-) -> tuple[int, int]:
-    """Choose the size of the subsample and its number of blocks, where they are None."""
-    unit = n_blocks or 10
-    if kind == BLOCK_POISSON:
-        # Counted in minibatches, of which a few need no more blocks than there are.
-        size, most = MINIBATCH, max(moments.n_rows // MINIBATCH, 1)
-        chosen = m // MINIBATCH if m else choose_products(moments, temperature) or most
-        unit = unit if n_blocks or chosen >= unit else 1
-    else:
-        chosen, size, most = m or choose_subsample_size(moments, temperature), 1, moments.n_rows
-    if m is None:
-        chosen = max(unit, min(-(-chosen // unit) * unit, most // unit * unit))
-    if n_blocks is None:
-        variance = predicted_variance(kind, moments, size * chosen, temperature)
-        n_blocks = choose_n_blocks(chosen, variance)
-    return size * chosen, n_blocks
-
-
-def predicted_variance(kind: int, moments: Moments, m: int, temperature: float) -> float:
-    """Variance of the logarithm of an estimate from m rows, at the worst of the points."""
-    if kind == PERTURBED:
-        return float(np.max(moments.variance(m, temperature)))
-    sd = float(np.sqrt(np.max(moments.variance(MINIBATCH, temperature))))
-    return log_variance(m / MINIBATCH, sd) if np.isfinite(sd) else np.inf
-
-
-def _causes(expansion, at, spread, free, blocks, given: bool, rng) -> list[str]:
-    """Say why the expansion leaves too much, as was measured."""
-    causes = [f"control_variate_order={expansion.order} is too low"] if expansion.raisable else []
-    if expansion.highest_order < 2:
-        size = expansion.phi_size
-        causes += [
-            f"its {size:,} parameters, too many for control_variate_order=2, need more rows than "
-            f"there are (about {size**2 // 2:,} where each is informed by all of them)"
-        ]
-    away = distance_to_mode(expansion, at, spread, free) if given else 0.0
-    if is_far(away):
-        causes += [
-            f"the given reference is far from the posterior mode, by about {amount(away)} standard "
-            "deviations in each parameter as the curvature there has them"
-        ]
-    found = None if causes else find_cause(expansion, at, spread, free, blocks, rng)
-    return causes if found is None else [str(found)]
-
-
-def _useless(
-    moments: Moments,
-    temperature: float,
-    expansion: Expansion,
-    observed: Sequence[str],
-    causes: list[str],
-    given: bool,
-) -> str:
-    """Say that control variates help so little that no subsample is large enough.
-
-    A kink hides the curvature of the log-likelihood from its expansion, whose mass matrix is then
-    as wide as the prior: that run would read all rows at each of very many steps, in vain.
-    """
-    n = moments.n_rows
-    variance = float(np.max(moments.variance(n, temperature)))
-    advice = ["use control_variate_order=2"] if expansion.raisable else []
-    advice += ["leave reference=None"] if given else []
-    why = f" Measured: {'; '.join(causes)}." if causes else ""
-    return (
-        f"The log-likelihood of {', '.join(map(repr, observed))} cannot be expanded well enough to "
-        f"subsample its rows: even {n:,} rows per draw, as many as there are, leave the estimate a "
-        f"variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}).{why} "
-        + sentence([*advice, "sample this model with pm.NUTS or nutpie"])
-    )
-
-
-def _no_products(moments: Moments, temperature: float, observed: Sequence[str]) -> str:
-    """Say that there are too few rows for the block-Poisson estimate, but not for the other."""
-    n = moments.n_rows
-    variance = predicted_variance(
-        BLOCK_POISSON, moments, max(n // MINIBATCH, 1) * MINIBATCH, temperature
-    )
-    return (
-        f"No subsample of the {n:,} rows of {', '.join(map(repr, observed))} is large enough for "
-        "the block-Poisson estimate: even with as many as there are, its logarithm has a variance "
-        f"of {amount(variance)} (should be at most {VARIANCE_BOUND:g}), or a single row or a point "
-        'at the edge of what is sampled may turn its sign. Use estimator="perturbed", or sample '
-        "this model with pm.NUTS or nutpie."
-    )
 
 
 def radius(size: int, outside: float = _OUTSIDE) -> float:

@@ -1,65 +1,45 @@
-"""Stochastic-gradient samplers as PyMC step methods."""
+"""Chains of stochastic-gradient samplers as PyMC step methods."""
 
-import logging
-from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, ClassVar
 
 import numpy as np
-import pymc as pm
 from pymc.blocking import PointType, StatsType
-from pymc.stats.convergence import SamplerWarning
-from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
+from pymc_subsample.calling import given_start
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.factors import scaled, stretched
-from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.diagnostics import checks
+from pymc_subsample.control_variates.reference import Reference, summed
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.stochastic import RULES, Dynamics, check_steps
 from pymc_subsample.kernels import gradients
 from pymc_subsample.kernels.langevin import (
-    BAOAB,
-    EULER,
     INFO,
-    MOMENTUM,
     OVERDAMPED,
     PRECONDITIONED,
-    SYMPLECTIC,
     THERMOSTAT,
     integrate,
 )
-from pymc_subsample.stationary import (
-    rescaled,
-)
+from pymc_subsample.stationary import rescaled
 from pymc_subsample.steps import arguments
-from pymc_subsample.steps.modes import warn_of_modes
-from pymc_subsample.steps.setup import Preparation
+from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
 from pymc_subsample.steps.step_size import AutomaticStepSize
-
-_log = logging.getLogger("pymc.subsample")
+from pymc_subsample.strata import clustered_order
 
 _integrate = integrate.get_overload(integrate.signatures[0])
 
-METRICS = ("curvature", "identity")
-_BATCH = 100
-INTEGRATORS = {"euler": EULER, "symplectic": SYMPLECTIC, "baoab": BAOAB}
-# Critical damping where the posterior has unit curvature.
-_FRICTION = 2.0
 # A step diverges whose drift exceeds so many standard deviations of its noise, or its kick so many
 # of the momenta: it leads 4 to 5 posterior standard deviations away at automatic step sizes.
-_STRONGEST = 10.0
+_MOST_DRIFT = 10.0
 
 
 @dataclass_state
-class StochasticGradientState(StepMethodState):
+class StochasticGradientState(ChainState):
     """Everything the next draw depends on. The rows themselves are taken anew from the data."""
 
-    tune: bool
     tuned: bool
-    draws_left: int
     start_at_reference: bool
     near_reference: bool
     mode: int
@@ -68,16 +48,13 @@ class StochasticGradientState(StepMethodState):
     done: int
     centred: int
     momentum: np.ndarray
-    memory: np.ndarray
+    integrator_state: np.ndarray
     origin: np.ndarray
     automatic_step_size: float
     hold: int
     metric_factor: np.ndarray
     record: StepRecord
     sampler: str = field(metadata={"frozen": True})
-    n_rows: int = field(metadata={"frozen": True})
-    fingerprint: str = field(metadata={"frozen": True})
-    observed: tuple[str, ...] = field(metadata={"frozen": True})
     control_variate_order: int | None = field(metadata={"frozen": True})
     metric: str = field(metadata={"frozen": True})
     steps_per_batch: int | None = field(metadata={"frozen": True})
@@ -88,124 +65,45 @@ class StochasticGradientState(StepMethodState):
 
 
 class StochasticGradient(AutomaticStepSize):
-    """Langevin dynamics on gradients of a batch of rows; its subclasses say which."""
+    """A chain of Langevin dynamics on gradients of batches of rows; its subclass says which."""
 
     default_blocked = True
     _state_class = StochasticGradientState
     _connected = (*AutomaticStepSize._connected, "_permutation")
-    _without_gradient = "Use a Metropolis-Hastings step with control_variate_order=None."
     _rules = RULES
     _shown: ClassVar[dict[str, tuple[str, str]]] = {
         "divergences": ("Divergences", "d"),
         "step_size": ("Step size", "0.2g"),
         "data_share": ("Data", "0.3%"),
     }
-    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
-        "batch_size": (np.float64, []),
-        "data_share": (np.float64, []),
-        "diverging": (bool, []),
-        "divergences": (int, []),
-        "gradient_variance": (np.float64, []),
-        "kinetic_temperature": (np.float64, []),
-        "n_evaluations": (np.int64, []),
-        "step_size": (np.float64, []),
-        "temperature": (np.float64, []),
-        "tune": (bool, []),
-        "warning": (SamplerWarning, None),
-    } | checks.statistics(RULES)
+    stats_dtypes_shapes: ClassVar[Statistics] = statistics(
+        RULES,
+        (
+            "batch_size", "data_share", "gradient_variance", "kinetic_temperature", "step_size",
+            "temperature",
+        ),
+        diverging=bool, divergences=int,
+    )  # fmt: skip
 
-    # What subclasses choose.
-
-    _dynamics = OVERDAMPED
-    _sampling = gradients.UNIFORM
-    # Steps of the chain over batches and what it expects of the dynamics.
-    _index_chain = 0
-    _expected = MOMENTUM
+    integrator: str
+    gradient: str
+    batches: str
+    n_clusters: int
+    # Integration steps between passes over all rows, and as given; None for as many as read them.
+    refresh_period: int
+    _given_period: int | None
     # Averaging and floor of the preconditioner.
-    _averaging, _floor = 0.0, 0.0
+    _averaging: float
+    _floor: float
     # Steps after which momenta are drawn anew; 0 for never.
-    _refresh = 0
-
-    def _set_up(
-        self,
-        vars,
-        model: pm.Model | None,
-        *,
-        observed,
-        dim,
-        batch_size: int | None,
-        steps_per_batch: int | str,
-        step_size,
-        control_variate_order: int | str | None,
-        reference: Mapping[str, Any] | None,
-        metric: str,
-        friction: float | None,
-        temperature: float,
-        transitions_per_draw: int,
-        rng,
-        initial_point: PointType | None,
-        compile_kwargs: dict | None,
-        blocked: bool,
-        reparameterize: bool,
-    ):
-        order = arguments.optional_order("control_variate_order", control_variate_order)
-        arguments.optional_batch(batch_size)
-        arguments.given_reference(reference)
-        self.steps_per_batch = arguments.count("steps_per_batch", steps_per_batch, auto=True)
-        self.schedule = arguments.schedule(step_size)
-        self.metric = arguments.choice("metric", metric, METRICS)
-        if friction is None and metric == "identity" and self._has_momentum:
-            raise ValueError(
-                'metric="identity" leaves the scale of the parameters open: give friction, in units'
-                ' of one over time as step_size is one of time, or use metric="curvature".'
-            )
-        self.friction = (
-            _FRICTION if friction is None else arguments.between("friction", friction, 0.0, np.inf)
-        )
-        self.temperature = arguments.temperature(temperature, zero=True)
-        if self._index_chain and not self.temperature:
-            raise ValueError(
-                "temperature must be above 0: exponential weights match the noise of the dynamics, "
-                "and there is none."
-            )
-        self.transitions_per_draw = arguments.transitions(
-            "transitions_per_draw", transitions_per_draw
-        )
-        arguments.blocked(blocked, type(self).__name__)
-        arguments.only_numba(compile_kwargs)
-        self.rng = arguments.generator(rng)
-        needed = order is not None or metric == "curvature" or self.schedule.automatic
-        if reference is not None and not needed:
-            raise ValueError(
-                "reference is not used: there are no control variates, and metric and step_size "
-                "are given. Leave it out."
-            )
-        model = arguments.model_in_context(model, f"create {type(self).__name__}")
-        chosen = arguments.continuous_vars(vars, model)
-        # A step size and a metric that are given are those of the model's own variables.
-        own = arguments.flag("reparameterize", reparameterize) and (
-            metric == "curvature" or self.schedule.automatic
-        )
-        self._attach(
-            model, chosen, observed, dim, 0 if order is None else order, initial_point, own
-        )
-        self.control_variate_order = None if order is None else self._expansion.order
-        self.batch_size = arguments.batch_size(batch_size, self.n_rows, _BATCH)
-        self.row_rng = self.rng.spawn(1)[0]
-        self._given_reference = reference is not None
-        self._prepared = self._prepare(reference) if needed else None
-        if self._prepared is not None:
-            warn_of_modes(type(self).__name__, self._prepared, self._read, self._expansion.values)
-        self._chosen_step_size, self._chosen_hold = np.nan, self.steps_per_batch or 1
-        self._curvature: np.ndarray | None = None
-        self._precision: np.ndarray | None = None
-        self._begin(tune=0, draws=0)
-        self._choose_step_size()
+    _resample: int
+    # Where exponential weights expect the dynamics to go.
+    _expected: int
 
     @property
     def sampler(self) -> str:
         """What a state belongs to."""
-        return f"{type(self).__name__} {self._dynamics}"
+        return f"{type(self).__name__} {self.integrator} {self.gradient} {self.batches}"
 
     @property
     def _has_momentum(self) -> bool:
@@ -221,15 +119,20 @@ class StochasticGradient(AutomaticStepSize):
         self._permutation = self._ordered()
 
     def _ordered(self) -> np.ndarray:
-        """Rows in the order in which batches are drawn."""
-        return np.arange(self.n_rows, dtype=np.uint32)
-
-    def _prepare(self, reference) -> Preparation:
-        return self._prepared_at(self._expansion, reference, subsample_size=self.batch_size)
+        """Rows in the order of their strata, or of the data."""
+        if self._sampling == gradients.UNIFORM:
+            return np.arange(self.n_rows, dtype=np.uint32)
+        arguments.count("n_clusters", self.n_clusters, self.n_rows)
+        return clustered_order(self._expansion, self.n_clusters, np.random.default_rng(0))
 
     def _averages(self) -> float:
-        """Share of the old in the preconditioner's moving average."""
-        return self._averaging
+        """Share of the old in the preconditioner's moving average, which tuning ends."""
+        return self._averaging if self.tune or not self.tuned else 1.0
+
+    def _preconditioner(self, square: np.ndarray) -> np.ndarray | None:
+        if self._dynamics != PRECONDITIONED:
+            return None
+        return 1 / np.sqrt(self._floor + np.sqrt(square) / self.n_rows)
 
     def _first_factor(self) -> np.ndarray:
         if self._whitened and self._prepared is not None:
@@ -237,12 +140,6 @@ class StochasticGradient(AutomaticStepSize):
         return np.ones((1, len(self._active)))
 
     # Chains
-
-    def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Reset all that belongs to one chain; PyMC calls this right before it starts."""
-        super().setup_chain(rng, tune, draws)
-        self.row_rng = self.rng.spawn(1)[0]
-        self._begin(tune, draws)
 
     def reset_tuning(self):
         """Nothing adapts while tuning: the chain forgets where it started."""
@@ -256,14 +153,15 @@ class StochasticGradient(AutomaticStepSize):
         self.reference = None if self._prepared is None else self._home.reference
         self.automatic_step_size, self.metric_factor = self._chosen_step_size, self._first_factor()
         self.hold = self._chosen_hold
-        self.done = 0
-        self.centred = 0
+        self.done = self._passes = 0
+        self.refresh_period = self._given_period or max(1, self.n_rows // self.batch_size)
+        self.centred = -self.refresh_period if self.gradient == "svrg" else 0
         self.momentum = np.sqrt(self.temperature) * self.rng.standard_normal(size)
-        self.memory = np.zeros(size)
+        self.integrator_state = np.zeros(size)
         if self._dynamics == PRECONDITIONED:
-            self.memory -= 1.0
+            self.integrator_state -= 1.0
         if self._dynamics == THERMOSTAT:
-            self.memory[0] = self.friction
+            self.integrator_state[0] = self.friction
         self.origin = np.zeros(0)
         self.record = StepRecord(draws=draws)
 
@@ -271,7 +169,7 @@ class StochasticGradient(AutomaticStepSize):
         """Take `transitions_per_draw` integration steps from a point of value variables."""
         theta = self._theta(point)
         if self.start_at_reference and self._prepared is not None:
-            self.start_at_reference, self.near_reference = False, not self._given_start(point)
+            self.start_at_reference, self.near_reference = False, not given_start(self, point)
             if self.near_reference:
                 z = self.rng.standard_normal(len(self._active))
                 theta[self._active] = self._home.reference.theta[self._active]
@@ -321,11 +219,19 @@ class StochasticGradient(AutomaticStepSize):
 
     def _until_centring(self, theta: np.ndarray) -> int:
         """Centre the control variates if it is time, and return how many steps they serve."""
-        return self.transitions_per_draw
+        if self.gradient != "svrg":
+            return self.transitions_per_draw
+        if self.done - self.centred >= self.refresh_period:
+            rows = self._expansion.chunks()
+            self.reference = summed(self._expansion, theta, rows, 1.0, curved=False)
+            self.centred = self.done
+            self._passes += 1
+        return self.centred + self.refresh_period - self.done
 
     def _centring_cost(self) -> int:
         """Row evaluations of the last draw's centring."""
-        return 0
+        passes, self._passes = self._passes, 0
+        return 2 * passes * self.n_rows
 
     def _integrate(self, theta: np.ndarray, sizes: np.ndarray):
         size = len(self._active)
@@ -333,8 +239,8 @@ class StochasticGradient(AutomaticStepSize):
         settings = np.array(
             [
                 self.friction, self.temperature, self._averages(), self._floor, self._index_chain,
-                self._expected, self._refresh, self.done, self.hold,
-                _STRONGEST if self.near_reference else np.inf,
+                self._expected, self._resample, self.done, self.hold,
+                _MOST_DRIFT if self.near_reference else np.inf,
             ],
             dtype=float,
         )  # fmt: skip
@@ -342,8 +248,8 @@ class StochasticGradient(AutomaticStepSize):
         _integrate(
             address_of(self.rng), address_of(self.row_rng), self._dynamics, self._sampling,
             self._addresses, self._expansion.packer.table, self._permutation, theta, self.origin,
-            self._active, self.metric_factor, self.momentum, self.memory, sizes, settings, center,
-            slope, curvature, self.control_variate_order or 0, self._expansion.width,
+            self._active, self.metric_factor, self.momentum, self.integrator_state, sizes, settings,
+            center, slope, curvature, self.control_variate_order or 0, self._expansion.width,
             self.batch_size, noise, squares, info,
         )  # fmt: skip
         return noise, dict(zip(INFO, info.tolist(), strict=True))
@@ -354,7 +260,7 @@ class StochasticGradient(AutomaticStepSize):
         factor, record, at_reference = self.metric_factor, self.record, self._precision
         curvature, scale = self._curvature, None
         if self._dynamics == PRECONDITIONED:
-            scale = self._preconditioner(np.maximum(self.memory, 0.0) * self.n_rows**2)
+            scale = self._preconditioner(np.maximum(self.integrator_state, 0.0) * self.n_rows**2)
         if scale is not None:
             factor, record = stretched(factor, scale**2), record.rescaled(scale)
             known = at_reference if curvature is None else curvature
@@ -368,6 +274,8 @@ class StochasticGradient(AutomaticStepSize):
     def _remedies(self) -> list[str]:
         """Return what makes gradients less noisy."""
         left = [] if self.control_variate_order == 2 else ["use control_variate_order=2"]
+        if self.gradient == "svrg":
+            left = [f"decrease refresh_period (now {self.refresh_period})"]
         if self._given_reference:
             left.append("give another reference, or none")
         if self.batch_size < self.n_rows:

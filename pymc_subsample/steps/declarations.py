@@ -1,0 +1,39 @@
+"""What steps declare to PyMC: the state of a chain, and the statistics of a draw."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import field
+
+import numpy as np
+from pymc.stats.convergence import SamplerWarning
+from pymc.step_methods.compound import StepMethodState
+from pymc.step_methods.state import dataclass_state
+
+from pymc_subsample.diagnostics import checks
+from pymc_subsample.diagnostics.checks import Rule
+
+Statistics = dict[str, tuple[type, list[int] | None]]
+
+
+@dataclass_state
+class ChainState(StepMethodState):
+    """Of all chains; with what subclasses add, everything the next draw depends on.
+
+    The rows themselves are taken anew from the data.
+    """
+
+    tune: bool
+    draws_left: int
+    n_rows: int = field(metadata={"frozen": True})
+    fingerprint: str = field(metadata={"frozen": True})
+    observed: tuple[str, ...] = field(metadata={"frozen": True})
+
+
+def statistics(rules: Sequence[Rule], numbers: Iterable[str], **others: type) -> Statistics:
+    """Types and shapes of numbers, of other statistics by name, and of those of all steps."""
+    return {name: (np.float64, []) for name in numbers} | {
+        **{name: (kind, []) for name, kind in others.items()},
+        "n_evaluations": (np.int64, []),
+        "tune": (bool, []),
+        "warning": (SamplerWarning, None),
+        **checks.statistics(rules),
+    }

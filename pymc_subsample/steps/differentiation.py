@@ -1,0 +1,28 @@
+"""What is said where a log-likelihood has no gradient."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pytensor.gradient import NullTypeGradError
+from pytensor.graph.utils import MethodNotDefined
+
+from pymc_subsample.likelihood import TallModel, TallModelError
+
+# What remains for a log-likelihood that is not the integral of its gradient.
+WITHOUT_GRADIENT = (
+    "This step needs a gradient. Use pms.MinibatchBarkerMH, pms.AusterityMH or pms.ConfidenceMH "
+    "with control_variate_order=None and a proposal without gradients, pm.Metropolis or "
+    "pm.DEMetropolisZ on all rows, or write a smooth function in place of the step (a sigmoid)."
+)
+
+
+@contextmanager
+def differentiated(tall: TallModel, advice: str) -> Iterator[None]:
+    """Say which log-likelihood it is that PyTensor cannot differentiate."""
+    try:
+        yield
+    except (NullTypeGradError, MethodNotDefined, NotImplementedError) as error:
+        raise TallModelError(
+            f"PyTensor cannot differentiate the log-likelihood of "
+            f"{', '.join(map(repr, tall.observed))} ({type(error).__name__}: {error}). {advice}"
+        ) from error

@@ -1,0 +1,82 @@
+"""What must not touch a chain: data that changed, another thread, other steps on its variables."""
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pymc as pm
+
+from pymc_subsample.calling import steps_beside
+from pymc_subsample.likelihood import TallModel
+
+if TYPE_CHECKING:
+    from pymc_subsample.steps.base import SubsampledStep
+
+_IN_THREADS = (
+    "This {step} runs a chain in another thread ({thread}). Make a step for each thread; if that "
+    "chain was interrupted, make a new one."
+)
+
+
+def contents(model: pm.Model, tall: TallModel) -> dict[str, Any]:
+    """Variables of a model, the arrays behind its data and digests of these, as named.
+
+    A digest can miss changes in few elements of a long array; see `rows.glimpse`.
+    """
+    variables = [*model.basic_RVs, *model.potentials]
+    data = {v: v.get_value(borrow=True) for v in model.data_vars if hasattr(v, "get_value")}
+    objects = {v: v for v in variables} | data
+    named = {repr(v.name): x for v, x in objects.items()}
+    digests = tall.glimpses()
+    return {name: (named.get(name), digests.get(name)) for name in {**named, **digests}}
+
+
+def refuse_changes(step: "SubsampledStep"):
+    """Refuse a model, or data, that changed after the step was made."""
+    seen, now = step._seen, contents(step._model, step._tall)
+    changed = [name for name in {**seen, **now} if _differ(seen.get(name), now.get(name))]
+    if changed:
+        raise ValueError(
+            f"{', '.join(changed)} changed after this {type(step).__name__} was made, which "
+            "read model and data then. Make a new step for the model as it is."
+        )
+
+
+def _differ(seen: tuple | None, now: tuple | None) -> bool:
+    """Whether a part of the model, or the content of its data, is another one."""
+    if seen is None or now is None:
+        return True
+    return seen[0] is not now[0] or seen[1] != now[1]
+
+
+def refuse_threads(step: "SubsampledStep"):
+    """Refuse to start a chain while another thread runs one."""
+    thread = step._thread
+    if thread in (None, threading.current_thread()) or not step.draws_left:
+        return
+    if thread.is_alive():
+        raise ValueError(_IN_THREADS.format(step=type(step).__name__, thread=thread.name))
+
+
+def refuse_company(step: "SubsampledStep", theta: np.ndarray):
+    """Refuse to go on where something else moves this chain, or moved its variables."""
+    thread = step._thread
+    if thread is None:
+        return
+    if thread is not threading.current_thread():
+        raise ValueError(_IN_THREADS.format(step=type(step).__name__, thread=thread.name))
+    if step._left is not None and not np.array_equal(step._left, theta[step._active]):
+        raise ValueError(
+            f"{', '.join(repr(v.name) for v in step.vars)}: moved between two draws of this "
+            f"{type(step).__name__}. Another step samples the same variables: give each "
+            "variable to one step (vars=)."
+        )
+
+
+def company(step: "SubsampledStep") -> str:
+    """Say what the other steps in this chain move; empty where there are none."""
+    names = {value.name: rv.name for value, rv in step.model.values_to_rvs.items()}
+    return " and ".join(
+        f"{type(other).__name__} moves {', '.join(names.get(v.name, v.name) for v in other.vars)}"
+        for other in steps_beside(step)
+    )

@@ -1,0 +1,287 @@
+"""Stochastic-gradient MCMC of free parts: integrator, gradient, batches and step size."""
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import numpy as np
+
+from pymc_subsample.kernels import gradients, langevin
+from pymc_subsample.schedules import Cyclical, PolynomialDecay
+from pymc_subsample.steps import arguments
+from pymc_subsample.steps.modes import warn_of_modes
+from pymc_subsample.steps.setup import possible
+from pymc_subsample.steps.signatures import SharedContinuous
+from pymc_subsample.steps.stochastic_gradient import StochasticGradient
+
+StepSize = float | str | PolynomialDecay | Cyclical
+
+INTEGRATORS = {
+    "overdamped": langevin.OVERDAMPED,
+    "preconditioned": langevin.PRECONDITIONED,
+    "euler": langevin.EULER,
+    "symplectic": langevin.SYMPLECTIC,
+    "thermostat": langevin.THERMOSTAT,
+    "baoab": langevin.BAOAB,
+}
+UNDERDAMPED = ("baoab", "symplectic", "euler")
+_MOMENTA = (*UNDERDAMPED, "thermostat")
+_GRADIENTS = ("batch", "svrg", "ewsg")
+_SAMPLING = {"uniform": gradients.UNIFORM, "clustered": gradients.STRATIFIED}
+_METRICS = ("curvature", "identity")
+_EXPECTED = {
+    "momentum": langevin.MOMENTUM,
+    "zero": langevin.ZERO,
+    "one": langevin.ONE,
+    "stop": langevin.STOP,
+}
+# What each option belongs to.
+_OPTIONS = {
+    "friction": ("integrator", _MOMENTA),
+    "resample_every": ("integrator", _MOMENTA),
+    "averaging": ("integrator", ("preconditioned",)),
+    "floor": ("integrator", ("preconditioned",)),
+    "refresh_period": ("gradient", ("svrg",)),
+    "index_chain": ("gradient", ("ewsg",)),
+    "expected": ("gradient", ("ewsg",)),
+    "n_clusters": ("batches", ("clustered",)),
+}
+# Why exponential weights, which are for one kick with noise of one size, don't go with some.
+_UNWEIGHTED = {
+    "baoab": "it adds its noise between two half kicks of the gradient",
+    "thermostat": "its friction follows the noise of uniform batches",
+    "preconditioned": "the size of its noise differs from element to element",
+}
+_BATCH = 100
+# Critical damping where the posterior has unit curvature.
+_FRICTION = 2.0
+
+
+class SharedCore(SharedContinuous, total=False):
+    """Arguments of all stochastic-gradient samplers."""
+
+    batch_size: int | None
+    step_size: StepSize
+    metric: str
+    temperature: float
+    transitions_per_draw: int
+
+
+class SharedSG(SharedCore, total=False):
+    """Arguments of those whose batches may be held, and whose control variates be chosen."""
+
+    steps_per_batch: int | str
+    control_variate_order: int | str | None
+
+
+class SGMCMC(StochasticGradient):
+    r"""Stochastic-gradient MCMC of freely combined parts.
+
+    Langevin dynamics along :math:`\hat g(\theta)`, the gradient of the log posterior estimated on a
+    batch of rows, without an acceptance test [1]_. `SGLD`, `PSGLD`, `SVRGLD`, `SGHMC`, `SGNHT`,
+    `ClusteredSGHMC` and `EWSG` are presets; with its defaults this is `SGHMC`, and
+    ``SGMCMC(integrator="overdamped", batches="clustered")`` is `SGLD` on clustered batches.
+
+    Parameters
+    ----------
+    integrator : {"baoab", "symplectic", "euler", "thermostat", "overdamped", "preconditioned"}
+        How parameters move. With momenta: "baoab", "symplectic" and "euler" as for `SGHMC`, or
+        "thermostat" as for `SGNHT`. Without: "overdamped" as for `SGLD`, or "preconditioned" as for
+        `PSGLD`.
+    gradient : {"batch", "svrg", "ewsg"}, default "batch"
+        "batch": of a batch, less control variates around the reference. "svrg": of a batch, less
+        control variates around a position of the chain, as for `SVRGLD`. "ewsg": of a batch that is
+        drawn with exponential weights, as for `EWSG`, with the integrators "euler", "symplectic"
+        and "overdamped".
+    batches : {"uniform", "clustered"}, default "uniform"
+        All batches alike, or those that hold rows of each cluster, as for `ClusteredSGHMC`; the
+        latter needs scikit-learn (``pip install "pymc-subsample[clusters]"``).
+    batch_size : int, optional
+        Rows per gradient, drawn without replacement, at most all. Default: 100, or all rows where
+        there are fewer.
+    steps_per_batch : int or "auto", default "auto"
+        Integration steps that a batch serves before the next one is drawn, within a draw. Their
+        noise is the same, which counts like that many times its variance. "auto" takes up to 10
+        where that adds at most 0.2% to the predicted errors of standard deviations, as with
+        control variates, and 1 where there is no such prediction.
+    step_size : float, "auto", PolynomialDecay or Cyclical, default "auto"
+        h, in units of the metric; 0 does not move. "auto" takes the largest at which posterior
+        standard deviations are predicted to be off by at most 2%, from the curvature at the
+        reference and the noise of the gradients around it.
+    friction : float, optional
+        :math:`\gamma`, in units of one over time as the step size is one of time. Default: 2,
+        critical damping, in the metric of the curvature; to be given with ``metric="identity"``.
+    resample_every : int, optional
+        Integration steps after which momenta are drawn anew. Default: never; friction does.
+    averaging : float, optional
+        :math:`\alpha` of the preconditioner, between 0 and 1. Default: 0.99.
+    floor : float, optional
+        :math:`\lambda` of the preconditioner. Default: 1e-5.
+    refresh_period : int, optional
+        Integration steps between passes over all rows, with "svrg". Default: as many as read all
+        rows once, n / b.
+    index_chain : int, optional
+        M, the steps of the chain over batches of "ewsg". Default: 1.
+    expected : {"momentum", "zero", "one", "stop"}, optional
+        x: where the dynamics are expected to go, with "ewsg". Default: "momentum".
+    n_clusters : int, optional
+        Clusters of rows. Default: 10.
+    control_variate_order : {"auto", 2, 1, None}, default "auto"
+        Order of the Taylor control variates: the gradient of their sum over all rows is exact and
+        a batch estimates the remainder alone. "auto" is the highest there is, or 1 with "svrg";
+        None takes plain batches.
+    reference : dict, optional
+        Expansion point, and centre of metric and automatic step size: untransformed values by
+        variable name, for every free variable. Default: the posterior mode, found automatically.
+    metric : {"curvature", "identity"}, default "curvature"
+        Units in which steps are taken: of the posterior's inverse curvature at the reference, or
+        of PyMC's unconstrained space.
+    temperature : float, default 1
+        T of the noise: the draws are from the posterior to the power 1/T. Anything but 1 warns; 0
+        descends to a mode.
+    transitions_per_draw : int, default 10
+        Integration steps per recorded draw, all within one compiled call.
+
+    Raises
+    ------
+    TallModelError
+        If the model's rows cannot be subsampled; the message names the variable and the Op.
+    ValueError, TypeError
+        If an argument is out of range or of the wrong kind, or belongs to a part that was not
+        chosen, or if parts don't go together; the message says why.
+
+    References
+    ----------
+    .. [1] Y.-A. Ma, T. Chen and E. B. Fox (2015). A complete recipe for stochastic gradient MCMC.
+       NeurIPS.
+    """
+
+    name = "sgmcmc"
+
+    def __init__(
+        self,
+        vars: Sequence | None = None,
+        *,
+        integrator: str = "baoab",
+        gradient: str = "batch",
+        batches: str = "uniform",
+        batch_size: int | None = None,
+        steps_per_batch: int | str = "auto",
+        step_size: StepSize = "auto",
+        friction: float | None = None,
+        resample_every: int | None = None,
+        averaging: float | None = None,
+        floor: float | None = None,
+        refresh_period: int | None = None,
+        index_chain: int | None = None,
+        expected: str | None = None,
+        n_clusters: int | None = None,
+        control_variate_order: int | str | None = "auto",
+        metric: str = "curvature",
+        temperature: float = 1.0,
+        transitions_per_draw: int = 10,
+        **above: Unpack[SharedContinuous],
+    ):
+        self.integrator = arguments.choice("integrator", integrator, tuple(INTEGRATORS))
+        self.gradient = arguments.choice("gradient", gradient, _GRADIENTS)
+        self.batches = arguments.choice("batches", batches, tuple(_SAMPLING))
+        self._dynamics, self._sampling = INTEGRATORS[self.integrator], _SAMPLING[self.batches]
+        self._take_options(
+            friction=friction, resample_every=resample_every, averaging=averaging, floor=floor,
+            refresh_period=refresh_period, index_chain=index_chain, expected=expected,
+            n_clusters=n_clusters,
+        )  # fmt: skip
+        order = arguments.order(control_variate_order, type(self).__name__, plain=True)
+        arguments.optional_batch(batch_size)
+        self.steps_per_batch = arguments.count("steps_per_batch", steps_per_batch, auto=True)
+        self.schedule = arguments.schedule(step_size)
+        self.metric = arguments.choice("metric", metric, _METRICS)
+        if friction is None and metric == "identity" and self._has_momentum:
+            raise ValueError(
+                'metric="identity" leaves the scale of the parameters open: give friction, in units'
+                ' of one over time as step_size is one of time, or use metric="curvature".'
+            )
+        self.temperature = arguments.temperature(temperature, zero=True)
+        self.transitions_per_draw = arguments.transitions(
+            "transitions_per_draw", transitions_per_draw
+        )
+        order = self._fitting(order)
+        super().__init__(vars, **above)
+        needed = order is not None or metric == "curvature" or self.schedule.automatic
+        if self._given_reference is not None and not needed:
+            raise ValueError(
+                "reference is not used: there are no control variates, and metric and step_size "
+                "are given. Leave it out."
+            )
+        # A step size and a metric that are given are those of the model's own variables.
+        self._reparameterize &= metric == "curvature" or self.schedule.automatic
+        self._attach(order)
+        self.control_variate_order = None if order is None else self._expansion.order
+        self.batch_size = arguments.batch_size(batch_size, self.n_rows, _BATCH)
+        self.row_rng = self.rng.spawn(1)[0]
+        if needed:
+            problem = self._problem(self._expansion)
+            self._prepared = possible(problem, self._found(problem))
+        warn_of_modes(self)
+        self._chosen_step_size, self._chosen_hold = np.nan, self.steps_per_batch or 1
+        self._curvature: np.ndarray | None = None
+        self._precision: np.ndarray | None = None
+        self._begin(tune=0, draws=0)
+        self._choose_step_size()
+
+    def _take_options(self, **given: Any):
+        """Keep what parts were told, or their defaults; refuse what no part takes."""
+        for name, value in given.items():
+            part, used = _OPTIONS[name]
+            if value is not None and getattr(self, part) not in used:
+                raise ValueError(
+                    f"{name} is not used with {part}={getattr(self, part)!r}, but with "
+                    f"{' and '.join(map(repr, used))}. Leave it out."
+                )
+        chosen: dict[str, Any] = {
+            "friction": _FRICTION, "averaging": 0.99, "floor": 1e-5, "index_chain": 1,
+            "expected": "momentum", "n_clusters": 10,
+        } | {name: value for name, value in given.items() if value is not None}  # fmt: skip
+        self.friction = arguments.between("friction", chosen["friction"], 0.0, np.inf)
+        self._averaging = arguments.between("averaging", chosen["averaging"], 0.0, 1.0)
+        self._floor = arguments.between("floor", chosen["floor"], 0.0, np.inf)
+        self.n_clusters = arguments.count("n_clusters", chosen["n_clusters"], smallest=2)
+        chain = arguments.transitions("index_chain", chosen["index_chain"])
+        self._index_chain = chain if self.gradient == "ewsg" else 0
+        self.expected = arguments.choice("expected", chosen["expected"], tuple(_EXPECTED))
+        self._expected = _EXPECTED[self.expected]
+        resample, period = chosen.get("resample_every"), chosen.get("refresh_period")
+        self._resample = 0 if resample is None else arguments.count("resample_every", resample)
+        self._given_period = None if period is None else arguments.count("refresh_period", period)
+
+    def _fitting(self, order: int | str | None) -> int | str | None:
+        """Refuse parts that don't go together; return the order that goes with the gradient."""
+        if self.gradient == "svrg":
+            if order not in ("auto", 1):
+                raise ValueError(
+                    f'control_variate_order={order} does not go with gradient="svrg", whose '
+                    "control variates around a position of the chain are of order 1. Leave it out."
+                )
+            return 1
+        if self.gradient != "ewsg":
+            return order
+        if self.integrator in _UNWEIGHTED:
+            raise ValueError(
+                f'gradient="ewsg" does not go with integrator={self.integrator!r}: '
+                f"{_UNWEIGHTED[self.integrator]}, and exponential weights match one kick of the "
+                'gradient with noise of one size. Use integrator="euler", "symplectic" or '
+                '"overdamped".'
+            )
+        if self.expected == "stop" and not self._has_momentum:
+            raise ValueError('expected="stop" needs momenta, and overdamped dynamics have none.')
+        if self.steps_per_batch not in (None, 1):
+            raise ValueError(
+                f'steps_per_batch={self.steps_per_batch} does not go with gradient="ewsg", which '
+                "draws batches to fit a step. Leave it out."
+            )
+        self.steps_per_batch = 1
+        if not self.temperature:
+            raise ValueError(
+                "temperature must be above 0: exponential weights match the noise of the dynamics, "
+                "and there is none."
+            )
+        return order

@@ -1,0 +1,211 @@
+"""How many rows a subsample takes, and in how many blocks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pymc_subsample.blas import one_thread
+from pymc_subsample.block_poisson import choose_products, log_variance
+from pymc_subsample.control_variates.causes import distance_to_mode, find_cause, is_far
+from pymc_subsample.control_variates.reference import Reference
+from pymc_subsample.control_variates.residuals import Residuals, residuals_around
+from pymc_subsample.diagnostics.checks import amount, sentence
+from pymc_subsample.estimators import (
+    VARIANCE_BOUND,
+    Moments,
+    choose_n_blocks,
+    choose_subsample_size,
+)
+from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
+from pymc_subsample.kernels.model import MINIBATCH
+from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.progress import doing
+from pymc_subsample.steps.setup import Preparation, Problem, shape
+
+# Share of the rows read by an estimate, those that are read always among them.
+_MOST = 0.5
+
+
+@dataclass(frozen=True)
+class Choice(Preparation):
+    """The same with a subsample.
+
+    Attributes
+    ----------
+    always : ndarray of int, shape (e,)
+        Rows that every estimate reads, in order.
+    moments : Moments
+        Of the other rows' residuals on the 95% ellipsoid around the reference.
+    subsample_size, n_blocks : int
+        As given or chosen.
+    """
+
+    always: np.ndarray = field(kw_only=True)
+    moments: Moments = field(kw_only=True)
+    subsample_size: int = field(kw_only=True)
+    n_blocks: int = field(kw_only=True)
+
+
+@one_thread
+@doing("choosing the subsample")
+def choose(
+    problem: Problem,
+    prepared: Preparation,
+    subsample_size: int | None,
+    n_blocks: int | None = 1,
+) -> Choice:
+    """Choose what was not given of a subsample, by a pass over all rows at each mode.
+
+    Raises
+    ------
+    TallModelError
+        If rows are impossible around the reference, or the subsample size is left open and as many
+        rows as the data have are too few.
+    """
+    first, others = _chosen(problem, prepared, subsample_size, n_blocks), []
+    for other in prepared.others:
+        try:
+            others.append(_chosen(problem, other, subsample_size, n_blocks))
+        except TallModelError:  # some likely parameters there make the data impossible
+            continue
+    return replace(first, others=tuple(others))
+
+
+def _chosen(
+    problem: Problem, prepared: Preparation, subsample_size: int | None, n_blocks: int | None
+) -> Choice:
+    expansion, kind, temperature = problem.expansion, problem.kind, problem.temperature
+    residuals = residuals_around(expansion, prepared.reference, prepared.pilot, prepared.far)
+    always, moments = choose_always(kind, residuals, temperature, subsample_size)
+    m, blocks = choose_subsample(kind, moments, temperature, subsample_size, n_blocks)
+    if subsample_size is None:
+        # Where most rows would be read, or the reference may be far off, what counts is whether
+        # all of them are enough.
+        given = problem.given is not None
+        most = len(always) + m > _MOST * residuals.n_rows
+        judged = residuals.moments() if most or given else moments
+        if not np.max(judged.variance(judged.n_rows, temperature)) <= VARIANCE_BOUND:
+            raise TallModelError(_useless(judged, problem, prepared.reference))
+        if kind == BLOCK_POISSON and choose_products(judged, temperature) is None:
+            raise TallModelError(_no_products(judged, temperature, expansion.observed))
+    return Choice(
+        **vars(prepared), always=always, moments=moments, subsample_size=m, n_blocks=blocks
+    )
+
+
+def check_blocks(kind: int, m: int | None, blocks: int | None):
+    """Refuse sizes that don't divide."""
+    signed = kind == BLOCK_POISSON
+    if signed and m and m % MINIBATCH:
+        raise ValueError(
+            f"subsample_size={m} is not a multiple of {MINIBATCH}, the size of a minibatch of the "
+            f'block-Poisson estimate. Use {max(m // MINIBATCH, 1) * MINIBATCH}, or "auto".'
+        )
+    parts = m // MINIBATCH if signed and m else m
+    if parts and blocks and parts % blocks:
+        of = f"the {parts} minibatches of " if signed else ""
+        raise ValueError(
+            f"n_blocks={blocks} does not divide {of}subsample_size={m}. Choose a divisor, or leave "
+            'n_blocks="auto".'
+        )
+
+
+def choose_always(
+    kind: int, residuals: Residuals, temperature: float, m: int | None
+) -> tuple[np.ndarray, Moments]:
+    """Choose the rows to read always, where the subsample is the perturbed estimate's own choice.
+
+    Returns their numbers, in order, and the moments of the others.
+    """
+    always = np.zeros(0, dtype=np.int64)
+    if kind == PERTURBED and m is None:
+        always = residuals.choose_always(temperature)
+    return always, residuals.moments(len(always))
+
+
+def choose_subsample(
+    kind: int, moments: Moments, temperature: float, m: int | None, n_blocks: int | None
+) -> tuple[int, int]:
+    """Choose the size of the subsample and its number of blocks, where they are None."""
+    unit = n_blocks or 10
+    if kind == BLOCK_POISSON:
+        # Counted in minibatches, of which a few need no more blocks than there are.
+        size, most = MINIBATCH, max(moments.n_rows // MINIBATCH, 1)
+        chosen = m // MINIBATCH if m else choose_products(moments, temperature) or most
+        unit = unit if n_blocks or chosen >= unit else 1
+    else:
+        chosen, size, most = m or choose_subsample_size(moments, temperature), 1, moments.n_rows
+    if m is None:
+        chosen = max(unit, min(-(-chosen // unit) * unit, most // unit * unit))
+    if n_blocks is None:
+        variance = predicted_variance(kind, moments, size * chosen, temperature)
+        n_blocks = choose_n_blocks(chosen, variance)
+    return size * chosen, n_blocks
+
+
+def predicted_variance(kind: int, moments: Moments, m: int, temperature: float) -> float:
+    """Variance of the logarithm of an estimate from m rows, at the worst of the points."""
+    if kind == PERTURBED:
+        return float(np.max(moments.variance(m, temperature)))
+    sd = float(np.sqrt(np.max(moments.variance(MINIBATCH, temperature))))
+    return log_variance(m / MINIBATCH, sd) if np.isfinite(sd) else np.inf
+
+
+def _causes(problem: Problem, at: Reference) -> list[str]:
+    """Say why the expansion leaves too much, as was measured."""
+    expansion, free = problem.expansion, problem.free
+    _, spread = shape(expansion, at, problem.active, free)
+    causes = [f"control_variate_order={expansion.order} is too low"] if expansion.raisable else []
+    if expansion.highest_order < 2:
+        size = expansion.phi_size
+        causes += [
+            f"its {size:,} parameters, too many for control_variate_order=2, need more rows than "
+            f"there are (about {size**2 // 2:,} where each is informed by all of them)"
+        ]
+    given = problem.given is not None
+    away = distance_to_mode(expansion, at, spread, free) if given else 0.0
+    if is_far(away):
+        causes += [
+            f"the given reference is far from the posterior mode, by about {amount(away)} standard "
+            "deviations in each parameter as the curvature there has them"
+        ]
+    if not causes:
+        found = find_cause(expansion, at, spread, free, problem.starts.blocks, problem.rng)
+        return [] if found is None else [str(found)]
+    return causes
+
+
+def _useless(moments: Moments, problem: Problem, at: Reference) -> str:
+    """Say that control variates help so little that no subsample is large enough.
+
+    A kink hides the curvature of the log-likelihood from its expansion, whose mass matrix is then
+    as wide as the prior: that run would read all rows at each of very many steps, in vain.
+    """
+    n, expansion = moments.n_rows, problem.expansion
+    variance = float(np.max(moments.variance(n, problem.temperature)))
+    causes = _causes(problem, at)
+    advice = ["use control_variate_order=2"] if expansion.raisable else []
+    advice += [] if problem.given is None else ["leave reference=None"]
+    why = f" Measured: {'; '.join(causes)}." if causes else ""
+    return (
+        f"The log-likelihood of {', '.join(map(repr, expansion.observed))} cannot be expanded well "
+        f"enough to subsample its rows: even {n:,} rows per draw, as many as there are, leave the "
+        f"estimate a variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}).{why} "
+        + sentence([*advice, "sample this model with pm.NUTS or nutpie"])
+    )
+
+
+def _no_products(moments: Moments, temperature: float, observed: Sequence[str]) -> str:
+    """Say that there are too few rows for the block-Poisson estimate, but not for the other."""
+    n = moments.n_rows
+    variance = predicted_variance(
+        BLOCK_POISSON, moments, max(n // MINIBATCH, 1) * MINIBATCH, temperature
+    )
+    return (
+        f"No subsample of the {n:,} rows of {', '.join(map(repr, observed))} is large enough for "
+        "the block-Poisson estimate: even with as many as there are, its logarithm has a variance "
+        f"of {amount(variance)} (should be at most {VARIANCE_BOUND:g}), or a single row or a point "
+        'at the edge of what is sampled may turn its sign. Use estimator="perturbed", or sample '
+        "this model with pm.NUTS or nutpie."
+    )

@@ -1,0 +1,187 @@
+"""Variables of a model that a step samples, and the point around which it expands them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.initial_point import make_initial_point_fn
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import ancestors
+
+from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood.errors import op_name
+from pymc_subsample.likelihood.graph import evaluate
+from pymc_subsample.validation import finite, mapping, shown
+
+
+def continuous_vars(vars, model: pm.Model) -> list[Variable]:
+    """Return the value variables to sample, which the step takes to be continuous.
+
+    `vars` are free variables of the model, their value variables or names; None stands for all.
+    `refuse_discrete` follows once the rows are known.
+    """
+    if vars is not None:
+        return chosen_vars(vars, model)
+    if not model.value_vars:
+        raise ValueError("vars: the model has no free variable to sample.")
+    return list(model.value_vars)
+
+
+def chosen_vars(vars, model: pm.Model) -> list[Variable]:
+    """Return the value variables that were named."""
+    if isinstance(vars, str | Variable):
+        vars = [vars]
+    if not isinstance(vars, Iterable) or isinstance(vars, bytes):
+        raise TypeError(f"vars must hold free variables or their names, got {shown(vars)}.")
+    chosen = list(dict.fromkeys(_value_var(var, model) for var in vars))
+    if not chosen:
+        raise ValueError("vars is empty: there is no free variable to sample.")
+    return chosen
+
+
+def refuse_discrete(vars: Sequence[Variable], model: pm.Model) -> None:
+    """Raise if value variables to sample are discrete.
+
+    After the rows have been found: a discrete variable with one element per row is refused as
+    that, since leaving it to another step would not help.
+    """
+    discrete = [model.values_to_rvs[v].name for v in vars if v in model.discrete_value_vars]
+    if discrete:
+        rest = [model.values_to_rvs[v].name for v in model.continuous_value_vars]
+        raise TallModelError(
+            f"{', '.join(map(repr, discrete))} is discrete and has no gradient: this step samples "
+            f"continuous variables only. Marginalise it, or give the continuous ones (vars={rest}) "
+            "and leave the discrete ones to another step method."
+        )
+
+
+def binary_vars(vars, model: pm.Model) -> list[Variable]:
+    """Return the value variables to sample, all of them 0 or 1.
+
+    `vars` are free variables of the model, their value variables or names; None stands for all
+    binary ones.
+    """
+    if vars is None:
+        chosen = [v for v in model.value_vars if is_binary(model.values_to_rvs[v])]
+        if not chosen:
+            found = ", ".join(map(_described, model.free_RVs)) or "none"
+            raise TallModelError(
+                f"The model has no binary free variable: this step samples variables that can only "
+                f"be 0 or 1 (Bernoulli, or Categorical and DiscreteUniform on these two). Found: "
+                f"{found}. Use another step method, such as AusterityMH or pm.NUTS."
+            )
+        return chosen
+    chosen = chosen_vars(vars, model)
+    wrong = [rv for rv in (model.values_to_rvs[v] for v in chosen) if not is_binary(rv)]
+    if wrong:
+        binary = [rv.name for rv in model.free_RVs if is_binary(rv)]
+        raise TallModelError(
+            f"vars holds {', '.join(map(_described, wrong))}: this step samples variables that can "
+            "only be 0 or 1 (Bernoulli, or Categorical and DiscreteUniform on these two). Give the "
+            f"binary ones (vars={binary}) and leave the others to another step method."
+        )
+    return chosen
+
+
+def _described(rv: Variable) -> str:
+    kind = "discrete" if rv.type.dtype.startswith(("int", "uint", "bool")) else "continuous"
+    return f"{rv.name!r} ({op_name(rv.owner.op)}, {kind})"
+
+
+def is_binary(rv: Variable) -> bool:
+    """Whether the support of a random variable is provably {0, 1}."""
+    op = getattr(rv.owner.op, "core_op", rv.owner.op)
+    name = type(op).__name__
+    if name == "BernoulliRV":
+        return True
+    if op is not rv.owner.op or name not in ("CategoricalRV", "DiscreteUniformRV", "BinomialRV"):
+        return False
+    first, *others = op.dist_params(rv.owner)
+    if name == "CategoricalRV":
+        return first.type.shape[-1] == 2
+    if name == "DiscreteUniformRV":
+        return _all_equal(first, 0) and _all_equal(others[0], 1)
+    return _all_equal(first, 1)
+
+
+def _all_equal(var: Variable, value: int) -> bool:
+    """Whether a variable is a constant that equals `value` everywhere, as far as can be seen."""
+    roots = [v for v in ancestors([var]) if v.owner is None]
+    if not all(isinstance(v, Constant) for v in roots):
+        return False
+    return bool(np.all(evaluate([var], {})[0] == value))
+
+
+def _value_var(var, model: pm.Model) -> Variable:
+    if not isinstance(var, str | Variable):
+        raise TypeError(f"vars must hold free variables or their names, got {shown(var)}.")
+    found = model.named_vars.get(var) if isinstance(var, str) else var
+    value = model.rvs_to_values.get(found, found)
+    if value not in model.value_vars:
+        names = [rv.name for rv in model.free_RVs]
+        raise ValueError(
+            f"vars holds {getattr(var, 'name', var)!r}, which is not a free variable of the model. "
+            f"Its free variables are {names}."
+        )
+    return value
+
+
+def given_reference(value):
+    """Refuse what is no reference point, before the model is looked at."""
+    if value is not None:
+        mapping("reference", value, "untransformed values by variable name")
+        for name, x in value.items():
+            finite(f"reference[{name!r}]", x)
+
+
+def reference_theta(model: pm.Model, tall: TallModel, reference: Mapping[str, Any]) -> np.ndarray:
+    """Return theta for a reference point given as untransformed values of the free variables."""
+    given_reference(reference)
+    names = [rv.name for rv in model.free_RVs]
+    missing = [n for n in names if n not in reference]
+    unknown = [n for n in reference if n not in names]
+    if missing or unknown:
+        raise ValueError(
+            f"reference must give a value for each free variable {names}: missing {missing}, "
+            f"unknown {unknown}."
+        )
+    shapes = model.eval_rv_shapes()
+    values = {}
+    for rv in model.free_RVs:
+        said = f"reference[{rv.name!r}]"
+        value = finite(said, reference[rv.name])
+        _check_shape(said, value, tuple(map(int, shapes[rv.name])))
+        values[rv.name] = value.astype(rv.dtype)
+        if rv.type.dtype.startswith(("int", "uint")) and np.any(values[rv.name] != value):
+            raise ValueError(f"{said} must be whole, got {value}.")
+    with np.errstate(all="ignore"):
+        point = make_initial_point_fn(model=model, overrides=values)(0)
+    _check_support(model, point, values)
+    return tall.ravel(point)
+
+
+def _check_shape(said: str, value, shape: tuple[int, ...]):
+    if np.shape(value) != tuple(shape):
+        raise ValueError(f"{said} has shape {np.shape(value)}, expected {tuple(shape)}.")
+
+
+def _check_support(model: pm.Model, point, values: Mapping[str, np.ndarray]):
+    """Refuse values that their transform does not give back or whose density is zero."""
+    back = model.replace_rvs_by_values(model.free_RVs)
+    densities = model.logp(vars=model.free_RVs, jacobian=False, sum=False)
+    evaluate = model.compile_fn(
+        [*back, *(pt.sum(d) for d in densities)], inputs=model.value_vars, mode="FAST_COMPILE",
+        on_unused_input="ignore",
+    )  # fmt: skip
+    with np.errstate(all="ignore"):
+        results = evaluate(point)
+    for rv, value, density in zip(model.free_RVs, results, results[len(back) :], strict=False):
+        given = values[rv.name]
+        finite = np.isfinite(point[model.rvs_to_values[rv].name]).all() and np.isfinite(density)
+        if not finite or not np.allclose(value, given, rtol=1e-6, atol=1e-9):
+            raise ValueError(
+                f"reference[{rv.name!r}] = {given} lies outside the support of {rv.name!r} "
+                f"({op_name(rv.owner.op)})."
+            )

@@ -1,0 +1,72 @@
+"""Arguments that steps share are shown in full: in signatures, in `help` and in the documents."""
+
+import inspect
+import pydoc
+import re
+
+import pymc as pm
+import pytest
+from test_inputs import STEPS
+
+import pymc_subsample as pms
+from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.signatures import complete
+
+
+def described(doc):
+    """Return the names in the section of parameters."""
+    section = re.search(r"^Parameters\n-+\n(.*?)(?=\n\n\w+\n--|\Z)", doc, re.DOTALL | re.MULTILINE)
+    return re.findall(r"^(\w+) : ", section.group(1), re.MULTILINE)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_each_argument_is_shown_and_described(step):
+    names = list(inspect.signature(step).parameters)
+    assert names[0] == "vars"
+    assert {"model", "observed", "dim", "rng", "compile_kwargs", "blocked"} < set(names)
+    assert described(step.__doc__) == names
+    assert list(inspect.signature(step.__init__).parameters) == ["self", *names]
+    shown = pydoc.plain(pydoc.render_doc(step))
+    assert all(f"{name}: " in shown or f"{name}=" in shown for name in names)
+    assert all(f" {name} : " in shown for name in names)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_each_step_names_its_errors_and_sources(step):
+    assert len(re.findall(r"^Raises\n---", step.__doc__, re.MULTILINE)) == 1
+    cited = set(re.findall(r"\[(\d+)\]_", step.__doc__))
+    assert cited == set(re.findall(r"^\.\. \[(\d+)\] ", step.__doc__, re.MULTILINE))
+
+
+def test_descriptions_of_a_steps_own_come_first():
+    assert "Default: 500" in pms.AusterityMH.__doc__
+    assert "Default: 100" in pms.MinibatchBarkerMH.__doc__
+    assert inspect.signature(pms.HMCECS).parameters["transitions_per_draw"].default == 1
+    assert inspect.signature(pms.AusterityMH).parameters["transitions_per_draw"].default == 10
+
+
+def test_what_nobody_describes_is_missed():
+    class Step(SubsampledStep):
+        """A step.
+
+        Parameters
+        ----------
+        own : int
+            Its own.
+        """
+
+        def __init__(self, vars=None, *, own=1, other=2, model=None):
+            pass
+
+    complete(Step)  # once more changes nothing
+    assert described(Step.__doc__) == ["vars", "own", "model"]
+
+
+@pytest.mark.parametrize(
+    ("step", "name"), [(pms.SGLD, "integrator"), (pms.HMCECS, "steps"), (pms.AusterityMH, "delta")]
+)
+def test_unknown_arguments_are_refused_by_the_step_that_was_called(step, name):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("a"), observed=[0.0, 1.0])
+    with pytest.raises(TypeError, match=f"^{step.__name__}: got an unexpected .* '{name}'"):
+        step(model=model, **{name: 1})
