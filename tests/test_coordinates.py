@@ -262,6 +262,26 @@ def test_intercepts_and_slopes_of_one_grouping_share_a_block(groups, shape):
     assert {name: w.shape for name, w in weights.items()} == {"z_0": (groups,), "z_1": (groups,)}
 
 
+def test_constants_do_not_depend_on_those_before():
+    """Of few groups beside many, whose common shift is an intercept: fitted once and again."""
+    rng = np.random.default_rng(10)
+    few, many = rng.integers(0, 3, 400), rng.integers(0, 13, 400)
+    with pm.Model() as model:
+        a = pm.Normal("z_a", shape=13) * pm.HalfNormal("sd_a", 2)
+        b = pm.Normal("z_b", shape=3) * pm.HalfNormal("sd_b", 2)
+        pm.Normal("y", pm.Normal("m", 0, 5) + a[many] + b[few], 1.0, observed=rng.normal(size=400))
+    tall = TallModel(model)
+    expansion = expand(tall)
+    reparameterise(tall, expansion, find_coordinates(tall, tall.names))
+    coordinates = expansion.coordinates
+    assert [block.joint for block in coordinates.blocks.values()] == [False, True]
+    psi = start(coordinates, tall.ravel(tall.initial_point))
+    once = fitted(expansion, reference_at(expansion, psi))
+    again = fitted(expansion, once)
+    np.testing.assert_allclose(again.theta, once.theta, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(coordinates.slant(once.theta, "z_a"), 1.0, rtol=1e-6)
+
+
 def test_intercepts_and_slopes_are_whitened_together(monkeypatch):
     """v is standard normal given all else, wherever scales and common coefficients are."""
     monkeypatch.setattr(FEW, 0)

@@ -110,13 +110,13 @@ class CompiledMap:
         for i in self._joint:
             lines += [
                 f"given{i}(theta, given)",
-                f"volume[0] += standard({_block(i)}, none, psi, theta, e)",
+                f"volume[0] += standard({_block(i)}, none, psi, e)",
                 f"shear({_block(i)}, psi, e, locations, -1.0, theta)",
             ]
         for i in range(len(self._layout)):
             lines.append(f"given{i}(theta, given)")
             if i in self._single:
-                lines.append(f"volume[0] += standard({_block(i)}, locations, psi, theta, e)")
+                lines.append(f"volume[0] += standard({_block(i)}, locations, psi, e)")
             lines.append(f"volume[0] += spread({_block(i)}, e, theta)")
         return self._compiled("position", _POSITION_SOURCE, lines, _POSITION)
 
@@ -125,11 +125,13 @@ class CompiledMap:
         """``inverse(theta, psi)``, with constants after theta."""
         lines = ["fold(rows, psi)"] * (len(self._rows) > 0)
         lines.append(f"straighten(bent, {self._start}, theta, psi)")
-        for i in range(len(self._layout)):
+        # Singles see locations of which joint blocks have taken their part.
+        for i in [*self._joint, *self._single]:
+            along = "none" if i in self._joint else "locations"
             lines += [
                 f"given{i}(theta, given)",
                 f"gathered({_block(i)}, theta, e)",
-                f"moved({_block(i)}, {'none' if i in self._joint else 'locations'}, theta, e, psi)",
+                f"moved({_block(i)}, {along}, theta, e, psi)",
             ]
             if i in self._joint:
                 lines.append(f"shear({_block(i)}, theta, e, locations, 1.0, psi)")
@@ -137,8 +139,8 @@ class CompiledMap:
 
     @cached_property
     def _pull(self) -> Compiled:
-        """Pull derivatives in theta, and the volume's, back to psi."""
-        standard = "standard_back({}, {}, psi, theta, e, bar_e, bar_given, bar, grad)"
+        """Pull derivatives in theta, and the volume's, back to psi, and add them."""
+        standard = "standard_back({}, {}, psi, e, bar_e, bar_given, grad)"
         lines = []
         for i in reversed(range(len(self._layout))):
             lines += [
@@ -159,7 +161,7 @@ class CompiledMap:
             if name not in self._owners:
                 lines += [
                     f"for i in range({place.start}, {place.stop}):",
-                    "    grad[i] = bar[i]",
+                    "    grad[i] += bar[i]",
                 ]
         if len(self._rows):
             lines.append("fold_back(rows, theta, grad)")

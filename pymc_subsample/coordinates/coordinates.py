@@ -64,6 +64,11 @@ def find_coordinates(tall: TallModel, names: Sequence[str]) -> "Coordinates | No
 
     blocks = [merged(group) for group in together(blocks)]
     blocks = [joined(block) if is_joint(block) else block for block in blocks]
+    # Of blocks side by side, joint ones are fitted before others follow the locations.
+    depth: dict[str, int] = {}
+    for block in blocks:
+        depth |= dict.fromkeys(block.orders, 1 + max(depth.get(n, 0) for n in block.parents))
+    blocks = sorted(blocks, key=lambda block: (depth[block.name], block.joint))
     return Coordinates(tall, blocks, locations)
 
 

@@ -57,12 +57,8 @@ def fitted(expansion: Expansion, reference: Reference) -> Reference:
     coordinates = expansion.coordinates
     assert coordinates is not None
     theta, _ = coordinates.to_theta(reference.theta)
-    psi = reference.theta.copy()
-    coordinates.splines(psi)[:] = 0.0
+    psi = start(coordinates, theta)
     for name, block in reversed(coordinates.blocks.items()):
-        information, score = coordinates.constants(psi, name)
-        information[:], score[:], coordinates.slant(psi, name)[:] = 0.0, 0.0, 0.0
-        psi = coordinates.from_theta(theta, psi)
         information, score = coordinates.constants(psi, name)
         *found, slant = _information(expansion, replace(reference, theta=psi), name)
         information[:] = [found[0][:, a, b] for a, b in triangle(block.components)]
@@ -108,7 +104,7 @@ def _information(expansion, reference, name) -> tuple[np.ndarray, np.ndarray, np
     else:
         crossed = np.einsum("jba,ijb->iaj", inverse, beside.reshape(-1, k, units).swapaxes(1, 2))
         slant = _common(information, crossed - _moved(coordinates, theta, name, information))
-        u = u + slant @ theta[others]
+        u = u + slant @ psi[others]
     pulled = np.einsum("jba,jb->ja", inverse, ascent + e)
     return information, pulled + np.einsum("jab,jb->ja", information, u), slant
 

@@ -17,7 +17,8 @@ C is upper triangular where K is lower triangular: then :math:`C' K^{-1}`, with 
 is triangular too and tends to the constant factor of I, where a lower one would turn with K.
 
 Locations beta, on which no scale depends, may move the rows as d does, such as an intercept to
-which the effects are added: d is then ``d + D beta``.
+which the effects are added: d is then ``d + D beta``, with beta as the chain sees it, after joint
+blocks have taken their part.
 
 The variable itself is ``x = mean + scale e``. K, scale, d and mean of a block of J units are in an
 array `given`, for which `table` says where the numbers of each entry start, or -1 where it is zero,
@@ -79,12 +80,12 @@ def solve_lower(C, x, out):
 
 
 @inner
-def shifted(k, slant, locations, psi, theta):
+def shifted(k, slant, locations, constants, psi):
     """``D beta``."""
     size, shift = locations.shape[0], np.zeros(k)
     for a in range(k):
         for i in range(size):
-            shift[a] += psi[slant + a * size + i] * theta[locations[i]]
+            shift[a] += constants[slant + a * size + i] * psi[locations[i]]
     return shift
 
 
@@ -122,13 +123,13 @@ def condition(k, units, w, unit, start, table, given, shift, psi, K, info, scale
     solve_upper(C, center, center)
 
 
-@kept(SCALAR(*_BLOCK, _ELEMENTS, *[VECTOR] * 3))
-def standard(place, at, table, given, locations, psi, theta, e):
+@kept(SCALAR(*_BLOCK, _ELEMENTS, *[VECTOR] * 2))
+def standard(place, at, table, given, locations, psi, e):
     """Write e for v; return log |de / dv|."""
     k, units, w, start, slant = place
     K, info, scaled, C = (np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)))
     rest, center, v = np.empty(k), np.empty(k), np.empty(k)
-    shift = shifted(k, slant, locations, psi, theta)
+    shift = shifted(k, slant, locations, psi, psi)
     volume = 0.0
     for unit in range(units):
         condition(
@@ -145,11 +146,11 @@ def standard(place, at, table, given, locations, psi, theta, e):
 
 @kept(types.void(*_BLOCK, _ELEMENTS, *[VECTOR] * 3))
 def moved(place, at, table, given, locations, theta, e, v):
-    """Write v for e; theta holds the constants."""
+    """Write v for e; theta holds the constants, v the locations."""
     k, units, w, start, slant = place
     K, info, scaled, C = (np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)))
     rest, center = np.empty(k), np.empty(k)
-    psi, shift = theta, shifted(k, slant, locations, theta, theta)
+    psi, shift = theta, shifted(k, slant, locations, theta, v)
     for unit in range(units):
         condition(
             k, units, w, unit, start, table, given, shift, psi, K, info, scaled, C, rest, center
@@ -161,10 +162,8 @@ def moved(place, at, table, given, locations, theta, e, v):
             v[at[a] + unit] = total
 
 
-@kept(types.void(*_BLOCK, _ELEMENTS, *[VECTOR] * 7))
-def standard_back(
-    place, at, table, given, locations, psi, theta, e, bar_e, bar_given, bar_theta, bar_psi
-):
+@kept(types.void(*_BLOCK, _ELEMENTS, *[VECTOR] * 5))
+def standard_back(place, at, table, given, locations, psi, e, bar_e, bar_given, bar_psi):
     """Pull derivatives in e, and the volume's, back to v and, added up, to K, d and locations.
 
     The derivative of C is that of a Cholesky factor (Murray 2016, arXiv:1602.07527, section 3),
@@ -174,7 +173,7 @@ def standard_back(
     K, info, scaled, C = (np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)))
     bar_C, bar_Q, line = np.empty((k, k)), np.empty((k, k)), np.empty(k)
     rest, center, bar_v, bar_p = np.empty(k), np.empty(k), np.empty(k), np.empty(k)
-    size, shift = locations.shape[0], shifted(k, slant, locations, psi, theta)
+    size, shift = locations.shape[0], shifted(k, slant, locations, psi, psi)
     for unit in range(units):
         condition(
             k, units, w, unit, start, table, given, shift, psi, K, info, scaled, C, rest, center
@@ -219,7 +218,7 @@ def standard_back(
                 total -= info[a, b] * line[b]
             add(table, bar_given, 2 * k * k + a, unit, total)
             for i in range(size):
-                bar_theta[locations[i]] += psi[slant + a * size + i] * total
+                bar_psi[locations[i]] += psi[slant + a * size + i] * total
 
 
 @kept(SCALAR(*_BLOCK, VECTOR, VECTOR))
