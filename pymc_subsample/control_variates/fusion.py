@@ -15,12 +15,11 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph, Output
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, toposort
-from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
-from pytensor.scalar.basic import Composite
 from pytensor.scalar.math import TriGamma
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Sum
 
+from pymc_subsample.control_variates.arithmetic import scalar_function
 from pymc_subsample.control_variates.scalars import NotScalar, Scalars
 from pymc_subsample.likelihood.graph import elemwise_name
 
@@ -198,19 +197,11 @@ def split(
     hoisted |= {r: None for r in results if r not in row_dependent and not isinstance(r, Constant)}
     used = [i for i, v in enumerate(varying) if v in known]
     names = list(hoisted)
-    row, row_key = _compiled([varying[i] for i in used] + names, results)
+    row, row_key = scalar_function([varying[i] for i in used] + names, results)
     if not names:
         return ScalarFunction(row, None, used, [], 0, row_key)
     above = set(ancestors(names))
     used_shared = [i for i, v in enumerate(shared) if v in above]
-    hoist, hoist_key = _compiled([shared[i] for i in used_shared], names)
+    hoist, hoist_key = scalar_function([shared[i] for i in used_shared], names)
     key = None if row_key is None or hoist_key is None else row_key + hoist_key
     return ScalarFunction(row, hoist, used, used_shared, len(names), key)
-
-
-def _compiled(inputs, outputs):
-    fresh = [i.type() for i in inputs]
-    outputs = [ps.identity(v) if v in inputs or isinstance(v, Constant) else v for v in outputs]
-    fgraph = FunctionGraph(list(inputs), outputs, clone=True)
-    composite = Composite(fgraph.inputs, fgraph.outputs)
-    return numba_funcify_ensure_cache(composite, composite.make_node(*fresh))
