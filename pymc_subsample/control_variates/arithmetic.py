@@ -20,7 +20,7 @@ _COMPARISONS = {
 }  # fmt: skip
 _FORMS = {
     ps.Abs: "abs({0})",
-    ps.Cast: "float({0})",
+    ps.Cast: "np.float64({0})",
     ps.Exp: "np.exp({0})",
     ps.Identity: "{0}",
     ps.Log: "np.log({0})",

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
 from pymc_subsample.compile import Compiled
 from pymc_subsample.control_variates.gather import RawColumns, compile_gather
 from pymc_subsample.likelihood import TallModel
-from pymc_subsample.likelihood.graph import rebuild
+from pymc_subsample.likelihood.graph import numpy_function, rebuild
 from pymc_subsample.likelihood.predictors import Column
 
 
@@ -112,9 +111,7 @@ class Packer:
     def _compute(self, arrays):
         if self._function is None:
             graphs = [g.astype("float64") for _, g in self._derived]
-            self._function = pytensor.function(
-                self._model.raw, graphs, mode="NUMBA", on_unused_input="ignore"
-            )
+            self._function = numpy_function(self._model.raw, graphs)
         compute: Callable = self._function
         return compute(*arrays)
 

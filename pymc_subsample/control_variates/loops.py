@@ -14,6 +14,8 @@ from itertools import count
 import numpy as np
 import pytensor.scalar as ps
 from numba import types
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
@@ -21,6 +23,8 @@ from pytensor.graph.traversal import toposort
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import (
     Alloc,
+    AllocEmpty,
+    ExtractDiag,
     Join,
     MakeVector,
     ScalarFromTensor,
@@ -29,8 +33,8 @@ from pytensor.tensor.basic import (
 )
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.extra_ops import CumOp
-from pytensor.tensor.math import Dot, Sum
-from pytensor.tensor.shape import Reshape, SpecifyShape
+from pytensor.tensor.math import All, Any, Dot, Max, Min, Prod, Sum
+from pytensor.tensor.shape import Reshape, Shape, SpecifyShape
 from pytensor.tensor.subtensor import (
     AdvancedIncSubtensor,
     AdvancedSubtensor,
@@ -43,6 +47,15 @@ from pymc_subsample.compile import Compiled, compile_graph, compile_source
 from pymc_subsample.control_variates.fusion import ScalarFunction, split
 from pymc_subsample.control_variates.scalars import NotScalar, Scalars
 
+# Where a reduction begins, and how an element enters.
+_REDUCTIONS = {
+    Sum: ("0.0", "{} += {}"),
+    Prod: ("1.0", "{} *= {}"),
+    Max: ("-np.inf", "{0} = max({0}, {1})"),
+    Min: ("np.inf", "{0} = min({0}, {1})"),
+    Any: ("0.0", "{0} = max({0}, {1})"),
+    All: ("1.0", "{0} = min({0}, {1})"),
+}
 _TRANSPARENT = (ScalarFromTensor, TensorFromScalar, CheckAndRaise)
 # Operations of a graph that is computed once, where several loops need it.
 _MANY = 8
@@ -101,6 +114,10 @@ class _Code:
             include=("canonicalize", "stabilize", "specialize"),
             exclude=("fusion", "inplace", "BlasOpt"),
         )
+        while symbolic := [n for n in fgraph.toposort() if isinstance(n.op, OpFromGraph)]:
+            for node in symbolic:
+                pairs = zip(node.outputs, inline_ofg_node(node), strict=True)
+                fgraph.replace_all(pairs, import_missing=True)
         self.names = [f"x{k}" for k in range(len(inputs))]
         self._places = {
             v: _Place(name, np.arange(_size(v)))
@@ -125,7 +142,10 @@ class _Code:
         for node in toposort([graph], blockers=list(self._cuts(graph, loop))):
             _require_elementwise(node, loop.shape)
         scalars = {v: ps.float64() for v in [*loop.running, *loop.fixed]}
-        known = {v: _filled(s, v.type.ndim) for v, s in scalars.items()}
+        known = {
+            v: _filled(ps.neq(s, 0.0) if v.type.dtype == "bool" else s, v.type.ndim)
+            for v, s in scalars.items()
+        }
         [result] = Scalars(known, _apply).evaluate([graph])
         if result.size != 1:
             raise NotScalar
@@ -154,7 +174,7 @@ class _Code:
             seen.add(var)
             if var is not graph and self._is_shared(var):
                 self._store(var)
-            if (scalar := self._sum(var)) is not None:
+            if (scalar := self._reduced(var)) is not None:
                 loop.fixed[var] = scalar
                 found.append(var)
             elif (place := self._place(var)) is not None:
@@ -173,15 +193,16 @@ class _Code:
                         cut(v, _spread(place.index, v, var), place.name)
         return found
 
-    def _sum(self, var: Variable) -> str | None:
+    def _reduced(self, var: Variable) -> str | None:
         """Return the name of a sum over everything, whose loop comes before the present one."""
         if var in self._scalars:
             return self._scalars[var]
-        if var.owner is None or not isinstance(var.owner.op, Sum) or _lengths(var):
+        if var.owner is None or type(var.owner.op) not in _REDUCTIONS or _lengths(var):
             return None
         name = f"s{next(self._numbers)}"
-        self.lines.append(f"{name} = 0.0")
-        self._add(var.owner.inputs[0], lambda value: f"{name} += {value}")
+        start, line = _REDUCTIONS[type(var.owner.op)]
+        self.lines.append(f"{name} = {start}")
+        self._add(var.owner.inputs[0], lambda value: line.format(name, value))
         self._scalars[var] = name
         return name
 
@@ -271,7 +292,9 @@ class _Code:
         op, out = node.op, node.outputs[0]
         if isinstance(op, (Reshape, SpecifyShape)):
             self._places[out] = self._located(node.inputs[0])
-        elif isinstance(op, (Subtensor, AdvancedSubtensor, DimShuffle, Alloc, Split)):
+        elif isinstance(op, AllocEmpty):
+            self._places[out] = self._new(out)
+        elif isinstance(op, (Subtensor, AdvancedSubtensor, DimShuffle, Alloc, Split, ExtractDiag)):
             place = self._located(node.inputs[0])
             positions = place.index.reshape(node.inputs[0].type.shape)
             for var, index in zip(node.outputs, _performed(node, positions), strict=True):
@@ -280,14 +303,15 @@ class _Code:
             self._join(node)
         elif isinstance(op, (IncSubtensor, AdvancedIncSubtensor)):
             self._increment(node)
-        elif isinstance(op, Sum):
+        elif type(op) in _REDUCTIONS:
             [x] = node.inputs
             place = self._new(out)
+            start, line = _REDUCTIONS[type(op)]
             axes = range(x.type.ndim) if op.axis is None else op.axis
             shape = [1 if a in axes else n for a, n in enumerate(x.type.shape)]
             where = np.broadcast_to(place.index.reshape(shape), x.type.shape).ravel()
-            self._loop(len(place.index), f"{place.name}[i] = 0.0")
-            self._add_to(x, f"{self._element(place.name, where)[0]} += {{}}")
+            self._loop(len(place.index), f"{place.name}[i] = {start}")
+            self._add_to(x, line.format(self._element(place.name, where)[0], "{}"))
             self._places[out] = place
         elif isinstance(op, CumOp) and op.mode == "add" and _along(out, op.axis):
             place, total = self._new(out), f"s{next(self._numbers)}"
@@ -419,13 +443,23 @@ def _spread(index: np.ndarray, var: Variable, like: Variable) -> np.ndarray:
 
 def _performed(node: Apply, *positions: np.ndarray) -> list[np.ndarray]:
     """Let an Op that rearranges elements rearrange their places; its other inputs are known."""
-    others = node.inputs[len(positions) :]
-    if not all(isinstance(v, Constant) for v in others):
-        raise NotScalar
-    known = [v.data for v in others]
+    known = [_static(v) for v in node.inputs[len(positions) :]]
     results: list[list] = [[None] for _ in node.outputs]
     node.op.perform(node, [*positions, *known], results)
     return [np.asarray(r) for [r] in results]
+
+
+def _static(var: Variable) -> np.ndarray:
+    """Return the value of what depends on constants and known lengths alone."""
+    if isinstance(var, Constant):
+        return var.data
+    if var.owner is None:
+        raise NotScalar
+    if isinstance(var.owner.op, Shape) and None not in var.owner.inputs[0].type.shape:
+        return np.array(var.owner.inputs[0].type.shape)
+    if var.type.ndim > 1 or var.type.dtype != "int64":
+        raise NotScalar
+    return _performed(var.owner)[var.owner.outputs.index(var)]
 
 
 def _filled(scalar: Variable, ndim: int) -> np.ndarray:
