@@ -24,6 +24,7 @@ import llvmlite
 import numba
 import numpy as np
 import pytensor
+import pytensor.link.numba.cache  # gives functions symbols that no other process uses
 from numba.core import caching, serialize, typeinfer
 from numba.core.compiler import CompileResult
 
@@ -74,15 +75,23 @@ def kept(*signatures, **options) -> Callable:
     return decorate
 
 
-def compile_kept(function: Callable, key: str, signatures, **options) -> Any:
-    """Compile a function that `key`, and the sources of `kernels`, tell from all others."""
+# Of functions that compiled code alone calls: Python can't.
+PART = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+def compile_kept(function: Callable, key: str | None, signatures, **options) -> Any:
+    """Compile a function that `key`, and the sources of `kernels`, tell from all others.
+
+    With None it is not kept, but with the functions that call it.
+    """
     # A division by zero makes infinity, which rejects a point, instead of an exception.
     dispatcher = numba.njit(**{"error_model": "numpy"} | options)(function)
-    dispatcher._cache = _Kept(function.__name__, key)
-    with typeinfer.register_dispatcher(dispatcher):
-        for signature in signatures:
-            dispatcher.compile(signature)
+    if key is not None:
+        dispatcher._cache = _Kept(function.__name__, key)
     if signatures:
+        with typeinfer.register_dispatcher(dispatcher):
+            for signature in signatures:
+                dispatcher.compile(signature)
         dispatcher.disable_compile()
     return dispatcher
 

@@ -22,11 +22,9 @@ from numba.extending import get_cython_function_address, register_jitable
 from pytensor.compile.io import In, Out
 from pytensor.compile.maker import FunctionMaker
 from pytensor.graph.basic import Variable, clone
-from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
 
 from pymc_subsample.cache import compile_kept, source_flags
 from pymc_subsample.collection import without_collection
-from pymc_subsample.products import use_loops
 
 VECTOR = types.Array(types.float64, 1, "C")
 MATRIX = types.Array(types.float64, 2, "C")
@@ -124,6 +122,11 @@ def compile_graph(
 
 def lower(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> tuple[Callable, str | None]:
     """Return a numba function of a graph, to call from compiled code, and its cache key."""
+    # It takes a third of a second to import, and few models need it.
+    from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
+
+    from pymc_subsample.products import use_loops
+
     # The maker rewrites the graph as `pytensor.function` does, without making a Python function.
     sources, results = clone(list(inputs), list(outputs))
     maker = FunctionMaker(

@@ -9,10 +9,11 @@ from hashlib import sha256
 
 import numpy as np
 import pytensor.scalar as ps
-from pytensor import config
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import toposort
-from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache, numba_njit
+
+from pymc_subsample.cache import PART, compile_kept
+from pymc_subsample.compile import FAST
 
 _ARITHMETIC = {ps.Add: " + ", ps.Mul: " * ", ps.Sub: " - ", ps.TrueDiv: " / "}
 _COMPARISONS = {
@@ -46,6 +47,9 @@ def scalar_function(
         if form is not None:
             code = form.format(*(_double(v, names) for v in node.inputs))
         else:
+            # It takes a third of a second to import, and few models need it.
+            from pytensor.link.numba.dispatch.basic import numba_funcify_ensure_cache
+
             called = f"f{len(keys)}"
             known[called], key = numba_funcify_ensure_cache(node.op, node)
             constants = [v for v in node.inputs if isinstance(v, Constant)]
@@ -59,11 +63,10 @@ def scalar_function(
     lines.append(f"    return {', '.join(_double(v, names) for v in outputs)}")
     text = "\n".join(lines)
     exec(text, known)
-    function = numba_njit(known["row"], error_model="numpy")
+    function = compile_kept(known["row"], None, [], fastmath=FAST, **PART)
     if None in keys:
         return function, None
-    identity = [text, *map(str, keys), str(config.numba__fastmath)]
-    return function, sha256("|".join(identity).encode()).hexdigest()
+    return function, sha256("|".join([text, *map(str, keys)]).encode()).hexdigest()
 
 
 def _form(node: Apply) -> str | None:

@@ -1,7 +1,6 @@
 """Quantiles of the scales of effects; see `kernels.splines`."""
 
 import numpy as np
-from scipy.interpolate import CubicSpline, PchipInterpolator
 from scipy.special import ndtri_exp
 
 from pymc_subsample.control_variates.reference import log_density
@@ -22,6 +21,8 @@ def marginal(expansion, reference, psi, element) -> np.ndarray:
     On the quadratic log-likelihood, where effects are integrated over as far as it is normal in
     them. Zeros, that is the identity, where there is no such spline.
     """
+    from scipy.interpolate import PchipInterpolator  # takes a sixth of a second
+
     point, start = psi.copy(), psi[element]
 
     def density(s):
@@ -59,6 +60,8 @@ def marginal(expansion, reference, psi, element) -> np.ndarray:
 
 def through(values: np.ndarray) -> np.ndarray | None:
     """Return the constants of the spline through values at the knots; None if it may fall."""
+    from scipy.interpolate import CubicSpline
+
     spline = CubicSpline(KNOTS, values, bc_type="natural")
     bends = spline(KNOTS, 2)
     # Slopes are extreme at knots and where second derivatives change sign.
