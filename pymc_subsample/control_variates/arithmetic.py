@@ -6,6 +6,7 @@ operator, or one function of NumPy.
 
 from collections.abc import Callable, Sequence
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import pytensor.scalar as ps
@@ -39,7 +40,7 @@ def scalar_function(
 ) -> tuple[Callable, str | None]:
     """Return a function of doubles to call from compiled code, and its key for the disk cache."""
     names = {v: f"x{i}" for i, v in enumerate(inputs)}
-    known: dict[str, object] = {"np": np, "__name__": __name__}
+    known: dict[str, Any] = {"np": np, "__name__": __name__}
     keys: list[str | None] = []
     lines = [f"def row({', '.join(names.values())}):"]
     for node in toposort(outputs, blockers=list(inputs)):

@@ -106,7 +106,11 @@ class CompiledMap:
     @cached_property
     def position(self) -> Compiled:
         """``position(psi, theta, e, volume)``."""
-        lines = ["volume[0] += unfold(rows, theta)"] * (len(self._rows) > 0)
+        lines = []
+        if len(self._bent):
+            lines.append(f"volume[0] += bend(bent, {self._start}, psi, theta)")
+        if len(self._rows):
+            lines.append("volume[0] += unfold(rows, theta)")
         for i in self._joint:
             lines += [
                 f"given{i}(theta, given)",
@@ -123,8 +127,11 @@ class CompiledMap:
     @cached_property
     def inverse(self) -> Compiled:
         """``inverse(theta, psi)``, with constants after theta."""
-        lines = ["fold(rows, psi)"] * (len(self._rows) > 0)
-        lines.append(f"straighten(bent, {self._start}, theta, psi)")
+        lines = []
+        if len(self._rows):
+            lines.append("fold(rows, psi)")
+        if len(self._bent):
+            lines.append(f"straighten(bent, {self._start}, theta, psi)")
         # Singles see locations of which joint blocks have taken their part.
         for i in [*self._joint, *self._single]:
             along = "none" if i in self._joint else "locations"
@@ -165,6 +172,8 @@ class CompiledMap:
                 ]
         if len(self._rows):
             lines.append("fold_back(rows, theta, grad)")
+        if len(self._bent):
+            lines.append(f"bend_back(bent, {self._start}, psi, grad)")
         return self._compiled("pull", _PULL_SOURCE, lines, _PULL)
 
     def _compiled(self, name: str, source: str, lines: Sequence[str], signature) -> Compiled:
@@ -172,7 +181,6 @@ class CompiledMap:
         source = source.format(
             size=self._size,
             longest=max(given.size for given in found),
-            splines=self._start,
             lines="\n    ".join(lines),
         )
         environment: dict[str, object] = {
@@ -335,7 +343,7 @@ def position(psi, theta, e, volume):
     given = np.empty({longest})
     for i in range({size}):
         theta[i] = psi[i]
-    volume[0] = bend(bent, {splines}, psi, theta)
+    volume[0] = 0.0
     {lines}
 """
 
@@ -354,7 +362,6 @@ def pull(psi, theta, e, outer, grad):
     for i in range({size}):
         bar[i] = outer[i]
     {lines}
-    bend_back(bent, {splines}, psi, grad)
 """
 
 _FORWARD = """

@@ -15,15 +15,11 @@ pair on, and m is the second.
 """
 
 import numpy as np
-from numba import types
 
 from pymc_subsample.cache import kept
-from pymc_subsample.compile import SCALAR, VECTOR
-
-_ROWS = types.Array(types.int64, 2, "C", readonly=True)
 
 
-@kept(SCALAR(_ROWS, VECTOR))
+@kept()
 def unfold(rows, theta):
     """Write elements of rows for y and log s, in place; return the log volume."""
     volume = 0.0
@@ -39,7 +35,7 @@ def unfold(rows, theta):
     return volume
 
 
-@kept(types.void(_ROWS, VECTOR))
+@kept()
 def fold(rows, theta):
     """Write y and log s for elements of rows, in place."""
     for row in range(rows.shape[0]):
@@ -50,7 +46,7 @@ def fold(rows, theta):
             theta[at + m] += np.logaddexp(y, -y) - np.log(2.0)
 
 
-@kept(types.void(_ROWS, VECTOR, VECTOR))
+@kept()
 def fold_back(rows, theta, bar):
     """Turn derivatives in elements of rows into those in y and log s, and add the volume's."""
     for row in range(rows.shape[0]):

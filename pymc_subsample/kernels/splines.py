@@ -10,13 +10,9 @@ any, G is the identity.
 """
 
 import numpy as np
-from numba import types
 
 from pymc_subsample.cache import kept
-from pymc_subsample.compile import SCALAR, VECTOR, inner
-
-_WHOLE = types.int64
-_PLACES = types.Array(types.int64, 1, "C", readonly=True)
+from pymc_subsample.compile import inner
 
 _FIRST, _STEP, _COUNT = -4.0, 0.5, 17
 KNOTS = _FIRST + _STEP * np.arange(_COUNT)
@@ -47,7 +43,7 @@ def piece(psi, start, t):
     return found + slope * (t - inside), slope, bent
 
 
-@kept(SCALAR(_PLACES, _WHOLE, VECTOR, VECTOR))
+@kept()
 def bend(elements, start, psi, theta):
     """Write s for t; return log |ds / dt|. Constants start at `start` of psi."""
     volume = 0.0
@@ -58,7 +54,7 @@ def bend(elements, start, psi, theta):
     return volume
 
 
-@kept(types.void(_PLACES, _WHOLE, VECTOR, VECTOR))
+@kept()
 def bend_back(elements, start, psi, bar):
     """Turn derivatives in s into those in t, in place, and add the volume's."""
     for i in range(elements.shape[0]):
@@ -66,7 +62,7 @@ def bend_back(elements, start, psi, bar):
         bar[elements[i]] = bar[elements[i]] * slope + bent / slope
 
 
-@kept(types.void(_PLACES, _WHOLE, VECTOR, VECTOR))
+@kept()
 def straighten(elements, start, theta, psi):
     """Write t for s of psi, in place; theta holds the constants."""
     for i in range(elements.shape[0]):

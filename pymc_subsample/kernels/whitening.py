@@ -30,17 +30,9 @@ both of shape (k, locations), starts at `slant` of psi.
 """
 
 import numpy as np
-from numba import types
 
 from pymc_subsample.cache import kept
-from pymc_subsample.compile import SCALAR, VECTOR, inner
-
-_PLACE = types.UniTuple(types.int64, 5)
-# Constants of the code that calls.
-_TABLE = types.Array(types.int64, 2, "C", readonly=True)
-_ELEMENTS = types.Array(types.int64, 1, "C", readonly=True)
-# place, at, table, given
-_BLOCK = (_PLACE, _ELEMENTS, _TABLE, VECTOR)
+from pymc_subsample.compile import inner
 
 
 @inner
@@ -123,7 +115,7 @@ def condition(k, units, w, unit, start, table, given, shift, psi, K, info, scale
     solve_upper(C, center, center)
 
 
-@kept(SCALAR(*_BLOCK, _ELEMENTS, *[VECTOR] * 2))
+@kept()
 def standard(place, at, table, given, locations, psi, e):
     """Write e for v; return log |de / dv|."""
     k, units, w, start, slant = place
@@ -144,7 +136,7 @@ def standard(place, at, table, given, locations, psi, e):
     return volume
 
 
-@kept(types.void(*_BLOCK, _ELEMENTS, *[VECTOR] * 3))
+@kept()
 def moved(place, at, table, given, locations, theta, e, v):
     """Write v for e; theta holds the constants, v the locations."""
     k, units, w, start, slant = place
@@ -162,7 +154,7 @@ def moved(place, at, table, given, locations, theta, e, v):
             v[at[a] + unit] = total
 
 
-@kept(types.void(*_BLOCK, _ELEMENTS, *[VECTOR] * 5))
+@kept()
 def standard_back(place, at, table, given, locations, psi, e, bar_e, bar_given, bar_psi):
     """Pull derivatives in e, and the volume's, back to v and, added up, to K, d and locations.
 
@@ -221,7 +213,7 @@ def standard_back(place, at, table, given, locations, psi, e, bar_e, bar_given, 
                 bar_psi[locations[i]] += psi[slant + a * size + i] * total
 
 
-@kept(SCALAR(*_BLOCK, VECTOR, VECTOR))
+@kept()
 def spread(place, at, table, given, e, theta):
     """Write x for e; return log |dx / de|."""
     k, units, w, _, _ = place
@@ -236,7 +228,7 @@ def spread(place, at, table, given, e, theta):
     return volume
 
 
-@kept(types.void(*_BLOCK, VECTOR, VECTOR))
+@kept()
 def gathered(place, at, table, given, theta, e):
     """Write e for x."""
     k, units, w, _, _ = place
@@ -248,7 +240,7 @@ def gathered(place, at, table, given, theta, e):
             e[at[a] + unit] = total / read(table, given, (k + a) * k + a, unit)
 
 
-@kept(types.void(*_BLOCK, *[VECTOR] * 4))
+@kept()
 def spread_back(place, at, table, given, e, bar_theta, bar_given, bar_e):
     """Pull derivatives in x, and the volume's, back to e, scale and mean."""
     k, units, w, _, _ = place
@@ -267,7 +259,7 @@ def spread_back(place, at, table, given, e, bar_theta, bar_given, bar_e):
             add(table, bar_given, diagonal, unit, 1.0 / read(table, given, diagonal, unit))
 
 
-@kept(types.void(*_BLOCK, VECTOR, VECTOR, _ELEMENTS, SCALAR, VECTOR))
+@kept()
 def shear(place, at, table, given, psi, e, locations, sign, out):
     """Add ``sign A' K e`` to the locations."""
     k, _, w, _, slant = place
@@ -280,7 +272,7 @@ def shear(place, at, table, given, psi, e, locations, sign, out):
             out[locations[i]] += sign * psi[slant + a * size + i] * u
 
 
-@kept(types.void(*_BLOCK, VECTOR, VECTOR, _ELEMENTS, *[VECTOR] * 3))
+@kept()
 def shear_back(place, at, table, given, psi, e, locations, bar_theta, bar_given, bar_e):
     """Pull derivatives in ``locations - A' K e`` back: to K, and added to those in e."""
     k, _, w, _, slant = place
