@@ -146,7 +146,7 @@ def test_a_changed_helper_runs(copied, decorator, stale):
 def stamp(tmp_path, monkeypatch):
     """Name of the directory for a copy of the sources."""
     shutil.copytree(PACKAGE / "kernels", tmp_path / "kernels")
-    for name in ("cache.py", "compile.py", "linking.py"):
+    for name in ("cache.py", "compile.py"):
         shutil.copy(PACKAGE / name, tmp_path)
     monkeypatch.setattr(cache, "__file__", str(tmp_path / "cache.py"))
     return lambda: cache.directory.__wrapped__().name
