@@ -262,6 +262,31 @@ def test_intercepts_and_slopes_of_one_grouping_share_a_block(groups, shape):
     assert {name: w.shape for name, w in weights.items()} == {"z_0": (groups,), "z_1": (groups,)}
 
 
+@pytest.mark.parametrize(
+    "slopes",
+    [
+        lambda m, s, z, g, x: m * x + s * z[g] * x,
+        lambda m, s, z, g, x: m * x + x * z[g] * s,
+        lambda m, s, z, g, x: m * x + (s * z)[g] * x,
+        lambda m, s, z, g, x: (m + s * z[g]) * x,
+        lambda m, s, z, g, x: m * x + s * z[g] * (x / 10),
+        lambda m, s, z, g, x: x * (m + z[g] * s),
+    ],
+)
+def test_products_with_columns_hide_no_effects(slopes):
+    rng = np.random.default_rng(11)
+    g, x = rng.integers(0, 20, 500), rng.gamma(4, 10, 500)
+    with pm.Model() as model:
+        sd = pm.HalfNormal("sd", [1, 0.1], shape=2)
+        z, w = pm.Normal("z", shape=20), pm.Normal("w", shape=20)
+        eta = pm.Normal("a") + sd[0] * z[g] + slopes(pm.Normal("b"), sd[1], w, g, x)
+        pm.Bernoulli("y", logit_p=eta, observed=rng.random(500) < 0.4)
+    tall = TallModel(model)
+    [block] = find_coordinates(tall, tall.names).blocks.values()
+    assert list(block.orders) == ["z", "w"]
+    assert expand(tall, linear=True).phi_size >= 41
+
+
 def test_constants_do_not_depend_on_those_before():
     """Of few groups beside many, whose common shift is an intercept: fitted once and again."""
     rng = np.random.default_rng(10)

@@ -35,17 +35,26 @@ def lifted(
         Values of the data placeholders.
     """
 
-    def hook(node, inputs):
-        factors = [i for i in node.inputs if i in dependent]
-        if elemwise_name(node) not in _PRODUCTS or len(factors) < 2:
-            return None
+    def gathered(product: Variable) -> Variable | None:
         gather = _Gather(dependent, arrays)
-        table = gather.table(node.op.make_node(*inputs).outputs[0])
-        if table is None or gather.node is None or _size(table) > _size(node.outputs[0]):
+        table = gather.table(product)
+        if table is None or gather.node is None or _size(table) > _size(product):
             return None
         _, *index = gather.node.inputs
         new = AdvancedSubtensor(gather.node.op.idx_list)(table, *index)
-        return [new] if new.type.shape == node.outputs[0].type.shape else None
+        return new if new.type.shape == product.type.shape else None
+
+    def hook(node, inputs):
+        factors = [new for old, new in zip(node.inputs, inputs, strict=True) if old in dependent]
+        if elemwise_name(node) not in _PRODUCTS or len(factors) < 2:
+            return None
+        new = gathered(node.op.make_node(*inputs).outputs[0])
+        if new is None and elemwise_name(node) == "Mul" and len(factors) < len(inputs):
+            # A product of parameters and columns, which no table is.
+            new = gathered(node.op.make_node(*factors).outputs[0])
+            if new is not None:
+                new = node.op(new, *(i for i in inputs if i not in factors))
+        return None if new is None or new.type != node.outputs[0].type else [new]
 
     return rebuild(outputs, {}, hook)
 
