@@ -12,6 +12,7 @@ import pymc_subsample as pms
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.control_variates.residuals import _Outlying
 from pymc_subsample.rows import drawn_without
+from pymc_subsample.steps.adaptation import recentre
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 
@@ -124,7 +125,7 @@ def test_reference_moves_with_rows_that_are_always_read():
     for _ in range(3):
         point, _ = step.step(point)
     step.tuning._fold()
-    step._recentre(step.reference.theta)
+    recentre(step, step.reference.theta)
     at = reference_at(step._expansion, step.reference.theta)
     np.testing.assert_allclose(step.reference.slope, at.slope)
     point, [stats] = step.step(point)

@@ -398,10 +398,10 @@ def test_preconditioner_stays_as_it_is_after_tuning(model):
     for tune in (20, 0):
         one.setup_chain(np.random.default_rng(3), tune, 20)
         _, _, point = run(one, model.initial_point(), 20)
-        before = one.memory.copy()
+        before = one.integrator_state.copy()
         one.stop_tuning()
         run(one, point, 5)
-        assert np.array_equal(before, one.memory) == (tune > 0)
+        assert np.array_equal(before, one.integrator_state) == (tune > 0)
 
 
 def test_svrg_reads_all_rows_now_and_then(model):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from pymc_subsample.control_variates.reference import (
     scales,
     summed,
 )
+
+if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
 
 _FIRST_SUBSET = 1_000
 _LAST_SUBSET = 100_000
@@ -192,8 +196,6 @@ def mode_of_rows(expansion, theta, active, rows, weight, most_steps: int = 200) 
     most_steps : int, default 200
         Of the search.
     """
-    import scipy.optimize  # takes a third of a second to import, and only the search needs it
-
     newton = len(active) <= MAX_DENSE and has_precision(expansion, len(active))
     origin = summed(expansion, theta, rows, weight, newton)
     if not len(active):
@@ -208,24 +210,15 @@ def mode_of_rows(expansion, theta, active, rows, weight, most_steps: int = 200) 
         objective = _Objective(
             expansion, origin, active, lambda: rows, weight, scale, curved=newton
         )
-        try:
-            found = scipy.optimize.minimize(
-                objective.value,
-                np.zeros(len(active)),
-                jac=objective.gradient,
-                hess=objective.hessian if newton else None,
-                method="trust-exact" if newton else "L-BFGS-B",
-                options={"maxiter": most_steps} | (_TRUST if newton else {}),
-            )
-        except (ValueError, np.linalg.LinAlgError):  # a quadratic that overflows SciPy's own steps
-            return Climb(origin.theta, False, 0)
+        hessian = objective.hessian if newton else None
+        found = _minimum(objective.value, objective.gradient, hessian, len(active), most_steps)
+    if found is None:
+        return Climb(origin.theta, False, 0)
     return Climb(objective.theta(found.x), newton and objective.concave, int(found.nit))
 
 
 def quadratic_mode(expansion: Expansion, reference: Reference, active: np.ndarray) -> np.ndarray:
     """Return theta at the mode of the prior and the quadratic log-likelihood: no rows are read."""
-    import scipy.optimize
-
     if not len(active):
         return reference.theta
     newton = len(active) <= MAX_DENSE and has_precision(expansion, len(active))
@@ -247,12 +240,26 @@ def quadratic_mode(expansion: Expansion, reference: Reference, active: np.ndarra
         matrix = precision(expansion, reference, active, at(x))
         return _finite(matrix * np.outer(scale, scale))
 
-    found = scipy.optimize.minimize(
-        value, np.zeros(len(active)), jac=slope, hess=hessian if newton else None,
-        method="trust-exact" if newton else "L-BFGS-B",
-        options={"maxiter": 200} | (_TRUST if newton else {}),
-    )  # fmt: skip
-    return at(found.x)
+    found = _minimum(value, slope, hessian if newton else None, len(active), 200)
+    return reference.theta if found is None else at(found.x)
+
+
+def _minimum(value, slope, hessian, size, most_steps) -> "OptimizeResult | None":
+    """Search from zero, by L-BFGS without second derivatives; None where SciPy finds no step."""
+    import scipy.optimize  # takes a third of a second to import, and only the search needs it
+
+    try:
+        return scipy.optimize.minimize(
+            value,
+            np.zeros(size),
+            jac=slope,
+            hess=hessian,
+            method="L-BFGS-B" if hessian is None else "trust-exact",
+            options={"maxiter": most_steps} | ({} if hessian is None else _TRUST),
+        )
+    # A quadratic that overflows, or, without a message of its own, one that it can't factorise.
+    except (ValueError, np.linalg.LinAlgError, UnboundLocalError):
+        return None
 
 
 def polish(
