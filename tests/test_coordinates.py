@@ -10,6 +10,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from scipy.special import expit
+from test_hmc_ecs import assert_moments
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
@@ -235,20 +236,64 @@ def test_few_effects_are_one_unit():
     assert list(found.locations) == [0]
 
 
-def intercepts_and_slopes(groups):
-    """As formulas with group-specific effects are built: offsets beside common coefficients."""
+def lines(groups):
+    """Group, predictor and outcome of rows around a line per group."""
     rng = np.random.default_rng(8)
-    sizes = rng.integers(3, 40, groups)
-    g = np.repeat(np.arange(groups), sizes)
+    g = np.repeat(np.arange(groups), rng.integers(3, 40, groups))
     x = rng.normal(10.0, 5.0, len(g))
     y = 2.0 + 0.3 * x + rng.normal(0, 1, groups)[g] + rng.normal(0, 0.1, groups)[g] * x
+    return g, x, y + rng.normal(size=len(g))
+
+
+def intercepts_and_slopes(groups):
+    """As formulas with group-specific effects are built: offsets beside common coefficients."""
+    g, x, y = lines(groups)
     with pm.Model() as model:
         m, b = pm.Normal("m", 0, 5), pm.Normal("b", 0, 2)
         sd_0, sd_1 = pm.HalfNormal("sd_0", 2), pm.HalfNormal("sd_1", 1)
         a = pm.Normal("z_0", shape=groups) * sd_0
         c = pm.Normal("z_1", shape=groups) * sd_1
-        pm.Normal("y", m + b * x + a[g] + c[g] * x, 1.0, observed=y + rng.normal(size=len(g)))
+        pm.Normal("y", m + b * x + a[g] + c[g] * x, 1.0, observed=y)
     return model
+
+
+def moments_of_lines(groups):
+    """Posterior means and sds of m, b, sd_0 and sd_1: a grid of the latter, closed form within."""
+    g, x, y = lines(groups)
+    columns = [np.column_stack([np.ones((g == k).sum()), x[g == k]]) for k in range(groups)]
+    squares = [z.T @ z for z in columns]
+    sums = [z.T @ y[g == k] for k, z in enumerate(columns)]
+    found = []
+    grid = np.geomspace(1e-3, 10.0, 160), np.geomspace(1e-4, 3.0, 160)
+    for sd in np.stack(np.meshgrid(*grid), axis=-1).reshape(-1, 2):
+        precision, total = np.diag([1 / 25, 1 / 4]), np.zeros(2)
+        logp = np.log(sd).sum() - 0.5 * (sd**2 / [4, 1]).sum()  # half normal, on the log scale
+        for square, each in zip(squares, sums, strict=True):
+            spread = np.eye(2) + square * sd**2
+            precision = precision + np.linalg.solve(spread, square)
+            moved = np.linalg.solve(spread, each)
+            total = total + moved
+            logp += 0.5 * (each * sd**2) @ moved - 0.5 * np.linalg.slogdet(spread)[1]
+        inverse = np.linalg.inv(precision)
+        logp += 0.5 * total @ inverse @ total - 0.5 * np.linalg.slogdet(precision)[1]
+        found.append([logp, *inverse @ total, *sd, *np.diag(inverse), 0.0, 0.0])
+    table = np.array(found)
+    weight = np.exp(table[:, 0] - table[:, 0].max())
+    mean = weight @ table[:, 1:5] / weight.sum()
+    variance = weight @ ((table[:, 1:5] - mean) ** 2 + table[:, 5:]) / weight.sum()
+    return mean, np.sqrt(variance)
+
+
+@pytest.mark.parametrize("groups", [5, 13])
+def test_intercepts_and_slopes_have_the_exact_posterior(groups):
+    """Of few groups, one unit, and of many, which follow the common coefficients."""
+    model = intercepts_and_slopes(groups)
+    step = pms.HMCECS(model=model, rng=1, subsample_size=40)
+    idata = pm.sample(
+        step=step, model=model, chains=2, cores=1, tune=500, draws=2_000, random_seed=3, **QUIET
+    )
+    for name, mean, sd in zip(("m", "b", "sd_0", "sd_1"), *moments_of_lines(groups), strict=True):
+        assert_moments(idata.posterior[name], mean, sd)
 
 
 @pytest.mark.parametrize(("groups", "shape"), [(6, (12, 1)), (7, (2, 7))])

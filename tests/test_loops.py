@@ -183,6 +183,20 @@ def test_whatever_mixes_elements_is_left_to_pytensor(graph):
     np.testing.assert_allclose(found[0], found[1], rtol=1e-12)
 
 
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("reduction", [pt.max, pt.min, pt.sum, pt.prod])
+def test_reductions_keep_what_is_not_a_number(reduction, place):
+    for graph, lost in [
+        (reduction(x) + w, slice(None)),
+        (reduction(x.reshape((2, 2)), axis=1).repeat(2) + w, slice(place // 2 * 2, None)),
+    ]:
+        values, found = np.array([[3.0, -1.0, 2.0, 5.0], np.zeros(4)]), np.empty(4)
+        values[0, place] = np.nan
+        loops._Code([x, w], {"out[i]": graph})
+        loops.compile_loops("f", [x, w], {"out[i]": graph}, ["out"], BACKWARD)(*values, found)
+        assert np.isnan(found[lost][:2]).all()
+
+
 def test_a_number_as_a_vector_and_a_vector_as_a_number():
     outputs = {"out[i]": pt.sum(x).reshape((1,)), "out[1 + i]": (x[:1] + 1).reshape((1,))}
     outputs |= {"out[2]": pt.sqr(w[1:2]).reshape(())}

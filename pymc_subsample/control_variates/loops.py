@@ -47,14 +47,14 @@ from pymc_subsample.compile import Compiled, compile_graph, compile_source
 from pymc_subsample.control_variates.fusion import ScalarFunction, split
 from pymc_subsample.control_variates.scalars import NotScalar, Scalars
 
-# Where a reduction begins, and how an element enters.
+# Where a reduction begins, and how an element enters. NaN stays, as it does not with `max`.
 _REDUCTIONS = {
     Sum: ("0.0", "{} += {}"),
     Prod: ("1.0", "{} *= {}"),
-    Max: ("-np.inf", "{0} = max({0}, {1})"),
-    Min: ("np.inf", "{0} = min({0}, {1})"),
-    Any: ("0.0", "{0} = max({0}, {1})"),
-    All: ("1.0", "{0} = min({0}, {1})"),
+    Max: ("-np.inf", "{0} = np.maximum({0}, {1})"),
+    Min: ("np.inf", "{0} = np.minimum({0}, {1})"),
+    Any: ("0.0", "{0} = np.maximum({0}, {1})"),
+    All: ("1.0", "{0} = np.minimum({0}, {1})"),
 }
 _TRANSPARENT = (ScalarFromTensor, TensorFromScalar, CheckAndRaise)
 # Operations of a graph that is computed once, where several loops need it.
