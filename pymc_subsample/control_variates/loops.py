@@ -20,21 +20,18 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import toposort
-from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import (
     Alloc,
     AllocEmpty,
     ExtractDiag,
     Join,
     MakeVector,
-    ScalarFromTensor,
     Split,
-    TensorFromScalar,
 )
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.math import All, Any, Dot, Max, Min, Prod, Sum
-from pytensor.tensor.shape import Reshape, Shape, SpecifyShape
+from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.subtensor import (
     AdvancedIncSubtensor,
     AdvancedSubtensor,
@@ -45,6 +42,17 @@ from pytensor.tensor.subtensor import (
 
 from pymc_subsample.compile import Compiled, compile_graph, compile_source
 from pymc_subsample.control_variates.fusion import ScalarFunction, split
+from pymc_subsample.control_variates.places import (
+    TRANSPARENT,
+    along,
+    is_elementwise,
+    lengths,
+    literal,
+    n_elements,
+    performed,
+    require_elementwise,
+    spread,
+)
 from pymc_subsample.control_variates.scalars import NotScalar, Scalars
 
 # Where a reduction begins, and how an element enters. NaN stays, as it does not with `max`.
@@ -56,7 +64,6 @@ _REDUCTIONS = {
     Any: ("0.0", "{0} = np.maximum({0}, {1})"),
     All: ("1.0", "{0} = np.minimum({0}, {1})"),
 }
-_TRANSPARENT = (ScalarFromTensor, TensorFromScalar, CheckAndRaise)
 # Operations of a graph that is computed once, where several loops need it.
 _MANY = 8
 # Elements of an array of places, which becomes part of the code.
@@ -120,7 +127,7 @@ class _Code:
                 fgraph.replace_all(pairs, import_missing=True)
         self.names = [f"x{k}" for k in range(len(inputs))]
         self._places = {
-            v: _Place(name, np.arange(_size(v)))
+            v: _Place(name, np.arange(n_elements(v)))
             for v, name in zip(fgraph.inputs, self.names, strict=True)
         }
         self._clients = fgraph.clients
@@ -138,9 +145,9 @@ class _Code:
         indexed = graph.type.ndim > 0
         while graph.owner is not None and isinstance(graph.owner.op, Reshape):
             graph = graph.owner.inputs[0]  # elements stay in their order
-        loop = _Loop(_lengths(graph))
+        loop = _Loop(lengths(graph))
         for node in toposort([graph], blockers=list(self._cuts(graph, loop))):
-            _require_elementwise(node, loop.shape)
+            require_elementwise(node, loop.shape)
         scalars = {v: ps.float64() for v in [*loop.running, *loop.fixed]}
         known = {
             v: _filled(ps.neq(s, 0.0) if v.type.dtype == "bool" else s, v.type.ndim)
@@ -169,7 +176,7 @@ class _Code:
 
         while pending:
             var = pending.pop()
-            if var in seen or (isinstance(var, Constant) and not _lengths(var)):
+            if var in seen or (isinstance(var, Constant) and not lengths(var)):
                 continue
             seen.add(var)
             if var is not graph and self._is_shared(var):
@@ -178,26 +185,26 @@ class _Code:
                 loop.fixed[var] = scalar
                 found.append(var)
             elif (place := self._place(var)) is not None:
-                if _lengths(var) not in ((), loop.shape):
+                if lengths(var) not in ((), loop.shape):
                     raise NotScalar
                 cut(var, place.index, place.name)
             elif var.owner is None:
                 raise NotScalar
             else:
                 for v in var.owner.inputs:
-                    if _lengths(v) in ((), loop.shape):
+                    if lengths(v) in ((), loop.shape):
                         pending.append(v)
                     elif v not in seen:  # repeated along some axes
                         seen.add(v)
                         place = self._located(v)
-                        cut(v, _spread(place.index, v, var), place.name)
+                        cut(v, spread(place.index, v, var), place.name)
         return found
 
     def _reduced(self, var: Variable) -> str | None:
         """Return the name of a sum over everything, whose loop comes before the present one."""
         if var in self._scalars:
             return self._scalars[var]
-        if var.owner is None or type(var.owner.op) not in _REDUCTIONS or _lengths(var):
+        if var.owner is None or type(var.owner.op) not in _REDUCTIONS or lengths(var):
             return None
         name = f"s{next(self._numbers)}"
         start, line = _REDUCTIONS[type(var.owner.op)]
@@ -214,7 +221,7 @@ class _Code:
         """Operations of an elementwise graph, if all that is shared is computed anew."""
         if var not in self._weights:
             weight = 0
-            if var.owner is not None and _is_elementwise(var.owner):
+            if var.owner is not None and is_elementwise(var.owner):
                 inputs = (v for v in var.owner.inputs if not self._is_shared(v))
                 weight = isinstance(var.owner.op, Elemwise) + sum(map(self._weight, inputs))
             self._weights[var] = weight
@@ -222,7 +229,7 @@ class _Code:
 
     def _store(self, var: Variable):
         """Compute an elementwise graph beforehand."""
-        if _lengths(var):
+        if lengths(var):
             self._located(var)
         elif var not in self._scalars and self._place(var) is None:
             name = f"s{next(self._numbers)}"
@@ -257,7 +264,7 @@ class _Code:
             if isinstance(var, Constant):
                 values = np.ascontiguousarray(var.data, dtype=float).ravel()
                 self._places[var] = _Place(self._known(values), np.arange(values.size))
-            elif var.owner is None or _is_elementwise(var.owner):
+            elif var.owner is None or is_elementwise(var.owner):
                 return None
             else:
                 self._put(var.owner)
@@ -270,7 +277,7 @@ class _Code:
             return place
         if var.owner is None:
             raise NotScalar
-        if isinstance(var.owner.op, (DimShuffle, *_TRANSPARENT)):
+        if isinstance(var.owner.op, (DimShuffle, *TRANSPARENT)):
             place = self._located(var.owner.inputs[0])
         else:
             place = self._new(var)
@@ -281,8 +288,8 @@ class _Code:
 
     def _new(self, var: Variable) -> _Place:
         """Make room for a variable."""
-        place = _Place(f"t{next(self._numbers)}", np.arange(_size(var)))
-        self.lines.append(f"{place.name} = np.empty({_size(var)})")
+        place = _Place(f"t{next(self._numbers)}", np.arange(n_elements(var)))
+        self.lines.append(f"{place.name} = np.empty({n_elements(var)})")
         return place
 
     def _loop(self, size: int, line: str):
@@ -297,7 +304,7 @@ class _Code:
         elif isinstance(op, (Subtensor, AdvancedSubtensor, DimShuffle, Alloc, Split, ExtractDiag)):
             place = self._located(node.inputs[0])
             positions = place.index.reshape(node.inputs[0].type.shape)
-            for var, index in zip(node.outputs, _performed(node, positions), strict=True):
+            for var, index in zip(node.outputs, performed(node, positions), strict=True):
                 self._places[var] = _Place(place.name, index.ravel())
         elif isinstance(op, (Join, MakeVector)):
             self._join(node)
@@ -313,7 +320,7 @@ class _Code:
             self._loop(len(place.index), f"{place.name}[i] = {start}")
             self._add_to(x, line.format(self._element(place.name, where)[0], "{}"))
             self._places[out] = place
-        elif isinstance(op, CumOp) and op.mode == "add" and _along(out, op.axis):
+        elif isinstance(op, CumOp) and op.mode == "add" and along(out, op.axis):
             place, total = self._new(out), f"s{next(self._numbers)}"
             code, _ = self._element(*self._at(node.inputs[0]))
             self.lines.append(f"{total} = 0.0")
@@ -330,21 +337,19 @@ class _Code:
 
     def _add_to(self, var: Variable, line: str):
         """Loop over the elements of a variable; `line` has a gap for each."""
-        if self._place(var) is None and _lengths(var):
+        if self._place(var) is None and lengths(var):
             self._add(var, lambda value: line.format(value))
         else:
-            self._loop(_size(var), line.format(self._element(*self._at(var))[0]))
+            self._loop(n_elements(var), line.format(self._element(*self._at(var))[0]))
 
     def _join(self, node: Apply):
         parts, [out] = node.inputs, node.outputs
-        starts = np.cumsum([0, *map(_size, parts)])
+        starts = np.cumsum([0, *map(n_elements, parts)])
         positions = [
-            start + np.arange(_size(v)).reshape(v.type.shape)
+            start + np.arange(n_elements(v)).reshape(v.type.shape)
             for v, start in zip(parts, starts[:-1], strict=True)
         ]
-        order = (
-            _performed(node, *positions)[0] if isinstance(node.op, Join) else np.array(positions)
-        )
+        order = performed(node, *positions)[0] if isinstance(node.op, Join) else np.array(positions)
         where = np.argsort(order.ravel())
         located = [self._at(v) for v in parts]
         place = self._new(out)
@@ -358,8 +363,8 @@ class _Code:
         if getattr(node.op, "ignore_duplicates", False):
             raise NotScalar
         entries = unflatten_index_variables(node.inputs[2:], node.op.idx_list)
-        positions = np.arange(_size(x)).reshape(x.type.shape)
-        where = positions[tuple(_literal(e) for e in entries)]
+        positions = np.arange(n_elements(x)).reshape(x.type.shape)
+        where = positions[tuple(literal(e) for e in entries)]
         name, index = self._at(x)
         added, of_y = self._at(y)
         of_y = np.broadcast_to(of_y.reshape(y.type.shape), where.shape).ravel()
@@ -399,67 +404,9 @@ class _Code:
         running = [list(loop.running.values())[j] for j in function.used]
         line = assign(f"row{k}({', '.join([*running, *hoisted])})")
         if indexed:
-            size = int(np.prod(loop.shape, dtype=int))
-            self.lines += [f"for i in range({size}):", f"    {line}"]
+            self._loop(int(np.prod(loop.shape, dtype=int)), line)
         else:
             self.lines.append(line)
-
-
-def _along(var: Variable, axis: int | None) -> bool:
-    """Whether an axis has all the elements of a variable."""
-    return axis is None or all(n == 1 for a, n in enumerate(var.type.shape) if a != axis)
-
-
-def _lengths(var: Variable) -> tuple[int, ...]:
-    """Return the static lengths of a variable, those of one left out."""
-    if None in var.type.shape:
-        raise NotScalar
-    return tuple(n for n in var.type.shape if n != 1)
-
-
-def _size(var: Variable) -> int:
-    return int(np.prod(_lengths(var), dtype=int))
-
-
-def _is_elementwise(node: Apply) -> bool:
-    if isinstance(node.op, DimShuffle):
-        order = [a for a in node.op.new_order if a != "x"]
-        return order == sorted(order)
-    return isinstance(node.op, (Elemwise, *_TRANSPARENT))
-
-
-def _require_elementwise(node: Apply, shape: tuple[int, ...]):
-    """Refuse an Op that mixes elements."""
-    if not _is_elementwise(node) or any(_lengths(v) not in ((), shape) for v in node.outputs):
-        raise NotScalar
-
-
-def _spread(index: np.ndarray, var: Variable, like: Variable) -> np.ndarray:
-    """Repeat the places of a variable's elements as broadcasting to the shape of another does."""
-    if not isinstance(like.owner.op, Elemwise):
-        raise NotScalar
-    return np.broadcast_to(index.reshape(var.type.shape), like.type.shape).ravel()
-
-
-def _performed(node: Apply, *positions: np.ndarray) -> list[np.ndarray]:
-    """Let an Op that rearranges elements rearrange their places; its other inputs are known."""
-    known = [_static(v) for v in node.inputs[len(positions) :]]
-    results: list[list] = [[None] for _ in node.outputs]
-    node.op.perform(node, [*positions, *known], results)
-    return [np.asarray(r) for [r] in results]
-
-
-def _static(var: Variable) -> np.ndarray:
-    """Return the value of what depends on constants and known lengths alone."""
-    if isinstance(var, Constant):
-        return var.data
-    if var.owner is None:
-        raise NotScalar
-    if isinstance(var.owner.op, Shape) and None not in var.owner.inputs[0].type.shape:
-        return np.array(var.owner.inputs[0].type.shape)
-    if var.type.ndim > 1 or var.type.dtype != "int64":
-        raise NotScalar
-    return _performed(var.owner)[var.owner.outputs.index(var)]
 
 
 def _filled(scalar: Variable, ndim: int) -> np.ndarray:
@@ -470,14 +417,3 @@ def _filled(scalar: Variable, ndim: int) -> np.ndarray:
 
 def _apply(op, inputs: list[Variable]) -> list[Variable]:
     return op.make_node(*inputs).outputs
-
-
-def _literal(entry):
-    """Return an index, or a slice, that is known."""
-    if isinstance(entry, slice):
-        return slice(*map(_literal, (entry.start, entry.stop, entry.step)))
-    if entry is None or isinstance(entry, int):
-        return entry
-    if not isinstance(entry, Constant):
-        raise NotScalar
-    return entry.data
