@@ -1,6 +1,10 @@
 """What the benchmarks share: timed runs through ``pm.sample``, tables and checks."""
 
+import json
 import os
+import resource
+import signal
+import subprocess
 import sys
 import tempfile
 from time import perf_counter
@@ -22,6 +26,23 @@ def empty_compile_cache():
         "PYTHONPYCACHEPREFIX": f"{folder}/bytecode",
         "PYTHONDONTWRITEBYTECODE": "",
     }
+
+
+def result_of(command, limit, environment=()):
+    """Return what a process prints as JSON on its last line, or an error.
+
+    It may take `limit` CPU seconds.
+    """
+    most = int(limit)
+    found = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | dict(environment),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (most, most)),
+    )  # fmt: skip
+    if found.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return {"error": f"more than {most} s"}
+    if found.returncode:
+        return {"error": found.stderr.strip().splitlines()[-1][:200]}
+    return json.loads(found.stdout.splitlines()[-1])
 
 
 class Run(NamedTuple):

@@ -9,12 +9,10 @@ own are compared with NUTS on all rows there.
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 
-from _measure import Checks, table
+from _measure import Checks, result_of, table
 
 MODELS = (
     "logistic_miles", "bambi_varying_slopes", "poisson_noncentred", "lkj_slopes", "hsgp_matern",
@@ -69,15 +67,8 @@ def child(args):
 def run(model, step, args):
     command = [sys.executable, __file__, "--child", "--model", model, "--step", step]
     command += ["--n", str(args.n), "--seed", str(args.seed)]
-    try:
-        found = subprocess.run(
-            command, capture_output=True, text=True, timeout=args.limit, env=os.environ
-        )
-    except subprocess.TimeoutExpired:
-        return {"status": "stopped", "why": f"more than {args.limit:g} s"}
-    if found.returncode:
-        return {"status": "error", "why": found.stderr.strip().splitlines()[-1][:200]}
-    return json.loads(found.stdout.splitlines()[-1])
+    found = result_of(command, args.limit)
+    return {"status": "stopped", "why": found["error"]} if "error" in found else found
 
 
 def main(args):
@@ -95,7 +86,8 @@ def main(args):
             rows.append([model, step, found["status"], found["why"], found.get("ess"), mean, sd,
                          said, found.get("seconds")])  # fmt: skip
             print(*rows[-1], flush=True)
-            silent = found["status"] == "error" or (found["status"] == "pass" and wrong)
+            failed = found["status"] == "stopped" and not found["why"].startswith("more than")
+            silent = failed or (found["status"] == "pass" and wrong)
             checks.at_most(f"{model}, {step}: silently wrong, or an error", int(bool(silent)), 0)
     print()
     table(["model", "step", "says", "why", "ESS", "mean", "sd", "", "CPU s"], rows)
@@ -110,7 +102,7 @@ if __name__ == "__main__":
     parser.add_argument("--only", nargs="+", help="models, of _written.py")
     parser.add_argument("--steps", nargs="+", help="samplers")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds per run")
+    parser.add_argument("--limit", type=float, default=300.0, help="CPU seconds per run")
     for name in ("model", "step"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)

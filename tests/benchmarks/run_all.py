@@ -37,6 +37,7 @@ SMALL = {
     "hostile": "--small",
     "calibration": "--replications 40",
     "written": "--n 2000 --only logistic_miles poisson_noncentred",
+    "other_steps": "--n 2000 --only logistic_miles --steps SGHMC",
     "scaling": "--n 10000 100000 --draws 500",
     "wide": "--small",
     "covertype": "--n 20000 --draws 6000",

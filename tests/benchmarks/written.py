@@ -15,15 +15,12 @@ adaptation that starts at the mode. The rule of right and wrong is the trust ben
 import argparse
 import json
 import os
-import resource
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
-from _measure import Checks, empty_compile_cache, table
+from _measure import Checks, empty_compile_cache, result_of, table
 
 CHAINS, DRAWS, TUNE = 2, 1_000, 1_000
 PEER_DRAWS = 300
@@ -166,16 +163,7 @@ def child(args):
 def run(model, sampler, args, draws=DRAWS, environment=()):
     command = [sys.executable, __file__, "--child", "--model", model, "--sampler", sampler]
     command += ["--n", str(args.n), "--seed", str(args.seed), "--draws", str(draws)]
-    most = int(args.limit)
-    found = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | dict(environment),
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (most, most)),
-    )  # fmt: skip
-    if found.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        return {"error": f"more than {most} s"}
-    if found.returncode:
-        return {"error": found.stderr.strip().splitlines()[-1][:200]}
-    return json.loads(found.stdout.splitlines()[-1])
+    return result_of(command, args.limit, environment)
 
 
 def to_effective(found):
