@@ -45,7 +45,8 @@ def lifted(
         return new if new.type.shape == product.type.shape else None
 
     def hook(node, inputs):
-        factors = [new for old, new in zip(node.inputs, inputs, strict=True) if old in dependent]
+        pairs = list(zip(node.inputs, inputs, strict=True))
+        factors = [new for old, new in pairs if old in dependent]
         if elemwise_name(node) not in _PRODUCTS or len(factors) < 2:
             return None
         new = gathered(node.op.make_node(*inputs).outputs[0])
@@ -53,7 +54,7 @@ def lifted(
             # A product of parameters and columns, which no table is.
             new = gathered(node.op.make_node(*factors).outputs[0])
             if new is not None:
-                new = node.op(new, *(i for i in inputs if i not in factors))
+                new = node.op(new, *(i for old, i in pairs if old not in dependent))
         return None if new is None or new.type != node.outputs[0].type else [new]
 
     return rebuild(outputs, {}, hook)
