@@ -78,6 +78,9 @@ def kept(*signatures, **options) -> Callable:
 # Of functions that compiled code alone calls: Python can't.
 PART = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
+# Compiles such a function for the types with which it is first called, and keeps it.
+part = kept(**PART)
+
 
 def compile_kept(function: Callable, key: str | None, signatures, **options) -> Any:
     """Compile a function that `key`, and the sources of `kernels`, tell from all others.

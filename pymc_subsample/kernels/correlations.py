@@ -16,10 +16,10 @@ pair on, and m is the second.
 
 import numpy as np
 
-from pymc_subsample.cache import kept
+from pymc_subsample.cache import part
 
 
-@kept()
+@part
 def unfold(rows, theta):
     """Write elements of rows for y and log s, in place; return the log volume."""
     volume = 0.0
@@ -35,7 +35,6 @@ def unfold(rows, theta):
     return volume
 
 
-@kept()
 def fold(rows, theta):
     """Write y and log s for elements of rows, in place."""
     for row in range(rows.shape[0]):
@@ -46,7 +45,7 @@ def fold(rows, theta):
             theta[at + m] += np.logaddexp(y, -y) - np.log(2.0)
 
 
-@kept()
+@part
 def fold_back(rows, theta, bar):
     """Turn derivatives in elements of rows into those in y and log s, and add the volume's."""
     for row in range(rows.shape[0]):
