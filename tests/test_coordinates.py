@@ -217,6 +217,32 @@ def test_effects_are_found_through_scales_of_gathered_rows(built):
         assert not block.unlike
 
 
+@pytest.mark.parametrize("scale", ["outside", "outside all", "inside", "both"])
+def test_effects_are_found_where_rows_belong_to_two_groups(scale):
+    """Paired comparisons, as of teams."""
+    rng = np.random.default_rng(7)
+    one, other, x = rng.integers(0, 9, 400), rng.integers(0, 9, 400), rng.normal(3, 2, 400)
+    with pm.Model() as model:
+        home, tau = pm.Normal("home"), pm.HalfNormal("tau")
+        z = pm.Normal("z", shape=9)
+        eta = {
+            "outside": home + tau * (z[one] - z[other]) * x,
+            "outside all": tau * (home + z[one] - z[other]),
+            "inside": home + (tau * z[one] - tau * z[other]),
+            "both": home + tau * (0.5 * z[one] + z[other]),
+        }[scale]
+        pm.Bernoulli("y", logit_p=eta, observed=rng.random(400) < 0.6)
+    tall = TallModel(model)
+    expected = ["home", "z"] if scale == "outside all" else ["z"]
+    assert list(find_coordinates(tall, tall.names).blocks) == expected
+    expansion = expand(tall, 2)
+    theta = tall.ravel(tall.initial_point) + rng.normal(size=tall.size)
+    phi, prior = expansion.parameters(theta)
+    assert phi.size <= 10 + (scale == "outside all")
+    found = reference_at(expansion, theta).level + prior
+    assert np.isclose(found, model.compile_logp()(tall.unravel(theta)), rtol=1e-10)
+
+
 def test_few_effects_are_one_unit():
     def blocks(groups):
         with pm.Model() as model:

@@ -111,6 +111,11 @@ class Expansion:
         """Addresses of some of the functions, for a compiled transition."""
         return np.array([getattr(self, name).address for name in names], dtype=np.int64)
 
+    @property
+    def units(self) -> list[np.ndarray]:
+        """Elements, shape (k, J), of effects whose J units may have derivatives of their own."""
+        return [] if self.coordinates is None else self.coordinates.units
+
     def reparameterise(self, coordinates: "Coordinates"):
         """Move to other coordinates: from now on, vectors theta are those of `coordinates`."""
         forward, backward = self.forward, self.backward

@@ -138,7 +138,7 @@ class _Objective:
         return -_finite(grad @ self._scale if self._scale.ndim == 2 else self._scale * grad)
 
     def hessian(self, x):
-        matrix = _finite(precision(self._expansion, self._evaluate(x), self._active))
+        matrix = _finite(precision(self._expansion, self._evaluate(x), self._active, rough=True))
         self.concave = self.concave and _positive(matrix)
         return _finite(self._scale.T @ matrix @ self._scale)
 
@@ -203,7 +203,7 @@ def mode_of_rows(expansion, theta, active, rows, weight, most_steps: int = 200) 
     with np.errstate(all="ignore"):
         # In units of the curvature at the start, columns may have any units and offsets.
         if newton:
-            matrix = _finite(precision(expansion, origin, active))
+            matrix = _finite(precision(expansion, origin, active, rough=True))
             scale = covariance_factor(matrix)
         else:
             scale = scales(expansion, origin, active)

@@ -157,6 +157,11 @@ class Coordinates:
             self._splines.start,
         )
 
+    @property
+    def units(self) -> list[np.ndarray]:
+        """Elements, shape (k, J), of the blocks that are not joint."""
+        return [self.places[name] for name, block in self.blocks.items() if not block.joint]
+
     # Constants of the map
 
     def constants(self, psi: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -26,6 +26,7 @@ from pymc_subsample.control_variates.reference import (
     gradient,
     hessian_columns,
     precision,
+    unit_hessians,
 )
 from pymc_subsample.control_variates.search import find_reference, polish, quadratic_mode
 from pymc_subsample.coordinates.blocks import triangle
@@ -78,13 +79,18 @@ def _information(expansion, reference, name) -> tuple[np.ndarray, np.ndarray, np
     coordinates, psi = expansion.coordinates, reference.theta
     block = coordinates.blocks[name]
     k, units, place = block.components, block.units, coordinates.places[name]
-    columns = hessian_columns(expansion, reference, place.ravel(), psi)
     others = coordinates.locations
+    apart = None if block.joint else unit_hessians(expansion, reference, place, psi)
     within, beside = np.empty((units, k, k)), np.empty((len(others), k * units))
-    for at, column in enumerate(columns):
-        b, unit = divmod(at, units)
-        within[unit, :, b] = -column[place[:, unit]]
-        beside[:, at] = -column[others]
+    if apart is not None:
+        within = -apart
+        for at, column in enumerate(hessian_columns(expansion, reference, others, psi)):
+            beside[at] = -column[place].ravel()
+    else:
+        for at, column in enumerate(hessian_columns(expansion, reference, place.ravel(), psi)):
+            b, unit = divmod(at, units)
+            within[unit, :, b] = -column[place[:, unit]]
+            beside[:, at] = -column[others]
     slope = gradient(expansion, reference, psi)
     ascent = slope[place].T
     theta, _ = coordinates.to_theta(psi)

@@ -3,9 +3,9 @@
 A factor F has one of the forms of `control_variates.factors`.
 """
 
-import numba
 import numpy as np
 
+from pymc_subsample.cache import kept
 from pymc_subsample.compile import FAST, inner
 
 
@@ -28,7 +28,7 @@ def is_sparse(factor):
     return factor.shape[0] == 3 and factor.shape[1] > 3
 
 
-@numba.njit(fastmath=FAST)
+@kept(fastmath=FAST)  # the set-up calls it from Python
 def scale_up(factor, x, out):
     """``F @ x``."""
     if factor.shape[0] == 1:

@@ -1,19 +1,22 @@
 """Products of group effects and their scales, taken before rows pick from them.
 
 In ``tau * z[group]`` rows would see tau and z, and a log-likelihood that is not quadratic in them.
-In ``(tau * z)[group]`` they see one vector of effects.
+In ``(tau * z)[group]`` they see one vector of effects, and in ``tau * (z[home] - z[away])`` the
+difference of two elements of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from pytensor.graph.basic import Apply, Variable
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable, equal_computations
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
 
 from pymc_subsample.likelihood.graph import elemwise_name, rebuild
 
-_PRODUCTS = {"Mul", "TrueDiv"}
-_AFFINE = {"Add", "Sub", "Neg", *_PRODUCTS}
+_PRODUCTS, _SUMS = {"Mul", "TrueDiv"}, {"Add", "Sub"}
+_AFFINE = {*_SUMS, "Neg", *_PRODUCTS}
 
 
 def lifted(
@@ -34,15 +37,39 @@ def lifted(
     arrays : mapping of Variable to ndarray
         Values of the data placeholders.
     """
+    tables: list[Variable] = []
 
     def gathered(product: Variable) -> Variable | None:
         gather = _Gather(dependent, arrays)
         table = gather.table(product)
         if table is None or gather.node is None or _size(table) > _size(product):
             return None
+        same = (t for t in tables if equal_computations([t], [table]))
+        table = next(same, table)
+        tables.append(table)
         _, *index = gather.node.inputs
         new = AdvancedSubtensor(gather.node.op.idx_list)(table, *index)
         return new if new.type.shape == product.type.shape else None
+
+    def distributed(factors: Sequence[Variable]) -> Variable | None:
+        """Multiply a sum of what rows pick by several columns: a sum of gathers."""
+        sums = [f for f in factors if elemwise_name(f.owner) in _SUMS and depends(f)]
+        if len(sums) != 1:
+            return None
+        total = []
+        for sign, term in _terms(sums[0]):
+            parts = [*(f for f in factors if f is not sums[0]), *term]
+            columns = [f for f in parts if not depends(f)]
+            product = pt.mul(*(f for f in parts if depends(f)))
+            if not all(product.type.broadcastable):
+                product = gathered(product)
+            if product is None:
+                return None
+            total.append(sign * pt.mul(product, *columns))
+        return pt.add(*total)
+
+    def depends(var: Variable) -> bool:
+        return not dependent.isdisjoint(ancestors([var]))
 
     def hook(node, inputs):
         pairs = list(zip(node.inputs, inputs, strict=True))
@@ -55,9 +82,23 @@ def lifted(
             new = gathered(node.op.make_node(*factors).outputs[0])
             if new is not None:
                 new = node.op(new, *(i for old, i in pairs if old not in dependent))
+        if new is None and elemwise_name(node) == "Mul":
+            new = distributed(inputs)
         return None if new is None or new.type != node.outputs[0].type else [new]
 
     return rebuild(outputs, {}, hook)
+
+
+def _terms(total: Variable, sign: float = 1.0) -> Iterator[tuple[float, list[Variable]]]:
+    """Yield the sign and the factors of each term of a sum."""
+    name = elemwise_name(total.owner)
+    if name in _SUMS or name == "Neg":
+        first, *others = total.owner.inputs
+        yield from _terms(first, -sign if name == "Neg" else sign)
+        for other in others:
+            yield from _terms(other, -sign if name == "Sub" else sign)
+    else:
+        yield sign, list(total.owner.inputs) if name == "Mul" else [total]
 
 
 class _Gather:

@@ -1,0 +1,117 @@
+"""Second derivatives of effects whose units meet in none: all units at once."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_subsample as pms
+from pymc_subsample.control_variates import reference as module
+from pymc_subsample.control_variates.expansion import Expansion
+from pymc_subsample.control_variates.reference import precision, scales, unit_hessians
+from pymc_subsample.coordinates.fit import fitted
+
+RNG = np.random.default_rng(1)
+N, STORES, ITEMS = 1500, 40, 25
+STORE, ITEM, OTHER = (RNG.integers(0, size, N) for size in (STORES, ITEMS, STORES))
+X = RNG.normal(3.0, 2.0, N)
+Y = RNG.random(N) < 1 / (1 + np.exp(-RNG.normal(size=STORES)[STORE] - 0.2 * X))
+
+
+def crossed():
+    """Intercepts and slopes of stores, and intercepts of items."""
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0, 2), pm.Normal("b", 0, 2)
+        sd, sd_item = pm.HalfNormal("sd", 1, shape=2), pm.HalfNormal("sd_item", 1)
+        u = pm.Normal("u", 0, sd, shape=(STORES, 2))
+        z = pm.Normal("z", shape=ITEMS)
+        eta = a + b * X + u[STORE, 0] + u[STORE, 1] * X + sd_item * z[ITEM]
+        pm.Bernoulli("y", logit_p=eta, observed=Y)
+    return model
+
+
+def memberships():
+    """Rows that belong to two stores each."""
+    with pm.Model() as model:
+        a, sd = pm.Normal("a", 0, 2), pm.HalfNormal("sd", 1)
+        u = sd * pm.Normal("z", shape=STORES)
+        pm.Bernoulli("y", logit_p=a + u[STORE] + u[OTHER], observed=Y)
+    return model
+
+
+@pytest.fixture(scope="module")
+def made():
+    steps = {}
+
+    def make(model):
+        if model not in steps:
+            steps[model] = pms.HMCECS(model=model(), subsample_size=50, rng=1)
+        return steps[model]._expansion, steps[model].reference
+
+    return make
+
+
+def one_by_one(monkeypatch):
+    monkeypatch.setattr(Expansion, "units", property(lambda self: []))
+    monkeypatch.setattr("pymc_subsample.coordinates.fit.unit_hessians", lambda *_: None)
+
+
+@pytest.mark.parametrize("model", [crossed, memberships])
+def test_all_at_once_as_one_by_one(model, made, monkeypatch):
+    expansion, reference = made(model)
+    active = np.random.default_rng(2).permutation(expansion.coordinates.size)
+    some = np.setdiff1d(active, expansion.units[0].ravel()[:1])
+
+    def found():
+        sd, constants = scales(expansion, reference, active), fitted(expansion, reference)
+        return precision(expansion, reference, active), sd, constants.theta, precision(
+            expansion, reference, some
+        )  # fmt: skip
+
+    fast = found()
+    one_by_one(monkeypatch)
+    for quick, slow in zip(fast, found(), strict=True):
+        np.testing.assert_allclose(quick, slow, rtol=1e-4, atol=1e-5 * np.abs(slow).max())
+
+
+def test_fewer_gradients(made, monkeypatch):
+    expansion, reference = made(crossed)
+    active, calls = np.arange(expansion.coordinates.size), []
+    pull_back = Expansion.pull_back
+
+    def counted(self, *arguments):
+        calls.append(1)
+        return pull_back(self, *arguments)
+
+    monkeypatch.setattr(Expansion, "pull_back", counted)
+    precision(expansion, reference, active)
+    stores = 2 * STORES
+    assert len(calls) == 2 * (len(active) - stores) + 2 * 4  # two weights, two components
+
+
+def test_units_that_meet_are_told(made):
+    for model, name, apart in (
+        (crossed, "u", True),
+        (crossed, "z", True),
+        (memberships, "z", False),
+    ):
+        expansion, reference = made(model)
+        places = expansion.coordinates.places[name]
+        found = unit_hessians(expansion, reference, places)
+        assert (found is not None) == apart
+
+
+def test_units_that_hardly_meet_are_told_by_unequal_moves(made, monkeypatch):
+    """One pair of stores of 780 shares rows: the same moves of all would not show it."""
+    expansion, reference = made(crossed)
+    gradient = module.gradient
+    one, other = expansion.coordinates.places["u"][0, :2]
+
+    def coupled(expansion, reference, theta):
+        found = gradient(expansion, reference, theta)
+        strength = 0.05 * found.size
+        found[one] += strength * theta[other]
+        found[other] += strength * theta[one]
+        return found
+
+    monkeypatch.setattr(module, "gradient", coupled)
+    assert unit_hessians(expansion, reference, expansion.coordinates.places["u"]) is None
