@@ -141,7 +141,9 @@ def scales(expansion: Expansion, reference: Reference, active: np.ndarray) -> np
     return np.where(known, 1 / np.sqrt(np.where(known, diagonal, 1.0)), 1.0)
 
 
-def hessian_columns(expansion, reference, active, theta=None) -> Iterator[np.ndarray]:
+def hessian_columns(
+    expansion: Expansion, reference: Reference, active: np.ndarray, theta: np.ndarray | None = None
+) -> Iterator[np.ndarray]:
     """Differentiate the quadratic log-likelihood and the prior twice: a column, (d,), at a time.
 
     The curvature multiplies the differences of many columns at once.

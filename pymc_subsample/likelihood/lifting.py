@@ -44,7 +44,7 @@ def lifted(
         new = AdvancedSubtensor(gather.node.op.idx_list)(table, *index)
         return new if new.type.shape == product.type.shape else None
 
-    def hook(node, inputs):
+    def hook(node: Apply, inputs: list[Variable]):
         pairs = list(zip(node.inputs, inputs, strict=True))
         factors = [new for old, new in pairs if old in dependent]
         if elemwise_name(node) not in _PRODUCTS or len(factors) < 2:
@@ -85,7 +85,7 @@ class _Gather:
             return None
         return var.owner.op(*(tables[i] for i in var.owner.inputs))
 
-    def _picks(self, node) -> bool:
+    def _picks(self, node: Apply | None) -> bool:
         if node is None or not isinstance(node.op, AdvancedSubtensor):
             return False
         x, *index = node.inputs

@@ -9,7 +9,17 @@ import numpy as np
 
 from pymc_subsample.cache import kept
 from pymc_subsample.kernels.evidence import (
-    ACCEPT, COUNT, DECIDE, ERROR, KNOWN, MEAN, N_ROWS, PROBABILITY, REJECT, SECOND, THRESHOLD,
+    ACCEPT,
+    COUNT,
+    DECIDE,
+    ERROR,
+    KNOWN,
+    MEAN,
+    N_ROWS,
+    PROBABILITY,
+    REJECT,
+    SECOND,
+    THRESHOLD,
     VARIANCE,
 )  # fmt: skip
 
