@@ -96,7 +96,7 @@ def affine_map(forms: Sequence[Affine], packer: Packer) -> AffineMap:
 
 
 def _runs(
-    dense: Sequence[tuple[tuple[int, int, int], float]],
+    dense: Sequence[tuple[int, int, int, float]],
 ) -> tuple[list[list[int]], list[float]]:
     runs: list[list[int]] = []
     scales: list[float] = []

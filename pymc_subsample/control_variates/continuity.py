@@ -119,11 +119,11 @@ def _segments(
     for names, part in blocks:
         for scale in _SCALES:
             around = start + _AROUND * model.units * rng.normal(size=model.size)
-            ends = [
+            begin, end = (
                 around + np.minimum(scale, widest) * part * rng.normal(size=model.size)
                 for _ in range(2)
-            ]
-            yield names, *ends
+            )
+            yield names, begin, end
     if points is not None and len(points) > 1:
         for _ in range(len(_SCALES)):
             one, other = points[rng.choice(len(points), 2, replace=False)]

@@ -139,7 +139,7 @@ class _Code:
         self.functions: dict[str, object] = {"np": np}
         self.keys: list[str] = []
         for target, graph in zip(outputs, fgraph.outputs, strict=True):
-            self._add(graph, lambda value, target=target: f"{target} = {value}")
+            self._add(graph, f"{target} = {{}}".format)
 
     def _add(self, graph: Variable, assign: Callable[[str], str]):
         """Add the loop of one elementwise graph; `assign` makes a line of its value."""

@@ -271,6 +271,6 @@ def _literal(scalar: Variable) -> int:
 
 
 def _dimshuffle(x: np.ndarray, order: Sequence[int | str]) -> np.ndarray:
-    kept = [i for i in order if i != "x"]
+    kept = [i for i in order if not isinstance(i, str)]
     x = x.transpose([*kept, *(i for i in range(x.ndim) if i not in kept)])
-    return x.reshape([x.shape[kept.index(i)] if i != "x" else 1 for i in order])
+    return x.reshape([1 if isinstance(i, str) else x.shape[kept.index(i)] for i in order])

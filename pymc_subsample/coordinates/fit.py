@@ -78,6 +78,7 @@ def _information(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Information, shape (J, k, k), score, (J, k), and D or A of a block that is not whitened."""
     coordinates, psi = expansion.coordinates, reference.theta
+    assert coordinates is not None
     block = coordinates.blocks[name]
     k, units, place = block.components, block.units, coordinates.places[name]
     columns = hessian_columns(expansion, reference, place.ravel(), psi)

@@ -110,6 +110,7 @@ def _log_determinants(coordinates: Coordinates, psi: np.ndarray, place: np.ndarr
 
 def _same_density(expansion: Expansion, psi: np.ndarray, phi: np.ndarray, logprior: float) -> bool:
     coordinates = expansion.coordinates
+    assert coordinates is not None
     found, density = expansion.parameters(psi)
     _, volume = coordinates.to_theta(psi)
     if not np.isfinite(logprior):
@@ -118,6 +119,7 @@ def _same_density(expansion: Expansion, psi: np.ndarray, phi: np.ndarray, logpri
 
 
 def _same_gradient(expansion: Expansion, psi: np.ndarray, rng: np.random.Generator) -> bool:
+    assert expansion.coordinates is not None
     size, weights = expansion.coordinates.size, rng.standard_normal(expansion.phi_size)
     direction = np.zeros(len(psi))
     direction[:size] = rng.standard_normal(size)

@@ -154,7 +154,7 @@ def draws_of(
 ) -> xr.Dataset:
     """Draws of a group, selected as ArviZ does."""
     draws: Any = extract(
-        idata, group=group, combined=False, var_names=var_names, filter_vars=filter_vars,
+        idata, group=group, combined=False, var_names=var_names, filter_vars=filter_vars,  # type: ignore[arg-type]
         keep_dataset=True,
     )  # fmt: skip
     lost = [d for d in SAMPLE_DIMS if d not in draws.dims]

@@ -319,8 +319,9 @@ def _sign_checks(record: ChainRecord, more_rows: bool) -> list[Check]:
 
 
 def _confined_check(
-    record: ChainRecord, reference: Reference, active: np.ndarray, confined: np.ndarray
+    record: ChainRecord, reference: Reference, active: np.ndarray, confined: np.ndarray | None
 ) -> Check:
+    assert confined is not None
     kept = np.array([theta for *_, theta in record.kept])
     z = whiten(confined, (kept - reference.theta)[:, active].T)
     share = float(np.mean((z**2).sum(axis=0) > chdtri(len(active), _RARE)))

@@ -186,7 +186,7 @@ def _folded(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
     return [o.type.make_constant(v) for o, [v] in zip(new.outputs, storage, strict=True)]
 
 
-def tensor_input(name: str | None, dtype: str, shape: Sequence[int | None]) -> Variable:
+def tensor_input(name: str | None, dtype: str | np.dtype, shape: Sequence[int | None]) -> Variable:
     """Return a new graph input (unlike `pt.tensor`, any name will do)."""
     return TensorType(dtype, shape=tuple(shape))(name)
 

@@ -339,9 +339,10 @@ class _Algebra:
 
 def _one_row(shape: Sequence[int | None], axis: int | None) -> list[int]:
     result = [1 if i == axis else length for i, length in enumerate(shape)]
-    if None in result:
+    known = [length for length in result if length is not None]
+    if len(known) < len(result):
         raise NotAffine
-    return result
+    return known
 
 
 def _literal_index(node: Apply) -> tuple:

@@ -5,6 +5,7 @@ An Op for which one output row needs more than one input row couples the rows: i
 
 from collections.abc import Callable, Sequence
 from functools import singledispatch
+from math import prod
 
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
@@ -150,7 +151,8 @@ def _(op: Reshape | JoinDims | SplitDims, node: Apply, axis: int) -> list[Axis]:
 
 
 def _same_size(a: Sequence[int | None], b: Sequence[int | None]) -> bool:
-    return None not in (*a, *b) and np.prod(a, dtype=int) == np.prod(b, dtype=int)
+    known = [[n for n in lengths if n is not None] for lengths in (a, b)]
+    return [*map(len, known)] == [len(a), len(b)] and prod(known[0]) == prod(known[1])
 
 
 @carried_axes.register(Subtensor)

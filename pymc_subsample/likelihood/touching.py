@@ -198,9 +198,10 @@ class _Sources:
 
     def _rearranged(self, node: Apply, inputs: Sequence[_Value]) -> _Value:
         first, *rest = inputs
-        if any(i.data is None for i in rest):
+        data = [i.data for i in rest if i.data is not None]
+        if len(data) < len(rest):
             raise _Unknown(op_name(node.op))
-        return first.mapped(lambda x: _perform(node, x, [i.data for i in rest]))
+        return first.mapped(lambda x: _perform(node, x, data))
 
     def _gathered(self, node: Apply, inputs: Sequence[_Value]) -> _Value:
         """Elements of an array: of theta's by data, or of data by theta's."""

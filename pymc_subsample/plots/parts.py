@@ -25,13 +25,15 @@ def named(runs: xr.DataTree | Mapping[str, xr.DataTree]) -> dict[str, xr.DataTre
             "runs must be the DataTree that pm.sample returned, or a dict of them by name; got "
             f"{type(runs).__name__ if not isinstance(runs, Mapping) else 'an empty one'}."
         )
+    found: dict[str, xr.DataTree] = {}
     for name, idata in runs.items():
         if not isinstance(idata, xr.DataTree):
             raise TypeError(
                 f"runs[{name!r}] must be the DataTree that pm.sample returned, got "
                 f"{type(idata).__name__}."
             )
-    return {str(name): idata for name, idata in runs.items()}
+        found[str(name)] = idata
+    return found
 
 
 def apart(stats: xr.Dataset) -> dict[str, list[xr.DataArray]]:
