@@ -3,13 +3,14 @@
 VENV := .venv
 BIN := $(VENV)/bin
 LOWEST := $(VENV)-lowest
+NEWEST := $(VENV)-newest
 LOWEST_TESTS := $(addprefix tests/, test_checks.py test_expectations.py \
 	test_hmc_ecs.py::test_result_is_what_pymc_and_arviz_expect)
 ready = $(VENV)/.ready-$(1)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-lowest lint types docs benchmark clean
+.PHONY: help demo test test-slow test-lowest test-newest lint types docs benchmark clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -26,6 +27,9 @@ test-slow: $(call ready,test)  ## Run the slow tests
 test-lowest: $(LOWEST)/.ready-test  ## Run a few tests with the lowest versions allowed
 	NUMBA_CACHE_DIR=$(LOWEST)/numba $(LOWEST)/bin/python -m pytest $(LOWEST_TESTS) $(PYTEST_ARGS)
 
+test-newest: $(NEWEST)/.ready-test  ## Run the tests with the newest PyMC, pre-releases too
+	NUMBA_CACHE_DIR=$(NEWEST)/numba $(NEWEST)/bin/python -m pytest -n auto $(PYTEST_ARGS)
+
 lint: $(call ready,dev)  ## Check style and formatting
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -40,11 +44,16 @@ benchmark: $(call ready,benchmark)  ## Compare with other samplers
 	$(BIN)/python tests/benchmarks/run_all.py $(BENCHMARK_ARGS)
 
 clean:  ## Remove the environment and everything built
-	rm -rf $(VENV) $(LOWEST) docs/_build docs/api/generated demo_output
+	rm -rf $(VENV) $(LOWEST) $(NEWEST) docs/_build docs/api/generated demo_output
 
 $(LOWEST)/.ready-test: pyproject.toml scripts/install
 	@scripts/install $(LOWEST) test lowest
 	@touch $@
+
+# What is newest changes without notice: the environment is made anew each time.
+.PHONY: $(NEWEST)/.ready-test
+$(NEWEST)/.ready-test:
+	@scripts/install $(NEWEST) test newest
 
 $(VENV)/.ready-base: pyproject.toml scripts/install
 	@scripts/install $(VENV)

@@ -1,9 +1,9 @@
-from importlib.metadata import version as installed_version
+from pymc_subsample import __version__
 
 project = "pymc_subsample"
 author = "The pymc_subsample developers"
 project_copyright = author
-release = version = installed_version("pymc-subsample")
+release = version = __version__
 
 extensions = [
     "myst_nb",

@@ -96,7 +96,7 @@ def seconds_per_full_gradient(
     center = reference.center
     gradient = np.empty(expansion.phi_size)
 
-    def evaluate(rows):
+    def evaluate(rows: np.ndarray):
         expansion.difference(center, rows, center, 1.0, 0.0, np.empty(rows.shape[1]), gradient)
 
     return SLOWER * seconds_per_pass(expansion, evaluate, least)
@@ -255,7 +255,7 @@ def compare(model: pm.Model, step: "SubsampledStep", seed: int = 0) -> Compariso
     return Comparison(per_gradient, 2 * DRAWS * per_draw, full, gradients)
 
 
-def _gradients_of_tuning(model, step, seed) -> float | None:
+def _gradients_of_tuning(model: pm.Model, step: "SubsampledStep", seed: int) -> float | None:
     """Gradients per draw of NUTS in tuning; None where the expansion is no density."""
     if step._expansion.curvature == "diagonal":
         return None

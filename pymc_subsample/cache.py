@@ -11,7 +11,7 @@ import pickle
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -25,7 +25,9 @@ import numba
 import numpy as np
 import pytensor
 import pytensor.link.numba.cache  # gives functions symbols that no other process uses
+from numba import types
 from numba.core import caching, serialize, typeinfer
+from numba.core.base import BaseContext
 from numba.core.compiler import CompileResult
 
 _log = logging.getLogger("pymc.subsample")
@@ -57,7 +59,7 @@ def _versions() -> list[str]:
     return [sys.implementation.cache_tag, *(f"{p.__name__} {p.__version__}" for p in packages)]
 
 
-def kept(*signatures, **options) -> Callable:
+def kept(*signatures: types.Type, **options: Any) -> Callable:
     """Compile a function as `numba.njit` does, and keep its machine code on disk.
 
     Parameters
@@ -68,7 +70,7 @@ def kept(*signatures, **options) -> Callable:
         Of `numba.njit`.
     """
 
-    def decorate(function):
+    def decorate(function: Callable):
         name = f"{function.__module__}.{function.__qualname__}"
         return compile_kept(function, name, signatures, **options)
 
@@ -82,7 +84,9 @@ PART = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 part = kept(**PART)
 
 
-def compile_kept(function: Callable, key: str | None, signatures, **options) -> Any:
+def compile_kept(
+    function: Callable, key: str | None, signatures: Sequence[types.Type], **options: Any
+) -> Any:
     """Compile a function that `key`, and the sources of `kernels`, tell from all others.
 
     With None it is not kept, but with the functions that call it.
@@ -105,11 +109,11 @@ class _Kept(caching.NullCache):
     def __init__(self, name: str, key: str):
         self.name, self.key = name, key
 
-    def _path(self, signature, codegen) -> Path:
+    def _path(self, signature: types.Type, codegen: Any) -> Path:
         identity = repr((self.key, str(signature), codegen.magic_tuple()))
         return directory() / f"{self.name}-{sha256(identity.encode()).hexdigest()}"
 
-    def load_overload(self, sig, target_context):
+    def load_overload(self, sig: types.Type, target_context: BaseContext):
         target_context.refresh()
         try:
             content = self._path(sig, target_context.codegen()).read_bytes()
@@ -120,7 +124,7 @@ class _Kept(caching.NullCache):
             return None
         return CompileResult._rebuild(target_context, *pickle.loads(code))
 
-    def save_overload(self, sig, data):
+    def save_overload(self, sig: types.Type, data: CompileResult):
         if data.library.has_dynamic_globals:
             return
         path, code = self._path(sig, data.codegen), serialize.dumps(data._reduce())

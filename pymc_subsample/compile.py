@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any
 
 import llvmlite.binding
 import numba
@@ -17,6 +18,9 @@ import pytensor
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.base import BaseContext
+from numba.core.typing.context import BaseContext as BaseTypingContext
+from numba.core.typing.templates import Signature
 from numba.experimental.function_type import _get_wrapper_address
 from numba.extending import get_cython_function_address, register_jitable
 from pytensor.compile.io import In, Out
@@ -58,7 +62,7 @@ class Compiled:
     signature: types.Type
     key: str | None
 
-    def __call__(self, *arguments) -> None:
+    def __call__(self, *arguments: Any) -> None:
         """Call the function from Python."""
         self.function(*arguments)
 
@@ -156,7 +160,7 @@ def compile_source(
     return Compiled(compile_kept(function, key, [signature], **options), signature, key)
 
 
-def inner(function: Callable | None = None, **options):
+def inner(function: Callable | None = None, **options: Any):
     """Compile a function as `numba.njit` does, where compiled code calls it.
 
     Without entry points for Python and C, which take as long as the function; called from Python
@@ -180,11 +184,16 @@ def without_c():
 
 
 @numba.extending.intrinsic
-def function_at(typingctx, address, function_type):
+def function_at(typingctx: BaseTypingContext, address: types.Type, function_type: types.Type):
     """Return the function of type `function_type` at an address (inside compiled code)."""
     kind = function_type.instance_type
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        signature: Signature,
+        arguments: Sequence[ir.Value],
+    ):
         function = cgutils.create_struct_proxy(kind)(context, builder)
         function.c_addr = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(8)))
         return function._getvalue()
@@ -202,11 +211,16 @@ def address_of(rng: np.random.Generator) -> int:
 
 
 @numba.extending.intrinsic
-def generator_at(typingctx, address):
+def generator_at(typingctx: BaseTypingContext, address: types.Type):
     """Return the NumPy generator at an address (inside compiled code)."""
     kind = types.npy_rng
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        signature: Signature,
+        arguments: Sequence[ir.Value],
+    ):
         # NumPy's `bitgen_t`, of which all members are pointers.
         members = ("state", "fnptr_next_uint64", "fnptr_next_uint32", "fnptr_next_double")
         word = context.get_value_type(types.uintp)
@@ -223,11 +237,16 @@ def generator_at(typingctx, address):
 
 
 @numba.extending.intrinsic
-def load(typingctx, address, dtype):
+def load(typingctx: BaseTypingContext, address: types.Type, dtype: types.Type):
     """Read a number of some NumPy type at an address (inside compiled code)."""
     kind = dtype.dtype
 
-    def codegen(context, builder, signature, arguments):
+    def codegen(
+        context: BaseContext,
+        builder: ir.IRBuilder,
+        signature: Signature,
+        arguments: Sequence[ir.Value],
+    ):
         pointer = builder.inttoptr(arguments[0], ir.PointerType(context.get_data_type(kind)))
         value = builder.load(pointer)
         value.align = 1

@@ -29,8 +29,10 @@ The probability of acceptance does not depend on :math:`\sigma`. The rows a test
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import linprog
 from scipy.special import expit, ndtr
 
@@ -77,16 +79,20 @@ class BarkerCorrection:
     probabilities: np.ndarray
     error: float
 
-    def cdf(self, x) -> np.ndarray:
+    def cdf(self, x: ArrayLike) -> np.ndarray:
         """CDF of the correction at x, a step function, in the shape of x."""
         below = np.searchsorted(self.support, x, side="right")
         return np.concatenate(([0.0], np.cumsum(self.probabilities)))[below]
 
-    def total_cdf(self, x) -> np.ndarray:
+    def total_cdf(self, x: ArrayLike) -> np.ndarray:
         """CDF of N(0, sigma^2) plus the correction at x, in the shape of x."""
         return _total_cdf(np.asarray(x, dtype=float), self.support, self.probabilities, self.sigma)
 
-    def rvs(self, size=None, random_state=None):
+    def rvs(
+        self,
+        size: int | tuple[int, ...] | None = None,
+        random_state: int | np.random.Generator | None = None,
+    ):
         """Draw from the correction.
 
         Parameters
@@ -200,7 +206,7 @@ def _solve_minimax(sigma: float) -> tuple[np.ndarray, np.ndarray]:
     return both[halves > 0], halves[halves > 0]
 
 
-def _solve(cost: np.ndarray, **programme) -> np.ndarray:
+def _solve(cost: np.ndarray, **programme: Any) -> np.ndarray:
     """Return the solution of a linear programme; where a method gives up, try the next."""
     options = {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9}
     for method in ("highs-ds", "highs-ipm", "highs"):
@@ -210,7 +216,9 @@ def _solve(cost: np.ndarray, **programme) -> np.ndarray:
     raise RuntimeError(f"The linear programme of the correction failed: {found.message}")
 
 
-def _spread(support, probabilities, sd: float, refinement: int) -> tuple[np.ndarray, np.ndarray]:
+def _spread(
+    support: np.ndarray, probabilities: np.ndarray, sd: float, refinement: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the sum of the correction and a normal variable, on a lattice of finer spacing."""
     spacing = _SPACING / refinement
     reach = int(np.ceil(_KERNEL_WIDTH * sd / spacing))
@@ -229,7 +237,9 @@ def _half_line(sigma: float, spacing: float) -> np.ndarray:
     return spacing * np.arange(int((_HALF_WIDTH + _KERNEL_WIDTH * sigma) / spacing) + 1)
 
 
-def _measured(sigma: float, support, probabilities, spacing: float) -> BarkerCorrection:
+def _measured(
+    sigma: float, support: np.ndarray, probabilities: np.ndarray, spacing: float
+) -> BarkerCorrection:
     """Return the correction with its error, on a grid ten times finer than `spacing`.
 
     Both distributions are symmetric. Beyond the grid the error is at most the larger tail.
@@ -242,7 +252,9 @@ def _measured(sigma: float, support, probabilities, spacing: float) -> BarkerCor
     return BarkerCorrection(sigma, support, probabilities, float(error))
 
 
-def _total_cdf(x: np.ndarray, support, probabilities, sigma: float) -> np.ndarray:
+def _total_cdf(
+    x: np.ndarray, support: np.ndarray, probabilities: np.ndarray, sigma: float
+) -> np.ndarray:
     """CDF of normal plus correction. Points beyond the kernel's reach count as zero or one."""
     below = np.concatenate(([0.0], np.cumsum(probabilities)))
     first = np.searchsorted(support, x - _KERNEL_WIDTH * sigma)
@@ -266,7 +278,9 @@ def _shipped_tables() -> dict[float, tuple[np.ndarray, np.ndarray]]:
     }
 
 
-def clt_bound(absolute_first, absolute_third, b):
+def clt_bound(
+    absolute_first: float | np.ndarray, absolute_third: float | np.ndarray, b: int | np.ndarray
+):
     r"""Bound the error of the normal approximation of a studentised mean of b summands.
 
     .. math:: \sup_x |P(t < x) - \Phi(x)| \le \frac{6.4\, E|X|^3 + 2\, E|X|}{\sqrt b}
@@ -291,7 +305,12 @@ def clt_bound(absolute_first, absolute_third, b):
     return (6.4 * absolute_third + 2 * absolute_first) / np.sqrt(b)
 
 
-def third_cumulant(skewness, sd, b, fraction=0.0):
+def third_cumulant(
+    skewness: float | np.ndarray,
+    sd: float | np.ndarray,
+    b: float | np.ndarray,
+    fraction: float | np.ndarray = 0.0,
+):
     r"""Return the third cumulant that the error of the test is made of.
 
     .. math:: k = \frac{2 - f}{2 \sqrt{1 - f}} \cdot \frac{g s^3}{\sqrt b}, \qquad
@@ -323,7 +342,12 @@ def third_cumulant(skewness, sd, b, fraction=0.0):
     return (2 - fraction) / (2 * np.sqrt(1 - fraction)) * skewness * sd**3 / np.sqrt(b)
 
 
-def fourth_coefficient(kurtosis, sd, b, fraction=0.0):
+def fourth_coefficient(
+    kurtosis: float | np.ndarray,
+    sd: float | np.ndarray,
+    b: float | np.ndarray,
+    fraction: float | np.ndarray = 0.0,
+):
     r"""Return the coefficient of the fourth derivative in the error of the test.
 
     .. math:: c = \frac{s^4}{b}
@@ -347,7 +371,7 @@ def fourth_coefficient(kurtosis, sd, b, fraction=0.0):
     return sd**4 / b * (0.25 - kurtosis * (2 - 6 * f + 3 * f**2) / (24 * (1 - f)))
 
 
-def test_error(delta, third_cumulant):
+def test_error(delta: float | np.ndarray, third_cumulant: float | np.ndarray):
     r"""Estimate P(accept) - F(delta), the error of the minibatch Barker test at a log-ratio.
 
     .. math:: -\frac{k}{3} F'''(\Delta), \qquad F''' = u (1 - 6 u), \qquad u = F (1 - F),
@@ -370,7 +394,11 @@ def test_error(delta, third_cumulant):
     return -third_cumulant / 3 * u * (1 - 6 * u)
 
 
-def second_order_error(delta, third_cumulant, fourth_coefficient):
+def second_order_error(
+    delta: float | np.ndarray,
+    third_cumulant: float | np.ndarray,
+    fourth_coefficient: float | np.ndarray,
+):
     r"""Return what `test_error` leaves out, up to order 1 / b.
 
     .. math:: c\, F^{(4)} + \frac{k^2}{18} F^{(6)}, \qquad F^{(4)} = u w (1 - 12 u), \qquad
@@ -394,7 +422,7 @@ def second_order_error(delta, third_cumulant, fourth_coefficient):
     return fourth_coefficient * fourth + third_cumulant**2 / 18 * sixth
 
 
-def worst_test_error(third_cumulant):
+def worst_test_error(third_cumulant: float | np.ndarray):
     r"""Return the largest size of `test_error` over all log-ratios, :math:`|k| / 24`, at zero.
 
     Parameters

@@ -296,7 +296,7 @@ def quantile(
     return found if given.ndim else found.squeeze("quantile")
 
 
-def _refuse_unsigned_options(sample_dims, skipna: bool):
+def _refuse_unsigned_options(sample_dims: str | Sequence[str] | None, skipna: bool):
     given = [sample_dims] if isinstance(sample_dims, str) else sample_dims
     if given is not None and set(given) != set(SAMPLE_DIMS):
         raise ValueError(
@@ -322,7 +322,7 @@ def _without_answers_to_nan(
     return values
 
 
-def _probabilities(name: str, value) -> np.ndarray:
+def _probabilities(name: str, value: object) -> np.ndarray:
     prob = numbers(name, value)
     if not (prob.size and prob.ndim < 2 and np.all((prob > 0) & (prob < 1))):
         raise ValueError(f"{name} must be strictly between 0 and 1, got {shown(value)}.")

@@ -4,8 +4,12 @@ PyTensor multiplies matrices by BLAS, which takes ten seconds to compile into a 
 microsecond to call.
 """
 
+from typing import Any
+
 import numpy as np
+from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 from pytensor.tensor.math import Dot
 
@@ -18,11 +22,11 @@ class LoopDot(Dot):
 
 
 @register_funcify_default_op_cache_key(LoopDot)
-def _compiled(op, node, **kwargs):
+def _compiled(op: Op, node: Apply, **kwargs: Any):
     dtype = node.outputs[0].type.numpy_dtype
 
     @numba_njit
-    def product(x, y):
+    def product(x: np.ndarray, y: np.ndarray):
         out = np.zeros((x.shape[0], y.shape[1]), dtype)
         for i in range(x.shape[0]):
             for k in range(x.shape[1]):

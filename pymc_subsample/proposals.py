@@ -10,7 +10,7 @@ from pymc_subsample.validation import between, count, numbers, positive
 _LARGEST = 1e100
 
 
-def _covariance(value, of: str) -> np.ndarray | None:
+def _covariance(value: object, of: str) -> np.ndarray | None:
     """Return a covariance given as variances, shape (a,), or as a matrix, shape (a, a)."""
     if value is None:
         return None
@@ -132,6 +132,6 @@ class Langevin:
         object.__setattr__(self, "covariance", _covariance(self.covariance, "Langevin"))
 
 
-def _target(of: str, value):
+def _target(of: str, value: object):
     if value is not None:
         between(f"{of}: target_accept", value, 0.0, 1.0)

@@ -51,7 +51,7 @@ class Joined:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, index) -> np.ndarray:
+    def __getitem__(self, index: int | slice | np.ndarray) -> np.ndarray:
         """Return some rows: consecutive ones of one part as a view, others copied."""
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
@@ -171,7 +171,9 @@ class RowStore:
         return digest.hexdigest()
 
 
-def drawn_without(rng: np.random.Generator, n_rows: int, always: np.ndarray, shape) -> np.ndarray:
+def drawn_without(
+    rng: np.random.Generator, n_rows: int, always: np.ndarray, shape: int | tuple[int, ...]
+) -> np.ndarray:
     """Draw row numbers uniformly among those that are not in `always`, which is in order."""
     index = rng.integers(0, n_rows - len(always), shape)
     if len(always):

@@ -126,7 +126,7 @@ def choose_step_size(
     return float(steps[-1])
 
 
-def _step(dynamics, h, friction, curvature):
+def _step(dynamics: int, h: float, friction: float, curvature: np.ndarray):
     """M, shape (a, 2, 2), and where noise of dynamics and of gradients enters."""
     one, zero = np.ones_like(curvature), np.zeros_like(curvature)
     pull = -h * curvature
@@ -145,7 +145,14 @@ def _step(dynamics, h, friction, curvature):
     return matrix, (h / 2 * one, one), (h * half, h * decay)
 
 
-def _solve(dynamics, h, friction, amplitude, curvature, noise):
+def _solve(
+    dynamics: int,
+    h: float,
+    friction: float,
+    amplitude: float,
+    curvature: np.ndarray,
+    noise: np.ndarray,
+):
     matrix, own, gradient = _step(dynamics, h, friction, curvature)
     covariance = amplitude * _outer(own) + noise[:, None, None] * _outer(gradient)
     if not np.isfinite(matrix).all():
@@ -163,11 +170,11 @@ def _solve(dynamics, h, friction, amplitude, curvature, noise):
     return np.where(stable, position, np.inf), np.where(stable, momentum, np.inf)
 
 
-def _matrix(a, b, c, d):
+def _matrix(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray):
     return np.stack([np.stack([a, b], axis=-1), np.stack([c, d], axis=-1)], axis=-2)
 
 
-def _outer(vector):
+def _outer(vector: tuple[np.ndarray, np.ndarray]):
     v = np.stack(vector, axis=-1)
     return v[:, :, None] * v[:, None, :]
 

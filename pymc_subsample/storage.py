@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pymc as pm
@@ -18,6 +19,9 @@ from pymc.backends.ndarray import NDArray
 from pymc_subsample.calling import calling_sample, is_called_by
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.graph import concretize
+
+if TYPE_CHECKING:
+    from pymc_subsample.likelihood.tall_model import TallModel
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -52,7 +56,7 @@ class Stored:
         return f"{self.name!r} ({' x '.join(f'{s:,}' for s in self.shape)})"
 
 
-def row_length(model: pm.Model, tall, lengths: Collection[int]) -> list[Stored]:
+def row_length(model: pm.Model, tall: "TallModel", lengths: Collection[int]) -> list[Stored]:
     """Return the deterministic variables of a model with an axis of one of some lengths."""
     variables = list(model.deterministics)
     graphs = concretize(

@@ -10,7 +10,7 @@ import numpy as np
 _LARGEST = 2**31 - 1
 
 
-def is_number(value) -> TypeGuard[float]:
+def is_number(value: Any) -> TypeGuard[float]:
     """Whether a value is a real number that fits into a float; truth values are none."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return False
@@ -21,12 +21,12 @@ def is_number(value) -> TypeGuard[float]:
     return True
 
 
-def is_whole(value) -> TypeGuard[int]:
+def is_whole(value: Any) -> TypeGuard[int]:
     """Whether a value is an integer; truth values are none."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def one_of(name: str, value, choices: Sequence[int], other: str | None = None) -> int:
+def one_of(name: str, value: Any, choices: Sequence[int], other: str | None = None) -> int:
     """Return `value` if it is one of some integers; `other` is named as one more choice."""
     if not is_whole(value) or value not in choices:
         wanted = f"{tuple(choices)} or {other}" if other else str(tuple(choices))
@@ -34,7 +34,7 @@ def one_of(name: str, value, choices: Sequence[int], other: str | None = None) -
     return int(value)
 
 
-def choice(name: str, value, choices: Iterable[str]) -> str:
+def choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """Return `value` if it is one of some words."""
     words = list(choices)
     if not isinstance(value, str) or value not in words:
@@ -44,7 +44,7 @@ def choice(name: str, value, choices: Iterable[str]) -> str:
     return value
 
 
-def between(name: str, value, low: float, high: float) -> float:
+def between(name: str, value: Any, low: float, high: float) -> float:
     """Return `value` if it is a number strictly between two bounds."""
     if not is_number(value) or not low < value < high:
         bounded = f"a number between {low:g} and {high:g} (exclusive)"
@@ -53,21 +53,21 @@ def between(name: str, value, low: float, high: float) -> float:
     return float(value)
 
 
-def positive(name: str, value) -> float:
+def positive(name: str, value: Any) -> float:
     """Return `value` if it is a positive finite number."""
     if not is_number(value) or not 0 < value < np.inf:
         raise ValueError(f"{name} must be a positive finite number, got {shown(value)}.")
     return float(value)
 
 
-def at_least_zero(name: str, value) -> float:
+def at_least_zero(name: str, value: Any) -> float:
     """Return `value` if it is a finite number, 0 or above."""
     if not is_number(value) or not 0 <= value < np.inf:
         raise ValueError(f"{name} must be a finite number of at least 0, got {shown(value)}.")
     return float(value)
 
 
-def share(name: str, value) -> float:
+def share(name: str, value: Any) -> float:
     """Return `value` if it is a number above 0 and at most 1."""
     if not is_number(value) or not 0 < value <= 1:
         raise ValueError(f"{name} must be a number above 0 and at most 1, got {shown(value)}.")
@@ -76,7 +76,7 @@ def share(name: str, value) -> float:
 
 def count(
     name: str,
-    value,
+    value: Any,
     largest: int | None = None,
     of: str = "rows",
     auto: bool = False,
@@ -102,7 +102,7 @@ def count(
     return int(value)
 
 
-def numbers(name: str, value) -> np.ndarray:
+def numbers(name: str, value: Any) -> np.ndarray:
     """Return `value`, a number or an array of numbers in any shape, in double precision."""
     if np.ma.isMaskedArray(value) and np.ma.is_masked(value):
         raise ValueError(f"{name} must be without masked values, got {shown(value)}.")
@@ -118,7 +118,7 @@ def numbers(name: str, value) -> np.ndarray:
     return array.astype(float)
 
 
-def finite(name: str, value) -> np.ndarray:
+def finite(name: str, value: Any) -> np.ndarray:
     """Return `value`, a finite number or an array of them, in double precision."""
     array = numbers(name, value)
     if not np.all(np.isfinite(array)):
@@ -126,7 +126,7 @@ def finite(name: str, value) -> np.ndarray:
     return array
 
 
-def mapping(name: str, value, of: str) -> dict:
+def mapping(name: str, value: Any, of: str) -> dict:
     """Return a dict by name; None stands for an empty one. `of` says what it holds."""
     if value is None:
         return {}
@@ -135,14 +135,14 @@ def mapping(name: str, value, of: str) -> dict:
     return dict(value)
 
 
-def text(name: str, value, of: str) -> str | None:
+def text(name: str, value: Any, of: str) -> str | None:
     """Return `value` if it is a name or None; `of` says of what."""
     if value is not None and not isinstance(value, str):
         raise TypeError(f"{name} must be the name of {of}, got {shown(value)}.")
     return value
 
 
-def name_list(name: str, value) -> list[str] | None:
+def name_list(name: str, value: Any) -> list[str] | None:
     """Return one or several names as a list; None stays."""
     if value is None:
         return None
@@ -154,7 +154,7 @@ def name_list(name: str, value) -> list[str] | None:
     return given
 
 
-def truth(name: str, value) -> bool:
+def truth(name: str, value: Any) -> bool:
     """Return `value` if it is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, got {shown(value)}.")

@@ -1,6 +1,6 @@
 """The step that fits a model, its pilot and what it is compared with."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from time import thread_time
 from typing import Any
@@ -164,7 +164,9 @@ def advise(
     return replace(advice, reason=f"{advice.reason} {modes}")
 
 
-def _discrete(model, given, empty: Advice, seconds: float, seed: int) -> Advice:
+def _discrete(
+    model: pm.Model, given: dict[str, Any], empty: Advice, seconds: float, seed: int
+) -> Advice:
     rvs = [model.values_to_rvs[v] for v in model.value_vars]
     if not all(map(variables.is_binary, rvs)):
         names = ", ".join(repr(model.values_to_rvs[v].name) for v in model.discrete_value_vars)
@@ -203,7 +205,9 @@ def _discrete(model, given, empty: Advice, seconds: float, seed: int) -> Advice:
     )
 
 
-def _without_gradient(model, given, empty: Advice, seconds: float, seed: int) -> Advice:
+def _without_gradient(
+    model: pm.Model, given: dict[str, Any], empty: Advice, seconds: float, seed: int
+) -> Advice:
     start = thread_time()
     with quiet():
         step = MinibatchBarkerMH(model=model, control_variate_order=None, **given)
@@ -212,7 +216,7 @@ def _without_gradient(model, given, empty: Advice, seconds: float, seed: int) ->
     expansion = step._expansion
     phi, _ = expansion.parameters(step._tall.ravel(step._tall.initial_point))
 
-    def evaluate(rows):
+    def evaluate(rows: np.ndarray):
         expansion.change(phi, phi, phi, rows, np.empty(rows.shape[1]))
 
     # `change` evaluates every row twice, Metropolis once.
@@ -232,7 +236,7 @@ def _without_gradient(model, given, empty: Advice, seconds: float, seed: int) ->
 # Bad input
 
 
-def _check_dim(model: pm.Model, terms, dim: str | None):
+def _check_dim(model: pm.Model, terms: Iterable[str], dim: str | None):
     known = sorted({d for name in terms for d in model.named_vars_to_dims.get(name) or () if d})
     if dim is not None and dim not in known:
         raise TallModelError(

@@ -5,6 +5,7 @@ from time import thread_time
 
 import numpy as np
 import pymc as pm
+from pymc.backends.base import MultiTrace
 
 from pymc_subsample.all_rows import quiet, seconds_per_draw, smallest_ess
 from pymc_subsample.diagnostics.checks import FAILED, MODES, PREFIX, amount, recall
@@ -93,12 +94,12 @@ def run_pilot(model: pm.Model, step: SubsampledStep, seconds: float, seed: int) 
     )
 
 
-def _mean(trace, *names: str) -> float:
+def _mean(trace: MultiTrace, *names: str) -> float:
     found = [name for name in names if name in trace.stat_names]
     return float(np.mean(trace.get_sampler_stats(found[0]))) if found else np.nan
 
 
-def _failed(step: SubsampledStep, trace) -> tuple[str, ...]:
+def _failed(step: SubsampledStep, trace: MultiTrace) -> tuple[str, ...]:
     names = [FAILED, *(PREFIX + rule.name for rule in step._rules)]
     last = {name: np.ravel(trace.get_sampler_stats(name))[-1] for name in names}
     return tuple(

@@ -95,7 +95,9 @@ def affine_map(forms: Sequence[Affine], packer: Packer) -> AffineMap:
     )
 
 
-def _runs(dense) -> tuple[list[list[int]], list[float]]:
+def _runs(
+    dense: Sequence[tuple[int, int, int, float]],
+) -> tuple[list[list[int]], list[float]]:
     runs: list[list[int]] = []
     scales: list[float] = []
     for e, column, index, scale in dense:
@@ -112,5 +114,5 @@ def _runs(dense) -> tuple[list[list[int]], list[float]]:
     return runs, scales
 
 
-def _table(entries, width: int) -> np.ndarray:
+def _table(entries: Sequence, width: int) -> np.ndarray:
     return np.array(entries, dtype=np.int64).reshape(-1, width)

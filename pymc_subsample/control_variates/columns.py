@@ -108,7 +108,7 @@ class Packer:
             runs.append([position, raw, element, 1])
         return runs
 
-    def _compute(self, arrays):
+    def _compute(self, arrays: Sequence[np.ndarray]):
         if self._function is None:
             graphs = [g.astype("float64") for _, g in self._derived]
             self._function = numpy_function(self._model.raw, graphs)

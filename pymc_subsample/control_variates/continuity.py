@@ -96,7 +96,7 @@ def find_gap(
 
 
 def _segments(
-    model, active, points, rng
+    model: TallModel, active: np.ndarray, points: np.ndarray | None, rng: np.random.Generator
 ) -> Iterator[tuple[tuple[str, ...], np.ndarray, np.ndarray]]:
     moved = np.zeros(model.size)
     moved[active] = 1.0
@@ -119,11 +119,11 @@ def _segments(
     for names, part in blocks:
         for scale in _SCALES:
             around = start + _AROUND * model.units * rng.normal(size=model.size)
-            ends = [
+            begin, end = (
                 around + np.minimum(scale, widest) * part * rng.normal(size=model.size)
                 for _ in range(2)
-            ]
-            yield names, *ends
+            )
+            yield names, begin, end
     if points is not None and len(points) > 1:
         for _ in range(len(_SCALES)):
             one, other = points[rng.choice(len(points), 2, replace=False)]
@@ -133,7 +133,9 @@ def _segments(
 class _Segment:
     """The log-likelihood of groups of rows along a straight line."""
 
-    def __init__(self, expansion: Expansion, groups: Sequence[np.ndarray], start, end):
+    def __init__(
+        self, expansion: Expansion, groups: Sequence[np.ndarray], start: np.ndarray, end: np.ndarray
+    ):
         self.expansion, self.groups = expansion, groups
         self.start, self.way = start, end - start
 
@@ -149,7 +151,9 @@ class _Segment:
             slopes[k] = expansion.pull_back(theta, _LOUD * slope) @ self.way / _LOUD
         return values, slopes
 
-    def _piece(self, low: float, high: float, chosen) -> tuple[np.ndarray, np.ndarray]:
+    def _piece(
+        self, low: float, high: float, chosen: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return what the integral misses of the change of each group, and that change's size."""
         half = 0.5 * (high - low)
         slopes = np.array([self._at(low + half * (1 + x), chosen)[1] for x in _NODES])

@@ -25,7 +25,7 @@ _CHUNK_BYTES = 2**22
 
 
 def _compiled(name: str) -> "cached_property[Compiled]":
-    def build(expansion) -> Compiled:
+    def build(expansion: "Expansion") -> Compiled:
         with building_graphs():
             return expansion.build[name]()
 

@@ -13,6 +13,7 @@ import pytensor.scalar as ps
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph, Output
+from pytensor.graph.op import Op
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scalar.math import TriGamma
@@ -134,7 +135,7 @@ class _CheaperOps:
         self._row_dependent = row_dependent
         self._applied: dict[tuple, list[Variable]] = {}
 
-    def __call__(self, op, inputs: list[Variable]) -> list[Variable]:
+    def __call__(self, op: Op, inputs: list[Variable]) -> list[Variable]:
         key = (op, *inputs)
         if key not in self._applied:
             self._applied[key] = self._apply(op, inputs)
@@ -142,7 +143,7 @@ class _CheaperOps:
                 self._row_dependent.update(self._applied[key])
         return self._applied[key]
 
-    def _apply(self, op, inputs):
+    def _apply(self, op: Op, inputs: list[Variable]):
         if isinstance(op, ps.TrueDiv) and inputs[1] not in self._row_dependent:
             return [ps.mul(inputs[0], ps.reciprocal(inputs[1]))]
         if isinstance(op, ps.Softplus | ps.Sigmoid):

@@ -154,7 +154,14 @@ class _GeneralSums:
         inputs = [self._center, self._rows, vector]
         return compile_graph("product", inputs, {"out[i]": product}, ["out"], _PRODUCT)
 
-    def __call__(self, center, rows, level, slope, curvature):
+    def __call__(
+        self,
+        center: np.ndarray,
+        rows: np.ndarray,
+        level: np.ndarray,
+        slope: np.ndarray,
+        curvature: np.ndarray,
+    ):
         value, vector = np.empty(1), np.empty(len(center))
         self._level_function(center, rows, value, vector)
         level += value
@@ -166,7 +173,7 @@ class _GeneralSums:
             self._product(center, rows, np.eye(1, len(center), a)[0], vector)
             line += vector
 
-    def _add_diagonal(self, center, rows, diagonal):
+    def _add_diagonal(self, center: np.ndarray, rows: np.ndarray, diagonal: np.ndarray):
         r"""Estimate the diagonal by products with random signs v, :math:`E[v \odot H v]`.
 
         The others of the row's elements add noise of mean zero (Hutchinson 1990).

@@ -54,7 +54,7 @@ def settle(
     theta = reference.theta.copy()
     best, best_value = theta, np.inf
 
-    def objective(h):
+    def objective(h: np.ndarray):
         nonlocal best, best_value, theta
         trial = theta.copy()
         trial[outer] = h
@@ -91,7 +91,7 @@ def place_outer(expansion: Expansion, reference: Reference, outer: np.ndarray) -
 
     theta = reference.theta.copy()
 
-    def objective(h):
+    def objective(h: np.ndarray):
         theta[outer] = h
         value = -log_density(expansion, reference, theta)
         return value if np.isfinite(value) else 1e10
@@ -101,7 +101,9 @@ def place_outer(expansion: Expansion, reference: Reference, outer: np.ndarray) -
     return theta
 
 
-def _conditional_mode(expansion, reference, theta, inner) -> tuple[np.ndarray, float] | None:
+def _conditional_mode(
+    expansion: Expansion, reference: Reference, theta: np.ndarray, inner: np.ndarray
+) -> tuple[np.ndarray, float] | None:
     """Newton's method in `inner`; returns theta and minus Laplace's log marginal density."""
     value = log_density(expansion, reference, theta)
     for _ in range(_NEWTON_STEPS):

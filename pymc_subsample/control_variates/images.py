@@ -81,14 +81,14 @@ def images(
     return found
 
 
-def _families(blocks):
+def _families(blocks: Sequence[Block]):
     """Yield variables and their axis by the length of that axis."""
     lengths = sorted({size for b in blocks for size in b.shape if size > 1})
     for length in lengths:
         yield length, [(b, b.shape.index(length)) for b in blocks if length in b.shape]
 
 
-def _swaps(blocks, rng):
+def _swaps(blocks: Sequence[Block], rng: np.random.Generator):
     labelled = [b for b in blocks if b.labelled]
     together, alone = [], []
     for length, members in _families(labelled):
@@ -102,20 +102,20 @@ def _swaps(blocks, rng):
     return together, alone
 
 
-def _label_flips(blocks, rng):
+def _label_flips(blocks: Sequence[Block], rng: np.random.Generator):
     for length, members in _families(blocks):
         for label in rng.permutation(length)[:_PAIRS]:
             sign = np.where(np.arange(length) == label, -1.0, 1.0)
             yield [(b, lambda x, s=sign, a=axis: _along(x, s, a)) for b, axis in members]
 
 
-def _along(values, sign, axis):
+def _along(values: np.ndarray, sign: np.ndarray, axis: int):
     shape = [1] * values.ndim
     shape[axis] = len(sign)
     return values * sign.reshape(shape)
 
 
-def _element_flips(blocks, rng):
+def _element_flips(blocks: Sequence[Block], rng: np.random.Generator):
     for block in blocks:
         size = int(np.prod(block.shape, dtype=int))
         for element in rng.permutation(size)[:_ELEMENTS]:

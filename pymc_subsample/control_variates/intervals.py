@@ -6,10 +6,13 @@ than it need be where an input occurs more than once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import Op
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.scalar.basic import Composite
 from scipy import special
@@ -20,7 +23,7 @@ from pymc_subsample.control_variates.scalars import NotScalar, Scalars
 class Enclosure:
     """Intervals from `low` to `high`, arrays of one shape over rows or numbers."""
 
-    def __init__(self, low, high):
+    def __init__(self, low: ArrayLike, high: ArrayLike):
         self.low = np.where(np.isnan(low), -np.inf, low)
         self.high = np.where(np.isnan(high), np.inf, high)
 
@@ -71,7 +74,7 @@ def _single(x: Enclosure) -> np.ndarray:
     return array
 
 
-def _of(x) -> Enclosure:
+def _of(x: Any) -> Enclosure:
     if isinstance(x, Enclosure):
         return x
     if isinstance(x, Constant):
@@ -79,7 +82,7 @@ def _of(x) -> Enclosure:
     raise NotScalar
 
 
-def _apply(op, inputs: list) -> list[Enclosure]:
+def _apply(op: Op, inputs: list) -> list[Enclosure]:
     if isinstance(op, Composite):
         inner: dict[Variable, object] = dict(zip(op.fgraph.inputs, inputs, strict=True))
         for node in op.fgraph.toposort():
@@ -101,7 +104,7 @@ def _apply(op, inputs: list) -> list[Enclosure]:
     return [_RULES[name](*x)]
 
 
-def _cast(op, x: Enclosure) -> Enclosure:
+def _cast(op: Op, x: Enclosure) -> Enclosure:
     truth = np.all((x.low >= 0) & (x.high <= 1))
     if op.o_type.dtype.startswith("float") or truth or np.array_equal(x.low, x.high):
         return x
@@ -165,7 +168,7 @@ def _extreme(function: np.ufunc) -> Callable[..., Enclosure]:
     )
 
 
-def _truth(surely, maybe) -> Enclosure:
+def _truth(surely: np.ndarray | np.bool_, maybe: np.ndarray | np.bool_) -> Enclosure:
     return Enclosure(np.where(surely, 1.0, 0.0), np.where(maybe, 1.0, 0.0))
 
 

@@ -18,12 +18,12 @@ import numpy as np
 import pytensor.tensor as pt
 from numba import types
 from pytensor.gradient import DisconnectedType, grad
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.compile import MATRIX, VECTOR, compile_graph, compile_source
 from pymc_subsample.control_variates import sources
-from pymc_subsample.control_variates.affine import Layout, affine_map
+from pymc_subsample.control_variates.affine import AffineMap, Layout, affine_map
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE, MAX_DENSE, MAX_TERMS
 from pymc_subsample.control_variates.expansion import Expansion, parameter_functions
@@ -93,7 +93,12 @@ def linear_expansion(
     table_key = "|".join(f"{k}{v.shape}{v.tobytes().hex()}" for k, v in tables.items())
     table_key += inspect.getsource(kernels)
 
-    def build(name, source, outputs, signature):
+    def build(
+        name: str,
+        source: Callable[[AffineMap, Layout, Evaluation], str],
+        outputs: list[Variable],
+        signature: types.Type,
+    ):
         names, lines, key = code.evaluation(outputs)
         key = None if key is None else key + table_key
         text = source(affine, layout, lines)
@@ -122,14 +127,14 @@ def linear_expansion(
         slope = derivative_bound(derivatives, x, list(code.data.values()), kinds)
         return None if slope is None else (slope, reach(expansion, sums.design))
 
-    def local(center, curvature):
+    def local(center: np.ndarray, curvature: np.ndarray):
         if not 0 < len(forms) <= MAX_BOUNDED:
             return None
         which, graphs = code.derivatives(order + 1)
         enclosed = enclose(graphs, [*code.x, *code.data.values()])
         shared = affine.base[:, None] + affine.shared(center)[:, None]
 
-        def boxes(rows, moves):
+        def boxes(rows: np.ndarray, moves: np.ndarray):
             at = np.concatenate(
                 [rows[star : star + n_varying], np.tile(shared[n_varying:], rows.shape[1])]
             )
@@ -187,7 +192,9 @@ def _kind_of_curvature(model: TallModel, forms: Sequence[Affine]) -> str:
 class RowCode:
     """The row log-likelihood and its derivatives, as code to put inside a loop over rows."""
 
-    def __init__(self, model, predictors, n_varying, packer):
+    def __init__(
+        self, model: TallModel, predictors: Sequence[Predictor], n_varying: int, packer: Packer
+    ):
         self.n_varying = n_varying
         self.n_predictors = sum(p.forms.size for p in predictors)
         self.x = [
@@ -300,7 +307,7 @@ class RowCode:
     def _of_kind(self, outputs: list[Variable], kind: int) -> list[Variable]:
         """Return graphs as they are for rows of one kind."""
 
-        def hook(node, inputs):
+        def hook(node: Apply, inputs: list[Variable]):
             if elemwise_name(node) != "Switch" or node.inputs[0] not in self._tests:
                 return None
             holds = self._tests[node.inputs[0]] == kind
@@ -311,7 +318,7 @@ class RowCode:
 
         return rebuild(outputs, {}, hook) if self._tests else outputs
 
-    def _vectorised(self, outputs, results):
+    def _vectorised(self, outputs: list[Variable], results: str):
         """Evaluate all rows at once by PyTensor's own loops, then read row i."""
         eta = pt.tensor("eta", dtype="float64", shape=(self.n_varying, None))
         constants = pt.tensor("s", dtype="float64", shape=(self.n_predictors - self.n_varying,))

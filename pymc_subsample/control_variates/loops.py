@@ -6,7 +6,7 @@ more than their arithmetic, which shows where a batch has a hundred rows, and ta
 long to compile.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count
@@ -18,6 +18,7 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import Op
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.basic import (
@@ -138,9 +139,9 @@ class _Code:
         self.functions: dict[str, object] = {"np": np}
         self.keys: list[str] = []
         for target, graph in zip(outputs, fgraph.outputs, strict=True):
-            self._add(graph, lambda value, target=target: f"{target} = {value}")
+            self._add(graph, f"{target} = {{}}".format)
 
-    def _add(self, graph: Variable, assign):
+    def _add(self, graph: Variable, assign: Callable[[str], str]):
         """Add the loop of one elementwise graph; `assign` makes a line of its value."""
         indexed = graph.type.ndim > 0
         while graph.owner is not None and isinstance(graph.owner.op, Reshape):
@@ -392,7 +393,9 @@ class _Code:
         self._loop(m * k * n, f"{self._element(place.name, where)[0]} += {' * '.join(factors)}")
         self._places[node.outputs[0]] = place
 
-    def _emit(self, loop: _Loop, function: ScalarFunction, assign, indexed: bool):
+    def _emit(
+        self, loop: _Loop, function: ScalarFunction, assign: Callable[[str], str], indexed: bool
+    ):
         k = next(self._numbers)
         self.functions[f"row{k}"] = function.row
         self.keys.append(function.key or "")
@@ -415,5 +418,5 @@ def _filled(scalar: Variable, ndim: int) -> np.ndarray:
     return array
 
 
-def _apply(op, inputs: list[Variable]) -> list[Variable]:
+def _apply(op: Op, inputs: list[Variable]) -> list[Variable]:
     return op.make_node(*inputs).outputs

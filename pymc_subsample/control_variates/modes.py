@@ -125,7 +125,9 @@ class _Peak:
 class _Subset:
     """The log posterior with a few rows for all."""
 
-    def __init__(self, expansion: Expansion, active, temperature, rng):
+    def __init__(
+        self, expansion: Expansion, active: np.ndarray, temperature: float, rng: np.random.Generator
+    ):
         self._expansion, self._active = expansion, active
         n = expansion.n_rows
         size = min(n, max(_ROWS, 20 * len(active)))
@@ -302,7 +304,9 @@ def _promising(found: list[_Peak], subset: _Subset, movable: bool) -> list[np.nd
     return chosen
 
 
-def _peak(expansion, reference, active, strict: bool = True) -> _Peak | None:
+def _peak(
+    expansion: Expansion, reference: Reference, active: np.ndarray, strict: bool = True
+) -> _Peak | None:
     """Measure a mode; None where there is none or, unless strict, no finite density."""
     height = log_posterior(expansion, reference)
     matrix = precision(expansion, reference, active)

@@ -1,5 +1,7 @@
 """What is known of a graph before it runs: lengths, and where Ops put the elements of an array."""
 
+from typing import Any
+
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.raise_op import CheckAndRaise
@@ -71,7 +73,7 @@ def static(var: Variable) -> np.ndarray:
     return performed(var.owner)[var.owner.outputs.index(var)]
 
 
-def literal(entry):
+def literal(entry: Any):
     """Return an index, or a slice, that is known."""
     if isinstance(entry, slice):
         return slice(*map(literal, (entry.start, entry.stop, entry.step)))

@@ -14,7 +14,7 @@ third derivative while the predictors move so far, the remainder of order 2 is a
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -73,7 +73,7 @@ def derivative_bound(
     grid = np.linspace(-_WIDEST, _WIDEST, 6000)
     columns = [np.repeat(values, len(grid)) for values in kinds]
 
-    def values(origin):
+    def values(origin: np.ndarray):
         x = (np.asarray(origin)[:, None] + grid).ravel()
         with np.errstate(all="ignore"):
             found = np.array(evaluate(x, *columns)).reshape(len(derivatives), -1, len(grid))
@@ -99,7 +99,7 @@ def derivative_bound(
     return float(inner * (1 + _ROUNDING))
 
 
-def distinct(batches, positions: Sequence[int]) -> np.ndarray | None:
+def distinct(batches: Iterable[np.ndarray], positions: Sequence[int]) -> np.ndarray | None:
     """Return the distinct values, shape (len(positions), k), of some columns, if they are few."""
     found = np.zeros((len(positions), 0))
     for rows in batches:

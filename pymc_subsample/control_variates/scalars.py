@@ -7,12 +7,14 @@ exponentials, a choice by an integer column becomes a chain of switches.
 
 from collections.abc import Callable, Sequence
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import pytensor.scalar as ps
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import Op
 from pytensor.graph.traversal import toposort
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import (
@@ -135,7 +137,7 @@ class Scalars:
             return [np.asarray(arrays[0][self._basic(entries)], dtype=object)]
         raise NotScalar
 
-    def _elemwise(self, op, arrays, n_outputs: int) -> list[np.ndarray]:
+    def _elemwise(self, op: Op, arrays: Sequence[np.ndarray], n_outputs: int) -> list[np.ndarray]:
         broadcast = np.broadcast_arrays(*arrays)
         results = [
             self._apply(op, list(inputs))
@@ -150,7 +152,7 @@ class Scalars:
         flat = x.transpose([*kept, *axes]).reshape(int(np.prod(shape, dtype=int)), -1)
         return _array([self._fold(op.scalar_op, list(row)) for row in flat], shape)
 
-    def _fold(self, op, elements: list[Variable]) -> Variable:
+    def _fold(self, op: Op, elements: list[Variable]) -> Variable:
         return reduce(lambda a, b: self._apply(op, [a, b])[0], elements)
 
     def _dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -166,8 +168,8 @@ class Scalars:
         ]
         return _array(elements, a.shape[:-1] + b.shape[1:])
 
-    def _basic(self, entries) -> tuple:
-        def literal(entry):
+    def _basic(self, entries: Sequence) -> tuple:
+        def literal(entry: Any):
             if isinstance(entry, slice):
                 parts = (entry.start, entry.stop, entry.step)
                 return slice(*(None if p is None else literal(p) for p in parts))
@@ -252,13 +254,13 @@ class Scalars:
         return result
 
 
-def _array(elements: list, shape) -> np.ndarray:
+def _array(elements: list, shape: Sequence[int]) -> np.ndarray:
     array = np.empty(len(elements), dtype=object)
     array[:] = elements
     return array.reshape(tuple(shape))
 
 
-def _integers(values: list[int], shape) -> np.ndarray:
+def _integers(values: list[int], shape: Sequence[int]) -> np.ndarray:
     return _array([ps.constant(v, dtype="int64") for v in values], shape)
 
 
@@ -268,7 +270,7 @@ def _literal(scalar: Variable) -> int:
     return int(scalar.data)
 
 
-def _dimshuffle(x: np.ndarray, order) -> np.ndarray:
-    kept = [i for i in order if i != "x"]
+def _dimshuffle(x: np.ndarray, order: Sequence[int | str]) -> np.ndarray:
+    kept = [i for i in order if not isinstance(i, str)]
     x = x.transpose([*kept, *(i for i in range(x.ndim) if i not in kept)])
-    return x.reshape([x.shape[kept.index(i)] if i != "x" else 1 for i in order])
+    return x.reshape([1 if isinstance(i, str) else x.shape[kept.index(i)] for i in order])

@@ -115,12 +115,12 @@ class _Objective:
         self._at, self._summed = np.zeros(len(active)), origin
         self.concave = True
 
-    def theta(self, x):
+    def theta(self, x: np.ndarray):
         theta = self._origin.copy()
         theta[self._active] += self._scale @ x if self._scale.ndim == 2 else self._scale * x
         return theta
 
-    def _evaluate(self, x):
+    def _evaluate(self, x: np.ndarray):
         if not np.array_equal(x, self._at):
             self._at = x.copy()
             self._summed = summed(
@@ -128,16 +128,16 @@ class _Objective:
             )
         return self._summed
 
-    def value(self, x):
+    def value(self, x: np.ndarray):
         value = -log_posterior(self._expansion, self._evaluate(x))
         return value if np.isfinite(value) else _IMPOSSIBLE
 
-    def gradient(self, x):
+    def gradient(self, x: np.ndarray):
         found = self._evaluate(x)
         grad = _finite(self._expansion.pull_back(found.theta, found.slope)[self._active])
         return -_finite(grad @ self._scale if self._scale.ndim == 2 else self._scale * grad)
 
-    def hessian(self, x):
+    def hessian(self, x: np.ndarray):
         matrix = _finite(precision(self._expansion, self._evaluate(x), self._active, rough=True))
         self.concave = self.concave and _positive(matrix)
         return _finite(self._scale.T @ matrix @ self._scale)
@@ -178,7 +178,14 @@ def _positive(matrix: np.ndarray) -> bool:
     return True
 
 
-def mode_of_rows(expansion, theta, active, rows, weight, most_steps: int = 200) -> Climb:
+def mode_of_rows(
+    expansion: Expansion,
+    theta: np.ndarray,
+    active: np.ndarray,
+    rows: list[np.ndarray],
+    weight: float,
+    most_steps: int = 200,
+) -> Climb:
     """Find the mode of the posterior that weighs each of some rows by `weight`.
 
     Parameters
@@ -224,19 +231,19 @@ def quadratic_mode(expansion: Expansion, reference: Reference, active: np.ndarra
     newton = len(active) <= MAX_DENSE and has_precision(expansion, len(active))
     scale = scales(expansion, reference, active)
 
-    def at(x):
+    def at(x: np.ndarray):
         theta = reference.theta.copy()
         theta[active] += scale * x
         return theta
 
-    def value(x):
+    def value(x: np.ndarray):
         found = -log_density(expansion, reference, at(x))
         return found if np.isfinite(found) else _IMPOSSIBLE
 
-    def slope(x):
+    def slope(x: np.ndarray):
         return -_finite(scale * gradient(expansion, reference, at(x))[active])
 
-    def hessian(x):
+    def hessian(x: np.ndarray):
         matrix = precision(expansion, reference, active, at(x))
         return _finite(matrix * np.outer(scale, scale))
 
@@ -244,7 +251,13 @@ def quadratic_mode(expansion: Expansion, reference: Reference, active: np.ndarra
     return reference.theta if found is None else at(found.x)
 
 
-def _minimum(value, slope, hessian, size, most_steps) -> "OptimizeResult | None":
+def _minimum(
+    value: Callable[[np.ndarray], float],
+    slope: Callable[[np.ndarray], np.ndarray],
+    hessian: Callable[[np.ndarray], np.ndarray] | None,
+    size: int,
+    most_steps: int,
+) -> "OptimizeResult | None":
     """Search from zero, by L-BFGS without second derivatives; None where SciPy finds no step."""
     import scipy.optimize  # takes a third of a second to import, and only the search needs it
 
@@ -326,7 +339,9 @@ def newton(
     return best
 
 
-def _polish_by_gradients(expansion, reference, active, temperature) -> Reference:
+def _polish_by_gradients(
+    expansion: Expansion, reference: Reference, active: np.ndarray, temperature: float
+) -> Reference:
     """L-BFGS until no element has a gradient of more than 0.1 per standard deviation."""
     import scipy.optimize
 

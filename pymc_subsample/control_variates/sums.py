@@ -6,6 +6,11 @@ import scipy.sparse
 from pymc_subsample.control_variates.affine import AffineMap, Layout
 from pymc_subsample.control_variates.curvature import SparseSum, Sum
 
+# Per predictor, columns with the elements of phi that they multiply, or the element of each row
+# with its coefficient.
+Dense = list[list[tuple[slice, np.ndarray]]]
+Groups = list[list[tuple[np.ndarray, np.ndarray]]]
+
 
 class LinearSums:
     """Adds sum l*, sum grad l* and sum hess l* of anchored rows of the linear-predictor path.
@@ -27,7 +32,14 @@ class LinearSums:
         self._at = layout
         self._size = size
 
-    def __call__(self, center, rows, level, slope, curvature: Sum):
+    def __call__(
+        self,
+        center: np.ndarray,
+        rows: np.ndarray,
+        level: np.ndarray,
+        slope: np.ndarray,
+        curvature: Sum,
+    ):
         """Add to `level`, shape (1,), `slope`, (P,), and, unless it is empty, `curvature`."""
         at, size = self._at, len(center)
         level[0] += rows[at.level].sum()
@@ -45,7 +57,7 @@ class LinearSums:
         elif len(curvature):
             self._add_full(rows, dense, groups, curvature)
 
-    def _add_full(self, rows, dense, groups, curvature):
+    def _add_full(self, rows: np.ndarray, dense: Dense, groups: Groups, curvature: np.ndarray):
         size = len(curvature)
         for (e, f), column in self._at.bends().items():
             h = rows[column]
@@ -67,13 +79,13 @@ class LinearSums:
             if e != f:
                 curvature += block + block.T
 
-    def _add_sparse(self, rows, curvature: SparseSum):
+    def _add_sparse(self, rows: np.ndarray, curvature: SparseSum):
         predictors = self._sparse(rows)
         for (e, f), column in self._at.bends().items():
             product = predictors[e].T @ predictors[f].multiply(rows[column][:, None]).tocsr()
             curvature.add(product if e == f else product + product.T)
 
-    def _sparse(self, rows) -> list[scipy.sparse.csr_array]:
+    def _sparse(self, rows: np.ndarray) -> list[scipy.sparse.csr_array]:
         """Per predictor, its derivative in phi, shape (m, P)."""
         m = rows.shape[1]
         every, found = np.arange(m), []
@@ -87,7 +99,7 @@ class LinearSums:
             found.append(scipy.sparse.csr_array((np.concatenate(values), place), shape))
         return found
 
-    def _add_diagonal(self, rows, dense, groups, diagonal):
+    def _add_diagonal(self, rows: np.ndarray, dense: Dense, groups: Groups, diagonal: np.ndarray):
         """Products of a term with itself; of others only those of group terms of one index."""
         for (e, f), column in self._at.bends().items():
             h = rows[column] if e == f else 2 * rows[column]
@@ -110,9 +122,9 @@ class LinearSums:
             x[index, every] += value
         return x
 
-    def _dense(self, rows):
+    def _dense(self, rows: np.ndarray):
         """Per predictor, the columns that multiply some elements of phi: (place, (k, m))."""
-        blocks: list[list[tuple[slice, np.ndarray]]] = [[] for _ in range(self._at.n_predictors)]
+        blocks: Dense = [[] for _ in range(self._at.n_predictors)]
         for (e, column, element, step, length), scale in zip(
             self._map.dense, self._map.dense_scale, strict=True
         ):
@@ -122,11 +134,9 @@ class LinearSums:
             blocks[e].append((slice(element, element + 1), np.full((1, rows.shape[1]), scale)))
         return blocks
 
-    def _groups(self, rows):
+    def _groups(self, rows: np.ndarray):
         """Per predictor, which element of phi each row sees and its coefficient, each (m,)."""
-        entries: list[list[tuple[np.ndarray, np.ndarray]]] = [
-            [] for _ in range(self._at.n_predictors)
-        ]
+        entries: Groups = [[] for _ in range(self._at.n_predictors)]
         for (e, column, element, group), scale in zip(
             self._map.gather, self._map.gather_scale, strict=True
         ):

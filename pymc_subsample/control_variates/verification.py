@@ -1,5 +1,6 @@
 """Whether a compiled expansion computes the log posterior that the model's author wrote."""
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -65,7 +66,7 @@ def gradient_agrees(model: TallModel, expansion: Expansion) -> bool:
     return True
 
 
-def _prior_agrees(model, expansion, theta) -> bool:
+def _prior_agrees(model: TallModel, expansion: Expansion, theta: np.ndarray) -> bool:
     expected, found = model.logprior(theta), expansion.parameters(theta)[1]
     if not np.isfinite(expected):
         return True
@@ -77,7 +78,9 @@ def _prior_agrees(model, expansion, theta) -> bool:
     return _gradient_agrees(model, lambda at: np.atleast_1d(model.logprior(at)), theta, gradient)
 
 
-def _changes_agree(model, expansion, theta, index) -> bool:
+def _changes_agree(
+    model: TallModel, expansion: Expansion, theta: np.ndarray, index: np.ndarray
+) -> bool:
     start = model.ravel(model.initial_point)
     old, new = (model.loglik_as_written(point, index) for point in (start, theta))
     near, far = (tolerance(model, model.loglik_as_written, x, index) for x in (start, theta))
@@ -88,7 +91,9 @@ def _changes_agree(model, expansion, theta, index) -> bool:
     return bool(np.all(abs(found - (new - old))[known] <= (near + far)[known]))
 
 
-def _sums_agree(model, expansion, theta, index) -> bool:
+def _sums_agree(
+    model: TallModel, expansion: Expansion, theta: np.ndarray, index: np.ndarray
+) -> bool:
     expected = model.loglik_as_written(theta, index)
     known = np.isfinite(expected)
     index, expected = index[known], expected[known]
@@ -107,13 +112,18 @@ def _sums_agree(model, expansion, theta, index) -> bool:
     return _gradient_agrees(model, lambda at: model.loglik_as_written(at, index), theta, gradient)
 
 
-def _gradient_agrees(model, function, theta, gradient) -> bool:
+def _gradient_agrees(
+    model: TallModel,
+    function: Callable[[np.ndarray], np.ndarray],
+    theta: np.ndarray,
+    gradient: np.ndarray,
+) -> bool:
     """Compare a gradient along a random direction with finite differences, if those converge."""
     direction = model.units * np.random.default_rng(2).normal(size=model.size)
 
     precision = np.finfo(pytensor.config.floatX).eps
 
-    def difference(h):
+    def difference(h: float):
         forth, back = (function(theta + s * h * direction) for s in (1.0, -1.0))
         return (forth - back) / (2 * h), precision * abs(forth).sum() / h
 

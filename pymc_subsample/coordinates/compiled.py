@@ -8,7 +8,7 @@ model.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
@@ -155,7 +155,9 @@ class CompiledMap:
             lines.append(f"bend_back(bent, {self._start}, psi, grad)")
         return self._compiled("pull", _PULL_SOURCE, lines, _PULL)
 
-    def _compiled(self, name: str, source: str, lines: Sequence[str], signature) -> Compiled:
+    def _compiled(
+        self, name: str, source: str, lines: Sequence[str], signature: types.Type
+    ) -> Compiled:
         found = list(self.given.values())
         source = source.format(
             size=self._size,
@@ -291,7 +293,7 @@ def _block(i: int) -> str:
     return f"place{i}, at{i}, table{i}, given"
 
 
-def _composed(name: str, source: str, signature: types.Type, **environment) -> Compiled:
+def _composed(name: str, source: str, signature: types.Type, **environment: Any) -> Compiled:
     """Compile source that calls the kernels and other compiled functions."""
     keys: list[str | None] = []
     names: dict[str, object] = {"np": np}

@@ -176,7 +176,9 @@ def flattened(var: Variable, shape: Sequence[int]) -> Variable:
     return var if var.type.ndim == 1 else var.ravel()
 
 
-def _elementwise(node, current, others, factor, offset) -> tuple[Variable, Variable] | None:
+def _elementwise(
+    node: Apply, current: Variable, others: Sequence[Variable], factor: Variable, offset: Variable
+) -> tuple[Variable, Variable] | None:
     """Apply one affine elementwise Op to factor and offset."""
     name = elemwise_name(node)
     first = node.inputs[0] is current
@@ -199,7 +201,9 @@ def _elementwise(node, current, others, factor, offset) -> tuple[Variable, Varia
     return None
 
 
-def _matrix(node, current, order, free) -> Effect | None:
+def _matrix(
+    node: Apply, current: Variable, order: np.ndarray, free: set[Variable]
+) -> Effect | None:
     """Return the effect of a product with a small matrix of parameters."""
     is_product = isinstance(node.op, Dot)
     is_product |= isinstance(node.op, Blockwise) and isinstance(node.op.core_op, Dot)

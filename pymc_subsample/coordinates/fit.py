@@ -74,9 +74,12 @@ def fitted(expansion: Expansion, reference: Reference) -> Reference:
     return replace(reference, theta=psi)
 
 
-def _information(expansion, reference, name) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _information(
+    expansion: Expansion, reference: Reference, name: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Information, shape (J, k, k), score, (J, k), and D or A of a block that is not whitened."""
     coordinates, psi = expansion.coordinates, reference.theta
+    assert coordinates is not None
     block = coordinates.blocks[name]
     k, units, place = block.components, block.units, coordinates.places[name]
     others = coordinates.locations
@@ -115,7 +118,9 @@ def _information(expansion, reference, name) -> tuple[np.ndarray, np.ndarray, np
     return information, pulled + np.einsum("jab,jb->ja", information, u), slant
 
 
-def _moved(coordinates, theta, name, information) -> np.ndarray:
+def _moved(
+    coordinates: Coordinates, theta: np.ndarray, name: str, information: np.ndarray
+) -> np.ndarray:
     """How the rows' score in u falls with each location through d, shape (locations, k, J)."""
     found = np.zeros((len(coordinates.locations), *coordinates.places[name].shape))
     for i, element in enumerate(coordinates.locations):

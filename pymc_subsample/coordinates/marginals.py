@@ -3,7 +3,8 @@
 import numpy as np
 from scipy.special import ndtri_exp
 
-from pymc_subsample.control_variates.reference import log_density
+from pymc_subsample.control_variates import Expansion
+from pymc_subsample.control_variates.reference import Reference, log_density
 from pymc_subsample.kernels.splines import KNOTS
 
 # Points on either side at which a density is evaluated, and how far: until it is so much less on
@@ -15,7 +16,9 @@ _NARROWEST, _WIDEST = 1e-3, 1e3
 _FLATTEST = 1e-3
 
 
-def marginal(expansion, reference, psi, element) -> np.ndarray:
+def marginal(
+    expansion: Expansion, reference: Reference, psi: np.ndarray, element: int
+) -> np.ndarray:
     """Return the spline through quantiles of one scale, all else in psi as it is.
 
     On the quadratic log-likelihood, where effects are integrated over as far as it is normal in
@@ -25,7 +28,7 @@ def marginal(expansion, reference, psi, element) -> np.ndarray:
 
     point, start = psi.copy(), psi[element]
 
-    def density(s):
+    def density(s: float):
         point[element] = s
         return log_density(expansion, reference, point)
 

@@ -48,7 +48,9 @@ def reparameterise(tall: TallModel, expansion: Expansion, coordinates: Coordinat
         )
 
 
-def _point(coordinates, theta, distance, rng) -> np.ndarray:
+def _point(
+    coordinates: Coordinates, theta: np.ndarray, distance: float, rng: np.random.Generator
+) -> np.ndarray:
     psi = np.zeros(coordinates.length)
     for name, block in coordinates.blocks.items():
         k = block.components
@@ -106,8 +108,9 @@ def _log_determinants(coordinates: Coordinates, psi: np.ndarray, place: np.ndarr
     return float(np.linalg.slogdet(jacobian)[1].sum())
 
 
-def _same_density(expansion, psi, phi, logprior) -> bool:
+def _same_density(expansion: Expansion, psi: np.ndarray, phi: np.ndarray, logprior: float) -> bool:
     coordinates = expansion.coordinates
+    assert coordinates is not None
     found, density = expansion.parameters(psi)
     _, volume = coordinates.to_theta(psi)
     if not np.isfinite(logprior):
@@ -115,13 +118,14 @@ def _same_density(expansion, psi, phi, logprior) -> bool:
     return bool(np.array_equal(found, phi) and np.isclose(density, logprior + volume, rtol=1e-9))
 
 
-def _same_gradient(expansion, psi, rng) -> bool:
+def _same_gradient(expansion: Expansion, psi: np.ndarray, rng: np.random.Generator) -> bool:
+    assert expansion.coordinates is not None
     size, weights = expansion.coordinates.size, rng.standard_normal(expansion.phi_size)
     direction = np.zeros(len(psi))
     direction[:size] = rng.standard_normal(size)
     gradient = expansion.pull_back(psi, weights) @ direction
 
-    def value(h):
+    def value(h: float):
         phi, logprior = expansion.parameters(psi + h * direction)
         return phi @ weights + logprior
 

@@ -175,7 +175,7 @@ def acceptance_errors(
         Draws batches.
     """
 
-    def possible(theta) -> bool:
+    def possible(theta: np.ndarray) -> bool:
         """Whether all rows have a finite log-likelihood: a difference with itself is none else."""
         y, _ = _rows(expansion, reference, theta, theta, order, temperature)
         return bool(np.all(np.isfinite(y)))
@@ -222,7 +222,9 @@ def acceptance_errors(
     return AcceptanceErrors(log_ratio, probability, right, noise, largest, rise, beyond)
 
 
-def _compared(accepted, exact: float, decisions) -> tuple[float, float, float]:
+def _compared(
+    accepted: np.ndarray, exact: float, decisions: np.ndarray
+) -> tuple[float, float, float]:
     """Estimate of the acceptance probability, the exact one, and the estimate's standard error.
 
     Comparison with the exact decisions at the same random numbers leaves little noise where the
@@ -275,7 +277,12 @@ def decided(
 
 
 def _rows(
-    expansion: Expansion, reference: Reference | None, theta, new_theta, order, temperature
+    expansion: Expansion,
+    reference: Reference | None,
+    theta: np.ndarray,
+    new_theta: np.ndarray,
+    order: int,
+    temperature: float,
 ) -> tuple[np.ndarray, float]:
     """Every row's term y, shape (n,), and the known part of the log-ratio but for proposals."""
     (phi, prior), (new_phi, new_prior) = (expansion.parameters(t) for t in (theta, new_theta))

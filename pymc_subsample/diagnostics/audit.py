@@ -48,7 +48,7 @@ def audit(
     kind: str = "auto",
     observed: Sequence[str] | None = None,
     dim: str | None = None,
-    rng=None,
+    rng: int | np.random.Generator | None = None,
 ) -> Audit:
     r"""Audit a run: evaluate all rows at some of its draws and say how far the posterior is off.
 
@@ -191,7 +191,7 @@ def audit(
     )
 
 
-def _table(labels, raw: Moments, found: Moments, audited: np.ndarray) -> xr.Dataset:
+def _table(labels: Sequence[str], raw: Moments, found: Moments, audited: np.ndarray) -> xr.Dataset:
     scale = np.where(found.sd > 0, found.sd, 1.0)
     numbers = {
         "mean": raw.mean,

@@ -97,7 +97,7 @@ def by_scores(
     sd = np.where(sd > 0, sd, 1.0)
     before = read(flat)
 
-    def corrected(keep) -> tuple[np.ndarray, np.ndarray]:
+    def corrected(keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Moments of the draws moved to where they should be, less those where they are."""
         to = scores.target(flat[keep], flat_score[keep], guess)
         after = read(to.mean + (flat - center) / sd * to.sd)

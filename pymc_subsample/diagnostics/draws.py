@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,8 @@ def with_lists(coords: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 
 def check_selection(
     idata: xr.DataTree,
-    var_names=None,
-    filter_vars=None,
+    var_names: str | Sequence[str] | None = None,
+    filter_vars: str | None = None,
     group: str = "posterior",
     coords: Mapping[str, Any] | None = None,
 ):
@@ -145,10 +145,16 @@ def _judge(signs: np.ndarray):
         )
 
 
-def draws_of(idata: xr.DataTree, var_names, filter_vars, group: str, coords) -> xr.Dataset:
+def draws_of(
+    idata: xr.DataTree,
+    var_names: str | Sequence[str] | None,
+    filter_vars: str | None,
+    group: str,
+    coords: Mapping[str, Any] | None,
+) -> xr.Dataset:
     """Draws of a group, selected as ArviZ does."""
     draws: Any = extract(
-        idata, group=group, combined=False, var_names=var_names, filter_vars=filter_vars,
+        idata, group=group, combined=False, var_names=var_names, filter_vars=filter_vars,  # type: ignore[arg-type]
         keep_dataset=True,
     )  # fmt: skip
     lost = [d for d in SAMPLE_DIMS if d not in draws.dims]
@@ -211,7 +217,7 @@ def formatted(table: xr.Dataset, fmt: str, round_to: int | str | None) -> pd.Dat
     return frame.assign(**numbers.map(lambda x: round_num(x, digits)))
 
 
-def _with_display_digits(frame: pd.DataFrame, digits) -> pd.DataFrame:
+def _with_display_digits(frame: pd.DataFrame, digits: int | str | None) -> pd.DataFrame:
     """Show digits as the installed ArviZ does, or all of them."""
     try:
         from arviz_stats.summary import SummaryDataFrame, _build_fmt_map

@@ -1,5 +1,7 @@
 """Whether an HMC-ECS chain can be trusted: the checks behind its warnings."""
 
+from collections.abc import Iterable
+
 import numpy as np
 from scipy.special import chdtri
 
@@ -154,7 +156,7 @@ def check_hmc(
     n, size = record.done, len(active)
     others = expansion.n_rows - len(always)
 
-    def look(size, batches):
+    def look(size: int, batches: Iterable[np.ndarray]):
         thetas, shares = record.chosen(size)
         errors = estimate_errors(
             expansion, reference, thetas, batches, subsample_size, temperature, others
@@ -253,7 +255,9 @@ def _refresh_check(record: ChainRecord, more_rows: bool, more_blocks: bool) -> C
     )
 
 
-def _distance_check(record, reference, active, harmless: bool, given: bool) -> Check:
+def _distance_check(
+    record: ChainRecord, reference: Reference, active: np.ndarray, harmless: bool, given: bool
+) -> Check:
     """Say whether the reference is distant, unless that is known to do no harm."""
     distance, bound = record.distance(reference.theta, active), 3 + np.sqrt(len(active))
     return Check(
@@ -314,7 +318,10 @@ def _sign_checks(record: ChainRecord, more_rows: bool) -> list[Check]:
     ]
 
 
-def _confined_check(record, reference, active, confined) -> Check:
+def _confined_check(
+    record: ChainRecord, reference: Reference, active: np.ndarray, confined: np.ndarray | None
+) -> Check:
+    assert confined is not None
     kept = np.array([theta for *_, theta in record.kept])
     z = whiten(confined, (kept - reference.theta)[:, active].T)
     share = float(np.mean((z**2).sum(axis=0) > chdtri(len(active), _RARE)))

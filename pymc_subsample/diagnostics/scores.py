@@ -209,7 +209,9 @@ def _batch_means(x: np.ndarray, starts: np.ndarray) -> np.ndarray:
     return means.reshape(-1, x.shape[-1])
 
 
-def _instantaneous(mine, implied, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+def _instantaneous(
+    mine: np.ndarray, implied: np.ndarray, n: int, k: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Correlations of the differences as if draws were independent, and how they are weighed.
 
     Coordinates are alike but for noise, unless their variances are far from their mean.

@@ -23,6 +23,7 @@ References
 """
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import isotonic_regression
 from scipy.stats import beta, norm, rankdata
 
@@ -113,7 +114,7 @@ def distribution(values: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.
     return x, np.clip(nearest, 0.0, 1.0)
 
 
-def quantile(values: np.ndarray, signs: np.ndarray, prob) -> np.ndarray:
+def quantile(values: np.ndarray, signs: np.ndarray, prob: ArrayLike) -> np.ndarray:
     """Return the smallest draws at which the distribution function reaches some probabilities.
 
     Parameters

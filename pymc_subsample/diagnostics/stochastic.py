@@ -171,7 +171,13 @@ def _diverged(record: StepRecord, active: np.ndarray) -> list[Check]:
     return check_divergences(DIVERGED, HIDDEN, found, advice)
 
 
-def _predicted(record, dynamics, active, smaller, remedies) -> tuple[list[Check], float]:
+def _predicted(
+    record: StepRecord,
+    dynamics: Dynamics,
+    active: np.ndarray,
+    smaller: list[str],
+    remedies: list[str],
+) -> tuple[list[Check], float]:
     """Errors of standard deviations that the step size and the gradient's noise would make.
 
     The second result is the kinetic temperature without such noise.
@@ -229,7 +235,13 @@ def _precision(draws: np.ndarray, temperature: float) -> np.ndarray:
     return temperature * np.linalg.pinv(np.cov(draws.T).reshape(size, size))
 
 
-def _measured(record, dynamics, expansion, active, remedies) -> list[Check]:
+def _measured(
+    record: StepRecord,
+    dynamics: Dynamics,
+    expansion: Expansion,
+    active: np.ndarray,
+    remedies: list[str],
+) -> list[Check]:
     """Errors of means and standard deviations by Stein's identities; see `diagnostics.scores`."""
     size = len(active)
     kept = np.array(record.kept)
@@ -361,7 +373,7 @@ def _monte_carlo_errors(
     )
 
 
-def _heat(record, temperature, remedies) -> list[Check]:
+def _heat(record: StepRecord, temperature: float, remedies: list[str]) -> list[Check]:
     """Kinetic temperature against that of the dynamics without noise of gradients."""
     found = np.array(record.temperatures)
     if np.isnan(found).any() or len(found) < 8 or not temperature < np.inf:

@@ -120,7 +120,9 @@ def weighted_moments(weights: np.ndarray, audited: np.ndarray, every: np.ndarray
     return Moments(mean, sd, mean_mcse, sd_mcse, shift_mcse / scale, change_mcse / (2 * scale**2))
 
 
-def _weighted_mean(weights, x, every) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _weighted_mean(
+    weights: np.ndarray, x: np.ndarray, every: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean under the weights, its error, and the error of its distance from all draws' mean."""
     w = weights[..., None]
     plain = x.mean(axis=(0, 1))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytensor.tensor as pt
+from numpy.typing import ArrayLike
 from pytensor.graph.basic import Variable
 
 
@@ -128,7 +129,7 @@ def array_of(forms: Iterable[Affine], shape: Sequence[int]) -> np.ndarray:
     return array.reshape(tuple(shape))
 
 
-def constants(data) -> np.ndarray:
+def constants(data: ArrayLike) -> np.ndarray:
     """Return an array of numbers as affine forms."""
     data = np.asarray(data)
     if data.dtype.kind not in "biuf" or not np.all(np.isfinite(data)):

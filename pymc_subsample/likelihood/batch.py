@@ -1,6 +1,6 @@
 """The log-likelihood of a batch of rows, rebuilt from the graph of all rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -146,7 +146,7 @@ class _Resize:
         order[axis] = 0
         return pt.arange(self.length).dimshuffle(order)
 
-    def _settled(self, node, inputs):
+    def _settled(self, node: Apply, inputs: list[Variable]):
         """Drop a choice that data make the same way in every row (inside the support, say)."""
         condition = node.inputs[0]
         if condition not in self.trace.axes or not self.trace.stop(condition):
@@ -159,7 +159,9 @@ class _Resize:
         return None
 
 
-def _parameter_bases(variables, param_dependent: set[Variable], fixed: list[Variable]):
+def _parameter_bases(
+    variables: Sequence[Variable], param_dependent: set[Variable], fixed: list[Variable]
+):
     """Return the parameters that `variables` are made of, each one once.
 
     Views are followed to what they view. A parameter that is an elementwise function of another
@@ -175,7 +177,13 @@ def _parameter_bases(variables, param_dependent: set[Variable], fixed: list[Vari
     return list(bases)
 
 
-def _followed(var, param_dependent, ops, fixed, until) -> Variable:
+def _followed(
+    var: Variable,
+    param_dependent: set[Variable],
+    ops: tuple[type, ...],
+    fixed: list[Variable],
+    until: Collection[Variable],
+) -> Variable:
     """Walk up a chain of `ops` while one input alone depends on parameters."""
     needed: list[Variable] = []
     while var not in until and var.owner is not None and isinstance(var.owner.op, ops):

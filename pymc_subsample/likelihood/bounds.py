@@ -1,10 +1,10 @@
 """Bounds of a quantity whatever the parameters, by interval arithmetic."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.basic import Alloc, Join
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Sum
@@ -117,13 +117,13 @@ class Bounds:
             return self._union(node.inputs)
         return self._elemwise(node)
 
-    def _union(self, variables) -> Interval:
+    def _union(self, variables: Iterable[Variable]) -> Interval:
         first, *rest = map(self.of, variables)
         for interval in rest:
             first = first.union(interval)
         return first
 
-    def _elemwise(self, node) -> Interval:
+    def _elemwise(self, node: Apply) -> Interval:
         name = elemwise_name(node)
         if name in _RANGES:
             return _RANGES[name]

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.traversal import ancestors
@@ -29,7 +29,7 @@ def split_checks(outputs: Sequence[Variable]) -> tuple[list[Variable], list[Para
     """Take every check out of the graphs; equal parts of what is left are merged."""
     checks: list[ParameterCheck] = []
 
-    def hook(node, inputs):
+    def hook(node: Apply, inputs: list[Variable]):
         if not isinstance(node.op, CheckAndRaise):
             return None
         expression, *conditions = inputs

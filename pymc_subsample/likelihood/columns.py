@@ -31,7 +31,9 @@ def column_graph(
     return batch_graph([raw.get(v, v) for v in columns], trace, set(), arrays)
 
 
-def _follow(trace: RowTrace, var: Variable, axis: int, arrays) -> bool:
+def _follow(
+    trace: RowTrace, var: Variable, axis: int, arrays: Mapping[Variable, np.ndarray]
+) -> bool:
     """Trace a column; return whether each of its rows can be computed from that row alone."""
     alone = RowTrace(trace.stop, row_number_test(arrays))
     try:

@@ -7,7 +7,7 @@ import pymc as pm
 from pymc.data import MinibatchOp
 from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import CAReduce
@@ -36,7 +36,7 @@ def full_data_model(model: pm.Model) -> pm.Model:
     if not any(v.owner and isinstance(v.owner.op, MinibatchOp) for v in ancestors(graphs)):
         return model
 
-    def hook(node, inputs):
+    def hook(node: Apply, inputs: list[Variable]):
         if isinstance(node.op, MinibatchOp):
             return inputs[: len(node.outputs)]
         if isinstance(node.op, MinibatchRandomVariable):  # takes None, but not its constant
@@ -138,7 +138,13 @@ def find_rows(
     return sorted(rows, key=lambda r: -r.n_rows), whole + others
 
 
-def _longest_axes(model, parts, shapes, named, cost) -> tuple[list[Rows], list[Whole]]:
+def _longest_axes(
+    model: pm.Model,
+    parts: Sequence[Part],
+    shapes: Sequence[tuple[int, ...]],
+    named: set[str],
+    cost: Callable[[Variable], int],
+) -> tuple[list[Rows], list[Whole]]:
     """Take the longest axis of each part for its rows."""
     values = [_value_shape(model, p, s) for p, s in zip(parts, shapes, strict=True)]
     lengths = [max((*s, *v), default=0) for s, v in zip(shapes, values, strict=True)]
@@ -172,14 +178,14 @@ def _longest_axes(model, parts, shapes, named, cost) -> tuple[list[Rows], list[W
     return [r for r in rows if r not in few], whole
 
 
-def _many_axes(part, axes, length) -> TallModelError:
+def _many_axes(part: Part, axes: Sequence[int], length: int) -> TallModelError:
     return TallModelError(
         f"{part.name!r} has two candidate row axes ({axes}, both of length {length}). "
         "Name its dimensions (dims=) and say which one carries the rows: dim='...'."
     )
 
 
-def _joint(model, part, length) -> TallModelError:
+def _joint(model: pm.Model, part: Part, length: int) -> TallModelError:
     return TallModelError(
         f"Observed variable {part.name!r} has one joint log density for its {length} rows "
         f"({op_name(model[part.name].owner.op)}): they are not independent given the parameters "
@@ -197,7 +203,7 @@ def _fixed_shape(part: Part) -> tuple[int, ...]:
     return tuple(part.graph.type.shape)
 
 
-def _value_shape(model, part: Part, shape) -> tuple[int, ...]:
+def _value_shape(model: pm.Model, part: Part, shape: tuple[int, ...]) -> tuple[int, ...]:
     value = model.rvs_to_values.get(model[part.name])
     data = None if value is None else root_array(value)
     return shape if data is None else np.shape(data)
@@ -223,7 +229,9 @@ def _no_rows(parts: Sequence[Part]) -> TallModelError:
     )
 
 
-def _axes_of_dim(model, parts, shapes, dim) -> tuple[list[Rows], list[Whole]]:
+def _axes_of_dim(
+    model: pm.Model, parts: Sequence[Part], shapes: Sequence[tuple[int, ...]], dim: str | None
+) -> tuple[list[Rows], list[Whole]]:
     rows, whole = [], []
     for part, shape in zip(parts, shapes, strict=True):
         dims = model.named_vars_to_dims.get(part.name) or ()

@@ -1,6 +1,7 @@
 """What the model boundary refuses."""
 
 from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 
 
 class TallModelError(ValueError):
@@ -36,7 +37,7 @@ _KNOWN = {
 }
 
 
-def op_name(op) -> str:
+def op_name(op: Op) -> str:
     """Return the short name of an Op, as PyTensor prints it where that is telling."""
     scalar_op = getattr(op, "scalar_op", None)
     if scalar_op is not None and type(op).__name__ == "Elemwise":

@@ -186,7 +186,7 @@ def _folded(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
     return [o.type.make_constant(v) for o, [v] in zip(new.outputs, storage, strict=True)]
 
 
-def tensor_input(name: str | None, dtype, shape: Sequence[int | None]) -> Variable:
+def tensor_input(name: str | None, dtype: str | np.dtype, shape: Sequence[int | None]) -> Variable:
     """Return a new graph input (unlike `pt.tensor`, any name will do)."""
     return TensorType(dtype, shape=tuple(shape))(name)
 
@@ -218,7 +218,7 @@ def numpy_function(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> C
             list(inputs), graphs, mode=PYTHON_MODE, on_unused_input="ignore"
         )
 
-    def call(*arguments):
+    def call(*arguments: np.ndarray):
         with np.errstate(all="ignore"):
             return function(*arguments)
 
@@ -259,7 +259,7 @@ def is_constant(var: Variable, value: float) -> bool:
     return isinstance(var, Constant) and np.ndim(var.data) < 2 and bool(np.all(var.data == value))
 
 
-def elemwise_name(node) -> str | None:
+def elemwise_name(node: Apply | None) -> str | None:
     """Name of the scalar Op of an Elemwise node."""
     if node is not None and isinstance(node.op, Elemwise):
         return type(node.op.scalar_op).__name__

@@ -64,7 +64,9 @@ def shared_columns(
     return joins
 
 
-def _columns(derived, joins) -> dict[Variable, Variable]:
+def _columns(
+    derived: Mapping[Variable, Variable], joins: Mapping[Variable, Variable]
+) -> dict[Variable, Variable]:
     graphs = rebuild(list(derived.values()), dict(joins))
     return dict(zip(derived, graphs, strict=True))
 

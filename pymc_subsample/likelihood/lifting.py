@@ -71,7 +71,7 @@ def lifted(
     def depends(var: Variable) -> bool:
         return not dependent.isdisjoint(ancestors([var]))
 
-    def hook(node, inputs):
+    def hook(node: Apply, inputs: list[Variable]):
         pairs = list(zip(node.inputs, inputs, strict=True))
         factors = [new for old, new in pairs if old in dependent]
         if elemwise_name(node) not in _PRODUCTS or len(factors) < 2:
@@ -126,7 +126,7 @@ class _Gather:
             return None
         return var.owner.op(*(tables[i] for i in var.owner.inputs))
 
-    def _picks(self, node) -> bool:
+    def _picks(self, node: Apply | None) -> bool:
         if node is None or not isinstance(node.op, AdvancedSubtensor):
             return False
         x, *index = node.inputs

@@ -6,13 +6,14 @@ here on arrays of symbolic affine forms, with plain NumPy semantics and a row ax
 the maximal affine variables are the predictors.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import Alloc, Join
 from pytensor.tensor.blockwise import Blockwise
@@ -219,7 +220,7 @@ class _Algebra:
             raise NotAffine
         return [f for f in forms if f is not None]
 
-    def _apply(self, node, axis: int | None) -> np.ndarray:
+    def _apply(self, node: Apply, axis: int | None) -> np.ndarray:
         op, [output, *_] = node.op, node.outputs
         if isinstance(op, Elemwise):
             return self._elemwise(node)
@@ -244,7 +245,7 @@ class _Algebra:
             return x.reshape(_one_row(output.type.shape, axis))
         return np.asarray(x[_literal_index(node)], dtype=object)
 
-    def _elemwise(self, node) -> np.ndarray:
+    def _elemwise(self, node: Apply) -> np.ndarray:
         name = elemwise_name(node)
         if name == "Switch":
             return self._switch(*node.inputs)
@@ -271,13 +272,13 @@ class _Algebra:
         if condition in self.dependent or self.axes.get(condition) is None:
             raise NotAffine
 
-        def choose(test, a, b):
+        def choose(test: Affine, a: Affine, b: Affine):
             holds = pt.neq(test.offsets[0][1].graph(), 0)
             return a.where(holds) + b.where(~holds)
 
         return each(choose, *self._inputs(condition, yes, no))
 
-    def _gather(self, node) -> np.ndarray:
+    def _gather(self, node: Apply) -> np.ndarray:
         """Elements of a parameter array picked by integer columns: ``a[group]``, ``a[g, h]``."""
         x, *index = node.inputs
         entries = unflatten_index_variables(index, node.op.idx_list)
@@ -336,15 +337,16 @@ class _Algebra:
         return Affine((Term(start, group=computed(group)),))
 
 
-def _one_row(shape, axis: int | None) -> list[int]:
+def _one_row(shape: Sequence[int | None], axis: int | None) -> list[int]:
     result = [1 if i == axis else length for i, length in enumerate(shape)]
-    if None in result:
+    known = [length for length in result if length is not None]
+    if len(known) < len(result):
         raise NotAffine
-    return result
+    return known
 
 
-def _literal_index(node) -> tuple:
-    def literal(entry):
+def _literal_index(node: Apply) -> tuple:
+    def literal(entry: Any):
         if isinstance(entry, slice):
             parts = (entry.start, entry.stop, entry.step)
             return slice(*(None if part is None else literal(part) for part in parts))

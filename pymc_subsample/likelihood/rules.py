@@ -3,11 +3,13 @@
 An Op for which one output row needs more than one input row couples the rows: it has no rule.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import singledispatch
+from math import prod
 
 import numpy as np
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import Op
 from pytensor.raise_op import CheckAndRaise
 from pytensor.scan.op import Scan
 from pytensor.tensor.basic import Alloc, ExtractDiag, Join
@@ -39,12 +41,12 @@ IsRowNumber = Callable[[Variable, int, int | None], bool]
 
 
 @singledispatch
-def carried_axes(op, node, axis: int) -> list[Axis]:
+def carried_axes(op: Op, node: Apply, axis: int) -> list[Axis]:
     """Return, per input, the axis that carries the rows of output axis `axis` (None: none does)."""
     raise CoupledRows(node)
 
 
-def _aligned(node, axis: int) -> list[Axis]:
+def _aligned(node: Apply, axis: int) -> list[Axis]:
     """Align inputs with the output from the right, as broadcasting does."""
     ndim = node.outputs[0].type.ndim
     result: list[Axis] = []
@@ -54,7 +56,7 @@ def _aligned(node, axis: int) -> list[Axis]:
     return result
 
 
-def _first_only(node, axis: Axis) -> list[Axis]:
+def _first_only(node: Apply, axis: Axis) -> list[Axis]:
     return [axis] + [None] * (len(node.inputs) - 1)
 
 
@@ -62,13 +64,13 @@ def _first_only(node, axis: Axis) -> list[Axis]:
 @carried_axes.register(LogAddExp)
 @carried_axes.register(XLogY)
 @carried_axes.register(XLog1PY)
-def _(op, node, axis):
+def _(op: Elemwise | LogAddExp | XLogY | XLog1PY, node: Apply, axis: int) -> list[Axis]:
     return _aligned(node, axis)
 
 
 @carried_axes.register(Softmax)
 @carried_axes.register(LogSoftmax)
-def _(op, node, axis):
+def _(op: Softmax | LogSoftmax, node: Apply, axis: int) -> list[Axis]:
     if op.axis is None or axis in np.atleast_1d(op.axis) % node.inputs[0].type.ndim:
         raise CoupledRows(node)
     return _first_only(node, axis)
@@ -77,7 +79,7 @@ def _(op, node, axis):
 @carried_axes.register(CAReduce)
 @carried_axes.register(Argmax)
 @carried_axes.register(LogSumExp)
-def _(op, node, axis):
+def _(op: CAReduce | Argmax | LogSumExp, node: Apply, axis: int) -> list[Axis]:
     ndim = node.inputs[0].type.ndim
     reduced = range(ndim) if op.axis is None else np.atleast_1d(op.axis) % ndim
     if node.outputs[0].type.ndim == ndim:
@@ -86,20 +88,20 @@ def _(op, node, axis):
 
 
 @carried_axes.register(DimShuffle)
-def _(op, node, axis):
+def _(op: DimShuffle, node: Apply, axis: int) -> list[Axis]:
     source = op.new_order[axis]
     return [None if source == "x" else source]
 
 
 @carried_axes.register(Dot)
-def _(op, node, axis):
+def _(op: Dot, node: Apply, axis: int) -> list[Axis]:
     a, b = node.inputs
     from_a = a.type.ndim - 1
     return [axis, None] if axis < from_a else [None, axis - from_a + (b.type.ndim > 1)]
 
 
 @carried_axes.register(Alloc)
-def _(op, node, axis):
+def _(op: Alloc, node: Apply, axis: int) -> list[Axis]:
     own = axis - (node.outputs[0].type.ndim - node.inputs[0].type.ndim)
     broadcast = own < 0 or node.inputs[0].type.broadcastable[own]
     return _first_only(node, None if broadcast else own)
@@ -107,19 +109,19 @@ def _(op, node, axis):
 
 @carried_axes.register(SpecifyShape)
 @carried_axes.register(CheckAndRaise)
-def _(op, node, axis):
+def _(op: SpecifyShape | CheckAndRaise, node: Apply, axis: int) -> list[Axis]:
     return _first_only(node, axis)
 
 
 @carried_axes.register(CumOp)
-def _(op, node, axis):
+def _(op: CumOp, node: Apply, axis: int) -> list[Axis]:
     if op.axis is None or op.axis == axis:
         raise CoupledRows(node)
     return [axis]
 
 
 @carried_axes.register(ExtractDiag)
-def _(op, node, axis):
+def _(op: ExtractDiag, node: Apply, axis: int) -> list[Axis]:
     ndim = node.inputs[0].type.ndim
     kept = [i for i in range(ndim) if i not in (op.axis1 % ndim, op.axis2 % ndim)]
     if axis >= len(kept):
@@ -128,7 +130,7 @@ def _(op, node, axis):
 
 
 @carried_axes.register(Join)
-def _(op, node, axis):
+def _(op: Join, node: Apply, axis: int) -> list[Axis]:
     if op.axis % node.outputs[0].type.ndim == axis:
         raise CoupledRows(node)
     return [None if i.type.broadcastable[axis] else axis for i in node.inputs]
@@ -137,7 +139,7 @@ def _(op, node, axis):
 @carried_axes.register(Reshape)
 @carried_axes.register(JoinDims)
 @carried_axes.register(SplitDims)
-def _(op, node, axis):
+def _(op: Reshape | JoinDims | SplitDims, node: Apply, axis: int) -> list[Axis]:
     """Rows survive where the lengths before them multiply to the same number."""
     before, after = node.inputs[0].type.shape, node.outputs[0].type.shape
     for own, length in enumerate(before):
@@ -148,17 +150,18 @@ def _(op, node, axis):
     raise CoupledRows(node)
 
 
-def _same_size(a, b) -> bool:
-    return None not in (*a, *b) and np.prod(a, dtype=int) == np.prod(b, dtype=int)
+def _same_size(a: Sequence[int | None], b: Sequence[int | None]) -> bool:
+    known = [[n for n in lengths if n is not None] for lengths in (a, b)]
+    return [*map(len, known)] == [len(a), len(b)] and prod(known[0]) == prod(known[1])
 
 
 @carried_axes.register(Subtensor)
-def _(op, node, axis):
+def _(op: Subtensor, node: Apply, axis: int) -> list[Axis]:
     entries = unflatten_index_variables(node.inputs[1:], op.idx_list)
     return _first_only(node, _kept_axis(node, entries, axis, node.inputs[0].type.ndim))
 
 
-def _kept_axis(node, entries, axis: int, ndim: int) -> int:
+def _kept_axis(node: Apply, entries: Sequence, axis: int, ndim: int) -> int:
     """Input axis of output axis `axis` under basic indexing, which must take it whole."""
     entries = [*entries, *[slice(None)] * (ndim - len(entries))]
     kept = [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
@@ -169,7 +172,7 @@ def _kept_axis(node, entries, axis: int, ndim: int) -> int:
 
 
 @carried_axes.register(IncSubtensor)
-def _(op, node, axis):
+def _(op: IncSubtensor, node: Apply, axis: int) -> list[Axis]:
     x, y, *index = node.inputs
     entries = unflatten_index_variables(index, op.idx_list)
     entries = [*entries, *[slice(None)] * (x.type.ndim - len(entries))]
@@ -183,7 +186,7 @@ def _(op, node, axis):
 
 
 @carried_axes.register(Blockwise)
-def _(op, node, axis):
+def _(op: Blockwise, node: Apply, axis: int) -> list[Axis]:
     batch = op.batch_ndim(node)
     if axis < batch:
         result: list[Axis] = []
@@ -203,7 +206,9 @@ def _(op, node, axis):
     ]
 
 
-def indexed_axes(node, axis: int, is_row_number: IsRowNumber) -> tuple[list[Axis], dict[int, int]]:
+def indexed_axes(
+    node: Apply, axis: int, is_row_number: IsRowNumber
+) -> tuple[list[Axis], dict[int, int]]:
     """Return `carried_axes` of integer indexing, and its row numbers.
 
     The latter are the positions of index inputs that are just the row number, with their row axis.

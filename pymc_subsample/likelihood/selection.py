@@ -3,7 +3,8 @@
 Each of its rows is computed from the selected rows of the data alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
@@ -49,7 +50,12 @@ def select_in_data(
     return rebuild(outputs, {v: v for v in [*arrays, *values]}, hook)
 
 
-def _selection(node, inputs, arrays, values) -> tuple[int, np.ndarray | slice] | None:
+def _selection(
+    node: Apply,
+    inputs: list[Variable],
+    arrays: Mapping[Variable, np.ndarray],
+    values: set[Variable],
+) -> tuple[int, np.ndarray | slice] | None:
     """Return the axis and the rows that an index selects once each at most, or None."""
     x, *index = inputs
     if None in x.type.shape or values.isdisjoint(ancestors([x])) or x in values:
@@ -77,7 +83,7 @@ def _selection(node, inputs, arrays, values) -> tuple[int, np.ndarray | slice] |
     return (axis, rows) if len(np.unique(rows % length)) == len(rows) else None
 
 
-def _number(end):
+def _number(end: Any):
     if end is None or isinstance(end, int):
         return end
     if isinstance(end, Constant):

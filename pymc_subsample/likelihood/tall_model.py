@@ -187,7 +187,7 @@ class TallModel:
         self.slices, self.size = _consecutive(self.shapes)
         self.theta = pt.tensor("theta", dtype="float64", shape=(self.size,))
 
-    def _trace(self, model, found: Sequence[Rows], dependent):
+    def _trace(self, model: pm.Model, found: Sequence[Rows], dependent: set[Variable]):
         """Trace the terms with rows; return them by number of rows, and those that have none."""
         trace = RowTrace(lambda v: v not in dependent, row_number_test(self._arrays))
         kinds: dict[int, list[Rows]] = {}
@@ -207,7 +207,7 @@ class TallModel:
             raise refusal
         return trace, kinds, whole
 
-    def _follow(self, model, trace: RowTrace, term: Rows, dependent):
+    def _follow(self, model: pm.Model, trace: RowTrace, term: Rows, dependent: set[Variable]):
         others = dependent
         if self.binary:
             values = zip(self._values, self.value_vars, strict=True)
@@ -219,7 +219,7 @@ class TallModel:
         except CoupledRows as error:
             raise error.refusal(term.name) from None
 
-    def _refuse_latents(self, model, trace, term: Rows):
+    def _refuse_latents(self, model: pm.Model, trace: RowTrace, term: Rows):
         read = set(ancestors([term.graph]))
         for value, var in zip(self._values, self.value_vars, strict=True):
             alike = term.n_rows in value.type.shape and var.name not in self.binary
@@ -253,7 +253,13 @@ class TallModel:
         self.logprior_graph = logprior.astype("float64")
         self.phi_graphs = [p.astype("float64") for p in phi]
 
-    def _place_columns(self, batch: BatchGraph, axes, kinds, guards) -> Callable:
+    def _place_columns(
+        self,
+        batch: BatchGraph,
+        axes: dict[Variable, int],
+        kinds: dict[int, list[Rows]],
+        guards: list[tuple[Variable, int, int]],
+    ) -> Callable:
         """Find the raw columns on which the batch graph's data depend, and join kinds of rows.
 
         Sets `batch`, stable and shared, and returns the log-likelihood by the model's own Ops.
@@ -386,7 +392,13 @@ class TallModel:
         """How far each element of theta may go from the start for a check, shape (d,)."""
         return units(self)
 
-    def _evaluate(self, name, graph, theta, index=slice(0)):
+    def _evaluate(
+        self,
+        name: str,
+        graph: Callable[[], Variable],
+        theta: np.ndarray,
+        index: slice | np.ndarray = slice(0),
+    ):
         if name not in self._functions:
             self._functions[name] = numpy_function([self.theta, *self.raw], [graph()])
         return self._functions[name](theta, *self._raw_batch(index))[0]
@@ -403,10 +415,10 @@ class TallModel:
         [graph] = rebuild([rows], parameters | self.derived)
         return graph
 
-    def _raw_batch(self, index):
+    def _raw_batch(self, index: slice | np.ndarray):
         return self._rows_on_axis(self.rows.take(index))
 
-    def _rows_on_axis(self, columns):
+    def _rows_on_axis(self, columns: Sequence[np.ndarray]):
         return [np.moveaxis(x, 0, axis) for x, axis in zip(columns, self.raw_axes, strict=True)]
 
 
@@ -428,7 +440,7 @@ def _started(start: dict[str, np.ndarray], given: Mapping[str, np.ndarray]):
     return start
 
 
-def _consecutive(shapes) -> tuple[list[slice], int]:
+def _consecutive(shapes: Sequence[tuple[int, ...]]) -> tuple[list[slice], int]:
     """Return the places of arrays laid out one after the other, and their total size."""
     sizes = [int(np.prod(shape, dtype=int)) for shape in shapes]
     stops = np.cumsum([0, *sizes]).tolist()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
+from numpy.typing import ArrayLike
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.basic import Alloc, Join, MakeVector
@@ -195,13 +196,14 @@ class _Sources:
         shape = tuple(self._m if s is None else s for s in output.type.shape)
         return _Value(shape, finite=_finite(elemwise_name(node) or "", inputs))
 
-    def _rearranged(self, node, inputs) -> _Value:
+    def _rearranged(self, node: Apply, inputs: Sequence[_Value]) -> _Value:
         first, *rest = inputs
-        if any(i.data is None for i in rest):
+        data = [i.data for i in rest if i.data is not None]
+        if len(data) < len(rest):
             raise _Unknown(op_name(node.op))
-        return first.mapped(lambda x: _perform(node, x, [i.data for i in rest]))
+        return first.mapped(lambda x: _perform(node, x, data))
 
-    def _gathered(self, node, inputs) -> _Value:
+    def _gathered(self, node: Apply, inputs: Sequence[_Value]) -> _Value:
         """Elements of an array: of theta's by data, or of data by theta's."""
         table, *index = inputs
         if all(i.data is not None for i in index):
@@ -219,7 +221,7 @@ class _Sources:
         return replace(_broadcast(value, shape), finite=_is_finite(table))
 
 
-def _data(array) -> _Value:
+def _data(array: ArrayLike) -> _Value:
     array = np.asarray(array)
     return _Value(array.shape, data=array)
 
@@ -230,7 +232,7 @@ def _is_finite(value: _Value) -> bool:
     return value.data.dtype.kind in "biu" or bool(np.isfinite(value.data).all())
 
 
-def _finite(name: str, inputs) -> bool:
+def _finite(name: str, inputs: Sequence[_Value]) -> bool:
     return name in _FINITE and all(map(_is_finite, inputs))
 
 
@@ -276,11 +278,11 @@ def _where(condition: np.ndarray, sources: Sequence[np.ndarray]) -> tuple[np.nda
     return tuple(np.where(condition, s, np.int32(-1)) for s in sources)
 
 
-def _axes(axis, ndim: int) -> tuple[int, ...]:
+def _axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
     return tuple(range(ndim)) if axis is None else tuple(np.atleast_1d(axis) % ndim)
 
 
-def _reduced(value: _Value, axis) -> _Value:
+def _reduced(value: _Value, axis: int | tuple[int, ...] | None) -> _Value:
     """Every element depends on all that it was made of."""
     axes = _axes(axis, len(value.shape))
     kept = [i for i in range(len(value.shape)) if i not in axes]

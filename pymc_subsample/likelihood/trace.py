@@ -84,7 +84,7 @@ class RowTrace:
     def refuse_reductions(self, dependent: set[Variable], n_rows: int) -> None:
         """Raise if a quantity that every row reads depends on parameters and on rows."""
 
-        def has_rows(var):
+        def has_rows(var: Variable):
             return var in self.axes or n_rows in getattr(var.type, "shape", ())
 
         for var in self.whole.keys() & dependent:

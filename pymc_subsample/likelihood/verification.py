@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
@@ -20,6 +20,9 @@ from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.graph import evaluate
 from pymc_subsample.likelihood.terms import Whole
 from pymc_subsample.rows import Joined
+
+if TYPE_CHECKING:
+    from pymc_subsample.likelihood.tall_model import TallModel
 
 Loglik = Callable[[np.ndarray, Any], np.ndarray]
 
@@ -47,7 +50,7 @@ _ROUNDING = 1e-12
 _JITTERED = 3
 
 
-def check_sizes(tall) -> None:
+def check_sizes(tall: "TallModel") -> None:
     """Refuse columns with numbers so large that their squares and products overflow."""
     for var, column in zip(tall.raw, tall.rows.columns, strict=True):
         largest = max(
@@ -71,7 +74,7 @@ def _largest_number(column: np.ndarray) -> float:
     return float(np.max(np.abs(extremes), initial=0.0))
 
 
-def check_start(tall, batch: Loglik) -> None:
+def check_start(tall: "TallModel", batch: Loglik) -> None:
     """Evaluate prior and every row at the initial point; name the rows that are not finite.
 
     The stable form of the log-likelihood decides, but `batch` is much faster in plain Python.
@@ -107,7 +110,7 @@ def check_start(tall, batch: Loglik) -> None:
         )
 
 
-def _remedy(tall, rows: np.ndarray) -> str:
+def _remedy(tall: "TallModel", rows: np.ndarray) -> str:
     """Say which columns are not finite in some rows, and what to do."""
     found = []
     for var, column in zip(tall.raw, tall.rows.take(rows), strict=True):
@@ -130,11 +133,11 @@ def _remedy(tall, rows: np.ndarray) -> str:
     return f"There {said}. Leave these rows out of the data, or fill in what is missing."
 
 
-def _names(tall) -> str:
+def _names(tall: "TallModel") -> str:
     return ", ".join(map(repr, tall.observed))
 
 
-def _bad_index(tall) -> TallModelError:
+def _bad_index(tall: "TallModel") -> TallModelError:
     """Find the integer column that points outside the array that it indexes."""
     for node in toposort(tall.batch.outputs):
         if not isinstance(node.op, AdvancedSubtensor):
@@ -164,7 +167,7 @@ def _bad_index(tall) -> TallModelError:
 
 
 def check_batches(
-    tall,
+    tall: "TallModel",
     batch: Loglik,
     rows: Variable,
     values: Sequence[Variable],
@@ -205,7 +208,7 @@ def check_batches(
             )
 
 
-def probes(tall) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def probes(tall: "TallModel") -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield random parameters, shape (d,), and rows, shape (m,), at two distances of the start.
 
     Rows whose log-likelihood has changed so much that it may be mostly rounding, as log(1 - p) at
@@ -226,7 +229,7 @@ def probes(tall) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield theta, index if far.all() else index[~far]
 
 
-def units(tall) -> np.ndarray:
+def units(tall: "TallModel") -> np.ndarray:
     """How far each element of theta may go from the start for a check, shape (d,).
 
     At most 1, and so far that the log-likelihood of a row changes by about 1 and a tenth of its
@@ -251,7 +254,9 @@ def units(tall) -> np.ndarray:
     return continuous / np.maximum(size, 1.0)
 
 
-def tolerance(tall, loglik: Loglik, theta: np.ndarray, index: np.ndarray) -> np.ndarray:
+def tolerance(
+    tall: "TallModel", loglik: Loglik, theta: np.ndarray, index: np.ndarray
+) -> np.ndarray:
     """How far two ways to compute log-likelihoods may be apart, shape (m,).
 
     A share of their size, and what rounding can change: where terms cancel, or where a function
@@ -286,7 +291,7 @@ def _largest(output: Variable) -> int:
     return largest
 
 
-def warn_about_deterministics(model: pm.Model, tall) -> None:
+def warn_about_deterministics(model: pm.Model, tall: "TallModel") -> None:
     """Warn of deterministic variables with one element per row.
 
     Bambi writes some into its models, which its own `fit` leaves out of the result. Of those

@@ -1,11 +1,13 @@
 """How far an audit found a posterior to be off."""
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
 from arviz_plots import PlotCollection, visuals
 from matplotlib.ticker import MaxNLocator
 
-from pymc_subsample.diagnostics.audited import K_HAT_BOUND
+from pymc_subsample.diagnostics.audited import K_HAT_BOUND, Audit
 from pymc_subsample.diagnostics.hmc import SHIFT_BOUND, STRETCH_BOUND
 from pymc_subsample.plots.parts import GREY, collection, decorate
 from pymc_subsample.validation import count, mapping
@@ -21,7 +23,7 @@ _PANELS = {
 
 
 def plot_audit(
-    audit, *, max_parameters: int = 40, backend: str | None = None, **pc_kwargs
+    audit: Audit, *, max_parameters: int = 40, backend: str | None = None, **pc_kwargs: Any
 ) -> PlotCollection:
     """Plot how far an audit found posterior means and standard deviations to be off.
 
@@ -104,7 +106,7 @@ def plot_audit(
     return pc
 
 
-def _errors(audit) -> xr.Dataset:
+def _errors(audit: Audit) -> xr.Dataset:
     """Errors of means, in sds, and their noise, and ratios of sds."""
     table = getattr(audit, "table", None)
     found = list(table.variables) if isinstance(table, xr.Dataset) else type(table).__name__

@@ -1,6 +1,7 @@
 """At how many rows minibatch tests decided."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -14,7 +15,7 @@ _BINS = 40
 
 
 def plot_batch_sizes(
-    runs: xr.DataTree | Mapping[str, xr.DataTree], *, backend: str | None = None, **pc_kwargs
+    runs: xr.DataTree | Mapping[str, xr.DataTree], *, backend: str | None = None, **pc_kwargs: Any
 ) -> PlotCollection:
     """Plot histograms of the batches at which minibatch tests decided, on log-log scales.
 

@@ -31,7 +31,7 @@ def plot_evaluations(
     coords: Mapping[str, Any] | None = None,
     n_points: int = 10,
     backend: str | None = None,
-    **pc_kwargs,
+    **pc_kwargs: Any,
 ) -> PlotCollection:
     """Plot effective sample sizes against row evaluations, for growing numbers of draws.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from importlib.util import find_spec
+from typing import Any
 
 import xarray as xr
 from arviz_base import rcParams
@@ -15,7 +16,7 @@ GREY = "#777777"
 _BACKENDS = ("matplotlib", "bokeh", "plotly", "none")
 
 
-def named(runs) -> dict[str, xr.DataTree]:
+def named(runs: xr.DataTree | Mapping[str, xr.DataTree]) -> dict[str, xr.DataTree]:
     """Return runs by name; the name of a single one is empty."""
     if isinstance(runs, xr.DataTree):
         return {"": runs}
@@ -24,13 +25,15 @@ def named(runs) -> dict[str, xr.DataTree]:
             "runs must be the DataTree that pm.sample returned, or a dict of them by name; got "
             f"{type(runs).__name__ if not isinstance(runs, Mapping) else 'an empty one'}."
         )
+    found: dict[str, xr.DataTree] = {}
     for name, idata in runs.items():
         if not isinstance(idata, xr.DataTree):
             raise TypeError(
                 f"runs[{name!r}] must be the DataTree that pm.sample returned, got "
                 f"{type(idata).__name__}."
             )
-    return {str(name): idata for name, idata in runs.items()}
+        found[str(name)] = idata
+    return found
 
 
 def apart(stats: xr.Dataset) -> dict[str, list[xr.DataArray]]:
@@ -39,7 +42,11 @@ def apart(stats: xr.Dataset) -> dict[str, list[xr.DataArray]]:
 
 
 def collection(
-    data: xr.Dataset, cols: list[str], figsize, backend: str | None, pc_kwargs
+    data: xr.Dataset,
+    cols: list[str],
+    figsize: tuple[float, float],
+    backend: str | None,
+    pc_kwargs: dict[str, Any],
 ) -> PlotCollection:
     """Return an empty figure; `figsize` is in inches, and `pc_kwargs` go first."""
     if backend is None:
@@ -61,10 +68,10 @@ def xy(x: xr.DataArray, y: xr.Dataset) -> xr.Dataset:
     return xr.concat(parts, "plot_axis").assign_coords(plot_axis=["x", "y"])
 
 
-def decorate(pc: PlotCollection, data: xr.Dataset, **what):
+def decorate(pc: PlotCollection, data: xr.Dataset, **what: Any):
     """Set titles, labels, limits, scales and ticks of the panels that some data belong to."""
 
-    def decorate_one(da, target, **_):
+    def decorate_one(da: xr.DataArray, target: Any, **_: Any):
         plot = backend_from_object(target)
         for name, value in what.items():
             function = getattr(plot, name)

@@ -1,5 +1,7 @@
 """How the subsample fared."""
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
 from arviz_plots import PlotCollection, visuals
@@ -20,7 +22,7 @@ _PANELS = {
 
 
 def plot_subsample(
-    idata: xr.DataTree, *, backend: str | None = None, **pc_kwargs
+    idata: xr.DataTree, *, backend: str | None = None, **pc_kwargs: Any
 ) -> PlotCollection:
     """Plot how the subsample fared over the draws of each chain.
 

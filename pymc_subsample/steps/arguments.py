@@ -1,6 +1,7 @@
 """The arguments of step methods: what is accepted, and what is said of anything else."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -36,7 +37,7 @@ _MOST_TRANSITIONS = 10_000
 _MOST_TEMPERATURE = 1e6
 
 
-def order(value, step: str, plain: bool) -> int | str | None:
+def order(value: Any, step: str, plain: bool) -> int | str | None:
     """Return `value` if it is an order of control variates: 2, 1, "auto", and 0 or None.
 
     Steps on `plain` batches go without control variates, None, and constant ones do nothing for
@@ -60,7 +61,7 @@ def order(value, step: str, plain: bool) -> int | str | None:
     return one_of("control_variate_order", value, *(_PLAIN if plain else _CONSTANT))
 
 
-def schedule(value) -> Schedule:
+def schedule(value: Any) -> Schedule:
     """Return the schedule of a step size: a number, "auto" or a schedule."""
     if isinstance(value, PolynomialDecay | Cyclical):
         return value
@@ -74,7 +75,7 @@ def schedule(value) -> Schedule:
     return Fixed(float(value))
 
 
-def curvature_bound(value, choices: Sequence[str]) -> str | float:
+def curvature_bound(value: Any, choices: Sequence[str]) -> str | float:
     """Return `value` if it is one of some words or a finite number."""
     if isinstance(value, str) and value in choices:
         return value
@@ -87,7 +88,7 @@ def curvature_bound(value, choices: Sequence[str]) -> str | float:
     return float(value)
 
 
-def level(name: str, value, draw: int) -> float:
+def level(name: str, value: Any, draw: int) -> float:
     """Return the level of a test at some draw, from 0 to below 0.5; `value` may be a function."""
     given = value(draw) if callable(value) else value
     if not is_number(given) or not 0 <= given < 0.5:
@@ -96,7 +97,7 @@ def level(name: str, value, draw: int) -> float:
     return float(given)
 
 
-def test_level(name: str, value):
+def test_level(name: str, value: Any):
     """Return the level of a test, or a function of the draw that gives it, if both are fit."""
     if callable(value):
         takes(name, value, "draw")
@@ -104,12 +105,12 @@ def test_level(name: str, value):
     return value
 
 
-def transitions(name: str, value) -> int:
+def transitions(name: str, value: Any) -> int:
     """Return `value` if it is a number of transitions that a draw may have."""
     return count(name, value, most=_MOST_TRANSITIONS)
 
 
-def temperature(value, zero: bool = False) -> float:
+def temperature(value: Any, zero: bool = False) -> float:
     """Return a temperature; whether it may be zero is up to the sampler."""
     if zero and is_number(value) and value == 0:
         return 0.0
@@ -125,24 +126,24 @@ def temperature(value, zero: bool = False) -> float:
     return float(value)
 
 
-def batch_size(value, n_rows: int, default: int) -> int:
+def batch_size(value: Any, n_rows: int, default: int) -> int:
     """Return the rows of a batch: `default`, or all where there are fewer, if it is None."""
     if value is None:
         return min(default, n_rows)
     return count("batch_size", value, n_rows)
 
 
-def optional_batch(value, smallest: int = 1) -> int | None:
+def optional_batch(value: Any, smallest: int = 1) -> int | None:
     """Return `value` if it may be the rows of a batch, before the rows are known, or None."""
     return None if value is None else count("batch_size", value, smallest=smallest)
 
 
-def function_or_choice(name: str, value, choices: Sequence[str], *parameters: str):
+def function_or_choice(name: str, value: Any, choices: Sequence[str], *parameters: str):
     """Return a function of some parameters, or one of some words."""
     return takes(name, value, *parameters) if callable(value) else choice(name, value, choices)
 
 
-def blocked(value, step: str):
+def blocked(value: Any, step: str):
     """Refuse to sample variables one by one."""
     if value is not True and value is not np.True_:
         raise ValueError(
@@ -150,7 +151,7 @@ def blocked(value, step: str):
         )
 
 
-def proposal(value):
+def proposal(value: Any):
     """Return a proposal: None stands for adaptive Metropolis."""
     if value is None:
         return AdaptiveMetropolis()
@@ -165,7 +166,7 @@ def proposal(value):
     return takes("proposal", value, "point", "rng") if callable(value) else value
 
 
-def proposal_size(value, size: int, n_rows: int | None = None):
+def proposal_size(value: Any, size: int, n_rows: int | None = None):
     """Check the proposal's covariance, and its batch where it has one, against the model."""
     covariance = getattr(value, "covariance", None)
     if covariance is not None and len(covariance) != size:
@@ -180,7 +181,9 @@ def proposal_size(value, size: int, n_rows: int | None = None):
         )
 
 
-def proposed(function, tall: TallModel, theta: np.ndarray, rng) -> tuple[np.ndarray, float]:
+def proposed(
+    function: Callable, tall: TallModel, theta: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, float]:
     """Call a user's proposal; return theta', shape (d,), and its log factor."""
     point = {name: np.array(value) for name, value in tall.unravel(theta).items()}
     result = function(point, rng)
@@ -206,14 +209,14 @@ def proposed(function, tall: TallModel, theta: np.ndarray, rng) -> tuple[np.ndar
     return given, log_factor
 
 
-def flag(name: str, value) -> bool:
+def flag(name: str, value: Any) -> bool:
     """Return True or False."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, got {value!r}.")
     return bool(value)
 
 
-def row_bound(value) -> float:
+def row_bound(value: Any) -> float:
     """Return what a user's bound on the rows' terms gave, if it is a number from 0 up."""
     given = value[()] if isinstance(value, np.ndarray) and np.ndim(value) == 0 else value
     if not is_number(given) or not 0 <= given < np.inf:
@@ -224,7 +227,7 @@ def row_bound(value) -> float:
     return float(given)
 
 
-def generator(rng) -> np.random.Generator:
+def generator(rng: int | np.random.Generator | None) -> np.random.Generator:
     """Return the generator for `rng`, which None, a seed or a generator may give."""
     try:
         if isinstance(rng, bool | np.random.RandomState):
@@ -237,7 +240,7 @@ def generator(rng) -> np.random.Generator:
         ) from None
 
 
-def seed(name: str, value) -> int:
+def seed(name: str, value: Any) -> int:
     """Return an integer seed."""
     return count(name, value, smallest=0, most=2**64)
 
@@ -252,7 +255,7 @@ def only_numba(compile_kwargs: Mapping | None):
         )
 
 
-def initial_point(value) -> dict[str, np.ndarray]:
+def initial_point(value: Any) -> dict[str, np.ndarray]:
     """Return values of value variables by name; None stands for the model's own."""
     given = mapping("initial_point", value, "values by the names of value variables")
     return {name: finite(f"initial_point[{name!r}]", x) for name, x in given.items()}

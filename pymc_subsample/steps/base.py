@@ -4,7 +4,7 @@ import copyreg
 import logging
 import pickle
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from operator import methodcaller
 from types import MappingProxyType
@@ -16,7 +16,7 @@ import pymc as pm
 from pymc.blocking import PointType
 from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import BlockedStep
-from pymc.step_methods.state import WithSamplingState
+from pymc.step_methods.state import DataClassState, WithSamplingState
 from rich.progress import TextColumn
 from rich.table import Column
 
@@ -122,7 +122,7 @@ class SubsampledStep(BlockedStep):
     # Which of the modes that the set-up found this chain starts in.
     mode: int = 0
 
-    def __new__(cls, *args, **kwargs):
+    def __new__(cls, *args: Any, **kwargs: Any):
         """Refuse what PyMC's own constructor looks at first: model, variables and blocks."""
         model = arguments.model_in_context(kwargs.get("model"), f"create {cls.__name__}")
         given = [*args, kwargs.get("vars")][0]
@@ -140,7 +140,7 @@ class SubsampledStep(BlockedStep):
         dim: str | None = None,
         reference: Mapping[str, Any] | None = None,
         reparameterize: bool = True,
-        rng=None,
+        rng: int | np.random.Generator | None = None,
         initial_point: PointType | None = None,
         compile_kwargs: dict | None = None,
         blocked: bool = True,
@@ -221,7 +221,7 @@ class SubsampledStep(BlockedStep):
             "this model with pm.NUTS or nutpie."
         )
 
-    def setup_chain(self, rng, tune: int, draws: int) -> None:
+    def setup_chain(self, rng: np.random.Generator, tune: int, draws: int) -> None:
         """Reset all that belongs to one chain; PyMC calls this right before it starts."""
         guards.refuse_changes(self)
         guards.refuse_threads(self)
@@ -260,7 +260,7 @@ class SubsampledStep(BlockedStep):
         """The model that is sampled; a step that was unpickled has a copy of its own."""
         return self._model
 
-    def _places(self, names) -> np.ndarray:
+    def _places(self, names: Collection[str]) -> np.ndarray:
         """Positions in theta of value variables."""
         parts = zip(self._tall.names, self._tall.slices, strict=True)
         return np.concatenate([np.r_[part] for name, part in parts if name in names]).astype(int)
@@ -339,7 +339,7 @@ class SubsampledStep(BlockedStep):
         """Statistics of a draw that is not the chain's last."""
         return checks.record(self._rules, None)
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, **kwargs: Any):
         """Complete what is shared, announce long set-ups; `pickle` by way of cloudpickle."""
         super().__init_subclass__(**kwargs)
         complete(cls)
@@ -353,7 +353,7 @@ class SubsampledStep(BlockedStep):
             state.pop(connected, None)
         return state
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: dict[str, Any]):
         self.__dict__.update(state)
         self._connect()
         self._seen = guards.contents(self._model, self._tall)
@@ -364,7 +364,7 @@ class SubsampledStep(BlockedStep):
         return WithSamplingState.sampling_state.fget(self)
 
     @sampling_state.setter
-    def sampling_state(self, state):
+    def sampling_state(self, state: DataClassState):
         WithSamplingState.sampling_state.fset(self, state)
         self._left = None
         self._forget()
@@ -374,7 +374,7 @@ class SubsampledStep(BlockedStep):
 
     # Progress bar
 
-    def _progressbar_config(self, n_chains=1):
+    def _progressbar_config(self, n_chains: int = 1):
         # Called once in a run, before its chains begin and wherever they run.
         begin_run()
         refuse_arguments_for_nuts(type(self).__name__)
@@ -388,7 +388,7 @@ class SubsampledStep(BlockedStep):
 
     @classmethod
     def _make_progressbar_update_functions(cls):
-        def update(stats):
+        def update(stats: dict[str, Any]):
             shown = {name: stats[name] for name in cls._shown}
             return shown | {"failing": bool(stats.get("divergences", 0))}
 

@@ -151,7 +151,7 @@ class ConfidenceMH(MinibatchMH):
         points = [self._tall.unravel(self._expansion.values(x).copy()) for x in (theta, new_theta)]
         return arguments.row_bound(self.bound(*points)) * self.n_rows / self.temperature
 
-    def _proposed(self, theta: np.ndarray, rng) -> Proposed:
+    def _proposed(self, theta: np.ndarray, rng: np.random.Generator) -> Proposed:
         proposal = super()._proposed(theta, rng)
         if callable(self.bound):
             return proposal._replace(bound=self._given_bound(theta, proposal.new_theta))

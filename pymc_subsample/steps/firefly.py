@@ -185,7 +185,9 @@ class FireflyMC(ProposingStep):
         self.rate = automatic if given is None else given
         self._begin(tune=0, draws=0)
 
-    def _given_rate(self, dark_to_bright, resample_fraction) -> float | None:
+    def _given_rate(
+        self, dark_to_bright: float | None, resample_fraction: float | None
+    ) -> float | None:
         values = {"dark_to_bright": dark_to_bright, "resample_fraction": resample_fraction}
         used = "resample_fraction" if self.brightness == "explicit" else "dark_to_bright"
         [other] = values.keys() - {used}
@@ -279,7 +281,9 @@ class FireflyMC(ProposingStep):
         info |= {name: info[name] / len(infos) for name in INFO[:3]}
         return info | {"lowest": min(i["lowest"] for i in infos)}
 
-    def _run(self, theta, kind, given, log_factor, k) -> dict[str, float]:
+    def _run(
+        self, theta: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
+    ) -> dict[str, float]:
         info, at = np.empty(len(INFO)), self.reference
         self.bright = _transitions(
             address_of(self.rng), address_of(self.row_rng), self._addresses, kind,

@@ -183,7 +183,9 @@ class MinibatchMH(ProposingStep):
         k = len(infos)
         return {name: v if name.startswith("rows") else v / k for name, v in totals.items()}
 
-    def _run(self, theta, kind, given, log_factor, k) -> dict[str, float]:
+    def _run(
+        self, theta: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
+    ) -> dict[str, float]:
         info = np.empty(len(INFO))
         at, order = self.reference, self.control_variate_order or 0
         center, slope, curvature = (
@@ -206,7 +208,7 @@ class MinibatchMH(ProposingStep):
         size = self._tall.phi_size
         return np.zeros(size), np.zeros(size), np.zeros((0, 0))
 
-    def _bound(self, theta, given) -> tuple[int, float, np.ndarray]:
+    def _bound(self, theta: np.ndarray, given: np.ndarray) -> tuple[int, float, np.ndarray]:
         """Where bounds of the rows' terms come from, for tests that need them."""
         return kernel.GIVEN_BOUND, np.inf, np.zeros((0, 0))
 
@@ -284,7 +286,7 @@ class MinibatchMH(ProposingStep):
             rng=rng,
         )
 
-    def _proposed(self, theta: np.ndarray, rng) -> Proposed:
+    def _proposed(self, theta: np.ndarray, rng: np.random.Generator) -> Proposed:
         return Proposed(theta, *self._moved_from(theta, rng))
 
     def _conclude(self, errors: AcceptanceErrors):

@@ -198,7 +198,7 @@ class ProposingStep(SubsampledStep):
         """Whether Python code takes part in every transition."""
         return callable(self.proposal)
 
-    def _moved_from(self, theta: np.ndarray, rng) -> tuple[np.ndarray, float]:
+    def _moved_from(self, theta: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
         """Propose from theta; a Langevin proposal without its drift."""
         if callable(self.proposal):
             new, log_factor = arguments.proposed(self.proposal, self._tall, theta, rng)

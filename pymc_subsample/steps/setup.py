@@ -157,7 +157,9 @@ def possible(problem: Problem, prepared: Preparation) -> Preparation:
     return replace(prepared, others=tuple(others))
 
 
-def shape(expansion, reference, active, free) -> tuple[np.ndarray, np.ndarray]:
+def shape(
+    expansion: Expansion, reference: Reference, active: np.ndarray, free: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Factors of the covariance of elements `active`, for the mass matrix, and of `free`.
 
     The second is full, or sparse, even where the mass matrix is diagonal, as long as there is a
@@ -211,7 +213,7 @@ def _automatic_reference(problem: Problem) -> tuple[Reference, ModeSearch | None
     return (found if search is None else search.modes[0]), search
 
 
-def _off(expansion, start, free) -> np.ndarray:
+def _off(expansion: Expansion, start: np.ndarray, free: np.ndarray) -> np.ndarray:
     """Return the start, a little moved where it may hide what the parameters do."""
     if expansion.coordinates is None:
         return start
@@ -225,7 +227,13 @@ def radius(size: int, outside: float = _OUTSIDE) -> float:
     return float(np.sqrt(chdtri(size, outside)))
 
 
-def _ellipsoid(theta, scale, free, rng, outside=0.05) -> np.ndarray:
+def _ellipsoid(
+    theta: np.ndarray,
+    scale: np.ndarray,
+    free: np.ndarray,
+    rng: np.random.Generator,
+    outside: float = 0.05,
+) -> np.ndarray:
     """Points on the 95% ellipsoid of N(theta*, Sigma*), or another one.
 
     The residuals are evaluated on all rows there, so that rare outlying rows count too.
@@ -237,7 +245,9 @@ def _ellipsoid(theta, scale, free, rng, outside=0.05) -> np.ndarray:
     return thetas
 
 
-def far_points(kind, theta, scale, free, rng) -> np.ndarray:
+def far_points(
+    kind: int, theta: np.ndarray, scale: np.ndarray, free: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
     """Points where each direction of N(theta*, Sigma*) is three standard deviations out, in turn.
 
     A row of a small group has its own predictor a few standard deviations out there, which on an

@@ -76,7 +76,7 @@ class Tuning(WithSamplingState):
         return WithSamplingState.sampling_state.fget(self)
 
     @sampling_state.setter
-    def sampling_state(self, state):
+    def sampling_state(self, state: DataClassState):
         WithSamplingState.sampling_state.fset(self, state)
         self._pending = []
         self._looks = {int(f * self.total) for f in self.looks}

@@ -16,7 +16,7 @@ from pymc_subsample.likelihood.graph import evaluate
 from pymc_subsample.validation import finite, mapping, shown
 
 
-def continuous_vars(vars, model: pm.Model) -> list[Variable]:
+def continuous_vars(vars: Any, model: pm.Model) -> list[Variable]:
     """Return the value variables to sample, which the step takes to be continuous.
 
     `vars` are free variables of the model, their value variables or names; None stands for all.
@@ -29,7 +29,7 @@ def continuous_vars(vars, model: pm.Model) -> list[Variable]:
     return list(model.value_vars)
 
 
-def chosen_vars(vars, model: pm.Model) -> list[Variable]:
+def chosen_vars(vars: Any, model: pm.Model) -> list[Variable]:
     """Return the value variables that were named."""
     if isinstance(vars, str | Variable):
         vars = [vars]
@@ -57,7 +57,7 @@ def refuse_discrete(vars: Sequence[Variable], model: pm.Model) -> None:
         )
 
 
-def binary_vars(vars, model: pm.Model) -> list[Variable]:
+def binary_vars(vars: Any, model: pm.Model) -> list[Variable]:
     """Return the value variables to sample, all of them 0 or 1.
 
     `vars` are free variables of the model, their value variables or names; None stands for all
@@ -114,7 +114,7 @@ def _all_equal(var: Variable, value: int) -> bool:
     return bool(np.all(evaluate([var], {})[0] == value))
 
 
-def _value_var(var, model: pm.Model) -> Variable:
+def _value_var(var: Variable | str, model: pm.Model) -> Variable:
     if not isinstance(var, str | Variable):
         raise TypeError(f"vars must hold free variables or their names, got {shown(var)}.")
     found = model.named_vars.get(var) if isinstance(var, str) else var
@@ -128,7 +128,7 @@ def _value_var(var, model: pm.Model) -> Variable:
     return value
 
 
-def given_reference(value):
+def given_reference(value: Any):
     """Refuse what is no reference point, before the model is looked at."""
     if value is not None:
         mapping("reference", value, "untransformed values by variable name")
@@ -162,12 +162,14 @@ def reference_theta(model: pm.Model, tall: TallModel, reference: Mapping[str, An
     return tall.ravel(point)
 
 
-def _check_shape(said: str, value, shape: tuple[int, ...]):
+def _check_shape(said: str, value: Any, shape: tuple[int, ...]):
     if np.shape(value) != tuple(shape):
         raise ValueError(f"{said} has shape {np.shape(value)}, expected {tuple(shape)}.")
 
 
-def _check_support(model: pm.Model, point, values: Mapping[str, np.ndarray]):
+def _check_support(
+    model: pm.Model, point: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]
+):
     """Refuse values that their transform does not give back or whose density is zero."""
     back = model.replace_rvs_by_values(model.free_RVs)
     densities = model.logp(vars=model.free_RVs, jacobian=False, sum=False)

@@ -1,0 +1,233 @@
+"""What `docs/developing.md` says is true: its names exist, and its example of a test works."""
+
+import importlib
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy.stats import norm
+
+import pymc_subsample as pms
+from pymc_subsample import cache, kernels, steps
+from pymc_subsample.compile import Compiled, address_of
+from pymc_subsample.control_variates import linear
+from pymc_subsample.kernels import metropolis
+from pymc_subsample.kernels.evidence import DECIDE, EVIDENCE, KNOWN, THRESHOLD
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "acceptance_test"
+PAGE = (ROOT / "docs" / "developing.md").read_text()
+SNIPPETS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+CODE = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", PAGE, flags=re.MULTILINE | re.DOTALL))
+# Of the example, which is nowhere else.
+OWN = {"kernels/chebyshev.py", "steps/chebyshev.py"}
+
+
+def exists(path):
+    return (ROOT / path).exists() or (ROOT / "pymc_subsample" / path).exists()
+
+
+def resolves(name):
+    """Whether a dotted name is that of a module of the package or of something in one."""
+    module, _, rest = "pymc_subsample", "", name.split(".")
+    while rest and importlib.util.find_spec(f"{module}.{rest[0]}"):
+        module = f"{module}.{rest.pop(0)}"
+        if Path(importlib.util.find_spec(module).origin).name != "__init__.py":
+            break
+    found = importlib.import_module(module)
+    for part in rest:
+        if not hasattr(found, part) and part not in getattr(found, "__annotations__", {}):
+            return False
+        found = getattr(found, part, None)
+    return True
+
+
+PATHS = sorted({c for c in CODE if re.fullmatch(r"[\w./-]+/[\w.-]*|\w+\.(py|md)", c)} - OWN)
+ROOMS = {p.stem for p in (ROOT / "pymc_subsample").iterdir() if not p.stem.startswith("_")}
+NAMES = sorted({c for c in CODE if re.fullmatch(r"\w+(\.\w+)+", c) and c.split(".")[0] in ROOMS})
+NAMES = [name for name in NAMES if name not in PATHS]
+
+
+def test_the_page_names_many_things():
+    assert len(PATHS) > 15
+    assert len(NAMES) > 60
+    assert not exists("steps/no_such_step.py")
+    assert not resolves("steps.base.SubsampledStep._no_such_method")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_paths_exist(path):
+    assert exists(path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_exist(name):
+    assert resolves(name)
+
+
+def test_rooms_import_from_those_above():
+    lines = re.findall(r"^\| (`.*?/`) \|", PAGE, re.MULTILINE)
+    order = [room for line in lines for room in re.findall(r"`(\w+)/`", line)]
+    assert len(order) > 6
+    package = ROOT / "pymc_subsample"
+    for place, room in enumerate(order):
+        for path in (package / room).rglob("*.py"):
+            if path == package / "diagnostics" / "audit.py":
+                continue
+            # Those of types alone are indented.
+            found = re.findall(r"^from pymc_subsample\.(\w+)", path.read_text(), re.MULTILINE)
+            assert not set(found) & set(order[place + 1 :]), path
+
+
+# The worked example, as if its files were in their rooms.
+
+
+@pytest.fixture(scope="module")
+def chebyshev(tmp_path_factory):
+    """Return the example's kernel and step; its code is kept apart, and not for the next run."""
+    kept = tmp_path_factory.mktemp("kept")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cache, "directory", lambda: kept)
+        for room in (kernels, steps):
+            name = room.__name__.rpartition(".")[2]
+            patched.setattr(room, "__path__", [*room.__path__, str(EXAMPLE / name)])
+        kernel = importlib.import_module("pymc_subsample.kernels.chebyshev")
+        step = importlib.import_module("pymc_subsample.steps.chebyshev").ChebyshevMH
+        yield kernel, step
+    for room in (kernels, steps):
+        del room.chebyshev
+        del sys.modules[f"{room.__name__}.chebyshev"]
+
+
+def accepted(kernel, y, known, delta, uniforms, batch=20):
+    """Let the test decide about numbers y: which decisions, and with how many rows each."""
+    rng = np.random.default_rng(4)
+    y = np.ascontiguousarray(y)
+    found = np.empty(len(uniforms))
+    test = Compiled(kernel.decide, DECIDE, None)
+    done = metropolis.decisions(
+        np.array([f.address for f in metropolis.NUMBERS]), test.address, np.array([y.ctypes.data]),
+        address_of(rng), np.arange(len(y), dtype=np.uint32), known, -np.inf, np.inf,
+        np.array([batch, delta]), uniforms, np.log(uniforms), found, 2**62,
+    )  # fmt: skip
+    assert done == len(uniforms)
+    return found.astype(bool)
+
+
+def test_all_rows_decide_as_metropolis_and_hastings(chebyshev):
+    kernel, _ = chebyshev
+    y = np.random.default_rng(1).standard_t(3, 500)
+    uniforms = np.random.default_rng(2).random(2000)
+    exact = np.log(uniforms) < y.mean() - 0.3
+    assert np.array_equal(accepted(kernel, y, -0.3, 0.05, uniforms, batch=500), exact)
+    assert 0.2 < exact.mean() < 0.95
+
+
+TAILS = {
+    "normal": lambda rng: rng.normal(size=4000),
+    "heavy": lambda rng: rng.standard_t(2.5, size=4000),
+    "skew": lambda rng: rng.exponential(size=4000),
+}
+
+
+@pytest.mark.parametrize("tails", TAILS)
+def test_wrong_decisions_are_as_rare_as_promised(chebyshev, tails):
+    """Over at most log2(4000 / 20) = 8 looks; those of a test that hardly looks are not."""
+    kernel, _ = chebyshev
+    y = TAILS[tails](np.random.default_rng(1))
+    y += 0.2 - y.mean()
+    uniforms = np.random.default_rng(2).random(20_000)
+    exact = np.log(uniforms) < y.mean() - 0.5
+
+    def wrong(delta):
+        return np.mean(accepted(kernel, y, -0.5, delta, uniforms) != exact)
+
+    promised = 8 * 0.003
+    bound = promised + norm.isf(1e-5) * np.sqrt(promised / len(uniforms))
+    assert wrong(0.003) < bound < wrong(0.999)
+
+
+def test_its_step_has_the_exact_posterior(chebyshev):
+    _, step = chebyshev
+    rng = np.random.default_rng(3)
+    y = rng.normal(0.3, 1.0, 3000)
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 10)
+        pm.Normal("y", mu, 1, observed=y)
+    method = step(model=model, delta=0.01, control_variate_order=1)
+    idata = pm.sample(
+        2000, tune=500, chains=2, cores=1, random_seed=1, step=method, model=model,
+        progressbar=False, compute_convergence_checks=False,
+    )  # fmt: skip
+    variance = 1 / (len(y) + 1 / 100)
+    mean, sd = variance * y.sum(), np.sqrt(variance)
+    draws = idata["posterior"]["mu"]
+    # Seven standard errors of 2,000 effective draws.
+    assert abs(float(draws.mean()) - mean) < 0.15 * sd
+    assert float(draws.std()) == pytest.approx(sd, rel=0.11)
+    share = idata["sample_stats"]["data_share"].mean()
+    assert 0 < share < 0.9
+    assert pms.report(idata).status != "fail"
+
+
+def test_its_step_is_shown_in_full(chebyshev):
+    _, step = chebyshev
+    assert "delta : float, default 0.05" in step.__doc__
+    assert "control_variate_order : " in step.__doc__
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("a"), observed=np.zeros(50))
+    with pytest.raises(ValueError, match="delta must be a number between 0 and 1"):
+        step(model=model, delta=1.0)
+
+
+# Debugging
+
+
+def test_snippets_run_and_python_does_what_compiled_code_does(monkeypatch, capsys):
+    monkeypatch.setattr(linear, "compile_source", linear.compile_source)  # restored at the end
+    exec("\n".join(SNIPPETS), found := {"__name__": "page"})
+    printed = capsys.readouterr().out
+    assert "'threshold': -0.5" in printed
+    assert "def change(phi, new_phi, center, rows, change):" in printed
+
+    accept, ex, test = metropolis.accept, found["expansion"], found["confidence"].decide
+    results = []
+    for run, decide, parts in (
+        (accept.py_func, test.py_func, (ex.anchor, ex.change, ex.gather)),
+        (accept, test, (ex.anchor.function, ex.change.function, ex.gather.function)),
+    ):
+        evidence = np.zeros(len(EVIDENCE))
+        evidence[[KNOWN, THRESHOLD]] = 0.1, -0.5
+        decision = run(
+            decide, *parts, ex.packer.table, np.random.default_rng(2),
+            np.arange(500, dtype=np.uint32), np.empty(0, np.int32), found["here"], found["there"],
+            found["at"].center, 1, ex.width, 500.0, 1, np.array([50, 0.05, 2.0, 2.0, 0]), evidence,
+        )  # fmt: skip
+        results.append([decision, *evidence])
+    np.testing.assert_allclose(*results, rtol=1e-12)
+    assert results[0][1 + EVIDENCE.index("count")] >= 50
+
+
+# What other files repeat.
+
+
+def test_hooks_run_the_ruff_of_lint():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    [ruff] = [r for r in project["optional-dependencies"]["dev"] if r.startswith("ruff")]
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert re.findall(r'additional_dependencies: \["(.*)"\]', hooks) == [ruff, ruff]
+
+
+def test_commands_of_the_contributing_page_are_targets():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = re.findall(r"`make ([a-z-]+)", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(set(named)) > 5
+    assert set(named) <= targets
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        ran = re.findall(r"make ([a-z -]+)$", path.read_text(), re.MULTILINE)
+        assert ran
+        assert {t for line in ran for t in line.split()} <= targets
