@@ -166,6 +166,17 @@ def known_dispersion(rng):
     return model
 
 
+def guarded(rng):
+    """Probabilities kept from 0 and 1, as in Bambi's models."""
+    x, eps = rng.normal(size=80), np.finfo(float).eps
+    with pm.Model() as model:
+        p = pm.math.invlogit(pm.Normal("a", 0, 1) * x)
+        p = pt.switch(pt.eq(p, 0), eps, p)
+        p = pt.switch(pt.eq(p, 1), 1 - eps, p)
+        pm.Bernoulli("y", p, observed=rng.integers(0, 2, 80))
+    return model
+
+
 def lopsided(rng):
     """A log-likelihood of bounded curvature that is symmetric about no point."""
     x = rng.normal(size=80)
@@ -190,6 +201,7 @@ BOUNDED = {
     known_normal: "tangent",
     two_logistic: "tangent",
     known_dispersion: "tangent",
+    guarded: "tangent",
     lopsided: "curvature",
 }
 IDS = [m if isinstance(m, str) else m.__name__ for m in BOUNDED]

@@ -22,6 +22,7 @@ def simplified(rows: Variable) -> Variable:
     evaluated once per row.
     """
     [rows] = rebuild([rows], {}, _converted, remake=True)
+    [rows] = rebuild([rows], {}, _unguarded)
     rows = rewrite_graph(rows, include=("canonicalize", "stabilize"), clone=False)
     return _merge_branches(rows)
 
@@ -53,6 +54,21 @@ def _converted(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
     return node.op.make_node(
         *(i.astype(dtype) if change else i for i, change in zip(inputs, narrow, strict=True))
     ).outputs
+
+
+def _unguarded(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+    """Take what keeps a probability from 0 or 1 away, where it is so by rounding alone.
+
+    As Bambi does, ``p == 1 ? 1 - eps : p``. Stable forms of ``log(1 - p)`` need no such thing.
+    """
+    if elemwise_name(node) != "Switch" or elemwise_name(inputs[0].owner) != "EQ":
+        return None
+    condition, _, p = inputs
+    left, right = condition.owner.inputs
+    guarded = left is p and (is_constant(right, 0) or is_constant(right, 1))
+    if guarded and elemwise_name(p.owner) == "Sigmoid" and p.type == node.outputs[0].type:
+        return [p]
+    return None
 
 
 def _counts_rows(index: Variable, axis: int, length: int | None) -> bool:
