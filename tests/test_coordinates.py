@@ -332,6 +332,41 @@ def test_products_with_columns_hide_no_effects(slopes):
     assert expand(tall, linear=True).phi_size >= 41
 
 
+@pytest.mark.parametrize(
+    "member",
+    [
+        lambda s, z, w: s * pt.dot(w, z),
+        lambda s, z, w: (w @ z) * s,
+        lambda s, z, w: s * (w * z).sum(axis=1),
+    ],
+)
+def test_scales_of_sums_of_columns_are_those_of_effects(member):
+    rng = np.random.default_rng(12)
+    w = rng.dirichlet(np.full(6, 0.2), 400)
+    with pm.Model() as model:
+        tau, z = pm.HalfNormal("tau", 1), pm.Normal("z", shape=6)
+        eta = pm.Normal("mu") + member(tau, z, w)
+        pm.Bernoulli("y", logit_p=eta, observed=rng.random(400) < 0.4)
+    tall = TallModel(model)
+    assert list(find_coordinates(tall, tall.names).blocks) == ["z"]
+    assert expand(tall, linear=True).phi_size == 7
+
+
+@pytest.mark.slow
+def test_effects_may_be_far_beyond_their_prior():
+    """Where a search starts, the rows' standard deviation is 10^4 times what it should be."""
+    rng = np.random.default_rng(43)
+    g, levels = rng.integers(0, 5, 2000), np.array([-1e5, 2e4, 1e3, 5e4, 3.0])
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 1e5), pm.HalfCauchy("tau", 1)
+        z, s = pm.Normal("z", shape=5), pm.HalfNormal("s", 10)
+        pm.Normal("y", mu + tau * z[g], s, observed=rng.normal(levels[g], 1.0))
+    step = pms.HMCECS(model=model, subsample_size=100)
+    mu, log_tau, *z, log_s = step._expansion.values(step.reference.theta)
+    np.testing.assert_allclose(mu + np.exp(log_tau) * np.array(z), levels, rtol=0, atol=150)
+    assert np.exp(log_s) < 100
+
+
 def test_constants_do_not_depend_on_those_before():
     """Of few groups beside many, whose common shift is an intercept: fitted once and again."""
     rng = np.random.default_rng(10)

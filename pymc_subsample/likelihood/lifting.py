@@ -1,13 +1,19 @@
-"""Products of group effects and their scales, taken before rows pick from them.
+"""Products of effects and their scales, taken before rows pick from them or add them up.
 
-In ``tau * z[group]`` rows would see tau and z, and a log-likelihood that is not quadratic in them.
-In ``(tau * z)[group]`` they see one vector of effects.
+In ``tau * z[group]`` or ``tau * (X @ z)`` rows would see tau and z, and a log-likelihood that is
+not quadratic in them. In ``(tau * z)[group]`` and ``X @ (tau * z)`` they see one vector of effects.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import mul
 
 import numpy as np
 from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
 
 from pymc_subsample.likelihood.graph import elemwise_name, rebuild
@@ -23,7 +29,8 @@ def lifted(
 ) -> list[Variable]:
     """Rebuild graphs with products of gathered parameters as gathers of products.
 
-    Where a table is no larger than what rows pick from it.
+    Where a table is no larger than what rows pick from it. A product of parameters and a sum of
+    columns becomes a sum of columns with such coefficients.
 
     Parameters
     ----------
@@ -44,6 +51,13 @@ def lifted(
         new = AdvancedSubtensor(gather.node.op.idx_list)(table, *index)
         return new if new.type.shape == product.type.shape else None
 
+    def multiplied(inputs: list[Variable], factors: list[Variable]) -> Variable | None:
+        scales = [i for i in factors if all(i.type.broadcastable)]
+        sums = [i for i in inputs if i not in scales]
+        if not scales or len(sums) != 1:
+            return None
+        return _scaled(sums[0], reduce(mul, (i.dimshuffle([]) for i in scales)), dependent)
+
     def hook(node, inputs):
         pairs = list(zip(node.inputs, inputs, strict=True))
         factors = [new for old, new in pairs if old in dependent]
@@ -55,9 +69,29 @@ def lifted(
             new = gathered(node.op.make_node(*factors).outputs[0])
             if new is not None:
                 new = node.op(new, *(i for old, i in pairs if old not in dependent))
+        if new is None and elemwise_name(node) == "Mul":
+            new = multiplied(inputs, factors)
         return None if new is None or new.type != node.outputs[0].type else [new]
 
     return rebuild(outputs, {}, hook)
+
+
+def _scaled(var: Variable, scale: Variable, dependent: set[Variable]) -> Variable | None:
+    """Multiply the coefficients of a sum of columns; None where it is not one."""
+    node = var.owner
+    if node is None:
+        return None
+    if isinstance(node.op, DimShuffle | Sum):
+        new = _scaled(node.inputs[0], scale, dependent)
+        return None if new is None else node.op(new)
+    is_product = isinstance(node.op, Dot)
+    is_product |= isinstance(node.op, Blockwise) and isinstance(node.op.core_op, Dot)
+    moved = [i for i in node.inputs if not dependent.isdisjoint(ancestors([i]))]
+    if not (is_product or elemwise_name(node) == "Mul") or len(moved) != 1:
+        return None
+    if not is_product and not any(moved[0].type.broadcastable):
+        return None  # as long as the rows
+    return node.op(*(i * scale if i is moved[0] else i for i in node.inputs))
 
 
 class _Gather:
