@@ -25,7 +25,7 @@ import pymc_subsample as pms
 from pymc_subsample import control_variates
 from pymc_subsample.control_variates import expand, general, verify_gradient
 from pymc_subsample.control_variates import expansion as expansion_module
-from pymc_subsample.control_variates.curvature import covariance
+from pymc_subsample.control_variates.curvature import covariance, covariance_factor
 from pymc_subsample.control_variates.factors import factor
 from pymc_subsample.control_variates.fusion import fuse
 from pymc_subsample.control_variates.reference import (
@@ -719,6 +719,12 @@ def test_covariance_inverts_and_repairs_a_precision():
     np.testing.assert_allclose(L @ L.T, covariance(matrix), rtol=1e-8)
     saddle = covariance(np.diag([4.0, -2.0, 0.25]))
     np.testing.assert_allclose(saddle, np.diag([0.25, 0.5, 4.0]))
+
+
+@pytest.mark.parametrize("function", [covariance, covariance_factor])
+def test_curvature_without_a_number_is_refused_by_name(function):
+    with pytest.raises(TallModelError, match="curvature of the log posterior is not finite"):
+        function(np.diag([1.0, np.nan, 2.0]))
 
 
 # Reference point

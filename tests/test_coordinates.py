@@ -358,6 +358,29 @@ def test_products_with_columns_hide_no_effects(slopes):
     assert expand(tall, linear=True).phi_size >= 41
 
 
+@pytest.mark.parametrize(
+    "member",
+    [
+        lambda s, z, w: s * (1.5 + w @ z),
+        lambda s, z, w: s * pt.dot(w, z),
+        lambda s, z, w: (w @ z) * s,
+        lambda s, z, w: s * (w * z).sum(axis=1),
+        lambda s, z, w: -s * (w * z).sum(axis=1),
+        lambda s, z, w: (w * z * s).sum(axis=-1),
+    ],
+)
+def test_scales_of_sums_of_columns_are_those_of_effects(member):
+    rng = np.random.default_rng(12)
+    w = rng.dirichlet(np.full(6, 0.2), 400)
+    with pm.Model() as model:
+        tau, z = pm.HalfNormal("tau", 1), pm.Normal("z", shape=6)
+        eta = pm.Normal("mu") + member(tau, z, w)
+        pm.Bernoulli("y", logit_p=eta, observed=rng.random(400) < 0.4)
+    tall = TallModel(model)
+    assert list(find_coordinates(tall, tall.names).blocks) == ["z"]
+    assert expand(tall, linear=True).phi_size <= 8  # mu, six products and, once, tau
+
+
 def test_constants_do_not_depend_on_those_before():
     """Of few groups beside many, whose common shift is an intercept: fitted once and again."""
     rng = np.random.default_rng(10)

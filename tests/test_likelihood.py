@@ -296,7 +296,7 @@ def test_bounds(condition, expected):
 
 def test_probabilities_are_kept_from_what_rounding_makes_of_them_alone():
     """A guard against p = 1 goes, and log(1 - p) is exact beyond; a guard that changes p stays."""
-    x, y = np.array([1.0, 40.0, -800.0]), np.array([0, 0, 1])
+    x, y = np.array([1.0, 40.0, -800.0, 0.0]), np.array([0, 0, 1, 0])
 
     def rows(guard):
         with pm.Model() as model:
@@ -308,9 +308,9 @@ def test_probabilities_are_kept_from_what_rounding_makes_of_them_alone():
         p = pt.switch(pt.eq(p, 0), eps, p)
         return pt.switch(pt.eq(p, 1), 1 - eps, p)
 
-    expected = [-np.log1p(np.e), -40.0, -800.0]
+    expected = [-np.log1p(np.e), -40.0, -800.0, -np.log(2)]
     np.testing.assert_allclose(rows(kept), expected, rtol=1e-14)
-    raised = [-np.log1p(np.e), np.log(1e-3), np.log(1e-3)]
+    raised = [-np.log1p(np.e), np.log(1e-3), np.log(1e-3), -np.log(2)]
     np.testing.assert_allclose(rows(lambda p: pt.clip(p, 1e-3, 1 - 1e-3)), raised, rtol=1e-12)
-    half = rows(lambda p: pt.switch(pt.eq(p, pt.sigmoid(1.0)), 0.25, p))
-    np.testing.assert_allclose(half[0], np.log(0.75), rtol=1e-12)
+    changed = rows(lambda p: pt.switch(pt.eq(p, 0.5), 0.25, p))
+    np.testing.assert_allclose(changed[-1], np.log(0.75), rtol=1e-12)

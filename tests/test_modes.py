@@ -33,6 +33,19 @@ def square(prior_mean, n=400, **start):
     return model
 
 
+def neck(tilt=0.0):
+    """The way between modes at t = -2 and 2 is level, but narrow for x."""
+    with pm.Model() as model:
+        t, x = pm.Normal("t", 0, 10, initval=2.0), pm.Normal("x", shape=5)
+        b = pm.Normal("b")
+        narrow = pm.math.exp(3 * pm.math.exp(-(t**2))) - 1
+        pm.Potential("way", -((t**2 - 4) ** 2) / 8 - tilt * t - 0.5 * narrow * (x**2).sum())
+        rng = np.random.default_rng(5)
+        eta = b + 1e-6 * (rng.normal(size=(300, 5)) @ x + t * rng.normal(size=300))
+        pm.Normal("y", eta, 1.0, observed=rng.normal(size=300))
+    return model
+
+
 def sample(step, model, draws=150, **kwargs):
     defaults = {"tune": 200, "chains": 4, "cores": 1, "random_seed": 3}
     with model:
@@ -99,6 +112,24 @@ def test_the_higher_mode_becomes_the_reference():
         pm.Potential("y", pm.math.logaddexp(near, pm.logp(pm.Normal.dist(0, 10), y)))
     step = pms.HMCECS(model=model)
     assert abs(step.reference.theta[0] - 1.6) < 0.1
+
+
+def test_a_narrow_way_keeps_modes_apart():
+    """Ends e^2 as dense as the middle, which chains cross were it not e^-7.5 as wide."""
+    search = pms.HMCECS(model=neck())._search
+    assert sorted(np.sign([mode.theta[0] for mode in search.modes])) == [-1, 1]
+    np.testing.assert_allclose(search.shares, 0.5, atol=1e-3)
+
+
+def test_a_heavier_mode_without_a_valley_becomes_the_reference():
+    """Where the way from the start is wide and 0.9 deep, and the other mode e^2.5 as dense."""
+    with pm.Model() as model:
+        t, b = pm.Normal("t", 0, 10, initval=2.0), pm.Normal("b")
+        pm.Potential("way", -4 * (t**2 / 4 - 1) ** 2 - 0.75 * t)
+        rng = np.random.default_rng(5)
+        pm.Normal("y", b + 1e-6 * t * rng.normal(size=300), 1.0, observed=rng.normal(size=300))
+    search = pms.HMCECS(model=model)._search
+    assert search.modes[0].theta[0] < 0
 
 
 def test_variables_without_forward_draws_stay_at_their_start():

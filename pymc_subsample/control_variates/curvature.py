@@ -76,11 +76,6 @@ def times(curvature: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 def covariance(matrix: np.ndarray) -> np.ndarray:
     """Invert a precision matrix; directions of negative curvature are taken by their size."""
-    if not np.all(np.isfinite(matrix)):
-        raise TallModelError(
-            "The curvature of the log posterior is not finite where it was looked at. Standardise "
-            "the columns of the data, or give the parameters another `initval`."
-        )
     scale = _scale(matrix)
     scaled = matrix / np.outer(scale, scale)
     inverse = _positive_inverse(scaled) if len(matrix) > _SMALL else None
@@ -104,6 +99,11 @@ def covariance_factor(matrix: np.ndarray) -> np.ndarray:
 
 
 def _scale(matrix: np.ndarray) -> np.ndarray:
+    if not np.all(np.isfinite(matrix)):
+        raise TallModelError(
+            "The curvature of the log posterior is not finite where it was looked at. Standardise "
+            "the columns of the data, or give the parameters another `initval`."
+        )
     scale = np.sqrt(np.abs(np.diag(matrix)))
     return np.where(scale > 0, scale, 1.0)
 

@@ -25,6 +25,7 @@ from pymc_subsample.control_variates.reference import (
     Reference,
     log_posterior,
     precision,
+    reference_at,
     summed,
 )
 from pymc_subsample.control_variates.search import has_precision, mode_of_rows, newton, polish
@@ -48,7 +49,7 @@ _POLISHED = 8
 _CONVERGED, _APART = 0.5, 3.0
 # Standard errors that a subset's verdict on all rows may be off.
 _DOUBT = 4.0
-# A chain crosses a valley of this depth in log density by itself.
+# A chain crosses a valley of this depth in log density, or in the log mass across, by itself.
 _SHALLOW, _POINTS = 3.0, 15
 # What a heavier mode's log mass should exceed to become the reference.
 _HEAVIER = 1.0
@@ -128,7 +129,7 @@ class _Subset:
     def __init__(
         self, expansion: Expansion, active: np.ndarray, temperature: float, rng: np.random.Generator
     ):
-        self._expansion, self._active = expansion, active
+        self.expansion, self._active = expansion, active
         n = expansion.n_rows
         size = min(n, max(_ROWS, 20 * len(active)))
         index = np.arange(n) if size == n else rng.integers(0, n, size)
@@ -138,16 +139,16 @@ class _Subset:
         self.work = 0
 
     def at(self, theta: np.ndarray, curved: bool = True) -> Reference:
-        return summed(self._expansion, theta, self.rows, self.weight, curved)
+        return summed(self.expansion, theta, self.rows, self.weight, curved)
 
     def height(self, theta: np.ndarray) -> float:
-        return log_posterior(self._expansion, self.at(theta, curved=False))
+        return log_posterior(self.expansion, self.at(theta, curved=False))
 
     def levels(self, theta: np.ndarray) -> np.ndarray:
         """Log-likelihoods of each sixteenth of the rows."""
         parts = np.array_split(np.concatenate(self.rows, axis=1), _PARTS, axis=1)
         parts = [np.ascontiguousarray(part) for part in parts]
-        sums = [summed(self._expansion, theta, [part], self.weight, False) for part in parts]
+        sums = [summed(self.expansion, theta, [part], self.weight, False) for part in parts]
         return np.array([found.level for found in sums])
 
     def error(self, one: np.ndarray, other: np.ndarray) -> float:
@@ -165,7 +166,7 @@ class _Subset:
                 break
         else:
             return None, False
-        expansion, active = self._expansion, self._active
+        expansion, active = self.expansion, self._active
         found = mode_of_rows(expansion, theta, active, self.rows, self.weight, _STEPS)
         self.work += (found.steps + 1) * len(active)
         if known.distance(found.theta) < 1.0:
@@ -175,7 +176,7 @@ class _Subset:
         return _peak(expansion, self.polished(found.theta), active), found.concave
 
     def polished(self, theta: np.ndarray) -> Reference:
-        return newton(self._expansion, self.at, theta, self._active, _NEWTON_STEPS)
+        return newton(self.expansion, self.at, theta, self._active, _NEWTON_STEPS)
 
 
 def search_modes(
@@ -243,8 +244,11 @@ def search_modes(
         peak = _peak(expansion, candidate, active)
         if peak is None or not all(peak.apart(old) for old in modes):
             continue
-        if all(_valley(subset, peak, old) for old in modes):
+        beside = [k for k, old in enumerate(modes) if not _valley(subset, peak, old, temperature)]
+        if not beside:
             modes.append(peak)
+        elif len(beside) == 1 and peak.log_mass > modes[beside[0]].log_mass + _HEAVIER:
+            modes[beside[0]] = peak
     return _weighed(modes, len(found) - 1 - len(chosen), counts)
 
 
@@ -334,11 +338,33 @@ def _scale(matrix: np.ndarray) -> np.ndarray:
     return np.outer(size, size)
 
 
-def _valley(subset: _Subset, one: _Peak, other: _Peak) -> bool:
-    """Whether the way between two modes leads through a valley that keeps chains apart."""
+def _valley(subset: _Subset, one: _Peak, other: _Peak, temperature: float) -> bool:
+    """Whether the way between two modes leads through a valley that keeps chains apart.
+
+    Where the subset's log posterior has none, the mass across the way on all rows decides: a way
+    may be level and narrow, such as that of scales from much pooling to little.
+    """
     here, there = one.reference.theta, other.reference.theta
     way = [here + t * (there - here) for t in np.linspace(0, 1, _POINTS + 2)]
-    first, *between, last = [subset.height(theta) for theta in way]
+    if _is_deep([subset.height(theta) for theta in way]):
+        return True
+    expansion, active = subset.expansion, one.active
+    units = 1 / np.sqrt(np.diag(one.factor @ one.factor.T))
+    across = np.linalg.qr(((there - here)[active] / units)[:, None], mode="complete")[0][:, 1:]
+
+    def mass(theta: np.ndarray) -> float:
+        found = reference_at(expansion, theta, temperature)
+        matrix = precision(expansion, found, active) * np.outer(units, units)
+        if not np.all(np.isfinite(matrix)):
+            return -np.inf
+        sizes = np.abs(np.linalg.eigvalsh(across.T @ matrix @ across))
+        return log_posterior(expansion, found) - 0.5 * np.log(np.maximum(sizes, 1e-300)).sum()
+
+    return _is_deep([mass(theta) for theta in way])
+
+
+def _is_deep(levels: Sequence[float]) -> bool:
+    first, *between, last = levels
     return not min(between) > min(first, last) - _SHALLOW
 
 

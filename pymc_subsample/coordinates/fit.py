@@ -25,6 +25,7 @@ from pymc_subsample.control_variates.reference import (
     Reference,
     gradient,
     hessian_columns,
+    log_posterior,
     precision,
     unit_hessians,
 )
@@ -46,7 +47,7 @@ def start(coordinates: Coordinates, theta: np.ndarray) -> np.ndarray:
 
 
 def fitted(expansion: Expansion, reference: Reference) -> Reference:
-    """Return a reference at the same theta, in coordinates that have its information.
+    """Return a reference at the same theta, in coordinates that have its information if finite.
 
     Parameters
     ----------
@@ -71,7 +72,8 @@ def fitted(expansion: Expansion, reference: Reference) -> Reference:
             marginal(expansion, reference, psi, element) for element in coordinates.bent
         ]
         psi = coordinates.from_theta(theta, psi)
-    return replace(reference, theta=psi)
+    # Where rows are far less likely than they could be, their curvature says nothing.
+    return replace(reference, theta=psi) if np.all(np.isfinite(psi)) else reference
 
 
 def _information(
@@ -190,9 +192,13 @@ def locate(
     found = find_reference(expansion, start, np.setdiff1d(free, held), rng, temperature)
     for _ in range(_ROUNDS):
         found = fitted(expansion, found)
-        found = replace(found, theta=quadratic_mode(expansion, found, others))
-        before = expansion.parameters(found.theta)[0]
-        found = polish(expansion, found.theta, free, temperature)
+        moved = quadratic_mode(expansion, found, others)
+        before = expansion.parameters(moved)[0]
+        better = polish(expansion, moved, free, temperature)
+        # Far from the mode the log-likelihood is not quadratic.
+        if not log_posterior(expansion, better) >= log_posterior(expansion, found):
+            better = polish(expansion, found.theta, free, temperature)
+        found = better
         if np.allclose(found.center, before, rtol=0, atol=1e-3 * _spread(found)):
             break
     return fitted(expansion, found)

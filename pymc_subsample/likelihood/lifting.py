@@ -1,8 +1,8 @@
-"""Products of group effects and their scales, taken before rows pick from them.
+"""Products of effects and their scales, taken before rows pick from them or add them up.
 
-In ``tau * z[group]`` rows would see tau and z, and a log-likelihood that is not quadratic in them.
-In ``(tau * z)[group]`` they see one vector of effects, and in ``tau * (z[home] - z[away])`` the
-difference of two elements of it.
+In ``tau * z[group]`` or ``tau * (X @ z)`` rows would see tau and z, and a log-likelihood that is
+not quadratic in them. In ``(tau * z)[group]`` and ``X @ (tau * z)`` they see one vector of effects,
+and in ``tau * (z[home] - z[away])`` the difference of two elements of it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,12 +11,15 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable, equal_computations
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
 
 from pymc_subsample.likelihood.graph import elemwise_name, rebuild
 
-_PRODUCTS, _SUMS = {"Mul", "TrueDiv"}, {"Add", "Sub"}
-_AFFINE = {*_SUMS, "Neg", *_PRODUCTS}
+_PRODUCTS, _SUMS = {"Mul", "TrueDiv"}, {"Add", "Sub", "Neg"}
+_AFFINE = {*_SUMS, *_PRODUCTS}
 
 
 def lifted(
@@ -26,7 +29,8 @@ def lifted(
 ) -> list[Variable]:
     """Rebuild graphs with products of gathered parameters as gathers of products.
 
-    Where a table is no larger than what rows pick from it.
+    Where a table is no larger than what rows pick from it. A product of parameters and a sum of
+    columns becomes a sum of columns with such coefficients.
 
     Parameters
     ----------
@@ -51,39 +55,56 @@ def lifted(
         new = AdvancedSubtensor(gather.node.op.idx_list)(table, *index)
         return new if new.type.shape == product.type.shape else None
 
-    def distributed(factors: Sequence[Variable]) -> Variable | None:
-        """Multiply a sum of what rows pick by several columns: a sum of gathers."""
-        sums = [f for f in factors if elemwise_name(f.owner) in _SUMS and depends(f)]
-        if len(sums) != 1:
-            return None
-        total = []
-        for sign, term in _terms(sums[0]):
-            parts = [*(f for f in factors if f is not sums[0]), *term]
-            columns = [f for f in parts if not depends(f)]
-            product = pt.mul(*(f for f in parts if depends(f)))
-            if not all(product.type.broadcastable):
-                product = gathered(product)
-            if product is None:
-                return None
-            total.append(sign * pt.mul(product, *columns))
-        return pt.add(*total)
-
     def depends(var: Variable) -> bool:
         return not dependent.isdisjoint(ancestors([var]))
 
+    def multiplied(factors: Sequence[Variable]) -> Variable | None:
+        """Multiply columns and parameters, these before rows see them; None where that fails."""
+        columns = [f for f in factors if not depends(f)]
+        moved = [f for f in factors if f not in columns]
+        product = pt.mul(*moved)
+        if product.type.ndim and not product.type.broadcastable[0]:
+            found = gathered(product)
+            product = distributed(moved) if found is None else found
+        return None if product is None else pt.mul(product, *columns)
+
+    def distributed(factors: Sequence[Variable]) -> Variable | None:
+        """Multiply the terms of a sum, or the coefficients of one of columns."""
+        scales = [f for f in factors if all(f.type.broadcastable)]
+        others = [f for f in factors if f not in scales]
+        sums = [f for f in others if elemwise_name(f.owner) in _SUMS]
+        if len(sums) == 1:
+            rest = [f for f in factors if f is not sums[0]]
+            found = [(sign, multiplied([*rest, *term])) for sign, term in _terms(sums[0])]
+            terms = [sign * term for sign, term in found if term is not None]
+            return pt.add(*terms) if len(terms) == len(found) else None
+        if len(others) == 1 and scales:
+            return scaled(others[0], pt.mul(*(f.dimshuffle([]) for f in scales)))
+        return None
+
+    def scaled(var: Variable, scale: Variable) -> Variable | None:
+        node = var.owner
+        if node is None:
+            return None
+        if isinstance(node.op, DimShuffle | Sum):
+            new = scaled(node.inputs[0], scale)
+            return None if new is None else node.op(new)
+        is_product = isinstance(node.op, Dot)
+        is_product |= isinstance(node.op, Blockwise) and isinstance(node.op.core_op, Dot)
+        moved = [i for i in node.inputs if depends(i)]
+        if not (is_product or elemwise_name(node) == "Mul") or len(moved) != 1:
+            return None
+        if not is_product and not any(moved[0].type.broadcastable):
+            return None  # as long as the rows
+        return node.op(*(i * scale if i is moved[0] else i for i in node.inputs))
+
     def hook(node: Apply, inputs: list[Variable]):
-        pairs = list(zip(node.inputs, inputs, strict=True))
-        factors = [new for old, new in pairs if old in dependent]
-        if elemwise_name(node) not in _PRODUCTS or len(factors) < 2:
+        moved = [new for old, new in zip(node.inputs, inputs, strict=True) if old in dependent]
+        if elemwise_name(node) not in _PRODUCTS or len(moved) < 2:
             return None
         new = gathered(node.op.make_node(*inputs).outputs[0])
-        if new is None and elemwise_name(node) == "Mul" and len(factors) < len(inputs):
-            # A product of parameters and columns, which no table is.
-            new = gathered(node.op.make_node(*factors).outputs[0])
-            if new is not None:
-                new = node.op(new, *(i for old, i in pairs if old not in dependent))
         if new is None and elemwise_name(node) == "Mul":
-            new = distributed(inputs)
+            new = multiplied(inputs)
         return None if new is None or new.type != node.outputs[0].type else [new]
 
     return rebuild(outputs, {}, hook)
@@ -92,7 +113,7 @@ def lifted(
 def _terms(total: Variable, sign: float = 1.0) -> Iterator[tuple[float, list[Variable]]]:
     """Yield the sign and the factors of each term of a sum."""
     name = elemwise_name(total.owner)
-    if name in _SUMS or name == "Neg":
+    if name in _SUMS:
         first, *others = total.owner.inputs
         yield from _terms(first, -sign if name == "Neg" else sign)
         for other in others:
