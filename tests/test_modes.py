@@ -243,3 +243,25 @@ def test_the_report_says_how_far_was_searched():
     given = {"beta": np.zeros(5)}
     step = pms.HMCECS(model=model, reference=given, subsample_size=500)
     assert "modes" not in judged(sample(step, model, chains=2))
+
+
+def test_groups_of_which_a_subset_sees_a_row_have_scales():
+    """That row counts as a hundred, of which the scale tends to zero."""
+    rng = np.random.default_rng(18)
+    weight = np.geomspace(1.0, 300.0, 20)
+    g = np.concatenate(
+        [np.repeat(np.arange(20), 3), rng.choice(20, 99_940, p=weight / sum(weight))]
+    )
+    y = rng.normal(rng.normal(size=20)[g], np.exp(rng.normal(0.5, 0.3, 20))[g])
+    with pm.Model() as model:
+        mu, ms = pm.Normal("mu", 0, 2), pm.Normal("ms")
+        tau, ts = pm.HalfNormal("tau"), pm.HalfNormal("ts")
+        z, zs = pm.Normal("z", shape=20), pm.Normal("zs", shape=20)
+        pm.Normal("y", (mu + tau * z)[g], pm.math.exp((ms + ts * zs)[g]), observed=y)
+    step = pms.HMCECS(model=model, rng=1)
+    values = step._expansion.values(step.reference.theta)
+    at = dict(zip(step._tall.names, step._tall.slices, strict=True))
+    found = values[at["ms"]] + np.exp(values[at["ts_log__"]]) * values[at["zs"]]
+    exact = [np.log(y[g == k].std()) for k in range(10, 20)]
+    np.testing.assert_allclose(found[10:], exact, atol=0.05)
+    assert np.all(np.abs(found) < 2)

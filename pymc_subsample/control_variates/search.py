@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -76,18 +77,23 @@ def find_reference(
         for Newton's; the best point found otherwise.
     """
     n = expansion.n_rows
-    theta = np.array(start, dtype=float)
+    start = theta = np.array(start, dtype=float)
     last = max(_FIRST_SUBSET, min(_LAST_SUBSET, _SUBSET_BYTES // (8 * expansion.width)))
     size = min(n, max(_FIRST_SUBSET, min(20 * len(active), last)))
-    while size < n:
-        rows = expansion.batches(rng.integers(0, n, size))
-        theta = mode_of_rows(expansion, theta, active, rows, n / (size * temperature)).theta
-        if size >= min(last, n // 2):
+    while True:
+        whole = size == n
+        rows = list(expansion.chunks()) if whole else expansion.batches(rng.integers(0, n, size))
+        weight = n / (size * temperature)
+        theta = mode_of_rows(expansion, theta, active, partial(iter, rows), weight).theta
+        if whole or size >= min(last, n // 2):
             break
         size = min(size * 10, last, n // 2)
-    else:
-        rows = list(expansion.chunks())
-        theta = mode_of_rows(expansion, theta, active, rows, 1.0 / temperature).theta
+    found = polish(expansion, theta, active, temperature)
+    begun = reference_at(expansion, start, temperature)
+    if log_posterior(expansion, found) >= log_posterior(expansion, begun):
+        return found
+    # A subset may have one row of a small group, weighed like many, whose scale has no mode.
+    theta = mode_of_rows(expansion, start, active, expansion.chunks, 1.0 / temperature).theta
     return polish(expansion, theta, active, temperature)
 
 
@@ -182,7 +188,7 @@ def mode_of_rows(
     expansion: Expansion,
     theta: np.ndarray,
     active: np.ndarray,
-    rows: list[np.ndarray],
+    batches: Callable[[], Iterable[np.ndarray]],
     weight: float,
     most_steps: int = 200,
 ) -> Climb:
@@ -196,15 +202,15 @@ def mode_of_rows(
         Start.
     active : ndarray of int, shape (a,)
         Elements of theta that may move.
-    rows : list of ndarray, shape (width, m)
-        Batches of packed rows; anchored anew at every step.
+    batches : callable
+        Returns batches of packed rows, shape (width, m); anchored anew at every step.
     weight : float
         Weight of a row, n / (m T).
     most_steps : int, default 200
         Of the search.
     """
     newton = len(active) <= MAX_DENSE and has_precision(expansion, len(active))
-    origin = summed(expansion, theta, rows, weight, newton)
+    origin = summed(expansion, theta, batches(), weight, newton)
     if not len(active):
         return Climb(origin.theta, True, 0)
     with np.errstate(all="ignore"):
@@ -214,9 +220,7 @@ def mode_of_rows(
             scale = covariance_factor(matrix)
         else:
             scale = scales(expansion, origin, active)
-        objective = _Objective(
-            expansion, origin, active, lambda: rows, weight, scale, curved=newton
-        )
+        objective = _Objective(expansion, origin, active, batches, weight, scale, curved=newton)
         hessian = objective.hessian if newton else None
         found = _minimum(objective.value, objective.gradient, hessian, len(active), most_steps)
     if found is None:
