@@ -17,9 +17,10 @@ from pymc_subsample.control_variates.factors import (
     stretched,
     whiten,
 )
+from pymc_subsample.estimators import VARIANCE_AIM
 from pymc_subsample.kernels.estimates import outside
 from pymc_subsample.kernels.vectors import scale_back, scale_up
-from pymc_subsample.steps.adaptation import enlarge
+from pymc_subsample.steps.adaptation import cover, enlarge
 from pymc_subsample.steps.tuning import Tuning
 
 SIZE = 40
@@ -168,6 +169,33 @@ def test_a_noisy_chain_takes_more_rows(many_effects, monkeypatch):
     assert step.subsample.rows.shape[1] == 800
     for given in ({"subsample_size": 100}, {"reference": {"a": np.zeros(600), "b": np.zeros(15)}}):
         assert not pms.HMCECS(model=model, rng=1, **given)._may_resize
+
+
+@pytest.mark.parametrize("distance", [0.1, 8.0])
+def test_the_subsample_covers_draws_where_the_estimate_was_noisiest(distance):
+    rng = np.random.default_rng(3)
+    X = rng.standard_t(4, (1000, 3))
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 1, shape=3)
+        pm.Poisson("y", pm.math.exp(X @ b), observed=rng.poisson(np.exp(0.1 * X.sum(axis=1))))
+    step = pms.HMCECS(model=model, rng=1)
+    step.setup_chain(np.random.default_rng(1), tune=200, draws=10)
+    rng, before = np.random.default_rng(2), step.subsample_size
+    tuning = step.tuning
+    z = rng.standard_normal((80, len(step._active)))
+    z[-9:-1] *= distance / np.linalg.norm(z[-9:-1], axis=1, keepdims=True)
+    tuning.thetas, tuning.variances = np.tile(step.reference.theta, (80, 1)), np.full(80, 0.1)
+    tuning.thetas[:, step._active] += scaled(tuning.factor, z)
+    tuning.variances[-9:-1] = 2.0 + rng.random(8)
+    noisy = tuning.thetas[-9:-1]
+    assert {t.tobytes() for t in tuning.noisiest()} == {t.tobytes() for t in noisy}
+    assert tuning.peak() == tuning.variances.max()
+    cover(step)
+    if distance < 1:
+        assert step.subsample_size == before
+    else:
+        assert step.subsample_size > before
+        assert np.max(step.moments.variance(step.subsample_size)) <= VARIANCE_AIM
 
 
 @pytest.mark.parametrize("n_blocks", [25, 200])

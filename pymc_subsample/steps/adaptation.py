@@ -38,6 +38,9 @@ def adapt(step: "HMCECS", theta: np.ndarray, info: dict[str, float]) -> Notice |
     elif step._may_resize and tuning.noise() > 0.9 * VARIANCE_BOUND:
         cause = "the estimate is noisier on the way than was predicted"
         enlarge(step, tuning.noise() / VARIANCE_AIM)
+    elif step._may_resize and tuning.peak() > 2 * VARIANCE_BOUND:
+        cause = "the estimate is noisier in the tails than was predicted"
+        cover(step)
     changed = moved or better is not None
     if changed and step._kind == BLOCK_POISSON:
         step.start_at_reference = True  # inside the new ellipsoid
@@ -61,6 +64,19 @@ def recentre(step: "HMCECS", theta: np.ndarray):
     if m is None:
         _resize(step, None, always)
     step._forget()
+
+
+def cover(step: "HMCECS"):
+    """Choose the subsample for the draws where the estimate was noisiest, if that takes more."""
+    try:
+        residuals = residuals_around(step._expansion, step.reference, step.tuning.noisiest())
+    except TallModelError:
+        return
+    always, moments = choose_always(step._kind, residuals, step.temperature, None)
+    m, _ = choose_subsample(step._kind, moments, step.temperature, None, step.given["n_blocks"])
+    if m + len(always) > step.subsample_size + len(step.subsample.always):
+        step.moments = moments
+        _resize(step, None, always)
 
 
 def enlarge(step: "HMCECS", ratio: float):

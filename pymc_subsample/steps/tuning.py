@@ -111,6 +111,16 @@ class Tuning(WithSamplingState):
         recent = self.recent()
         return recent[np.linspace(0, len(recent) - 1, _PILOT_DRAWS).astype(int)]
 
+    def noisiest(self) -> np.ndarray:
+        """Return the few recent draws at which the estimate was noisiest, shape (k, d)."""
+        order = np.argsort(-self.variances[len(self.variances) // 2 :], kind="stable")
+        few = order[:_PILOT_DRAWS]
+        return self.recent()[np.concatenate([few[::2], few[1::2]])]
+
+    def peak(self) -> float:
+        """Return the largest variance of the log-likelihood estimate at recent draws."""
+        return float(np.max(self.variances[len(self.variances) // 2 :]))
+
     def noise(self) -> float:
         """Return the mean variance of the log-likelihood estimate at recent draws."""
         return float(np.mean(self.variances[len(self.variances) // 2 :]))
