@@ -123,6 +123,8 @@ def others(kind):
             effect = rng.normal(size=(300, 3)) @ (pm.Normal("z", shape=3) * local * tau)
         elif kind == "heavy tails":
             effect = pm.StudentT("a", nu=4, mu=0, sigma=tau, shape=5)[g]
+        elif kind == "extremes":
+            effect = (tau * pm.Gumbel("a", 0, 1, shape=5))[g]
         else:
             gp = pm.gp.HSGP(m=[4], L=[2.0], cov_func=pm.gp.cov.Matern32(1, ls=tau))
             effect = gp.prior("f", X=x)
@@ -138,7 +140,7 @@ BANK = {
     **{f"matrix {f}": (lambda f=f: matrix(f)) for f in ("centred", "offsets", "transposed")},
     **{
         kind: (lambda k=kind: others(k))
-        for kind in ("zero sum", "horseshoe", "heavy tails", "smooth")
+        for kind in ("zero sum", "horseshoe", "heavy tails", "extremes", "smooth")
     },
 }
 

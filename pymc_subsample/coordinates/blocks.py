@@ -15,6 +15,7 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Dot
 from pytensor.tensor.random.basic import (
     CauchyRV,
+    GumbelRV,
     LaplaceRV,
     LogisticRV,
     MvNormalRV,
@@ -36,7 +37,7 @@ from pymc_subsample.coordinates.effects import (
 from pymc_subsample.likelihood import TallModel
 
 # Location and scale are their last two parameters.
-_LOCATION_SCALE = (NormalRV, StudentTRV, LaplaceRV, CauchyRV, LogisticRV)
+_LOCATION_SCALE = (NormalRV, StudentTRV, LaplaceRV, CauchyRV, LogisticRV, GumbelRV)
 
 # Order, mean and scale, as those of a block.
 type _Prior = tuple[np.ndarray, list[Variable], list[list[Entry]]]
