@@ -1,5 +1,6 @@
 """What the benchmarks share: timed runs through ``pm.sample``, tables and checks."""
 
+import argparse
 import json
 import os
 import resource
@@ -199,3 +200,13 @@ class Checks:
 
     def exit(self):
         sys.exit(int(self.failed))
+
+
+def command_line(description: str, **defaults: float) -> argparse.ArgumentParser:
+    """Parser of a benchmark's command line, with numbers by name and their defaults."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
+    return parser

@@ -6,7 +6,6 @@ python tests/benchmarks/advise.py
 python tests/benchmarks/advise.py --only small laplace --draws 100
 """
 
-import argparse
 import os
 
 for library in ("OPENBLAS", "OMP", "MKL"):
@@ -16,7 +15,7 @@ from time import process_time, thread_time  # noqa: E402
 
 import numpy as np  # noqa: E402
 import pymc as pm  # noqa: E402
-from _measure import Checks, table  # noqa: E402
+from _measure import Checks, command_line, table  # noqa: E402
 from _problems import linear_model, logistic_model, logistic_rows  # noqa: E402
 
 import pymc_subsample as pms  # noqa: E402
@@ -135,9 +134,7 @@ def shown(*values):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--draws", type=int, default=400, help="of nutpie, after as many to tune")
     args = parser.parse_args()

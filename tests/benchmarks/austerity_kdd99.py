@@ -26,7 +26,6 @@ which start in the posterior and stop when they have spent their evaluations: 2 
 has error 1.
 """
 
-import argparse
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from time import process_time
@@ -35,7 +34,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 from _kdd99 import distinct_rows, hmc, kdd99_rows, laplace
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 from _problems import logistic_model
 from scipy.linalg import solve_continuous_lyapunov
 from scipy.special import expit
@@ -271,16 +270,10 @@ def check(results, bias, reference_error):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=100_000)
+    parser = command_line(__doc__, rows=100_000, chains=8, cores=2, seed=1)
     parser.add_argument("--batch", type=int, default=1000, help="rows behind a gradient")
     parser.add_argument("--acceptance", type=float, default=0.2, help="with the large step")
     parser.add_argument("--budget", type=float, default=600, help="evaluations per chain, in n")
-    parser.add_argument("--chains", type=int, default=8)
-    parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--reference-draws", type=int, default=200, help="per chain")
-    parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     main()

@@ -6,7 +6,6 @@ python tests/benchmarks/bank.py --small       # three models
 python tests/benchmarks/bank.py --references  # makes the full-data posteriors anew, with nutpie
 """
 
-import argparse
 import json
 import sys
 import warnings
@@ -24,7 +23,7 @@ from _bank_peers import runs as peer_runs
 from _bank_references import full_data, save
 from _bank_runs import HEALTHY, SETTINGS, Cell, runs
 from _bank_runs import METHOD as OURS
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 
 TABLE = Path(__file__).parents[2] / "docs" / "bank.md"
 SMALL = ("logistic", "linear", "intercepts")
@@ -182,9 +181,7 @@ def markdown(header, rows):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--small", action="store_true", help=f"only {', '.join(SMALL)}")
     parser.add_argument("--models", nargs="+", choices=PROBLEMS, help="default: all")
     parser.add_argument("--seeds", type=int, default=3, help="healthy runs per model")

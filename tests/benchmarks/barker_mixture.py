@@ -24,12 +24,11 @@ chain with bound="full" shows what the pass costs.
 python tests/benchmarks/barker_mixture.py
 """
 
-import argparse
 from time import perf_counter
 
 import numpy as np
 import pymc as pm
-from _measure import Checks, sample_batches, table
+from _measure import Checks, command_line, sample_batches, table
 from scipy.special import gammaln
 
 import pymc_subsample as pms
@@ -213,12 +212,7 @@ def full_bound(x, temperature, variance):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--n", type=int, default=1_000_000)
-    parser.add_argument("--draws", type=int, default=5000)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser = command_line(__doc__, n=1_000_000, draws=5000, seeds=5)
     parser.add_argument(
         "--every", type=int, nargs=2, default=[100, 500],
         help="exact chains take every k-th row: where draws are one transition, and many",

@@ -24,14 +24,13 @@ Few draws are taken of the austerity test, and very few of the confidence sample
 bound from a pass over all rows, as in the paper; the pass counts.
 """
 
-import argparse
 import os
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 import pymc as pm
-from _measure import Checks, sample_batches, table
+from _measure import Checks, command_line, sample_batches, table
 from scipy.ndimage import affine_transform
 
 import pymc_subsample as pms
@@ -128,12 +127,9 @@ def report(model, test, temperature, sd, label, only):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, draws=3000)
     parser.add_argument("--n", type=int, default=130_070, help="deformed images")
     parser.add_argument("--temperature", type=float, default=1000.0, help="at 450,000 rows")
-    parser.add_argument("--draws", type=int, default=3000)
     parser.add_argument("--austerity-draws", type=int, default=300)
     parser.add_argument("--full-draws", type=int, default=5, help="of the confidence sampler")
     parser.add_argument("--sigma", type=float, nargs="*", default=[1.0, 1.3])

@@ -25,13 +25,12 @@ python tests/benchmarks/ewsg_gaussian.py --figure ewsg.png
 python tests/benchmarks/ewsg_gaussian.py --chains 800 --replicates 200 --time 300
 """
 
-import argparse
 import logging
 from time import perf_counter
 
 import numpy as np
 import pymc as pm
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 from arviz_stats.base import array_stats
 
 import pymc_subsample as pms
@@ -442,10 +441,7 @@ def main():
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--chains", type=int, default=10_000)
+    parser = command_line(__doc__, chains=10_000)
     parser.add_argument("--time", type=float, default=3000, help="of the long chains, in T")
     parser.add_argument("--replicates", type=int, default=4000, help="of time averages")
     parser.add_argument("--figure", help="where to save a picture of all parts of figure 1")

@@ -8,12 +8,10 @@ Means and standard deviations of the logistic regression are compared with those
 posterior, of the others with those of `HMCECS`.
 """
 
-import argparse
-
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 from _problems import logistic_model, logistic_rows
 from _reference import exact_posterior
 from arviz_stats.base import array_stats
@@ -67,15 +65,7 @@ def measure(make, model, args):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--n", type=int, default=100_000)
-    parser.add_argument("--d", type=int, default=10)
-    parser.add_argument("--draws", type=int, default=3000)
-    parser.add_argument("--tune", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
+    args = command_line(__doc__, n=100_000, d=10, draws=3000, tune=1000, seed=1).parse_args()
 
     rng = np.random.default_rng(7)
     X, y = logistic_rows(args.n, args.d)

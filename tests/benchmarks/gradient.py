@@ -5,7 +5,6 @@ And of whole transitions: the No-U-Turn sampler's beside those of trajectories o
 python tests/benchmarks/gradient.py
 """
 
-import argparse
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
@@ -23,7 +22,7 @@ from _handwritten import (
     poisson_curve,
     poisson_row,
 )
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 from _problems import linear_model, logistic_model, poisson_model
 from numba import njit
 
@@ -163,13 +162,8 @@ def transitions(n, d, m, rounds, draws=40):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--n", type=int, default=100_000)
-    parser.add_argument("--d", type=int, default=30)
+    parser = command_line(__doc__, n=100_000, d=30, rounds=15)
     parser.add_argument("--m", type=int, nargs="*", default=[100, 1000])
-    parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
 
     print(f"Gradients, n = {args.n:,}, d = {args.d}; medians of {args.rounds} interleaved rounds")

@@ -11,13 +11,12 @@ python tests/benchmarks/higgs.py
 python tests/benchmarks/higgs.py --n 200000 --draws 1000
 """
 
-import argparse
 import logging
 from time import perf_counter
 
 import numpy as np
 import pymc as pm
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 from _problems import logistic_rows
 from _reference import laplace
 from arviz_stats.base import array_stats
@@ -110,15 +109,8 @@ def subsampled(model, draws, tune, seed, **settings):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--n", type=int, default=10_500_000)
-    parser.add_argument("--d", type=int, default=30)
-    parser.add_argument("--draws", type=int, default=2000)
-    parser.add_argument("--tune", type=int, default=1000)
+    parser = command_line(__doc__, n=10_500_000, d=30, draws=2000, tune=1000, seed=1)
     parser.add_argument("--full-rows", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     logging.getLogger("pymc.subsample").setLevel(logging.WARNING)
 

@@ -6,7 +6,6 @@ python tests/benchmarks/hostile.py --small             # three models, four samp
 python tests/benchmarks/hostile.py --references        # makes the full-data posteriors anew
 """
 
-import argparse
 import faulthandler
 import json
 import linecache
@@ -25,7 +24,7 @@ import pymc as pm
 from _bank_references import DISTANCE, Reference, load, moments, save
 from _bank_runs import HEALTHY, errors, outcome, quiet, verdict
 from _hostile import TARGETS
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 from bank import markdown
 
 import pymc_subsample as pms
@@ -287,9 +286,7 @@ def write(found):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--small", action="store_true", help="three models, four samplers")
     parser.add_argument("--models", nargs="+", choices=TARGETS, help="default: all")
     parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, help="default: all")

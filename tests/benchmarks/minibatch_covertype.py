@@ -13,12 +13,11 @@ one. Long runs on evenly spaced rows, whose posterior has the same shape, have t
 their evaluations are counted as if their rows were all n.
 """
 
-import argparse
 from time import perf_counter
 
 import numpy as np
 import pymc as pm
-from _measure import Checks, Run, sample_batches, table
+from _measure import Checks, Run, command_line, sample_batches, table
 from _problems import covertype_rows, logistic_model
 from _reference import exact_posterior, laplace
 
@@ -65,17 +64,12 @@ def metropolis(name, X, y, draws, tune, covariance=False):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, draws=10_000, tune=1000, seed=1)
     parser.add_argument("--n", type=int, help="rows, evenly spaced in file order; all if not given")
-    parser.add_argument("--draws", type=int, default=10_000)
-    parser.add_argument("--tune", type=int, default=1000)
     parser.add_argument("--transitions", type=int, default=30, help="per draw")
     parser.add_argument("--peer-draws", type=int, default=1500, help="of Metropolis on all rows")
     parser.add_argument("--peer-rows", type=int, default=5000, help="of its long runs")
     parser.add_argument("--long-draws", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
 
     X, y = covertype_rows()

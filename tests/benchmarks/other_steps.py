@@ -12,7 +12,7 @@ import json
 import sys
 import time
 
-from _measure import Checks, result_of, table
+from _measure import Checks, command_line, result_of, table
 
 MODELS = (
     "logistic_miles", "bambi_varying_slopes", "poisson_noncentred", "lkj_slopes", "hsgp_matern",
@@ -95,13 +95,10 @@ def main(args):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, seed=1)
     parser.add_argument("--n", type=int, default=10_000, help="rows")
     parser.add_argument("--only", nargs="+", help="models, of _written.py")
     parser.add_argument("--steps", nargs="+", help="samplers")
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit", type=float, default=300.0, help="CPU seconds per run")
     for name in ("model", "step"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)

@@ -25,7 +25,6 @@ FlyMC starts near the posterior's mode, to which its bounds are tuned, and has o
 lights were drawn: the exact posterior at once, which the others reach later, if at all.
 """
 
-import argparse
 import logging
 import os
 from pathlib import Path
@@ -33,7 +32,7 @@ from time import perf_counter
 
 import numpy as np
 import pymc as pm
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 from _reference import laplace
 from scipy.special import expit
 
@@ -219,12 +218,6 @@ def main():
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=581_012)
-    parser.add_argument("--batch", type=int, default=50)
-    parser.add_argument("--chains", type=int, default=200)
-    args = parser.parse_args()
+    args = command_line(__doc__, rows=581_012, batch=50, chains=200).parse_args()
     logging.getLogger("pymc.subsample").setLevel(logging.WARNING)
     main()

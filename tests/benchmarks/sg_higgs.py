@@ -20,13 +20,12 @@ python tests/benchmarks/sg_higgs.py
 python tests/benchmarks/sg_higgs.py --n 100000 --draws 300
 """
 
-import argparse
 import logging
 from time import perf_counter
 
 import numpy as np
 import pymc as pm
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 from _problems import logistic_rows
 from _reference import laplace
 from higgs import PRIOR_SD, inefficiency, subsampled
@@ -159,15 +158,8 @@ def main():
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--n", type=int, default=2_000_000)
-    parser.add_argument("--d", type=int, default=30)
-    parser.add_argument("--m", type=int, default=1300)
-    parser.add_argument("--draws", type=int, default=2000)
-    parser.add_argument("--tune", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
+    args = command_line(
+        __doc__, n=2_000_000, d=30, m=1300, draws=2000, tune=1000, seed=1
+    ).parse_args()
     logging.getLogger("pymc.subsample").setLevel(logging.ERROR)
     main()

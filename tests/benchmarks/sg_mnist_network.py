@@ -18,7 +18,6 @@ step: as many gradients per pass, half as many steps.
 python tests/benchmarks/sg_mnist_network.py --figure network.png
 """
 
-import argparse
 import logging
 import os
 from pathlib import Path
@@ -26,7 +25,7 @@ from time import perf_counter
 
 import numpy as np
 import pymc as pm
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 from scipy.special import softmax
 
 import pymc_subsample as pms
@@ -179,13 +178,7 @@ def draw_figure(path, found, parts):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=18_956)
-    parser.add_argument("--batch", type=int, default=100)
-    parser.add_argument("--passes", type=int, default=40)
-    parser.add_argument("--chains", type=int, default=4)
+    parser = command_line(__doc__, rows=18_956, batch=100, passes=40, chains=4)
     parser.add_argument("--figure", help="where to save the learning curves")
     args = parser.parse_args()
     logging.getLogger("pymc.subsample").setLevel(logging.WARNING)

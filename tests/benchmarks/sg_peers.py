@@ -25,7 +25,6 @@ python tests/benchmarks/sg_peers.py
 python tests/benchmarks/sg_peers.py --n 20000 --steps 4000 --turns 2
 """
 
-import argparse
 import logging
 import os
 import sys
@@ -33,7 +32,7 @@ from time import perf_counter, process_time
 
 import numpy as np
 import pymc as pm
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 from _problems import logistic_model, logistic_rows
 from _reference import exact_posterior
 from arviz_stats.base import array_stats
@@ -250,14 +249,9 @@ def main():
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--n", type=int, default=1_000_000)
-    parser.add_argument("--d", type=int, default=30)
+    parser = command_line(__doc__, n=1_000_000, d=30, turns=3)
     parser.add_argument("--batches", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--steps", type=int, default=100_000, help="per turn, after as many / 5")
-    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--pairs", type=int, default=300, help="of the exact posterior's draws")
     args = parser.parse_args()
     threads = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"

@@ -8,12 +8,11 @@ python tests/benchmarks/signed.py
 python tests/benchmarks/signed.py --draws 2000 --sweep-rows 20000 --sweep-draws 500
 """
 
-import argparse
 import logging
 
 import numpy as np
 import pymc as pm
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 from _problems import logistic_model, logistic_rows
 
 import pymc_subsample as pms
@@ -65,13 +64,9 @@ def sample(model, draws, tune, seed, chains=1, **settings):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--draws", type=int, default=10_000)
+    parser = command_line(__doc__, draws=10_000, seed=1)
     parser.add_argument("--sweep-rows", type=int, default=100_000)
     parser.add_argument("--sweep-draws", type=int, default=4_000)
-    parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     logging.getLogger("pymc.subsample").setLevel(logging.ERROR)
     rng = np.random.default_rng(args.seed)

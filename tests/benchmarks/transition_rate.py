@@ -8,12 +8,11 @@ batches run at a temperature where 100 rows do, control variates of order 2 at t
 Acceptance rates and average batches of both are shown: they must agree.
 """
 
-import argparse
 from time import perf_counter
 
 import numpy as np
 from _handwritten_mh import austerity, barker, handwritten
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 from _problems import logistic_model, logistic_rows
 from _reference import laplace
 
@@ -83,14 +82,9 @@ def compare(X, y, rounds, k):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--n", type=int, default=200_000)
-    parser.add_argument("--d", type=int, default=11)
+    parser = command_line(__doc__, n=200_000, d=11, rounds=15)
     parser.add_argument("--temperature", type=float, help="of plain batches; n / 5 if not given")
     parser.add_argument("--transitions", type=int, default=2000, help="per compiled call")
-    parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
     args.temperature = args.temperature or args.n / 5
 

@@ -17,11 +17,9 @@ where they are not.
 python tests/benchmarks/worst_case.py
 """
 
-import argparse
-
 import numpy as np
 import pymc as pm
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 
 import pymc_subsample as pms
 
@@ -147,9 +145,7 @@ def problem(name, rows, make_model, mode_of, bound_of, information):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--n", type=int, nargs="*", default=[10**4, 10**5, 10**6, 10**7])
     parser.add_argument(
         "--tests", type=int, default=200, help="a quarter of it at 10^6 rows, a 16th at 10^7"

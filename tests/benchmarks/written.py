@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from _measure import Checks, empty_compile_cache, result_of, table
+from _measure import Checks, command_line, empty_compile_cache, result_of, table
 
 CHAINS, DRAWS, TUNE = 2, 1_000, 1_000
 PEER_DRAWS = 300
@@ -252,12 +252,9 @@ def main(args):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, seed=1)
     parser.add_argument("--n", type=int, default=20_000, help="rows")
     parser.add_argument("--only", nargs="+", help="models, of _written.py")
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cold", action="store_true", help="also with an empty cache")
     parser.add_argument("--pymc", action="store_true", help="also PyMC's own NUTS")
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="HMCECS alone")
