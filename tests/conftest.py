@@ -14,6 +14,8 @@ from pymc_subsample.kernels.estimates import DENSITY
 from pymc_subsample.kernels.hmc import transitions
 from pymc_subsample.likelihood import TallModel
 
+pytest.register_assert_rewrite("exact_cases")
+
 
 def pytest_configure(config):
     """Compile the transitions once, before any worker starts.
@@ -26,6 +28,20 @@ def pytest_configure(config):
             import_module(f"pymc_subsample.kernels.{name}")
         for kind, dynamics in product(DENSITY, (trajectory, tree)):
             transitions(kind, dynamics)
+
+
+@pytest.fixture(scope="module")
+def case():
+    """Return a logistic regression with two parameters."""
+    from exact_cases import logistic
+
+    return logistic()
+
+
+@pytest.fixture(scope="module")
+def model(case):
+    """Return its model."""
+    return case.model
 
 
 @pytest.fixture(scope="session")

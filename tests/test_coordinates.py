@@ -9,8 +9,8 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from exact_cases import QUIET, assert_moments
 from scipy.special import expit
-from test_hmc_ecs import assert_moments
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
@@ -23,7 +23,6 @@ from pymc_subsample.kernels.whitening import standard
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.steps.modes import starts
 
-QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 FEW = "pymc_subsample.coordinates.coordinates._FEW"
 SIZES = np.array([3, 5, 30, 200, 900])
 GROUP = np.repeat(np.arange(5), SIZES)

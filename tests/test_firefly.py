@@ -1,6 +1,5 @@
 """`FireflyMC`: bounds that hold, exact lights and posteriors, and a step like the others."""
 
-import copy
 import logging
 from dataclasses import replace
 from functools import cache
@@ -12,12 +11,21 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
+from exact_cases import (
+    QUIET,
+    assert_moments,
+    assert_same,
+    chain,
+    exact,
+    round_trip,
+    run,
+    wide,
+)
 from models import MODELS
 from scipy.interpolate import RegularGridInterpolator
 from scipy.special import expit, log_expit, log_softmax, softmax
 from scipy.stats import binomtest, chisquare, kstest, norm
 from scipy.stats import t as student
-from test_hmc_ecs import QUIET, assert_moments, assert_same, chain, exact, run, wide
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import lower_bounds
@@ -672,17 +680,7 @@ def pairs(cases):
 def test_state_round_trips_exactly(cases, pairs, brightness, proposal, at):
     case, (tune, draws) = cases("logistic"), (50, 15)
     one, other = pairs(brightness, proposal)
-    one.setup_chain(np.random.default_rng(7), tune, draws)
-    *_, point = run(one, case.model.initial_point(), min(at, tune))
-    if at >= tune:
-        one.stop_tuning()
-        *_, point = run(one, point, at - tune)
-    saved, point = copy.deepcopy(one.sampling_state), copy.deepcopy(point)
-    rest = run(one, point, 5)
-    other.sampling_state = saved
-    assert_same(rest, run(other, point, 5))
-    one.sampling_state = saved
-    assert_same(rest, run(one, point, 5))
+    round_trip(one, other, case.model, tune, draws, at)
 
 
 @pytest.mark.parametrize(

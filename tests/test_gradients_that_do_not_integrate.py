@@ -4,8 +4,8 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from exact_cases import QUIET
 from models import MODELS, ROUGH
-from test_hmc_ecs import QUIET
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand, refuse_steps

@@ -7,8 +7,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from scipy.stats import norm
-from test_hmc_ecs import (
+from exact_cases import (
     QUIET,
     assert_moments,
     assert_same,
@@ -17,8 +16,10 @@ from test_hmc_ecs import (
     logistic,
     normal,
     poisson,
+    round_trip,
     run,
 )
+from scipy.stats import norm
 
 import pymc_subsample as pms
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
@@ -33,16 +34,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.fixture(autouse=True)
 def _no_log(caplog):
     caplog.set_level(logging.ERROR, "pymc")
-
-
-@pytest.fixture(scope="module")
-def case():
-    return logistic()
-
-
-@pytest.fixture(scope="module")
-def model(case):
-    return case.model
 
 
 def sample(step, model, draws, tune=500, chains=2, seed=6, **kwargs):
@@ -273,17 +264,7 @@ def test_state_round_trips_exactly(model, step, order, proposal, at):
     tune, draws = 50, 15
     kwargs = {"control_variate_order": order, "proposal": PROPOSALS[proposal], **SMALL}
     one, other = (step(model=model, **kwargs) for _ in range(2))
-    one.setup_chain(np.random.default_rng(7), tune, draws)
-    *_, point = run(one, model.initial_point(), min(at, tune))
-    if at >= tune:
-        one.stop_tuning()
-        *_, point = run(one, point, at - tune)
-    saved, point = copy.deepcopy(one.sampling_state), copy.deepcopy(point)
-    rest = run(one, point, 5)
-    other.sampling_state = saved
-    assert_same(rest, run(other, point, 5))
-    one.sampling_state = saved
-    assert_same(rest, run(one, point, 5))
+    round_trip(one, other, model, tune, draws, at)
 
 
 def test_state_round_trips_without_a_chain(model):

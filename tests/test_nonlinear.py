@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pymc as pm
 import pytest
+from exact_cases import QUIET, assert_moments, exact
 from scipy.stats import norm
-from test_hmc_ecs import QUIET, assert_moments, exact
 
 import pymc_subsample as pms
 

@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from test_hmc_ecs import assert_moments, assert_same, chain, exact, logistic
+from exact_cases import assert_moments, assert_same, chain, exact
 from test_stochastic_gradient import sample, verdicts
 
 import pymc_subsample as pms
@@ -43,16 +43,6 @@ FREE = {
     },
 }  # fmt: skip
 SLOW = ["preconditioned SVRG", "SGNHT on clustered batches", "EWSG on clustered batches"]
-
-
-@pytest.fixture(scope="module")
-def case():
-    return logistic()
-
-
-@pytest.fixture(scope="module")
-def model(case):
-    return case.model
 
 
 @pytest.mark.parametrize(("preset", "given", "parts"), PRESETS)

@@ -7,18 +7,18 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
-from scipy.signal import lfilter
-from test_hmc_ecs import (
+from exact_cases import (
     QUIET,
     assert_moments,
     assert_same,
     chain,
     exact,
-    logistic,
     normal,
     poisson,
+    round_trip,
     run,
 )
+from scipy.signal import lfilter
 
 import pymc_subsample as pms
 from pymc_subsample import strata
@@ -54,16 +54,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.fixture(autouse=True)
 def _no_log(caplog):
     caplog.set_level(logging.ERROR, "pymc")
-
-
-@pytest.fixture(scope="module")
-def case():
-    return logistic()
-
-
-@pytest.fixture(scope="module")
-def model(case):
-    return case.model
 
 
 def sample(step, model, draws, tune=100, chains=2, seed=6, **kwargs):
@@ -561,17 +551,7 @@ def test_no_state_leaks_between_chains(model, name):
 def test_state_round_trips_exactly(model, name, at):
     tune, draws = 20, 15
     one, other = (MAKE[name](model=model) for _ in range(2))
-    one.setup_chain(np.random.default_rng(7), tune, draws)
-    *_, point = run(one, model.initial_point(), min(at, tune))
-    if at >= tune:
-        one.stop_tuning()
-        *_, point = run(one, point, at - tune)
-    saved, point = copy.deepcopy(one.sampling_state), copy.deepcopy(point)
-    rest = run(one, point, 5)
-    other.sampling_state = saved
-    assert_same(rest, run(other, point, 5))
-    one.sampling_state = saved
-    assert_same(rest, run(one, point, 5))
+    round_trip(one, other, model, tune, draws, at)
 
 
 def test_a_state_brings_its_step_size_and_metric(model):
