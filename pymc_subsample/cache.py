@@ -80,9 +80,6 @@ def kept(*signatures: types.Type, **options: Any) -> Callable:
 # Of functions that compiled code alone calls: Python can't.
 PART = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
-# Compiles such a function for the types with which it is first called, and keeps it.
-part = kept(**PART)
-
 
 def compile_kept(
     function: Callable, key: str | None, signatures: Sequence[types.Type], **options: Any

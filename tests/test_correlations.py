@@ -20,7 +20,7 @@ def point(seed=0, spread=1.0):
 
 def unfolded(x):
     theta = x.copy()
-    return theta, unfold.py_func(ROWS, theta)
+    return theta, unfold(ROWS, theta)
 
 
 def test_rows_have_the_scales_and_partial_correlations():
@@ -54,7 +54,7 @@ def test_volume_and_derivatives(seed):
         slope[i] = (weights @ (high - low) + high_volume - low_volume) / (2 * h)
     assert np.isclose(np.linalg.slogdet(jacobian)[1], volume, atol=1e-6)
     bar = weights.copy()
-    fold_back.py_func(ROWS, theta, bar)
+    fold_back(ROWS, theta, bar)
     np.testing.assert_allclose(bar, slope, atol=1e-6, rtol=1e-6)
 
 

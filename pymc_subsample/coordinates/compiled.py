@@ -26,9 +26,10 @@ from pymc_subsample.likelihood.graph import rebuild
 # theta, given; theta, derivatives in given, those in theta twice
 _GIVEN = types.void(VECTOR, VECTOR)
 _GIVEN_BACK = types.void(VECTOR, VECTOR, VECTOR, VECTOR)
-# psi, theta, e, volume; psi, theta, e, derivatives in theta, those in psi
+# psi, theta, e, volume; psi, theta, e, derivatives in theta, those in psi; theta, psi
 _POSITION = types.void(VECTOR, VECTOR, VECTOR, VECTOR)
 _PULL = types.void(VECTOR, VECTOR, VECTOR, VECTOR, VECTOR)
+_INVERSE = types.void(VECTOR, VECTOR)
 
 
 class Place(NamedTuple):
@@ -122,6 +123,26 @@ class CompiledMap:
                 lines.append(f"volume[0] += standard({_block(i)}, locations, psi, e)")
             lines.append(f"volume[0] += spread({_block(i)}, e, theta)")
         return self._compiled("position", _POSITION_SOURCE, lines, _POSITION)
+
+    @cached_property
+    def inverse(self) -> Compiled:
+        """``inverse(theta, psi)``, with constants after theta."""
+        lines = []
+        if len(self._rows):
+            lines.append("fold(rows, psi)")
+        if len(self._bent):
+            lines.append(f"straighten(bent, {self._start}, theta, psi)")
+        # Singles see locations of which joint blocks have taken their part.
+        for i in [*self._joint, *self._single]:
+            along = "none" if i in self._joint else "locations"
+            lines += [
+                f"given{i}(theta, given)",
+                f"gathered({_block(i)}, theta, e)",
+                f"moved({_block(i)}, {along}, theta, e, psi)",
+            ]
+            if i in self._joint:
+                lines.append(f"shear({_block(i)}, theta, e, locations, 1.0, psi)")
+        return self._compiled("inverse", _INVERSE_SOURCE, lines, _INVERSE)
 
     @cached_property
     def _pull(self) -> Compiled:
@@ -311,10 +332,13 @@ def _composed(name: str, source: str, signature: types.Type, **environment: Any)
 
 
 _KERNELS = {
-    correlations: ("unfold", "fold_back"),
-    splines: ("bend", "bend_back"),
-    whitening: ("standard", "standard_back", "spread", "spread_back", "shear", "shear_back"),
-}
+    correlations: ("unfold", "fold", "fold_back"),
+    splines: ("bend", "bend_back", "straighten"),
+    whitening: (
+        "standard", "moved", "standard_back", "spread", "gathered", "spread_back", "shear",
+        "shear_back",
+    ),
+}  # fmt: skip
 
 _POSITION_SOURCE = """
 def position(psi, theta, e, volume):
@@ -322,6 +346,14 @@ def position(psi, theta, e, volume):
     for i in range({size}):
         theta[i] = psi[i]
     volume[0] = 0.0
+    {lines}
+"""
+
+_INVERSE_SOURCE = """
+def inverse(theta, psi):
+    given, e = np.empty({longest}), np.empty({size})
+    for i in range({size}):
+        psi[i] = theta[i]
     {lines}
 """
 

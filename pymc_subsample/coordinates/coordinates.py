@@ -35,7 +35,6 @@ from pymc_subsample.coordinates.blocks import (
 )
 from pymc_subsample.coordinates.compiled import CompiledMap, Place
 from pymc_subsample.kernels import splines
-from pymc_subsample.kernels.correlations import fold
 from pymc_subsample.likelihood import TallModel
 
 # So many effects are few; more are where groups are half as many, or where effects have scales of
@@ -188,8 +187,12 @@ class Coordinates:
         found = {}
         for name, block in self.blocks.items():
             k = block.components
+            table, _ = self.constants(psi, name)
+            information = np.empty((block.units, k, k))
+            for (a, b), row in zip(triangle(k), table, strict=True):
+                information[:, a, b] = information[:, b, a] = row
             effect, _ = self.strengths(theta, name)
-            precision, _ = self._precision(psi, name, effect)
+            precision = np.eye(k) + effect.transpose(0, 2, 1) @ information @ effect
             left = np.linalg.inv(precision)[:, range(k), range(k)].T
             for variable in block.orders:
                 own = [a for a, (other, _) in enumerate(block.columns) if other == variable]
@@ -209,54 +212,23 @@ class Coordinates:
 
     def from_theta(self, theta: np.ndarray, psi: np.ndarray) -> np.ndarray:
         """Return psi for theta, shape (d,), with the constants of another psi, shape (length,)."""
-        found, given = psi.copy(), np.ascontiguousarray(theta[self.order], dtype=float)
-        found[: self.size] = given
-        fold(self.rows, found)
-        splines.straighten(self.bent, self._splines.start, found)
-        # Others see locations of which joint blocks have taken their part.
-        for name, block in sorted(self.blocks.items(), key=lambda item: not item[1].joint):
-            place, k = self.places[name], block.components
-            effect, scale, offset, mean = self._given(given, name)
-            slant = self.slant(psi, name)
-            if not block.joint:
-                offset = offset + slant @ found[self.locations]
-            with np.errstate(all="ignore"):  # what is not finite is no point of the chain's
-                e = _solved(scale, given[place].T - mean)
-                precision, information = self._precision(psi, name, effect)
-                # Upper triangular, the Cholesky factor from the last to the first.
-                C = _cholesky(precision[:, ::-1, ::-1])[:, ::-1, ::-1]
-                rest = self.constants(psi, name)[1].T - _times(information, offset)
-                center = _solved(C, _times(effect.transpose(0, 2, 1), rest))
-                found[place] = (_times(C.transpose(0, 2, 1), e) - center).T
-                if block.joint:
-                    found[self.locations] += slant.T @ (effect @ e.reshape(-1, k, 1)).ravel()
+        found = psi.copy()
+        found[: self.size] = theta[self.order]
+        moved = np.empty(self.size)
+        self._map.inverse(found, moved)
+        found[: self.size] = moved
         return found
 
     def strengths(self, theta: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return effect, shape (J, k, k), and offset, shape (J, k), of a block at theta."""
-        effect, _, offset, _ = self._given(np.ascontiguousarray(theta[self.order]), name)
-        return effect, offset
-
-    def _given(self, theta: np.ndarray, name: str) -> tuple[np.ndarray, ...]:
-        """Return K and scale, (J, k, k), d and mean, (J, k), for theta in the order of places."""
         block, given = self.blocks[name], self._map.given[name]
         k, numbers = block.components, np.empty(given.size)
-        given.forward(theta, numbers)
+        given.forward(np.ascontiguousarray(theta[self.order]), numbers)
         starts, steps = given.table
         place = starts[:, None] + steps[:, None] * np.arange(block.units)
-        values = np.where(starts[:, None] < 0, 0.0, numbers[np.maximum(place, 0)]).T
-        effect, scale, offset, mean = np.split(values, np.cumsum([k * k, k * k, k]), axis=1)
-        return effect.reshape(-1, k, k), scale.reshape(-1, k, k), offset, mean
-
-    def _precision(
-        self, psi: np.ndarray, name: str, effect: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``1 + K' I K`` and I, shape (J, k, k)."""
-        k = self.blocks[name].components
-        information = np.empty_like(effect)
-        for (a, b), row in zip(triangle(k), self.constants(psi, name)[0], strict=True):
-            information[:, a, b] = information[:, b, a] = row
-        return np.eye(k) + effect.transpose(0, 2, 1) @ information @ effect, information
+        values = np.where(starts[:, None] < 0, 0.0, numbers[np.maximum(place, 0)])
+        effect = np.moveaxis(values[: k * k].reshape(k, k, block.units), 2, 0)
+        return effect, values[2 * k * k : 2 * k * k + k].T
 
     def composed(self, forward: Compiled, backward: Compiled) -> dict[str, Callable[[], Compiled]]:
         """How to compile a model's parameter functions over psi in place of theta."""
@@ -264,23 +236,3 @@ class Coordinates:
             "forward": lambda: self._map.forward(forward, self.order),
             "backward": lambda: self._map.backward(backward, self.order),
         }
-
-
-def _times(matrices: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    return np.einsum("jab,jb->ja", matrices, vectors)
-
-
-def _solved(matrices: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Solve with each matrix; NaN where one is singular."""
-    try:
-        return np.linalg.solve(matrices, vectors[..., None])[..., 0]
-    except np.linalg.LinAlgError:
-        return np.full(vectors.shape, np.nan)
-
-
-def _cholesky(matrices: np.ndarray) -> np.ndarray:
-    """Lower Cholesky factors; NaN where one is not positive."""
-    try:
-        return np.linalg.cholesky(matrices)
-    except np.linalg.LinAlgError:
-        return np.full(matrices.shape, np.nan)

@@ -16,10 +16,10 @@ pair on, and m is the second.
 
 import numpy as np
 
-from pymc_subsample.cache import part
+from pymc_subsample.cache import kept
 
 
-@part
+@kept()
 def unfold(rows, theta):
     """Write elements of rows for y and log s, in place; return the log volume."""
     volume = 0.0
@@ -35,6 +35,7 @@ def unfold(rows, theta):
     return volume
 
 
+@kept()
 def fold(rows, theta):
     """Write y and log s for elements of rows, in place."""
     for row in range(rows.shape[0]):
@@ -45,7 +46,7 @@ def fold(rows, theta):
             theta[at + m] += np.logaddexp(y, -y) - np.log(2.0)
 
 
-@part
+@kept()
 def fold_back(rows, theta, bar):
     """Turn derivatives in elements of rows into those in y and log s, and add the volume's."""
     for row in range(rows.shape[0]):

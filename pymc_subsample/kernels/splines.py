@@ -11,7 +11,7 @@ any, G is the identity.
 
 import numpy as np
 
-from pymc_subsample.cache import part
+from pymc_subsample.cache import kept
 from pymc_subsample.compile import inner
 
 _FIRST, _STEP, _COUNT = -4.0, 0.5, 17
@@ -43,7 +43,7 @@ def piece(psi, start, t):
     return found + slope * (t - inside), slope, bent
 
 
-@part
+@kept()
 def bend(elements, start, psi, theta):
     """Write s for t; return log |ds / dt|. Constants start at `start` of psi."""
     volume = 0.0
@@ -54,7 +54,7 @@ def bend(elements, start, psi, theta):
     return volume
 
 
-@part
+@kept()
 def bend_back(elements, start, psi, bar):
     """Turn derivatives in s into those in t, in place, and add the volume's."""
     for i in range(elements.shape[0]):
@@ -62,25 +62,26 @@ def bend_back(elements, start, psi, bar):
         bar[elements[i]] = bar[elements[i]] * slope + bent / slope
 
 
-def straighten(elements, start, psi):
-    """Write t for s, in place."""
+@kept()
+def straighten(elements, start, theta, psi):
+    """Write t for s of psi, in place; theta holds the constants."""
     for i in range(elements.shape[0]):
         at, s = start + WIDTH * i, psi[elements[i]]
         if not -np.inf < s < np.inf:
             psi[elements[i]] = s
             continue
         low, high = _FIRST, -_FIRST
-        first, slope, _ = piece(psi, at, low)
+        first, slope, _ = piece(theta, at, low)
         if s <= first:
             psi[elements[i]] = low + (s - first) / slope
             continue
-        last, slope, _ = piece(psi, at, high)
+        last, slope, _ = piece(theta, at, high)
         if s >= last:
             psi[elements[i]] = high + (s - last) / slope
             continue
         t = 0.0
         for _ in range(200):
-            found, slope, _ = piece(psi, at, t)
+            found, slope, _ = piece(theta, at, t)
             if found < s:
                 low = t
             else:

@@ -31,7 +31,7 @@ both of shape (k, locations), starts at `slant` of psi.
 
 import numpy as np
 
-from pymc_subsample.cache import part
+from pymc_subsample.cache import kept
 from pymc_subsample.compile import inner
 
 
@@ -115,7 +115,7 @@ def condition(k, units, w, unit, start, table, given, shift, psi, K, info, scale
     solve_upper(C, center, center)
 
 
-@part
+@kept()
 def standard(place, at, table, given, locations, psi, e):
     """Write e for v; return log |de / dv|."""
     k, units, w, start, slant = place
@@ -136,7 +136,25 @@ def standard(place, at, table, given, locations, psi, e):
     return volume
 
 
-@part
+@kept()
+def moved(place, at, table, given, locations, theta, e, v):
+    """Write v for e; theta holds the constants, v the locations."""
+    k, units, w, start, slant = place
+    K, info, scaled, C = (np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)))
+    rest, center = np.empty(k), np.empty(k)
+    psi, shift = theta, shifted(k, slant, locations, theta, v)
+    for unit in range(units):
+        condition(
+            k, units, w, unit, start, table, given, shift, psi, K, info, scaled, C, rest, center
+        )  # fmt: skip
+        for a in range(k):
+            total = -center[a]
+            for c in range(a + 1):
+                total += C[c, a] * e[at[c] + unit]
+            v[at[a] + unit] = total
+
+
+@kept()
 def standard_back(place, at, table, given, locations, psi, e, bar_e, bar_given, bar_psi):
     """Pull derivatives in e, and the volume's, back to v and, added up, to K, d and locations.
 
@@ -195,7 +213,7 @@ def standard_back(place, at, table, given, locations, psi, e, bar_e, bar_given, 
                 bar_psi[locations[i]] += psi[slant + a * size + i] * total
 
 
-@part
+@kept()
 def spread(place, at, table, given, e, theta):
     """Write x for e; return log |dx / de|."""
     k, units, w, _, _ = place
@@ -210,7 +228,19 @@ def spread(place, at, table, given, e, theta):
     return volume
 
 
-@part
+@kept()
+def gathered(place, at, table, given, theta, e):
+    """Write e for x."""
+    k, units, w, _, _ = place
+    for unit in range(units):
+        for a in range(k):
+            total = theta[at[a] + unit] - read(table, given, 2 * k * k + k + a, unit)
+            for b in range(a - a % w, a):
+                total -= read(table, given, (k + a) * k + b, unit) * e[at[b] + unit]
+            e[at[a] + unit] = total / read(table, given, (k + a) * k + a, unit)
+
+
+@kept()
 def spread_back(place, at, table, given, e, bar_theta, bar_given, bar_e):
     """Pull derivatives in x, and the volume's, back to e, scale and mean."""
     k, units, w, _, _ = place
@@ -229,7 +259,7 @@ def spread_back(place, at, table, given, e, bar_theta, bar_given, bar_e):
             add(table, bar_given, diagonal, unit, 1.0 / read(table, given, diagonal, unit))
 
 
-@part
+@kept()
 def shear(place, at, table, given, psi, e, locations, sign, out):
     """Add ``sign A' K e`` to the locations."""
     k, _, w, _, slant = place
@@ -242,7 +272,7 @@ def shear(place, at, table, given, psi, e, locations, sign, out):
             out[locations[i]] += sign * psi[slant + a * size + i] * u
 
 
-@part
+@kept()
 def shear_back(place, at, table, given, psi, e, locations, bar_theta, bar_given, bar_e):
     """Pull derivatives in ``locations - A' K e`` back: to K, and added to those in e."""
     k, _, w, _, slant = place
