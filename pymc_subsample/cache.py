@@ -43,7 +43,7 @@ _KEPT_SECONDS = 30 * 24 * 3600.0
 def directory() -> Path:
     """Return where the code of this version is kept, and note that it is still in use."""
     package = Path(__file__).parent
-    sources = [Path(__file__), package / "compile.py", *(package / "kernels").iterdir()]
+    sources = [Path(__file__), package / "compile.py", *(package / "kernels").rglob("*.py*")]
     stamp = sha256(repr(_versions()).encode())
     for file in sorted(sources):
         if file.suffix in (".py", ".pyc"):
