@@ -33,14 +33,18 @@ IDENTITY = np.ones((1, D))
 STARTS = {"preconditioned": [-1.0, -1.0], "thermostat": [1.3, 0.0]}
 
 
-@pytest.fixture(scope="module")
-def gaussian():
+def gaussian_rows():
     """Expansions, by order, of a flat prior and rows l_i = -|theta - c_i|^2 / 2."""
     with pm.Model() as model:
         theta = pm.Flat("theta", shape=D)
         pm.Normal("y", theta, 1.0, observed=ROWS)
     tall = TallModel(model, dim=None)
     return {order: expand(tall, order) for order in (0, 1, 2)}
+
+
+@pytest.fixture(scope="module")
+def gaussian():
+    return gaussian_rows()
 
 
 class Chain:
@@ -504,22 +508,24 @@ def test_linear_maps_are_those_of_the_steps(gaussian, dynamics, h):
 
 def assert_moves_as_its_map(gaussian, dynamics, h):
     """Without noise, on all rows: to where a step leads, the map leads in some coordinates."""
-    scale, two = np.full((1, D), 0.9 / np.sqrt(N)), INTEGRATORS[dynamics].has_momenta
-    step = np.empty((1 + two, 1 + two))
-    for k in range(1 + two):
+    scale, size = np.full((1, D), 0.9 / np.sqrt(N)), 1 + INTEGRATORS[dynamics].has_momenta
+    step, mode = np.empty((size, size)), ROWS.mean(axis=0)
+    for k in range(size):
         chain = Chain(gaussian[0], dynamics, N, factor=scale, friction=1.3, temperature=0.0)
-        chain.theta, chain.momentum = ROWS.mean(axis=0), np.zeros(D)
-        if k:
-            chain.momentum += 1.0
-        else:
-            chain.theta = chain.theta + scale[0]
+        chain.theta, chain.momentum = mode + (k == 0) * scale[0], np.full(D, float(k))
         chain.step([h])
-        step[:, k] = [((chain.theta - ROWS.mean(axis=0)) / scale)[0, 0], chain.momentum[0]][
-            : 1 + two
-        ]
-    found = INTEGRATORS[dynamics].linear_map(h, 1.3, np.array([0.81]))
-    expected, rates = (np.linalg.eigvals(m) for m in (step, found.matrix[0]))
-    np.testing.assert_allclose(np.sort_complex(rates), np.sort_complex(expected), rtol=1e-9)
+        step[:, k] = [(chain.theta - mode)[0] / scale[0, 0], chain.momentum[0]][:size]
+
+    def rates(matrix):
+        return np.sort_complex(np.linalg.eigvals(matrix))
+
+    def mapped(friction, curvature):
+        found = INTEGRATORS[dynamics].linear_map(h, friction, np.array([curvature]))
+        return rates(found.matrix[0])
+
+    np.testing.assert_allclose(mapped(1.3, 0.81), rates(step), rtol=1e-9)
+    assert not np.allclose(mapped(1.3, 0.82), rates(step), rtol=1e-5)
+    assert size == 1 or not np.allclose(mapped(1.31, 0.81), rates(step), rtol=1e-5)
 
 
 def test_baoab_is_exact_for_positions_of_a_normal():
