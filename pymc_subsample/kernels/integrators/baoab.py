@@ -14,12 +14,11 @@ molecular sampling. Applied Mathematics Research eXpress 2013(1).
 
 import numpy as np
 
-from pymc_subsample.compile import inner
-from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap, shift
+from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap, inlined, shift
 from pymc_subsample.kernels.integrators.shared import kick_ratio, map_of_momenta, stateless
 
 
-@inner
+@inlined
 def drift(rng, chain, h):
     """Half a kick, half a move, friction, half a move."""
     momentum = chain.momentum
@@ -32,7 +31,7 @@ def drift(rng, chain, h):
     shift(chain)
 
 
-@inner
+@inlined
 def kick(rng, chain, h):
     """Half a kick."""
     for a in range(chain.momentum.shape[0]):

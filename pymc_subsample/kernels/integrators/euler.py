@@ -10,8 +10,7 @@ methods via non-uniform subsampling of gradients. arXiv:2002.08949, eq. 3.
 
 import numpy as np
 
-from pymc_subsample.compile import inner
-from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap, shift
+from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap, inlined, shift
 from pymc_subsample.kernels.integrators.shared import (
     as_mapped,
     expected_momentum,
@@ -23,7 +22,7 @@ from pymc_subsample.kernels.integrators.shared import (
 )
 
 
-@inner
+@inlined
 def kick(rng, chain, h):
     """Kick, and move by the momenta of before."""
     momentum = chain.momentum

@@ -17,6 +17,9 @@ import numpy as np
 from pymc_subsample.compile import inner
 from pymc_subsample.kernels.vectors import scale_up
 
+# Compiles a part: to hand over a `Chain` costs as much as what most of them do.
+inlined = inner(forceinline=True)
+
 # Where a chain is, and what its steps depend on; arrays are overwritten.
 #
 # n : rows of the data
@@ -62,7 +65,7 @@ class Integrator:
     """What tells an integrator from the others: none of it can be left out.
 
     `start`, `drift`, `kick`, `drift_ratio` and `expectation` are called in compiled code
-    (`compile.inner`) and write into the arrays of a `Chain`; the others are Python's.
+    (`inlined`) and write into the arrays of a `Chain`; the others are Python's.
 
     Attributes
     ----------
@@ -178,7 +181,7 @@ _PARTS: dict[str, tuple[str, tuple[type, ...]]] = {
 }
 
 
-@inner
+@inlined
 def shift(chain):
     """Move theta by `change` of z."""
     scale_up(chain.factor, chain.change, chain.scratch)

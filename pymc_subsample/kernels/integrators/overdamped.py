@@ -11,12 +11,11 @@ M. Welling and Y. W. Teh (2011). Bayesian learning via stochastic gradient Lange
 
 import numpy as np
 
-from pymc_subsample.compile import inner
-from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap, shift
+from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap, inlined, shift
 from pymc_subsample.kernels.integrators.shared import nothing, stateless
 
 
-@inner
+@inlined
 def kick(rng, chain, h):
     """Move along the gradient."""
     noise = np.sqrt(2.0 * h * chain.temperature)
@@ -26,7 +25,7 @@ def kick(rng, chain, h):
     shift(chain)
 
 
-@inner
+@inlined
 def drift_ratio(chain, h):
     """Largest drift in units of the noise."""
     largest, ratio = 0.0, np.sqrt(0.5 * h / chain.temperature)
@@ -35,7 +34,7 @@ def drift_ratio(chain, h):
     return largest
 
 
-@inner
+@inlined
 def expectation(chain, h, stop, x):
     """Write the last change in units of the noise."""
     scale = 1.0 / np.sqrt(2.0 * h * chain.temperature)

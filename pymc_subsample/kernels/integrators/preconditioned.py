@@ -13,20 +13,19 @@ for deep neural networks. AAAI.
 
 import numpy as np
 
-from pymc_subsample.compile import inner
-from pymc_subsample.kernels.integrators.integrator import Integrator, shift
+from pymc_subsample.kernels.integrators.integrator import Integrator, inlined, shift
 from pymc_subsample.kernels.integrators.overdamped import linear_map, noise_variance
 from pymc_subsample.kernels.integrators.shared import nothing
 
 
-@inner
+@inlined
 def start(friction, state):
     """Know nothing of the gradients."""
     for a in range(state.shape[0]):
         state[a] = -1.0
 
 
-@inner
+@inlined
 def kick(rng, chain, h):
     """Move along the gradient, and learn from it."""
     state, averaging = chain.state, chain.averaging
@@ -40,7 +39,7 @@ def kick(rng, chain, h):
     shift(chain)
 
 
-@inner
+@inlined
 def drift_ratio(chain, h):
     """Largest drift in units of the noise."""
     largest = 0.0

@@ -3,25 +3,24 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pymc_subsample.compile import inner
-from pymc_subsample.kernels.integrators.integrator import LinearMap
+from pymc_subsample.kernels.integrators.integrator import LinearMap, inlined
 
 _Pair = tuple[ArrayLike, ArrayLike]
 
 
-@inner
+@inlined
 def nothing(rng, chain, h):
     """Do nothing before the gradient."""
 
 
-@inner
+@inlined
 def stateless(friction, state):
     """Write zeros."""
     for a in range(state.shape[0]):
         state[a] = 0.0
 
 
-@inner
+@inlined
 def kick_ratio(chain, h):
     """Largest kick in units of momenta."""
     largest, ratio = 0.0, h / np.sqrt(chain.temperature)
@@ -30,7 +29,7 @@ def kick_ratio(chain, h):
     return largest
 
 
-@inner
+@inlined
 def expected_momentum(chain, h, stop, x):
     """Write where the noise of a kick goes if momenta stay as they are, or if they stop."""
     scale = np.sqrt(chain.friction * h / (2.0 * chain.temperature))

@@ -9,8 +9,7 @@ T. Chen, E. Fox and C. Guestrin (2014). Stochastic gradient Hamiltonian Monte Ca
 
 import numpy as np
 
-from pymc_subsample.compile import inner
-from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap, shift
+from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap, inlined, shift
 from pymc_subsample.kernels.integrators.shared import (
     as_mapped,
     expected_momentum,
@@ -21,7 +20,7 @@ from pymc_subsample.kernels.integrators.shared import (
 )
 
 
-@inner
+@inlined
 def drift(rng, chain, h):
     """Move."""
     for a in range(chain.change.shape[0]):
@@ -29,7 +28,7 @@ def drift(rng, chain, h):
     shift(chain)
 
 
-@inner
+@inlined
 def kick(rng, chain, h):
     """Kick."""
     momentum = chain.momentum

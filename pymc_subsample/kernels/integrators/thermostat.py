@@ -13,8 +13,7 @@ stochastic gradient thermostats. NeurIPS.
 
 import numpy as np
 
-from pymc_subsample.compile import inner
-from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap, shift
+from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap, inlined, shift
 from pymc_subsample.kernels.integrators.shared import (
     as_mapped,
     friction_noise,
@@ -25,14 +24,14 @@ from pymc_subsample.kernels.integrators.shared import (
 )
 
 
-@inner
+@inlined
 def start(friction, state):
     """Begin with the friction that balances the noise of the dynamics alone."""
     stateless(friction, state)
     state[0] = friction
 
 
-@inner
+@inlined
 def kick(rng, chain, h):
     """Kick, move, and follow the kinetic temperature."""
     momentum, state = chain.momentum, chain.state

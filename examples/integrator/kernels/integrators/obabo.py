@@ -12,12 +12,11 @@ G. Bussi and M. Parrinello (2007). Accurate sampling using Langevin dynamics. Ph
 
 import numpy as np
 
-from pymc_subsample.compile import inner
-from pymc_subsample.kernels.integrators.integrator import Integrator, shift
+from pymc_subsample.kernels.integrators.integrator import Integrator, inlined, shift
 from pymc_subsample.kernels.integrators.shared import kick_ratio, map_of_momenta, stateless
 
 
-@inner
+@inlined
 def drift(rng, chain, h):
     """Friction, half a kick, a move."""
     momentum, decay = chain.momentum, np.exp(-0.5 * chain.friction * h)
@@ -29,7 +28,7 @@ def drift(rng, chain, h):
     shift(chain)
 
 
-@inner
+@inlined
 def kick(rng, chain, h):
     """Half a kick, friction."""
     momentum, decay = chain.momentum, np.exp(-0.5 * chain.friction * h)
