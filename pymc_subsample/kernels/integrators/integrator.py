@@ -37,7 +37,7 @@ Chain = namedtuple(
     "scratch",
 )
 
-
+# Arguments of `SGMCMC` for all with momenta.
 _OF_MOMENTA = ("friction", "resample_every")
 
 
