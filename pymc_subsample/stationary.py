@@ -1,23 +1,16 @@
 r"""Where Langevin dynamics on stochastic gradients end up: stationary variances, exact for normals.
 
 Along a direction in which the posterior is normal with precision :math:`\kappa` and the gradient
-has variance c, an integration step of `kernels.langevin` is a linear map M of position and
-momentum plus independent noise of covariance Q; their covariance V solves
-:math:`V = M V M^\top + Q`. Without noise in the gradient and at step size zero,
-:math:`V_{zz} = T / \kappa` and :math:`V_{rr} = T`.
+has variance c, a step of an `Integrator` is a linear map M of position and momentum, if there is
+any, plus independent noise of covariance Q; their covariance V solves :math:`V = M V M^\top + Q`.
+Without noise in the gradient and at step size zero, :math:`V_{zz} = T / \kappa` and
+:math:`V_{rr} = T`.
 """
 
 import numpy as np
 from scipy.optimize import brentq
 
-from pymc_subsample.kernels.langevin import (
-    BAOAB,
-    EULER,
-    OVERDAMPED,
-    PRECONDITIONED,
-    SYMPLECTIC,
-    THERMOSTAT,
-)
+from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap
 
 # Largest predicted error of a standard deviation that an automatic step size allows.
 TOLERATED = 0.02
@@ -28,7 +21,7 @@ _DIRECTIONS = 32
 
 @np.errstate(all="ignore")
 def variances(
-    dynamics: int,
+    integrator: Integrator,
     step_size: float,
     friction: float,
     temperature: float,
@@ -39,36 +32,38 @@ def variances(
 
     Parameters
     ----------
-    dynamics : int
-        Of `kernels.langevin`.
+    integrator : Integrator
+        How the chain moves.
     step_size : float
         h.
     friction, temperature : float
-        :math:`\gamma` (for a thermostat the amplitude of its noise) and T.
+        :math:`\gamma` (where it is adapted, that of the noise alone) and T.
     curvature, noise : ndarray, shape (a,)
         :math:`\kappa` and c of each direction.
 
     Returns
     -------
     position, momentum : ndarray, shape (a,)
-        Infinite where a step size is too large to be stable; the momentum's are NaN for dynamics
-        without any.
+        Infinite where a step size is too large to be stable; the momentum's are NaN where there are
+        none.
     """
     curvature, noise = np.broadcast_arrays(*map(np.atleast_1d, (curvature, noise)))
     h = np.float64(step_size)  # whose square may be infinite
-    if dynamics in (OVERDAMPED, PRECONDITIONED):
-        contraction = 1 - h * curvature
-        variance = (2 * h * temperature + h**2 * noise) / (1 - contraction**2)
-        stable = np.abs(contraction) < 1
-        return np.where(stable, variance, np.inf), np.full(curvature.shape, np.nan)
-    amplitude = 2 * friction * h * temperature
-    if dynamics == BAOAB:
-        amplitude = (1 - np.exp(-2 * friction * h)) * temperature
 
     def solved(damping: float) -> tuple[np.ndarray, np.ndarray]:
-        return _solve(dynamics, h, damping, amplitude, curvature, noise)
+        step = integrator.linear_map(h, damping, curvature)
+        covariance = integrator.noise_variance(h, friction, temperature) * _outer(step.own)
+        covariance = covariance + noise[:, None, None] * _outer(step.gradient)
+        found, stable = _stationary(step, covariance)
+        position, momentum = found[:, 0, 0], np.full(curvature.shape, np.nan)
+        if integrator.momentum_variance is not None:
+            momentum = integrator.momentum_variance(
+                h, damping, temperature, curvature, noise, found
+            )
+            momentum = np.where(stable, momentum, np.inf)
+        return np.where(stable, position, np.inf), momentum
 
-    if dynamics != THERMOSTAT:
+    if integrator.friction != "adapted":
         return solved(friction)
 
     if not h:
@@ -87,17 +82,11 @@ def variances(
 
 @np.errstate(all="ignore")
 def autocorrelation_time(
-    dynamics: int, step_size: float, friction: float, curvature: np.ndarray
+    integrator: Integrator, step_size: float, friction: float, curvature: np.ndarray
 ) -> float:
     """Integration steps per independent position, of the slowest direction."""
     curvature, step_size = np.atleast_1d(curvature), np.float64(step_size)
-    if dynamics in (OVERDAMPED, PRECONDITIONED):
-        rate = np.max(np.abs(1 - step_size * curvature))
-    else:
-        matrix = _step(dynamics, step_size, friction, curvature)[0]
-        if not np.isfinite(matrix).all():
-            return np.inf
-        rate = np.max(np.abs(np.linalg.eigvals(matrix)))
+    rate = np.max(_rates(integrator.linear_map(step_size, friction, curvature)))
     return float((1 + rate) / (1 - rate)) if rate < 1 else np.inf
 
 
@@ -107,7 +96,7 @@ def sd_error(variance: np.ndarray, temperature: float, curvature: np.ndarray) ->
 
 
 def choose_step_size(
-    dynamics: int, friction: float, curvature: np.ndarray, noise: np.ndarray
+    integrator: Integrator, friction: float, curvature: np.ndarray, noise: np.ndarray
 ) -> float:
     """Return the largest h with standard deviations off by at most 2%.
 
@@ -117,66 +106,38 @@ def choose_step_size(
     every = np.linspace(0, len(noise) - 1, _DIRECTIONS).astype(int)
     chosen = np.unique([np.argsort(noise)[every], np.argsort(curvature)[every]])
     curvature, noise = curvature[chosen], noise[chosen]
-    power = 1.0 if dynamics in (OVERDAMPED, PRECONDITIONED) else 0.5
+    power = 0.5 if integrator.has_momenta else 1.0
     steps = np.max(curvature) ** -power * _STEPS
     for h in steps:
-        position, _ = variances(dynamics, h, friction, 1.0, curvature, noise)
+        position, _ = variances(integrator, h, friction, 1.0, curvature, noise)
         if np.max(np.abs(sd_error(position, 1.0, curvature))) <= TOLERATED:
             return float(h)
     return float(steps[-1])
 
 
-def _step(dynamics: int, h: float, friction: float, curvature: np.ndarray):
-    """M, shape (a, 2, 2), and where noise of dynamics and of gradients enters."""
-    one, zero = np.ones_like(curvature), np.zeros_like(curvature)
-    pull = -h * curvature
-    keep = (1 - friction * h) * one
-    if dynamics == EULER:
-        return _matrix(one, h * one, pull, keep), (zero, one), (zero, h * one)
-    if dynamics == SYMPLECTIC:
-        return _matrix(one, h * one, pull, keep + h * pull), (zero, one), (zero, h * one)
-    if dynamics == THERMOSTAT:
-        matrix = _matrix(one + h * pull, h * keep, pull, keep)
-        return matrix, (h * one, one), (h**2 * one, h * one)
-    decay = np.exp(-friction * h) * one
-    half = h / 2 * (1 + decay)
-    # A full kick, half a move, friction, half a move, seen in the middle of the kick.
-    matrix = _matrix(one + half * pull, half, decay * pull, decay)
-    return matrix, (h / 2 * one, one), (h * half, h * decay)
+def _rates(step: LinearMap) -> np.ndarray:
+    """Largest absolute eigenvalue of each matrix, shape (a,)."""
+    if step.matrix.shape[1] == 1:
+        return np.abs(step.matrix[:, 0, 0])
+    if not np.isfinite(step.matrix).all():
+        return np.full(len(step.matrix), np.inf)
+    return np.max(np.abs(np.linalg.eigvals(step.matrix)), axis=1)
 
 
-def _solve(
-    dynamics: int,
-    h: float,
-    friction: float,
-    amplitude: float,
-    curvature: np.ndarray,
-    noise: np.ndarray,
-):
-    matrix, own, gradient = _step(dynamics, h, friction, curvature)
-    covariance = amplitude * _outer(own) + noise[:, None, None] * _outer(gradient)
-    if not np.isfinite(matrix).all():
-        unstable = np.full(len(curvature), np.inf)
-        return unstable, unstable
-    stable = np.max(np.abs(np.linalg.eigvals(matrix)), axis=1) < 1
-    size = len(curvature)
-    left = np.eye(4) - np.einsum("aij,akl->aikjl", matrix, matrix).reshape(size, 4, 4)
-    left[~stable] = np.eye(4)
-    found = np.linalg.solve(left, covariance.reshape(size, 4, 1)).reshape(size, 2, 2)
-    position, momentum = found[:, 0, 0], found[:, 1, 1]
-    if dynamics == BAOAB:  # after half a kick
-        momentum = momentum - h * curvature * found[:, 0, 1]
-        momentum = momentum + (h / 2) ** 2 * (curvature**2 * position + noise)
-    return np.where(stable, position, np.inf), np.where(stable, momentum, np.inf)
+def _stationary(step: LinearMap, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Solve V = M V M' + Q: V, shape (a, k, k), and where there is one, shape (a,)."""
+    matrix, stable = step.matrix, _rates(step) < 1
+    size, k = matrix.shape[:2]
+    if k == 1:
+        return covariance / (1 - matrix**2), stable
+    left = np.eye(k**2) - np.einsum("aij,akl->aikjl", matrix, matrix).reshape(size, k**2, k**2)
+    left[~stable] = np.eye(k**2)
+    solution = np.linalg.solve(left, covariance.reshape(size, k**2, 1))
+    return solution.reshape(size, k, k), stable
 
 
-def _matrix(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray):
-    return np.stack([np.stack([a, b], axis=-1), np.stack([c, d], axis=-1)], axis=-2)
-
-
-def _outer(vector: tuple[np.ndarray, np.ndarray]):
-    v = np.stack(vector, axis=-1)
-    return v[:, :, None] * v[:, None, :]
+def _outer(vector: np.ndarray) -> np.ndarray:
+    return vector[:, :, None] * vector[:, None, :]
 
 
 def spectrum(precision: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,8 @@ from pymc_subsample.control_variates import expand
 from pymc_subsample.kernels.dynamics import trajectory, tree
 from pymc_subsample.kernels.estimates import DENSITY
 from pymc_subsample.kernels.hmc import transitions
+from pymc_subsample.kernels.integrators import INTEGRATORS
+from pymc_subsample.kernels.langevin import integrate
 from pymc_subsample.likelihood import TallModel
 
 pytest.register_assert_rewrite("exact_cases")
@@ -24,8 +26,10 @@ def pytest_configure(config):
     last bits differ from those that a process of chains reads from the cache.
     """
     if not hasattr(config, "workerinput"):
-        for name in ("firefly", "gibbs", "langevin", "metropolis"):
+        for name in ("firefly", "gibbs", "metropolis"):
             import_module(f"pymc_subsample.kernels.{name}")
+        for integrator in INTEGRATORS.values():
+            integrate(integrator)
         for kind, dynamics in product(DENSITY, (trajectory, tree)):
             transitions(kind, dynamics)
 

@@ -1,30 +1,34 @@
-"""What `docs/developing.md` says is true: its names exist, and its example of a test works."""
+"""What `docs/developing.md` says is true: its names exist, and its examples work."""
 
 import importlib
 import re
 import sys
 import tomllib
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pymc as pm
 import pytest
 from scipy.stats import norm
+from test_langevin import N, assert_ends_up, assert_moves_as_its_map, gaussian_rows
 
 import pymc_subsample as pms
 from pymc_subsample import cache, kernels, steps
 from pymc_subsample.compile import Compiled, address_of
 from pymc_subsample.control_variates import linear
-from pymc_subsample.kernels import metropolis
+from pymc_subsample.kernels import integrators, metropolis
 from pymc_subsample.kernels.evidence import DECIDE, EVIDENCE, KNOWN, THRESHOLD
+from pymc_subsample.stationary import variances
 
 ROOT = Path(__file__).parents[1]
-EXAMPLE = ROOT / "examples" / "acceptance_test"
+EXAMPLES = ROOT / "examples"
 PAGE = (ROOT / "docs" / "developing.md").read_text()
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 CODE = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", PAGE, flags=re.MULTILINE | re.DOTALL))
-# Of the example, which is nowhere else.
-OWN = {"kernels/chebyshev.py", "steps/chebyshev.py"}
+# Of the examples, which are nowhere else.
+OWN = {"kernels/chebyshev.py", "steps/chebyshev.py", "kernels/integrators/obabo.py"}
 
 
 def exists(path):
@@ -83,24 +87,31 @@ def test_rooms_import_from_those_above():
             assert not set(found) & set(order[place + 1 :]), path
 
 
-# The worked example, as if its files were in their rooms.
+# The worked examples, as if their files were in their rooms.
+
+
+@contextmanager
+def at_home(example, *rooms):
+    """Let files of an example be imported from rooms; code is kept apart, not for the next run."""
+    with TemporaryDirectory() as kept, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cache, "directory", lambda: Path(kept))
+        for room in rooms:
+            place = EXAMPLES / example / Path(*room.__name__.split(".")[1:])
+            patched.setattr(room, "__path__", [*room.__path__, str(place)])
+        yield patched
+    for name, module in tuple(sys.modules.items()):
+        if str(EXAMPLES / example) in str(getattr(module, "__file__", "")):
+            room, _, short = name.rpartition(".")
+            delattr(sys.modules[room], short)
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="module")
-def chebyshev(tmp_path_factory):
-    """Return the example's kernel and step; its code is kept apart, and not for the next run."""
-    kept = tmp_path_factory.mktemp("kept")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(cache, "directory", lambda: kept)
-        for room in (kernels, steps):
-            name = room.__name__.rpartition(".")[2]
-            patched.setattr(room, "__path__", [*room.__path__, str(EXAMPLE / name)])
+def chebyshev():
+    """Return the kernel and the step of the test."""
+    with at_home("acceptance_test", kernels, steps):
         kernel = importlib.import_module("pymc_subsample.kernels.chebyshev")
-        step = importlib.import_module("pymc_subsample.steps.chebyshev").ChebyshevMH
-        yield kernel, step
-    for room in (kernels, steps):
-        del room.chebyshev
-        del sys.modules[f"{room.__name__}.chebyshev"]
+        yield kernel, importlib.import_module("pymc_subsample.steps.chebyshev").ChebyshevMH
 
 
 def accepted(kernel, y, known, delta, uniforms, batch=20):
@@ -182,6 +193,65 @@ def test_its_step_is_shown_in_full(chebyshev):
         pm.Normal("y", pm.Normal("a"), observed=np.zeros(50))
     with pytest.raises(ValueError, match="delta must be a number between 0 and 1"):
         step(model=model, delta=1.0)
+
+
+@pytest.fixture(scope="module")
+def gaussian():
+    return gaussian_rows()
+
+
+@pytest.fixture(scope="module")
+def obabo():
+    """Return the integrator, in the table."""
+    with at_home("integrator", integrators) as patched:
+        found = importlib.import_module("pymc_subsample.kernels.integrators.obabo").INTEGRATOR
+        patched.setitem(integrators.INTEGRATORS, "obabo", found)
+        yield found
+
+
+@pytest.mark.parametrize("h", [0.1, 0.7])
+def test_an_integrator_moves_as_its_map(gaussian, obabo, h):
+    assert_moves_as_its_map(gaussian, "obabo", h)
+
+
+@pytest.mark.parametrize(("h", "batch"), [(0.3, N), (0.7, N), (0.1, 1), (0.2, 3)])
+def test_an_integrator_ends_up_where_theory_says(gaussian, obabo, h, batch):
+    assert_ends_up(gaussian, "obabo", h, batch)
+
+
+@pytest.mark.parametrize("h", [0.1, 0.5, 1.5])
+def test_obabo_is_exact_for_momenta_of_a_normal(obabo, h):
+    curvature = np.array([0.7, 1.1])
+    position, momentum = variances(obabo, h, 2.0, 1.3, curvature, np.zeros(2))
+    np.testing.assert_allclose(position, 1.3 / (curvature - (h * curvature / 2) ** 2), rtol=1e-10)
+    np.testing.assert_allclose(momentum, 1.3, rtol=1e-10)
+
+
+def test_an_integrator_is_an_argument(obabo):
+    rng = np.random.default_rng(3)
+    y = rng.normal(0.3, 1.0, 3000)
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 10)
+        pm.Normal("y", mu, 1, observed=y)
+    step = pms.SGMCMC(model=model, integrator="obabo", friction=1.5)
+    # Of the largest step sizes, 0.5 / 1.1**k, that make a standard deviation wrong by at most 2%.
+    assert abs((1 - step.automatic_step_size**2 / 4) ** -0.5 - 1) < 0.02
+    assert step.automatic_step_size > 0.3
+    with pytest.raises(ValueError, match="'obabo': it kicks momenta twice per gradient"):
+        pms.SGMCMC(model=model, integrator="obabo", gradient="ewsg")
+    with pytest.raises(ValueError, match="floor is not used with integrator='obabo'"):
+        pms.SGMCMC(model=model, integrator="obabo", floor=0.1)
+    idata = pm.sample(
+        4000, tune=100, chains=2, cores=1, random_seed=1, step=step, model=model,
+        progressbar=False, compute_convergence_checks=False,
+    )  # fmt: skip
+    variance = 1 / (len(y) + 1 / 100)
+    mean, sd = variance * y.sum(), np.sqrt(variance)
+    draws = idata["posterior"]["mu"]
+    # Six standard errors of 4,000 effective draws, and what the step size adds.
+    assert abs(float(draws.mean()) - mean) < 0.1 * sd
+    assert float(draws.std()) == pytest.approx(sd, rel=0.07 + 0.02)
+    assert pms.report(idata).status != "fail"
 
 
 # Debugging

@@ -19,14 +19,13 @@ from numba import types
 
 import pymc_subsample as pms
 from pymc_subsample.compile import address_of, generator_at
-from pymc_subsample.kernels import hmc
+from pymc_subsample.kernels import hmc, langevin
 
 # Called from Python, by module of `kernels`.
 ENTRY_POINTS = [
     ("firefly", "transitions"),
     ("gibbs", "sweeps"),
     ("gradients", "forces"),
-    ("langevin", "integrate"),
     ("metropolis", "decisions"),
     ("metropolis", "transitions"),
 ]
@@ -140,8 +139,9 @@ def test_entry_points_take_no_generator(module, name):
     assert not any(isinstance(kind, types.NumPyRandomGeneratorType) for kind in signature)
 
 
-def test_transitions_of_hmc_take_no_generator():
-    kinds = hmc._SIGNATURE.args
+@pytest.mark.parametrize("module", [hmc, langevin])
+def test_transitions_made_of_parts_take_no_generator(module):
+    kinds = module._SIGNATURE.args
     assert not any(isinstance(kind, types.NumPyRandomGeneratorType) for kind in kinds)
 
 

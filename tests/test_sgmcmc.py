@@ -9,7 +9,7 @@ from exact_cases import assert_moments, assert_same, chain, exact
 from test_stochastic_gradient import sample, verdicts
 
 import pymc_subsample as pms
-from pymc_subsample.steps.sgmcmc import INTEGRATORS
+from pymc_subsample.kernels.integrators import INTEGRATORS
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 START = {"a": np.array(0.3), "b": np.array(0.8)}
@@ -131,3 +131,8 @@ def test_presets_with_momenta_keep_them(model, preset):
     with pytest.raises(ValueError, match=r"integrator must be one of .*'euler'"):
         preset(model=model, integrator="overdamped")
     assert "overdamped" in INTEGRATORS
+
+
+def test_the_documentation_names_all_integrators():
+    for name in INTEGRATORS:
+        assert f'"{name}"' in pms.SGMCMC.__doc__

@@ -13,6 +13,7 @@ from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, senten
 from pymc_subsample.diagnostics.divergences import check_divergences, loss
 from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.record import StepRecord
+from pymc_subsample.kernels.integrators import Integrator
 from pymc_subsample.stationary import sd_error, spectrum, variances
 
 SD_BOUND = 0.05
@@ -68,8 +69,8 @@ class Dynamics:
 
     Attributes
     ----------
-    kind : int
-        Of `kernels.langevin`.
+    integrator : Integrator
+        Its steps.
     friction, temperature : float
         Of the dynamics.
     factor : ndarray, shape (a, a), (1, a) or (3, k)
@@ -84,7 +85,7 @@ class Dynamics:
         Steps that a batch serves; its noise counts as often.
     """
 
-    kind: int
+    integrator: Integrator
     friction: float
     temperature: float
     factor: np.ndarray
@@ -193,7 +194,7 @@ def _predicted(
         if precision is None:
             precision = _precision(z.T, dynamics.temperature)
         curvature, noise = spectrum(precision, noise)
-    shared = dynamics.kind, h, dynamics.friction, dynamics.temperature, curvature
+    shared = dynamics.integrator, h, dynamics.friction, dynamics.temperature, curvature
     position, momentum = variances(*shared, np.zeros_like(noise))
     noisy, _ = variances(*shared, noise)
     step, both = (

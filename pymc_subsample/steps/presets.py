@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from pymc_subsample.steps import arguments
-from pymc_subsample.steps.sgmcmc import SGMCMC, UNDERDAMPED, SharedCore, SharedSG
+from pymc_subsample.steps.sgmcmc import SGMCMC, SharedCore, SharedSG, underdamped
 
 _DYNAMICS = {"underdamped": "euler", "overdamped": "overdamped"}
 
@@ -152,7 +152,7 @@ class SGHMC(SGMCMC):
         resample_every: int | None = None,
         **above: Unpack[SharedSG],
     ):
-        arguments.choice("integrator", integrator, UNDERDAMPED)
+        arguments.choice("integrator", integrator, underdamped())
         super().__init__(
             vars, integrator=integrator, friction=friction, resample_every=resample_every, **above
         )
@@ -217,7 +217,7 @@ class ClusteredSGHMC(SGMCMC):
         n_clusters: int = 10,
         **above: Unpack[SharedSG],
     ):
-        arguments.choice("integrator", integrator, UNDERDAMPED)
+        arguments.choice("integrator", integrator, underdamped())
         super().__init__(
             vars, integrator=integrator, batches="clustered", friction=friction,
             n_clusters=n_clusters, **above,

@@ -1,11 +1,13 @@
 """Stochastic-gradient MCMC of free parts: integrator, gradient, batches and step size."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 import numpy as np
 
 from pymc_subsample.kernels import gradients, langevin
+from pymc_subsample.kernels.integrators import INTEGRATORS, Integrator
+from pymc_subsample.progress import doing
 from pymc_subsample.schedules import Cyclical, PolynomialDecay
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.modes import warn_of_modes
@@ -15,16 +17,6 @@ from pymc_subsample.steps.stochastic_gradient import StochasticGradient
 
 StepSize = float | str | PolynomialDecay | Cyclical
 
-INTEGRATORS = {
-    "overdamped": langevin.OVERDAMPED,
-    "preconditioned": langevin.PRECONDITIONED,
-    "euler": langevin.EULER,
-    "symplectic": langevin.SYMPLECTIC,
-    "thermostat": langevin.THERMOSTAT,
-    "baoab": langevin.BAOAB,
-}
-UNDERDAMPED = ("baoab", "symplectic", "euler")
-_MOMENTA = (*UNDERDAMPED, "thermostat")
 _GRADIENTS = ("batch", "svrg", "ewsg")
 _SAMPLING = {"uniform": gradients.UNIFORM, "clustered": gradients.STRATIFIED}
 _METRICS = ("curvature", "identity")
@@ -34,26 +26,33 @@ _EXPECTED = {
     "one": langevin.ONE,
     "stop": langevin.STOP,
 }
-# What each option belongs to.
+# What each option belongs to, but for those of integrators.
 _OPTIONS = {
-    "friction": ("integrator", _MOMENTA),
-    "resample_every": ("integrator", _MOMENTA),
-    "averaging": ("integrator", ("preconditioned",)),
-    "floor": ("integrator", ("preconditioned",)),
     "refresh_period": ("gradient", ("svrg",)),
     "index_chain": ("gradient", ("ewsg",)),
     "expected": ("gradient", ("ewsg",)),
     "n_clusters": ("batches", ("clustered",)),
 }
-# Why exponential weights, which are for one kick with noise of one size, don't go with some.
-_UNWEIGHTED = {
-    "baoab": "it adds its noise between two half kicks of the gradient",
-    "thermostat": "its friction follows the noise of uniform batches",
-    "preconditioned": "the size of its noise differs from element to element",
-}
 _BATCH = 100
 # Critical damping where the posterior has unit curvature.
 _FRICTION = 2.0
+
+
+def integrators(which: Callable[[Integrator], bool]) -> tuple[str, ...]:
+    """Return the names of some."""
+    return tuple(name for name, found in INTEGRATORS.items() if which(found))
+
+
+def underdamped() -> tuple[str, ...]:
+    """Return the names of integrators of which users choose the friction."""
+    return integrators(lambda found: found.friction == "given")
+
+
+def _takes(name: str) -> tuple[str, tuple[str, ...]]:
+    """Return what kind of part takes an option, and which do."""
+    if name in _OPTIONS:
+        return _OPTIONS[name]
+    return "integrator", integrators(lambda found: name in found.takes)
 
 
 class SharedCore(SharedContinuous, total=False):
@@ -184,7 +183,7 @@ class SGMCMC(StochasticGradient):
         self.integrator = arguments.choice("integrator", integrator, tuple(INTEGRATORS))
         self.gradient = arguments.choice("gradient", gradient, _GRADIENTS)
         self.batches = arguments.choice("batches", batches, tuple(_SAMPLING))
-        self._dynamics, self._sampling = INTEGRATORS[self.integrator], _SAMPLING[self.batches]
+        self._sampling = _SAMPLING[self.batches]
         self._take_options(
             friction=friction, resample_every=resample_every, averaging=averaging, floor=floor,
             refresh_period=refresh_period, index_chain=index_chain, expected=expected,
@@ -195,7 +194,7 @@ class SGMCMC(StochasticGradient):
         self.steps_per_batch = arguments.count("steps_per_batch", steps_per_batch, auto=True)
         self.schedule = arguments.schedule(step_size)
         self.metric = arguments.choice("metric", metric, _METRICS)
-        if friction is None and metric == "identity" and self._has_momentum:
+        if friction is None and metric == "identity" and self._integrator.has_momenta:
             raise ValueError(
                 'metric="identity" leaves the scale of the parameters open: give friction, in units'
                 ' of one over time as step_size is one of time, or use metric="curvature".'
@@ -215,6 +214,8 @@ class SGMCMC(StochasticGradient):
         # A step size and a metric that are given are those of the model's own variables.
         self._reparameterize &= metric == "curvature" or self.schedule.automatic
         self._attach(order)
+        with doing("compiling the integrator"):
+            langevin.integrate(self._integrator)
         self.control_variate_order = None if order is None else self._expansion.order
         self.batch_size = arguments.batch_size(batch_size, self.n_rows, _BATCH)
         self.row_rng = self.rng.spawn(1)[0]
@@ -231,7 +232,7 @@ class SGMCMC(StochasticGradient):
     def _take_options(self, **given: Any):
         """Keep what parts were told, or their defaults; refuse what no part takes."""
         for name, value in given.items():
-            part, used = _OPTIONS[name]
+            part, used = _takes(name)
             if value is not None and getattr(self, part) not in used:
                 raise ValueError(
                     f"{name} is not used with {part}={getattr(self, part)!r}, but with "
@@ -264,14 +265,14 @@ class SGMCMC(StochasticGradient):
             return 1
         if self.gradient != "ewsg":
             return order
-        if self.integrator in _UNWEIGHTED:
+        if not self._integrator.weighted:
+            *others, last = (f'"{name}"' for name in integrators(lambda found: found.weighted))
             raise ValueError(
                 f'gradient="ewsg" does not go with integrator={self.integrator!r}: '
-                f"{_UNWEIGHTED[self.integrator]}, and exponential weights match one kick of the "
-                'gradient with noise of one size. Use integrator="euler", "symplectic" or '
-                '"overdamped".'
+                f"{self._integrator.expectation}, and exponential weights match one kick of the "
+                f"gradient with noise of one size. Use integrator={', '.join(others)} or {last}."
             )
-        if self.expected == "stop" and not self._has_momentum:
+        if self.expected == "stop" and not self._integrator.has_momenta:
             raise ValueError('expected="stop" needs momenta, and overdamped dynamics have none.')
         if self.steps_per_batch not in (None, 1):
             raise ValueError(

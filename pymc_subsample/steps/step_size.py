@@ -12,6 +12,7 @@ from pymc_subsample.control_variates.reference import Reference, largest_curvatu
 from pymc_subsample.control_variates.search import has_precision
 from pymc_subsample.diagnostics.checks import amount, sentence
 from pymc_subsample.kernels import gradients
+from pymc_subsample.kernels.integrators import INTEGRATORS, Integrator
 from pymc_subsample.schedules import Schedule
 from pymc_subsample.stationary import (
     autocorrelation_time,
@@ -58,8 +59,9 @@ class AutomaticStepSize(SubsampledStep):
     metric_factor: np.ndarray
     row_rng: np.random.Generator
     reference: Reference | None
-    _dynamics: int
+    integrator: str
     _sampling: int
+    _floor: float
     _index_chain: int
     _permutation: np.ndarray
     _curvature: np.ndarray | None
@@ -70,7 +72,7 @@ class AutomaticStepSize(SubsampledStep):
     @one_thread
     def _choose_step_size(self):
         """Choose it where it is automatic, and say what the chain will cost."""
-        prepared, name = self._prepared, type(self).__name__
+        prepared, name, integrator = self._prepared, type(self).__name__, self._integrator
         share = self.batch_size / self.n_rows
         rows = f"{name}: {self.n_rows:,} rows of {', '.join(self.observed)}; batches of "
         rows += f"{self.batch_size:,} rows ({share:.2%})"
@@ -79,7 +81,7 @@ class AutomaticStepSize(SubsampledStep):
             return
         curvature, noise = self._spectrum(prepared)
         if self.schedule.automatic:
-            chosen = choose_step_size(self._dynamics, self.friction, curvature, noise)
+            chosen = choose_step_size(integrator, self.friction, curvature, noise)
             self.automatic_step_size = self._chosen_step_size = chosen
         h = float(self.schedule.sizes(np.zeros(1), self.automatic_step_size)[0])
         if not h or not self.temperature:
@@ -88,7 +90,7 @@ class AutomaticStepSize(SubsampledStep):
 
         def predicted(held: int) -> float:
             """Error of standard deviations where the noise of `held` steps is the same."""
-            position, _ = variances(self._dynamics, h, self.friction, 1.0, curvature, held * noise)
+            position, _ = variances(integrator, h, self.friction, 1.0, curvature, held * noise)
             return float(np.abs(sd_error(position, 1.0, curvature)).max())
 
         if self.steps_per_batch is None and not self._index_chain:
@@ -103,7 +105,7 @@ class AutomaticStepSize(SubsampledStep):
                 'a smaller one, or step_size="auto".'
             )
             return
-        steps = autocorrelation_time(self._dynamics, h, self.friction, curvature)
+        steps = autocorrelation_time(integrator, h, self.friction, curvature)
         served = min(self.hold, self.transitions_per_draw)
         _log.info(
             f"{rows}{f' for {served} steps each' if served > 1 else ''}; step size {h:.2g}; "
@@ -111,8 +113,8 @@ class AutomaticStepSize(SubsampledStep):
             "per effective draw"
         )
         if self.schedule.automatic:
-            quiet = choose_step_size(self._dynamics, self.friction, curvature, np.zeros_like(noise))
-            best = autocorrelation_time(self._dynamics, quiet, self.friction, curvature)
+            quiet = choose_step_size(integrator, self.friction, curvature, np.zeros_like(noise))
+            best = autocorrelation_time(integrator, quiet, self.friction, curvature)
             self._warn_if_slow(h, steps, best)
 
     def _warn_if_slow(self, h: float, steps: float, best: float):
@@ -148,7 +150,7 @@ class AutomaticStepSize(SubsampledStep):
         noise = np.sum(centred**2, axis=(0, 1)) / freedom
         if size <= MAX_DENSE:
             noise = np.einsum("pbi,pbj->ij", centred, centred) / freedom
-        scale = self._preconditioner(np.mean(forces**2, axis=(0, 1)))
+        scale = self._own_metric(np.mean(forces**2, axis=(0, 1)))
         if self._whitened:
             curvature = self._curvature = self._whitened_curvature(prepared)
         else:
@@ -181,9 +183,10 @@ class AutomaticStepSize(SubsampledStep):
             )
         return curvature
 
-    def _preconditioner(self, square: np.ndarray) -> np.ndarray | None:
+    def _own_metric(self, square: np.ndarray) -> np.ndarray | None:
         """Root of what multiplies the step size, given mean squares of the gradient, (a,)."""
-        return None
+        own = self._integrator.own_metric
+        return None if own is None else own(self._floor, self.n_rows, square)
 
     def _sampled_forces(self, theta: np.ndarray, count: int) -> np.ndarray:
         """Return independent stochastic gradients in units of the metric, shape (count, a)."""
@@ -196,6 +199,10 @@ class AutomaticStepSize(SubsampledStep):
             self.batch_size, out,
         )  # fmt: skip
         return out
+
+    @property
+    def _integrator(self) -> Integrator:
+        return INTEGRATORS[self.integrator]
 
     @property
     def _whitened(self) -> bool:

@@ -15,20 +15,12 @@ from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.stochastic import RULES, Dynamics, check_steps
 from pymc_subsample.kernels import gradients
-from pymc_subsample.kernels.langevin import (
-    INFO,
-    OVERDAMPED,
-    PRECONDITIONED,
-    THERMOSTAT,
-    integrate,
-)
+from pymc_subsample.kernels.langevin import INFO, integrate
 from pymc_subsample.stationary import rescaled
 from pymc_subsample.steps import arguments
 from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
 from pymc_subsample.steps.step_size import AutomaticStepSize
 from pymc_subsample.strata import clustered_order
-
-_integrate = integrate.get_overload(integrate.signatures[0])
 
 # A step diverges whose drift exceeds so many standard deviations of its noise, or its kick so many
 # of the momenta: it leads 4 to 5 posterior standard deviations away at automatic step sizes.
@@ -85,16 +77,14 @@ class StochasticGradient(AutomaticStepSize):
         diverging=bool, divergences=int,
     )  # fmt: skip
 
-    integrator: str
     gradient: str
     batches: str
     n_clusters: int
     # Integration steps between passes over all rows, and as given; None for as many as read them.
     refresh_period: int
     _given_period: int | None
-    # Averaging and floor of the preconditioner.
+    # Of the preconditioner.
     _averaging: float
-    _floor: float
     # Steps after which momenta are drawn anew; 0 for never.
     _resample: int
     # Where exponential weights expect the dynamics to go.
@@ -104,10 +94,6 @@ class StochasticGradient(AutomaticStepSize):
     def sampler(self) -> str:
         """What a state belongs to."""
         return f"{type(self).__name__} {self.integrator} {self.gradient} {self.batches}"
-
-    @property
-    def _has_momentum(self) -> bool:
-        return self._dynamics not in (OVERDAMPED, PRECONDITIONED)
 
     @property
     def _functions(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -128,11 +114,6 @@ class StochasticGradient(AutomaticStepSize):
     def _averages(self) -> float:
         """Share of the old in the preconditioner's moving average, which tuning ends."""
         return self._averaging if self.tune or not self.tuned else 1.0
-
-    def _preconditioner(self, square: np.ndarray) -> np.ndarray | None:
-        if self._dynamics != PRECONDITIONED:
-            return None
-        return 1 / np.sqrt(self._floor + np.sqrt(square) / self.n_rows)
 
     def _first_factor(self) -> np.ndarray:
         if self._whitened and self._prepared is not None:
@@ -158,10 +139,7 @@ class StochasticGradient(AutomaticStepSize):
         self.centred = -self.refresh_period if self.gradient == "svrg" else 0
         self.momentum = np.sqrt(self.temperature) * self.rng.standard_normal(size)
         self.integrator_state = np.zeros(size)
-        if self._dynamics == PRECONDITIONED:
-            self.integrator_state -= 1.0
-        if self._dynamics == THERMOSTAT:
-            self.integrator_state[0] = self.friction
+        self._integrator.start(self.friction, self.integrator_state)
         self.origin = np.zeros(0)
         self.record = StepRecord(draws=draws)
 
@@ -210,7 +188,9 @@ class StochasticGradient(AutomaticStepSize):
             "diverging": divergences > 0,
             "divergences": 0,
             "gradient_variance": float(noise.sum()),
-            "kinetic_temperature": info["kinetic_temperature"] if self._has_momentum else np.nan,
+            "kinetic_temperature": (
+                info["kinetic_temperature"] if self._integrator.has_momenta else np.nan
+            ),
             "n_evaluations": evaluations,
             "step_size": total / self.transitions_per_draw,
             "temperature": self.temperature,
@@ -245,9 +225,9 @@ class StochasticGradient(AutomaticStepSize):
             dtype=float,
         )  # fmt: skip
         center, slope, curvature = self._reference_sums()
-        _integrate(
-            address_of(self.rng), address_of(self.row_rng), self._dynamics, self._sampling,
-            self._addresses, self._expansion.packer.table, self._permutation, theta, self.origin,
+        integrate(self._integrator)(
+            address_of(self.rng), address_of(self.row_rng), self._sampling, self._addresses,
+            self._expansion.packer.table, self._permutation, theta, self.origin,
             self._active, self.metric_factor, self.momentum, self.integrator_state, sizes, settings,
             center, slope, curvature, self.control_variate_order or 0, self._expansion.width,
             self.batch_size, noise, squares, info,
@@ -258,15 +238,14 @@ class StochasticGradient(AutomaticStepSize):
 
     def _check(self) -> list[Check]:
         factor, record, at_reference = self.metric_factor, self.record, self._precision
-        curvature, scale = self._curvature, None
-        if self._dynamics == PRECONDITIONED:
-            scale = self._preconditioner(np.maximum(self.integrator_state, 0.0) * self.n_rows**2)
+        curvature = self._curvature
+        scale = self._own_metric(np.maximum(self.integrator_state, 0.0) * self.n_rows**2)
         if scale is not None:
             factor, record = stretched(factor, scale**2), record.rescaled(scale)
             known = at_reference if curvature is None else curvature
             at_reference, curvature = None if known is None else rescaled(known, scale), None
         dynamics = Dynamics(
-            self._dynamics, self.friction, self.temperature, factor, curvature,
+            self._integrator, self.friction, self.temperature, factor, curvature,
             at_reference, self._index_chain > 0, self.hold,
         )  # fmt: skip
         return check_steps(record, dynamics, self._expansion, self._active, self._remedies())

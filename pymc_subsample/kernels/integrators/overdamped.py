@@ -1,0 +1,71 @@
+r"""Overdamped Langevin dynamics by Euler and Maruyama, "overdamped".
+
+.. math:: z' = z + h \hat g(z) + \sqrt{2hT}\, \xi
+
+The integrator state is the last change of z, by which exponential weights expect the next one.
+
+References
+----------
+M. Welling and Y. W. Teh (2011). Bayesian learning via stochastic gradient Langevin dynamics. ICML.
+"""
+
+import numpy as np
+
+from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap, inlined, shift
+from pymc_subsample.kernels.integrators.shared import nothing, stateless
+
+
+@inlined
+def kick(rng, chain, h):
+    """Move along the gradient."""
+    noise = np.sqrt(2.0 * h * chain.temperature)
+    for a in range(chain.change.shape[0]):
+        chain.change[a] = h * chain.force[a] + noise * rng.standard_normal()
+        chain.state[a] = chain.change[a]
+    shift(chain)
+
+
+@inlined
+def drift_ratio(chain, h):
+    """Largest drift in units of the noise."""
+    largest, ratio = 0.0, np.sqrt(0.5 * h / chain.temperature)
+    for a in range(chain.force.shape[0]):
+        largest = max(largest, ratio * abs(chain.force[a]))
+    return largest
+
+
+@inlined
+def expectation(chain, h, stop, x):
+    """Write the last change in units of the noise."""
+    scale = 1.0 / np.sqrt(2.0 * h * chain.temperature)
+    for a in range(x.shape[0]):
+        x[a] = scale * chain.state[a]
+    return np.sqrt(2.0 * chain.temperature)
+
+
+def linear_map(h: float, friction: float, curvature: np.ndarray) -> LinearMap:
+    """Contract positions."""
+    one = np.ones((len(curvature), 1))
+    return LinearMap((1 - h * curvature)[:, None, None], one, h * one)
+
+
+def noise_variance(h: float, friction: float, temperature: float) -> float:
+    """Variance of the noise."""
+    return 2 * h * temperature
+
+
+INTEGRATOR = Integrator(
+    name="overdamped",
+    friction=None,
+    reuses_gradient=False,
+    options=(),
+    start=stateless,
+    drift=nothing,
+    kick=kick,
+    drift_ratio=drift_ratio,
+    expectation=expectation,
+    linear_map=linear_map,
+    noise_variance=noise_variance,
+    momentum_variance=None,
+    own_metric=None,
+)

@@ -1,0 +1,66 @@
+"""Parts that several integrators share."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pymc_subsample.kernels.integrators.integrator import LinearMap, inlined
+
+_Pair = tuple[ArrayLike, ArrayLike]
+
+
+@inlined
+def nothing(rng, chain, h):
+    """Do nothing before the gradient."""
+
+
+@inlined
+def stateless(friction, state):
+    """Write zeros."""
+    for a in range(state.shape[0]):
+        state[a] = 0.0
+
+
+@inlined
+def kick_ratio(chain, h):
+    """Largest kick in units of momenta."""
+    largest, ratio = 0.0, h / np.sqrt(chain.temperature)
+    for a in range(chain.force.shape[0]):
+        largest = max(largest, ratio * abs(chain.force[a]))
+    return largest
+
+
+@inlined
+def expected_momentum(chain, h, stop, x):
+    """Write where the noise of a kick goes if momenta stay as they are, or if they stop."""
+    scale = np.sqrt(chain.friction * h / (2.0 * chain.temperature))
+    if stop:
+        noise = np.sqrt(2.0 * chain.friction * chain.temperature * h)
+        scale = (chain.friction * h - 1.0) / noise
+    for a in range(x.shape[0]):
+        x[a] = scale * chain.momentum[a]
+    return np.sqrt(2.0 * chain.temperature) * np.sqrt(chain.friction)
+
+
+def map_of_momenta(matrix: tuple[_Pair, _Pair], own: _Pair, gradient: _Pair) -> LinearMap:
+    """Make a `LinearMap` of its elements, which are numbers or of shape (a,)."""
+    (a, b), (c, d) = matrix
+    a, b, c, d, *vectors = np.broadcast_arrays(a, b, c, d, *own, *gradient)
+    rows = np.stack([np.stack([a, b], axis=-1), np.stack([c, d], axis=-1)], axis=-2)
+    return LinearMap(rows, np.stack(vectors[:2], axis=-1), np.stack(vectors[2:], axis=-1))
+
+
+def friction_noise(h: float, friction: float, temperature: float) -> float:
+    """Variance of the noise that friction brings in one step of Euler and Maruyama."""
+    return 2 * friction * h * temperature
+
+
+def as_mapped(
+    h: float,
+    friction: float,
+    temperature: float,
+    curvature: np.ndarray,
+    noise: np.ndarray,
+    covariance: np.ndarray,
+) -> np.ndarray:
+    """Variance of momenta where the map ends with the step."""
+    return covariance[:, 1, 1]
