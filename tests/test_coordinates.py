@@ -20,7 +20,7 @@ from pymc_subsample.coordinates import find_coordinates, reparameterise
 from pymc_subsample.coordinates.fit import fitted, start
 from pymc_subsample.coordinates.verification import _is_invertible, _point
 from pymc_subsample.kernels.whitening import moved
-from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood import TallModel, TallModelError, lifting
 from pymc_subsample.steps.modes import starts
 
 FEW = "pymc_subsample.coordinates.coordinates._FEW"
@@ -379,7 +379,61 @@ def test_scales_of_sums_of_columns_are_those_of_effects(member):
         pm.Bernoulli("y", logit_p=eta, observed=rng.random(400) < 0.4)
     tall = TallModel(model)
     assert list(find_coordinates(tall, tall.names).blocks) == ["z"]
-    assert expand(tall, linear=True).phi_size <= 8  # mu, six products and, once, tau
+    expansion = expand(tall, linear=True)
+    assert expansion.phi_size <= 8  # mu, six products and, once, tau
+    theta = tall.ravel(tall.initial_point) + rng.normal(size=tall.size)
+    found = reference_at(expansion, theta).level + expansion.parameters(theta)[1]
+    assert np.isclose(found, model.compile_logp()(tall.unravel(theta)), rtol=1e-10)
+
+
+def sums(kind):
+    """Sums of which the parts mean something else, or are seen twice, if they are taken apart."""
+    rng = np.random.default_rng(13)
+    a, b = rng.integers(0, 256, (2, 200)).astype(np.uint8)
+    with pm.Model() as model:
+        tau, mu = pm.HalfNormal("tau"), pm.Normal("mu")
+        if kind == "products of bytes":
+            eta = 0.01 * tau * (mu + pm.Data("a", a) * pm.Data("b", b))
+        elif kind == "differences of bytes":
+            eta = 0.01 * tau * (mu + (pm.Data("a", a) - pm.Data("b", b)))
+        elif kind == "discrete":
+            k = pm.Bernoulli("k", 0.5, shape=3)
+            eta = tau * (mu + (rng.integers(0, 3, (200, 3)) * k).sum(axis=1))
+        else:
+            eta = mu + rng.normal(size=(200, 3)) @ pm.Normal("b", shape=3)
+        sigma = tau * eta if kind == "seen twice" else 1.0
+        pm.Normal("y", eta, pt.abs(sigma) + 0.1, observed=rng.normal(size=200))
+    return model
+
+
+@pytest.mark.parametrize(
+    "kind", ["products of bytes", "differences of bytes", "discrete", "seen twice"]
+)
+def test_sums_mean_what_the_model_says(kind):
+    model = sums(kind)
+    tall = TallModel(model, binary=["k"] if kind == "discrete" else [])
+    theta = tall.ravel(tall.initial_point)
+    if kind != "discrete":
+        theta += np.random.default_rng(1).normal(size=tall.size)
+    found = tall.row_loglik(theta, slice(None)).sum() + tall.logprior(theta)
+    assert np.isclose(found, model.compile_logp()(tall.unravel(theta)), rtol=1e-10)
+    if kind == "seen twice":
+        assert tall.phi_size == 5
+
+
+@pytest.mark.parametrize("memory", [2**27, 0])
+def test_a_wrong_lifting_is_found_out(monkeypatch, memory):
+    """With all rows at once and, where they would take too much memory, by the expansion."""
+    module = "pymc_subsample.likelihood."
+    monkeypatch.setattr(module + "verification._LARGEST_BYTES", memory)
+    lifted = lifting.lifted
+
+    def wrong(*arguments):
+        return [1.001 * graph for graph in lifted(*arguments)]
+
+    monkeypatch.setattr(module + "tall_model.lifted", wrong)
+    with pytest.raises(TallModelError, match="coupled" if memory else "misread"):
+        pms.HMCECS(model=noncentred(outcomes()), reparameterize=False)
 
 
 def test_constants_do_not_depend_on_those_before():

@@ -5,12 +5,13 @@ not quadratic in them. In ``(tau * z)[group]`` and ``X @ (tau * z)`` they see on
 and in ``tau * (z[home] - z[away])`` the difference of two elements of it.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable, equal_computations
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Dot, Sum
@@ -72,10 +73,10 @@ def lifted(
         """Multiply the terms of a sum, or the coefficients of one of columns."""
         scales = [f for f in factors if all(f.type.broadcastable)]
         others = [f for f in factors if f not in scales]
-        sums = [f for f in others if elemwise_name(f.owner) in _SUMS]
+        sums = [f for f in others if is_sum(f)]
         if len(sums) == 1:
             rest = [f for f in factors if f is not sums[0]]
-            found = [(sign, multiplied([*rest, *term])) for sign, term in _terms(sums[0])]
+            found = [(sign, multiplied([*rest, *term])) for sign, term in terms_of(sums[0])]
             terms = [sign * term for sign, term in found if term is not None]
             return pt.add(*terms) if len(terms) == len(found) else None
         if len(others) == 1 and scales:
@@ -88,7 +89,9 @@ def lifted(
             return None
         if isinstance(node.op, DimShuffle | Sum):
             new = scaled(node.inputs[0], scale)
-            return None if new is None else node.op(new)
+            if new is None or isinstance(node.op, DimShuffle):
+                return None if new is None else node.op(new)
+            return new.sum(axis=node.op.axis)
         is_product = isinstance(node.op, Dot)
         is_product |= isinstance(node.op, Blockwise) and isinstance(node.op.core_op, Dot)
         moved = [i for i in node.inputs if depends(i)]
@@ -98,28 +101,42 @@ def lifted(
             return None  # as long as the rows
         return node.op(*(i * scale if i is moved[0] else i for i in node.inputs))
 
+    def is_sum(var: Variable) -> bool:
+        # Terms of data alone stay as they are: integers of few bits overflow as they are added.
+        return elemwise_name(var.owner) in _SUMS and depends(var)
+
+    def terms_of(total: Variable, sign: float = 1.0) -> Iterator[tuple[float, list[Variable]]]:
+        """Yield the sign and the factors of each term of a sum."""
+        name = elemwise_name(total.owner)
+        if is_sum(total):
+            first, *others = total.owner.inputs
+            yield from terms_of(first, -sign if name == "Neg" else sign)
+            for other in others:
+                yield from terms_of(other, -sign if name == "Sub" else sign)
+        else:
+            split = name == "Mul" and depends(total)
+            yield sign, list(total.owner.inputs) if split else [total]
+
+    def is_total(var: Variable) -> bool:
+        node = var.owner
+        return var.type.ndim > 0 and not (node is None or isinstance(node.op, AdvancedSubtensor))
+
+    clients = Counter(i for node in toposort(outputs) for i in dict.fromkeys(node.inputs))
+
     def hook(node: Apply, inputs: list[Variable]):
         moved = [new for old, new in zip(node.inputs, inputs, strict=True) if old in dependent]
         if elemwise_name(node) not in _PRODUCTS or len(moved) < 2:
             return None
+        if not node.outputs[0].type.ndim or node.outputs[0].type.broadcastable[0]:
+            return None
         new = gathered(node.op.make_node(*inputs).outputs[0])
-        if new is None and elemwise_name(node) == "Mul":
+        # A sum that rows see without the product as well would be seen twice.
+        alone = all(clients[i] == 1 or not is_total(i) for i in node.inputs if i in dependent)
+        if new is None and elemwise_name(node) == "Mul" and alone:
             new = multiplied(inputs)
         return None if new is None or new.type != node.outputs[0].type else [new]
 
     return rebuild(outputs, {}, hook)
-
-
-def _terms(total: Variable, sign: float = 1.0) -> Iterator[tuple[float, list[Variable]]]:
-    """Yield the sign and the factors of each term of a sum."""
-    name = elemwise_name(total.owner)
-    if name in _SUMS:
-        first, *others = total.owner.inputs
-        yield from _terms(first, -sign if name == "Neg" else sign)
-        for other in others:
-            yield from _terms(other, -sign if name == "Sub" else sign)
-    else:
-        yield sign, list(total.owner.inputs) if name == "Mul" else [total]
 
 
 class _Gather:

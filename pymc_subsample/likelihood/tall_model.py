@@ -73,6 +73,9 @@ class TallModel:
     initial_point : dict, optional
         Start, as values of some value variables (unconstrained), in place of the model's own.
         Prior and rows are checked there.
+    lift : bool, default True
+        Take products of effects and scales before rows see them; without, nothing but
+        `loglik_as_written` is there.
 
     Attributes
     ----------
@@ -116,8 +119,11 @@ class TallModel:
         dim: str | None = None,
         binary: Sequence[str] = (),
         initial_point: Mapping[str, np.ndarray] | None = None,
+        *,
+        lift: bool = True,
     ):
         self.binary = tuple(binary)
+        plain = partial(TallModel, model, observed, dim, binary, initial_point, lift=False)
         order = [v.name for v in model.value_vars]
         with without_c():
             self.initial_point = _started(model.initial_point(), initial_point or {})
@@ -150,7 +156,11 @@ class TallModel:
             for part in (parts_of(name, graph) if name in potentials else [Part(name, graph)])
         ]
         graphs = [part.graph for part in parts]
-        graphs = lifted(graphs, depends_on(graphs, self._values), self._arrays)
+        moved = lifted(graphs, depends_on(graphs, self._values), self._arrays) if lift else graphs
+        # What checks compare with must not have gone through what they check.
+        changed = any(new is not old for new, old in zip(moved, graphs, strict=True))
+        self._plain = plain() if changed else None
+        graphs = moved
         parts = [replace(part, graph=g) for part, g in zip(parts, graphs, strict=True)]
         dependent = depends_on([*graphs, prior, *(c.condition for c in checks)], self._values)
         cost = partial(numbers_read, dependent=dependent, arrays=self._arrays)
@@ -174,6 +184,8 @@ class TallModel:
         self._functions: dict[str, Callable] = {
             "as written": numpy_function([self.theta, *self.raw], [rows])
         }
+        if not lift:
+            return
         check_sizes(self)
         check_start(self, self.loglik_as_written)
         all_rows = pt.concatenate(_per_row(graphs, kinds, guards))
@@ -364,6 +376,8 @@ class TallModel:
 
     def loglik_as_written(self, theta: np.ndarray, index: np.ndarray | slice) -> np.ndarray:
         """Log-likelihood of the rows `index`, shape (m,), by the model's own Ops: a check."""
+        if self._plain is not None:
+            return self._plain.loglik_as_written(theta, index)
         return self._functions["as written"](theta, *self._raw_batch(index))[0]
 
     def row_loglik_grad(self, theta: np.ndarray, index: np.ndarray | slice) -> np.ndarray:
