@@ -24,7 +24,7 @@ def load_frame(rows=None, seed=0):
                 "late": (table["arrival_delay"] > 15).astype(int),
                 "hour": table["hour"].astype(float),
                 "distance": table["distance"].astype(float),  # miles
-                "wind": table["wind"].astype(float),  # miles per hour
+                "wind": table["wind"].astype(float),  # knots
                 "carrier": table["carrier_names"][table["carrier"]],
             }
         )

@@ -314,3 +314,16 @@ def test_probabilities_are_kept_from_what_rounding_makes_of_them_alone():
     np.testing.assert_allclose(rows(lambda p: pt.clip(p, 1e-3, 1 - 1e-3)), raised, rtol=1e-12)
     changed = rows(lambda p: pt.switch(pt.eq(p, 0.5), 0.25, p))
     np.testing.assert_allclose(changed[-1], np.log(0.75), rtol=1e-12)
+
+
+def test_more_terms_than_numpy_has_operands():
+    """In the prior and in a row, written out one by one."""
+    x = np.random.default_rng(1).normal(size=(60, 70))
+    with pm.Model() as model:
+        b = [pm.Normal(f"b{i}", i / 70, 2) for i in range(70)]
+        eta = pt.add(*(b[i] * x[:, i] for i in range(70)))
+        pm.Bernoulli("y", logit_p=eta, observed=x[:, 0] > 0)
+    tall = TallModel(model)
+    theta = np.random.default_rng(2).normal(size=tall.size)
+    found = tall.row_loglik(theta, slice(None)).sum() + tall.logprior(theta)
+    assert np.isclose(found, model.compile_logp()(tall.unravel(theta)), rtol=1e-12)

@@ -33,13 +33,13 @@ def square(prior_mean, n=400, **start):
     return model
 
 
-def neck(tilt=0.0):
-    """The way between modes at t = -2 and 2 is level, but narrow for x."""
+def neck(narrow=1.0):
+    """The way between modes at t = -2 and 2 is level, and may be narrow for x."""
     with pm.Model() as model:
         t, x = pm.Normal("t", 0, 10, initval=2.0), pm.Normal("x", shape=5)
         b = pm.Normal("b")
-        narrow = pm.math.exp(3 * pm.math.exp(-(t**2))) - 1
-        pm.Potential("way", -((t**2 - 4) ** 2) / 8 - tilt * t - 0.5 * narrow * (x**2).sum())
+        bend = narrow * (pm.math.exp(3 * pm.math.exp(-(t**2))) - 1)
+        pm.Potential("way", -((t**2 - 4) ** 2) / 8 - 0.5 * bend * (x**2).sum())
         rng = np.random.default_rng(5)
         eta = b + 1e-6 * (rng.normal(size=(300, 5)) @ x + t * rng.normal(size=300))
         pm.Normal("y", eta, 1.0, observed=rng.normal(size=300))
@@ -119,6 +119,10 @@ def test_a_narrow_way_keeps_modes_apart():
     search = pms.HMCECS(model=neck())._search
     assert sorted(np.sign([mode.theta[0] for mode in search.modes])) == [-1, 1]
     np.testing.assert_allclose(search.shares, 0.5, atol=1e-3)
+
+
+def test_a_wide_level_way_joins_modes():
+    assert len(pms.HMCECS(model=neck(narrow=0.0))._search.modes) == 1
 
 
 def test_a_heavier_mode_without_a_valley_becomes_the_reference():

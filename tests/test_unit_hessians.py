@@ -100,18 +100,20 @@ def test_units_that_meet_are_told(made):
         assert (found is not None) == apart
 
 
-def test_units_that_hardly_meet_are_told_by_unequal_moves(made, monkeypatch):
-    """One pair of stores of 780 shares rows: the same moves of all would not show it."""
+@pytest.mark.parametrize(("strength", "apart"), [(3e-5, True), (3e-3, False)])
+def test_units_that_hardly_meet_are_told(made, monkeypatch, strength, apart):
+    """One pair of stores of 780, by a share of their own second derivatives."""
     expansion, reference = made(crossed)
-    gradient = module.gradient
-    one, other = expansion.coordinates.places["u"][0, :2]
+    gradient, places = module.gradient, expansion.coordinates.places["u"]
+    one, other = places[0, :2]
+    exact = -np.diag(precision(expansion, reference, places.ravel()))[:2]
+    coupling = strength * np.sqrt(exact[0] * exact[1])
 
     def coupled(expansion, reference, theta):
         found = gradient(expansion, reference, theta)
-        strength = 0.05 * found.size
-        found[one] += strength * theta[other]
-        found[other] += strength * theta[one]
+        found[one] += coupling * theta[other]
+        found[other] += coupling * theta[one]
         return found
 
     monkeypatch.setattr(module, "gradient", coupled)
-    assert unit_hessians(expansion, reference, expansion.coordinates.places["u"]) is None
+    assert (unit_hessians(expansion, reference, places) is not None) == apart

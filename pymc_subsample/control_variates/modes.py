@@ -11,7 +11,7 @@ A point counts as a mode if Newton's method has converged there and the curvatur
 definite: the poles of hierarchies at a scale of zero are none.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -349,26 +349,27 @@ def _valley(subset: _Subset, one: _Peak, other: _Peak, temperature: float) -> bo
     """
     here, there = one.reference.theta, other.reference.theta
     way = [here + t * (there - here) for t in np.linspace(0, 1, _POINTS + 2)]
-    if _is_deep([subset.height(theta) for theta in way]):
+    if _deep(map(subset.height, way[1:-1]), min(subset.height(here), subset.height(there))):
         return True
     expansion, active = subset.expansion, one.active
     units = 1 / np.sqrt(np.diag(one.factor @ one.factor.T))
     across = np.linalg.qr(((there - here)[active] / units)[:, None], mode="complete")[0][:, 1:]
 
-    def mass(theta: np.ndarray) -> float:
-        found = reference_at(expansion, theta, temperature)
+    def mass(found: Reference) -> float:
         matrix = precision(expansion, found, active) * np.outer(units, units)
         if not np.all(np.isfinite(matrix)):
             return -np.inf
         sizes = np.abs(np.linalg.eigvalsh(across.T @ matrix @ across))
         return log_posterior(expansion, found) - 0.5 * np.log(np.maximum(sizes, 1e-300)).sum()
 
-    return _is_deep([mass(theta) for theta in way])
+    # Every pass over all rows may be the last: from the middle outwards.
+    inner = sorted(way[2:-1:2], key=lambda theta: abs(np.linalg.norm(theta - (here + there) / 2)))
+    masses = (mass(reference_at(expansion, theta, temperature)) for theta in inner)
+    return _deep(masses, min(mass(one.reference), mass(other.reference)))
 
 
-def _is_deep(levels: Sequence[float]) -> bool:
-    first, *between, last = levels
-    return not min(between) > min(first, last) - _SHALLOW
+def _deep(levels: Iterable[float], ends: float) -> bool:
+    return any(not level > ends - _SHALLOW for level in levels)
 
 
 def _weighed(modes: list[_Peak], lighter: int, counts: dict[str, int]) -> ModeSearch:

@@ -89,12 +89,15 @@ def find_reference(
             break
         size = min(size * 10, last, n // 2)
     found = polish(expansion, theta, active, temperature)
-    begun = reference_at(expansion, start, temperature)
-    if log_posterior(expansion, found) >= log_posterior(expansion, begun):
+    begun = summed(expansion, start, expansion.chunks(), 1.0 / temperature, curved=False)
+    if whole or not log_posterior(expansion, found) < log_posterior(expansion, begun):
         return found
     # A subset may have one row of a small group, weighed like many, whose scale has no mode.
     theta = mode_of_rows(expansion, start, active, expansion.chunks, 1.0 / temperature).theta
-    return polish(expansion, theta, active, temperature)
+    again = polish(expansion, theta, active, temperature)
+    return max(
+        found, again, key=lambda at: np.nan_to_num(log_posterior(expansion, at), nan=-np.inf)
+    )
 
 
 class _Objective:

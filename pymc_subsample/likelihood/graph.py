@@ -225,6 +225,10 @@ def numpy_function(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> C
     return call
 
 
+# NumPy's limit is 32 with the result.
+_OPERANDS = 30
+
+
 def _vectorised(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
     """Replace scalar Ops that are loops in Python, or do not convert their inputs as code does."""
     if not isinstance(node.op, Elemwise):
@@ -239,7 +243,10 @@ def _vectorised(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
             new = pt.maximum(x, 0) + pt.log1p(pt.exp(-abs(x)))
         case "Add" | "Mul" if len(inputs) > 2:  # two at a time, small integers overflow
             dtype = node.outputs[0].type.dtype
-            return node.op.make_node(*(i.astype(dtype) for i in inputs)).outputs
+            parts = [i.astype(dtype) for i in inputs]
+            while len(parts) > _OPERANDS:
+                parts = [node.op(*parts[:_OPERANDS]), *parts[_OPERANDS:]]
+            return [node.op(*parts)]
         case "Log1mexp":
             new = pt.switch(x < -np.log(2), pt.log1p(-pt.exp(x)), pt.log(-pt.expm1(x)))
         case _:
@@ -247,8 +254,8 @@ def _vectorised(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
     return [new.astype(node.outputs[0].type.dtype)]
 
 
-def is_constant(var: Variable, value: float) -> bool:
-    """Whether `var` is the constant `value`, up to broadcasting."""
+def is_constant(var: Variable, value: float, tolerance: float = 0.0) -> bool:
+    """Whether `var` is the constant `value`, up to broadcasting and a tolerance."""
     while var.owner is not None:
         if elemwise_name(var.owner) == "Second":
             var = var.owner.inputs[1]
@@ -256,7 +263,9 @@ def is_constant(var: Variable, value: float) -> bool:
             var = var.owner.inputs[0]
         else:
             return False
-    return isinstance(var, Constant) and np.ndim(var.data) < 2 and bool(np.all(var.data == value))
+    if not isinstance(var, Constant) or np.ndim(var.data) > 1:
+        return False
+    return bool(np.all(np.abs(np.asarray(var.data, dtype=float) - value) <= tolerance))
 
 
 def elemwise_name(node: Apply | None) -> str | None:

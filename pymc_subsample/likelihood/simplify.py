@@ -11,6 +11,8 @@ from pymc_subsample.likelihood.batch import BatchGraph
 from pymc_subsample.likelihood.graph import depends_on, elemwise_name, is_constant, rebuild
 from pymc_subsample.likelihood.trace import RowTrace
 
+# How far a guard may keep probabilities from 0 and 1.
+_GUARD = 1e-6
 _GATHERED = {"Add", "Sub", "Mul", "TrueDiv"}
 
 
@@ -63,9 +65,11 @@ def _unguarded(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
     """
     if elemwise_name(node) != "Switch" or elemwise_name(inputs[0].owner) != "EQ":
         return None
-    condition, _, p = inputs
+    condition, instead, p = inputs
     left, right = condition.owner.inputs
-    guarded = left is p and (is_constant(right, 0) or is_constant(right, 1))
+    guarded = left is p and any(
+        is_constant(right, end) and is_constant(instead, end, _GUARD) for end in (0, 1)
+    )
     if guarded and elemwise_name(p.owner) == "Sigmoid" and p.type == node.outputs[0].type:
         return [p]
     return None

@@ -25,6 +25,7 @@ _MOST_GROWTH = 4.0
 def adapt(step: "HMCECS", theta: np.ndarray, info: dict[str, float]) -> Notice | None:
     """Record a draw, and change what recent ones ask for; return what is to be said of it."""
     tuning, before, cause = step.tuning, step.subsample_size, ""
+    always = len(step.subsample.always)
     tuning.add(theta, info["acceptance_rate"], info["loglik_variance"])
     if not tuning.due():
         return None
@@ -45,7 +46,8 @@ def adapt(step: "HMCECS", theta: np.ndarray, info: dict[str, float]) -> Notice |
     if changed and step._kind == BLOCK_POISSON:
         step.start_at_reference = True  # inside the new ellipsoid
     tuning.restart(step.step_size if changed else None)
-    return None if step.subsample_size == before else remarks.changed(step, cause, before)
+    same = step.subsample_size == before and len(step.subsample.always) == always
+    return None if same else remarks.changed(step, cause, before)
 
 
 def recentre(step: "HMCECS", theta: np.ndarray):
@@ -67,7 +69,10 @@ def recentre(step: "HMCECS", theta: np.ndarray):
 
 
 def cover(step: "HMCECS"):
-    """Choose the subsample for the draws where the estimate was noisiest, if that takes more."""
+    """Choose the subsample for the draws where the estimate was noisiest, if that takes more.
+
+    The moments are those at these draws from then on: more than at usual ones.
+    """
     try:
         residuals = residuals_around(step._expansion, step.reference, step.tuning.noisiest())
     except TallModelError:

@@ -112,7 +112,10 @@ class Tuning(WithSamplingState):
         return recent[np.linspace(0, len(recent) - 1, _PILOT_DRAWS).astype(int)]
 
     def noisiest(self) -> np.ndarray:
-        """Return the few recent draws at which the estimate was noisiest, shape (k, d)."""
+        """Return the few recent draws at which the estimate was noisiest, shape (k, d).
+
+        Every other one first: the first half of the points chooses outlying rows.
+        """
         order = np.argsort(-self.variances[len(self.variances) // 2 :], kind="stable")
         few = order[:_PILOT_DRAWS]
         return self.recent()[np.concatenate([few[::2], few[1::2]])]
