@@ -127,8 +127,8 @@ def check_divergences(wrong: Rule, hidden: Rule, found: Loss, advice: str) -> li
             hidden,
             largest,
             hidden.holds(largest) or not wrong.holds(errors),
-            f"{said}where they were thrown out, part of the posterior may be missing. At worst that "
-            f"moves means or standard deviations by {amount(largest)} times what is tolerable; the "
-            f"estimate is {amount(errors)} times. {advice}",
+            f"{said}part of the posterior may be missing there. At worst that moves means or "
+            f"standard deviations by {amount(largest)} times what is tolerable; the estimate is "
+            f"{amount(errors)} times. {advice}",
         ),
     ]
