@@ -73,8 +73,10 @@ def cover(step: "HMCECS"):
 
     The moments are those at these draws from then on: more than at usual ones.
     """
+    at = step.reference.theta
+    far = far_points(step._kind, at, step.tuning.factor, step._active, step.rng)
     try:
-        residuals = residuals_around(step._expansion, step.reference, step.tuning.noisiest())
+        residuals = residuals_around(step._expansion, step.reference, step.tuning.noisiest(), far)
     except TallModelError:
         return
     always, moments = choose_always(step._kind, residuals, step.temperature, None)
