@@ -863,3 +863,46 @@ def test_units_of_a_check_are_those_of_rows_however_unlikely():
     assert 1e-3 < np.median(abs(moved - here) / abs(here)) < 10
     step = pms.HMCECS(model=model, rng=1)
     assert step.subsample_size <= 300
+
+
+@pytest.mark.slow
+def test_scales_of_groups_of_three_rows_beside_thousands():
+    """Against NUTS on counts, means and variances of the groups, which are sufficient."""
+    rng = np.random.default_rng(18)
+    weight = np.geomspace(1.0, 300.0, 20)
+    g = np.concatenate(
+        [np.repeat(np.arange(20), 3), rng.choice(20, 99_940, p=weight / sum(weight))]
+    )
+    y = rng.normal(rng.normal(size=20)[g], np.exp(rng.normal(0.5, 0.3, 20))[g])
+    n, mean = np.bincount(g), np.bincount(g, y) / np.bincount(g)
+    squares = np.bincount(g, (y - mean[g]) ** 2)
+
+    def model(rows):
+        with pm.Model() as model:
+            mu, ms = pm.Normal("mu", 0, 2), pm.Normal("ms")
+            tau, ts = pm.HalfNormal("tau"), pm.HalfNormal("ts")
+            z, zs = pm.Normal("z", shape=20), pm.Normal("zs", shape=20)
+            level, sd = mu + tau * z, pt.exp(ms + ts * zs)
+            pm.Deterministic("level", level)
+            pm.Deterministic("log_sd", pt.log(sd))
+            if rows:
+                pm.Normal("y", level[g], sd[g], observed=y)
+            else:
+                missed = squares + n * (mean - level) ** 2
+                pm.Potential("y", -n * pt.log(sd) - 0.5 * missed / sd**2)
+        return model
+
+    with model(rows=True):
+        step = pms.HMCECS()
+        found = pm.sample(step=step, chains=4, cores=1, random_seed=1, **QUIET)
+    assert pms.report(found).status != "fail"
+    with model(rows=False):
+        exact = pm.sample(chains=4, cores=1, random_seed=2, target_accept=0.95, **QUIET)
+    for name in ("mu", "tau", "ms", "ts", "level", "log_sd"):
+        one, other = (run.posterior[name].values.reshape(4, 1000, -1) for run in (found, exact))
+        for a in range(one.shape[2]):
+            draws = [one[..., a], other[..., a]]
+            sd = draws[1].std()
+            error = sd * np.sqrt(sum(1 / float(az.ess(x)) for x in draws))
+            assert abs(draws[0].mean() - draws[1].mean()) < 0.1 * sd + 4.5 * error, (name, a)
+            assert abs(np.log(draws[0].std() / sd)) < 0.05 + 4.5 * error / sd, (name, a)

@@ -65,10 +65,10 @@ def summed(
         for rows in batches:
             expansion.anchor(center, rows)
             expansion.sums(center, rows, level, slope, curvature)
-    return Reference(
-        np.array(theta, dtype=float), center, weight * float(level[0]), weight * slope,
-        as_array(curvature, weight),
-    )  # fmt: skip
+        return Reference(
+            np.array(theta, dtype=float), center, weight * float(level[0]), weight * slope,
+            as_array(curvature, weight),
+        )  # fmt: skip
 
 
 def log_posterior(expansion: Expansion, reference: Reference) -> float:
