@@ -10,6 +10,7 @@ import pymc as pm
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.utils import MethodNotDefined
 
+from pymc_subsample import arguments
 from pymc_subsample.advice.decision import code, compared, on_all_rows
 from pymc_subsample.advice.pilot import run_pilot
 from pymc_subsample.advice.result import Advice
@@ -25,7 +26,7 @@ from pymc_subsample.all_rows import (
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.discovery import chosen_names, row_terms
 from pymc_subsample.likelihood.graph import numpy_function
-from pymc_subsample.steps import arguments, variables
+from pymc_subsample.steps import variables
 from pymc_subsample.steps.barker import MinibatchBarkerMH
 from pymc_subsample.steps.gibbs import AusterityGibbs
 from pymc_subsample.steps.hmc_ecs import HMCECS

@@ -7,6 +7,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_subsample import arguments
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import expand, refuse_steps
 from pymc_subsample.diagnostics.audited import Audit
@@ -25,9 +26,8 @@ from pymc_subsample.diagnostics.thinned import (
 )
 from pymc_subsample.diagnostics.weights import Moments, plain_moments
 from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood.differentiation import differentiated
 from pymc_subsample.likelihood.discovery import chosen_names, row_terms
-from pymc_subsample.steps import arguments
-from pymc_subsample.steps.differentiation import differentiated
 
 _SAID = "pms.audit"
 _FEWEST = 40

@@ -6,11 +6,11 @@ from typing import Unpack
 
 import numpy as np
 
+from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled
 from pymc_subsample.diagnostics.acceptance import AcceptanceErrors
 from pymc_subsample.kernels import austerity
 from pymc_subsample.kernels.evidence import DECIDE
-from pymc_subsample.steps import arguments
 from pymc_subsample.steps.metropolis import MinibatchMH, SharedMH
 
 _log = logging.getLogger("pymc.subsample")

@@ -5,12 +5,12 @@ from typing import ClassVar, Unpack
 
 import numpy as np
 
+from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled
 from pymc_subsample.correction import DEFAULT_SIGMA, barker_correction
 from pymc_subsample.diagnostics.acceptance import barker as barker_test
 from pymc_subsample.kernels import barker
 from pymc_subsample.kernels.evidence import DECIDE
-from pymc_subsample.steps import arguments
 from pymc_subsample.steps.metropolis import MinibatchMH, SharedMH
 
 

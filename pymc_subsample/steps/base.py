@@ -20,6 +20,7 @@ from pymc.step_methods.state import DataClassState, WithSamplingState
 from rich.progress import TextColumn
 from rich.table import Column
 
+from pymc_subsample import arguments
 from pymc_subsample.calling import refuse_arguments_for_nuts
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand, refuse_steps, verify_gradient
@@ -30,10 +31,10 @@ from pymc_subsample.coordinates import find_coordinates, reparameterise
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, Rule
 from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood.differentiation import WITHOUT_GRADIENT, differentiated
 from pymc_subsample.likelihood.discovery import chosen_names
 from pymc_subsample.progress import doing
-from pymc_subsample.steps import arguments, guards, variables
-from pymc_subsample.steps.differentiation import WITHOUT_GRADIENT, differentiated
+from pymc_subsample.steps import guards, variables
 from pymc_subsample.steps.modes import number_of_chain, starts
 from pymc_subsample.steps.notices import begin_run
 from pymc_subsample.steps.setup import Preparation, Problem, prepare

@@ -5,6 +5,7 @@ from typing import Unpack
 
 import numpy as np
 
+from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics.acceptance import Proposed
@@ -13,7 +14,6 @@ from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.bounds import linear_bound, local_bound
 from pymc_subsample.kernels.evidence import DECIDE
 from pymc_subsample.proposals import Langevin
-from pymc_subsample.steps import arguments
 from pymc_subsample.steps.metropolis import MinibatchMH, SharedMH
 
 _BOUNDS = ("auto", "linear", "local", "full")

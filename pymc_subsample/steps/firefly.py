@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Unpack
 import numpy as np
 from pymc.step_methods.state import dataclass_state
 
+from pymc_subsample import arguments
 from pymc_subsample.compile import address_of, building_graphs
 from pymc_subsample.control_variates import Expansion, expand
 from pymc_subsample.control_variates.factors import scaled
@@ -19,11 +20,10 @@ from pymc_subsample.diagnostics.firefly import RULES, LightRecord, brightness, c
 from pymc_subsample.kernels import firefly as kernel
 from pymc_subsample.kernels.firefly import EXPLICIT, IMPLICIT, INFO, transitions
 from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood.differentiation import differentiated
 from pymc_subsample.progress import doing
 from pymc_subsample.proposals import Langevin
-from pymc_subsample.steps import arguments
 from pymc_subsample.steps.declarations import Statistics, statistics
-from pymc_subsample.steps.differentiation import differentiated
 from pymc_subsample.steps.modes import warn_of_modes
 from pymc_subsample.steps.moves import Proposal, ProposingState, ProposingStep
 from pymc_subsample.steps.setup import Preparation, possible

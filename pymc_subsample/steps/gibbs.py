@@ -9,6 +9,7 @@ import numpy as np
 from pymc.blocking import PointType, StatsType
 from pymc.step_methods.state import dataclass_state
 
+from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled, address_of
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.gibbs import RULES, check_updates, conditional_errors
@@ -19,7 +20,7 @@ from pymc_subsample.kernels.evidence import DECIDE
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.touching import check_touching, touching_rows
 from pymc_subsample.progress import doing
-from pymc_subsample.steps import arguments, variables
+from pymc_subsample.steps import variables
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
 from pymc_subsample.steps.signatures import Shared

@@ -8,6 +8,7 @@ import numpy as np
 from pymc.blocking import PointType, StatsType
 from pymc.step_methods.state import dataclass_state
 
+from pymc_subsample import arguments
 from pymc_subsample.calling import given_start
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.factors import scaled
@@ -24,7 +25,7 @@ from pymc_subsample.kernels.dynamics import trajectory, tree
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, FUNCTIONS, PERTURBED, PRODUCT_FUNCTIONS
 from pymc_subsample.kernels.hmc import INFO, transitions
 from pymc_subsample.kernels.model import MINIBATCH
-from pymc_subsample.steps import arguments, remarks
+from pymc_subsample.steps import remarks
 from pymc_subsample.steps.adaptation import adapt
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.declarations import ChainState, Statistics, statistics

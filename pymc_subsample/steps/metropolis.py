@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Unpack
 import numpy as np
 from pymc.step_methods.state import dataclass_state
 
+from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled, address_of
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.acceptance import (
@@ -23,7 +24,6 @@ from pymc_subsample.estimators import VARIANCE_BOUND
 from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.metropolis import INFO, transitions
 from pymc_subsample.proposals import Langevin
-from pymc_subsample.steps import arguments
 from pymc_subsample.steps.declarations import Statistics, statistics
 from pymc_subsample.steps.modes import warn_of_modes
 from pymc_subsample.steps.moves import ProposingState, ProposingStep, SharedProposing

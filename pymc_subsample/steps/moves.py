@@ -8,6 +8,7 @@ import numpy as np
 from pymc.blocking import PointType, StatsType
 from pymc.step_methods.state import dataclass_state
 
+from pymc_subsample import arguments
 from pymc_subsample.calling import given_start
 from pymc_subsample.control_variates.factors import factor, scaled
 from pymc_subsample.control_variates.reference import Reference, reference_at
@@ -15,7 +16,6 @@ from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.kernels.metropolis import GIVEN, LANGEVIN, RANDOM_WALK
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
-from pymc_subsample.steps import arguments
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.declarations import ChainState
 from pymc_subsample.steps.setup import Preparation

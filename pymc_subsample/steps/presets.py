@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Unpack
 
-from pymc_subsample.steps import arguments
+from pymc_subsample import arguments
 from pymc_subsample.steps.sgmcmc import SGMCMC, SharedCore, SharedSG, underdamped
 
 _DYNAMICS = {"underdamped": "euler", "overdamped": "overdamped"}

@@ -5,11 +5,11 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from pymc_subsample import arguments
 from pymc_subsample.kernels import gradients, langevin
 from pymc_subsample.kernels.integrators import INTEGRATORS, Integrator
 from pymc_subsample.progress import doing
 from pymc_subsample.schedules import Cyclical, PolynomialDecay
-from pymc_subsample.steps import arguments
 from pymc_subsample.steps.modes import warn_of_modes
 from pymc_subsample.steps.setup import possible
 from pymc_subsample.steps.signatures import SharedContinuous

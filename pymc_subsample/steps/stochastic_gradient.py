@@ -7,6 +7,7 @@ import numpy as np
 from pymc.blocking import PointType, StatsType
 from pymc.step_methods.state import dataclass_state
 
+from pymc_subsample import arguments
 from pymc_subsample.calling import given_start
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.factors import scaled, stretched
@@ -17,7 +18,6 @@ from pymc_subsample.diagnostics.stochastic import RULES, Dynamics, check_steps
 from pymc_subsample.kernels import gradients
 from pymc_subsample.kernels.langevin import INFO, integrate
 from pymc_subsample.stationary import rescaled
-from pymc_subsample.steps import arguments
 from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
 from pymc_subsample.steps.step_size import AutomaticStepSize
 from pymc_subsample.strata import clustered_order

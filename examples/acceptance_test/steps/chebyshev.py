@@ -5,10 +5,10 @@ from typing import Unpack
 
 import numpy as np
 
+from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled
 from pymc_subsample.kernels import chebyshev
 from pymc_subsample.kernels.evidence import DECIDE
-from pymc_subsample.steps import arguments
 from pymc_subsample.steps.metropolis import MinibatchMH, SharedMH
 
 

@@ -1,4 +1,4 @@
-"""The arguments of step methods: what is accepted, and what is said of anything else."""
+"""Arguments of steps and of audits: what is accepted, and what is said of anything else."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

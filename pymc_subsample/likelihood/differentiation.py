@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.utils import MethodNotDefined
 
-from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood.errors import TallModelError
+from pymc_subsample.likelihood.tall_model import TallModel
 
 # What remains for a log-likelihood that is not the integral of its gradient.
 WITHOUT_GRADIENT = (
