@@ -1,14 +1,15 @@
-"""What a set-up is at, said once where it takes long."""
+"""What a set-up is at, said now and then where it takes long."""
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 _log = logging.getLogger("pymc.subsample")
 
-# Seconds of wall time.
-_LIMIT = 5.0
+# Seconds of wall time after which it is said.
+_LIMITS = (5.0, 30.0, 120.0, 600.0)
 
 
 class _Running(threading.local):
@@ -22,7 +23,9 @@ _running = _Running()
 
 @contextmanager
 def announced(who: str) -> Iterator[None]:
-    """Say what a set-up is at when it has taken 5 s; one within another says nothing itself.
+    """Say what a set-up is at when it has taken 5 s, 30 s, 2 and 10 minutes.
+
+    One within another says nothing itself.
 
     A thread waits for that time, because compiling and searching come back to Python at no regular
     times. It ends with the set-up, before `pm.sample` forks.
@@ -32,19 +35,22 @@ def announced(who: str) -> Iterator[None]:
         return
     doing = _running.doing = ["reading the model"]
 
-    def say():
-        _log.info(f"{who}: set-up takes more than {_LIMIT:g} s; now {doing[-1]}")
+    over, start = threading.Event(), time.monotonic()
 
-    timer = threading.Timer(_LIMIT, say)
-    timer.daemon = True
+    def watch():
+        for limit in _LIMITS:
+            if over.wait(start + limit - time.monotonic()):
+                return
+            _log.info(f"{who}: set-up takes more than {limit:g} s; now {doing[-1]}")
+
+    watcher = threading.Thread(target=watch, daemon=True)
     try:
-        timer.start()
+        watcher.start()
         yield
     finally:
         _running.doing = None
-        timer.cancel()
-        if timer.is_alive():
-            timer.join()
+        over.set()
+        watcher.join()
 
 
 @contextmanager

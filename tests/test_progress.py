@@ -1,4 +1,4 @@
-"""A set-up that takes long says what it is at, once; a short one says nothing."""
+"""A set-up that takes long says what it is at, now and then; a short one says nothing."""
 
 import logging
 import threading
@@ -22,7 +22,7 @@ def said(caplog):
 
 @pytest.fixture
 def at_once(monkeypatch):
-    monkeypatch.setattr(progress, "_LIMIT", 0.05)
+    monkeypatch.setattr(progress, "_LIMITS", (0.05, 60.0))
 
 
 def wait():
@@ -33,6 +33,19 @@ def test_a_short_set_up_says_nothing(said):
     with announced("Step"), doing("compiling"):
         pass
     assert not said()
+
+
+def test_a_long_set_up_says_later_what_it_has_come_to(said, monkeypatch):
+    monkeypatch.setattr(progress, "_LIMITS", (0.05, 0.5, 60.0))
+    with announced("Step"):
+        with doing("compiling"):
+            wait()
+        with doing("searching"):
+            time.sleep(0.6)
+    assert said() == [
+        "Step: set-up takes more than 0.05 s; now compiling",
+        "Step: set-up takes more than 0.5 s; now searching",
+    ]
 
 
 def test_what_goes_on_when_the_time_is_over_is_said_once(said, at_once):
@@ -89,11 +102,11 @@ def test_steps_say_what_they_are_at(name, said, monkeypatch):
     with pm.Model() as model:
         a = pm.Normal("a")
         pm.Bernoulli("y", logit_p=a, observed=np.arange(200) % 3 == 0)
-    monkeypatch.setattr(progress, "_LIMIT", 1e-3)
+    monkeypatch.setattr(progress, "_LIMITS", (1e-3,))
     make(model=model, **STEPS[name])
     [line] = said()
     assert line.startswith(f"{name}: set-up takes more than 0.001 s; now ")
-    monkeypatch.setattr(progress, "_LIMIT", 600.0)
+    monkeypatch.setattr(progress, "_LIMITS", (600.0,))
     make(model=model, **STEPS[name])
     assert len(said()) == 1
     assert not [t for t in threading.enumerate() if isinstance(t, threading.Timer)]
