@@ -194,8 +194,9 @@ def test_the_subsample_covers_draws_where_the_estimate_was_noisiest(distance):
     if distance < 1:
         assert step.subsample_size == before
     else:
-        assert step.subsample_size > before
-        assert np.max(step.moments.variance(step.subsample_size)) <= VARIANCE_AIM
+        assert before < step.subsample_size <= 4 * before
+        noise = np.max(step.moments.variance(step.subsample_size))
+        assert noise <= VARIANCE_AIM or step.subsample_size == 4 * before
 
 
 @pytest.mark.parametrize("n_blocks", [25, 200])

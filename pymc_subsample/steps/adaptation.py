@@ -81,9 +81,10 @@ def cover(step: "HMCECS"):
         return
     always, moments = choose_always(step._kind, residuals, step.temperature, None)
     m, _ = choose_subsample(step._kind, moments, step.temperature, None, step.given["n_blocks"])
+    m = min(m, int(_MOST_GROWTH) * step.subsample_size)  # one draw may be anywhere
     if m + len(always) > step.subsample_size + len(step.subsample.always):
         step.moments = moments
-        _resize(step, None, always)
+        _resize(step, m, always)
 
 
 def enlarge(step: "HMCECS", ratio: float):
