@@ -89,8 +89,11 @@ def find_reference(
             break
         size = min(size * 10, last, n // 2)
     found = polish(expansion, theta, active, temperature)
+    if whole:
+        return found
     begun = summed(expansion, start, expansion.chunks(), 1.0 / temperature, curved=False)
-    if whole or not log_posterior(expansion, found) < log_posterior(expansion, begun):
+    before = log_posterior(expansion, begun)
+    if not np.isfinite(before) or log_posterior(expansion, found) >= before:
         return found
     # A subset may have one row of a small group, weighed like many, whose scale has no mode.
     theta = mode_of_rows(expansion, start, active, expansion.chunks, 1.0 / temperature).theta
