@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         SVRGLD,
         ClusteredSGHMC,
     )
+    from pymc_subsample.steps.scalable import ScalableMH
     from pymc_subsample.steps.sgmcmc import SGMCMC
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "PolynomialDecay",
     "RandomWalk",
     "Report",
+    "ScalableMH",
     "TallModelError",
     "advise",
     "audit",
@@ -105,6 +107,7 @@ _HOMES = {
     "PolynomialDecay": "schedules",
     "RandomWalk": "proposals",
     "Report": "diagnostics.report",
+    "ScalableMH": "steps.scalable",
     "TallModelError": "likelihood",
     "advise": "advice",
     "audit": "diagnostics.audit",

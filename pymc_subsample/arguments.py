@@ -88,6 +88,29 @@ def curvature_bound(value: Any, choices: Sequence[str]) -> str | float:
     return float(value)
 
 
+def derivative_bound(value: Any, choices: Sequence[str]) -> str | float:
+    """Return a bound on the size of third derivatives, or where to take it from."""
+    if isinstance(value, str):
+        return choice("bound", value, choices)
+    if not is_number(value) or not np.isfinite(value) or value < 0:
+        listed = ", ".join(map(repr, choices))
+        raise ValueError(
+            f"bound must be one of {listed}, or a number from 0 up that bounds the third derivative "
+            f"of every row's log-likelihood in its linear predictor, got {shown(value)}."
+        )
+    return float(value)
+
+
+def intensity(value: Any) -> float:
+    """Return how many times as many rows are drawn as their bounds ask for."""
+    if not is_number(value) or not np.isfinite(value) or value < 1:
+        raise ValueError(
+            "intensity must be a number from 1 up, how many times as many rows are drawn as their "
+            f"bounds ask for, got {shown(value)}."
+        )
+    return float(value)
+
+
 def level(name: str, value: Any, draw: int) -> float:
     """Return the level of a test at some draw, from 0 to below 0.5; `value` may be a function."""
     given = value(draw) if callable(value) else value

@@ -65,6 +65,13 @@ class Expansion:
         What of sum hess l* is summed; see `control_variates.curvature`.
     level : int or None
         Column of l* in an anchored row, on the linear-predictor path.
+    slope : callable
+        ``slope()`` returns a bound on the derivative of order `order` + 1 of any row's
+        log-likelihood in its one predictor, or None.
+    enclosed : callable
+        ``enclosed(center)`` returns by which predictors the rows are differentiated `order` + 1
+        times, and a function of anchored rows and of how far their predictors move that encloses
+        these derivatives meanwhile; see `reach.nearby`. None where rows have no few predictors.
     reach : callable
         ``reach()`` returns a bound on the derivative of order `order` + 1 of a row's log-likelihood
         in its predictor and the table of `kernels.bounds.farthest`, or None where rows have
@@ -87,6 +94,8 @@ class Expansion:
     linear: bool
     build: Mapping[str, Callable[[], Compiled]]
     sums: Callable
+    slope: Callable[[], float | None]
+    enclosed: Callable[[np.ndarray], tuple[list[tuple[int, ...]], Callable] | None]
     reach: Callable[[], tuple[float, np.ndarray] | None]
     nearby: Callable[[np.ndarray, np.ndarray], np.ndarray | None]
     packer: Packer

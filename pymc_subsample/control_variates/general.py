@@ -118,6 +118,8 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         linear=False,
         build=parameter_functions(model) | functions,
         sums=_GeneralSums(center, rows, at_center.sum()),
+        slope=lambda: None,
+        enclosed=lambda center: None,
         reach=lambda: None,
         nearby=lambda center, curvature: None,
         packer=packer,

@@ -116,22 +116,20 @@ def linear_expansion(
     }
     sums = LinearSums(affine, layout, model.phi_size)
 
-    def bounded():
+    def slope():
         if len(forms) > 1 or not n_varying:
             return None
         kinds = distinct(expansion.chunks(), list(code.data))
         if kinds is None:
             return None
-        [x] = code.x
         derivatives = [code.derivative(k) for k in range(order + 2)]
-        slope = derivative_bound(derivatives, x, list(code.data.values()), kinds)
-        return None if slope is None else (slope, reach(expansion, sums.design))
+        return derivative_bound(derivatives, code.x[0], list(code.data.values()), kinds)
 
-    def local(center: np.ndarray, curvature: np.ndarray):
+    def enclosed(center: np.ndarray):
         if not 0 < len(forms) <= MAX_BOUNDED:
             return None
         which, graphs = code.derivatives(order + 1)
-        enclosed = enclose(graphs, [*code.x, *code.data.values()])
+        enclose_rows = enclose(graphs, [*code.x, *code.data.values()])
         shared = affine.base[:, None] + affine.shared(center)[:, None]
 
         def boxes(rows: np.ndarray, moves: np.ndarray):
@@ -139,10 +137,20 @@ def linear_expansion(
                 [rows[star : star + n_varying], np.tile(shared[n_varying:], rows.shape[1])]
             )
             inputs = [Enclosure(x - z, x + z) for x, z in zip(at, moves, strict=True)]
-            return enclosed([*inputs, *(Enclosure(rows[p], rows[p]) for p in code.data)])
+            return enclose_rows([*inputs, *(Enclosure(rows[p], rows[p]) for p in code.data)])
 
+        return which, boxes
+
+    def bounded():
+        found = slope()
+        return None if found is None else (found, reach(expansion, sums.design))
+
+    def local(center: np.ndarray, curvature: np.ndarray):
+        found = enclosed(center)
+        if found is None:
+            return None
         try:
-            table = nearby(expansion, center, curvature, which, boxes, sums.design)
+            table = nearby(expansion, center, curvature, *found, sums.design)
         except NotScalar:
             return None
         return table if table is not None and holds(expansion, center, table) else None
@@ -155,6 +163,8 @@ def linear_expansion(
         linear=True,
         build=parameter_functions(model) | functions,
         sums=sums,
+        slope=slope,
+        enclosed=enclosed,
         reach=bounded,
         nearby=local,
         packer=packer,

@@ -1,5 +1,7 @@
 """Full-data sums of anchored rows: dense columns by BLAS, groups by counting."""
 
+from functools import cached_property
+
 import numpy as np
 import scipy.sparse
 
@@ -120,6 +122,40 @@ class LinearSums:
         every = np.arange(rows.shape[1])
         for index, value in self._groups(rows)[predictor]:
             x[index, every] += value
+        return x
+
+    @cached_property
+    def common(self) -> np.ndarray:
+        """Elements of phi that all rows see, in order."""
+        dense = [
+            np.arange(first, first + (length - 1) * step + 1, step)
+            for _, _, first, step, length in self._map.dense
+        ]
+        return np.unique(np.concatenate([self._map.const[:, 1], *dense]))
+
+    @cached_property
+    def slots(self) -> list[tuple[int, int]]:
+        """First element and column of groups, wherever rows see the element of their group."""
+        return list(dict.fromkeys((p, g) for _, _, p, g in self._map.gather.tolist()))
+
+    def levels(self, rows: np.ndarray) -> np.ndarray:
+        """Return the element of phi that each packed row sees in each of the slots, (k, m)."""
+        found = [first + rows[column].astype(np.int64) for first, column in self.slots]
+        return np.array(found, dtype=np.int64).reshape(len(found), rows.shape[1])
+
+    def local_design(self, rows: np.ndarray, predictor: int) -> np.ndarray:
+        """Return a predictor's gradient in the elements that a row sees.
+
+        Shape (k, m): of those in `common`, then of each of the slots.
+        """
+        x = np.zeros((len(self.common) + len(self.slots), rows.shape[1]))
+        for where, z in self._dense(rows)[predictor]:
+            x[np.searchsorted(self.common, np.arange(self._size)[where])] += z
+        seen = self._map.gather[self._map.gather[:, 0] == predictor]
+        for (_, value), (_, _, first, group) in zip(
+            self._groups(rows)[predictor], seen.tolist(), strict=True
+        ):
+            x[len(self.common) + self.slots.index((first, group))] += value
         return x
 
     def _dense(self, rows: np.ndarray):

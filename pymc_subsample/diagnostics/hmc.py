@@ -48,14 +48,20 @@ REFRESH = Rule(
 PERTURBATION = Rule(
     "perturbation", "perturbation of the posterior, over what is tolerable", 1.0, _MORE
 )
-_CALMER = "Give HMCECS(target_accept=0.95), or increase tune."
-DIVERGENCES = Rule("divergences", "error by divergences, over what is tolerable", 1.0, _CALMER)
-HIDDEN = Rule(
-    "hidden", "error that divergences may hide, over the same", 1.0, _CALMER, severity="warn"
-)
-ACCEPTANCE = Rule(
-    "acceptance_rate", "accepted moves", 0.3, "Increase tune.", severity="warn", at_least=True
-)
+
+
+def dynamics_rules(step: str) -> tuple[Rule, Rule, Rule]:
+    """What trajectories must keep to: divergences, what these may hide, acceptance."""
+    calmer = f"Give {step}(target_accept=0.95), or increase tune."
+    hidden = "error that divergences may hide, over the same"
+    return (
+        Rule("divergences", "error by divergences, over what is tolerable", 1.0, calmer),
+        Rule("hidden", hidden, 1.0, calmer, severity="warn"),
+        Rule("acceptance_rate", "accepted moves", 0.3, "Increase tune.", "warn", at_least=True),
+    )
+
+
+DIVERGENCES, HIDDEN, ACCEPTANCE = dynamics_rules("HMCECS")
 NEGATIVE = Rule(
     "negative",
     "draws of negative sign",
@@ -212,12 +218,13 @@ def check_hmc(
     if n > 2 * size:
         harmless = not given_reference and all(check.passed for check in checks)
         checks.insert(0, _distance_check(record, reference, active, harmless, given_reference))
-    checks += _dynamics_checks(record, active)
-    tuning = _tuning_check(tune, all(check.passed for check in checks))
+    checks += check_dynamics(record, active, (DIVERGENCES, HIDDEN, ACCEPTANCE))
+    tuning = check_tuning(tune, all(check.passed for check in checks))
     return [tuning, *checks, check_temperature(temperature)]
 
 
-def _tuning_check(tune: int, healthy: bool) -> Check:
+def check_tuning(tune: int, healthy: bool) -> Check:
+    """Say so where a chain was not tuned, unless it is healthy otherwise."""
     return Check(
         TUNE,
         tune,
@@ -335,7 +342,11 @@ def _confined_check(
     )
 
 
-def _dynamics_checks(record: ChainRecord, active: np.ndarray) -> list[Check]:
+def check_dynamics(
+    record: ChainRecord, active: np.ndarray, rules: tuple[Rule, Rule, Rule]
+) -> list[Check]:
+    """Check trajectories by the rules of `dynamics_rules`."""
+    divergences, hidden, acceptance = rules
     accepted = record.acceptance / record.done
     kept, before = (
         np.array(x).reshape(len(x), -1)[:, active] if len(x) else np.zeros((0, len(active)))
@@ -344,12 +355,12 @@ def _dynamics_checks(record: ChainRecord, active: np.ndarray) -> list[Check]:
     sd = np.sqrt(np.diag(record.square)[active] / max(record.done - 1, 1))
     found = loss(record.divergences, record.done, before, kept, record.mean[active], sd)
     return [
-        *check_divergences(DIVERGENCES, HIDDEN, found, _CALMER),
+        *check_divergences(divergences, hidden, found, divergences.remedy),
         Check(
-            ACCEPTANCE,
+            acceptance,
             accepted,
-            ACCEPTANCE.holds(accepted),
+            acceptance.holds(accepted),
             f"Only {accepted:.0%} of the moves were accepted (should be at least "
-            f"{ACCEPTANCE.bound:.0%}): the step size does not fit. Increase tune.",
+            f"{acceptance.bound:.0%}): the step size does not fit. Increase tune.",
         ),
     ]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pymc_subsample.diagnostics import firefly, gibbs, hmc, metropolis, stochastic
+from pymc_subsample.diagnostics import firefly, gibbs, hmc, metropolis, scalable, stochastic
 from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.checks import (
     FAILED,
@@ -31,6 +31,7 @@ FAMILIES: dict[str, Sequence[Rule]] = {
     "MinibatchBarkerMH, AusterityMH or ConfidenceMH": metropolis.RULES,
     "AusterityGibbs": gibbs.RULES,
     "FireflyMC": firefly.RULES,
+    "ScalableMH": scalable.RULES,
     "A stochastic-gradient sampler": stochastic.RULES,
 }
 

@@ -146,6 +146,11 @@ class Tuning(WithSamplingState):
         beyond = np.abs(shift[others]) > 0.5 * spread + rounding
         return bool(distance > 0.5 or np.any(beyond))
 
+    def left(self, reference: np.ndarray) -> bool:
+        """Whether recent draws have settled half a standard deviation per parameter away."""
+        shift = (self.recent().mean(axis=0) - reference)[self._active]
+        return bool(np.sqrt(np.mean(whiten(self.factor, shift) ** 2)) > 0.5)
+
     @one_thread
     def better_factor(self) -> np.ndarray | None:
         """Return a factor to replace the current one where that fits the draws badly.
@@ -205,11 +210,6 @@ class ProposalTuning(Tuning):
         super().__init__(total, active, size, factor, target_accept)
         self._starts_full = len(factor) > 1
         self.step = _dual_averaging(scale, target_accept)
-
-    def left(self, reference: np.ndarray) -> bool:
-        """Whether recent draws have settled half a standard deviation per parameter away."""
-        shift = (self.recent().mean(axis=0) - reference)[self._active]
-        return bool(np.sqrt(np.mean(whiten(self.factor, shift) ** 2)) > 0.5)
 
     @one_thread
     def better_factor(self) -> np.ndarray | None:

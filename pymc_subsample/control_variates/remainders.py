@@ -1,0 +1,398 @@
+r"""Bounds on what control variates of order 2 leave of each row, and tables to draw rows by them.
+
+A row sees k elements of phi, the same ones as all rows of its stratum s, by E linear predictors.
+With :math:`r_s = \|W_s (\phi - \phi^*)\|` in these elements, predictor e moves by
+:math:`a_e r_s` at most, :math:`a_e = \|W_s^{-T} x_e\|`. With :math:`c_{efg}` the largest size of a
+third derivative of the row's log-likelihood meanwhile, Taylor's theorem gives
+
+.. math:: |l_i - q_i| \le c_i r_s^3, \qquad c_i = \frac{1}{3!} \sum_{efg} c_{efg} a_e a_f a_g.
+
+Any :math:`W_s` will do; the inverse of the posterior covariance's Cholesky factor makes r_s about
+:math:`\sqrt k`, and a_e a standard deviation. Derivatives are bounded everywhere, as those of
+logistic rows, or while r_s is within a limit, by interval arithmetic.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from scipy.special import chdtrc, ndtr
+
+from pymc_subsample.blas import one_thread
+from pymc_subsample.control_variates.expansion import Expansion
+from pymc_subsample.control_variates.reference import Reference
+from pymc_subsample.control_variates.scalars import NotScalar
+from pymc_subsample.control_variates.sums import LinearSums
+from pymc_subsample.kernels.scalable import Bounds, alias_table, distances, reaches
+from pymc_subsample.likelihood import TallModelError
+
+BOUNDS = ("auto", "global", "local")
+
+# Limits of r_s beyond its typical size, of which the one that costs least is taken.
+_BEYOND = (2.0, 4.0, 8.0)
+# Where derivatives are bounded everywhere, by how much at most less they are taken to be nearby.
+_SHARPEST = 10.0
+# Elements of all strata's metrics, and of phi that all rows see.
+_MOST_METRICS, _MOST_COMMON = 4_000_000, 500
+# Of a bound, over the mean of its stratum: below it, single precision would tell.
+_LEAST = 1e-3
+# What rounding to single precision may do to a bound.
+_SINGLE = 1e-6
+# Rows of which so many times all would be read always have no useful bounds.
+_MOST_ALWAYS = 0.25
+_RIDGE = 1e-10
+_ROUNDING, _TINY = 1e-9, 1e-300
+
+
+@dataclass(frozen=True)
+class RowBounds:
+    """Bounds of all rows at a reference.
+
+    Attributes
+    ----------
+    table : Bounds
+        As compiled transitions take them, at temperature 1; see `kernels.scalable`.
+    kind : {"global", "local"}
+        Whether they hold everywhere.
+    drawn, passed : float
+        Rows to be expected per decision: candidates and those that are read always, and those of
+        strata that are read whole.
+    """
+
+    table: Bounds
+    kind: str
+    drawn: float
+    passed: float
+
+    @property
+    def per_decision(self) -> float:
+        """Rows to be expected per decision."""
+        return self.drawn + self.passed
+
+    def distances(self, phi: np.ndarray, center: np.ndarray) -> np.ndarray:
+        """Return r_s of all strata, shape (S,)."""
+        found = np.empty(len(self.table.total))
+        distances(self.table.elements, self.table.metric, len(found), phi, center, found)
+        return found
+
+
+@one_thread
+def bound_rows(
+    expansion: Expansion,
+    reference: Reference,
+    points: np.ndarray,
+    kind: str | float = "auto",
+    *,
+    temperature: float = 1.0,
+    intensity: float = 1.0,
+) -> RowBounds:
+    """Bound all rows' remainders around a reference, in three passes over the rows.
+
+    Parameters
+    ----------
+    expansion : Expansion
+        Compiled model, with control variates of order 2.
+    reference : Reference
+        Where these are expanded.
+    points : ndarray, shape (N, P)
+        Values of phi that are spread as the posterior is.
+    kind : {"auto", "global", "local"} or float
+        Where bounds of third derivatives come from; a number bounds those of every row in its
+        predictor.
+    temperature, intensity : float
+        Of the log-likelihood, and kappa; see `kernels.scalable`.
+
+    Raises
+    ------
+    TallModelError
+        If there are none; the message says why.
+    """
+    strata = _Strata(expansion, points)
+    third = _Third(expansion, reference.center, kind, strata.size)
+    sizes, found = [], []
+    for rows in expansion.chunks():
+        expansion.anchor(reference.center, rows)
+        stratum = strata.of(rows)
+        moves = np.empty((third.n_predictors, rows.shape[1]))
+        for e in range(third.n_predictors):
+            reaches(strata.factor, stratum, strata.sums.local_design(rows, e), moves[e])
+        sizes.append(stratum.astype(np.int32))
+        found.append(third.bounds(rows, moves).astype(np.float32))
+    stratum, bounds = np.concatenate(sizes), np.concatenate(found, axis=1)
+    cube = np.mean(strata.distances(reference.center) ** 3, axis=0)
+    rate = 2.0 * intensity / temperature * cube
+    count = np.bincount(stratum, minlength=len(cube))
+    costs = []
+    for j, limit in enumerate(third.limits):
+        each = np.bincount(stratum, np.minimum(bounds[j] * rate[stratum], 1.0), len(cube))
+        inside = np.where(np.isnan(each), np.inf, np.minimum(each, count)).sum()
+        beyond = min(third.beyond * inside, float(len(stratum)))
+        outside = 2.0 * chdtrc(strata.size, limit**2)
+        costs.append(inside + outside * (beyond - inside))
+    best = int(np.argmin(costs))
+    bound, finite = bounds[best], np.isfinite(bounds[best])
+    if np.mean(~finite) > _MOST_ALWAYS:
+        raise TallModelError(third.refusal())
+    candidates = np.where(finite, np.minimum(bound * rate[stratum], 1.0), 1.0)
+    # Strata that will be read whole need no rows that are read always.
+    whole = np.bincount(stratum, candidates, len(cube)) >= 0.5 * count
+    always = ~finite | ((candidates == 1.0) & ~whole[stratum])
+    table = _table(strata, stratum, bound, always)
+    table = table._replace(limit=third.limits[best], beyond=third.beyond)
+    thinned, left = table.total * rate, np.diff(table.start)
+    few = thinned < left
+    drawn = np.where(few, thinned, 0.0).sum() + len(table.always)
+    return RowBounds(table, third.kind, float(drawn), float(np.where(few, 0, left).sum()))
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What decisions will be like, from all rows at some pairs of points.
+
+    Attributes
+    ----------
+    excess : float
+        Largest remainder over its bound.
+    row : int
+        Where that is.
+    accepted : tuple of float
+        Share of the proposals that the rows accept, by `kernels.scalable.FACTORISED` and `MH_SS`,
+        and if all rows decided.
+    """
+
+    excess: float
+    row: int
+    accepted: tuple[float, float, float]
+
+
+@one_thread
+def forecast(
+    expansion: Expansion,
+    reference: Reference,
+    bounds: RowBounds,
+    points: np.ndarray,
+    *,
+    temperature: float = 1.0,
+    intensity: float = 1.0,
+) -> Forecast:
+    """Compare all rows with their bounds between successive points phi, shape (K, P)."""
+    table = bounds.table
+    bound, stratum = np.full(expansion.n_rows, np.nan), np.zeros(expansion.n_rows, dtype=np.int64)
+    bound[table.order] = table.bound
+    stratum[table.order] = np.repeat(np.arange(len(table.total)), np.diff(table.start))
+    pairs = list(pairwise(points))
+    cubes = []
+    for pair in pairs:
+        near, far = (bounds.distances(phi, reference.center) for phi in pair)
+        beyond = np.where(np.maximum(near, far) <= table.limit, 1.0, table.beyond)
+        cubes.append((near**3 + far**3) * beyond)
+    lost, noise, total = (np.zeros(len(pairs)) for _ in range(3))
+    excess, row, at = 0.0, -1, 0
+    for rows in expansion.chunks():
+        here = slice(at, at + rows.shape[1])
+        expansion.anchor(reference.center, rows)
+        change = np.empty(rows.shape[1])
+        for j, ((phi, new_phi), cube) in enumerate(zip(pairs, cubes, strict=True)):
+            expansion.change(phi, new_phi, reference.center, rows, change)
+            most = bound[here] * cube[stratum[here]]
+            drawn = np.isfinite(most)
+            size = np.abs(change) / (most * (1.0 + _ROUNDING) + _ROUNDING)
+            size = np.where(drawn, np.where(np.isnan(change), np.inf, size), 0.0)
+            worst = int(size.argmax())
+            if size[worst] > excess:
+                excess, row = float(size[worst]), at + worst
+            total[j] += change.sum() / temperature
+            lost[j] += np.maximum(-change[drawn], 0.0).sum() / temperature
+            noise[j] += np.sum(change[drawn] ** 2 / np.maximum(most[drawn], _TINY)) / temperature
+        at += rows.shape[1]
+    known = np.minimum(1.0, np.exp(total))
+    # Of a normal log-ratio of variance v, with mean total - v / 2.
+    mixed = [_normal_acceptance(t, v / intensity) for t, v in zip(total, noise, strict=True)]
+    accepted = np.mean(np.exp(-lost)), np.mean(mixed), np.mean(known)
+    return Forecast(excess, row, (float(accepted[0]), float(accepted[1]), float(accepted[2])))
+
+
+def _normal_acceptance(mean: float, variance: float) -> float:
+    """Expectation of min(1, e^x) for x ~ N(mean - variance / 2, variance)."""
+    if not variance > _TINY:
+        return float(np.exp(min(mean, 0.0)))
+    sd = np.sqrt(variance)
+    up = ndtr((mean - variance / 2) / sd)
+    return float(up + np.exp(min(mean, 700.0)) * ndtr(-(mean + variance / 2) / sd))
+
+
+class _Strata:
+    """Rows that see the same elements of phi, and metrics in these elements."""
+
+    def __init__(self, expansion: Expansion, points: np.ndarray):
+        sums = expansion.sums
+        if not isinstance(sums, LinearSums):
+            raise TallModelError(
+                f"ScalableMH needs rows of {', '.join(map(repr, expansion.observed))} that see the "
+                "parameters by at most ten linear predictors each; this model has not. Use HMCECS."
+            )
+        self.sums, self._points = sums, points
+        self.size = len(sums.common) + len(sums.slots)
+        keys = [np.zeros((1, len(sums.slots)), dtype=np.int64)]
+        if sums.slots:
+            found = (np.unique(sums.levels(rows).T, axis=0) for rows in expansion.chunks())
+            keys = [np.unique(np.concatenate(list(found)), axis=0)]
+        [self._keys] = keys
+        count = len(self._keys)
+        if count * self.size**2 > _MOST_METRICS or len(sums.common) > _MOST_COMMON:
+            raise TallModelError(
+                f"ScalableMH keeps a metric for each set of parameters that rows see together: "
+                f"{count:,} sets of {self.size} parameters in this model, more than it can look at "
+                "in every draw. Use HMCECS."
+            )
+        common = np.tile(sums.common, (count, 1))
+        self.elements = np.concatenate([common, self._keys[:, : len(sums.slots)]], axis=1)
+        self.factor = np.array([self._factor(points[:, e]) for e in self.elements])
+        self.metric = np.linalg.inv(self.factor) if self.size else self.factor
+        # Inverses of triangular matrices are triangular but for rounding.
+        self.metric = np.ascontiguousarray(np.tril(self.metric))
+        self._codes = _Codes(self._keys)
+
+    @staticmethod
+    def _factor(points: np.ndarray) -> np.ndarray:
+        cov = np.atleast_2d(np.cov(points.T))
+        scale = np.sqrt(np.diag(cov))
+        scale = np.where(scale > 0, scale, 1.0)
+        corr = cov / np.outer(scale, scale) + _RIDGE * np.eye(len(scale))
+        values, vectors = np.linalg.eigh(corr)
+        root = vectors * np.sqrt(np.maximum(values, _RIDGE))
+        # The triangular factor of root root'.
+        upper = np.linalg.qr(root.T, mode="r")
+        lower = upper.T * np.where(np.diag(upper) < 0, -1.0, 1.0)
+        return np.ascontiguousarray(scale[:, None] * lower)
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the stratum of each packed row."""
+        if not self.sums.slots:
+            return np.zeros(rows.shape[1], dtype=np.int64)
+        return self._codes(self.sums.levels(rows))
+
+    def distances(self, center: np.ndarray) -> np.ndarray:
+        """Return r_s at some of the points, shape (k, S)."""
+        found = np.empty((min(len(self._points), 200), len(self.elements)))
+        for point, out in zip(self._points, found, strict=False):
+            distances(self.elements, self.metric, len(out), point, center, out)
+        return found
+
+
+class _Codes:
+    """Numbers rows by their combination of levels."""
+
+    def __init__(self, keys: np.ndarray):
+        self._levels = [np.unique(column) for column in keys.T]
+        self._known = self._code(keys.T)
+        self._order = np.argsort(self._known)
+
+    def __call__(self, levels: np.ndarray) -> np.ndarray:
+        place = np.searchsorted(self._known, self._code(levels), sorter=self._order)
+        return self._order[place]
+
+    def _code(self, levels: np.ndarray) -> np.ndarray:
+        code = np.zeros(levels.shape[1], dtype=np.int64)
+        for known, column in zip(self._levels, levels, strict=True):
+            code = code * len(known) + np.searchsorted(known, column)
+        return code
+
+
+class _Third:
+    """Sizes of the rows' third derivatives while their predictors move."""
+
+    def __init__(self, expansion: Expansion, center: np.ndarray, kind: str | float, size: int):
+        self._observed = ", ".join(map(repr, expansion.observed))
+        self._slope = None
+        if not isinstance(kind, str):
+            self._slope, self.kind = float(kind), "global"
+        elif kind != "local":
+            self._slope = expansion.slope()
+        if kind == "global" and self._slope is None:
+            raise TallModelError(
+                f'bound="global" needs rows of {self._observed} with one linear predictor each and '
+                "a third derivative that is bounded everywhere (logistic regression, for "
+                'instance); this model has not. Use bound="auto".'
+            )
+        near = expansion.enclosed(center) if isinstance(kind, str) and kind != "global" else None
+        self._near: tuple[list[tuple[int, ...]], Callable] | None = near
+        if self._slope is None and near is None:
+            raise TallModelError(self.refusal())
+        self.kind = "local" if self._slope is None else "global"
+        self.beyond = np.inf if self._slope is None else 1.0 if near is None else _SHARPEST
+        typical = math.sqrt(size)
+        self.limits = [typical + more for more in _BEYOND] if near is not None else [np.inf]
+        self.n_predictors = 1 if near is None else 1 + max(max(which) for which in near[0])
+
+    def refusal(self) -> str:
+        """Say that rows have no bounds."""
+        return (
+            f"ScalableMH needs bounds on the third derivatives of the log-likelihood of "
+            f"{self._observed} in at most ten linear predictors per row, and found none near the "
+            "posterior mode. Use HMCECS."
+        )
+
+    def bounds(self, rows: np.ndarray, moves: np.ndarray) -> np.ndarray:
+        """Return c_i for each of the limits, shape (L, m), of anchored rows."""
+        everywhere = None
+        if self._slope is not None:
+            everywhere = self._slope / 6.0 * moves[0] ** 3
+        if self._near is None:
+            assert everywhere is not None
+            return everywhere[None]
+        found = []
+        for limit in self.limits:
+            total = self._nearby(rows, moves, limit)
+            if everywhere is not None:
+                total = np.clip(total, everywhere / _SHARPEST, everywhere)
+            found.append(total)
+        return np.array(found)
+
+    def _nearby(self, rows: np.ndarray, moves: np.ndarray, limit: float) -> np.ndarray:
+        assert self._near is not None
+        total = np.zeros(rows.shape[1])
+        which, enclosed = self._near
+        try:
+            sizes = enclosed(rows, limit * moves)
+        except NotScalar:
+            return np.full(rows.shape[1], np.inf)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for predictors, values in zip(which, sizes, strict=True):
+                weight = math.prod(math.factorial(k) for k in Counter(predictors).values())
+                reach = np.prod(moves[list(predictors)], axis=0)
+                total += np.where(reach > 0, values.size, 0.0) * reach / weight
+        return np.where(np.isnan(total), np.inf, total)
+
+
+def _table(strata: _Strata, stratum: np.ndarray, bound: np.ndarray, always: np.ndarray) -> Bounds:
+    """Sort rows by strata, and make the alias tables of those that are drawn."""
+    drawn = np.flatnonzero(~always)
+    drawn = drawn[np.argsort(stratum[drawn], kind="stable")]
+    count = len(strata.elements)
+    start = np.concatenate([[0], np.cumsum(np.bincount(stratum[drawn], minlength=count))])
+    threshold = np.empty(len(drawn), dtype=np.float32)
+    alias = np.empty(len(drawn), dtype=np.int32)
+    sizes, total = np.empty(len(drawn), dtype=np.float32), np.zeros(count)
+    for s in range(count):
+        part = slice(start[s], start[s + 1])
+        own = bound[drawn[part]].astype(float)
+        if not len(own):
+            continue
+        least = max(_LEAST * own.mean(), _TINY)
+        own = np.maximum(own, least)
+        alias_table(own / own.mean(), threshold[part], alias[part])
+        # The tables' own probabilities are what bounds are proportional to.
+        share = threshold[part].astype(float)
+        np.add.at(share, alias[part], 1.0 - threshold[part])
+        share /= len(own)
+        total[s] = (1.0 + _SINGLE) * np.max(own / share)
+        sizes[part] = total[s] * share
+    return Bounds(
+        np.ascontiguousarray(strata.elements), strata.metric, np.inf, 1.0, total,
+        start.astype(np.int64), drawn.astype(np.int32), sizes, threshold, alias,
+        np.flatnonzero(always).astype(np.int32),
+    )  # fmt: skip

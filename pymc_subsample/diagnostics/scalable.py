@@ -1,0 +1,123 @@
+"""Whether a chain of scalable Metropolis-Hastings can be trusted: the checks behind its warnings.
+
+It samples the posterior itself. What is left to doubt is whether it moves: rows may reject what the
+surrogate proposes, or hold a chain where the posterior is larger than its surrogate.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pymc_subsample.diagnostics.checks import (
+    MODES,
+    TEMPERATURE,
+    Check,
+    Rule,
+    check_temperature,
+)
+from pymc_subsample.diagnostics.hmc import TUNE, check_dynamics, check_tuning, dynamics_rules
+from pymc_subsample.diagnostics.record import ChainRecord
+
+DIVERGENCES, HIDDEN, ACCEPTANCE = dynamics_rules("ScalableMH")
+_OTHERS = "Use HMCECS, or sample this model with pm.NUTS or nutpie."
+DECIDED = Rule(
+    "rows_accepted",
+    "proposals that the rows accept",
+    0.1,
+    _OTHERS,
+    severity="warn",
+    at_least=True,
+)
+STAY = Rule("stay", "longest stay, over what is usual at such an acceptance", 3.0, _OTHERS)
+READ = Rule(
+    "rows_read",
+    "rows read per proposal, over all rows",
+    0.5,
+    _OTHERS,
+    severity="warn",
+)
+RULES = (TUNE, DIVERGENCES, HIDDEN, ACCEPTANCE, DECIDED, STAY, READ, TEMPERATURE, MODES)
+
+# Of all chains whose acceptance does not depend on where they are, the share with a longer stay
+# than what is called usual.
+_RARE = 1e-3
+
+
+@dataclass
+class ProposalRecord(ChainRecord):
+    """What a chain did after tuning.
+
+    Attributes
+    ----------
+    decisions, taken : float
+        Proposals that rows decided on, and those that they accepted.
+    rows : float
+        Rows read for them.
+    stay, longest : float
+        Decisions since the last proposal that was accepted, and the most that there were.
+    """
+
+    decisions: float = 0.0
+    taken: float = 0.0
+    rows: float = 0.0
+    stay: float = 0.0
+    longest: float = 0.0
+
+    def add_decisions(self, info: dict[str, float]):
+        """Add what a draw's transitions decided."""
+        decisions, taken = info["decisions"], info["decisions"] * info["accepted"]
+        self.decisions += decisions
+        self.taken += taken
+        self.rows += info["rows_drawn"] + info["rows_passed"]
+        # Several decisions of one draw, not all against, end a stay somewhere among them.
+        self.stay = 0.0 if taken > 0.5 else self.stay + decisions
+        self.longest = max(self.longest, self.stay)
+
+    @property
+    def accepted(self) -> float:
+        """Share of the proposals that the rows accept."""
+        return self.taken / max(self.decisions, 1.0)
+
+    @property
+    def usual_stay(self) -> float:
+        """Decisions that only one in a thousand chains of this acceptance stays for longer."""
+        rejected = float(np.clip(1.0 - self.accepted, 1e-3, 1.0 - 1e-6))
+        return 1.0 + np.log(_RARE / max(self.decisions, 1.0)) / np.log(rejected)
+
+
+def check_proposals(
+    record: ProposalRecord, *, active: np.ndarray, n_rows: int, temperature: float, tune: int
+) -> list[Check]:
+    """Check one chain, which moved elements `active` of theta after `tune` draws of tuning."""
+    record.fold()
+    share = record.rows / max(record.decisions, 1.0) / n_rows
+    stay = record.longest / record.usual_stay
+    checks = [
+        *check_dynamics(record, active, (DIVERGENCES, HIDDEN, ACCEPTANCE)),
+        Check(
+            DECIDED,
+            record.accepted,
+            DECIDED.holds(record.accepted),
+            f"The rows accept only {record.accepted:.1%} of what the surrogate proposes (should be "
+            f"at least {DECIDED.bound:.0%}): the posterior is far from the second-order "
+            f"expansion of its log-likelihood. {DECIDED.remedy}",
+        ),
+        Check(
+            STAY,
+            stay,
+            STAY.holds(stay),
+            f"The chain stayed where it was for {record.longest:,.0f} proposals, where "
+            f"{record.usual_stay:.0f} are many at its acceptance of {record.accepted:.0%}: there "
+            "the posterior is larger than its surrogate says, and the chain may not go there as "
+            f"often as it should. {STAY.remedy}",
+        ),
+        Check(
+            READ,
+            share,
+            READ.holds(share),
+            f"A proposal reads {share:.0%} of the rows on average: the method saves nothing here, "
+            f"since the bounds on the rows' remainders are too wide. {READ.remedy}",
+        ),
+    ]
+    tuning = check_tuning(tune, all(check.passed for check in checks))
+    return [tuning, *checks, check_temperature(temperature)]

@@ -1,0 +1,412 @@
+r"""Scalable Metropolis-Hastings: proposals of a surrogate, decided by Poisson thinning of rows.
+
+The surrogate posterior is the prior times :math:`\exp(\sum_i q_i / T)`, with control variates
+:math:`q_i` of order 2 that are summed beforehand: it reads no rows. Its own transitions are
+reversible, so that a proposal :math:`\theta'` is accepted by what the control variates leave,
+:math:`\Delta_i = [d_i(\theta') - d_i(\theta)] / T` with :math:`d_i = l_i - q_i`, alone. Bounds
+:math:`|\Delta_i| \le b_i` decide on it exactly by a few rows: rows are candidates of a Poisson
+process with rates :math:`\kappa b_i`, and a candidate is read.
+
+- Factorised: it rejects with probability :math:`\max(-\Delta_i, 0) / (\kappa b_i)`; what no
+  candidate rejects is accepted, which has probability :math:`\prod_i \min(1, e^{\Delta_i})` [1]_.
+- MH-SS: it is kept with probability :math:`r_i / (\kappa b_i)`, :math:`r_i = \kappa b_i -
+  \max(\Delta_i, 0)`. In the other direction the rate of what is kept is :math:`r_i' = \kappa b_i -
+  \max(-\Delta_i, 0)`; since :math:`\sum_i (r_i' - r_i) = \sum_i \Delta_i`, the proposal is accepted
+  with probability :math:`\min(1, \prod_{kept} r_i' / r_i)` [2]_.
+
+Rows are in strata s that see the same k elements of phi. Their bounds are
+:math:`b_i = c_i [r_s(\theta)^3 + r_s(\theta')^3] / T` with :math:`r_s = \|W_s (\phi - \phi^*)\|` in
+these elements. A stratum with higher rates than it has rows is read whole, which is exact too.
+
+References
+----------
+.. [1] R. Cornish, P. Vanetti, A. Bouchard-Cote, G. Deligiannidis and A. Doucet (2019). Scalable
+   Metropolis-Hastings for exact Bayesian inference with large datasets. ICML, section 3.
+.. [2] E. Prado, C. Nemeth and C. Sherlock (2024). Metropolis-Hastings with scalable subsampling.
+   arXiv:2407.19602, section 3. With kappa = 1 theirs, and of all rates below a bound the one
+   that accepts most.
+"""
+
+from collections import namedtuple
+from functools import cache
+
+import numpy as np
+from numba import types
+
+from pymc_subsample.cache import compile_kept, kept
+from pymc_subsample.compile import (
+    GENERATOR,
+    INDEX,
+    MATRIX,
+    SCALAR,
+    VECTOR,
+    function_at,
+    generator_at,
+    inner,
+)
+from pymc_subsample.kernels.control import control_sum
+from pymc_subsample.kernels.dynamics import draw_momentum, trajectory, tree
+from pymc_subsample.kernels.model import ANCHOR, BACKWARD, CHANGE, FORWARD, GATHER
+from pymc_subsample.kernels.vectors import copy, is_finite, scale_up
+
+_FORWARD = types.FunctionType(FORWARD)
+_BACKWARD = types.FunctionType(BACKWARD)
+_ANCHOR = types.FunctionType(ANCHOR)
+_CHANGE = types.FunctionType(CHANGE)
+_GATHER = types.FunctionType(GATHER)
+
+# Of the model, in the order of their addresses.
+FUNCTIONS = ("forward", "backward", "anchor", "change", "gather")
+
+FACTORISED, MH_SS = 0, 1
+
+_SINGLE = types.Array(types.float32, 1, "C")
+_ROWS = types.Array(types.int32, 1, "C")
+_PLACES = types.Array(types.int64, 2, "C")
+_CUBE = types.Array(types.float64, 3, "C")
+
+# What is known of a model's rows: addresses of `FUNCTIONS`, of the raw columns, sums at the
+# reference, width of a packed row and 1 / T.
+Rows = namedtuple("Rows", "functions columns center level slope curvature width unit")
+ROWS = types.NamedTuple([INDEX, INDEX, VECTOR, SCALAR, VECTOR, MATRIX, types.int64, SCALAR], Rows)
+
+# Bounds of the rows' remainders.
+#
+# elements, metric : arrays (S, k), (S, k, k); W_s is lower triangular
+# limit, beyond : float; where r_s exceeds the limit, bounds are so many times as large
+# total : array (S,); sum of the c_i of a stratum
+# start : array (S + 1,); where a stratum starts among the n' rows in `order`
+# order, bound, threshold, alias : arrays (n',); row numbers, c_i and alias tables of each stratum
+# always : array (e,); rows that every decision reads
+Bounds = namedtuple(
+    "Bounds", "elements metric limit beyond total start order bound threshold alias always"
+)
+BOUNDS = types.NamedTuple(
+    [_PLACES, _CUBE, SCALAR, SCALAR, VECTOR, INDEX, _ROWS, _SINGLE, _SINGLE, _ROWS, _ROWS], Bounds
+)
+
+# Results of a run of transitions, by position: means over them, but for sums of counts and what is
+# that of the last.
+INFO = (
+    "acceptance_rate",
+    "moved",
+    "accepted",
+    "energy",
+    "energy_error",
+    "diverging",
+    "n_steps",
+    "tree_depth",
+    "log_surrogate",
+    "decisions",
+    "rows_drawn",
+    "rows_passed",
+    "tightness",
+    "exceeded",
+)
+_MOVED, _ACCEPTED, _DECISIONS, _DRAWN, _PASSED, _TIGHTNESS, _EXCEEDED = 1, 2, 9, 10, 11, 12, 13
+
+# Rows evaluated at a time: candidates, and all of a stratum.
+_CHUNK, _MANY = 32, 256
+# What rounding may do to a row's remainder, over one.
+_ROUNDING = 1e-9
+
+Surrogate = namedtuple("Surrogate", "forward backward center level slope curvature")
+
+
+@inner
+def surrogate(target, rows, counts, theta, phi, d, grad):
+    """Log density of the surrogate at theta; writes phi and the gradient in theta."""
+    logprior = np.empty(1)
+    grad_phi = np.zeros(phi.shape[0])
+    target.forward(theta, phi, logprior)
+    value = control_sum(
+        phi, target.center, target.level, target.slope, target.curvature, 2, grad_phi
+    )
+    target.backward(theta, grad_phi, grad)
+    return logprior[0] + value, 0.0, 0.0
+
+
+@inner
+def walk(rng, density, target, rows, counts, theta, grad, estimate, active, factor, step_size,
+         extent, phi, d):  # fmt: skip
+    """One step of a random walk; see `dynamics.trajectory`."""
+    size = active.shape[0]
+    z, move = np.empty(size), np.empty(size)
+    position, gradient = np.empty(theta.shape[0]), np.empty(theta.shape[0])
+    draw_momentum(rng, z)
+    scale_up(factor, z, move)
+    copy(theta, position)
+    for a in range(size):
+        position[active[a]] += step_size * move[a]
+    new = density(target, rows, counts, position, phi, d, gradient)
+    error = estimate[0] - new[0]
+    probability = min(1.0, np.exp(-error)) if is_finite(error) else 0.0
+    shown = error if is_finite(error) else np.inf
+    if rng.random() < probability:
+        copy(position, theta)
+        copy(gradient, grad)
+        return (new, probability, 1.0, 0.0, -new[0], shown, 1.0, 0.0)
+    return (estimate, probability, 0.0, 0.0, -estimate[0], shown, 1.0, 0.0)
+
+
+DYNAMICS = {"hmc": trajectory, "nuts": tree, "random-walk": walk}
+
+
+@kept(types.void(_PLACES, _CUBE, types.int64, VECTOR, VECTOR, VECTOR))
+def distances(elements, metric, strata, phi, center, out):
+    """Write r_s of the first strata at phi."""
+    size = elements.shape[1]
+    for s in range(strata):
+        total = 0.0
+        for a in range(size):
+            moved = 0.0
+            for b in range(a + 1):
+                at = elements[s, b]
+                moved += metric[s, a, b] * (phi[at] - center[at])
+            total += moved * moved
+        out[s] = np.sqrt(total)
+
+
+@kept(types.void(_CUBE, INDEX, MATRIX, VECTOR))
+def reaches(factor, stratum, x, out):
+    r"""Write :math:`\|L_s' x_i\|`, the farthest that x_i' delta moves while r_s is one.
+
+    `factor`, shape (S, k, k), holds L_s, the inverse of W_s; `x` has shape (k, m).
+    """
+    size = x.shape[0]
+    for i in range(x.shape[1]):
+        s, total = stratum[i], 0.0
+        for b in range(size):
+            moved = 0.0
+            for a in range(b, size):
+                moved += factor[s, a, b] * x[a, i]
+            total += moved * moved
+        out[i] = np.sqrt(total)
+
+
+@kept(types.void(VECTOR, _SINGLE, _ROWS))
+def alias_table(weights, threshold, alias):
+    """Make the tables of Walker's alias method (Vose 1991) for weights of mean one."""
+    size = weights.shape[0]
+    left = weights.copy()
+    stack = np.empty(size, dtype=np.int64)  # small ones from the left, large ones from the right
+    small, large = 0, size
+    for j in range(size):
+        alias[j] = j
+        threshold[j] = 1.0
+        if left[j] < 1.0:
+            stack[small] = j
+            small += 1
+        else:
+            large -= 1
+            stack[large] = j
+    while small > 0 and large < size:
+        small -= 1
+        j, k = stack[small], stack[large]
+        threshold[j] = left[j]
+        alias[j] = k
+        left[k] -= 1.0 - left[j]
+        if left[k] < 1.0:
+            large += 1
+            stack[small] = k
+            small += 1
+
+
+@inner
+def read(anchor, change, gather, model, index, phi, new_phi, rows, found):
+    """Write the Delta_i of rows `index`."""
+    gather(model.columns, index, rows)
+    anchor(model.center, rows)
+    change(phi, new_phi, model.center, rows, found)
+    for j in range(found.shape[0]):
+        found[j] *= model.unit
+
+
+@inner
+def read_all(anchor, change, gather, model, order, first, last, phi, new_phi):
+    """Sum the Delta_i of rows `order[first:last]`."""
+    total = 0.0
+    rows, index = np.empty((model.width, _MANY)), np.empty(_MANY, dtype=np.int64)
+    found = np.empty(_MANY)
+    at = first
+    while at < last:
+        size = min(_MANY, last - at)
+        if size < _MANY:
+            rows, index = np.empty((model.width, size)), np.empty(size, dtype=np.int64)
+            found = np.empty(size)
+        for j in range(size):
+            index[j] = order[at + j]
+        read(anchor, change, gather, model, index, phi, new_phi, rows, found)
+        for j in range(size):
+            total += found[j]
+        at += size
+    return total
+
+
+@inner
+def accept(rng, anchor, change, gather, model, bounds, phi, new_phi, form, intensity, info):
+    """Decide on a proposal of the surrogate; returns whether it is accepted."""
+    strata = bounds.total.shape[0]
+    near, far = np.empty(strata), np.empty(strata)
+    distances(bounds.elements, bounds.metric, strata, phi, model.center, near)
+    distances(bounds.elements, bounds.metric, strata, new_phi, model.center, far)
+    # Rates up to and with each stratum, and b_i / c_i.
+    until, reach = np.empty(strata), np.empty(strata)
+    rate, known = 0.0, 0.0
+    always = bounds.always.shape[0]
+    if always > 0:
+        known += read_all(anchor, change, gather, model, bounds.always, 0, always, phi, new_phi)
+        info[_DRAWN] += always
+    for s in range(strata):
+        reach[s] = (near[s] ** 3 + far[s] ** 3) * model.unit
+        if not max(near[s], far[s]) <= bounds.limit:
+            reach[s] *= bounds.beyond
+        first, last = bounds.start[s], bounds.start[s + 1]
+        own = intensity * bounds.total[s] * reach[s]
+        if last > first and not own < last - first:
+            known += read_all(anchor, change, gather, model, bounds.order, first, last, phi,
+                              new_phi)  # fmt: skip
+            info[_PASSED] += last - first
+        elif last > first:
+            rate += own
+        until[s] = rate
+    log_ratio, s, time, done = known, 0, 0.0, False
+    rows, index = np.empty((model.width, _CHUNK)), np.empty(_CHUNK, dtype=np.int64)
+    found, most = np.empty(_CHUNK), np.empty(_CHUNK)
+    while not done:
+        # Arrivals of the process, stratum after stratum; where one is says which row it is.
+        size = 0
+        while size < _CHUNK:
+            time -= np.log1p(-rng.random())
+            if not time < rate:
+                done = True
+                break
+            while not time < until[s]:
+                s += 1
+            first, count = bounds.start[s], bounds.start[s + 1] - bounds.start[s]
+            own = intensity * bounds.total[s] * reach[s]
+            at = first + min(max(int((1.0 - (until[s] - time) / own) * count), 0), count - 1)
+            if rng.random() >= bounds.threshold[at]:
+                at = first + bounds.alias[at]
+            index[size] = bounds.order[at]
+            most[size] = bounds.bound[at] * reach[s]
+            size += 1
+        if size == 0:
+            break
+        if size < _CHUNK:
+            rows, index = np.empty((model.width, size)), index[:size].copy()
+            found = np.empty(size)
+        read(anchor, change, gather, model, index, phi, new_phi, rows, found)
+        info[_DRAWN] += size
+        for j in range(size):
+            share = found[j] / most[j]
+            if not abs(found[j]) <= most[j] * (1.0 + _ROUNDING) + _ROUNDING:
+                info[_EXCEEDED] = index[j]
+                return False
+            info[_TIGHTNESS] = max(info[_TIGHTNESS], abs(share))
+            gain, loss = min(max(share, 0.0), 1.0), min(max(-share, 0.0), 1.0)
+            if form == FACTORISED:
+                if rng.random() * intensity < loss:
+                    return False
+            elif rng.random() * intensity < intensity - gain:
+                log_ratio += np.log((intensity - loss) / (intensity - gain))
+    return np.log(rng.random()) < log_ratio
+
+
+_SIGNATURE = types.void(
+    GENERATOR, ROWS, BOUNDS, VECTOR, INDEX, MATRIX, SCALAR, SCALAR, types.int64, types.int64,
+    types.int64, SCALAR, VECTOR,
+)  # fmt: skip
+
+
+@cache
+def transitions(dynamics):
+    """Compile the transitions of one dynamics of `DYNAMICS`, by name."""
+    move = DYNAMICS[dynamics]
+
+    def transitions(generator, model, bounds, theta, active, factor, step_size, extent, moves, k,
+                    form, intensity, info):  # fmt: skip
+        """Run k transitions, in place.
+
+        Parameters
+        ----------
+        generator : int
+            Address of the source of random numbers; see `generator_at`.
+        model : Rows
+        bounds : Bounds
+        theta : array (d,)
+            Position; overwritten.
+        active : array (a,)
+            Elements of theta that move.
+        factor : array (a, a), (1, a) or (3, k)
+            Of the inverse mass matrix, or of a random walk's covariance; see
+            `control_variates.factors`.
+        step_size, extent : float
+            In units of the mass matrix, and path length or largest depth of a tree.
+        moves : int
+            Transitions of the surrogate per proposal.
+        k : int
+            Proposals.
+        form : {FACTORISED, MH_SS}
+        intensity : float
+            kappa.
+        info : array (len(INFO),)
+            Written, but for a row that exceeds its bound at once: its number.
+        """
+        rng = generator_at(generator)
+        target = Surrogate(
+            function_at(model.functions[0], _FORWARD),
+            function_at(model.functions[1], _BACKWARD),
+            model.center, model.level, model.slope, model.curvature,
+        )  # fmt: skip
+        anchor = function_at(model.functions[2], _ANCHOR)
+        change = function_at(model.functions[3], _CHANGE)
+        gather = function_at(model.functions[4], _GATHER)
+        size = theta.shape[0]
+        phi, new_phi = np.empty(model.center.shape[0]), np.empty(model.center.shape[0])
+        scratch, logprior = np.empty(model.center.shape[0]), np.empty(1)
+        rows, counts, d = np.empty((0, 0)), np.empty(0, dtype=np.int64), np.empty(0)
+        grad, start, start_grad = np.empty(size), np.empty(size), np.empty(size)
+        for a in range(info.shape[0]):
+            info[a] = 0.0
+        info[_EXCEEDED] = -1.0
+        estimate = surrogate(target, rows, counts, theta, phi, d, grad)
+        for _ in range(k):
+            copy(theta, start)
+            copy(grad, start_grad)
+            before, any_moved = estimate, False
+            for _ in range(moves):
+                found = move(rng, surrogate, target, rows, counts, theta, grad, estimate, active,
+                             factor, step_size, extent, scratch, d)  # fmt: skip
+                estimate, probability, moved, diverging, energy, error, n_steps, depth = found
+                any_moved = any_moved or moved > 0.0
+                info[0] += probability
+                info[_MOVED] += moved
+                info[3] = energy
+                info[4] = error
+                info[5] += diverging
+                info[6] += n_steps
+                info[7] += depth
+            if not any_moved:
+                continue
+            info[_DECISIONS] += 1.0
+            target.forward(theta, new_phi, logprior)
+            if accept(rng, anchor, change, gather, model, bounds, phi, new_phi, form, intensity,
+                      info):  # fmt: skip
+                info[_ACCEPTED] += 1.0
+                copy(new_phi, phi)
+            else:
+                copy(start, theta)
+                copy(start_grad, grad)
+                estimate = before
+            if info[_EXCEEDED] >= 0.0:
+                break
+        info[0] /= k * moves
+        info[_MOVED] /= k * moves
+        info[7] /= k * moves
+        info[_ACCEPTED] /= max(info[_DECISIONS], 1.0)
+        info[8] = estimate[0]
+
+    name = f"{__name__} {dynamics}"
+    compiled = compile_kept(transitions, name, [_SIGNATURE], no_cfunc_wrapper=True)
+    return compiled.get_overload(_SIGNATURE)

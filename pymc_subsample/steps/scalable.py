@@ -1,0 +1,474 @@
+"""Scalable Metropolis-Hastings as a PyMC step method."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Any, ClassVar, Unpack
+
+import numpy as np
+from pymc.blocking import PointType, StatsType
+from pymc.step_methods.state import dataclass_state
+
+from pymc_subsample import arguments
+from pymc_subsample.calling import given_start
+from pymc_subsample.compile import address_of
+from pymc_subsample.control_variates.factors import scaled
+from pymc_subsample.control_variates.reference import Reference, reference_at
+from pymc_subsample.control_variates.remainders import (
+    BOUNDS,
+    Forecast,
+    RowBounds,
+    bound_rows,
+    forecast,
+)
+from pymc_subsample.diagnostics.checks import Check
+from pymc_subsample.diagnostics.scalable import RULES, ProposalRecord, check_proposals
+from pymc_subsample.kernels.scalable import DYNAMICS, FACTORISED, FUNCTIONS, INFO, MH_SS, Rows
+from pymc_subsample.kernels.scalable import transitions as compiled
+from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.progress import doing
+from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
+from pymc_subsample.steps.modes import warn_of_modes
+from pymc_subsample.steps.setup import Preparation
+from pymc_subsample.steps.signatures import SharedContinuous
+from pymc_subsample.steps.tuning import Tuning, TuningState
+
+_log = logging.getLogger("pymc.subsample")
+
+_ACCEPTANCE = {"factorised": FACTORISED, "mh-ss": MH_SS}
+# How the surrogate is moved: its compiled dynamics and the acceptance rates of many parameters and
+# of one that step sizes are tuned to.
+_PROPOSALS = {
+    "hmc": ("hmc", 0.8, 0.8),
+    "nuts": ("nuts", 0.8, 0.8),
+    "langevin": ("hmc", 0.574, 0.574),
+    "random-walk": ("random-walk", 0.234, 0.44),
+}
+# Of a trajectory; lengths are jittered by 20%.
+_MOST_STEPS = 1024
+_DEEPEST = 20
+_QUARTER = np.pi / 2
+# Values of phi by which metrics are made: so many, or so many times its elements.
+_FEWEST_POINTS, _POINTS, _MOST_POINTS = 500, 100, 20_000
+# Points between which the set-up compares bounds with all rows.
+_COMPARED = 5
+# Transitions of the surrogate per proposal at most, and gradients that one takes.
+_MOST_MOVES, _GRADIENTS = 16, 8
+# Nanoseconds, about, that a row or a gradient takes per element and besides, and a draw.
+_PER_ROW, _ROW, _GRADIENT, _DRAW = 30.0, 500.0, 500.0, 100_000.0
+
+
+@dataclass_state
+class ScalableMHState(ChainState):
+    """Everything the next draw depends on. Bounds of rows are made anew at the reference."""
+
+    start_at_reference: bool
+    mode: int
+    reference: Reference
+    tuning: TuningState
+    record: ProposalRecord
+    acceptance: str = field(metadata={"frozen": True})
+    proposal: str = field(metadata={"frozen": True})
+    bound: str | float = field(metadata={"frozen": True})
+    intensity: float = field(metadata={"frozen": True})
+    surrogate_transitions: int = field(metadata={"frozen": True})
+    max_treedepth: int = field(metadata={"frozen": True})
+    target_accept: float = field(metadata={"frozen": True})
+    path_length: float = field(metadata={"frozen": True})
+    transitions_per_draw: int = field(metadata={"frozen": True})
+    temperature: float = field(metadata={"frozen": True})
+
+
+class ScalableMH(SubsampledStep):
+    r"""Scalable Metropolis-Hastings: exact draws from a handful of rows.
+
+    Proposals come from Hamiltonian dynamics on a surrogate of the posterior,
+
+    .. math:: \tilde p(\theta) \propto p(\theta) \exp \sum_{i=1}^n q_i(\theta),
+
+    the exact prior with second-order Taylor expansions :math:`q_i` of the rows' log-likelihoods
+    around a reference point, which are summed over all rows once: proposing reads no rows.
+    What the expansions leave, :math:`d_i = \ell_i - q_i`, decides on a proposal by Poisson
+    thinning: bounds :math:`|d_i(\theta') - d_i(\theta)| \le c_i M(\theta, \theta')` say how likely
+    each row is to matter, and only rows that are drawn in proportion to them are read. The draws
+    are from the posterior itself, without approximation, whatever rows are read [1]_, [2]_.
+
+    Parameters
+    ----------
+    acceptance : {"auto", "factorised", "mh-ss"}
+        How rows decide. "factorised": each may reject, with probability
+        :math:`\prod_i \min(1, e^{\Delta_i})` of none, :math:`\Delta_i` its part of the log-ratio
+        [1]_. "mh-ss": by a Poisson number of times that each row is drawn, whose probabilities
+        in both directions make up the ratio; it accepts more often, and reads all rows that were
+        drawn before it decides [2]_. "auto" takes what is predicted to accept more proposals
+        in the same time.
+    proposal : {"auto", "hmc", "nuts", "langevin", "random-walk"}
+        How the surrogate is moved: along trajectories of fixed length, by the No-U-Turn sampler, by
+        single steps of Langevin dynamics or of a random walk, each with an acceptance test of its
+        own. "auto" is "nuts" where the chain moves in coordinates of its own, as in hierarchical
+        models, unless a path length is given, and else "hmc".
+    surrogate_transitions : int or "auto", default "auto"
+        Transitions of the surrogate per proposal, from 1 up. "auto" takes up to 16, about as many
+        as take the time that a draw takes besides.
+    bound : {"auto", "global", "local"} or float
+        Where bounds on third derivatives of the rows' log-likelihoods in their linear predictors
+        come from. "global": over all values of the one predictor, where they are bounded
+        (logistic regression, for instance). "local": by interval arithmetic for up to ten
+        predictors, within some posterior standard deviations of the reference; proposals farther
+        away are decided by all rows. "auto" takes the smaller of both for each row. A number is a
+        bound of your own on the third derivative of every row in its one predictor. All are
+        verified on all rows at a few points at set-up, and on every row that is read.
+    intensity : float, default 1
+        :math:`\kappa \ge 1`: how many times as many rows are drawn as the bounds ask for. More
+        of them bring the acceptance of "mh-ss" nearer to that of all rows.
+    reference : dict, optional
+        Where log-likelihoods are expanded: untransformed values by variable name, for every free
+        variable. It is used as given. Default: the posterior mode, found automatically, and moved
+        during tuning if the chain settles elsewhere.
+    target_accept : float, optional
+        Acceptance rate of the surrogate's own test that the step size is tuned to, between 0 and
+        1. Default: 0.8; 0.574 for "langevin"; 0.234, or 0.44 for one parameter, for "random-walk".
+    path_length : float, optional
+        Length of a trajectory in units of the mass matrix, jittered by 20%. Default: pi / 2, a
+        quarter period. Used by "hmc" alone.
+    max_treedepth : int, default 10
+        Doublings of a trajectory at most, up to 20, with "nuts".
+    transitions_per_draw : int, default 1
+        Proposals per recorded draw, all within one compiled call.
+    temperature : float, default 1
+        Divides the log-likelihood of the subsampled rows. Anything but 1 samples another
+        distribution than the posterior, and warns.
+
+    Attributes
+    ----------
+    bounds : RowBounds
+        Of the rows, at the current reference: their kind, and rows to be expected per proposal.
+    predicted_acceptance : float
+        Share of the proposals that rows are expected to accept.
+
+    Raises
+    ------
+    TallModelError
+        If the model's rows cannot be subsampled, or their remainders not be bounded; the message
+        names the variable and the reason.
+    RuntimeError
+        While sampling, if a row exceeds its bound: the draws would not be from the posterior.
+
+    Notes
+    -----
+    Bounds take 16 bytes a row in memory, and three passes over the rows at set-up. Rows whose bounds
+    are so large that they would be drawn in most proposals are read always; groups of few rows as
+    a whole.
+
+    The number of rows per proposal falls with the number of rows n at fixed numbers of parameters
+    d, about as :math:`d^{3} / \sqrt n`, and the method saves nothing where :math:`d^3` is near n.
+
+    References
+    ----------
+    .. [1] R. Cornish, P. Vanetti, A. Bouchard-Cote, G. Deligiannidis and A. Doucet (2019). Scalable
+       Metropolis-Hastings for exact Bayesian inference with large datasets. ICML, sections 2 to 4.
+    .. [2] E. Prado, C. Nemeth and C. Sherlock (2024). Metropolis-Hastings with scalable
+       subsampling. arXiv:2407.19602, section 3; R. Zhang, A. F. Cooper and C. De Sa (2020).
+       Asymptotically optimal exact minibatch Metropolis-Hastings. NeurIPS.
+    """
+
+    name = "scalable_mh"
+    default_blocked = True
+    _state_class = ScalableMHState
+    _rules = RULES
+    _functions = FUNCTIONS
+    _without_gradient = "ScalableMH needs one for its proposals."
+    reference: Reference
+    _shown: ClassVar[dict[str, tuple[str, str]]] = {
+        "divergences": ("Divergences", "d"),
+        "rows_accepted": ("Accepted", "0.2f"),
+        "rows_read": ("Rows", "0.0f"),
+    }
+    stats_dtypes_shapes: ClassVar[Statistics] = statistics(
+        RULES,
+        (
+            "acceptance_rate", "accepted", "data_share", "energy", "energy_error", "rows_accepted",
+            "rows_read", "step_size", "tightness", "tree_depth",
+        ),
+        n_steps=np.int64, passes=np.float64, diverging=bool, divergences=int,
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        vars: Sequence | None = None,
+        *,
+        acceptance: str = "auto",
+        proposal: str = "auto",
+        surrogate_transitions: int | str = "auto",
+        bound: str | float = "auto",
+        intensity: float = 1.0,
+        target_accept: float | None = None,
+        path_length: float | None = None,
+        max_treedepth: int = 10,
+        transitions_per_draw: int = 1,
+        temperature: float = 1.0,
+        **above: Unpack[SharedContinuous],
+    ):
+        acceptance = arguments.choice("acceptance", acceptance, ("auto", *_ACCEPTANCE))
+        proposal = arguments.choice("proposal", proposal, ("auto", *_PROPOSALS))
+        moves = arguments.count("surrogate_transitions", surrogate_transitions, auto=True)
+        self.bound = arguments.derivative_bound(bound, BOUNDS)
+        self.intensity = arguments.intensity(intensity)
+        self.max_treedepth = arguments.count("max_treedepth", max_treedepth, most=_DEEPEST)
+        if target_accept is not None:
+            arguments.between("target_accept", target_accept, 0.0, 1.0)
+        length = _QUARTER if path_length is None else path_length
+        self.path_length = arguments.between("path_length", length, 0.0, np.inf)
+        self.temperature = arguments.temperature(temperature)
+        self.transitions_per_draw = arguments.transitions(
+            "transitions_per_draw", transitions_per_draw
+        )
+        super().__init__(vars, **above)
+        self._attach(2)
+        if proposal == "auto":
+            curved = self._expansion.coordinates is not None and path_length is None
+            proposal = "nuts" if curved else "hmc"
+        self.proposal = proposal
+        dynamics, many, one = _PROPOSALS[proposal]
+        compiled(dynamics)  # once, before chains begin
+        usual = one if len(self._active) == 1 else many
+        self.target_accept = usual if target_accept is None else target_accept
+        self._tables: list[tuple[Reference, RowBounds]] = []
+        self._prepared = self._found(self._problem(self._expansion, temperature=self.temperature))
+        self.mode = 0
+        with doing("bounding what the expansions leave of the rows"):
+            predicted = self._verify(self._prepared)
+        self._choose(acceptance, moves, predicted)
+        self._begin(tune=0, draws=0)
+        self._report()
+        warn_of_modes(self)
+
+    # Set-up
+
+    def _bounds_at(self, reference: Reference) -> RowBounds:
+        """Bounds at a reference, made where they are first asked for."""
+        for at, bounds in self._tables:
+            if at is reference or np.array_equal(at.theta, reference.theta):
+                return bounds
+        points = self._points(reference, self._home, None)
+        bounds = bound_rows(
+            self._expansion, reference, points, self.bound,
+            temperature=self.temperature, intensity=self.intensity,
+        )  # fmt: skip
+        self._tables = [*self._tables[-len(self._prepared.at_modes) :], (reference, bounds)]
+        return bounds
+
+    def _points(
+        self, reference: Reference, prepared: Preparation, count: int | None
+    ) -> np.ndarray:
+        """Values of phi, shape (N, P), spread around a reference as the posterior is.
+
+        They are the same for the same reference, wherever a chain goes on.
+        """
+        if count is None:
+            count = min(max(_FEWEST_POINTS, _POINTS * self._expansion.phi_size), _MOST_POINTS)
+        z = np.random.default_rng(0).standard_normal((count, len(self._active)))
+        theta = reference.theta.copy()
+        found = np.empty((count, self._expansion.phi_size))
+        for shift, out in zip(scaled(prepared.factor, z), found, strict=True):
+            theta[self._active] = reference.theta[self._active] + shift
+            out[:] = self._expansion.parameters(theta)[0]
+        return found
+
+    def _verify(self, prepared: Preparation) -> Forecast:
+        """Compare the bounds with all rows at a few points."""
+        bounds = self._bounds_at(prepared.reference)
+        found = forecast(
+            self._expansion, prepared.reference, bounds,
+            self._points(prepared.reference, prepared, _COMPARED),
+            temperature=self.temperature, intensity=self.intensity,
+        )  # fmt: skip
+        if not found.excess <= 1.0:
+            given = "" if isinstance(self.bound, str) else f" by bound={self.bound:g}"
+            raise TallModelError(
+                f"What was taken{given} for a bound on the remainder of the log-likelihood of "
+                f"{', '.join(map(repr, self.observed))} is exceeded {found.excess:.3g} times in row "
+                f"{found.row:,}. "
+                + ("Give a larger one, or use" if given else "Use")
+                + " another step (HMCECS, pm.NUTS)."
+            )
+        return found
+
+    def _choose(self, acceptance: str, moves: int | None, predicted: Forecast):
+        """Choose how rows decide, and how far the surrogate moves before, by what these cost."""
+        expansion, [(_, bounds)] = self._expansion, self._tables[-1:]
+        seen = bounds.table.elements.shape[1]
+        row = _PER_ROW * (seen + 10) + _ROW
+        gradient = expansion.phi_size**2 + _PER_ROW * len(self._active) + _GRADIENT
+        steps = 1 if self.proposal in ("langevin", "random-walk") else _GRADIENTS
+        rows = bounds.per_decision * row
+        spent = rows + _DRAW / self.transitions_per_draw
+        wanted = int(np.clip(round(spent / (steps * gradient)), 1, _MOST_MOVES))
+        self.surrogate_transitions = wanted if moves is None else moves
+        factorised, together, _ = predicted.accepted
+        proposing = self.surrogate_transitions * steps * gradient
+        # A row that rejects ends the reading.
+        others = _DRAW / self.transitions_per_draw + proposing
+        quick = factorised / (others + rows * (1 + factorised) / 2)
+        better = "factorised" if quick > together / (others + rows) else "mh-ss"
+        self.acceptance = better if acceptance == "auto" else acceptance
+        self.predicted_acceptance = predicted.accepted[_ACCEPTANCE[self.acceptance]]
+
+    def _report(self):
+        bounds, n = self.bounds, self.n_rows
+        always = len(bounds.table.always)
+        whole = (
+            f" and {bounds.passed:,.0f} of groups that are read as a whole" if bounds.passed else ""
+        )
+        rows = bounds.per_decision
+        _log.info(
+            f"ScalableMH: {n:,} rows of {', '.join(self.observed)}; about "
+            f"{max(bounds.drawn, 0.1):,.3g} rows{whole} ({min(rows / n, 1.0):.2%}) decide on a "
+            f"proposal{f', {always:,} of them always' if always else ''}; predicted acceptance "
+            f"{self.predicted_acceptance:.0%} ({self.acceptance}, {bounds.kind} bounds)"
+            + (
+                ". This is no small part of the data: HMCECS, pm.NUTS or nutpie may be faster"
+                if rows > 0.1 * n
+                else ""
+            )
+        )
+
+    @property
+    def bounds(self) -> RowBounds:
+        """Bounds at the current reference."""
+        return self._bounds_at(self.reference)
+
+    # Chains
+
+    def reset_tuning(self):
+        """Start the adaptation of step size, mass matrix and reference again."""
+        self._begin(self.tuning.total, self.draws_left)
+
+    def _begin(self, tune: int, draws: int):
+        prepared = self._home
+        self.tune = tune > 0
+        self.draws_left = draws
+        self.start_at_reference = tune > 0
+        self.reference = prepared.reference
+        self.tuning = Tuning(
+            tune, self._active, self._expansion.theta_size, prepared.factor, self.target_accept
+        )
+        self.record = ProposalRecord(draws=draws, size=self._tall.size)
+
+    def step(self, point: PointType) -> tuple[PointType, StatsType]:
+        """Run `transitions_per_draw` proposals from a point of value variables."""
+        theta = self._theta(point)
+        if self.start_at_reference:
+            if self.tuning.done > 0 or not given_start(self, point):
+                z = self.rng.standard_normal(len(self._active))
+                shift = 1.5 * scaled(self.tuning.factor, z[None])[0]
+                theta[self._active] = self.reference.theta[self._active] + shift
+            self.start_at_reference = False
+        info = self._transitions(theta)
+        stats = self._statistics(info)
+        if self.tune:
+            self._adapt(theta, info)
+        self._judge(stats, None if self.tune else self._watch(theta, info))
+        return self._point(point, theta), [stats]
+
+    def _transitions(self, theta: np.ndarray) -> dict[str, float]:
+        reference, bounds, info = self.reference, self.bounds, np.empty(len(INFO))
+        self.step_size = float(self.tuning.step.current(self.tune))
+        extent: float = min(self.path_length, _MOST_STEPS / 1.2 * self.step_size)
+        if self.proposal == "nuts":
+            extent = self.max_treedepth
+        elif self.proposal == "langevin":
+            extent = 0.0
+        model = Rows(
+            self._addresses, self._expansion.packer.table, reference.center, reference.level,
+            reference.slope, reference.curvature, self._expansion.width, 1.0 / self.temperature,
+        )  # fmt: skip
+        compiled(_PROPOSALS[self.proposal][0])(
+            address_of(self.rng), model, bounds.table, theta, self._active, self.tuning.factor,
+            self.step_size, extent, self.surrogate_transitions, self.transitions_per_draw,
+            _ACCEPTANCE[self.acceptance], self.intensity, info,
+        )  # fmt: skip
+        found = dict(zip(INFO, info.tolist(), strict=True))
+        if found["exceeded"] >= 0:
+            self._refuse_row(int(found["exceeded"]))
+        return found
+
+    def _refuse_row(self, row: int):
+        given = "" if isinstance(self.bound, str) else f" with bound={self.bound:g}"
+        raise RuntimeError(
+            f"ScalableMH: row {row:,} of {', '.join(map(repr, self.observed))} exceeds its bound"
+            f"{given}, so that the draws would not be from the posterior. "
+            + (
+                "Give a larger bound."
+                if given
+                else "Please report this with the model; HMCECS needs no bounds."
+            )
+        )
+
+    def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
+        diverging = info["diverging"] > 0
+        if not self.tune:
+            self.record.divergences += diverging
+        read, decisions = info["rows_drawn"] + info["rows_passed"], max(info["decisions"], 1.0)
+        return {
+            "acceptance_rate": info["acceptance_rate"],
+            "accepted": info["moved"],
+            "diverging": diverging,
+            "divergences": self.record.divergences,
+            "energy": info["energy"],
+            "energy_error": info["energy_error"],
+            "rows_accepted": info["accepted"] if info["decisions"] else np.nan,
+            "rows_read": read,
+            "passes": info["rows_passed"] / self.n_rows,
+            "tightness": info["tightness"],
+            "n_evaluations": 3 * int(read),
+            "n_steps": int(info["n_steps"]),
+            "step_size": self.step_size,
+            "tree_depth": info["tree_depth"],
+            "tune": self.tune,
+            "data_share": read / decisions / self.n_rows,
+        }
+
+    def _adapt(self, theta: np.ndarray, info: dict[str, float]):
+        """Adapt to the surrogate, which costs no rows; move the reference if the chain has left."""
+        tuning = self.tuning
+        tuning.add(theta, info["acceptance_rate"], 0.0)
+        if not tuning.due():
+            return
+        better = tuning.better_factor()
+        if better is not None:
+            tuning.factor = better
+        left = self._given_reference is None and tuning.left(self.reference.theta)
+        if left:
+            center, free = theta.copy(), self._continuous()
+            center[free] = tuning.recent()[:, free].mean(axis=0)
+            self._recentre(center)
+        tuning.restart(self.step_size if left or better is not None else None)
+
+    def _recentre(self, theta: np.ndarray):
+        """Take another reference, if rows have bounds there."""
+        reference = reference_at(self._expansion, theta, self.temperature)
+        try:
+            self._bounds_at(reference)
+        except TallModelError:
+            return
+        self.reference = reference
+
+    # After tuning
+
+    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> list[Check] | None:
+        """Record a draw, and after the last one check whether the chain can be trusted."""
+        shared = {"loglik_variance": 0.0, "subset_accepted": 1.0, "sign": 1.0}
+        self.record.add(theta, info | shared)
+        self.record.add_decisions(info)
+        self.draws_left -= 1
+        if self.draws_left != 0:
+            return None
+        return check_proposals(
+            self.record,
+            active=self._active,
+            n_rows=self.n_rows,
+            temperature=self.temperature,
+            tune=self.tuning.total,
+        )
