@@ -46,7 +46,7 @@ MAX_COLUMNS = 60
 # A curvature of which at most one element in so many can differ from zero is kept as a list.
 _FILLED = 8
 # Beyond this many predictors per row, their third derivatives are too many to bound.
-MAX_BOUNDED = 4
+MAX_BOUNDED = 10
 
 _ROW = types.void(MATRIX, VECTOR, MATRIX, MATRIX)
 

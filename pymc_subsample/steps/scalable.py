@@ -45,6 +45,8 @@ _PROPOSALS = {
     "langevin": ("hmc", 0.574, 0.574),
     "random-walk": ("random-walk", 0.234, 0.44),
 }
+# Of the rows, from which reading all of them may be faster; predicted acceptance that is told.
+_LARGE_SHARE, _FEW_ACCEPTED = 0.1, 0.5
 # Of a trajectory; lengths are jittered by 20%.
 _MOST_STEPS = 1024
 _DEEPEST = 20
@@ -53,8 +55,10 @@ _QUARTER = np.pi / 2
 _FEWEST_POINTS, _POINTS, _MOST_POINTS = 500, 100, 20_000
 # Points between which the set-up compares bounds with all rows.
 _COMPARED = 5
-# Transitions of the surrogate per proposal at most, and gradients that one takes.
-_MOST_MOVES, _GRADIENTS = 16, 8
+# Transitions of the surrogate per proposal at most, and gradients that one takes to begin with.
+_MOST_MOVES, _GRADIENTS = 16, 8.0
+# Draws over which their number is averaged.
+_REMEMBERED = 50
 # Nanoseconds, about, that a row or a gradient takes per element and besides, and a draw.
 _PER_ROW, _ROW, _GRADIENT, _DRAW = 30.0, 500.0, 500.0, 100_000.0
 
@@ -68,11 +72,13 @@ class ScalableMHState(ChainState):
     reference: Reference
     tuning: TuningState
     record: ProposalRecord
+    surrogate_transitions: int
+    gradients: float
     acceptance: str = field(metadata={"frozen": True})
     proposal: str = field(metadata={"frozen": True})
     bound: str | float = field(metadata={"frozen": True})
     intensity: float = field(metadata={"frozen": True})
-    surrogate_transitions: int = field(metadata={"frozen": True})
+    given_transitions: int | None = field(metadata={"frozen": True})
     max_treedepth: int = field(metadata={"frozen": True})
     target_accept: float = field(metadata={"frozen": True})
     path_length: float = field(metadata={"frozen": True})
@@ -212,7 +218,9 @@ class ScalableMH(SubsampledStep):
     ):
         acceptance = arguments.choice("acceptance", acceptance, ("auto", *_ACCEPTANCE))
         proposal = arguments.choice("proposal", proposal, ("auto", *_PROPOSALS))
-        moves = arguments.count("surrogate_transitions", surrogate_transitions, auto=True)
+        self.given_transitions = arguments.count(
+            "surrogate_transitions", surrogate_transitions, auto=True
+        )
         self.bound = arguments.derivative_bound(bound, BOUNDS)
         self.intensity = arguments.intensity(intensity)
         self.max_treedepth = arguments.count("max_treedepth", max_treedepth, most=_DEEPEST)
@@ -239,7 +247,7 @@ class ScalableMH(SubsampledStep):
         self.mode = 0
         with doing("bounding what the expansions leave of the rows"):
             predicted = self._verify(self._prepared)
-        self._choose(acceptance, moves, predicted)
+        self._choose(acceptance, predicted)
         self._begin(tune=0, draws=0)
         self._report()
         warn_of_modes(self)
@@ -295,25 +303,32 @@ class ScalableMH(SubsampledStep):
             )
         return found
 
-    def _choose(self, acceptance: str, moves: int | None, predicted: Forecast):
-        """Choose how rows decide, and how far the surrogate moves before, by what these cost."""
-        expansion, [(_, bounds)] = self._expansion, self._tables[-1:]
-        seen = bounds.table.elements.shape[1]
-        row = _PER_ROW * (seen + 10) + _ROW
-        gradient = expansion.phi_size**2 + _PER_ROW * len(self._active) + _GRADIENT
-        steps = 1 if self.proposal in ("langevin", "random-walk") else _GRADIENTS
-        rows = bounds.per_decision * row
-        spent = rows + _DRAW / self.transitions_per_draw
-        wanted = int(np.clip(round(spent / (steps * gradient)), 1, _MOST_MOVES))
-        self.surrogate_transitions = wanted if moves is None else moves
-        factorised, together, _ = predicted.accepted
-        proposing = self.surrogate_transitions * steps * gradient
-        # A row that rejects ends the reading.
+    def _choose(self, acceptance: str, predicted: Forecast):
+        """Choose how rows decide by what that costs and accepts."""
+        reading, gradient = self._costs()
+        proposing = self._moves(_GRADIENTS) * _GRADIENTS * gradient
         others = _DRAW / self.transitions_per_draw + proposing
-        quick = factorised / (others + rows * (1 + factorised) / 2)
-        better = "factorised" if quick > together / (others + rows) else "mh-ss"
+        factorised, together, _ = predicted.accepted
+        # A row that rejects ends the reading.
+        quick = factorised / (others + reading * (1 + factorised) / 2)
+        better = "factorised" if quick > together / (others + reading) else "mh-ss"
         self.acceptance = better if acceptance == "auto" else acceptance
         self.predicted_acceptance = predicted.accepted[_ACCEPTANCE[self.acceptance]]
+
+    def _costs(self) -> tuple[float, float]:
+        """Nanoseconds, about, that rows take per decision and a gradient of the surrogate takes."""
+        bounds, size = self._bounds_at(self._home.reference), self._expansion.phi_size
+        seen = bounds.table.elements.shape[1]
+        gradient = size**2 + _PER_ROW * len(self._active) + _GRADIENT
+        return bounds.per_decision * (_PER_ROW * (seen + 10) + _ROW), gradient
+
+    def _moves(self, gradients: float) -> int:
+        """Transitions of the surrogate per proposal, of so many gradients each."""
+        if self.given_transitions is not None:
+            return self.given_transitions
+        reading, gradient = self._costs()
+        spent = reading + _DRAW / self.transitions_per_draw
+        return int(np.clip(round(spent / (gradients * gradient)), 1, _MOST_MOVES))
 
     def _report(self):
         bounds, n = self.bounds, self.n_rows
@@ -329,10 +344,17 @@ class ScalableMH(SubsampledStep):
             f"{self.predicted_acceptance:.0%} ({self.acceptance}, {bounds.kind} bounds)"
             + (
                 ". This is no small part of the data: HMCECS, pm.NUTS or nutpie may be faster"
-                if rows > 0.1 * n
+                if rows > _LARGE_SHARE * n
                 else ""
             )
         )
+        if self.predicted_acceptance < _FEW_ACCEPTED:
+            _log.warning(
+                f"ScalableMH: rows are predicted to accept only {self.predicted_acceptance:.0%} of "
+                f"the proposals, which move all {len(self._active):,} parameters at once: too many "
+                "for so few rows. Draws will be right, but few of them effective. HMCECS "
+                "does better here."
+            )
 
     @property
     def bounds(self) -> RowBounds:
@@ -355,6 +377,8 @@ class ScalableMH(SubsampledStep):
             tune, self._active, self._expansion.theta_size, prepared.factor, self.target_accept
         )
         self.record = ProposalRecord(draws=draws, size=self._tall.size)
+        self.gradients = _GRADIENTS
+        self.surrogate_transitions = self._moves(self.gradients)
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Run `transitions_per_draw` proposals from a point of value variables."""
@@ -434,8 +458,11 @@ class ScalableMH(SubsampledStep):
         """Adapt to the surrogate, which costs no rows; move the reference if the chain has left."""
         tuning = self.tuning
         tuning.add(theta, info["acceptance_rate"], 0.0)
+        transitions = self.surrogate_transitions * self.transitions_per_draw
+        self.gradients += (info["n_steps"] / transitions - self.gradients) / _REMEMBERED
         if not tuning.due():
             return
+        self.surrogate_transitions = self._moves(self.gradients)
         better = tuning.better_factor()
         if better is not None:
             tuning.factor = better

@@ -1,0 +1,532 @@
+"""`ScalableMH`: bounds that hold, decisions that are exact, and a step like the others."""
+
+import logging
+from itertools import product
+from types import SimpleNamespace
+
+import numba
+import numpy as np
+import pymc as pm
+import pytest
+from exact_cases import (
+    QUIET,
+    assert_moments,
+    assert_same,
+    chain,
+    exact,
+    logistic,
+    normal,
+    poisson,
+    round_trip,
+)
+from models import MODELS
+from scipy.special import log_expit
+from scipy.stats import chi2, norm
+from scipy.stats import poisson as count
+
+import pymc_subsample as pms
+from pymc_subsample.compile import address_of, function_at, generator_at
+from pymc_subsample.control_variates import expand, remainders
+from pymc_subsample.control_variates.reference import reference_at
+from pymc_subsample.control_variates.remainders import bound_rows, forecast
+from pymc_subsample.diagnostics.scalable import ProposalRecord, check_proposals
+from pymc_subsample.kernels import scalable as kernel
+from pymc_subsample.kernels.scalable import FACTORISED, FUNCTIONS, INFO, MH_SS, Rows
+from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.steps import scalable as step_module
+
+SLOW = pytest.mark.slow
+# Error rate of a test, in standard errors of a normal estimate.
+ALPHA = 1e-5
+SIGMAS = norm.isf(ALPHA / 2)
+FORMS = {"factorised": FACTORISED, "mh-ss": MH_SS}
+
+
+@pytest.fixture(autouse=True)
+def _no_log(caplog):
+    caplog.set_level(logging.ERROR, "pymc")
+
+
+CASES = {"logistic": logistic, "poisson": poisson, "normal": normal}
+
+
+@pytest.fixture(scope="module")
+def cases():
+    made = {}
+
+    def get(name):
+        if name not in made:
+            case = made[name] = CASES[name]()
+            case.mean, case.sd = exact(case)
+        return made[name]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def model(cases):
+    return cases("logistic").model
+
+
+def sample(step, model, draws=2_000, tune=500, chains=2, seed=6):
+    return pm.sample(
+        draws, tune=tune, chains=chains, cores=1, random_seed=seed, step=step, model=model, **QUIET
+    )
+
+
+# Decisions, on six rows. With bounds of a few times what they bound, mistakes show.
+
+_POINTS = np.array([[-0.4, 0.3], [0.9, -0.5], [0.2, 1.4], [-1.3, -0.6]])
+
+
+@pytest.fixture(scope="module")
+def six():
+    """Return six rows and their posterior, written out in NumPy."""
+    rng = np.random.default_rng(3)
+    x, y = 2.0 * rng.normal(size=6), np.array([0, 1, 1, 0, 1, 0])
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 1, shape=2)
+        pm.Bernoulli("y", logit_p=b[0] + b[1] * x, observed=y)
+    design = np.stack([np.ones(6), x], axis=1)
+
+    def rows(b):
+        return log_expit((2 * y - 1) * (design @ b))
+
+    expansion = expand(TallModel(model), 2)
+    at = reference_at(expansion, np.array([0.1, 0.2]))
+    p = 1 / (1 + np.exp(-design @ at.theta))
+    slope = design.T @ (y - p)
+    curvature = -(design.T * (p * (1 - p))) @ design
+
+    def surrogate(b):
+        shift = b - at.theta
+        return norm.logpdf(b).sum() + slope @ shift + shift @ curvature @ shift / 2
+
+    return SimpleNamespace(
+        expansion=expansion,
+        reference=at,
+        posterior=lambda b: norm.logpdf(b).sum() + rows(b).sum(),
+        surrogate=surrogate,
+        change=lambda b, c: (
+            rows(c) - rows(b)
+            - [(x @ (slope_of @ (c - b)))
+               for x, slope_of in zip(design, _slopes(design, y, at.theta, b, c), strict=True)]
+        ),
+    )  # fmt: skip
+
+
+def _slopes(design, y, center, b, c):
+    """What times (c - b) is the change of a row's control variate, as matrices."""
+    p = 1 / (1 + np.exp(-design @ center))
+    for x, k, q in zip(design, y, p, strict=True):
+        middle = x @ ((b + c) / 2 - center)
+        yield ((k - q) - q * (1 - q) * middle) * np.eye(2)
+
+
+def bounds_of(six, form="global", scale=1.0):
+    # A narrow metric: no row seems worth reading always. It leaves the bounds of a move as they are.
+    points = np.random.default_rng(0).normal(size=(500, 2)) @ np.diag([0.25, 0.2])
+    found = bound_rows(six.expansion, six.reference, points + six.reference.center, form)
+    table = found.table
+    assert not len(table.always)
+    return table._replace(
+        bound=(scale * table.bound).astype("f4"), total=scale * table.total
+    )
+
+
+@numba.njit
+def decisions(generator, model, bounds, phi, new_phi, form, intensity, times, info):
+    """How many of some decisions on the same proposal accept it."""
+    rng = generator_at(generator)
+    anchor = function_at(model.functions[2], kernel._ANCHOR)
+    change = function_at(model.functions[3], kernel._CHANGE)
+    gather = function_at(model.functions[4], kernel._GATHER)
+    total = 0
+    for _ in range(times):
+        total += kernel.accept(
+            rng, anchor, change, gather, model, bounds, phi, new_phi, form, intensity, info
+        )
+    return total
+
+
+def accepted(six, table, one, other, form, intensity=1.0, times=200_000, seed=1):
+    """Share of accepted proposals, its standard error, and what was read."""
+    at, rng = six.reference, np.random.default_rng(seed)
+    model = Rows(
+        six.expansion.addresses(*FUNCTIONS), six.expansion.packer.table, at.center, at.level,
+        at.slope, at.curvature, six.expansion.width, 1.0,
+    )  # fmt: skip
+    info = np.zeros(len(INFO))
+    info[INFO.index("exceeded")] = -1
+    share = (
+        decisions(address_of(rng), model, table, one, other, form, intensity, times, info) / times
+    )
+    error = np.sqrt(max(share * (1 - share), 1 / times) / times)
+    return share, error, dict(zip(INFO, info, strict=True))
+
+
+def enumerated(six, table, one, other, form, intensity=1.0, most=7):
+    """The same by summing over how often each of six rows is kept."""
+    delta = np.array(six.change(one, other))
+    if form == FACTORISED:
+        return float(np.exp(-np.maximum(-delta, 0).sum()))
+    distance = [
+        np.linalg.norm(table.metric[0] @ (b - six.reference.center)) for b in (one, other)
+    ]
+    most_of = np.empty(6)
+    most_of[table.order] = table.bound * (distance[0] ** 3 + distance[1] ** 3) * intensity
+    rate = most_of - np.maximum(delta, 0)
+    back = most_of - np.maximum(-delta, 0)
+    counts = np.array(list(product(range(most), repeat=6)))
+    probability = count.pmf(counts, rate).prod(axis=1)
+    with np.errstate(divide="ignore"):
+        ratio = np.exp(counts @ np.log(back / rate))
+    return float(probability @ np.minimum(1.0, ratio))
+
+
+PAIRS = [(0, 1), (1, 2), (2, 3), (0, 3)]
+
+
+@pytest.mark.parametrize("intensity", [1.0, 2.5])
+@pytest.mark.parametrize("form", FORMS)
+def test_decisions_are_those_of_all_ways_to_draw_six_rows(six, form, intensity):
+    table = bounds_of(six)
+    for i, j in PAIRS:
+        one, other = _POINTS[i], _POINTS[j]
+        share, error, info = accepted(six, table, one, other, FORMS[form], intensity)
+        expected = enumerated(six, table, one, other, FORMS[form], intensity)
+        assert info["exceeded"] < 0
+        assert info["rows_passed"] == 0
+        assert abs(share - expected) < SIGMAS * error
+
+
+def flows(six, table, form, times=400_000, intensity=1.0):
+    """Standardised differences between the flows from one point to another and back."""
+    found = []
+    for i, j in PAIRS:
+        one, other = _POINTS[i], _POINTS[j]
+        there, back = (
+            accepted(six, table, *pair, form, intensity, times, seed)
+            for seed, pair in enumerate([(one, other), (other, one)])
+        )
+        # min(1, surrogate ratio) of the surrogate's own test, from a symmetric proposal.
+        step = six.surrogate(other) - six.surrogate(one)
+        weights = np.exp([six.posterior(one), six.posterior(other)])
+        up, down = min(1.0, np.exp(step)), min(1.0, np.exp(-step))
+        gap = weights[0] * up * there[0] - weights[1] * down * back[0]
+        found.append(gap / np.hypot(weights[0] * up * there[1], weights[1] * down * back[1]))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("kind", ["global", "local"])
+@pytest.mark.parametrize("form", FORMS)
+def test_posterior_is_left_invariant(six, form, kind):
+    """Of transitions between some points, in detailed balance with the posterior itself."""
+    table = bounds_of(six, kind)
+    assert np.abs(flows(six, table, FORMS[form])).max() < norm.isf(ALPHA / 2 / len(PAIRS))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_wrong_rate_of_thinning_is_noticed(six, form):
+    """Half as many candidates as the bounds ask for."""
+    table = bounds_of(six)
+    wrong = table._replace(total=table.total / 2)
+    assert np.abs(flows(six, wrong, FORMS[form])).max() > 2 * SIGMAS
+
+
+def test_mh_ss_accepts_more_than_factorised_and_less_than_all_rows(six):
+    table = bounds_of(six)
+    for i, j in PAIRS:
+        one, other = _POINTS[i], _POINTS[j]
+        known = min(1.0, np.exp(np.sum(six.change(one, other))))
+        shares = [enumerated(six, table, one, other, form) for form in FORMS.values()]
+        more = enumerated(six, table, one, other, MH_SS, intensity=2.0)
+        assert shares[0] < shares[1] < more < known + 1e-12
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_strata_with_rates_beyond_their_rows_are_read_whole(six, form):
+    table = bounds_of(six, scale=1e3)
+    one, other = _POINTS[:2]
+    share, error, info = accepted(six, table, one, other, FORMS[form], times=20_000)
+    assert info["rows_passed"] == 6 * 20_000
+    assert info["rows_drawn"] == 0
+    expected = min(1.0, np.exp(np.sum(six.change(one, other))))
+    assert abs(share - expected) < SIGMAS * error
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_that_are_always_read_are_decided_exactly(six, form):
+    table = bounds_of(six)
+    order = np.arange(2, dtype=np.int32)
+    some = table._replace(
+        always=np.arange(2, 6, dtype=np.int32), order=order, start=np.array([0, 2]),
+        threshold=np.ones(2, dtype="f4"), alias=order,
+        bound=np.full(2, table.bound.max()), total=np.array([2.0 * table.bound.max()]),
+    )  # fmt: skip
+    assert np.abs(flows(six, some, FORMS[form], times=100_000)).max() < norm.isf(ALPHA / 8)
+
+
+def test_row_beyond_its_bound_stops_the_run(six):
+    table = bounds_of(six)
+    small = table._replace(bound=(table.bound / 1e4).astype("f4"))
+    *_, info = accepted(six, small, _POINTS[0], _POINTS[2], MH_SS, times=2_000)
+    assert 0 <= info["exceeded"] < 6
+
+
+# Alias tables
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_alias_tables_draw_in_proportion(seed):
+    rng = np.random.default_rng(seed)
+    weights = rng.pareto(0.7, size=1_000) + 1e-3
+    weights /= weights.mean()
+    threshold, alias = np.empty(1_000, dtype="f4"), np.empty(1_000, dtype="i4")
+    kernel.alias_table(weights, threshold, alias)
+    share = threshold.astype(float)
+    np.add.at(share, alias, 1.0 - threshold)
+    np.testing.assert_allclose(share, weights, rtol=1e-4, atol=1e-5)
+
+
+# Bounds
+
+
+def spread(expansion, at, scale, n, seed=0):
+    rng = np.random.default_rng(seed)
+    return at.center + scale * rng.normal(size=(n, len(at.center)))
+
+
+LINEAR = [
+    "logistic", "poisson", "student", "negative_binomial", "normal_sigma", "ordered", "categorical",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_no_row_of_any_model_exceeds_its_bound(tall_model, name):
+    """Or they are refused in words; at points from the posterior's bulk to far out."""
+    tall = tall_model(name)
+    expansion = expand(tall, 2)
+    at = reference_at(expansion, tall.ravel(tall.initial_point))
+    points = spread(expansion, at, 0.3, 500)
+    try:
+        bounds = bound_rows(expansion, at, points)
+    except TallModelError as error:
+        assert "ScalableMH" in str(error)
+        return
+    far = np.concatenate([points[:3], spread(expansion, at, 1.0, 3), spread(expansion, at, 3.0, 3)])
+    assert forecast(expansion, at, bounds, far).excess <= 1.0
+
+
+def test_most_models_of_the_bank_have_bounds(tall_model):
+    bounded = []
+    for name in sorted(MODELS):
+        expansion = expand(tall_model(name), 2)
+        if expansion.enclosed(np.zeros(expansion.phi_size)) is not None:
+            bounded.append(name)
+    assert len(bounded) > len(MODELS) / 2, bounded
+
+
+def test_bounds_beside_remainders_of_logistic_rows(cases):
+    """The tightest a row's bound can be is its third derivative's size along its own direction."""
+    case = cases("logistic")
+    tall = TallModel(case.model)
+    expansion = expand(tall, 2)
+    at = reference_at(expansion, np.array(case.mean))
+    points = at.center + np.array(case.sd) * np.random.default_rng(1).normal(size=(2_000, 2))
+    bounds = bound_rows(expansion, at, points, "global")
+    design = np.concatenate([expansion.sums.design(rows) for rows in expansion.chunks()], axis=1)
+    cov = np.cov(points.T)
+    expected = np.sqrt(3) / 18 / 6 * np.einsum("an,ab,bn->n", design, cov, design) ** 1.5
+    found = np.full(600, np.nan)
+    found[bounds.table.order] = bounds.table.bound
+    np.testing.assert_allclose(found, expected, rtol=5e-3)
+
+
+def test_groups_are_strata_with_metrics_of_their_own():
+    rng = np.random.default_rng(4)
+    g = rng.permutation(np.repeat(np.arange(5), [3, 30, 300, 1_000, 2_000]))
+    y = rng.binomial(1, 0.4, size=len(g))
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        a = pm.Normal("a", 0, 1, shape=5)
+        pm.Bernoulli("y", logit_p=mu + a[g], observed=y)
+    expansion = expand(TallModel(model), 2)
+    at = reference_at(expansion, np.zeros(6))
+    sd = np.concatenate([[0.5], 2 / np.sqrt([3, 30, 300, 1_000, 2_000])])
+    points = sd * np.random.default_rng(5).normal(size=(4_000, 6))
+    table = bound_rows(expansion, at, points).table
+    assert table.elements.shape == (5, 2)
+    sizes = dict(zip(table.elements[:, 1], np.diff(table.start), strict=True))
+    assert [sizes[k] for k in sorted(sizes)][2:] == [300, 1_000, 2_000]
+    distances = bound_rows(expansion, at, points).distances(points[0], at.center)
+    expected = np.sqrt((points[0] ** 2 / sd**2)[0] + (points[0] ** 2 / sd**2)[1:])
+    np.testing.assert_allclose(distances, expected, rtol=0.1)
+
+
+# The step
+
+
+@pytest.mark.parametrize("acceptance", FORMS)
+@pytest.mark.parametrize("name", CASES)
+def test_posterior_is_exact(cases, name, acceptance):
+    case = cases(name)
+    with case.model:
+        idata = sample(pms.ScalableMH(acceptance=acceptance), case.model)
+    for k, variable in enumerate(case.names):
+        assert_moments(idata["posterior"][variable], case.mean[k], case.sd[k])
+    assert pms.report(idata).status == "pass"
+
+
+@pytest.mark.parametrize("proposal", ["nuts", "langevin", "random-walk"])
+def test_every_proposal_finds_the_posterior(cases, proposal):
+    case = cases("logistic")
+    step = pms.ScalableMH(model=case.model, proposal=proposal)
+    idata = sample(step, case.model, draws=3_000)
+    for k, variable in enumerate(case.names):
+        assert_moments(idata["posterior"][variable], case.mean[k], case.sd[k])
+
+
+def test_given_reference_far_away_costs_rows_alone(cases):
+    case = cases("logistic")
+    near = {n: m + 3 * s for n, m, s in zip(case.names, case.mean, case.sd, strict=True)}
+    idata = sample(pms.ScalableMH(model=case.model, reference=near), case.model, draws=4_000)
+    for k, variable in enumerate(case.names):
+        assert_moments(idata["posterior"][variable], case.mean[k], case.sd[k])
+
+
+def test_few_of_many_rows_decide():
+    rng = np.random.default_rng(8)
+    X = rng.normal(size=(100_000, 5))
+    y = rng.binomial(1, 1 / (1 + np.exp(-X @ [0.5, -0.3, 0.2, 0.0, 1.0])))
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 5, shape=5)
+        pm.Bernoulli("y", logit_p=pm.math.dot(X, b), observed=y)
+        step = pms.ScalableMH()
+    assert step.bounds.per_decision < 5
+    assert step.predicted_acceptance > 0.95
+    idata = sample(step, model, draws=500)
+    stats = idata["sample_stats"]
+    assert float(stats["rows_read"].mean()) < 3 * step.bounds.per_decision + 1
+    assert float(stats["rows_accepted"].mean()) > 0.9
+    assert abs(float(stats["n_evaluations"].mean()) - 3 * float(stats["rows_read"].mean())) < 1e-6
+
+
+@pytest.mark.parametrize("at", [5, 40, 65])
+def test_state_goes_on_in_another_step(model, at):
+    steps = [pms.ScalableMH(model=model) for _ in range(2)]
+    round_trip(*steps, model, 60, 80, at)
+
+
+def test_seeds_repeat(model):
+    step = pms.ScalableMH(model=model)
+    point = model.initial_point()
+    assert_same(chain(step, point, seed=3), chain(step, point, seed=3))
+
+
+def test_violation_names_the_row(model, monkeypatch):
+    step = pms.ScalableMH(model=model, acceptance="mh-ss", intensity=50.0)
+    [(at, bounds)] = step._tables
+    table = bounds.table._replace(
+        bound=(bounds.table.bound * 1e-6).astype("f4"), always=np.zeros(0, dtype=np.int32)
+    )
+    object.__setattr__(bounds, "table", table)
+    with pytest.raises(RuntimeError, match=r"row [\d,]+ of 'y' exceeds its bound"):
+        for _ in range(200):
+            chain(step, model.initial_point())
+
+
+def test_bound_of_the_user_that_is_none(model):
+    with pytest.raises(TallModelError, match=r"by bound=1e-05.*exceeded .* times in row"):
+        pms.ScalableMH(model=model, bound=1e-5)
+
+
+def test_bound_of_the_user_that_is_one(cases):
+    case = cases("logistic")
+    step = pms.ScalableMH(model=case.model, bound=0.0963)
+    assert step.bounds.kind == "global"
+    idata = sample(step, case.model)
+    for k, variable in enumerate(case.names):
+        assert_moments(idata["posterior"][variable], case.mean[k], case.sd[k])
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"acceptance": "exact"}, "acceptance must be one of"),
+        ({"proposal": "gibbs"}, "proposal must be one of"),
+        ({"bound": "linear"}, "bound must be one of"),
+        ({"bound": -1.0}, "bound must be one of"),
+        ({"bound": np.nan}, "bound must be one of"),
+        ({"intensity": 0.5}, "intensity must be a number from 1 up"),
+        ({"surrogate_transitions": 0}, "surrogate_transitions"),
+        ({"target_accept": 1.5}, "target_accept"),
+    ],
+)
+def test_arguments_out_of_range(model, given, said):
+    with pytest.raises((ValueError, TypeError), match=said):
+        pms.ScalableMH(model=model, **given)
+
+
+def test_models_without_linear_predictors_are_refused():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(300, 30))
+    with pm.Model() as model:
+        w = pm.Normal("w", 0, 1, shape=(30, 12))
+        hidden = pm.math.tanh(x @ w)
+        pm.Normal("y", hidden.sum(axis=1), 1, observed=rng.normal(size=300))
+    with pytest.raises(TallModelError, match="by at most ten linear predictors"):
+        pms.ScalableMH(model=model)
+
+
+def test_global_bound_where_there_is_none(cases):
+    with pytest.raises(TallModelError, match='bound="global" needs rows of'):
+        pms.ScalableMH(model=cases("poisson").model, bound="global")
+
+
+def test_too_many_sets_of_parameters(model, monkeypatch):
+    monkeypatch.setattr(remainders, "_MOST_METRICS", 3)
+    with pytest.raises(TallModelError, match="1 sets of 2 parameters"):
+        pms.ScalableMH(model=model)
+
+
+# Checks
+
+
+def record(accepted, runs=(), decisions=1_000):
+    found = ProposalRecord(draws=decisions)
+    rng = np.random.default_rng(0)
+    outcomes = list(rng.random(decisions - sum(runs)) < accepted)
+    for run in runs:
+        outcomes += [True, *[False] * (run - 1)]
+    for outcome in outcomes:
+        theta = rng.normal(size=2)
+        shared = {
+            "diverging": 0.0, "loglik_variance": 0.0, "acceptance_rate": 0.8,
+            "subset_accepted": 1.0, "sign": 1.0,
+        }  # fmt: skip
+        found.add(theta, shared)
+        found.add_decisions(
+            {"decisions": 1.0, "accepted": float(outcome), "rows_drawn": 3.0, "rows_passed": 0.0}
+        )
+    return found
+
+
+def failing(found):
+    checks = check_proposals(
+        found, active=np.arange(2), n_rows=1_000, temperature=1.0, tune=100
+    )
+    return {check.rule.name for check in checks if not check.passed}
+
+
+@pytest.mark.parametrize("accepted", [0.15, 0.5, 0.9, 0.99])
+def test_usual_stays_pass(accepted):
+    assert failing(record(accepted)) == set()
+
+
+def test_a_stay_in_the_tails_fails():
+    assert failing(record(0.9, runs=[60])) == {"stay"}
+
+
+def test_proposals_that_rows_reject_warn():
+    assert "rows_accepted" in failing(record(0.02))
