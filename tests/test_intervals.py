@@ -10,12 +10,12 @@ import pytest
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates import reach as reach_module
-from pymc_subsample.control_variates.intervals import Enclosure, enclose
-from pymc_subsample.control_variates.scalars import NotScalar
 from pymc_subsample.control_variates.search import find_reference
 from pymc_subsample.kernels.bounds import local_bound
 from pymc_subsample.likelihood import TallModel
-from pymc_subsample.likelihood.graph import numpy_function
+from pymc_subsample.symbolic.graph import numpy_function
+from pymc_subsample.symbolic.interpreter import NoForm
+from pymc_subsample.symbolic.intervals import Enclosure, enclose
 
 GRAPHS = {
     "sums": lambda x, y: 2 * x - y + 1,
@@ -71,9 +71,9 @@ def test_intervals_are_as_narrow_as_single_occurrences_allow():
 
 def test_what_has_no_rule_is_not_enclosed():
     x = pt.dvector("x")
-    with pytest.raises(NotScalar):
+    with pytest.raises(NoForm):
         enclose([pt.sin(x)], [x])([Enclosure(0.0, 1.0)])
-    with pytest.raises(NotScalar):
+    with pytest.raises(NoForm):
         enclose([pt.floor(x).astype("int64") * x], [x])([Enclosure(0.0, 2.0)])
 
 

@@ -14,9 +14,9 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Constant
 
 from pymc_subsample.likelihood import TallModel, TallModelError
-from pymc_subsample.likelihood.bounds import Bounds
-from pymc_subsample.likelihood.graph import depends_on, elemwise_name
 from pymc_subsample.rows import RowStore
+from pymc_subsample.symbolic.bounds import Bounds
+from pymc_subsample.symbolic.graph import depends_on, elemwise_name
 
 PYTHON = Mode("py", "fast_compile")
 

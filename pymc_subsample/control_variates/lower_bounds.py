@@ -33,7 +33,7 @@ from pymc_subsample.control_variates import agrees, linear_predictors
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.linear import RowCode, linear_expansion
 from pymc_subsample.likelihood import TallModel, TallModelError
-from pymc_subsample.likelihood.graph import numpy_function, rebuild
+from pymc_subsample.symbolic.graph import numpy_function, rebuild
 
 KINDS = ("tangent", "softmax", "curvature")
 

@@ -20,7 +20,7 @@ from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
-from pymc_subsample.likelihood.graph import elemwise_name
+from pymc_subsample.symbolic.graph import elemwise_name
 
 # Beyond this many components, what is written out for each group takes too long to compile.
 MAX_COMPONENTS = 6

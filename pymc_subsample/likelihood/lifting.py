@@ -17,7 +17,7 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
 
-from pymc_subsample.likelihood.graph import elemwise_name, rebuild
+from pymc_subsample.symbolic.graph import elemwise_name, rebuild
 
 _PRODUCTS, _SUMS = {"Mul", "TrueDiv"}, {"Add", "Sub", "Neg"}
 _AFFINE = {*_SUMS, *_PRODUCTS}

@@ -10,7 +10,7 @@ from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Dot, Sum
 
-from pymc_subsample.likelihood.graph import elemwise_name
+from pymc_subsample.symbolic.graph import elemwise_name
 
 
 @dataclass(frozen=True)

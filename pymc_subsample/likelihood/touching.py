@@ -30,8 +30,8 @@ from pytensor.tensor.special import (
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor, unflatten_index_variables
 
 from pymc_subsample.likelihood.errors import op_name
-from pymc_subsample.likelihood.graph import depends_on, elemwise_name, numpy_function
 from pymc_subsample.likelihood.tall_model import TallModel
+from pymc_subsample.symbolic.graph import depends_on, elemwise_name, numpy_function
 
 # Numbers held at a time, and sources per element beyond which duplicates are looked for.
 _NUMBERS = 2**22
