@@ -316,12 +316,13 @@ def _in_memory(
     name: str, shape: tuple[int | None, ...], boolean: bool = False, variable: bool = False
 ) -> _Run:
     """Return numbers that are in memory in their order."""
-    if None in shape:
+    known = tuple(n for n in shape if n is not None)
+    if len(known) < len(shape):
         raise NoForm
     number = ps.float64()
-    index = None if variable else np.arange(np.prod(shape, dtype=int))
+    index = None if variable else np.arange(np.prod(known, dtype=int))
     graph = ps.neq(number, 0.0) if boolean else number
-    return _Run(tuple(shape), graph, {number: _Place(name, index)})
+    return _Run(known, graph, {number: _Place(name, index)})
 
 
 def _static(var: Variable) -> np.ndarray:

@@ -9,6 +9,7 @@ the maximal affine variables are the predictors.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Apply, Variable
@@ -188,7 +189,7 @@ class _Algebra(Forms):
             raise NoForm
         return found
 
-    def _results(self, node: Apply) -> list[np.ndarray | None]:
+    def _results(self, node: Apply) -> list[Any]:
         """Return forms; None for what is not affine."""
         [out, *_] = node.outputs
         try:

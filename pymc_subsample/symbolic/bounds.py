@@ -60,6 +60,7 @@ class Bounds(Interpreter[_Interval]):
         return a.low > b.high or (a.low == b.high and np.isfinite(a.low) and strictly)
 
     def value(self, var: Variable) -> _Interval:
+        """Return what every element of a variable is in."""
         if var not in self.known and var not in self._dependent:
             self.known[var] = self._given(var)
         return self.known.get(var, _ANY)

@@ -6,6 +6,7 @@ a product of matrices is made of is the same in all of them; that is written her
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -152,11 +153,12 @@ class Interpreter[Value]:
                 if not isinstance(op, AdvancedSubtensor):
                     raise
                 return [self._picked(node)]
+
+            def take(array: np.ndarray, k: int):
+                return performed(node, array, *rest)[k]
+
             x = self.value(inputs[0])
-            return [
-                self._moved(x, lambda array, k=k: performed(node, array, *rest)[k])
-                for k in range(len(node.outputs))
-            ]
+            return [self._moved(x, partial(take, k=k)) for k in range(len(node.outputs))]
         raise NoForm
 
     def _product(self, a: Value, b: Value) -> Value:
