@@ -33,6 +33,9 @@ GRAPHS = {
     "softplus": lambda x, y: pt.softplus(x - y),
     "choice": lambda x, y: pt.switch(pt.and_(x > 0, y < 1), x**2, -y),
     "extremes": lambda x, y: pt.maximum(x, y) - pt.minimum(x, 2 * y),
+    "choice by index": lambda x, y: pt.stack([x, -y, x * y], axis=1)[
+        pt.arange(x.shape[0]), (y > 0).astype("int64") - 1
+    ],
     "comparison": lambda x, y: pt.eq(x, y) + pt.ge(x, y) * x,
     "error functions": lambda x, y: pt.erf(x) + pt.erfc(y) + pt.erfcx(abs(x)),
     "gamma": lambda x, y: pt.gammaln(x**2 + 0.3) + pt.psi(y**2 + 0.1),
