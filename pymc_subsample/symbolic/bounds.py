@@ -11,7 +11,7 @@ from pytensor.tensor.math import Sum
 from pytensor.tensor.special import Softmax
 
 from pymc_subsample.symbolic.graph import elemwise_name, evaluate
-from pymc_subsample.symbolic.interpreter import Interpreter, Merge, Move, NoForm
+from pymc_subsample.symbolic.interpreter import Interpreter, Merge, NoForm
 from pymc_subsample.symbolic.intervals import Enclosure, applied
 
 
@@ -87,16 +87,15 @@ class Bounds(Interpreter[_Interval]):
     def _literal(self, var: Variable):
         return None  # wherever elements are taken from
 
-    def _moved(self, value: _Interval, function: Move) -> _Interval:
-        return value
-
     def _merged(self, values: Sequence[_Interval], function: Merge) -> _Interval:
-        return self._union(values)
+        low = min(x.low for x in values)
+        above = all(x.above or x.low > low for x in values)
+        return _Interval(low, max(x.high for x in values), above)
 
     def _elementwise(self, op: Op, values: Sequence[_Interval]) -> list[_Interval]:
         name, x = type(op).__name__, values[0]
         if name == "Switch":
-            return [self._union(values[1:])]
+            return [self._merged(values[1:], np.concatenate)]
         with np.errstate(all="ignore"):
             [found] = applied(op, [Enclosure(x.low, x.high) for x in values])
         match name:
@@ -115,9 +114,3 @@ class Bounds(Interpreter[_Interval]):
             case _:
                 above = False
         return [_Interval(float(found.low), float(found.high), bool(above))]
-
-    @staticmethod
-    def _union(values: Sequence[_Interval]) -> _Interval:
-        low = min(x.low for x in values)
-        above = all(x.above or x.low > low for x in values)
-        return _Interval(low, max(x.high for x in values), above)

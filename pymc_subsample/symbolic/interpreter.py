@@ -83,7 +83,7 @@ class Interpreter[Value]:
 
     def _moved(self, value: Value, function: Move) -> Value:
         """Take elements from where `function` takes those of any array."""
-        raise NoForm
+        return self._merged([value], lambda arrays: function(arrays[0]))
 
     def _merged(self, values: Sequence[Value], function: Merge) -> Value:
         """Put elements of several values where `function` puts those of any arrays."""
@@ -258,9 +258,6 @@ class Elements(Interpreter[np.ndarray]):
 
     def _shape(self, value: np.ndarray) -> tuple[int, ...]:
         return value.shape
-
-    def _moved(self, value: np.ndarray, function: Move) -> np.ndarray:
-        return self._merged([value], lambda arrays: function(arrays[0]))
 
     def _merged(self, values: Sequence[np.ndarray], function: Merge) -> np.ndarray:
         every = np.concatenate([v.ravel() for v in values])

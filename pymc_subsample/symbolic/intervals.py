@@ -92,10 +92,8 @@ def applied(op: Op, inputs: Sequence) -> list[Enclosure]:
         return [_of(inner.get(v, v)) for v in op.fgraph.outputs]
     name = type(op).__name__
     x = [_of(i) for i in inputs]
-    if name in _RISING:
-        return [_monotone(_RISING[name], x[0])]
-    if name in _FALLING:
-        return [_monotone(_FALLING[name], x[0], falls=True)]
+    if name in _RISING | _FALLING:
+        return [_monotone(_function(op), x[0], falls=name in _FALLING)]
     if name == "Mul" and len(x) == 2 and inputs[0] is inputs[1]:
         return [_even(np.square, x[0])]
     if name == "Cast":
@@ -103,6 +101,14 @@ def applied(op: Op, inputs: Sequence) -> list[Enclosure]:
     if name not in _RULES:
         raise NoForm
     return [_RULES[name](*x)]
+
+
+def _function(op: Op) -> Callable:
+    """Return a scalar Op as a function of arrays."""
+    if type(op).__name__ in _FUNCTIONS:
+        return _FUNCTIONS[type(op).__name__]
+    *library, name = op.nfunc_spec[0].split(".")
+    return getattr(special if library else np, name)
 
 
 def _cast(op: Op, x: Enclosure) -> Enclosure:
@@ -212,30 +218,17 @@ def _polygamma(order: Enclosure, x: Enclosure) -> Enclosure:
     return _monotone(function, x, falls=int(n) % 2 == 1)
 
 
-_RISING: Mapping[str, Callable] = {
+# Monotone functions, and those of them that are not NumPy's or SciPy's by PyTensor's own account.
+_RISING = {
+    "ArcSinh", "ArcTan", "Erf", "Exp", "Exp2", "Expm1", "Identity", "Log", "Log10", "Log1p", "Log2",
+    "Psi", "Sigmoid", "Sign", "Sinh", "Softplus", "Sqrt", "Tanh",
+}  # fmt: skip
+_FALLING = {"Erfc", "Erfcx", "Log1mexp", "TriGamma"}
+_FUNCTIONS: Mapping[str, Callable] = {
     "Identity": lambda a: a,
-    "Exp": np.exp,
-    "Exp2": np.exp2,
-    "Expm1": np.expm1,
-    "Log": np.log,
-    "Log2": np.log2,
-    "Log10": np.log10,
-    "Log1p": np.log1p,
-    "Sqrt": np.sqrt,
-    "Sigmoid": special.expit,
-    "Softplus": lambda a: np.logaddexp(0.0, a),
-    "Tanh": np.tanh,
-    "Sinh": np.sinh,
-    "ArcTan": np.arctan,
-    "ArcSinh": np.arcsinh,
-    "Erf": special.erf,
-    "Sign": np.sign,
-    "Psi": _positive_only(special.psi),
-}
-_FALLING: Mapping[str, Callable] = {
-    "Erfc": special.erfc,
-    "Erfcx": special.erfcx,
     "Log1mexp": lambda a: np.log(-np.expm1(a)),
+    "Psi": _positive_only(special.psi),
+    "Softplus": lambda a: np.logaddexp(0.0, a),
     "TriGamma": _positive_only(lambda a: special.polygamma(1, a)),
 }
 _RULES: Mapping[str, Callable[..., Enclosure]] = {
