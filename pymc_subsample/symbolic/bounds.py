@@ -11,7 +11,7 @@ from pytensor.tensor.math import Sum
 from pytensor.tensor.special import Softmax
 
 from pymc_subsample.symbolic.graph import elemwise_name, evaluate
-from pymc_subsample.symbolic.interpreter import Interpreter, Merge, NoForm
+from pymc_subsample.symbolic.interpreter import REARRANGING, Interpreter, Merge, NoForm
 from pymc_subsample.symbolic.intervals import Enclosure, applied
 
 
@@ -77,15 +77,14 @@ class Bounds(Interpreter[_Interval]):
     def _results(self, node: Apply) -> list[_Interval]:
         if isinstance(node.op, Softmax):
             return [_Interval(0.0, 1.0)]
+        if isinstance(node.op, REARRANGING):
+            return [self.value(node.inputs[0])] * len(node.outputs)
         if isinstance(node.op, Sum):
             return [_Interval(0.0) if self.value(node.inputs[0]).low >= 0 else _ANY]
         try:
             return super()._results(node)
         except NoForm:
             return [_ANY] * len(node.outputs)
-
-    def _literal(self, var: Variable):
-        return None  # wherever elements are taken from
 
     def _merged(self, values: Sequence[_Interval], function: Merge) -> _Interval:
         low = min(x.low for x in values)
