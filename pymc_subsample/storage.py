@@ -18,7 +18,7 @@ from pymc.backends.ndarray import NDArray
 
 from pymc_subsample.calling import calling_sample, is_called_by
 from pymc_subsample.likelihood.errors import TallModelError
-from pymc_subsample.likelihood.graph import concretize
+from pymc_subsample.symbolic.graph import concretize
 
 if TYPE_CHECKING:
     from pymc_subsample.likelihood.tall_model import TallModel

@@ -38,9 +38,9 @@ from pymc_subsample.control_variates.residuals import residuals_around
 from pymc_subsample.control_variates.search import find_reference
 from pymc_subsample.control_variates.verification import agrees, gradient_agrees
 from pymc_subsample.likelihood import TallModel, TallModelError
-from pymc_subsample.likelihood.graph import PYTHON_MODE, numpy_function, rebuild
 from pymc_subsample.likelihood.predictors import find_predictors
 from pymc_subsample.rows import RowStore
+from pymc_subsample.symbolic.graph import PYTHON_MODE, numpy_function, rebuild
 
 # Compile in a few seconds each on the linear path.
 LINEAR = [

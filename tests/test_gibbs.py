@@ -198,6 +198,13 @@ def test_rows_touch_what_changes_them(model):
     np.testing.assert_array_equal(found, changes)
 
 
+def test_lengths_of_what_depends_on_parameters_are_known(tall_model):
+    tall = tall_model("zero_inflated_negative_binomial")
+    touching = touching_rows(tall, np.arange(tall.size))
+    assert touching.unknown is None
+    np.testing.assert_array_equal(np.diff(touching.start), tall.n_rows)
+
+
 def test_untraceable_rows_all_touch(caplog):
     with caplog.at_level(logging.WARNING, "pymc.subsample"):
         step = pms.AusterityGibbs(model=untraceable())

@@ -10,12 +10,12 @@ import pytest
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates import reach as reach_module
-from pymc_subsample.control_variates.intervals import Enclosure, enclose
-from pymc_subsample.control_variates.scalars import NotScalar
 from pymc_subsample.control_variates.search import find_reference
 from pymc_subsample.kernels.bounds import local_bound
 from pymc_subsample.likelihood import TallModel
-from pymc_subsample.likelihood.graph import numpy_function
+from pymc_subsample.symbolic.graph import numpy_function
+from pymc_subsample.symbolic.interpreter import NoForm
+from pymc_subsample.symbolic.intervals import Enclosure, enclose
 
 GRAPHS = {
     "sums": lambda x, y: 2 * x - y + 1,
@@ -33,6 +33,9 @@ GRAPHS = {
     "softplus": lambda x, y: pt.softplus(x - y),
     "choice": lambda x, y: pt.switch(pt.and_(x > 0, y < 1), x**2, -y),
     "extremes": lambda x, y: pt.maximum(x, y) - pt.minimum(x, 2 * y),
+    "choice by index": lambda x, y: pt.stack([x, -y, x * y], axis=1)[
+        pt.arange(x.shape[0]), (y > 0).astype("int64") - 1
+    ],
     "comparison": lambda x, y: pt.eq(x, y) + pt.ge(x, y) * x,
     "error functions": lambda x, y: pt.erf(x) + pt.erfc(y) + pt.erfcx(abs(x)),
     "gamma": lambda x, y: pt.gammaln(x**2 + 0.3) + pt.psi(y**2 + 0.1),
@@ -71,9 +74,9 @@ def test_intervals_are_as_narrow_as_single_occurrences_allow():
 
 def test_what_has_no_rule_is_not_enclosed():
     x = pt.dvector("x")
-    with pytest.raises(NotScalar):
+    with pytest.raises(NoForm):
         enclose([pt.sin(x)], [x])([Enclosure(0.0, 1.0)])
-    with pytest.raises(NotScalar):
+    with pytest.raises(NoForm):
         enclose([pt.floor(x).astype("int64") * x], [x])([Enclosure(0.0, 2.0)])
 
 

@@ -14,9 +14,8 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Constant
 
 from pymc_subsample.likelihood import TallModel, TallModelError
-from pymc_subsample.likelihood.bounds import Bounds
-from pymc_subsample.likelihood.graph import depends_on, elemwise_name
 from pymc_subsample.rows import RowStore
+from pymc_subsample.symbolic.graph import elemwise_name
 
 PYTHON = Mode("py", "fast_compile")
 
@@ -260,38 +259,6 @@ def test_divisor_that_is_always_zero():
     logp = model.compile_logp(mode=PYTHON)({"s_log__": np.array(0.3)})
     tall, theta = TallModel(model), np.array([0.3])
     assert_equal(tall.logprior(theta) + tall.row_loglik(theta, slice(None)).sum(), logp)
-
-
-@pytest.mark.parametrize(
-    ("condition", "expected"),
-    [
-        (lambda x, d: pt.sigmoid(x) >= 0, True),
-        (lambda x, d: pt.sigmoid(x) <= 1, True),
-        (lambda x, d: pt.sigmoid(x) > 0, False),  # it underflows
-        (lambda x, d: 1 - pt.sigmoid(x) >= 0, True),
-        (lambda x, d: pt.sigmoid(x) <= 0.9, False),
-        (lambda x, d: pt.exp(x) > 0, True),
-        (lambda x, d: pt.exp(x) * d >= 0, True),
-        (lambda x, d: pt.exp(x) * (d - 2) >= 0, False),
-        (lambda x, d: d / pt.exp(x) > 0, True),
-        (lambda x, d: pt.sqrt(x**2 + d**2) > 0, True),
-        (lambda x, d: pt.sqrt(x**2) > 0, False),
-        (lambda x, d: 2 * pt.exp(x) - 2 >= 0, False),
-        (lambda x, d: d * d > 1, False),  # reached
-        (lambda x, d: x >= 0, False),
-        (lambda x, d: x + d <= 1, False),
-        (lambda x, d: pt.switch(x > 0, pt.exp(x), 1.0) > 0, True),
-        (lambda x, d: pt.tanh(x) + 1 >= 0, True),
-        (lambda x, d: -pt.exp(x) < 0, False),  # true, but not recognised
-        (lambda x, d: 1 / x >= 0, False),
-    ],
-)
-def test_bounds(condition, expected):
-    x, data = pt.dvector("x"), pt.dvector("data")
-    holds = condition(x, data)
-    dependent = depends_on([holds], [x]) | {holds}
-    bounds = Bounds(dependent, {data: np.array([1.0, 2.0, 1.5])})
-    assert bounds.always(holds) == expected
 
 
 def test_probabilities_are_kept_from_what_rounding_makes_of_them_alone():

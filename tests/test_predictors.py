@@ -10,8 +10,8 @@ from models import MODELS, G, K, N, design, groups
 from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.likelihood import TallModel, TallModelError
-from pymc_subsample.likelihood.graph import evaluate, rebuild
 from pymc_subsample.likelihood.predictors import find_predictors
+from pymc_subsample.symbolic.graph import evaluate, rebuild
 
 # Number of elements of the predictors that every row has its own value of, and of the shared ones.
 EXPECTED = {

@@ -25,11 +25,11 @@ from pymc_subsample.all_rows import (
 )
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.discovery import chosen_names, row_terms
-from pymc_subsample.likelihood.graph import numpy_function
 from pymc_subsample.steps import variables
 from pymc_subsample.steps.barker import MinibatchBarkerMH
 from pymc_subsample.steps.gibbs import AusterityGibbs
 from pymc_subsample.steps.hmc_ecs import HMCECS
+from pymc_subsample.symbolic.graph import numpy_function
 
 
 def advise(

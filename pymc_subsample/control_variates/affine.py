@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_subsample.control_variates.columns import Packer
-from pymc_subsample.likelihood.predictors import Affine
+from pymc_subsample.symbolic.affine import Affine
 
 
 @dataclass

@@ -9,8 +9,8 @@ from pytensor.graph.basic import Variable
 from pymc_subsample.compile import Compiled
 from pymc_subsample.control_variates.gather import RawColumns, compile_gather
 from pymc_subsample.likelihood import TallModel
-from pymc_subsample.likelihood.graph import numpy_function, rebuild
-from pymc_subsample.likelihood.predictors import Column
+from pymc_subsample.symbolic.affine import Column
+from pymc_subsample.symbolic.graph import numpy_function, rebuild
 
 
 class Packer:

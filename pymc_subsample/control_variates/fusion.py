@@ -14,15 +14,15 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph, Output
 from pytensor.graph.op import Op
-from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scalar.math import TriGamma
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Sum
 
 from pymc_subsample.control_variates.arithmetic import scalar_function
-from pymc_subsample.control_variates.scalars import NotScalar, Scalars
-from pymc_subsample.likelihood.graph import elemwise_name
+from pymc_subsample.symbolic.graph import elemwise_name, specialised
+from pymc_subsample.symbolic.interpreter import NoForm, array_of
+from pymc_subsample.symbolic.scalars import Scalars
 
 _RECURSIONS = 12
 # B_2, B_4, ...
@@ -71,23 +71,18 @@ def fuse(
 
     Raises
     ------
-    NotScalar
+    NoForm
         If some Op has no form for one row.
     """
-    fgraph = FunctionGraph([*varying, *shared], list(outputs), clone=True)
-    rewrite_graph(
-        fgraph,
-        include=("canonicalize", "stabilize", "specialize"),
-        exclude=("fusion", "inplace", "BlasOpt"),
-    )
+    fgraph = specialised([*varying, *shared], outputs)
     _keep_small_softplus(fgraph)
     varying, shared = fgraph.inputs[: len(varying)], fgraph.inputs[len(varying) :]
     scalars = {v: ps.float64(v.name) for v in fgraph.inputs}
     apply = _CheaperOps({scalars[v] for v in varying})
-    known = {v: _single(s) for v, s in scalars.items()}
+    known = {v: array_of([s], (1,)) for v, s in scalars.items()}
     arrays = Scalars(known, apply).evaluate(fgraph.outputs)
     if any(a.size != 1 for a in arrays):
-        raise NotScalar
+        raise NoForm
     results = [ps.cast(a.item(), "float64") for a in arrays]
     return split(results, [scalars[v] for v in varying], [scalars[v] for v in shared])
 
@@ -116,12 +111,6 @@ def _is_term(fgraph: FunctionGraph, var: Variable) -> bool:
         )
         for node, _ in fgraph.clients[var]
     )
-
-
-def _single(scalar: Variable) -> np.ndarray:
-    array = np.empty(1, dtype=object)
-    array[0] = scalar
-    return array
 
 
 class _CheaperOps:

@@ -19,7 +19,7 @@ from pymc_subsample.control_variates.curvature import MAX_CURVATURE
 from pymc_subsample.control_variates.expansion import Expansion, parameter_functions
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, MINIBATCH
 from pymc_subsample.likelihood import TallModel
-from pymc_subsample.likelihood.graph import rebuild
+from pymc_subsample.symbolic.graph import rebuild
 
 _LEVEL = types.void(VECTOR, MATRIX, VECTOR, VECTOR)
 _PRODUCT = types.void(VECTOR, MATRIX, VECTOR, VECTOR)

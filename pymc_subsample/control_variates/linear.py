@@ -28,16 +28,17 @@ from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE, MAX_DENSE, MAX_TERMS
 from pymc_subsample.control_variates.expansion import Expansion, parameter_functions
 from pymc_subsample.control_variates.fusion import fuse
-from pymc_subsample.control_variates.intervals import Enclosure, enclose
 from pymc_subsample.control_variates.reach import derivative_bound, distinct, holds, nearby, reach
-from pymc_subsample.control_variates.scalars import NotScalar
 from pymc_subsample.control_variates.sources import Evaluation
 from pymc_subsample.control_variates.sums import LinearSums
 from pymc_subsample.kernels import linear as kernels
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, RESIDUAL
 from pymc_subsample.likelihood import TallModel
-from pymc_subsample.likelihood.graph import elemwise_name, rebuild
-from pymc_subsample.likelihood.predictors import Affine, Predictor
+from pymc_subsample.likelihood.predictors import Predictor
+from pymc_subsample.symbolic.affine import Affine
+from pymc_subsample.symbolic.graph import elemwise_name, rebuild
+from pymc_subsample.symbolic.interpreter import NoForm
+from pymc_subsample.symbolic.intervals import Enclosure, enclose
 
 # Beyond this many predictors per row, directional derivatives cost less than E x E Hessians.
 MAX_PREDICTORS = 10
@@ -151,7 +152,7 @@ def linear_expansion(
             return None
         try:
             table = nearby(expansion, center, curvature, *found, sums.design)
-        except NotScalar:
+        except NoForm:
             return None
         return table if table is not None and holds(expansion, center, table) else None
 
@@ -294,7 +295,7 @@ class RowCode:
                 function = fuse(
                     self._of_kind(outputs, kind), [*varying, *self.data.values()], shared
                 )
-            except NotScalar:
+            except NoForm:
                 return self._vectorised(outputs, results)
             hoisted = [f"h{kind}_{k}" for k in range(function.n_hoisted)]
             names[f"row{kind}"] = function.row

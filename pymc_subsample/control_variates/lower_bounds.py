@@ -25,15 +25,13 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
-from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.rewriting.utils import rewrite_graph
 from scipy.special import softmax
 
 from pymc_subsample.control_variates import agrees, linear_predictors
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.linear import RowCode, linear_expansion
 from pymc_subsample.likelihood import TallModel, TallModelError
-from pymc_subsample.likelihood.graph import numpy_function, rebuild
+from pymc_subsample.symbolic.graph import numpy_function, rebuild, specialised
 
 KINDS = ("tangent", "softmax", "curvature")
 
@@ -310,12 +308,7 @@ def _least_found(code: RowCode, data: np.ndarray) -> float:
 def _function(code: RowCode, graphs: Sequence[Variable]) -> Evaluate:
     """Compile graphs, as stable as those in the loop over rows: ``evaluate(x, data)``."""
     inputs = [*code.x, *code.data.values()]
-    fgraph = FunctionGraph(inputs, list(graphs), clone=True)
-    rewrite_graph(
-        fgraph,
-        include=("canonicalize", "stabilize", "specialize"),
-        exclude=("fusion", "inplace", "BlasOpt"),
-    )
+    fgraph = specialised(inputs, graphs)
     function = numpy_function(list(fgraph.inputs), list(fgraph.outputs))
     return lambda x, data: function(*x, *data)
 

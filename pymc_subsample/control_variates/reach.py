@@ -22,8 +22,8 @@ import scipy.linalg
 from pytensor.graph.basic import Variable
 
 from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.control_variates.intervals import Enclosure
-from pymc_subsample.likelihood.graph import numpy_function
+from pymc_subsample.symbolic.graph import numpy_function
+from pymc_subsample.symbolic.intervals import Enclosure
 
 # Kinds of rows, and range of predictors, over which a derivative is looked at.
 _MOST_KINDS = 64

@@ -24,10 +24,10 @@ from scipy.special import chdtrc, ndtr
 from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.control_variates.scalars import NotScalar
 from pymc_subsample.control_variates.sums import LinearSums
 from pymc_subsample.kernels.scalable import Bounds, alias_table, distances, reaches
 from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.symbolic.interpreter import NoForm
 
 BOUNDS = ("auto", "global", "local")
 
@@ -358,7 +358,7 @@ class _Third:
         which, enclosed = self._near
         try:
             sizes = enclosed(rows, limit * moves)
-        except NotScalar:
+        except NoForm:
             return np.full(rows.shape[1], np.inf)
         with np.errstate(over="ignore", invalid="ignore"):
             for predictors, values in zip(which, sizes, strict=True):

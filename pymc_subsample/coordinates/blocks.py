@@ -10,9 +10,7 @@ from pymc.distributions.multivariate import ZeroSumNormalRV
 from pymc.distributions.transforms import CholeskyCovPacked, CholeskyCovTransform
 from pytensor.graph.basic import Variable, equal_computations
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle
-from pytensor.tensor.math import Dot
 from pytensor.tensor.random.basic import (
     CauchyRV,
     GumbelRV,
@@ -35,6 +33,7 @@ from pymc_subsample.coordinates.effects import (
     units_of,
 )
 from pymc_subsample.likelihood import TallModel
+from pymc_subsample.symbolic.graph import is_product
 
 # Location and scale are their last two parameters.
 _LOCATION_SCALE = (NormalRV, StudentTRV, LaplaceRV, CauchyRV, LogisticRV, GumbelRV)
@@ -300,11 +299,7 @@ def _factor(cov: Variable) -> Variable:
     while cov.owner is not None and isinstance(cov.owner.op, DimShuffle) and cov.type.ndim > 2:
         [cov] = cov.owner.inputs
     node = cov.owner
-    is_product = node is not None and (
-        isinstance(node.op, Dot)
-        or (isinstance(node.op, Blockwise) and isinstance(node.op.core_op, Dot))
-    )
-    if is_product and equal_computations([node.inputs[1]], [node.inputs[0].mT]):
+    if is_product(node) and equal_computations([node.inputs[1]], [node.inputs[0].mT]):
         return node.inputs[0]
     return pt.linalg.cholesky(cov)
 

@@ -21,7 +21,7 @@ from pymc_subsample.coordinates.blocks import Block
 from pymc_subsample.kernels import correlations, splines, whitening
 from pymc_subsample.kernels.model import BACKWARD, FORWARD
 from pymc_subsample.likelihood import TallModel
-from pymc_subsample.likelihood.graph import rebuild
+from pymc_subsample.symbolic.graph import rebuild
 
 # theta, given; theta, derivatives in given, those in theta twice
 _GIVEN = types.void(VECTOR, VECTOR)

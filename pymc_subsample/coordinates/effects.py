@@ -13,14 +13,13 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable, equal_computations
 from pytensor.graph.traversal import ancestors, toposort
-from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle
-from pytensor.tensor.math import Dot
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
-from pymc_subsample.likelihood.graph import elemwise_name
+from pymc_subsample.symbolic.graph import elemwise_name, is_product
+from pymc_subsample.symbolic.interpreter import performed
 
 # Beyond this many components, what is written out for each group takes too long to compile.
 MAX_COMPONENTS = 6
@@ -104,12 +103,12 @@ def follow(x: Variable, graphs: Sequence[Variable], free: set[Variable]) -> Effe
                 break
             shape = new
             if isinstance(node.op, DimShuffle):
-                kept = [a for a in node.op.new_order if a != "x"]
-                left = [a for a in range(order.ndim) if a not in kept]
-                order = order.transpose([*kept, *left]).reshape(shape)
+                [order] = performed(node, order)
                 factor, offset = node.op(factor), node.op(offset)
             else:
-                factor, offset = (_full(v, current).reshape(shape) for v in (factor, offset))
+                factor, offset = (
+                    pt.broadcast_to(v, current.type.shape).reshape(shape) for v in (factor, offset)
+                )
                 order = order.reshape(shape)
         elif isinstance(node.op, AdvancedSubtensor) and node.inputs[0] is current:
             if any(free & set(ancestors([i])) for i in others):
@@ -163,10 +162,6 @@ def _only(nodes: Sequence[Apply]) -> Apply | None:
     return first if same else None
 
 
-def _full(var: Variable, like: Variable) -> Variable:
-    return pt.broadcast_to(var, like.type.shape)
-
-
 def flattened(var: Variable, shape: Sequence[int]) -> Variable:
     """Return a variable that broadcasts to `shape` as a vector, or as a scalar if it is one."""
     if all(var.type.broadcastable):
@@ -205,9 +200,7 @@ def _matrix(
     node: Apply, current: Variable, order: np.ndarray, free: set[Variable]
 ) -> Effect | None:
     """Return the effect of a product with a small matrix of parameters."""
-    is_product = isinstance(node.op, Dot)
-    is_product |= isinstance(node.op, Blockwise) and isinstance(node.op.core_op, Dot)
-    if not is_product or current.type.ndim != 2 or order.ndim != 2:
+    if not is_product(node) or current.type.ndim != 2 or order.ndim != 2:
         return None
     left, right = node.inputs
     matrix = left if right is current else right

@@ -14,8 +14,8 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.subtensor import Subtensor
 
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
-from pymc_subsample.likelihood.graph import elemwise_name, evaluate, rebuild, tensor_input
 from pymc_subsample.likelihood.trace import RowTrace
+from pymc_subsample.symbolic.graph import elemwise_name, evaluate, rebuild, tensor_input
 
 _VIEWS = (DimShuffle, Subtensor, SpecifyShape, Reshape)
 

@@ -11,10 +11,10 @@ from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.traversal import ancestors
 from pytensor.raise_op import CheckAndRaise
 
-from pymc_subsample.likelihood.bounds import Bounds
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_name
-from pymc_subsample.likelihood.graph import evaluate, rebuild
 from pymc_subsample.likelihood.trace import RowTrace
+from pymc_subsample.symbolic.bounds import Bounds
+from pymc_subsample.symbolic.graph import evaluate, rebuild
 
 
 @dataclass(frozen=True)

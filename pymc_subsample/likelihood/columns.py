@@ -8,8 +8,8 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
 from pymc_subsample.likelihood.errors import CoupledRows
-from pymc_subsample.likelihood.graph import evaluate, tensor_input
 from pymc_subsample.likelihood.trace import RowTrace
+from pymc_subsample.symbolic.graph import evaluate, tensor_input
 
 
 def column_graph(

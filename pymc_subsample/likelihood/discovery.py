@@ -14,8 +14,8 @@ from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.type_other import NoneTypeT
 
 from pymc_subsample.likelihood.errors import TallModelError, op_name
-from pymc_subsample.likelihood.graph import rebuild, root_array
 from pymc_subsample.likelihood.terms import Part, Rows, Whole
+from pymc_subsample.symbolic.graph import rebuild, root_array
 from pymc_subsample.validation import shown
 
 # At most so many rows, or this share of the most, that read at most so many numbers, are few:

@@ -15,8 +15,8 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.likelihood.graph import rebuild
 from pymc_subsample.rows import Joined
+from pymc_subsample.symbolic.graph import rebuild
 
 
 def chosen(rows: Sequence[Variable], tests: Sequence[Variable]) -> Variable:

@@ -12,12 +12,11 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable, equal_computations
 from pytensor.graph.traversal import ancestors, toposort
-from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle
-from pytensor.tensor.math import Dot, Sum
+from pytensor.tensor.math import Sum
 from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
 
-from pymc_subsample.likelihood.graph import elemwise_name, rebuild
+from pymc_subsample.symbolic.graph import elemwise_name, is_product, rebuild
 
 _PRODUCTS, _SUMS = {"Mul", "TrueDiv"}, {"Add", "Sub", "Neg"}
 _AFFINE = {*_SUMS, *_PRODUCTS}
@@ -92,12 +91,11 @@ def lifted(
             if new is None or isinstance(node.op, DimShuffle):
                 return None if new is None else node.op(new)
             return new.sum(axis=node.op.axis)
-        is_product = isinstance(node.op, Dot)
-        is_product |= isinstance(node.op, Blockwise) and isinstance(node.op.core_op, Dot)
+        product = is_product(node)
         moved = [i for i in node.inputs if depends(i)]
-        if not (is_product or elemwise_name(node) == "Mul") or len(moved) != 1:
+        if not (product or elemwise_name(node) == "Mul") or len(moved) != 1:
             return None
-        if not is_product and not any(moved[0].type.broadcastable):
+        if not product and not any(moved[0].type.broadcastable):
             return None  # as long as the rows
         return node.op(*(i * scale if i is moved[0] else i for i in node.inputs))
 

@@ -7,35 +7,21 @@ the maximal affine variables are the predictors.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
-import pytensor.tensor as pt
-from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.basic import Alloc, Join
-from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
-from pytensor.tensor.math import Dot, Sum
+from pytensor.tensor.basic import Alloc
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import Reshape
-from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor, unflatten_index_variables
 
-from pymc_subsample.likelihood.affine import (
-    Affine,
-    Column,
-    NotAffine,
-    Term,
-    array_of,
-    computed,
-    constants,
-    dot,
-    each,
-    total,
-)
 from pymc_subsample.likelihood.batch import BatchGraph
-from pymc_subsample.likelihood.graph import depends_on, elemwise_name
+from pymc_subsample.symbolic.affine import Affine, Column, Forms, Term, computed
+from pymc_subsample.symbolic.graph import depends_on, elemwise_name
+from pymc_subsample.symbolic.interpreter import NoForm, array_of
 
 
 @dataclass(frozen=True)
@@ -121,7 +107,7 @@ def _independent(found: dict[Variable, Predictor], algebra: "_Algebra") -> list[
     return list(found.values())
 
 
-class _Algebra:
+class _Algebra(Forms):
     """Evaluates variables of a batch graph as arrays of affine forms."""
 
     def __init__(
@@ -135,16 +121,16 @@ class _Algebra:
         self._columns = graph.columns
         self._offsets = offsets
         self._values = values
-        self._known: dict[Variable, np.ndarray | None] = {}
+        super().__init__({v: _terms(v.type.shape, start) for v, start in offsets.items()})
+        with suppress(NoForm):
+            self.evaluate(graph.outputs)
 
     def forms(self, var: Variable) -> np.ndarray | None:
         """Return the affine forms of `var`, row axis kept with length one, or None."""
-        if var not in self._known:
-            try:
-                self._known[var] = self._evaluate(var)
-            except NotAffine:
-                self._known[var] = None
-        return self._known[var]
+        try:
+            return self.value(var)
+        except NoForm:
+            return None
 
     def is_row_predictor(self, var: Variable) -> bool:
         """Whether `var` carries rows and is affine in parameters."""
@@ -188,23 +174,33 @@ class _Algebra:
         """Return the parameters that `var` needs beside `given` variables."""
         return (set(ancestors([var], blockers=list(given))) - given) & self._offsets.keys()
 
-    def _evaluate(self, var: Variable) -> np.ndarray:
+    def _leaves(self, outputs: Sequence[Variable]) -> list[Variable]:
+        return [v for v in ancestors(outputs) if v in self.axes and v not in self.dependent]
+
+    def value(self, var: Variable) -> np.ndarray:
         axis = self.axes.get(var)
-        if isinstance(var, Constant):
-            return constants(var.data)
-        if var in self._offsets:
-            start = self._offsets[var]
-            size = int(np.prod(var.type.shape, dtype=int))
-            return array_of((Affine((Term(start + i),)) for i in range(size)), var.type.shape)
-        if var not in self.dependent and axis is not None:
+        if var not in self.known and axis is not None and var not in self.dependent:
             shape = _one_row(var.type.shape, axis)
-            size = int(np.prod(shape, dtype=int))
             source = self._unconverted(var)
-            columns = (Column(source, axis, i) for i in range(size))
-            return array_of((Affine(offsets=((1.0, c),)) for c in columns), shape)
-        if var.owner is None:
-            raise NotAffine
-        return self._apply(var.owner, axis)
+            columns = (Column(source, axis, i) for i in range(int(np.prod(shape, dtype=int))))
+            self.known[var] = array_of((Affine(offsets=((1.0, c),)) for c in columns), shape)
+        found = super().value(var)
+        if found is None:
+            raise NoForm
+        return found
+
+    def _results(self, node: Apply) -> list[Any]:
+        """Return forms; None for what is not affine."""
+        [out, *_] = node.outputs
+        try:
+            if isinstance(node.op, Alloc | Reshape):
+                x, shape = self.value(node.inputs[0]), _one_row(out.type.shape, self.axes.get(out))
+                return [
+                    x.reshape(shape) if isinstance(node.op, Reshape) else np.broadcast_to(x, shape)
+                ]
+            return super()._results(node)
+        except NoForm:
+            return [None] * len(node.outputs)
 
     def _unconverted(self, var: Variable) -> Variable:
         """Return the column of the graph behind a conversion to double precision."""
@@ -214,110 +210,27 @@ class _Algebra:
                 return source
         return var
 
-    def _inputs(self, *variables: Variable) -> list[np.ndarray]:
-        forms = [self.forms(v) for v in variables]
-        if any(f is None for f in forms):
-            raise NotAffine
-        return [f for f in forms if f is not None]
-
-    def _apply(self, node: Apply, axis: int | None) -> np.ndarray:
-        op, [output, *_] = node.op, node.outputs
-        if isinstance(op, Elemwise):
-            return self._elemwise(node)
-        if isinstance(op, AdvancedSubtensor):
-            return self._gather(node)
-        if isinstance(op, Dot) or (isinstance(op, Blockwise) and isinstance(op.core_op, Dot)):
-            return dot(*self._inputs(*node.inputs))
-        if isinstance(op, Join):
-            return np.concatenate(self._inputs(*node.inputs), axis=op.axis)
-        if not isinstance(op, DimShuffle | Sum | Alloc | Reshape | Subtensor):
-            raise NotAffine
-        [x] = self._inputs(node.inputs[0])
-        if isinstance(op, DimShuffle):
-            kept = [i for i in op.new_order if i != "x"]
-            x = x.transpose([*kept, *(i for i in range(x.ndim) if i not in kept)])
-            return x.reshape([x.shape[kept.index(i)] if i != "x" else 1 for i in op.new_order])
-        if isinstance(op, Sum):
-            return total(x, tuple(range(x.ndim)) if op.axis is None else op.axis)
-        if isinstance(op, Alloc):
-            return np.broadcast_to(x, _one_row(output.type.shape, axis))
-        if isinstance(op, Reshape):
-            return x.reshape(_one_row(output.type.shape, axis))
-        return np.asarray(x[_literal_index(node)], dtype=object)
-
-    def _elemwise(self, node: Apply) -> np.ndarray:
-        name = elemwise_name(node)
-        if name == "Switch":
-            return self._switch(*node.inputs)
-        args = self._inputs(*node.inputs)
-        match name:
-            case "Identity" | "Cast" if node.outputs[0].type.dtype.startswith("float"):
-                return args[0]
-            case "Second":
-                return each(lambda like, value: value, *args)
-            case "Neg":
-                return each(Affine.__neg__, *args)
-            case "Add":
-                return reduce(lambda a, b: each(Affine.__add__, a, b), args)
-            case "Sub":
-                return each(lambda a, b: a + -b, *args)
-            case "Mul":
-                return reduce(lambda a, b: each(Affine.__mul__, a, b), args)
-            case "TrueDiv":
-                return each(lambda a, b: a * b.reciprocal(), *args)
-        raise NotAffine
-
-    def _switch(self, condition: Variable, yes: Variable, no: Variable) -> np.ndarray:
-        """Choose between affine numbers by data."""
-        if condition in self.dependent or self.axes.get(condition) is None:
-            raise NotAffine
-
-        def choose(test: Affine, a: Affine, b: Affine):
-            holds = pt.neq(test.offsets[0][1].graph(), 0)
-            return a.where(holds) + b.where(~holds)
-
-        return each(choose, *self._inputs(condition, yes, no))
-
-    def _gather(self, node: Apply) -> np.ndarray:
+    def _picked(self, node: Apply) -> np.ndarray:
         """Elements of a parameter array picked by integer columns: ``a[group]``, ``a[g, h]``."""
         x, *index = node.inputs
-        entries = unflatten_index_variables(index, node.op.idx_list)
-        entries = (*entries, *[slice(None)] * (x.type.ndim - len(entries)))
-        where = [i for i, e in enumerate(entries) if not isinstance(e, slice)]
-        if x in self.axes or any(e != slice(None) for e in entries if isinstance(e, slice)):
-            raise NotAffine
-        if where != list(range(where[0], where[-1] + 1)):
-            raise NotAffine
-        [table] = self._inputs(x)
-        table = np.moveaxis(table, where, range(table.ndim - len(where), table.ndim))
-        columns = [self._index_column(entries[i]) for i in where]
-        kept = table.shape[: table.ndim - len(where)]
-        picked = array_of((self._strided(table[i], columns) for i in np.ndindex(kept)), kept)
-        rows = max(entries[i].type.ndim for i in where)
-        return picked.reshape(kept[: where[0]] + (1,) * rows + kept[where[0] :])
+        if x in self.axes or any(self.value(i).size != 1 for i in index):
+            raise NoForm
+        return super()._picked(node)
 
-    def _index_column(self, entry: Variable) -> Column | int:
-        [form] = self._inputs(entry)
-        if form.size != 1 or entry in self.dependent:
-            raise NotAffine
-        if form.item().offsets:
-            return form.item().data()[1]
-        return int(form.item().constant)
-
-    def _strided(self, table: np.ndarray, columns: list[Column | int]) -> Affine:
+    def _pick(self, table: np.ndarray, index: Sequence[Column | int]) -> Affine:
         """Return the form of ``table[i, j, ...]`` where its entries are evenly spaced in phi."""
         if not all(form == Affine((Term(t.index),)) for form in table.flat for t in form.terms[:1]):
-            raise NotAffine
+            raise NoForm
         if not all(form.terms for form in table.flat):
-            raise NotAffine
+            raise NoForm
         position = array_of((form.terms[0].index for form in table.flat), table.shape).astype(int)
         start = int(position.flat[0])
         parts = []
-        for axis, column in enumerate(columns):
+        for axis, column in enumerate(index):
             count = table.shape[axis]
             steps = np.unique(np.diff(position, axis=axis)) if count > 1 else np.array([0])
             if len(steps) != 1:
-                raise NotAffine
+                raise NoForm
             step = int(steps[0])
             if isinstance(column, int):
                 start += step * (column % count)
@@ -337,22 +250,14 @@ class _Algebra:
         return Affine((Term(start, group=computed(group)),))
 
 
+def _terms(shape: Sequence[int], start: int) -> np.ndarray:
+    size = int(np.prod(shape, dtype=int))
+    return array_of((Affine((Term(start + i),)) for i in range(size)), shape)
+
+
 def _one_row(shape: Sequence[int | None], axis: int | None) -> list[int]:
     result = [1 if i == axis else length for i, length in enumerate(shape)]
     known = [length for length in result if length is not None]
     if len(known) < len(result):
-        raise NotAffine
+        raise NoForm
     return known
-
-
-def _literal_index(node: Apply) -> tuple:
-    def literal(entry: Any):
-        if isinstance(entry, slice):
-            parts = (entry.start, entry.stop, entry.step)
-            return slice(*(None if part is None else literal(part) for part in parts))
-        if not isinstance(entry, Constant):
-            raise NotAffine
-        return int(entry.data)
-
-    entries = unflatten_index_variables(node.inputs[1:], node.op.idx_list)
-    return tuple(literal(e) for e in entries)

@@ -15,8 +15,8 @@ from pytensor.tensor.type_other import NoneTypeT
 from pymc_subsample.likelihood.batch import batch_graph
 from pymc_subsample.likelihood.columns import row_number_test
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
-from pymc_subsample.likelihood.graph import depends_on, evaluate, fold, rebuild, tensor_input
 from pymc_subsample.likelihood.trace import RowTrace
+from pymc_subsample.symbolic.graph import depends_on, evaluate, fold, rebuild, tensor_input
 
 
 def select_in_data(

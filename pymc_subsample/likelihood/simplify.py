@@ -8,8 +8,8 @@ from pytensor.tensor.basic import ARange
 from pytensor.tensor.elemwise import DimShuffle
 
 from pymc_subsample.likelihood.batch import BatchGraph
-from pymc_subsample.likelihood.graph import depends_on, elemwise_name, is_constant, rebuild
 from pymc_subsample.likelihood.trace import RowTrace
+from pymc_subsample.symbolic.graph import depends_on, elemwise_name, is_constant, rebuild
 
 # How far a guard may keep probabilities from 0 and 1.
 _GUARD = 1e-6

@@ -23,14 +23,6 @@ from pymc_subsample.likelihood.discovery import (
     row_terms,
 )
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_name
-from pymc_subsample.likelihood.graph import (
-    concretize,
-    depends_on,
-    freeze,
-    numpy_function,
-    rebuild,
-    tensor_input,
-)
 from pymc_subsample.likelihood.kinds import chosen, joined, merged, shared_columns
 from pymc_subsample.likelihood.lifting import lifted
 from pymc_subsample.likelihood.selection import select_in_data
@@ -46,6 +38,14 @@ from pymc_subsample.likelihood.verification import (
     warn_about_whole_terms,
 )
 from pymc_subsample.rows import RowStore, glimpse
+from pymc_subsample.symbolic.graph import (
+    concretize,
+    depends_on,
+    freeze,
+    numpy_function,
+    rebuild,
+    tensor_input,
+)
 
 
 class TallModel:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, toposort
-from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle
-from pytensor.tensor.math import Dot, Sum
+from pytensor.tensor.math import Sum
 
-from pymc_subsample.likelihood.graph import elemwise_name
+from pymc_subsample.symbolic.graph import elemwise_name, is_product
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,7 @@ def _added(graph: Variable) -> list[Variable]:
         return [node.inputs[0]]
     while isinstance(node.op, DimShuffle) and node.inputs[0].owner is not None:
         node = node.inputs[0].owner
-    if isinstance(node.op, Dot) or (
-        isinstance(node.op, Blockwise) and isinstance(node.op.core_op, Dot)
-    ):
+    if is_product(node):
         a, b = node.inputs
         if a.type.shape[:-1] == b.type.shape[1:] == (1,):  # a row times a column
             return [a.dimshuffle(1) * b.dimshuffle(0)]

@@ -17,9 +17,9 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variabl
 
 from pymc_subsample import storage
 from pymc_subsample.likelihood.errors import TallModelError
-from pymc_subsample.likelihood.graph import evaluate
 from pymc_subsample.likelihood.terms import Whole
 from pymc_subsample.rows import Joined
+from pymc_subsample.symbolic.graph import evaluate
 
 if TYPE_CHECKING:
     from pymc_subsample.likelihood.tall_model import TallModel

@@ -12,7 +12,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.errors import op_name
-from pymc_subsample.likelihood.graph import evaluate
+from pymc_subsample.symbolic.graph import evaluate
 from pymc_subsample.validation import finite, mapping, shown
 
 

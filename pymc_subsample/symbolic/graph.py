@@ -16,10 +16,14 @@ from pytensor.compile.mode import Mode
 from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.basic import Alloc
+from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import Dot
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.special import (
     LogAddExp,
@@ -273,6 +277,23 @@ def elemwise_name(node: Apply | None) -> str | None:
     if node is not None and isinstance(node.op, Elemwise):
         return type(node.op.scalar_op).__name__
     return None
+
+
+def is_product(node: Apply | None) -> bool:
+    """Whether a node multiplies matrices, vectors or stacks of them."""
+    op = None if node is None else node.op
+    return isinstance(op, Dot) or (isinstance(op, Blockwise) and isinstance(op.core_op, Dot))
+
+
+def specialised(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> FunctionGraph:
+    """Copy graphs and rewrite them as for compilation, without joining Ops or memory."""
+    fgraph = FunctionGraph(list(inputs), list(outputs), clone=True)
+    rewrite_graph(
+        fgraph,
+        include=("canonicalize", "stabilize", "specialize"),
+        exclude=("fusion", "inplace", "BlasOpt"),
+    )
+    return fgraph
 
 
 def freeze(

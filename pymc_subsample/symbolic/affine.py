@@ -1,16 +1,18 @@
 """Numbers that are affine in phi, with data as coefficients, and arrays of such numbers."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import mul
+from typing import Any
 
 import numpy as np
+import pytensor.scalar as ps
 import pytensor.tensor as pt
-from numpy.typing import ArrayLike
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.op import Op
 
-
-class NotAffine(Exception):
-    """The variable is not affine in phi with data-only coefficients."""
+from pymc_subsample.symbolic.interpreter import Elements, NoForm
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,11 @@ class Affine:
     offsets: tuple[tuple[float, Column], ...] = ()
     constant: float = 0.0
 
+    @property
+    def is_column(self) -> bool:
+        """Whether the number is a column of data."""
+        return not self.terms and not self.constant and [s for s, _ in self.offsets] == [1.0]
+
     def __add__(self, other: "Affine") -> "Affine":
         return Affine(
             self.terms + other.terms, self.offsets + other.offsets, self.constant + other.constant
@@ -80,7 +87,7 @@ class Affine:
             if not a.terms:
                 scale, column = a.data()
                 return b.mapped(column.times).scaled(scale)
-        raise NotAffine
+        raise NoForm
 
     def scaled(self, factor: float) -> "Affine":
         """Return a multiple."""
@@ -93,7 +100,7 @@ class Affine:
     def reciprocal(self) -> "Affine":
         """Return the reciprocal of data."""
         if self.terms:
-            raise NotAffine
+            raise NoForm
         if not self.offsets and self.constant:
             return Affine(constant=1 / self.constant)
         scale, column = self.data()
@@ -121,52 +128,59 @@ class Affine:
         return Affine(tuple(terms), tuple(offsets))
 
 
-def array_of(forms: Iterable[Affine], shape: Sequence[int]) -> np.ndarray:
-    """Return an object array of a given shape."""
-    flat = list(forms)
-    array = np.empty(len(flat), dtype=object)
-    array[:] = flat
-    return array.reshape(tuple(shape))
+class Forms(Elements):
+    """Arrays of affine forms: numbers, columns of data and parameters, and what is made of them.
 
+    Parameters
+    ----------
+    known : mapping of Variable to ndarray of Affine
+        Arrays of the parameters.
+    """
 
-def constants(data: ArrayLike) -> np.ndarray:
-    """Return an array of numbers as affine forms."""
-    data = np.asarray(data)
-    if data.dtype.kind not in "biuf" or not np.all(np.isfinite(data)):
-        raise NotAffine
-    return array_of((Affine(constant=float(x)) for x in data.ravel()), data.shape)
+    def _number(self, x: Any) -> Affine:
+        if not np.isfinite(x):
+            raise NoForm
+        return Affine(constant=float(x))
 
+    def _apply(self, op: Op, elements: list[Affine]) -> list[Affine]:
+        x, *others = elements
+        match type(op).__name__:
+            case "Cast" if op.o_type.dtype.startswith("float"):
+                return [x]
+            case "Identity":
+                return [x]
+            case "Second":
+                return others
+            case "Neg":
+                return [-x]
+            case "Add":
+                return [self._fold(op, elements)]
+            case "Sub":
+                return [x + -others[0]]
+            case "Mul":
+                return [reduce(mul, elements)]
+            case "TrueDiv":
+                return [x * others[0].reciprocal()]
+            case "Switch" if x.is_column:
+                holds = pt.neq(x.data()[1].graph(), 0)
+                return [others[0].where(holds) + others[1].where(~holds)]
+        raise NoForm
 
-def each(function: Callable[..., Affine], *arrays: np.ndarray) -> np.ndarray:
-    """Apply a function elementwise, with broadcasting."""
-    broadcast = np.broadcast_arrays(*arrays)
-    elements = zip(*(a.flat for a in broadcast), strict=True)
-    return array_of((function(*x) for x in elements), broadcast[0].shape)
+    def _fold(self, op: Op, elements: Sequence[Affine]) -> Affine:
+        if not isinstance(op, ps.Add):
+            raise NoForm
+        return Affine(
+            tuple(t for f in elements for t in f.terms),
+            tuple(o for f in elements for o in f.offsets),
+            sum(f.constant for f in elements),
+        )
 
+    def _index(self, element: Affine) -> Column | int:
+        if element.terms:
+            raise NoForm
+        return element.data()[1] if element.offsets else int(element.constant)
 
-def total(x: np.ndarray, axes: Sequence[int]) -> np.ndarray:
-    """Sum over axes."""
-    kept = [i for i in range(x.ndim) if i not in axes]
-    shape = [x.shape[i] for i in kept]
-    flat = x.transpose([*kept, *axes]).reshape(int(np.prod(shape, dtype=int)), -1)
-    return array_of(map(_sum, flat), shape)
-
-
-def _sum(forms: Iterable[Affine]) -> Affine:
-    forms = list(forms)
-    return Affine(
-        tuple(t for f in forms for t in f.terms),
-        tuple(o for f in forms for o in f.offsets),
-        sum(f.constant for f in forms),
-    )
-
-
-def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Multiply vectors and matrices."""
-    if a.ndim > 2 or b.ndim > 2:
-        raise NotAffine
-    left = a if a.ndim == 2 else a[None, :]
-    right = b if b.ndim == 2 else b[:, None]
-    product = each(Affine.__mul__, left[:, None, :], right.T[None, :, :])
-    shape = left.shape[:1] * (a.ndim - 1) + right.shape[1:] * (b.ndim - 1)
-    return total(product, (2,)).reshape(shape)
+    def _literal(self, var: Variable) -> Any:
+        if not isinstance(var, Constant):
+            raise NoForm
+        return var.data

@@ -1,7 +1,7 @@
 """Row functions over intervals: what encloses their values while their inputs vary.
 
-The graph of one row (see `control_variates.scalars`) is evaluated with intervals in place of
-numbers, for many rows at once. The result holds every value that the inputs allow; it is wider
+The graph of one row (see `symbolic.scalars`) is evaluated with intervals in place of numbers,
+for many rows at once. The result holds every value that the inputs allow; it is wider
 than it need be where an input occurs more than once.
 """
 
@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
-from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.scalar.basic import Composite
 from scipy import special
 
-from pymc_subsample.control_variates.scalars import NotScalar, Scalars
+from pymc_subsample.symbolic.graph import specialised
+from pymc_subsample.symbolic.interpreter import NoForm, array_of
+from pymc_subsample.symbolic.scalars import Scalars
 
 
 class Enclosure:
@@ -50,65 +50,72 @@ def enclose(
 
     Raises
     ------
-    NotScalar
+    NoForm
         By the function returned, if some Op has no form for one row or no rule here.
     """
-    fgraph = FunctionGraph(list(inputs), list(outputs), clone=True)
-    rewrite_graph(
-        fgraph,
-        include=("canonicalize", "stabilize", "specialize"),
-        exclude=("fusion", "inplace", "BlasOpt"),
-    )
+    fgraph = specialised(inputs, outputs)
 
     def evaluate(given: Sequence[Enclosure]) -> list[Enclosure]:
-        known = {v: _single(x) for v, x in zip(fgraph.inputs, given, strict=True)}
+        known = {v: array_of([x], (1,)) for v, x in zip(fgraph.inputs, given, strict=True)}
         with np.errstate(all="ignore"):
-            return [_of(a.item()) for a in Scalars(known, _apply).evaluate(fgraph.outputs)]
+            return [a.item() for a in _Enclosures(known, applied).evaluate(fgraph.outputs)]
 
     return evaluate
 
 
-def _single(x: Enclosure) -> np.ndarray:
-    array = np.empty(1, dtype=object)
-    array[0] = x
-    return array
+class _Enclosures(Scalars):
+    """Arrays of intervals."""
+
+    def _number(self, x: np.generic) -> Enclosure:
+        return Enclosure(float(x), float(x))
+
+    def _integer(self, element: Enclosure) -> int:
+        if np.ndim(element.low) or element.low != element.high:
+            raise NoForm
+        return int(element.low)
 
 
 def _of(x: Any) -> Enclosure:
     if isinstance(x, Enclosure):
         return x
-    if isinstance(x, Constant):
-        return Enclosure(float(x.data), float(x.data))
-    raise NotScalar
+    number = float(x.data if isinstance(x, Constant) else x)
+    return Enclosure(number, number)
 
 
-def _apply(op: Op, inputs: list) -> list[Enclosure]:
+def applied(op: Op, inputs: Sequence) -> list[Enclosure]:
+    """Return what encloses the outputs of a scalar Op."""
     if isinstance(op, Composite):
         inner: dict[Variable, object] = dict(zip(op.fgraph.inputs, inputs, strict=True))
         for node in op.fgraph.toposort():
-            results = _apply(node.op, [inner.get(i, i) for i in node.inputs])
+            results = applied(node.op, [inner.get(i, i) for i in node.inputs])
             inner.update(zip(node.outputs, results, strict=True))
         return [_of(inner.get(v, v)) for v in op.fgraph.outputs]
     name = type(op).__name__
     x = [_of(i) for i in inputs]
-    if name in _RISING:
-        return [_monotone(_RISING[name], x[0])]
-    if name in _FALLING:
-        return [_monotone(_FALLING[name], x[0], falls=True)]
+    if name in _RISING | _FALLING:
+        return [_monotone(_function(op), x[0], falls=name in _FALLING)]
     if name == "Mul" and len(x) == 2 and inputs[0] is inputs[1]:
         return [_even(np.square, x[0])]
     if name == "Cast":
         return [_cast(op, x[0])]
     if name not in _RULES:
-        raise NotScalar
+        raise NoForm
     return [_RULES[name](*x)]
+
+
+def _function(op: Op) -> Callable:
+    """Return a scalar Op as a function of arrays."""
+    if type(op).__name__ in _FUNCTIONS:
+        return _FUNCTIONS[type(op).__name__]
+    *library, name = op.nfunc_spec[0].split(".")
+    return getattr(special if library else np, name)
 
 
 def _cast(op: Op, x: Enclosure) -> Enclosure:
     truth = np.all((x.low >= 0) & (x.high <= 1))
     if op.o_type.dtype.startswith("float") or truth or np.array_equal(x.low, x.high):
         return x
-    raise NotScalar
+    raise NoForm
 
 
 def _monotone(function: Callable, x: Enclosure, falls: bool = False) -> Enclosure:
@@ -211,30 +218,17 @@ def _polygamma(order: Enclosure, x: Enclosure) -> Enclosure:
     return _monotone(function, x, falls=int(n) % 2 == 1)
 
 
-_RISING: Mapping[str, Callable] = {
+# Monotone functions, and those of them that are not NumPy's or SciPy's by PyTensor's own account.
+_RISING = {
+    "ArcSinh", "ArcTan", "Erf", "Exp", "Exp2", "Expm1", "Identity", "Log", "Log10", "Log1p", "Log2",
+    "Psi", "Sigmoid", "Sign", "Sinh", "Softplus", "Sqrt", "Tanh",
+}  # fmt: skip
+_FALLING = {"Erfc", "Erfcx", "Log1mexp", "TriGamma"}
+_FUNCTIONS: Mapping[str, Callable] = {
     "Identity": lambda a: a,
-    "Exp": np.exp,
-    "Exp2": np.exp2,
-    "Expm1": np.expm1,
-    "Log": np.log,
-    "Log2": np.log2,
-    "Log10": np.log10,
-    "Log1p": np.log1p,
-    "Sqrt": np.sqrt,
-    "Sigmoid": special.expit,
-    "Softplus": lambda a: np.logaddexp(0.0, a),
-    "Tanh": np.tanh,
-    "Sinh": np.sinh,
-    "ArcTan": np.arctan,
-    "ArcSinh": np.arcsinh,
-    "Erf": special.erf,
-    "Sign": np.sign,
-    "Psi": _positive_only(special.psi),
-}
-_FALLING: Mapping[str, Callable] = {
-    "Erfc": special.erfc,
-    "Erfcx": special.erfcx,
     "Log1mexp": lambda a: np.log(-np.expm1(a)),
+    "Psi": _positive_only(special.psi),
+    "Softplus": lambda a: np.logaddexp(0.0, a),
     "TriGamma": _positive_only(lambda a: special.polygamma(1, a)),
 }
 _RULES: Mapping[str, Callable[..., Enclosure]] = {

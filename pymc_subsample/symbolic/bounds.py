@@ -1,0 +1,115 @@
+"""Bounds of a quantity whatever the parameters: one interval for all elements of an array."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import Op
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.math import Sum
+from pytensor.tensor.special import Softmax
+
+from pymc_subsample.symbolic.graph import elemwise_name, evaluate
+from pymc_subsample.symbolic.interpreter import REARRANGING, Interpreter, Merge, NoForm
+from pymc_subsample.symbolic.intervals import Enclosure, applied
+
+
+@dataclass(frozen=True)
+class _Interval:
+    """Numbers from `low` to `high`; `above`: `low` itself is not reached."""
+
+    low: float = -np.inf
+    high: float = np.inf
+    above: bool = False
+
+    @property
+    def positive(self) -> bool:
+        """Whether all are above zero."""
+        return self.low > 0 or (self.low == 0 and self.above)
+
+
+_ANY = _Interval()
+
+
+class Bounds(Interpreter[_Interval]):
+    """Bounds of the variables of a graph; data-only ones are evaluated.
+
+    Parameters
+    ----------
+    dependent : set of Variable
+        Variables whose value depends on parameters.
+    arrays : mapping of Variable to ndarray
+        Values of data.
+    """
+
+    def __init__(self, dependent: set[Variable], arrays: Mapping[Variable, np.ndarray]):
+        super().__init__({})
+        self._dependent = dependent
+        self._arrays = arrays
+
+    def always(self, condition: Variable) -> bool:
+        """Whether a comparison holds in every element (NaN aside)."""
+        name = elemwise_name(condition.owner)
+        if name not in {"GE", "GT", "LE", "LT"}:
+            return False
+        a, b = self.evaluate(condition.owner.inputs)
+        if name in {"LE", "LT"}:
+            a, b = b, a
+        strictly = name in {"GE", "LE"} or a.above
+        return a.low > b.high or (a.low == b.high and np.isfinite(a.low) and strictly)
+
+    def value(self, var: Variable) -> _Interval:
+        """Return what every element of a variable is in."""
+        if var not in self.known and var not in self._dependent:
+            self.known[var] = self._given(var)
+        return self.known.get(var, _ANY)
+
+    def _given(self, var: Variable) -> _Interval:
+        value = var.data if isinstance(var, Constant) else evaluate([var], self._arrays)[0]
+        if np.size(value) == 0 or np.isnan(np.min(value)):
+            return _ANY
+        return _Interval(float(np.min(value)), float(np.max(value)))
+
+    def _leaves(self, outputs: Sequence[Variable]) -> list[Variable]:
+        return [v for v in ancestors(outputs) if v not in self._dependent]
+
+    def _results(self, node: Apply) -> list[_Interval]:
+        if isinstance(node.op, Softmax):
+            return [_Interval(0.0, 1.0)]
+        if isinstance(node.op, REARRANGING):
+            return [self.value(node.inputs[0])] * len(node.outputs)
+        if isinstance(node.op, Sum):
+            return [_Interval(0.0) if self.value(node.inputs[0]).low >= 0 else _ANY]
+        try:
+            return super()._results(node)
+        except NoForm:
+            return [_ANY] * len(node.outputs)
+
+    def _merged(self, values: Sequence[_Interval], function: Merge) -> _Interval:
+        low = min(x.low for x in values)
+        above = all(x.above or x.low > low for x in values)
+        return _Interval(low, max(x.high for x in values), above)
+
+    def _elementwise(self, op: Op, values: Sequence[_Interval]) -> list[_Interval]:
+        name, x = type(op).__name__, values[0]
+        if name == "Switch":
+            return [self._merged(values[1:], np.concatenate)]
+        with np.errstate(all="ignore"):
+            [found] = applied(op, [Enclosure(x.low, x.high) for x in values])
+        match name:
+            case "Exp" | "Softplus":
+                above = found.low == 0
+            case "Sqrt" | "Pow":
+                above = found.low == 0 and x.positive
+            case "Mul" | "TrueDiv" | "Reciprocal":
+                above = found.low == 0 and all(v.positive for v in values)
+            case "Add":
+                above = any(v.above for v in values)
+            case "Sub":
+                above = x.above
+            case "Second" | "Cast" | "Identity":
+                above = values[-1].above
+            case _:
+                above = False
+        return [_Interval(float(found.low), float(found.high), bool(above))]
