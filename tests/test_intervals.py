@@ -10,6 +10,7 @@ import pytest
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates import reach as reach_module
+from pymc_subsample.control_variates.coefficients import combined
 from pymc_subsample.control_variates.search import find_reference
 from pymc_subsample.kernels.bounds import local_bound
 from pymc_subsample.likelihood import TallModel
@@ -164,38 +165,17 @@ def test_no_row_exceeds_the_local_bound(case, order):
     assert local_bound(outside, at.center, at.center, order, 1.0, table) == np.inf
 
 
-class TwoPredictors:
-    """An expansion of one chunk of rows whose designs and third derivatives are given."""
-
-    order = 2
-
-    def __init__(self, designs):
-        self.designs = designs
-
-    def chunks(self):
-        yield np.zeros((1, self.designs.shape[2]))
-
-    def anchor(self, center, rows):
-        pass
-
-
 def test_every_derivative_counts_as_often_as_it_occurs():
     rng = np.random.default_rng(6)
-    designs = rng.normal(size=(2, 3, 5))
+    moves = rng.uniform(0, 2, size=(2, 5))
     which = [(0, 0, 0), (0, 0, 1), (0, 1, 1), (1, 1, 1)]
     sizes = dict(zip(which, rng.uniform(1, 2, (4, 5)), strict=True))
-    table = reach_module.nearby(
-        TwoPredictors(designs), np.zeros(3), -np.eye(3), which,
-        lambda rows, moves: [Enclosure(-s, s / 2) for s in sizes.values()],
-        lambda rows, e: designs[e],
-    )  # fmt: skip
-    moves = np.linalg.norm(designs, axis=1)
     total = sum(
         sizes[tuple(sorted(each))] * np.prod(moves[list(each)], axis=0) / 6
         for each in product(range(2), repeat=3)
     )
-    np.testing.assert_allclose(table[3:, 1], total.max(), rtol=2e-3)
-    np.testing.assert_allclose(np.diff(table[3:, 0]), 5)
+    enclosures = [Enclosure(-s, s / 2) for s in sizes.values()]
+    np.testing.assert_allclose(combined(which, enclosures, moves), total)
 
 
 def test_chunks_do_not_change_the_table(monkeypatch):

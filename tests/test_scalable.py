@@ -21,19 +21,18 @@ from exact_cases import (
 )
 from models import MODELS
 from scipy.special import log_expit
-from scipy.stats import chi2, norm
+from scipy.stats import norm
 from scipy.stats import poisson as count
 
 import pymc_subsample as pms
 from pymc_subsample.compile import address_of, function_at, generator_at
-from pymc_subsample.control_variates import expand, remainders
+from pymc_subsample.control_variates import expand, row_bounds
 from pymc_subsample.control_variates.reference import reference_at
-from pymc_subsample.control_variates.remainders import bound_rows, forecast
+from pymc_subsample.control_variates.row_bounds import bound_rows, forecast
 from pymc_subsample.diagnostics.scalable import ProposalRecord, check_proposals
 from pymc_subsample.kernels import scalable as kernel
 from pymc_subsample.kernels.scalable import FACTORISED, FUNCTIONS, INFO, MH_SS, Rows
 from pymc_subsample.likelihood import TallModel, TallModelError
-from pymc_subsample.steps import scalable as step_module
 
 SLOW = pytest.mark.slow
 # Error rate of a test, in standard errors of a normal estimate.
@@ -76,14 +75,14 @@ def sample(step, model, draws=2_000, tune=500, chains=2, seed=6):
 
 # Decisions, on six rows. With bounds of a few times what they bound, mistakes show.
 
-_POINTS = np.array([[-0.4, 0.3], [0.9, -0.5], [0.2, 1.4], [-1.3, -0.6]])
+_POINTS = np.array([[-0.3, 0.5], [0.9, -0.4], [0.2, 1.1], [-0.9, -0.3]])
 
 
 @pytest.fixture(scope="module")
 def six():
     """Return six rows and their posterior, written out in NumPy."""
     rng = np.random.default_rng(3)
-    x, y = 2.0 * rng.normal(size=6), np.array([0, 1, 1, 0, 1, 0])
+    x, y = 1.3 * rng.normal(size=6), np.array([0, 1, 1, 0, 1, 0])
     with pm.Model() as model:
         b = pm.Normal("b", 0, 1, shape=2)
         pm.Bernoulli("y", logit_p=b[0] + b[1] * x, observed=y)
@@ -129,9 +128,7 @@ def bounds_of(six, form="global", scale=1.0):
     found = bound_rows(six.expansion, six.reference, points + six.reference.center, form)
     table = found.table
     assert not len(table.always)
-    return table._replace(
-        bound=(scale * table.bound).astype("f4"), total=scale * table.total
-    )
+    return table._replace(bound=(scale * table.bound).astype("f4"), total=scale * table.total)
 
 
 @numba.njit
@@ -165,14 +162,12 @@ def accepted(six, table, one, other, form, intensity=1.0, times=200_000, seed=1)
     return share, error, dict(zip(INFO, info, strict=True))
 
 
-def enumerated(six, table, one, other, form, intensity=1.0, most=7):
+def enumerated(six, table, one, other, form, intensity=1.0, most=10):
     """The same by summing over how often each of six rows is kept."""
     delta = np.array(six.change(one, other))
     if form == FACTORISED:
         return float(np.exp(-np.maximum(-delta, 0).sum()))
-    distance = [
-        np.linalg.norm(table.metric[0] @ (b - six.reference.center)) for b in (one, other)
-    ]
+    distance = [np.linalg.norm(table.metric[0] @ (b - six.reference.center)) for b in (one, other)]
     most_of = np.empty(6)
     most_of[table.order] = table.bound * (distance[0] ** 3 + distance[1] ** 3) * intensity
     rate = most_of - np.maximum(delta, 0)
@@ -200,13 +195,13 @@ def test_decisions_are_those_of_all_ways_to_draw_six_rows(six, form, intensity):
         assert abs(share - expected) < SIGMAS * error
 
 
-def flows(six, table, form, times=400_000, intensity=1.0):
+def flows(six, table, form, times=400_000, nearer=1.0):
     """Standardised differences between the flows from one point to another and back."""
     found = []
     for i, j in PAIRS:
-        one, other = _POINTS[i], _POINTS[j]
+        one, other = nearer * _POINTS[i], nearer * _POINTS[j]
         there, back = (
-            accepted(six, table, *pair, form, intensity, times, seed)
+            accepted(six, table, *pair, form, 1.0, times, seed)
             for seed, pair in enumerate([(one, other), (other, one)])
         )
         # min(1, surrogate ratio) of the surrogate's own test, from a symmetric proposal.
@@ -218,12 +213,12 @@ def flows(six, table, form, times=400_000, intensity=1.0):
     return np.array(found)
 
 
-@pytest.mark.parametrize("kind", ["global", "local"])
+@pytest.mark.parametrize("kind, nearer", [("global", 1.0), ("local", 0.5), ("auto", 1.5)])
 @pytest.mark.parametrize("form", FORMS)
-def test_posterior_is_left_invariant(six, form, kind):
+def test_posterior_is_left_invariant(six, form, kind, nearer):
     """Of transitions between some points, in detailed balance with the posterior itself."""
-    table = bounds_of(six, kind)
-    assert np.abs(flows(six, table, FORMS[form])).max() < norm.isf(ALPHA / 2 / len(PAIRS))
+    found = flows(six, bounds_of(six, kind), FORMS[form], nearer=nearer)
+    assert np.abs(found).max() < norm.isf(ALPHA / 2 / len(PAIRS))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -297,12 +292,15 @@ def spread(expansion, at, scale, n, seed=0):
     return at.center + scale * rng.normal(size=(n, len(at.center)))
 
 
-LINEAR = [
-    "logistic", "poisson", "student", "negative_binomial", "normal_sigma", "ordered", "categorical",
-]  # fmt: skip
+_FEW = {
+    "bambi_categorical", "censored_row_bounds", "effects_crossed", "gamma_mu_sigma",
+    "normal_mixture", "ordered_logistic",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in _FEW else [SLOW]) for n in sorted(MODELS)]
+)
 def test_no_row_of_any_model_exceeds_its_bound(tall_model, name):
     """Or they are refused in words; at points from the posterior's bulk to far out."""
     tall = tall_model(name)
@@ -316,15 +314,6 @@ def test_no_row_of_any_model_exceeds_its_bound(tall_model, name):
         return
     far = np.concatenate([points[:3], spread(expansion, at, 1.0, 3), spread(expansion, at, 3.0, 3)])
     assert forecast(expansion, at, bounds, far).excess <= 1.0
-
-
-def test_most_models_of_the_bank_have_bounds(tall_model):
-    bounded = []
-    for name in sorted(MODELS):
-        expansion = expand(tall_model(name), 2)
-        if expansion.enclosed(np.zeros(expansion.phi_size)) is not None:
-            bounded.append(name)
-    assert len(bounded) > len(MODELS) / 2, bounded
 
 
 def test_bounds_beside_remainders_of_logistic_rows(cases):
@@ -353,14 +342,16 @@ def test_groups_are_strata_with_metrics_of_their_own():
         pm.Bernoulli("y", logit_p=mu + a[g], observed=y)
     expansion = expand(TallModel(model), 2)
     at = reference_at(expansion, np.zeros(6))
-    sd = np.concatenate([[0.5], 2 / np.sqrt([3, 30, 300, 1_000, 2_000])])
+    [common] = expansion.sums.common
+    sd = np.insert(2 / np.sqrt([3, 30, 300, 1_000, 2_000]), common, 0.5)
     points = sd * np.random.default_rng(5).normal(size=(4_000, 6))
     table = bound_rows(expansion, at, points).table
     assert table.elements.shape == (5, 2)
     sizes = dict(zip(table.elements[:, 1], np.diff(table.start), strict=True))
     assert [sizes[k] for k in sorted(sizes)][2:] == [300, 1_000, 2_000]
     distances = bound_rows(expansion, at, points).distances(points[0], at.center)
-    expected = np.sqrt((points[0] ** 2 / sd**2)[0] + (points[0] ** 2 / sd**2)[1:])
+    squares = points[0] ** 2 / sd**2
+    expected = np.sqrt(squares[common] + np.delete(squares, common))
     np.testing.assert_allclose(distances, expected, rtol=0.1)
 
 
@@ -469,14 +460,8 @@ def test_arguments_out_of_range(model, given, said):
 
 
 def test_models_without_linear_predictors_are_refused():
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=(300, 30))
-    with pm.Model() as model:
-        w = pm.Normal("w", 0, 1, shape=(30, 12))
-        hidden = pm.math.tanh(x @ w)
-        pm.Normal("y", hidden.sum(axis=1), 1, observed=rng.normal(size=300))
     with pytest.raises(TallModelError, match="by at most ten linear predictors"):
-        pms.ScalableMH(model=model)
+        pms.ScalableMH(model=MODELS["two_layer_network"](np.random.default_rng(1)))
 
 
 def test_global_bound_where_there_is_none(cases):
@@ -485,7 +470,7 @@ def test_global_bound_where_there_is_none(cases):
 
 
 def test_too_many_sets_of_parameters(model, monkeypatch):
-    monkeypatch.setattr(remainders, "_MOST_METRICS", 3)
+    monkeypatch.setattr(row_bounds, "_MOST_METRICS", 3)
     with pytest.raises(TallModelError, match="1 sets of 2 parameters"):
         pms.ScalableMH(model=model)
 
@@ -513,9 +498,7 @@ def record(accepted, runs=(), decisions=1_000):
 
 
 def failing(found):
-    checks = check_proposals(
-        found, active=np.arange(2), n_rows=1_000, temperature=1.0, tune=100
-    )
+    checks = check_proposals(found, active=np.arange(2), n_rows=1_000, temperature=1.0, tune=100)
     return {check.rule.name for check in checks if not check.passed}
 
 

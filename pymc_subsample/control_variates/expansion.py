@@ -68,10 +68,12 @@ class Expansion:
     slope : callable
         ``slope()`` returns a bound on the derivative of order `order` + 1 of any row's
         log-likelihood in its one predictor, or None.
-    enclosed : callable
-        ``enclosed(center)`` returns by which predictors the rows are differentiated `order` + 1
-        times, and a function of anchored rows and of how far their predictors move that encloses
-        these derivatives meanwhile; see `reach.nearby`. None where rows have no few predictors.
+    remainder : callable
+        ``remainder(center)`` returns a function of anchored rows, of how far their predictors move,
+        shape (E, m), and of how many times as far at most, that bounds what control variates leave
+        of each; see `coefficients.Coefficients`. None where rows have no few predictors.
+    n_predictors : int
+        Linear predictors of a row, E; 0 where they are not few.
     reach : callable
         ``reach()`` returns a bound on the derivative of order `order` + 1 of a row's log-likelihood
         in its predictor and the table of `kernels.bounds.farthest`, or None where rows have
@@ -95,7 +97,8 @@ class Expansion:
     build: Mapping[str, Callable[[], Compiled]]
     sums: Callable
     slope: Callable[[], float | None]
-    enclosed: Callable[[np.ndarray], tuple[list[tuple[int, ...]], Callable] | None]
+    remainder: Callable[[np.ndarray], Callable | None]
+    n_predictors: int
     reach: Callable[[], tuple[float, np.ndarray] | None]
     nearby: Callable[[np.ndarray, np.ndarray], np.ndarray | None]
     packer: Packer

@@ -24,6 +24,7 @@ from pytensor.graph.traversal import ancestors
 from pymc_subsample.compile import MATRIX, VECTOR, compile_graph, compile_source
 from pymc_subsample.control_variates import sources
 from pymc_subsample.control_variates.affine import AffineMap, Layout, affine_map
+from pymc_subsample.control_variates.coefficients import Coefficients
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE, MAX_DENSE, MAX_TERMS
 from pymc_subsample.control_variates.expansion import Expansion, parameter_functions
@@ -38,7 +39,6 @@ from pymc_subsample.likelihood.predictors import Predictor
 from pymc_subsample.symbolic.affine import Affine
 from pymc_subsample.symbolic.graph import elemwise_name, rebuild
 from pymc_subsample.symbolic.interpreter import NoForm
-from pymc_subsample.symbolic.intervals import Enclosure, enclose
 
 # Beyond this many predictors per row, directional derivatives cost less than E x E Hessians.
 MAX_PREDICTORS = 10
@@ -46,8 +46,8 @@ MAX_PREDICTORS = 10
 MAX_COLUMNS = 60
 # A curvature of which at most one element in so many can differ from zero is kept as a list.
 _FILLED = 8
-# Beyond this many predictors per row, their third derivatives are too many to bound.
-MAX_BOUNDED = 10
+# Up to so many, third derivatives in all combinations of them are bounded.
+MAX_COMBINED = 2
 
 _ROW = types.void(MATRIX, VECTOR, MATRIX, MATRIX)
 
@@ -126,34 +126,33 @@ def linear_expansion(
         derivatives = [code.derivative(k) for k in range(order + 2)]
         return derivative_bound(derivatives, code.x[0], list(code.data.values()), kinds)
 
-    def enclosed(center: np.ndarray):
-        if not 0 < len(forms) <= MAX_BOUNDED:
+    def remainder(center: np.ndarray):
+        if not 0 < len(forms) <= MAX_PREDICTORS:
             return None
-        which, graphs = code.derivatives(order + 1)
-        enclose_rows = enclose(graphs, [*code.x, *code.data.values()])
+        few = len(forms) <= MAX_COMBINED
+        which, graphs = code.derivatives(order + 1) if few else ((), ())
+        bound = Coefficients(
+            code.loglik, code.x, list(code.data.values()), order + 1, which, graphs
+        )
         shared = affine.base[:, None] + affine.shared(center)[:, None]
 
-        def boxes(rows: np.ndarray, moves: np.ndarray):
+        def of(rows: np.ndarray, moves: np.ndarray, limit: float):
             at = np.concatenate(
                 [rows[star : star + n_varying], np.tile(shared[n_varying:], rows.shape[1])]
             )
-            inputs = [Enclosure(x - z, x + z) for x, z in zip(at, moves, strict=True)]
-            return enclose_rows([*inputs, *(Enclosure(rows[p], rows[p]) for p in code.data)])
+            return bound(at, rows[list(code.data)], moves, limit)
 
-        return which, boxes
+        return of
 
     def bounded():
         found = slope()
         return None if found is None else (found, reach(expansion, sums.design))
 
     def local(center: np.ndarray, curvature: np.ndarray):
-        found = enclosed(center)
+        found = remainder(center)
         if found is None:
             return None
-        try:
-            table = nearby(expansion, center, curvature, *found, sums.design)
-        except NoForm:
-            return None
+        table = nearby(expansion, center, curvature, found, len(forms), sums.design)
         return table if table is not None and holds(expansion, center, table) else None
 
     expansion = Expansion(
@@ -165,7 +164,8 @@ def linear_expansion(
         build=parameter_functions(model) | functions,
         sums=sums,
         slope=slope,
-        enclosed=enclosed,
+        remainder=remainder,
+        n_predictors=len(forms),
         reach=bounded,
         nearby=local,
         packer=packer,

@@ -12,8 +12,6 @@ third derivative while the predictors move so far, the remainder of order 2 is a
 .. math:: \frac{\|W \delta\|^3}{3!} \max_i \sum_{efg} c_{efg} a_e a_f a_g.
 """
 
-import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
@@ -23,7 +21,6 @@ from pytensor.graph.basic import Variable
 
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.symbolic.graph import numpy_function
-from pymc_subsample.symbolic.intervals import Enclosure
 
 # Kinds of rows, and range of predictors, over which a derivative is looked at.
 _MOST_KINDS = 64
@@ -153,8 +150,8 @@ def nearby(
     expansion: Expansion,
     center: np.ndarray,
     curvature: np.ndarray,
-    derivatives: Sequence[tuple[int, ...]],
-    enclosed: Callable[[np.ndarray, np.ndarray], list[Enclosure]],
+    remainder: Callable[[np.ndarray, np.ndarray, float], np.ndarray],
+    n_predictors: int,
     design: Callable[[np.ndarray, int], np.ndarray],
 ) -> np.ndarray | None:
     """Tabulate what bounds the rows' remainders near the reference.
@@ -167,11 +164,11 @@ def nearby(
         The reference.
     curvature : ndarray, shape (P, P)
         Hessian of the log-likelihood there; its metric measures distance.
-    derivatives : sequence of tuple of int
-        Predictors, in increasing order, in which the log-likelihood is differentiated: k + 1 each.
-    enclosed : callable
-        ``enclosed(rows, moves)`` encloses those derivatives where the predictors of anchored rows
-        move by `moves`, shape (E, m), at most.
+    remainder : callable
+        ``remainder(rows, moves, limit)`` bounds those of anchored rows over t to the power of
+        k + 1, while predictors move by t times `moves`, shape (E, m), and t is at most the limit.
+    n_predictors : int
+        E.
     design : callable
         ``design(rows, e)`` returns x_e of packed rows, shape (P, m).
 
@@ -186,10 +183,6 @@ def nearby(
         return None
     metric, inverse = _metric(curvature)
     radii = np.sqrt(size) + np.array(_RADII)
-    weights = [
-        1.0 / math.prod(math.factorial(k) for k in Counter(which).values()) for which in derivatives
-    ]
-    n_predictors = 1 + max(max(which) for which in derivatives)
     largest = np.zeros(len(radii))
     for rows in expansion.chunks():
         expansion.anchor(center, rows)
@@ -199,15 +192,7 @@ def nearby(
             ]
         moves = np.stack(reached)
         for j, radius in enumerate(radii):
-            total = np.zeros(rows.shape[1])
-            for which, weight, values in zip(
-                derivatives, weights, enclosed(rows, radius * moves), strict=True
-            ):
-                with np.errstate(over="ignore", invalid="ignore"):
-                    reach = np.prod(moves[list(which)], axis=0)
-                    total += weight * np.where(reach > 0, values.size, 0.0) * reach
-            # Zero times infinity is no bound.
-            largest[j] = max(largest[j], np.where(np.isnan(total), np.inf, total).max())
+            largest[j] = max(largest[j], remainder(rows, moves, radius).max())
     if not np.isfinite(largest[0]):
         return None
     table = np.zeros((size + len(radii), max(size, 2)))

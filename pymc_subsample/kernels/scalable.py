@@ -73,16 +73,16 @@ ROWS = types.NamedTuple([INDEX, INDEX, VECTOR, SCALAR, VECTOR, MATRIX, types.int
 # Bounds of the rows' remainders.
 #
 # elements, metric : arrays (S, k), (S, k, k); W_s is lower triangular
-# limit, beyond : float; where r_s exceeds the limit, bounds are so many times as large
+# limits, beyond : arrays (L,), (S, L); bounds are so many times as large where r_s is within a limit
 # total : array (S,); sum of the c_i of a stratum
 # start : array (S + 1,); where a stratum starts among the n' rows in `order`
 # order, bound, threshold, alias : arrays (n',); row numbers, c_i and alias tables of each stratum
 # always : array (e,); rows that every decision reads
 Bounds = namedtuple(
-    "Bounds", "elements metric limit beyond total start order bound threshold alias always"
+    "Bounds", "elements metric limits beyond total start order bound threshold alias always"
 )
 BOUNDS = types.NamedTuple(
-    [_PLACES, _CUBE, SCALAR, SCALAR, VECTOR, INDEX, _ROWS, _SINGLE, _SINGLE, _ROWS, _ROWS], Bounds
+    [_PLACES, _CUBE, VECTOR, MATRIX, VECTOR, INDEX, _ROWS, _SINGLE, _SINGLE, _ROWS, _ROWS], Bounds
 )
 
 # Results of a run of transitions, by position: means over them, but for sums of counts and what is
@@ -258,9 +258,15 @@ def accept(rng, anchor, change, gather, model, bounds, phi, new_phi, form, inten
         known += read_all(anchor, change, gather, model, bounds.always, 0, always, phi, new_phi)
         info[_DRAWN] += always
     for s in range(strata):
-        reach[s] = (near[s] ** 3 + far[s] ** 3) * model.unit
-        if not max(near[s], far[s]) <= bounds.limit:
-            reach[s] *= bounds.beyond
+        within = 0
+        while within < bounds.limits.shape[0]:
+            if max(near[s], far[s]) <= bounds.limits[within]:
+                break
+            within += 1
+        reach[s] = np.inf
+        if within < bounds.limits.shape[0]:
+            cubes = near[s] ** 3 + far[s] ** 3
+            reach[s] = cubes * model.unit * bounds.beyond[s, within]
         first, last = bounds.start[s], bounds.start[s + 1]
         own = intensity * bounds.total[s] * reach[s]
         if last > first and not own < last - first:

@@ -12,9 +12,10 @@ from pymc.step_methods.state import dataclass_state
 from pymc_subsample import arguments
 from pymc_subsample.calling import given_start
 from pymc_subsample.compile import address_of
+from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.control_variates.reference import Reference, reference_at
-from pymc_subsample.control_variates.remainders import (
+from pymc_subsample.control_variates.row_bounds import (
     BOUNDS,
     Forecast,
     RowBounds,
@@ -23,9 +24,9 @@ from pymc_subsample.control_variates.remainders import (
 )
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.scalable import RULES, ProposalRecord, check_proposals
-from pymc_subsample.kernels.scalable import DYNAMICS, FACTORISED, FUNCTIONS, INFO, MH_SS, Rows
+from pymc_subsample.kernels.scalable import FACTORISED, FUNCTIONS, INFO, MH_SS, Rows
 from pymc_subsample.kernels.scalable import transitions as compiled
-from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.progress import doing
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
@@ -254,6 +255,15 @@ class ScalableMH(SubsampledStep):
 
     # Set-up
 
+    def _expand(self, tall: TallModel) -> Expansion:
+        expansion = super()._expand(tall)
+        if not expansion.n_predictors:
+            raise TallModelError(
+                f"ScalableMH needs rows of {', '.join(map(repr, tall.observed))} that see the "
+                "parameters by at most ten linear predictors each; this model has not. Use HMCECS."
+            )
+        return expansion
+
     def _bounds_at(self, reference: Reference) -> RowBounds:
         """Bounds at a reference, made where they are first asked for."""
         for at, bounds in self._tables:
@@ -267,9 +277,7 @@ class ScalableMH(SubsampledStep):
         self._tables = [*self._tables[-len(self._prepared.at_modes) :], (reference, bounds)]
         return bounds
 
-    def _points(
-        self, reference: Reference, prepared: Preparation, count: int | None
-    ) -> np.ndarray:
+    def _points(self, reference: Reference, prepared: Preparation, count: int | None) -> np.ndarray:
         """Values of phi, shape (N, P), spread around a reference as the posterior is.
 
         They are the same for the same reference, wherever a chain goes on.

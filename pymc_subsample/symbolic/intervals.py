@@ -6,6 +6,7 @@ than it need be where an input occurs more than once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -142,7 +143,7 @@ def _times(*factors: Enclosure) -> Enclosure:
     for y in rest:
         ends = [a * b for a in (x.low, x.high) for b in (y.low, y.high)]
         ends = [np.where(np.isnan(e), 0.0, e) for e in ends]  # zero times what is not bounded
-        x = Enclosure(np.minimum.reduce(ends), np.maximum.reduce(ends))
+        x = Enclosure(reduce(np.minimum, ends), reduce(np.maximum, ends))
     return x
 
 
@@ -182,6 +183,10 @@ def _truth(surely: np.ndarray | np.bool_, maybe: np.ndarray | np.bool_) -> Enclo
 def _equal(x: Enclosure, y: Enclosure) -> Enclosure:
     same = (x.low == x.high) & (y.low == y.high) & (x.low == y.low)
     return _truth(same, (x.low <= y.high) & (y.low <= x.high))
+
+
+def _unbounded(x: Enclosure) -> Enclosure:
+    return _truth(np.isinf(x.low) & (x.low == x.high), np.isinf(x.low) | np.isinf(x.high))
 
 
 def _not(x: Enclosure) -> Enclosure:
@@ -259,4 +264,6 @@ _RULES: Mapping[str, Callable[..., Enclosure]] = {
     "AND": _extreme(np.minimum),
     "OR": _extreme(np.maximum),
     "Invert": _not,
+    "IsInf": _unbounded,
+    "IsNan": lambda x: _truth(np.False_, np.isinf(x.low) | np.isinf(x.high)),
 }

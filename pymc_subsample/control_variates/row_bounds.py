@@ -13,13 +13,12 @@ logistic rows, or while r_s is within a limit, by interval arithmetic.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from scipy.special import chdtrc, ndtr
+from scipy.special import ndtr
 
 from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates.expansion import Expansion
@@ -27,14 +26,13 @@ from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.control_variates.sums import LinearSums
 from pymc_subsample.kernels.scalable import Bounds, alias_table, distances, reaches
 from pymc_subsample.likelihood import TallModelError
-from pymc_subsample.symbolic.interpreter import NoForm
 
 BOUNDS = ("auto", "global", "local")
 
-# Limits of r_s beyond its typical size, of which the one that costs least is taken.
-_BEYOND = (2.0, 4.0, 8.0)
-# Where derivatives are bounded everywhere, by how much at most less they are taken to be nearby.
-_SHARPEST = 10.0
+# Limits of r_s beyond its typical size, and everywhere, and by how much at most bounds are larger
+# than within the first: sharper ones are made as large.
+_BEYOND = (2.0, 5.0, 15.0)
+_LARGER = (1.0, 3.0, 10.0, 30.0)
 # Elements of all strata's metrics, and of phi that all rows see.
 _MOST_METRICS, _MOST_COMMON = 4_000_000, 500
 # Of a bound, over the mean of its stratum: below it, single precision would tell.
@@ -44,7 +42,7 @@ _SINGLE = 1e-6
 # Rows of which so many times all would be read always have no useful bounds.
 _MOST_ALWAYS = 0.25
 _RIDGE = 1e-10
-_ROUNDING, _TINY = 1e-9, 1e-300
+_ROUNDING, _TINY, _SMALLEST = 1e-9, 1e-300, np.float32(1e-30)
 
 
 @dataclass(frozen=True)
@@ -116,24 +114,19 @@ def bound_rows(
     for rows in expansion.chunks():
         expansion.anchor(reference.center, rows)
         stratum = strata.of(rows)
-        moves = np.empty((third.n_predictors, rows.shape[1]))
-        for e in range(third.n_predictors):
+        moves = np.empty((expansion.n_predictors, rows.shape[1]))
+        for e in range(expansion.n_predictors):
             reaches(strata.factor, stratum, strata.sums.local_design(rows, e), moves[e])
         sizes.append(stratum.astype(np.int32))
-        found.append(third.bounds(rows, moves).astype(np.float32))
+        with np.errstate(over="ignore"):
+            found.append(third.bounds(rows, moves).astype(np.float32))
     stratum, bounds = np.concatenate(sizes), np.concatenate(found, axis=1)
     cube = np.mean(strata.distances(reference.center) ** 3, axis=0)
     rate = 2.0 * intensity / temperature * cube
     count = np.bincount(stratum, minlength=len(cube))
-    costs = []
-    for j, limit in enumerate(third.limits):
-        each = np.bincount(stratum, np.minimum(bounds[j] * rate[stratum], 1.0), len(cube))
-        inside = np.where(np.isnan(each), np.inf, np.minimum(each, count)).sum()
-        beyond = min(third.beyond * inside, float(len(stratum)))
-        outside = 2.0 * chdtrc(strata.size, limit**2)
-        costs.append(inside + outside * (beyond - inside))
-    best = int(np.argmin(costs))
-    bound, finite = bounds[best], np.isfinite(bounds[best])
+    for wider, larger in zip(bounds[1:], _LARGER[1:], strict=False):
+        np.maximum(bounds[0], np.where(np.isfinite(wider), wider, 0.0) / larger, out=bounds[0])
+    bound, finite = bounds[0], np.isfinite(bounds[0])
     if np.mean(~finite) > _MOST_ALWAYS:
         raise TallModelError(third.refusal())
     candidates = np.where(finite, np.minimum(bound * rate[stratum], 1.0), 1.0)
@@ -141,7 +134,13 @@ def bound_rows(
     whole = np.bincount(stratum, candidates, len(cube)) >= 0.5 * count
     always = ~finite | ((candidates == 1.0) & ~whole[stratum])
     table = _table(strata, stratum, bound, always)
-    table = table._replace(limit=third.limits[best], beyond=third.beyond)
+    beyond = np.ones((len(cube), len(bounds)))
+    for j, wider in enumerate(bounds[1:], 1):
+        with np.errstate(over="ignore"):
+            ratio = np.where(always, 1.0, wider / np.maximum(bound, _SMALLEST))
+        np.maximum.at(beyond[:, j], stratum, np.where(np.isnan(ratio), np.inf, ratio))
+    beyond *= np.where(beyond > 1.0, 1.0 + _SINGLE, 1.0)
+    table = table._replace(limits=third.limits, beyond=beyond)
     thinned, left = table.total * rate, np.diff(table.start)
     few = thinned < left
     drawn = np.where(few, thinned, 0.0).sum() + len(table.always)
@@ -187,8 +186,9 @@ def forecast(
     cubes = []
     for pair in pairs:
         near, far = (bounds.distances(phi, reference.center) for phi in pair)
-        beyond = np.where(np.maximum(near, far) <= table.limit, 1.0, table.beyond)
-        cubes.append((near**3 + far**3) * beyond)
+        within = np.searchsorted(table.limits, np.maximum(near, far))
+        beyond = np.column_stack([table.beyond, np.full(len(near), np.inf)])
+        cubes.append((near**3 + far**3) * beyond[np.arange(len(near)), within])
     lost, noise, total = (np.zeros(len(pairs)) for _ in range(3))
     excess, row, at = 0.0, -1, 0
     for rows in expansion.chunks():
@@ -208,7 +208,7 @@ def forecast(
             lost[j] += np.maximum(-change[drawn], 0.0).sum() / temperature
             noise[j] += np.sum(change[drawn] ** 2 / np.maximum(most[drawn], _TINY)) / temperature
         at += rows.shape[1]
-    known = np.minimum(1.0, np.exp(total))
+    known = np.exp(np.minimum(total, 0.0))
     # Of a normal log-ratio of variance v, with mean total - v / 2.
     mixed = [_normal_acceptance(t, v / intensity) for t, v in zip(total, noise, strict=True)]
     accepted = np.mean(np.exp(-lost)), np.mean(mixed), np.mean(known)
@@ -229,11 +229,7 @@ class _Strata:
 
     def __init__(self, expansion: Expansion, points: np.ndarray):
         sums = expansion.sums
-        if not isinstance(sums, LinearSums):
-            raise TallModelError(
-                f"ScalableMH needs rows of {', '.join(map(repr, expansion.observed))} that see the "
-                "parameters by at most ten linear predictors each; this model has not. Use HMCECS."
-            )
+        assert isinstance(sums, LinearSums)
         self.sums, self._points = sums, points
         self.size = len(sums.common) + len(sums.slots)
         keys = [np.zeros((1, len(sums.slots)), dtype=np.int64)]
@@ -318,15 +314,13 @@ class _Third:
                 "a third derivative that is bounded everywhere (logistic regression, for "
                 'instance); this model has not. Use bound="auto".'
             )
-        near = expansion.enclosed(center) if isinstance(kind, str) and kind != "global" else None
-        self._near: tuple[list[tuple[int, ...]], Callable] | None = near
+        near = expansion.remainder(center) if isinstance(kind, str) and kind != "global" else None
+        self._near: Callable[[np.ndarray, np.ndarray, float], np.ndarray] | None = near
         if self._slope is None and near is None:
             raise TallModelError(self.refusal())
         self.kind = "local" if self._slope is None else "global"
-        self.beyond = np.inf if self._slope is None else 1.0 if near is None else _SHARPEST
-        typical = math.sqrt(size)
-        self.limits = [typical + more for more in _BEYOND] if near is not None else [np.inf]
-        self.n_predictors = 1 if near is None else 1 + max(max(which) for which in near[0])
+        limits = [] if near is None else [math.sqrt(size) + more for more in _BEYOND]
+        self.limits = np.array(limits + ([] if self._slope is None else [np.inf]))
 
     def refusal(self) -> str:
         """Say that rows have no bounds."""
@@ -338,34 +332,17 @@ class _Third:
 
     def bounds(self, rows: np.ndarray, moves: np.ndarray) -> np.ndarray:
         """Return c_i for each of the limits, shape (L, m), of anchored rows."""
-        everywhere = None
+        found = []
+        everywhere = np.full(rows.shape[1], np.inf)
         if self._slope is not None:
             everywhere = self._slope / 6.0 * moves[0] ** 3
-        if self._near is None:
-            assert everywhere is not None
-            return everywhere[None]
-        found = []
         for limit in self.limits:
-            total = self._nearby(rows, moves, limit)
-            if everywhere is not None:
-                total = np.clip(total, everywhere / _SHARPEST, everywhere)
-            found.append(total)
+            near = everywhere
+            if np.isfinite(limit):
+                assert self._near is not None
+                near = np.minimum(self._near(rows, moves, limit), everywhere)
+            found.append(near)
         return np.array(found)
-
-    def _nearby(self, rows: np.ndarray, moves: np.ndarray, limit: float) -> np.ndarray:
-        assert self._near is not None
-        total = np.zeros(rows.shape[1])
-        which, enclosed = self._near
-        try:
-            sizes = enclosed(rows, limit * moves)
-        except NoForm:
-            return np.full(rows.shape[1], np.inf)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for predictors, values in zip(which, sizes, strict=True):
-                weight = math.prod(math.factorial(k) for k in Counter(predictors).values())
-                reach = np.prod(moves[list(predictors)], axis=0)
-                total += np.where(reach > 0, values.size, 0.0) * reach / weight
-        return np.where(np.isnan(total), np.inf, total)
 
 
 def _table(strata: _Strata, stratum: np.ndarray, bound: np.ndarray, always: np.ndarray) -> Bounds:
@@ -392,7 +369,7 @@ def _table(strata: _Strata, stratum: np.ndarray, bound: np.ndarray, always: np.n
         total[s] = (1.0 + _SINGLE) * np.max(own / share)
         sizes[part] = total[s] * share
     return Bounds(
-        np.ascontiguousarray(strata.elements), strata.metric, np.inf, 1.0, total,
+        np.ascontiguousarray(strata.elements), strata.metric, np.zeros(0), np.ones((count, 0)), total,
         start.astype(np.int64), drawn.astype(np.int32), sizes, threshold, alias,
         np.flatnonzero(always).astype(np.int32),
     )  # fmt: skip

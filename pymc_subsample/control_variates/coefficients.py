@@ -1,0 +1,88 @@
+"""Bounds on what the Taylor expansion of a row leaves, while its predictors move."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from pytensor.graph.basic import Variable
+
+from pymc_subsample.symbolic.interpreter import NoForm
+from pymc_subsample.symbolic.intervals import Enclosure, enclose
+from pymc_subsample.symbolic.jets import enclose_coefficient
+
+
+class Coefficients:
+    r"""Bounds of a log-likelihood's Taylor coefficients of order k, row by row.
+
+    While predictor e is at most :math:`t a_e` from where it was, the remainder of order k - 1 is at
+    most :math:`t^k` times the largest size of the coefficient
+    :math:`\frac{1}{k!} \frac{d^k}{ds^k} l(\eta + s v)`, :math:`|v_e| \le a_e`.
+
+    Parameters
+    ----------
+    loglik : Variable
+        The rows' log-likelihood, a vector graph of `predictors` and `data`.
+    predictors, data : sequence of Variable
+        Its inputs.
+    which, derivatives
+        By which predictors the log-likelihood is differentiated k times, and the results. As
+        PyTensor simplifies them, those of one or two predictors are enclosed more sharply than
+        coefficients along all directions at once.
+    order : int
+        k.
+    """
+
+    def __init__(
+        self,
+        loglik: Variable,
+        predictors: Sequence[Variable],
+        data: Sequence[Variable],
+        order: int,
+        which: Sequence[tuple[int, ...]] = (),
+        derivatives: Sequence[Variable] = (),
+    ):
+        inputs = [*predictors, *data]
+        self._size, self._which = len(predictors), which
+        self._along = enclose_coefficient(loglik, inputs, order)
+        self._enclosed = enclose(derivatives, inputs) if which else None
+
+    def __call__(
+        self, predictors: np.ndarray, data: np.ndarray, moves: np.ndarray, limit: float
+    ) -> np.ndarray:
+        """Return a bound per row, infinite where none is found.
+
+        `predictors` and `moves`, a, have shape (E, m), `data` (k, m); `limit` is the largest t.
+        """
+        values = [
+            Enclosure(x - limit * a, x + limit * a) for x, a in zip(predictors, moves, strict=True)
+        ]
+        values += [Enclosure(x, x) for x in data]
+        total = np.full(predictors.shape[1], np.inf)
+        if self._enclosed is not None:
+            try:
+                total = combined(self._which, self._enclosed(values), moves)
+            except NoForm:
+                self._enclosed = None
+        if np.all(np.isfinite(total)):
+            return total
+        directions = [Enclosure(-a, a) for a in moves] + [None] * len(data)
+        try:
+            along = self._along(values, directions)
+        except NoForm:
+            return total
+        return np.fmin(total, along)
+
+
+def combined(
+    which: Sequence[tuple[int, ...]], sizes: Sequence[Enclosure], moves: np.ndarray
+) -> np.ndarray:
+    """Bound a coefficient along all directions, by derivatives in predictors e <= f <= g."""
+    total = np.zeros(moves.shape[1])
+    with np.errstate(over="ignore", invalid="ignore"):
+        for predictors, values in zip(which, sizes, strict=True):
+            weight = math.prod(math.factorial(k) for k in Counter(predictors).values())
+            reach = np.prod(moves[list(predictors)], axis=0)
+            total += np.where(reach > 0, values.size, 0.0) * reach / weight
+    # Zero times infinity is no bound.
+    return np.where(np.isnan(total), np.inf, total)
