@@ -95,8 +95,9 @@ def derivative_bound(value: Any, choices: Sequence[str]) -> str | float:
     if not is_number(value) or not np.isfinite(value) or value < 0:
         listed = ", ".join(map(repr, choices))
         raise ValueError(
-            f"bound must be one of {listed}, or a number from 0 up that bounds the third derivative "
-            f"of every row's log-likelihood in its linear predictor, got {shown(value)}."
+            f"bound must be one of {listed}, or a number from 0 up that bounds the third "
+            "derivative of every row's log-likelihood in its linear predictor, got "
+            f"{shown(value)}."
         )
     return float(value)
 

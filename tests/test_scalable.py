@@ -123,7 +123,7 @@ def _slopes(design, y, center, b, c):
 
 
 def bounds_of(six, form="global", scale=1.0):
-    # A narrow metric: no row seems worth reading always. It leaves the bounds of a move as they are.
+    # A narrow metric: no row seems worth reading always. The bounds of a move stay what they are.
     points = np.random.default_rng(0).normal(size=(500, 2)) @ np.diag([0.25, 0.2])
     found = bound_rows(six.expansion, six.reference, points + six.reference.center, form)
     table = found.table
@@ -182,7 +182,7 @@ def enumerated(six, table, one, other, form, intensity=1.0, most=10):
 PAIRS = [(0, 1), (1, 2), (2, 3), (0, 3)]
 
 
-@pytest.mark.parametrize("intensity", [1.0, 2.5])
+@pytest.mark.parametrize("intensity", [1.0, 2.0])
 @pytest.mark.parametrize("form", FORMS)
 def test_decisions_are_those_of_all_ways_to_draw_six_rows(six, form, intensity):
     table = bounds_of(six)
@@ -213,7 +213,7 @@ def flows(six, table, form, times=400_000, nearer=1.0):
     return np.array(found)
 
 
-@pytest.mark.parametrize("kind, nearer", [("global", 1.0), ("local", 0.5), ("auto", 1.5)])
+@pytest.mark.parametrize(("kind", "nearer"), [("global", 1.0), ("local", 0.5), ("auto", 1.5)])
 @pytest.mark.parametrize("form", FORMS)
 def test_posterior_is_left_invariant(six, form, kind, nearer):
     """Of transitions between some points, in detailed balance with the posterior itself."""
@@ -231,7 +231,7 @@ def test_wrong_rate_of_thinning_is_noticed(six, form):
 
 def test_mh_ss_accepts_more_than_factorised_and_less_than_all_rows(six):
     table = bounds_of(six)
-    for i, j in PAIRS:
+    for i, j in PAIRS[1:3]:
         one, other = _POINTS[i], _POINTS[j]
         known = min(1.0, np.exp(np.sum(six.change(one, other))))
         shares = [enumerated(six, table, one, other, form) for form in FORMS.values()]
@@ -292,6 +292,8 @@ def spread(expansion, at, scale, n, seed=0):
     return at.center + scale * rng.normal(size=(n, len(at.center)))
 
 
+# Whose remainders are bounded nowhere near this point.
+REFUSED: set[str] = set()
 _FEW = {
     "bambi_categorical", "censored_row_bounds", "effects_crossed", "gamma_mu_sigma",
     "normal_mixture", "ordered_logistic",
@@ -309,9 +311,10 @@ def test_no_row_of_any_model_exceeds_its_bound(tall_model, name):
     points = spread(expansion, at, 0.3, 500)
     try:
         bounds = bound_rows(expansion, at, points)
-    except TallModelError as error:
-        assert "ScalableMH" in str(error)
+    except TallModelError:
+        assert name in REFUSED
         return
+    assert name not in REFUSED
     far = np.concatenate([points[:3], spread(expansion, at, 1.0, 3), spread(expansion, at, 3.0, 3)])
     assert forecast(expansion, at, bounds, far).excess <= 1.0
 
@@ -415,16 +418,15 @@ def test_seeds_repeat(model):
     assert_same(chain(step, point, seed=3), chain(step, point, seed=3))
 
 
-def test_violation_names_the_row(model, monkeypatch):
+def test_violation_names_the_row(model):
     step = pms.ScalableMH(model=model, acceptance="mh-ss", intensity=50.0)
-    [(at, bounds)] = step._tables
+    [(_, bounds)] = step._tables
     table = bounds.table._replace(
         bound=(bounds.table.bound * 1e-6).astype("f4"), always=np.zeros(0, dtype=np.int32)
     )
     object.__setattr__(bounds, "table", table)
     with pytest.raises(RuntimeError, match=r"row [\d,]+ of 'y' exceeds its bound"):
-        for _ in range(200):
-            chain(step, model.initial_point())
+        chain(step, model.initial_point(), draws=500)
 
 
 def test_bound_of_the_user_that_is_none(model):
@@ -442,7 +444,7 @@ def test_bound_of_the_user_that_is_one(cases):
 
 
 @pytest.mark.parametrize(
-    "given, said",
+    ("given", "said"),
     [
         ({"acceptance": "exact"}, "acceptance must be one of"),
         ({"proposal": "gibbs"}, "proposal must be one of"),

@@ -54,9 +54,9 @@ class Coefficients:
 
         `predictors` and `moves`, a, have shape (E, m), `data` (k, m); `limit` is the largest t.
         """
-        values = [
-            Enclosure(x - limit * a, x + limit * a) for x, a in zip(predictors, moves, strict=True)
-        ]
+        far = limit * moves
+        low, high = predictors - far, predictors + far
+        values = [Enclosure(*ends) for ends in zip(low, high, strict=True)]
         values += [Enclosure(x, x) for x in data]
         total = np.full(predictors.shape[1], np.inf)
         if self._enclosed is not None:

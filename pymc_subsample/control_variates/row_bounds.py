@@ -216,7 +216,7 @@ def forecast(
 
 
 def _normal_acceptance(mean: float, variance: float) -> float:
-    """Expectation of min(1, e^x) for x ~ N(mean - variance / 2, variance)."""
+    """Return the expectation of min(1, e^x) for x ~ N(mean - variance / 2, variance)."""
     if not variance > _TINY:
         return float(np.exp(min(mean, 0.0)))
     sd = np.sqrt(variance)
@@ -369,7 +369,7 @@ def _table(strata: _Strata, stratum: np.ndarray, bound: np.ndarray, always: np.n
         total[s] = (1.0 + _SINGLE) * np.max(own / share)
         sizes[part] = total[s] * share
     return Bounds(
-        np.ascontiguousarray(strata.elements), strata.metric, np.zeros(0), np.ones((count, 0)), total,
-        start.astype(np.int64), drawn.astype(np.int32), sizes, threshold, alias,
+        np.ascontiguousarray(strata.elements), strata.metric, np.zeros(0), np.ones((count, 0)),
+        total, start.astype(np.int64), drawn.astype(np.int32), sizes, threshold, alias,
         np.flatnonzero(always).astype(np.int32),
     )  # fmt: skip

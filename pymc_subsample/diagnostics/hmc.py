@@ -51,7 +51,7 @@ PERTURBATION = Rule(
 
 
 def dynamics_rules(step: str) -> tuple[Rule, Rule, Rule]:
-    """What trajectories must keep to: divergences, what these may hide, acceptance."""
+    """Return what trajectories must keep to: divergences, what these may hide, acceptance."""
     calmer = f"Give {step}(target_accept=0.95), or increase tune."
     hidden = "error that divergences may hide, over the same"
     return (

@@ -73,7 +73,7 @@ ROWS = types.NamedTuple([INDEX, INDEX, VECTOR, SCALAR, VECTOR, MATRIX, types.int
 # Bounds of the rows' remainders.
 #
 # elements, metric : arrays (S, k), (S, k, k); W_s is lower triangular
-# limits, beyond : arrays (L,), (S, L); bounds are so many times as large where r_s is within a limit
+# limits, beyond : arrays (L,), (S, L); where r_s is within a limit, bounds are so much larger
 # total : array (S,); sum of the c_i of a stratum
 # start : array (S + 1,); where a stratum starts among the n' rows in `order`
 # order, bound, threshold, alias : arrays (n',); row numbers, c_i and alias tables of each stratum

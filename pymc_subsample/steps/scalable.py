@@ -54,6 +54,8 @@ _DEEPEST = 20
 _QUARTER = np.pi / 2
 # Values of phi by which metrics are made: so many, or so many times its elements.
 _FEWEST_POINTS, _POINTS, _MOST_POINTS = 500, 100, 20_000
+# References whose bounds are kept besides the last: of modes, and before one moved.
+_KEPT_TABLES = 4
 # Points between which the set-up compares bounds with all rows.
 _COMPARED = 5
 # Transitions of the surrogate per proposal at most, and gradients that one takes to begin with.
@@ -164,9 +166,9 @@ class ScalableMH(SubsampledStep):
 
     Notes
     -----
-    Bounds take 16 bytes a row in memory, and three passes over the rows at set-up. Rows whose bounds
-    are so large that they would be drawn in most proposals are read always; groups of few rows as
-    a whole.
+    Bounds take 16 bytes a row in memory, and three passes over the rows at set-up. Rows whose
+    bounds are so large that they would be drawn in most proposals are read always; groups of few
+    rows as a whole.
 
     The number of rows per proposal falls with the number of rows n at fixed numbers of parameters
     d, about as :math:`d^{3} / \sqrt n`, and the method saves nothing where :math:`d^3` is near n.
@@ -274,7 +276,7 @@ class ScalableMH(SubsampledStep):
             self._expansion, reference, points, self.bound,
             temperature=self.temperature, intensity=self.intensity,
         )  # fmt: skip
-        self._tables = [*self._tables[-len(self._prepared.at_modes) :], (reference, bounds)]
+        self._tables = [*self._tables[-_KEPT_TABLES:], (reference, bounds)]
         return bounds
 
     def _points(self, reference: Reference, prepared: Preparation, count: int | None) -> np.ndarray:
@@ -304,8 +306,8 @@ class ScalableMH(SubsampledStep):
             given = "" if isinstance(self.bound, str) else f" by bound={self.bound:g}"
             raise TallModelError(
                 f"What was taken{given} for a bound on the remainder of the log-likelihood of "
-                f"{', '.join(map(repr, self.observed))} is exceeded {found.excess:.3g} times in row "
-                f"{found.row:,}. "
+                f"{', '.join(map(repr, self.observed))} is exceeded {found.excess:.3g} times in "
+                f"row {found.row:,}. "
                 + ("Give a larger one, or use" if given else "Use")
                 + " another step (HMCECS, pm.NUTS)."
             )

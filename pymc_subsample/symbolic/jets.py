@@ -13,7 +13,7 @@ References
    section 9.3.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -32,18 +32,25 @@ from pymc_subsample.symbolic.scalars import Scalars
 # Of the third central moment of a variable with values from 0 to 1: sqrt(3) / 18.
 _SKEWEST = 0.09622504486493764
 _ZERO = Enclosure(0.0, 0.0)
+# Ops that are constant but for jumps.
+_STEPS = {"AND", "EQ", "GE", "GT", "Invert", "IsInf", "IsNan", "LE", "LT", "NEQ", "OR", "Sign"}
 
 
 class Jet:
     """Intervals of the coefficients, from order 0 up; None is zero."""
 
-    def __init__(self, *coefficients: Enclosure | None):
-        self.at = coefficients
+    def __init__(self, value: Enclosure, *others: Enclosure | None):
+        self.value, self.others = value, others
+
+    @property
+    def at(self) -> tuple[Enclosure | None, ...]:
+        """All coefficients."""
+        return self.value, *self.others
 
     @property
     def fixed(self) -> bool:
         """Whether it doesn't change along any direction."""
-        return all(c is None for c in self.at[1:])
+        return all(c is None for c in self.others)
 
 
 def enclose_coefficient(
@@ -126,7 +133,7 @@ class _Jets(Scalars):
         return Jet(x, *(None,) * self._order)
 
     def _integer(self, element: Jet) -> int:
-        low, high = element.at[0].low, element.at[0].high
+        low, high = element.value.low, element.value.high
         if not element.fixed or np.ndim(low) or low != high:
             raise NoForm
         return int(low)
@@ -154,11 +161,11 @@ class _Jets(Scalars):
 
     def _log_total(self, terms: np.ndarray) -> Jet:
         ends = [
-            np.logaddexp.reduce(np.broadcast_arrays(*(getattr(t.at[0], e) for t in terms)))
+            np.logaddexp.reduce(np.broadcast_arrays(*(getattr(t.value, e) for t in terms)))
             for e in ("low", "high")
         ]
         value = Enclosure(*ends)
-        orders = zip(*(t.at[1:] for t in terms), strict=True)
+        orders = zip(*(t.others for t in terms), strict=True)
         # Means over terms, in any proportions, of their own coefficients.
         means = [_hull(*parts) for parts in orders]
         spans = [None if m is None else m.high - m.low for m in means]
@@ -183,11 +190,12 @@ class _Jets(Scalars):
             return [self._of(inner.get(v, v)) for v in op.fgraph.outputs]
         x = [self._of(e) for e in elements]
         if all(e.fixed for e in x):
-            return [self._constant(c) for c in applied(op, [e.at[0] for e in x])]
+            return [self._constant(c) for c in applied(op, [e.value for e in x])]
         name = type(op).__name__
         match name:
             case "Add":
-                return [Jet(*map(_sum, *(e.at for e in x)))] if len(x) > 1 else [x[0]]
+                total = map(_sum, *(e.at for e in x)) if len(x) > 1 else x[0].at
+                return [self._series(total)]
             case "Sub":
                 return self._jet(pt.add.scalar_op, [x[0], self._scaled(-1.0, x[1])])
             case "Neg":
@@ -224,14 +232,19 @@ class _Jets(Scalars):
                 | "IsInf"
                 | "IsNan"
             ):
-                return [self._constant(c) for c in applied(op, [e.at[0] for e in x])]
+                return [self._constant(c) for c in applied(op, [e.value for e in x])]
             case "Maximum" | "ScalarMaximum" | "Minimum" | "ScalarMinimum" if len(x) == 2:
-                [first] = applied(pt.ge.scalar_op, [e.at[0] for e in x])
+                [first] = applied(pt.ge.scalar_op, [e.value for e in x])
                 pair = x if "Max" in name else x[::-1]
                 return [self._switch(self._constant(first), *pair)]
         if isinstance(op, UnaryScalarOp) and len(x) == 1:
             return [self._composed(op, x[0])]
         raise NoForm
+
+    @staticmethod
+    def _series(coefficients: Iterable[Enclosure | None]) -> Jet:
+        value, *others = coefficients
+        return Jet(_ZERO if value is None else value, *others)
 
     def _of(self, x: Any) -> Jet:
         if isinstance(x, Jet):
@@ -239,7 +252,7 @@ class _Jets(Scalars):
         return self._number(x.data if isinstance(x, Constant) else x)
 
     def _scaled(self, number: float, x: Jet) -> Jet:
-        return Jet(*(_times(number, c) for c in x.at))
+        return self._series(_times(number, c) for c in x.at)
 
     def _multiplied(self, x: Jet, y: Jet) -> Jet:
         found = []
@@ -250,18 +263,18 @@ class _Jets(Scalars):
             else:
                 pairs = [_product(x.at[i], y.at[k - i]) for i in range(k + 1)]
             found.append(_sum(*pairs))
-        return Jet(*found)
+        return self._series(found)
 
     def _composed(self, op: Op, x: Jet) -> Jet:
-        """A function of a series, up to order 3 (Faa di Bruno)."""
+        """Return a function of a series (Faa di Bruno)."""
         try:
-            value, *slopes = _derivatives(op, self._order)([x.at[0]])
+            value, *slopes = _derivatives(op, self._order)([x.value])
         except (NotImplementedError, AttributeError) as error:
             raise NoForm from error
         return self._chained(value, slopes, x)
 
     def _chained(self, value: Enclosure, slopes: Sequence[Enclosure], x: Jet) -> Jet:
-        one, *others = x.at[1:]
+        one, *others = x.others
         first = slopes[0]
         found = [_product(first, one)]
         if others:
@@ -279,13 +292,15 @@ class _Jets(Scalars):
         return Jet(value, *found)
 
     def _power(self, x: Jet, exponent: Jet) -> Jet:
-        p = exponent.at[0].low
-        if exponent.fixed and not np.ndim(p) and p == exponent.at[0].high:
-            raised = pt.pow.scalar_op
-            slopes, factor = [], 1.0
+        low, high = exponent.value.low, exponent.value.high
+        if exponent.fixed and not np.ndim(low) and low == high:
+            p, factor = float(low), 1.0
+            slopes: list[Enclosure] = []
             for k in range(self._order + 1):
-                [power] = applied(raised, [x.at[0], Enclosure(p - k, p - k)])
-                slopes.append(_times(factor, power) if factor else _ZERO)
+                at = Enclosure(p - k, p - k)
+                [power] = applied(pt.pow.scalar_op, [x.value, at])
+                factors = [Enclosure(factor, factor), power]
+                slopes += applied(pt.mul.scalar_op, factors) if factor else [_ZERO]
                 factor *= p - k
             return self._chained(slopes[0], slopes[1:], x)
         [log] = self._jet(pt.log.scalar_op, [x])
@@ -293,7 +308,7 @@ class _Jets(Scalars):
 
     def _switch(self, condition: Jet, x: Jet, y: Jet) -> Jet:
         """Either of two; of both where that is open."""
-        c = condition.at[0]
+        c = condition.value
         first, second = (c.low > 0) | (c.high < 0), (c.low == 0) & (c.high == 0)
 
         def chosen(a: Enclosure | None, b: Enclosure | None) -> Enclosure | None:
@@ -305,11 +320,12 @@ class _Jets(Scalars):
             return x
         if np.all(second):
             return y
-        return Jet(*map(chosen, x.at, y.at))
+        value = chosen(x.value, y.value) or _ZERO
+        return Jet(value, *map(chosen, x.others, y.others))
 
 
 def _power_of(slope: Enclosure, x: Enclosure | None, power: int) -> Enclosure | None:
-    """A slope times a power of what may be zero."""
+    """Return a slope times a power of what may be zero."""
     if x is None:
         return None
     [raised] = applied(pt.pow.scalar_op, [x, Enclosure(float(power), float(power))])
