@@ -148,6 +148,7 @@ x, w = pt.vector("x", shape=(4,)), pt.vector("w", shape=(4,))
         x + w.reshape((2, 2)).sum(axis=0).sum() * w[:2].repeat(2),
         x.reshape((2, 2)).max(axis=0)[np.array([1, 1, 0, 0])] - w.min() * x.prod(),
         pt.special.softmax(x) + pt.special.log_softmax(w),
+        x * pt.sum(x > -9) + pt.sum(w.reshape((2, 2)) > -9, axis=1).repeat(2),
         pt.switch(pt.all(x > w) | pt.any(x < -1), x, w),
         pt.switch(pt.any(x.reshape((2, 2)) > 0, axis=1), x[:2], w[:2]).repeat(2),
         pt.diagonal(pt.outer(x, w)),
