@@ -157,6 +157,7 @@ x, w = pt.vector("x", shape=(4,)), pt.vector("w", shape=(4,))
         pt.outer(x[:2], w[:2]).ravel() + x,
         pt.sort(x) + w,
         x[[3, 0, 0, 1]] * w,
+        pt.set_subtensor(pt.empty(1)[0], pt.exp(x[1])) + w,
         pt.zeros(4)[[1, 1, 3, 0]].set(0.5) + pt.exp(x),
         (x + 1)[pt.as_tensor([2, 2])].sum() * w,
         pt.set_subtensor(x[1:3], pt.exp(w[:2])),
