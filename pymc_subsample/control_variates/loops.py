@@ -135,8 +135,8 @@ class _Code(Interpreter[_Run]):
 
     def _results(self, node: Apply) -> list[_Run]:
         op, [out, *_] = node.op, node.outputs
-        if isinstance(op, AllocEmpty):
-            return [self._new(out.type.shape)]
+        if isinstance(op, AllocEmpty) and None not in out.type.shape:
+            return [self._moved(_Run((), ps.constant(0.0)), lambda x: np.full(out.type.shape, x))]
         if isinstance(op, CumOp):
             return [self._accumulated(op, self.value(node.inputs[0]))]
         return [
@@ -209,7 +209,7 @@ class _Code(Interpreter[_Run]):
         return result if op.axis is None else result.moved(lambda x: x.reshape(run.shape))
 
     def _product(self, a: _Run, b: _Run) -> _Run:
-        if max(a.size, 1) * b.shape[-1] > _MOST_KNOWN:
+        if a.size * (b.shape[-1] if len(b.shape) > 1 else 1) > _MOST_KNOWN:
             raise NoForm
         return super()._product(*(self._stored(x) if x.operations else x for x in (a, b)))
 

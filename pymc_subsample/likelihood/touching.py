@@ -72,12 +72,12 @@ class _RowSources:
     def __init__(self, model: TallModel, elements: np.ndarray):
         self._model = model
         self._graph = model.row_graph()
-        self._dependent = depends_on([self._graph], [model.theta])
-        nodes = [n for n in toposort([self._graph]) if n.outputs[0] in self._dependent]
+        dependent = depends_on([self._graph], [model.theta])
+        nodes = [n for n in toposort([self._graph]) if n.outputs[0] in dependent]
         self._given = [
             v
             for v in dict.fromkeys(i for n in nodes for i in n.inputs)
-            if v not in self._dependent and not isinstance(v, Constant)
+            if v not in dependent and not isinstance(v, Constant)
         ]
         # Shapes of what depends on theta do not depend on it.
         self._read = numpy_function([model.theta, *model.raw], self._given)

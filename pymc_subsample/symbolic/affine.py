@@ -91,6 +91,8 @@ class Affine:
 
     def scaled(self, factor: float) -> "Affine":
         """Return a multiple."""
+        if factor == 1.0:
+            return self
         return Affine(
             tuple(replace(t, scale=t.scale * factor) for t in self.terms),
             tuple((s * factor, c) for s, c in self.offsets),
@@ -145,6 +147,8 @@ class Forms(Elements):
     def _apply(self, op: Op, elements: list[Affine]) -> list[Affine]:
         x, *others = elements
         match type(op).__name__:
+            case "Mul":
+                return [reduce(mul, elements)]
             case "Cast" if op.o_type.dtype.startswith("float"):
                 return [x]
             case "Identity":
@@ -157,8 +161,6 @@ class Forms(Elements):
                 return [self._fold(op, elements)]
             case "Sub":
                 return [x + -others[0]]
-            case "Mul":
-                return [reduce(mul, elements)]
             case "TrueDiv":
                 return [x * others[0].reciprocal()]
             case "Switch" if x.is_column:

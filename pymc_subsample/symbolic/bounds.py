@@ -16,23 +16,23 @@ from pymc_subsample.symbolic.intervals import Enclosure, applied
 
 
 @dataclass(frozen=True)
-class _Interval:
-    """Numbers from `low` to `high`; `above`: `low` itself is not reached."""
+class Interval:
+    """Numbers from `lower` to `upper`; `above`: `lower` itself is not reached."""
 
-    low: float = -np.inf
-    high: float = np.inf
+    lower: float = -np.inf
+    upper: float = np.inf
     above: bool = False
 
     @property
     def positive(self) -> bool:
         """Whether all are above zero."""
-        return self.low > 0 or (self.low == 0 and self.above)
+        return self.lower > 0 or (self.lower == 0 and self.above)
 
 
-_ANY = _Interval()
+_ANY = Interval()
 
 
-class Bounds(Interpreter[_Interval]):
+class Bounds(Interpreter[Interval]):
     """Bounds of the variables of a graph; data-only ones are evaluated.
 
     Parameters
@@ -48,55 +48,59 @@ class Bounds(Interpreter[_Interval]):
         self._dependent = dependent
         self._arrays = arrays
 
+    def of(self, var: Variable) -> Interval:
+        """Return an interval that holds every element of `var`."""
+        return self.evaluate([var])[0]
+
     def always(self, condition: Variable) -> bool:
         """Whether a comparison holds in every element (NaN aside)."""
         name = elemwise_name(condition.owner)
         if name not in {"GE", "GT", "LE", "LT"}:
             return False
-        a, b = self.evaluate(condition.owner.inputs)
+        a, b = map(self.of, condition.owner.inputs)
         if name in {"LE", "LT"}:
             a, b = b, a
         strictly = name in {"GE", "LE"} or a.above
-        return a.low > b.high or (a.low == b.high and np.isfinite(a.low) and strictly)
+        return a.lower > b.upper or (a.lower == b.upper and np.isfinite(a.lower) and strictly)
 
-    def value(self, var: Variable) -> _Interval:
+    def value(self, var: Variable) -> Interval:
         """Return what every element of a variable is in."""
         if var not in self.known and var not in self._dependent:
             self.known[var] = self._given(var)
         return self.known.get(var, _ANY)
 
-    def _given(self, var: Variable) -> _Interval:
+    def _given(self, var: Variable) -> Interval:
         value = var.data if isinstance(var, Constant) else evaluate([var], self._arrays)[0]
         if np.size(value) == 0 or np.isnan(np.min(value)):
             return _ANY
-        return _Interval(float(np.min(value)), float(np.max(value)))
+        return Interval(float(np.min(value)), float(np.max(value)))
 
     def _leaves(self, outputs: Sequence[Variable]) -> list[Variable]:
         return [v for v in ancestors(outputs) if v not in self._dependent]
 
-    def _results(self, node: Apply) -> list[_Interval]:
+    def _results(self, node: Apply) -> list[Interval]:
         if isinstance(node.op, Softmax):
-            return [_Interval(0.0, 1.0)]
+            return [Interval(0.0, 1.0)]
         if isinstance(node.op, REARRANGING):
             return [self.value(node.inputs[0])] * len(node.outputs)
         if isinstance(node.op, Sum):
-            return [_Interval(0.0) if self.value(node.inputs[0]).low >= 0 else _ANY]
+            return [Interval(0.0) if self.value(node.inputs[0]).lower >= 0 else _ANY]
         try:
             return super()._results(node)
         except NoForm:
             return [_ANY] * len(node.outputs)
 
-    def _merged(self, values: Sequence[_Interval], function: Merge) -> _Interval:
-        low = min(x.low for x in values)
-        above = all(x.above or x.low > low for x in values)
-        return _Interval(low, max(x.high for x in values), above)
+    def _merged(self, values: Sequence[Interval], function: Merge) -> Interval:
+        lower = min(x.lower for x in values)
+        above = all(x.above or x.lower > lower for x in values)
+        return Interval(lower, max(x.upper for x in values), above)
 
-    def _elementwise(self, op: Op, values: Sequence[_Interval]) -> list[_Interval]:
+    def _elementwise(self, op: Op, values: Sequence[Interval]) -> list[Interval]:
         name, x = type(op).__name__, values[0]
         if name == "Switch":
             return [self._merged(values[1:], np.concatenate)]
         with np.errstate(all="ignore"):
-            [found] = applied(op, [Enclosure(x.low, x.high) for x in values])
+            [found] = applied(op, [Enclosure(x.lower, x.upper) for x in values])
         match name:
             case "Exp" | "Softplus":
                 above = found.low == 0
@@ -112,4 +116,4 @@ class Bounds(Interpreter[_Interval]):
                 above = values[-1].above
             case _:
                 above = False
-        return [_Interval(float(found.low), float(found.high), bool(above))]
+        return [Interval(float(found.low), float(found.high), bool(above))]

@@ -127,8 +127,10 @@ class Interpreter[Value]:
             case Elemwise():
                 return self._elementwise(op.scalar_op, [self.value(i) for i in inputs])
             case CAReduce():
-                axes = axes_of(op.axis, inputs[0].type.ndim)
-                return [self._reduced(op.scalar_op, self.value(inputs[0]), axes)]
+                x, dtype = self.value(inputs[0]), node.outputs[0].type.dtype
+                if inputs[0].type.dtype == "bool" != dtype:  # truths are counted
+                    [x] = self._elementwise(ps.Cast(ps.get_scalar_type(dtype)), [x])
+                return [self._reduced(op.scalar_op, x, axes_of(op.axis, inputs[0].type.ndim))]
             case Join():
                 parts = [self.value(i) for i in inputs]
                 return [self._merged(parts, lambda arrays: np.concatenate(arrays, axis=op.axis))]
