@@ -183,10 +183,15 @@ def without_c():
     return pytensor.config.change_flags(cxx="")
 
 
+@numba.extending.typeof_impl.register(Signature)
+def _type_of(signature: Signature, context: Any):
+    return types.TypeRef(types.FunctionType(signature))
+
+
 @numba.extending.intrinsic
-def function_at(typingctx: BaseTypingContext, address: types.Type, function_type: types.Type):
-    """Return the function of type `function_type` at an address (inside compiled code)."""
-    kind = function_type.instance_type
+def function_at(typingctx: BaseTypingContext, address: types.Type, signature: types.Type):
+    """Return the function of a signature at an address (inside compiled code)."""
+    kind = signature.instance_type
 
     def codegen(
         context: BaseContext,
@@ -198,7 +203,7 @@ def function_at(typingctx: BaseTypingContext, address: types.Type, function_type
         function.c_addr = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(8)))
         return function._getvalue()
 
-    return kind(types.int64, function_type), codegen
+    return kind(types.int64, signature), codegen
 
 
 def address_of(rng: np.random.Generator) -> int:

@@ -17,7 +17,7 @@ from scipy.stats import chi2
 import pymc_subsample as pms
 from pymc_subsample.compile import Compiled
 from pymc_subsample.diagnostics.gibbs import conditional_errors
-from pymc_subsample.kernels.evidence import ACCEPT, COUNT, DECIDE, KNOWN, MEAN, N_ROWS, UNIFORM
+from pymc_subsample.kernels.evidence import ACCEPT, DECIDE, REJECT, Answer
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.touching import touching_rows
 
@@ -245,9 +245,11 @@ def small():
 
 @numba.njit(DECIDE)
 def _metropolis(settings, evidence):
-    if evidence[COUNT] < evidence[N_ROWS]:
-        return np.int64(evidence[N_ROWS])
-    return ACCEPT if evidence[MEAN] + evidence[KNOWN] > np.log(evidence[UNIFORM]) else 0
+    ratio = evidence.mean + evidence.known
+    decision = ACCEPT if ratio > np.log(evidence.uniform) else REJECT
+    if evidence.count < evidence.n_rows:
+        decision = evidence.n_rows
+    return Answer(decision, 0.0, 0.0, 0.0)
 
 
 def test_a_wrong_threshold_is_noticed(small, monkeypatch):

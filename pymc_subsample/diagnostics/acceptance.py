@@ -18,7 +18,8 @@ from scipy.special import expit, logsumexp
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.kernels import metropolis as kernel
+from pymc_subsample.kernels.acceptance import NUMBERS, decisions
+from pymc_subsample.kernels.metropolis import control_change
 
 # Decisions per proposal and direction; fewer than the second number say nothing.
 _DECISIONS = 2_000
@@ -253,7 +254,7 @@ def decided(
     low: float | None = None,
     high: float | None = None,
 ) -> np.ndarray:
-    """Return what a test decides again and again, 1 or 0; see `kernels.metropolis.decisions`.
+    """Return what a test decides again and again, 1 or 0; see `kernels.acceptance.decisions`.
 
     Parameters
     ----------
@@ -262,14 +263,14 @@ def decided(
     known : float
         Known part of the log-ratio.
     test, settings, uniforms, thresholds, permutation, most_rows, rng
-        As `kernels.metropolis.decisions` takes them.
+        As `kernels.acceptance.decisions` takes them.
     low, high : float, optional
         What the test takes as bounds of y. Default: its smallest and largest element.
     """
     low, high = y.min() if low is None else low, y.max() if high is None else high
-    functions = np.array([f.address for f in kernel.NUMBERS], dtype=np.int64)
+    functions = np.array([f.address for f in NUMBERS], dtype=np.int64)
     accepted = np.empty(len(uniforms))
-    done = kernel.decisions(
+    done = decisions(
         functions, test, np.array([y.ctypes.data]), address_of(rng), permutation, known, low,
         high, settings, uniforms, thresholds, accepted, most_rows,
     )  # fmt: skip
@@ -290,7 +291,7 @@ def _rows(
     known = new_prior - prior
     if reference is not None and order:
         scratch = np.empty_like(phi)
-        known += kernel.control_change(
+        known += control_change(
             phi, new_phi, center, reference.slope, reference.curvature, order, scratch
         )
     y = np.empty(expansion.n_rows)

@@ -41,13 +41,6 @@ from pymc_subsample.kernels.model import (
 )
 from pymc_subsample.kernels.vectors import copy, scale_back, scale_up
 
-_FORWARD = types.FunctionType(FORWARD)
-_BACKWARD = types.FunctionType(BACKWARD)
-_ANCHOR = types.FunctionType(ANCHOR)
-_GATHER = types.FunctionType(GATHER)
-_RESIDUAL = types.FunctionType(RESIDUAL)
-_GLOW = types.FunctionType(DIFFERENCE)
-
 # Of the model, in the order of their addresses; those of Langevin proposals come last.
 FUNCTIONS = ("forward", "anchor", "residual", "gather")
 GRADIENTS = ("backward", "glow")
@@ -248,12 +241,12 @@ def transitions(generator, row_generator, functions, kind, columns, lights, old,
         Written.
     """
     rng, row_rng = generator_at(generator), generator_at(row_generator)
-    forward = function_at(functions[0], _FORWARD)
-    anchor = function_at(functions[1], _ANCHOR)
-    residual = function_at(functions[2], _RESIDUAL)
-    gather = function_at(functions[3], _GATHER)
-    backward = function_at(functions[4], _BACKWARD)
-    glow = function_at(functions[5], _GLOW)
+    forward = function_at(functions[0], FORWARD)
+    anchor = function_at(functions[1], ANCHOR)
+    residual = function_at(functions[2], RESIDUAL)
+    gather = function_at(functions[3], GATHER)
+    backward = function_at(functions[4], BACKWARD)
+    glow = function_at(functions[5], DIFFERENCE)
     count, p, langevin = active.shape[0], center.shape[0], kind == LANGEVIN
     phi, new_phi, grad_phi = np.empty(p), np.empty(p), np.empty(p)
     prior, new_prior = np.empty(1), np.empty(1)

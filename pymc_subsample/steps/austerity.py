@@ -90,4 +90,4 @@ class AusterityMH(MinibatchMH):
         )
 
     def _settings(self) -> np.ndarray:
-        return np.array([self.batch_size, self._level(self.draws_done)])
+        return np.array(austerity.Settings(self.batch_size, self._level(self.draws_done)))

@@ -76,6 +76,7 @@ class MinibatchBarkerMH(MinibatchMH):
         return [f"decrease max_error (now {self.max_error:g})", "increase batch_size"]
 
     def _settings(self) -> np.ndarray:
-        size = len(self._table) // 2
-        numbers = [self.batch_size, self.max_error, self.sigma, self._floor, size]
+        numbers = barker.Settings(
+            self.batch_size, self.max_error, self.sigma, self._floor, len(self._table) // 2
+        )
         return np.concatenate([numbers, self._table])

@@ -129,7 +129,9 @@ class ConfidenceMH(MinibatchMH):
 
     def _settings(self) -> np.ndarray:
         inequality = confidence.INEQUALITIES.index(self.inequality)
-        return np.array([self.batch_size, self.delta, self.p, self.gamma, inequality])
+        return np.array(
+            confidence.Settings(self.batch_size, self.delta, self.p, self.gamma, inequality)
+        )
 
     @property
     def _one_by_one(self) -> bool:

@@ -249,7 +249,7 @@ class AusterityGibbs(SubsampledStep):
 
     def _settings(self) -> np.ndarray:
         level = self._level(self.draws_done)
-        return np.array([self.batch_size if level > 0 else self.n_rows, level])
+        return np.array(austerity.Settings(self.batch_size if level > 0 else self.n_rows, level))
 
     def _run(self, theta: np.ndarray) -> dict[str, float]:
         info, touching = np.empty(len(kernel.INFO)), self._touching

@@ -22,6 +22,7 @@ from pymc_subsample.diagnostics.metropolis import RULES, check_moves
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.estimators import VARIANCE_BOUND
 from pymc_subsample.kernels import metropolis as kernel
+from pymc_subsample.kernels.acceptance import NUMBERS
 from pymc_subsample.kernels.metropolis import INFO, transitions
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps.declarations import Statistics, statistics
@@ -165,7 +166,7 @@ class MinibatchMH(ProposingStep):
         self._functions = tuple(needed)
         super()._connect()
         found = dict(zip(self._functions, self._addresses, strict=True))
-        unused = {"anchor": kernel.NUMBERS[0].address}
+        unused = {"anchor": NUMBERS[0].address}
         names = (*kernel.FUNCTIONS, *kernel.GRADIENTS)
         self._addresses = np.array([(unused | found).get(name, 0) for name in names])
         self._permutation = np.arange(self.n_rows, dtype=np.uint32)
