@@ -400,7 +400,7 @@ def test_the_loop_reads_all_rows_once(loop, n):
     for batch in (n, max(2, n // 7)):
         permutation = np.arange(n, dtype=np.uint32)
         evidence, _ = loop(austerity.decide, [batch, 0.0], y, rng, permutation=permutation)
-        assert evidence.count == evidence.n_rows == n
+        assert evidence.n_seen == evidence.n_rows == n
         assert evidence.look == (1 if batch == n else 2)
         moments = [y.mean(), y.var(), np.mean((y - y.mean()) ** 3)]
         found = evidence.mean, evidence.second, evidence.third
@@ -426,7 +426,7 @@ def test_the_loop_reads_a_simple_random_sample(loop):
             confidence.decide, [b, 0.1, 2, 2, 2], y, rng, known=1e3, low=0.0, high=0.0,
             permutation=permutation,
         )  # fmt: skip
-        assert evidence.count == b
+        assert evidence.n_seen == b
         means.append(evidence.mean)
     variance = y.var(ddof=1) / b * (1 - b / 40)
     z = stats.norm.isf(ERROR_RATE / 4)
@@ -462,7 +462,7 @@ def wrong_rate(loop, decide, settings, y, threshold, repeats, low=np.nan, high=n
             permutation=permutation,
         )  # fmt: skip
         wrong += answer.decision != right
-        rows += evidence.count
+        rows += evidence.n_seen
     return wrong / repeats, rows / repeats
 
 

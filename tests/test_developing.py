@@ -276,7 +276,7 @@ def test_snippets_run_and_python_does_what_compiled_code_does(monkeypatch, capsy
         )  # fmt: skip
         results.append([*answer, *evidence])
     np.testing.assert_allclose(*results, rtol=1e-12)
-    assert evidence.count >= 50
+    assert evidence.n_seen >= 50
 
 
 # What other files repeat.

@@ -247,7 +247,7 @@ def small():
 def _metropolis(settings, evidence):
     ratio = evidence.mean + evidence.known
     decision = ACCEPT if ratio > np.log(evidence.uniform) else REJECT
-    if evidence.count < evidence.n_rows:
+    if evidence.n_seen < evidence.n_rows:
         decision = evidence.n_rows
     return Answer(decision, 0.0, 0.0, 0.0)
 

@@ -231,7 +231,7 @@ def decisions(functions, test, columns, generator, permutation, known, low, high
             rng.standard_normal(), low, high,
         )  # fmt: skip
         accepted[j] = 1.0 if answer.decision == ACCEPT else 0.0
-        read += evidence.count
+        read += evidence.n_seen
         if read > most_rows:
             return j + 1
     return uniforms.shape[0]

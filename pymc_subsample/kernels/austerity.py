@@ -37,7 +37,7 @@ _settings = named(Settings)
 def decide(settings, evidence):
     """Decide whether the log-ratio exceeds the threshold, or ask for `batch_size` more rows."""
     batch, epsilon = _settings(settings)
-    n, b = evidence.n_rows, evidence.count
+    n, b = evidence.n_rows, evidence.n_seen
     ratio = evidence.mean + evidence.known
     probability, error, variance = np.exp(min(ratio, 0.0)), 0.0, 0.0
     if b < n:

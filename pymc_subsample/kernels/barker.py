@@ -42,7 +42,7 @@ def skewness_error(third, n, b):
 def decide(settings, evidence):
     """Decide, or ask for more rows while the estimate is too noisy or too skewed."""
     batch, max_error, sigma, correction_error, n_support = _settings(settings)
-    n, b, u = evidence.n_rows, evidence.count, evidence.uniform
+    n, b, u = evidence.n_rows, evidence.n_seen, evidence.uniform
     ratio = evidence.mean + evidence.known
     probability = 1.0 / (1.0 + np.exp(-ratio))
     if b >= n:

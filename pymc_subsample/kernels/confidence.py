@@ -60,7 +60,7 @@ def radius(inequality, n, b, spread, scale, level):
 def decide(settings, evidence):
     """Decide whether the log-ratio exceeds log u, or ask for gamma times as many rows."""
     _, delta, p, gamma, inequality = _settings(settings)
-    n, b = evidence.n_rows, evidence.count
+    n, b = evidence.n_rows, evidence.n_seen
     ratio = evidence.mean + evidence.known
     distance = ratio - evidence.threshold
     probability, error, variance = np.exp(min(ratio, 0.0)), 0.0, 0.0

@@ -26,7 +26,7 @@ class Evidence(NamedTuple):
 
     Attributes
     ----------
-    n_rows, count, look : float
+    n_rows, n_seen, look : float
         All rows, rows seen, and tests so far of this proposal.
     mean, second, third : float
         Mean and central moments of y, over the rows seen.
@@ -41,7 +41,7 @@ class Evidence(NamedTuple):
     """
 
     n_rows: float
-    count: float
+    n_seen: float
     look: float
     mean: float
     second: float
@@ -80,8 +80,8 @@ ANSWER = types.NamedUniTuple(SCALAR, len(Answer._fields), Answer)
 DECIDE = ANSWER(VECTOR, EVIDENCE)
 
 
-def named(kind: Callable) -> Callable:
+def named(kind: type[tuple]) -> Callable:
     """Return a compiled function that makes a named tuple of the first numbers of an array."""
-    size = len(kind._fields)
+    size = len(kind.__annotations__)
     numbers = ", ".join(f"settings[{i}]" for i in range(size))
     return inner(eval(f"lambda settings: kind({numbers})", {"kind": kind}))

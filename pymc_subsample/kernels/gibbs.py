@@ -118,10 +118,10 @@ def sweeps(generator, row_generator, functions, test, columns, permutation, star
                     uniform, 0.0, np.nan, np.nan,
                 )  # fmt: skip
                 becomes = answer.decision == ACCEPT
-                info[1] += evidence.count
+                info[1] += evidence.n_seen
                 info[2] += evidence.look
                 info[3] += answer.error
-                info[4] += evidence.count
+                info[4] += evidence.n_seen
             info[5] += n
             if becomes != one:
                 theta[at] = new_theta[at]

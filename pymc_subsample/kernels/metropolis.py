@@ -214,10 +214,10 @@ def transitions(generator, row_generator, functions, test, kind, columns,
             prior[0] = new_prior[0]
             info[0] += 1.0
         info[1] += answer.probability
-        info[2] += evidence.count
+        info[2] += evidence.n_seen
         info[3] += evidence.look
         info[4] += answer.error
         info[5] += answer.variance
-        info[6] += evidence.count + (n if full else 0)
+        info[6] += evidence.n_seen + (n if full else 0)
     for field in range(6):
         info[field] /= k

@@ -26,7 +26,7 @@ _settings = named(Settings)
 @kept(DECIDE)
 def decide(settings, evidence):
     """Decide whether the log-ratio exceeds log u, or ask for twice as many rows."""
-    n, b = evidence.n_rows, evidence.count
+    n, b = evidence.n_rows, evidence.n_seen
     ratio = evidence.mean + evidence.known
     distance = ratio - evidence.threshold
     variance = evidence.second / (b - 1.0) * (1.0 - (b - 1.0) / (n - 1.0)) if b < n else 0.0
