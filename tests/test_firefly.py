@@ -31,7 +31,7 @@ import pymc_subsample as pms
 from pymc_subsample.control_variates import lower_bounds
 from pymc_subsample.control_variates.lower_bounds import bounded_expansion
 from pymc_subsample.kernels.firefly import log_excess
-from pymc_subsample.kernels.metropolis import GIVEN
+from pymc_subsample.kernels.proposals import GIVEN
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.steps import firefly

@@ -27,18 +27,23 @@ from pymc_subsample.compile import (
 )
 from pymc_subsample.kernels.acceptance import accept
 from pymc_subsample.kernels.batches import PERMUTATION, draw_batch
-from pymc_subsample.kernels.bounds import linear_bound, local_bound
+from pymc_subsample.kernels.bounds import FULL_BOUND, LOCAL_BOUND, largest_term
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.evidence import ACCEPT, DECIDE
 from pymc_subsample.kernels.model import ANCHOR, BACKWARD, CHANGE, FORWARD, GATHER, GRADIENT
-from pymc_subsample.kernels.vectors import copy, is_finite, scale_back, scale_up
+from pymc_subsample.kernels.proposals import (
+    LANGEVIN,
+    add_drift,
+    draw_move,
+    log_factor,
+    move,
+    proposal_of,
+)
+from pymc_subsample.kernels.vectors import copy, is_finite
 
 # Of the model, in the order of their addresses; those of Langevin proposals come last.
 FUNCTIONS = ("forward", "anchor", "change", "gather")
 GRADIENTS = ("backward", "gradient")
-
-RANDOM_WALK, LANGEVIN, GIVEN = 0, 1, 2
-GIVEN_BOUND, LINEAR_BOUND, FULL_BOUND, LOCAL_BOUND = 0, 1, 2, 3
 
 # Results of a run of transitions, by position: means over them, but for the rows read.
 INFO = (
@@ -97,7 +102,7 @@ def transitions(generator, row_generator, functions, test, kind, columns,
     test : int
         Address of the acceptance test's ``decide``.
     kind : {RANDOM_WALK, LANGEVIN, GIVEN}
-        Of the proposals. Given ones come one at a time.
+        Of the proposals; see `kernels.proposals`. Given ones come one at a time.
     columns : array of int
         Addresses of the raw columns.
     permutation : array (n,) of uint32
@@ -109,11 +114,10 @@ def transitions(generator, row_generator, functions, test, kind, columns,
     factor : array (a, a), (1, a) or (3, k)
         Factor of the proposal's covariance; see `control_variates.factors`.
     step_size : float
-        h: a random walk proposes theta + h L z; Langevin theta + h^2 / 2 L L' g + h L z with g
-        the gradient estimated on `batch` rows drawn for that purpose (their density given those
-        rows enters the log-ratio).
+        h.
     batch : int
-        Rows of a Langevin proposal.
+        Rows of a Langevin proposal's gradient, drawn for that purpose: their density given those
+        rows enters the log-ratio.
     given, given_factor : array (d,), float
         A given proposal and its log q(theta | theta') - log q(theta' | theta).
     center, slope, curvature, order
@@ -123,10 +127,8 @@ def transitions(generator, row_generator, functions, test, kind, columns,
         Columns of a packed row.
     weight : float
         n / T.
-    bound : {GIVEN_BOUND, LINEAR_BOUND, FULL_BOUND, LOCAL_BOUND}
-        Where bounds of y come from: `bound_slope` itself (infinite where the test needs none),
-        `linear_bound` with `bound_slope` and `reach`, a pass over all rows, or `local_bound` with
-        `reach` and a pass where that has none.
+    bound, bound_slope, reach
+        Where bounds of y come from; see `kernels.bounds.largest_term`.
     settings : array
         Of the test.
     k : int
@@ -142,11 +144,11 @@ def transitions(generator, row_generator, functions, test, kind, columns,
     backward = function_at(functions[4], BACKWARD)
     gradient = function_at(functions[5], GRADIENT)
     decide = function_at(test, DECIDE)
-    n, size, p = permutation.shape[0], active.shape[0], center.shape[0]
+    n, p = permutation.shape[0], center.shape[0]
     phi, new_phi, grad_phi = np.empty(p), np.empty(p), np.empty(p)
     prior, new_prior = np.empty(1), np.empty(1)
     new_theta, grad = np.empty(theta.shape[0]), np.empty(theta.shape[0])
-    z, move, force = np.empty(size), np.empty(size), np.empty(size)
+    proposal = proposal_of(kind, active, factor, step_size, given, given_factor)
     langevin = kind == LANGEVIN
     every = np.empty(0, dtype=np.int32)
     index = np.empty(batch if langevin else 0, dtype=np.int64)
@@ -155,15 +157,7 @@ def transitions(generator, row_generator, functions, test, kind, columns,
         info[field] = 0.0
     forward(theta, phi, prior)
     for _ in range(k):
-        copy(theta, new_theta)
-        known = 0.0
-        if kind == GIVEN:
-            copy(given, new_theta)
-            known = given_factor
-        else:
-            for a in range(size):
-                z[a] = rng.standard_normal()
-                move[a] = step_size * z[a]
+        draw_move(rng, proposal)
         if langevin:
             draw_batch(row_rng, permutation, index)
             gather(columns, index, rows)
@@ -173,36 +167,23 @@ def transitions(generator, row_generator, functions, test, kind, columns,
                 backward, gradient, theta, phi, rows, center, slope, curvature, order,
                 weight / batch, grad_phi, grad,
             )  # fmt: skip
-            scale_back(factor, grad, active, force)
-            for a in range(size):
-                move[a] += 0.5 * step_size * step_size * force[a]
+            add_drift(proposal, grad)
             info[7] += batch
-        if kind != GIVEN:
-            scale_up(factor, move, force)
-            for a in range(size):
-                new_theta[active[a]] += force[a]
+        move(proposal, theta, new_theta)
         forward(new_theta, new_phi, new_prior)
         if langevin:
-            scale_back(factor, grad, active, force)
             posterior_gradient(
                 backward, gradient, new_theta, new_phi, rows, center, slope, curvature, order,
                 weight / batch, grad_phi, grad,
             )  # fmt: skip
-            scale_back(factor, grad, active, move)
-            for a in range(size):
-                back = z[a] + 0.5 * step_size * (force[a] + move[a])
-                known += 0.5 * (z[a] * z[a] - back * back)
+        known = log_factor(proposal, grad)
         known += new_prior[0] - prior[0]
         known += control_change(phi, new_phi, center, slope, curvature, order, grad_phi)
         uniform, normal = rng.random(), rng.standard_normal()
         if not known > -np.inf:
             continue
-        largest, full = bound_slope, bound == FULL_BOUND
-        if bound == LINEAR_BOUND:
-            largest = linear_bound(phi, new_phi, center, order, weight, bound_slope, reach)
-        elif bound == LOCAL_BOUND:
-            largest = local_bound(phi, new_phi, center, order, weight, reach)
-            full = not is_finite(largest)
+        largest = largest_term(bound, phi, new_phi, center, order, weight, bound_slope, reach)
+        full = bound in (FULL_BOUND, LOCAL_BOUND) and not is_finite(largest)
         evidence, answer = accept(
             decide, anchor, change, gather, columns, row_rng, permutation, every, phi, new_phi,
             center, order, width, weight, full, settings, known, np.log(uniform), uniform, normal,

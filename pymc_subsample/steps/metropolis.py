@@ -23,6 +23,7 @@ from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.estimators import VARIANCE_BOUND
 from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.acceptance import NUMBERS
+from pymc_subsample.kernels.bounds import GIVEN_BOUND
 from pymc_subsample.kernels.metropolis import INFO, transitions
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps.declarations import Statistics, statistics
@@ -211,7 +212,7 @@ class MinibatchMH(ProposingStep):
 
     def _bound(self, theta: np.ndarray, given: np.ndarray) -> tuple[int, float, np.ndarray]:
         """Where bounds of the rows' terms come from, for tests that need them."""
-        return kernel.GIVEN_BOUND, np.inf, np.zeros((0, 0))
+        return GIVEN_BOUND, np.inf, np.zeros((0, 0))
 
     def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
         anchored = 2 if self.control_variate_order else 0

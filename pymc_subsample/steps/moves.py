@@ -14,7 +14,7 @@ from pymc_subsample.control_variates.factors import factor, scaled
 from pymc_subsample.control_variates.reference import Reference, reference_at
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import MoveRecord
-from pymc_subsample.kernels.metropolis import GIVEN, LANGEVIN, RANDOM_WALK
+from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.declarations import ChainState
