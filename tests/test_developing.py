@@ -85,6 +85,13 @@ def test_rooms_import_from_those_above():
             assert not set(found) & set(order[place + 1 :]), path
 
 
+def test_the_api_page_lists_what_is_public():
+    page = (ROOT / "docs" / "api" / "index.md").read_text()
+    assert sorted(re.findall(r"^   (\w+)$", page, re.MULTILINE)) == sorted(pms.__all__)
+    assert all(getattr(pms, name).__name__ == name for name in pms.__all__)
+    assert set(pms.__all__) <= set(dir(pms))
+
+
 # The worked examples, as if their files were in their rooms.
 
 

@@ -20,12 +20,12 @@ from exact_cases import (
     run,
 )
 from scipy.stats import norm
+from steps_of_all_kinds import TESTS
 
 import pymc_subsample as pms
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 
 SLOW = pytest.mark.slow
-STEPS = [pms.MinibatchBarkerMH, pms.AusterityMH, pms.ConfidenceMH]
 SMALL = {"batch_size": 50}
 # Every family's warnings are tested elsewhere; small data make all of them read many rows.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -57,7 +57,7 @@ def sample(step, model, draws, tune=500, chains=2, seed=6, **kwargs):
         pytest.param(normal, None, marks=SLOW),
     ],
 )
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_posterior_is_the_exact_one(factory, order, step):
     """The tests' own errors are far below the noise of these many draws."""
     case = factory()
@@ -123,7 +123,7 @@ def test_a_wrong_factor_is_noticed(case):
     assert means[True] > center + 0.06
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_temperature_divides_the_log_likelihood(step):
     rng = np.random.default_rng(4)
     y = rng.normal(0.5, 1, 400)
@@ -178,7 +178,7 @@ def test_transformed_variables_of_groups():
 
 
 @SLOW
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_centred_hierarchy(step):
     rng = np.random.default_rng(7)
     groups, size = 6, 100
@@ -201,7 +201,7 @@ def test_centred_hierarchy(step):
 
 
 @SLOW
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_poisson_regression(step):
     case = poisson()
     result = sample(step(model=case.model, **SMALL), case.model, 4000)
@@ -233,7 +233,7 @@ def test_chains_in_processes_equal_chains_in_sequence(model, make, mp_ctx):
     assert not np.array_equal(alone.posterior["a"][0], alone.posterior["a"][1])
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_no_state_leaks_between_chains(model, step):
     one, point = step(model=model, **SMALL), model.initial_point()
     first = chain(one, point, seed=1)
@@ -290,7 +290,7 @@ def test_a_state_of_another_configuration_is_refused(model, name, value):
         other.sampling_state = one.sampling_state
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_proposals_adapt_in_tuning_and_only_then(model, step):
     one = step(model=model, **SMALL)
     one.setup_chain(np.random.default_rng(3), 200, 200)
@@ -321,7 +321,7 @@ def test_adaptation_finds_the_scale_from_afar(model):
 
 @pytest.mark.parametrize("order", [None, 1])
 @pytest.mark.parametrize("proposal", ["adaptive", "langevin", "callable"])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_statistics_describe_the_transitions(model, step, proposal, order):
     k, n = 4, 600
     kwargs = {"bound": "full"} if step is pms.ConfidenceMH else {}
@@ -469,7 +469,7 @@ def test_models_without_gradient_are_refused_by_name_where_one_is_needed():
         special(2)
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_discrete_variables_are_refused_by_name(step):
     with pm.Model() as model:
         a = pm.Normal("a")
@@ -479,7 +479,7 @@ def test_discrete_variables_are_refused_by_name(step):
         step(model=model)
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_fewer_rows_than_a_batch(step):
     model = logistic(n=40).model
     _, stats = chain(step(model=model), model.initial_point())

@@ -6,6 +6,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from scipy.special import expit
+from steps_of_all_kinds import TESTS
 
 import pymc_subsample as pms
 from pymc_subsample.compile import Compiled
@@ -22,7 +23,6 @@ from pymc_subsample.kernels import barker as barker_kernel
 from pymc_subsample.kernels.evidence import DECIDE
 from pymc_subsample.likelihood import TallModel
 
-STEPS = [pms.MinibatchBarkerMH, pms.AusterityMH, pms.ConfidenceMH]
 N = 400
 
 
@@ -253,7 +253,7 @@ def said(caplog, step, model, draws=150, tune=300, **kwargs):
     return " ".join(r.getMessage() for r in caplog.records), names
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_healthy_chains_are_silent(step, model, caplog):
     assert said(caplog, step(model=model), model) == ("", set())
 
@@ -343,7 +343,7 @@ def test_proposals_that_are_never_accepted_warn(model, caplog):
     assert "smaller proposals" in text
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_a_temperature_warns(step, model, caplog):
     text, failed = said(caplog, step(model=model, temperature=2.0), model)
     assert failed == {"temperature"}
