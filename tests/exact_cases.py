@@ -119,6 +119,39 @@ def assert_same(left, right):
                 np.testing.assert_equal(value, other[name], err_msg=name)
 
 
+def sample(step, model, draws, tune=500, chains=2, seed=6, **kwargs):
+    return pm.sample(
+        draws, tune=tune, chains=chains, cores=1, random_seed=seed, step=step, model=model,
+        **QUIET, **kwargs,
+    )  # fmt: skip
+
+
+def assert_processes_agree(step, model, mp_ctx, tune=40):
+    """Chains in processes of their own equal those in sequence, and differ from each other."""
+    kwargs = {"draws": 6, "tune": tune, "chains": 2, "random_seed": 4, "step": step, "model": model}
+    alone = pm.sample(cores=1, **kwargs, **QUIET)
+    apart = pm.sample(cores=2, mp_ctx=mp_ctx, **kwargs, **QUIET)
+    for group in ("posterior", "sample_stats"):
+        left, right = alone[group].dataset, apart[group].dataset
+        assert set(left.data_vars) == set(right.data_vars)
+        for name in left.data_vars:
+            np.testing.assert_array_equal(left[name].values, right[name].values, err_msg=name)
+    for draws in alone["posterior"].dataset.values():
+        assert not np.array_equal(draws[0], draws[1])
+    return alone
+
+
+def assert_chains_leave_no_state(make, model):
+    """A step that has run another chain in between, and one that has not, do the same."""
+    one, point = make(), model.initial_point()
+    first = chain(one, point, seed=1)
+    chain(one, point, seed=2, tune=50, draws=7)
+    assert_same(first, chain(one, point, seed=1))
+    assert_same(first, chain(make(), point, seed=1))
+    other, _ = chain(one, point, seed=3)
+    assert not np.array_equal(first[0], other)
+
+
 def round_trip(one, other, model, tune, draws, at):
     """A state taken at draw `at` of a step goes on as it did, in another step and in its own."""
     one.setup_chain(np.random.default_rng(7), tune, draws)

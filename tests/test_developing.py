@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pymc as pm
 import pytest
+from exact_cases import sample
 from scipy.stats import norm
 from test_langevin import N, assert_ends_up, assert_moves_as_its_map, gaussian_rows
 
@@ -167,20 +168,21 @@ def test_wrong_decisions_are_as_rare_as_promised(chebyshev, tails):
     assert wrong(0.003) < bound < wrong(0.999)
 
 
-def test_its_step_has_the_exact_posterior(chebyshev):
-    _, step = chebyshev
-    rng = np.random.default_rng(3)
-    y = rng.normal(0.3, 1.0, 3000)
+def normal_mean():
+    """A model of one parameter, and its posterior mean and standard deviation."""
+    y = np.random.default_rng(3).normal(0.3, 1.0, 3000)
     with pm.Model() as model:
         mu = pm.Normal("mu", 0, 10)
         pm.Normal("y", mu, 1, observed=y)
-    method = step(model=model, delta=0.01, control_variate_order=1)
-    idata = pm.sample(
-        2000, tune=500, chains=2, cores=1, random_seed=1, step=method, model=model,
-        progressbar=False, compute_convergence_checks=False,
-    )  # fmt: skip
     variance = 1 / (len(y) + 1 / 100)
-    mean, sd = variance * y.sum(), np.sqrt(variance)
+    return model, variance * y.sum(), np.sqrt(variance)
+
+
+def test_its_step_has_the_exact_posterior(chebyshev):
+    _, step = chebyshev
+    model, mean, sd = normal_mean()
+    method = step(model=model, delta=0.01, control_variate_order=1)
+    idata = sample(method, model, 2000)
     draws = idata["posterior"]["mu"]
     # Seven standard errors of 2,000 effective draws.
     assert abs(float(draws.mean()) - mean) < 0.15 * sd
@@ -233,11 +235,7 @@ def test_obabo_is_exact_for_momenta_of_a_normal(obabo, h):
 
 
 def test_an_integrator_is_an_argument(obabo):
-    rng = np.random.default_rng(3)
-    y = rng.normal(0.3, 1.0, 3000)
-    with pm.Model() as model:
-        mu = pm.Normal("mu", 0, 10)
-        pm.Normal("y", mu, 1, observed=y)
+    model, mean, sd = normal_mean()
     step = pms.SGMCMC(model=model, integrator="obabo", friction=1.5)
     # Of the largest step sizes, 0.5 / 1.1**k, that make a standard deviation wrong by at most 2%.
     assert abs((1 - step.automatic_step_size**2 / 4) ** -0.5 - 1) < 0.02
@@ -246,12 +244,7 @@ def test_an_integrator_is_an_argument(obabo):
         pms.SGMCMC(model=model, integrator="obabo", gradient="ewsg")
     with pytest.raises(ValueError, match="floor is not used with integrator='obabo'"):
         pms.SGMCMC(model=model, integrator="obabo", floor=0.1)
-    idata = pm.sample(
-        4000, tune=100, chains=2, cores=1, random_seed=1, step=step, model=model,
-        progressbar=False, compute_convergence_checks=False,
-    )  # fmt: skip
-    variance = 1 / (len(y) + 1 / 100)
-    mean, sd = variance * y.sum(), np.sqrt(variance)
+    idata = sample(step, model, 4000, tune=100)
     draws = idata["posterior"]["mu"]
     # Six standard errors of 4,000 effective draws, and what the step size adds.
     assert abs(float(draws.mean()) - mean) < 0.1 * sd

@@ -8,8 +8,9 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from exact_cases import (
-    QUIET,
+    assert_chains_leave_no_state,
     assert_moments,
+    assert_processes_agree,
     assert_same,
     chain,
     exact,
@@ -18,6 +19,7 @@ from exact_cases import (
     poisson,
     round_trip,
     run,
+    sample,
 )
 from scipy.stats import norm
 from steps_of_all_kinds import TESTS
@@ -34,13 +36,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.fixture(autouse=True)
 def _no_log(caplog):
     caplog.set_level(logging.ERROR, "pymc")
-
-
-def sample(step, model, draws, tune=500, chains=2, seed=6, **kwargs):
-    return pm.sample(
-        draws, tune=tune, chains=chains, cores=1, random_seed=seed, step=step, model=model,
-        **QUIET, **kwargs,
-    )  # fmt: skip
 
 
 # Right answers
@@ -222,26 +217,12 @@ def test_poisson_regression(step):
     ids=["barker", "confidence"],
 )
 def test_chains_in_processes_equal_chains_in_sequence(model, make, mp_ctx):
-    kwargs = {"draws": 6, "tune": 40, "chains": 2, "random_seed": 4, "step": make(model)}
-    alone = pm.sample(cores=1, model=model, **kwargs, **QUIET)
-    apart = pm.sample(cores=2, mp_ctx=mp_ctx, model=model, **kwargs, **QUIET)
-    for group in ("posterior", "sample_stats"):
-        left, right = alone[group].dataset, apart[group].dataset
-        assert set(left.data_vars) == set(right.data_vars)
-        for name in left.data_vars:
-            np.testing.assert_array_equal(left[name].values, right[name].values, err_msg=name)
-    assert not np.array_equal(alone.posterior["a"][0], alone.posterior["a"][1])
+    assert_processes_agree(make(model), model, mp_ctx)
 
 
 @pytest.mark.parametrize("step", TESTS)
 def test_no_state_leaks_between_chains(model, step):
-    one, point = step(model=model, **SMALL), model.initial_point()
-    first = chain(one, point, seed=1)
-    chain(one, point, seed=2, tune=50, draws=7)
-    assert_same(first, chain(one, point, seed=1))
-    assert_same(first, chain(step(model=model, **SMALL), point, seed=1))
-    other, _ = chain(one, point, seed=3)
-    assert not np.array_equal(first[0], other)
+    assert_chains_leave_no_state(lambda: step(model=model, **SMALL), model)
 
 
 PROPOSALS = {

@@ -203,19 +203,19 @@ def test_stretch_is_that_of_a_flatter_or_steeper_target(slope):
     ratio = np.array([0.5, -0.5, 1.0, -1.0, -0.2, 0.2])
     probability = np.exp(np.minimum(slope * ratio, 0.0))
     exact = np.exp(np.minimum(ratio, 0.0))
-    errors = AcceptanceErrors(ratio, probability, exact, np.full(6, 1e-4), 0.0, ratio)
+    errors = AcceptanceErrors(probability, exact, np.full(6, 1e-4), ratio, 0.0, ratio)
     stretch, sure = errors.stretch()
     np.testing.assert_allclose(stretch, slope**-0.5 - 1, atol=1e-9)
     assert abs(sure) <= abs(stretch)
     assert (slope == 1.0) or abs(sure) > 0.9 * abs(stretch)
-    noisy = AcceptanceErrors(ratio, probability, exact, np.full(6, 0.3), 0.0, ratio)
+    noisy = AcceptanceErrors(probability, exact, np.full(6, 0.3), ratio, 0.0, ratio)
     assert noisy.stretch()[1] == 0.0
 
 
 def test_probabilities_that_may_be_zero_say_nothing_of_the_stretch():
     ratio = np.array([-900.0, 900.0])
     probability, exact = np.array([0.04, 1.0]), np.array([0.0, 1.0])
-    errors = AcceptanceErrors(ratio, probability, exact, np.full(2, 0.03), 0.0, ratio)
+    errors = AcceptanceErrors(probability, exact, np.full(2, 0.03), ratio, 0.0, ratio)
     assert errors.stretch() == (0.0, 0.0)
 
 

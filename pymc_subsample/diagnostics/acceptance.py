@@ -63,17 +63,42 @@ class Proposed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AcceptanceErrors:
+class PilotErrors:
+    """Probabilities with which a test accepts, as a pilot found them.
+
+    Attributes
+    ----------
+    probability, exact : ndarray, shape (k,)
+        By the test, estimated, and by all rows.
+    noise : ndarray, shape (k,)
+        Standard error of `probability`.
+    """
+
+    probability: np.ndarray
+    exact: np.ndarray
+    noise: np.ndarray
+
+    @property
+    def error(self) -> np.ndarray:
+        """Error of the probability, shape (k,)."""
+        return self.probability - self.exact
+
+    @property
+    def worst(self) -> float:
+        """Largest size of an error beyond three standard errors of the pilot."""
+        return float(np.max(np.abs(self.error) - 3 * self.noise, initial=0.0))
+
+
+@dataclass(frozen=True)
+class AcceptanceErrors(PilotErrors):
     """What a pilot of k proposals found; every proposal counts forth and back.
 
     Attributes
     ----------
+    probability, exact, noise : ndarray, shape (2k,)
+        Acceptance probability of the test and without subsampling; see `PilotErrors`.
     log_ratio : ndarray, shape (2k,)
         Exact log posterior ratios.
-    probability, exact : ndarray, shape (2k,)
-        Acceptance probability of the test, estimated, and without subsampling.
-    noise : ndarray, shape (2k,)
-        Standard error of `probability`.
     largest : float
         Largest share that one row has in the sum of squares of the rows' terms.
     rises : ndarray, shape (j,)
@@ -85,22 +110,9 @@ class AcceptanceErrors:
     """
 
     log_ratio: np.ndarray
-    probability: np.ndarray
-    exact: np.ndarray
-    noise: np.ndarray
     largest: float
     rises: np.ndarray
     beyond: float | None = None
-
-    @property
-    def error(self) -> np.ndarray:
-        """Error of the acceptance probability, shape (2k,)."""
-        return self.probability - self.exact
-
-    @property
-    def worst(self) -> float:
-        """Largest size of an error beyond three standard errors of the pilot."""
-        return float(np.max(np.abs(self.error) - 3 * self.noise, initial=0.0))
 
     @property
     def limit(self) -> float:
@@ -220,7 +232,7 @@ def acceptance_errors(
             found.append((ratio, *_compared(accepted, *exact(ratio, uniforms[: len(accepted)]))))
     log_ratio, probability, right, noise = np.array(found).reshape(-1, 4).T
     rise = np.nan_to_num(np.array(rises), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
-    return AcceptanceErrors(log_ratio, probability, right, noise, largest, rise, beyond)
+    return AcceptanceErrors(probability, right, noise, log_ratio, largest, rise, beyond)
 
 
 def _compared(

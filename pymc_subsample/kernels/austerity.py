@@ -12,7 +12,7 @@ with the threshold :math:`\tau = \log u` for Metropolis-Hastings and
 all rows seen the decision is the exact one.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -22,14 +22,8 @@ from pymc_subsample.kernels.evidence import ACCEPT, DECIDE, REJECT, Answer, name
 
 _student_cdf = external("stdtr", 2)
 
-
-class Settings(NamedTuple):
-    """Numbers of the test."""
-
-    batch_size: float
-    epsilon: float
-
-
+# Numbers of the test.
+Settings = namedtuple("Settings", "batch_size epsilon")
 _settings = named(Settings)
 
 

@@ -10,24 +10,15 @@ standard logistic variable: the acceptance probability is then :math:`1 / (1 + e
 all rows seen this is exact.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
 from pymc_subsample.cache import kept
 from pymc_subsample.kernels.evidence import ACCEPT, DECIDE, REJECT, Answer, named
 
-
-class Settings(NamedTuple):
-    """Numbers of the test; support and cumulative probabilities of the correction follow them."""
-
-    batch_size: float
-    max_error: float
-    sigma: float
-    correction_error: float
-    n_support: float
-
-
+# Numbers of the test; support and cumulative probabilities of the correction follow them.
+Settings = namedtuple("Settings", "batch_size max_error sigma correction_error n_support")
 _settings = named(Settings)
 
 

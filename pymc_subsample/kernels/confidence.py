@@ -15,7 +15,7 @@ empirical standard deviation and :math:`\rho` about 1 - b/n:
   :math:`\kappa = 7/3 + 3/\sqrt 2`.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -26,17 +26,8 @@ INEQUALITIES = ("bernstein-serfling", "bernstein", "hoeffding-serfling")
 
 _KAPPA = 7 / 3 + 3 / np.sqrt(2)
 
-
-class Settings(NamedTuple):
-    """Numbers of the test; `inequality` is the position of its name in `INEQUALITIES`."""
-
-    batch_size: float
-    delta: float
-    p: float
-    gamma: float
-    inequality: float
-
-
+# Numbers of the test; `inequality` is the position of its name above.
+Settings = namedtuple("Settings", "batch_size delta p gamma inequality")
 _settings = named(Settings)
 
 

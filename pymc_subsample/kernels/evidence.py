@@ -7,7 +7,7 @@ names.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from numba import types
 
@@ -80,8 +80,7 @@ ANSWER = types.NamedUniTuple(SCALAR, len(Answer._fields), Answer)
 DECIDE = ANSWER(VECTOR, EVIDENCE)
 
 
-def named(kind: type[tuple]) -> Callable:
+def named(kind: Any) -> Callable:
     """Return a compiled function that makes a named tuple of the first numbers of an array."""
-    size = len(kind.__annotations__)
-    numbers = ", ".join(f"settings[{i}]" for i in range(size))
+    numbers = ", ".join(f"settings[{i}]" for i in range(len(kind._fields)))
     return inner(eval(f"lambda settings: kind({numbers})", {"kind": kind}))

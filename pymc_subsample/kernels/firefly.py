@@ -29,6 +29,7 @@ from pymc_subsample.compile import (
     generator_at,
     inner,
 )
+from pymc_subsample.kernels import proposals
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.model import (
     ANCHOR,
@@ -37,14 +38,6 @@ from pymc_subsample.kernels.model import (
     FORWARD,
     GATHER,
     RESIDUAL,
-)
-from pymc_subsample.kernels.proposals import (
-    LANGEVIN,
-    add_drift,
-    draw_move,
-    log_factor,
-    move,
-    proposal_of,
 )
 from pymc_subsample.kernels.vectors import copy
 
@@ -254,11 +247,11 @@ def transitions(generator, row_generator, functions, kind, columns, lights, old,
     gather = function_at(functions[3], GATHER)
     backward = function_at(functions[4], BACKWARD)
     glow = function_at(functions[5], DIFFERENCE)
-    p, langevin = center.shape[0], kind == LANGEVIN
+    p, langevin = center.shape[0], kind == proposals.LANGEVIN
     phi, new_phi, grad_phi = np.empty(p), np.empty(p), np.empty(p)
     prior, new_prior = np.empty(1), np.empty(1)
     new_theta, grad = np.empty(theta.shape[0]), np.empty(theta.shape[0])
-    proposal = proposal_of(kind, active, factor, step_size, given, given_factor)
+    proposal = proposals.proposal_of(kind, active, factor, step_size, given, given_factor)
     for field in range(info.shape[0]):
         info[field] = 0.0
     info[LOWEST] = np.inf
@@ -280,12 +273,12 @@ def transitions(generator, row_generator, functions, kind, columns, lights, old,
         for c in range(width):
             for j in range(size):
                 rows[c, j] = kept[j, c]
-        draw_move(rng, proposal)
+        proposals.draw_move(rng, proposal)
         if langevin:
             _bright_gradient(backward, glow, theta, phi, rows, center, slope, curvature, weight,
                              new_d, grad_phi, grad)  # fmt: skip
-            add_drift(proposal, grad)
-        move(proposal, theta, new_theta)
+            proposals.add_drift(proposal, grad)
+        proposals.move(proposal, theta, new_theta)
         forward(new_theta, new_phi, new_prior)
         if langevin:
             _bright_gradient(backward, glow, new_theta, new_phi, rows, center, slope, curvature,
@@ -296,7 +289,7 @@ def transitions(generator, row_generator, functions, kind, columns, lights, old,
         if not langevin:
             residual(new_phi, center, rows, new_d)
         info[MOVED] += size
-        ratio = log_factor(proposal, grad)
+        ratio = proposals.log_factor(proposal, grad)
         ratio += new_prior[0] - prior[0]
         ratio += control_sum(new_phi, center, 0.0, slope, curvature, 2, grad_phi)
         ratio -= control_sum(phi, center, 0.0, slope, curvature, 2, grad_phi)

@@ -25,20 +25,13 @@ from pymc_subsample.compile import (
     generator_at,
     inner,
 )
+from pymc_subsample.kernels import proposals
 from pymc_subsample.kernels.acceptance import accept
 from pymc_subsample.kernels.batches import PERMUTATION, draw_batch
 from pymc_subsample.kernels.bounds import FULL_BOUND, LOCAL_BOUND, largest_term
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.evidence import ACCEPT, DECIDE
 from pymc_subsample.kernels.model import ANCHOR, BACKWARD, CHANGE, FORWARD, GATHER, GRADIENT
-from pymc_subsample.kernels.proposals import (
-    LANGEVIN,
-    add_drift,
-    draw_move,
-    log_factor,
-    move,
-    proposal_of,
-)
 from pymc_subsample.kernels.vectors import copy, is_finite
 
 # Of the model, in the order of their addresses; those of Langevin proposals come last.
@@ -148,8 +141,8 @@ def transitions(generator, row_generator, functions, test, kind, columns,
     phi, new_phi, grad_phi = np.empty(p), np.empty(p), np.empty(p)
     prior, new_prior = np.empty(1), np.empty(1)
     new_theta, grad = np.empty(theta.shape[0]), np.empty(theta.shape[0])
-    proposal = proposal_of(kind, active, factor, step_size, given, given_factor)
-    langevin = kind == LANGEVIN
+    proposal = proposals.proposal_of(kind, active, factor, step_size, given, given_factor)
+    langevin = kind == proposals.LANGEVIN
     every = np.empty(0, dtype=np.int32)
     index = np.empty(batch if langevin else 0, dtype=np.int64)
     rows = np.zeros((width, index.shape[0]))
@@ -157,7 +150,7 @@ def transitions(generator, row_generator, functions, test, kind, columns,
         info[field] = 0.0
     forward(theta, phi, prior)
     for _ in range(k):
-        draw_move(rng, proposal)
+        proposals.draw_move(rng, proposal)
         if langevin:
             draw_batch(row_rng, permutation, index)
             gather(columns, index, rows)
@@ -167,16 +160,16 @@ def transitions(generator, row_generator, functions, test, kind, columns,
                 backward, gradient, theta, phi, rows, center, slope, curvature, order,
                 weight / batch, grad_phi, grad,
             )  # fmt: skip
-            add_drift(proposal, grad)
+            proposals.add_drift(proposal, grad)
             info[7] += batch
-        move(proposal, theta, new_theta)
+        proposals.move(proposal, theta, new_theta)
         forward(new_theta, new_phi, new_prior)
         if langevin:
             posterior_gradient(
                 backward, gradient, new_theta, new_phi, rows, center, slope, curvature, order,
                 weight / batch, grad_phi, grad,
             )  # fmt: skip
-        known = log_factor(proposal, grad)
+        known = proposals.log_factor(proposal, grad)
         known += new_prior[0] - prior[0]
         known += control_change(phi, new_phi, center, slope, curvature, order, grad_phi)
         uniform, normal = rng.random(), rng.standard_normal()

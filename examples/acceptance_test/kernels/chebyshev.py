@@ -5,21 +5,15 @@ The mean of b of n rows misses that of all by :math:`|x|` or more with probabili
 :math:`x = \bar y + \text{known} - \log u` from its threshold, and else doubles b.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
 from pymc_subsample.cache import kept
 from pymc_subsample.kernels.evidence import ACCEPT, DECIDE, REJECT, Answer, named
 
-
-class Settings(NamedTuple):
-    """Numbers of the test."""
-
-    batch_size: float
-    delta: float
-
-
+# Numbers of the test.
+Settings = namedtuple("Settings", "batch_size delta")
 _settings = named(Settings)
 
 

@@ -59,24 +59,10 @@ def as_mapped(h, friction, temperature, curvature, noise, covariance):
 
 
 # Unless another part is given, that of Euler and Maruyama.
+_plain = partial(
+    Integrator, reuses_gradient=False, options=(), start=stateless, drift=nothing, own_metric=None
+)
 with_momenta = partial(
-    Integrator,
-    reuses_gradient=False,
-    options=(),
-    start=stateless,
-    drift=nothing,
-    drift_ratio=kick_ratio,
-    noise_variance=friction_noise,
-    momentum_variance=as_mapped,
-    own_metric=None,
+    _plain, drift_ratio=kick_ratio, noise_variance=friction_noise, momentum_variance=as_mapped
 )
-without_momenta = partial(
-    Integrator,
-    friction=None,
-    reuses_gradient=False,
-    options=(),
-    start=stateless,
-    drift=nothing,
-    momentum_variance=None,
-    own_metric=None,
-)
+without_momenta = partial(_plain, friction=None, momentum_variance=None)
