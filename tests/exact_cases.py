@@ -65,6 +65,26 @@ def normal(n=600, seed=3):
     return SimpleNamespace(model=model, logp=logp, center=(1.0, 0.7), names=("a", "b"))
 
 
+def groups_of_all_sizes():
+    """Numbers of twenty groups, from a few to thousands, with means and scales of their own."""
+    rng = np.random.default_rng(18)
+    weight = np.geomspace(1.0, 300.0, 20)
+    g = np.concatenate(
+        [np.repeat(np.arange(20), 3), rng.choice(20, 99_940, p=weight / sum(weight))]
+    )
+    return g, rng.normal(rng.normal(size=20)[g], np.exp(rng.normal(0.5, 0.3, 20))[g])
+
+
+def regression_on_itself(seed=0):
+    """A slope of one of 2,000 rows."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=2000)
+    with pm.Model() as model:
+        slope = pm.Normal("slope", 0, 1)
+        pm.Normal("y", slope * x, 1, observed=x + rng.normal(size=2000))
+    return model
+
+
 def exact(case):
     """Posterior mean and sd of two parameters, by quadrature."""
     center, scale = np.array(case.center), np.array([0.3, 0.3])
@@ -150,6 +170,15 @@ def assert_chains_leave_no_state(make, model):
     assert_same(first, chain(make(), point, seed=1))
     other, _ = chain(one, point, seed=3)
     assert not np.array_equal(first[0], other)
+
+
+def assert_goes_on(one, other, model, tune, before, after):
+    """A step takes the state of another in tuning, and does what that does to its end and on."""
+    for step, seed in ((one, 3), (other, 8)):
+        step.setup_chain(np.random.default_rng(seed), tune, tune)
+    *_, point = run(one, model.initial_point(), before)
+    other.sampling_state = copy.deepcopy(one.sampling_state)
+    assert_same(*(run(step, dict(point), after) for step in (one, other)))
 
 
 def round_trip(one, other, model, tune, draws, at):
