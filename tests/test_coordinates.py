@@ -8,7 +8,8 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from exact_cases import QUIET, assert_goes_on, assert_moments, groups_of_all_sizes
+from chains import QUIET, assert_goes_on, assert_moments
+from exact_cases import groups_of_all_sizes
 from scipy.special import expit
 
 import pymc_subsample as pms

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pymc as pm
 import pytest
-from exact_cases import sample
+from chains import sample
 from scipy.stats import norm
 from test_langevin import N, assert_ends_up, assert_moves_as_its_map, gaussian_rows
 

@@ -5,24 +5,15 @@ from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
+import chains
 import cloudpickle
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
-from exact_cases import (
-    assert_chains_leave_no_state,
-    assert_moments,
-    assert_processes_agree,
-    assert_same,
-    chain,
-    exact,
-    round_trip,
-    run,
-    sample,
-    wide,
-)
+from chains import assert_moments, assert_same, chain, round_trip, run, sample
+from exact_cases import exact, wide
 from models import MODELS
 from scipy.interpolate import RegularGridInterpolator
 from scipy.special import expit, log_expit, log_softmax, softmax
@@ -624,12 +615,12 @@ def test_compound_with_another_step(shared, cases):
 
 @pytest.mark.parametrize("mp_ctx", ["fork", pytest.param("spawn", marks=SLOW)])
 def test_chains_in_processes_equal_chains_in_sequence(model, mp_ctx):
-    assert_processes_agree(pms.FireflyMC(model=model), model, mp_ctx)
+    chains.assert_processes_agree(pms.FireflyMC(model=model), model, mp_ctx)
 
 
 def test_no_state_leaks_between_chains(cases):
     case = cases("logistic")
-    assert_chains_leave_no_state(lambda: pms.FireflyMC(model=case.model), case.model)
+    chains.assert_chains_leave_no_state(lambda: pms.FireflyMC(model=case.model), case.model)
 
 
 PROPOSALS = {

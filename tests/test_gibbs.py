@@ -11,7 +11,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from exact_cases import QUIET, assert_processes_agree
+from chains import QUIET, assert_processes_agree
 from scipy.special import expit, logit
 from scipy.stats import chi2
 

@@ -6,26 +6,14 @@ import re
 from dataclasses import replace
 
 import arviz as az
+import chains
 import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
 from arviz_stats.base import array_stats
-from exact_cases import (
-    QUIET,
-    assert_chains_leave_no_state,
-    assert_moments,
-    assert_processes_agree,
-    assert_same,
-    chain,
-    exact,
-    logistic,
-    normal,
-    poisson,
-    round_trip,
-    run,
-    wide,
-)
+from chains import QUIET, assert_moments, assert_same, chain, round_trip, run
+from exact_cases import exact, logistic, normal, poisson, wide
 from scipy.special import expit
 from scipy.stats import norm
 
@@ -47,11 +35,11 @@ def step(model):
     "mp_ctx", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)]
 )
 def test_chains_in_processes_equal_chains_in_sequence(model, step, mp_ctx):
-    assert_processes_agree(step, model, mp_ctx)
+    chains.assert_processes_agree(step, model, mp_ctx)
 
 
 def test_no_state_leaks_between_chains(model):
-    assert_chains_leave_no_state(lambda: pms.HMCECS(model=model), model)
+    chains.assert_chains_leave_no_state(lambda: pms.HMCECS(model=model), model)
 
 
 def test_sampling_twice_with_one_step_gives_the_same(model, step):

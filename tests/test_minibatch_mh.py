@@ -3,24 +3,13 @@
 import copy
 import logging
 
+import chains
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from exact_cases import (
-    assert_chains_leave_no_state,
-    assert_moments,
-    assert_processes_agree,
-    assert_same,
-    chain,
-    exact,
-    logistic,
-    normal,
-    poisson,
-    round_trip,
-    run,
-    sample,
-)
+from chains import assert_moments, assert_same, chain, round_trip, run, sample
+from exact_cases import exact, logistic, normal, poisson
 from scipy.stats import norm
 from steps_of_all_kinds import TESTS
 
@@ -217,12 +206,12 @@ def test_poisson_regression(step):
     ids=["barker", "confidence"],
 )
 def test_chains_in_processes_equal_chains_in_sequence(model, make, mp_ctx):
-    assert_processes_agree(make(model), model, mp_ctx)
+    chains.assert_processes_agree(make(model), model, mp_ctx)
 
 
 @pytest.mark.parametrize("step", TESTS)
 def test_no_state_leaks_between_chains(model, step):
-    assert_chains_leave_no_state(lambda: step(model=model, **SMALL), model)
+    chains.assert_chains_leave_no_state(lambda: step(model=model, **SMALL), model)
 
 
 PROPOSALS = {

@@ -5,7 +5,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import scipy.stats
-from exact_cases import assert_goes_on
+from chains import assert_goes_on
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates.reference import reference_at

@@ -4,24 +4,13 @@ import copy
 import logging
 from functools import partial
 
-import exact_cases
+import chains
 import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
-from exact_cases import (
-    QUIET,
-    assert_chains_leave_no_state,
-    assert_moments,
-    assert_processes_agree,
-    assert_same,
-    chain,
-    exact,
-    normal,
-    poisson,
-    round_trip,
-    run,
-)
+from chains import QUIET, assert_moments, assert_same, chain, round_trip, run
+from exact_cases import exact, normal, poisson
 from scipy.signal import lfilter
 
 import pymc_subsample as pms
@@ -60,7 +49,7 @@ def _no_log(caplog):
     caplog.set_level(logging.ERROR, "pymc")
 
 
-sample = partial(exact_cases.sample, tune=100)
+sample = partial(chains.sample, tune=100)
 
 
 def verdicts(result):
@@ -529,12 +518,12 @@ def test_schedules_of_the_automatic_step_size(model):
 @pytest.mark.parametrize("mp_ctx", ["fork", pytest.param("spawn", marks=SLOW)])
 @pytest.mark.parametrize("name", ["SVRGLD", "EWSG", "ClusteredSGHMC"])
 def test_chains_in_processes_equal_chains_in_sequence(model, name, mp_ctx):
-    assert_processes_agree(MAKE[name](model=model), model, mp_ctx, tune=10)
+    chains.assert_processes_agree(MAKE[name](model=model), model, mp_ctx, tune=10)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_state_leaks_between_chains(model, name):
-    assert_chains_leave_no_state(lambda: MAKE[name](model=model), model)
+    chains.assert_chains_leave_no_state(lambda: MAKE[name](model=model), model)
 
 
 @pytest.mark.parametrize("name", NAMES)
