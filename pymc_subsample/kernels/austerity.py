@@ -18,7 +18,8 @@ import numpy as np
 
 from pymc_subsample.cache import kept
 from pymc_subsample.compile import external
-from pymc_subsample.kernels.evidence import ACCEPT, DECIDE, REJECT, Answer, named
+from pymc_subsample.kernels.evidence import ACCEPT, DECIDE, REJECT, Answer
+from pymc_subsample.kernels.vectors import named
 
 _student_cdf = external("stdtr", 2)
 

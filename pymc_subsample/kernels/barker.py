@@ -15,7 +15,8 @@ from collections import namedtuple
 import numpy as np
 
 from pymc_subsample.cache import kept
-from pymc_subsample.kernels.evidence import ACCEPT, DECIDE, REJECT, Answer, named
+from pymc_subsample.kernels.evidence import ACCEPT, DECIDE, REJECT, Answer
+from pymc_subsample.kernels.vectors import named
 
 # Numbers of the test; support and cumulative probabilities of the correction follow them.
 Settings = namedtuple("Settings", "batch_size max_error sigma correction_error n_support")

@@ -20,7 +20,8 @@ from collections import namedtuple
 import numpy as np
 
 from pymc_subsample.cache import kept
-from pymc_subsample.kernels.evidence import ACCEPT, DECIDE, REJECT, Answer, named
+from pymc_subsample.kernels.evidence import ACCEPT, DECIDE, REJECT, Answer
+from pymc_subsample.kernels.vectors import named
 
 INEQUALITIES = ("bernstein-serfling", "bernstein", "hoeffding-serfling")
 

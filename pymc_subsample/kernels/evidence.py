@@ -2,16 +2,15 @@
 
 A test is a function ``decide(settings, evidence) -> Answer`` without randomness of its own. It is
 handed over by address, so that the transition is compiled once for all tests. `settings` are the
-test's numbers, shape (s,), of which the first is the size of its first batch; `named` gives them
-names.
+test's numbers, shape (s,), of which the first is the size of its first batch; `vectors.named` gives
+them names.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from numba import types
 
-from pymc_subsample.compile import SCALAR, VECTOR, inner
+from pymc_subsample.compile import SCALAR, VECTOR
 
 # What a test may answer in place of a number of rows.
 ACCEPT, REJECT = -1.0, 0.0
@@ -78,9 +77,3 @@ class Answer(NamedTuple):
 EVIDENCE = types.NamedUniTuple(SCALAR, len(Evidence._fields), Evidence)
 ANSWER = types.NamedUniTuple(SCALAR, len(Answer._fields), Answer)
 DECIDE = ANSWER(VECTOR, EVIDENCE)
-
-
-def named(kind: Any) -> Callable:
-    """Return a compiled function that makes a named tuple of the first numbers of an array."""
-    numbers = ", ".join(f"settings[{i}]" for i in range(len(kind._fields)))
-    return inner(eval(f"lambda settings: kind({numbers})", {"kind": kind}))

@@ -25,6 +25,7 @@ FUNCTIONS = ("forward", "change", "gather")
 
 # Results of a run of sweeps, by position: means over all updates, but for the rows.
 INFO = ("flips", "batch_size", "n_looks", "error", "rows_read", "rows_touching")
+FLIPS, BATCH, LOOKS, ERROR, READ, TOUCHING = range(len(INFO))
 
 
 @kept(
@@ -118,16 +119,16 @@ def sweeps(generator, row_generator, functions, test, columns, permutation, star
                     uniform, 0.0, np.nan, np.nan,
                 )  # fmt: skip
                 becomes = answer.decision == ACCEPT
-                info[1] += evidence.n_seen
-                info[2] += evidence.look
-                info[3] += answer.error
-                info[4] += evidence.n_seen
-            info[5] += n
+                info[BATCH] += evidence.n_seen
+                info[LOOKS] += evidence.look
+                info[ERROR] += answer.error
+                info[READ] += evidence.n_seen
+            info[TOUCHING] += n
             if becomes != one:
                 theta[at] = new_theta[at]
                 copy(new_phi, phi)
                 prior[0] = new_prior[0]
-                info[0] += 1.0
+                info[FLIPS] += 1.0
             else:
                 new_theta[at] = theta[at]
     for field in range(4):

@@ -49,6 +49,7 @@ INFO = (
     "rows_tested",
     "rows_proposed",
 )
+ACCEPTED, RATE, BATCH, LOOKS, ERROR, VARIANCE, TESTED, PROPOSED = range(len(INFO))
 
 
 @inner
@@ -161,7 +162,7 @@ def transitions(generator, row_generator, functions, test, kind, columns,
                 weight / batch, grad_phi, grad,
             )  # fmt: skip
             proposals.add_drift(proposal, grad)
-            info[7] += batch
+            info[PROPOSED] += batch
         proposals.move(proposal, theta, new_theta)
         forward(new_theta, new_phi, new_prior)
         if langevin:
@@ -186,12 +187,12 @@ def transitions(generator, row_generator, functions, test, kind, columns,
             copy(new_theta, theta)
             copy(new_phi, phi)
             prior[0] = new_prior[0]
-            info[0] += 1.0
-        info[1] += answer.probability
-        info[2] += evidence.n_seen
-        info[3] += evidence.look
-        info[4] += answer.error
-        info[5] += answer.variance
-        info[6] += evidence.n_seen + (n if full else 0)
+            info[ACCEPTED] += 1.0
+        info[RATE] += answer.probability
+        info[BATCH] += evidence.n_seen
+        info[LOOKS] += evidence.look
+        info[ERROR] += answer.error
+        info[VARIANCE] += answer.variance
+        info[TESTED] += evidence.n_seen + (n if full else 0)
     for field in range(6):
         info[field] /= k

@@ -16,7 +16,7 @@ from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.stochastic import RULES, Dynamics, check_steps
 from pymc_subsample.kernels import gradients
-from pymc_subsample.kernels.langevin import INFO, integrate
+from pymc_subsample.kernels.langevin import INFO, Settings, integrate
 from pymc_subsample.stationary import rescaled
 from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
 from pymc_subsample.steps.step_size import AutomaticStepSize
@@ -217,11 +217,11 @@ class StochasticGradient(AutomaticStepSize):
         size = len(self._active)
         noise, squares, info = np.empty(size), np.empty(size), np.empty(len(INFO))
         settings = np.array(
-            [
+            Settings(
                 self.friction, self.temperature, self._averages(), self._floor, self._index_chain,
                 self._expected, self._resample, self.done, self.hold,
                 _MOST_DRIFT if self.near_reference else np.inf,
-            ],
+            ),
             dtype=float,
         )  # fmt: skip
         center, slope, curvature = self._reference_sums()
