@@ -3,6 +3,7 @@
 import re
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from pymc_subsample.collection import without_collection
 from pymc_subsample.progress import announced, doing
@@ -17,7 +18,7 @@ _HOMES = {
 __all__ = list(_HOMES)
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with announced(name), doing("loading what it needs, or compiling it"), without_collection():
@@ -25,5 +26,5 @@ def __getattr__(name: str):
     return getattr(module, name)
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])

@@ -32,10 +32,10 @@ class SparseSum:
         P.
     """
 
-    def __init__(self, size: int):
+    def __init__(self, size: int) -> None:
         self.matrix = scipy.sparse.csr_array((size, size))
 
-    def add(self, matrix: scipy.sparse.sparray):
+    def add(self, matrix: scipy.sparse.sparray) -> None:
         """Add a matrix, shape (P, P)."""
         self.matrix = self.matrix + matrix
 

@@ -37,7 +37,7 @@ class Record:
     done: int = 0
     kept: list = field(default_factory=list)
 
-    def keep(self, draw: Any, most: int):
+    def keep(self, draw: Any, most: int) -> None:
         """Count a draw, and keep it if it is one of about `most` that are."""
         self.done += 1
         if self.done * most // max(self.draws, 1) > len(self.kept):
@@ -87,7 +87,7 @@ class ChainRecord(Record):
     last: np.ndarray = field(default_factory=lambda: np.zeros(0))
     before: list[np.ndarray] = field(default_factory=list)
 
-    def add(self, theta: np.ndarray, info: dict[str, float]):
+    def add(self, theta: np.ndarray, info: dict[str, float]) -> None:
         """Add a draw, shape (d,), and what its transition reported."""
         if info["diverging"] and self.done and len(self.before) < _KEPT:
             self.before.append(self.last)
@@ -107,7 +107,7 @@ class ChainRecord(Record):
         if len(self.pending) == _FOLD:
             self.fold()
 
-    def fold(self):
+    def fold(self) -> None:
         """Merge pending draws into mean and squares."""
         if not self.pending:
             return
@@ -182,7 +182,7 @@ class MoveRecord(Record):
     square: np.ndarray = field(default_factory=lambda: np.zeros(0))
     product: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
-    def add(self, theta: np.ndarray, accepted: float, share: float):
+    def add(self, theta: np.ndarray, accepted: float, share: float) -> None:
         """Add a draw, shape (d,), and what its transitions did."""
         if not self.done:
             self.origin = theta.copy()
@@ -246,7 +246,7 @@ class StepRecord(Record):
     last: np.ndarray = field(default_factory=lambda: np.zeros(0))
     before: list[np.ndarray] = field(default_factory=list)
 
-    def add(self, theta: np.ndarray, noise: np.ndarray, stats: dict[str, float]):
+    def add(self, theta: np.ndarray, noise: np.ndarray, stats: dict[str, float]) -> None:
         """Add a draw, shape (d,), the gradient's noise, shape (a,), and the draw's statistics."""
         if not self.done:
             self.noise = np.zeros(len(noise))

@@ -76,7 +76,7 @@ class Evaluation:
     ) -> np.ndarray:
         """Gradient, shape (d,), of `row_loglik` times weights, shape (m,)."""
 
-        def gradient():
+        def gradient() -> Variable:
             total = (_WEIGHTS * self.row_graph()).sum()
             return pt.grad(total, self.theta, disconnected_inputs="ignore")
 
@@ -89,7 +89,7 @@ class Evaluation:
         theta: np.ndarray,
         index: slice | np.ndarray = slice(0),
         more: Mapping[Variable, np.ndarray] = MappingProxyType({}),
-    ):
+    ) -> np.ndarray:
         if name not in self._functions:
             self._functions[name] = numpy_function([self.theta, *self.raw, *more], [graph()])
         return self._functions[name](theta, *self._raw_batch(index), *more.values())[0]
@@ -106,8 +106,8 @@ class Evaluation:
         [graph] = rebuild([rows], parameters | self.derived)
         return graph
 
-    def _raw_batch(self, index: slice | np.ndarray):
+    def _raw_batch(self, index: slice | np.ndarray) -> list[np.ndarray]:
         return self._rows_on_axis(self.rows.take(index))
 
-    def _rows_on_axis(self, columns: Sequence[np.ndarray]):
+    def _rows_on_axis(self, columns: Sequence[np.ndarray]) -> list[np.ndarray]:
         return [np.moveaxis(x, 0, axis) for x, axis in zip(columns, self.raw_axes, strict=True)]

@@ -74,7 +74,7 @@ def shared_columns(
     own = {v: {kind} for v, kind in zip(raw, kinds, strict=True)}
     axis = dict(zip(raw, axes, strict=True))
 
-    def pair():
+    def pair() -> tuple[Variable, Variable] | None:
         uses = _uses(rebuild(outputs, _columns(derived, joins)), list(own))
         for a, b in ((a, b) for j, b in enumerate(own) for a in list(own)[:j]):
             same = a.type == b.type and axis[a] == axis[b] and uses[a] == uses[b]

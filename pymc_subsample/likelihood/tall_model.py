@@ -121,7 +121,7 @@ class TallModel(Evaluation):
         initial_point: Mapping[str, np.ndarray] | None = None,
         *,
         lift: bool = True,
-    ):
+    ) -> None:
         self.binary = tuple(binary)
         plain = partial(TallModel, model, observed, dim, binary, initial_point, lift=False)
         order = [v.name for v in model.value_vars]
@@ -191,13 +191,15 @@ class TallModel(Evaluation):
         warn_about_deterministics(model, self)
         warn_about_whole_terms(self.whole, self.n_rows)
 
-    def _lay_out_theta(self):
+    def _lay_out_theta(self) -> None:
         self.names = [v.name for v in self.value_vars]
         self.shapes = [np.shape(self.initial_point[name]) for name in self.names]
         self.slices, self.size = _consecutive(self.shapes)
         self.theta = pt.tensor("theta", dtype="float64", shape=(self.size,))
 
-    def _trace(self, model: pm.Model, found: Sequence[Rows], dependent: set[Variable]):
+    def _trace(
+        self, model: pm.Model, found: Sequence[Rows], dependent: set[Variable]
+    ) -> tuple[RowTrace, dict[int, list[Rows]], list[Whole]]:
         """Trace the terms with rows; return them by number of rows, and those that have none."""
         trace = RowTrace(lambda v: v not in dependent, row_number_test(self._arrays))
         kinds: dict[int, list[Rows]] = {}
@@ -217,7 +219,9 @@ class TallModel(Evaluation):
             raise refusal
         return trace, kinds, whole
 
-    def _follow(self, model: pm.Model, trace: RowTrace, term: Rows, dependent: set[Variable]):
+    def _follow(
+        self, model: pm.Model, trace: RowTrace, term: Rows, dependent: set[Variable]
+    ) -> None:
         others = dependent
         if self.binary:
             values = zip(self._values, self.value_vars, strict=True)
@@ -229,7 +233,7 @@ class TallModel(Evaluation):
         except CoupledRows as error:
             raise error.refusal(term.name) from None
 
-    def _refuse_latents(self, model: pm.Model, trace: RowTrace, term: Rows):
+    def _refuse_latents(self, model: pm.Model, trace: RowTrace, term: Rows) -> None:
         read = set(ancestors([term.graph]))
         for value, var in zip(self._values, self.value_vars, strict=True):
             alike = term.n_rows in value.type.shape and var.name not in self.binary
@@ -242,7 +246,7 @@ class TallModel(Evaluation):
                     "index group-level parameters with an integer column."
                 )
 
-    def _place_parameters(self, batch: BatchGraph, logprior: Variable):
+    def _place_parameters(self, batch: BatchGraph, logprior: Variable) -> None:
         """Lay the parameters out in one vector phi and express phi and the prior in theta."""
         for new, old in batch.parameters.items():
             if None in new.type.shape:
@@ -349,7 +353,9 @@ class TallModel(Evaluation):
         return found
 
 
-def _started(start: dict[str, np.ndarray], given: Mapping[str, np.ndarray]):
+def _started(
+    start: dict[str, np.ndarray], given: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     for name, value in given.items():
         if name not in start:
             raise ValueError(

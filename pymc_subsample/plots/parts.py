@@ -89,10 +89,10 @@ def xy(x: xr.DataArray, y: xr.Dataset) -> xr.Dataset:
     return xr.concat(parts, "plot_axis").assign_coords(plot_axis=["x", "y"])
 
 
-def decorate(pc: PlotCollection, data: xr.Dataset, **what: Any):
+def decorate(pc: PlotCollection, data: xr.Dataset, **what: Any) -> None:
     """Set titles, labels, limits, scales and ticks of the panels that some data belong to."""
 
-    def decorate_one(da: xr.DataArray, target: Any, **_: Any):
+    def decorate_one(da: xr.DataArray, target: Any, **_: Any) -> None:
         plot = backend_from_object(target)
         for name, value in what.items():
             function = getattr(plot, name)

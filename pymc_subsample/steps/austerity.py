@@ -57,7 +57,7 @@ class AusterityMH(MinibatchMH):
         *,
         epsilon: float | Callable[[int], float] = 0.05,
         **above: Unpack[SharedMH],
-    ):
+    ) -> None:
         self.epsilon = arguments.test_level("epsilon", epsilon)
         super().__init__(vars, **above)
 
@@ -75,7 +75,7 @@ class AusterityMH(MinibatchMH):
         level = self._level(self.draws_done)
         return [f"decrease epsilon (now {level:g})", "increase batch_size"]
 
-    def _conclude(self, errors: AcceptanceErrors):
+    def _conclude(self, errors: AcceptanceErrors) -> None:
         """Log the bound of Theorem 1 with what the pilot and the chain show."""
         slowest = self.record.autocorrelation(self._active) ** (1 / self.transitions_per_draw)
         if not len(errors.error):

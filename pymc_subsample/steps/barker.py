@@ -50,7 +50,7 @@ class MinibatchBarkerMH(MinibatchMH):
         max_error: float = 0.02,
         sigma: float = DEFAULT_SIGMA,
         **above: Unpack[SharedMH],
-    ):
+    ) -> None:
         self.max_error = arguments.between("max_error", max_error, 0.0, np.inf)
         self.sigma = arguments.between("sigma", sigma, 0.0, np.inf)
         correction = barker_correction(self.sigma)

@@ -71,7 +71,7 @@ class ConfidenceMH(MinibatchMH):
         inequality: str = "bernstein-serfling",
         bound: str | Callable[[dict, dict], float] = "auto",
         **above: Unpack[SharedMH],
-    ):
+    ) -> None:
         self.delta = arguments.between("delta", delta, 0.0, 1.0)
         self.p = arguments.between("p", p, 1.0, np.inf)
         self.gamma = arguments.between("gamma", gamma, 1.0, np.inf)
@@ -90,7 +90,7 @@ class ConfidenceMH(MinibatchMH):
                 'model has not. Use bound="full", or give a function bound(point, new_point).'
             )
 
-    def _connect(self):
+    def _connect(self) -> None:
         super()._connect()
         self._linear = self._expansion.reach() if self.bound in ("auto", "linear") else None
         if self.bound == "linear" and self._linear is None:

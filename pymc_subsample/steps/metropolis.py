@@ -109,7 +109,7 @@ class MinibatchMH(ProposingStep):
         batch_size: int | None = None,
         control_variate_order: int | str | None = 2,
         **above: Unpack[SharedProposing],
-    ):
+    ) -> None:
         order = arguments.order(control_variate_order, type(self).__name__, plain=True)
         arguments.optional_batch(batch_size, smallest=2)
         super().__init__(vars, **above)
@@ -159,7 +159,7 @@ class MinibatchMH(ProposingStep):
             )
         return prepared
 
-    def _connect(self):
+    def _connect(self) -> None:
         """Trace and compile the model (also after unpickling in another process)."""
         needed = ["forward", "change", "gather"]
         needed += ["anchor"] if self._order else []
@@ -206,7 +206,7 @@ class MinibatchMH(ProposingStep):
         )  # fmt: skip
         return dict(zip(INFO, info.tolist(), strict=True))
 
-    def _no_reference(self):
+    def _no_reference(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         size = self._tall.phi_size
         return np.zeros(size), np.zeros(size), np.zeros((0, 0))
 
@@ -291,7 +291,7 @@ class MinibatchMH(ProposingStep):
     def _proposed(self, theta: np.ndarray, rng: np.random.Generator) -> Proposed:
         return Proposed(theta, *self._moved_from(theta, rng))
 
-    def _conclude(self, errors: AcceptanceErrors):
+    def _conclude(self, errors: AcceptanceErrors) -> None:
         """Say what is known of a chain that passed its checks."""
 
     def _pilots(self) -> int:
