@@ -96,7 +96,7 @@ def seconds_per_full_gradient(
     center = reference.center
     gradient = np.empty(expansion.phi_size)
 
-    def evaluate(rows: np.ndarray):
+    def evaluate(rows: np.ndarray) -> None:
         expansion.difference(center, rows, center, 1.0, 0.0, np.empty(rows.shape[1]), gradient)
 
     return SLOWER * seconds_per_pass(expansion, evaluate, least)
@@ -109,10 +109,10 @@ class _Expanded:
     _extra_vars_shared: dict = {}  # noqa: RUF012  as PyMC reads it
     dtype = "float64"
 
-    def __init__(self, expansion: Expansion, reference: Reference):
+    def __init__(self, expansion: Expansion, reference: Reference) -> None:
         self._expansion, self._reference = expansion, reference
 
-    def _pytensor_function(self, theta: np.ndarray):
+    def _pytensor_function(self, theta: np.ndarray) -> tuple[np.float64, np.ndarray]:
         at = self._reference
         phi, logprior = self._expansion.parameters(theta)
         shift = phi - at.center
@@ -127,7 +127,9 @@ class _Expansion:
     Its mass matrix is diagonal, as NUTS adapts it, and starts at the posterior's own.
     """
 
-    def __init__(self, model: pm.Model, step: "SubsampledStep", tune: int, draws: int, seed: int):
+    def __init__(
+        self, model: pm.Model, step: "SubsampledStep", tune: int, draws: int, seed: int
+    ) -> None:
         assert step._prepared is not None
         tall, expansion, free = step._tall, step._expansion.as_written(), step._continuous()
         reference, scale = step._prepared.reference, step._prepared.factor

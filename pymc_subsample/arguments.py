@@ -121,7 +121,7 @@ def level(name: str, value: Any, draw: int) -> float:
     return float(given)
 
 
-def test_level(name: str, value: Any):
+def test_level(name: str, value: Any) -> float | Callable[[int], float]:
     """Return the level of a test, or a function of the draw that gives it, if both are fit."""
     if callable(value):
         takes(name, value, "draw")
@@ -162,12 +162,14 @@ def optional_batch(value: Any, smallest: int = 1) -> int | None:
     return None if value is None else count("batch_size", value, smallest=smallest)
 
 
-def function_or_choice(name: str, value: Any, choices: Sequence[str], *parameters: str):
+def function_or_choice(
+    name: str, value: Any, choices: Sequence[str], *parameters: str
+) -> str | Callable:
     """Return a function of some parameters, or one of some words."""
     return takes(name, value, *parameters) if callable(value) else choice(name, value, choices)
 
 
-def blocked(value: Any, step: str):
+def blocked(value: Any, step: str) -> None:
     """Refuse to sample variables one by one."""
     if value is not True and value is not np.True_:
         raise ValueError(
@@ -175,7 +177,7 @@ def blocked(value: Any, step: str):
         )
 
 
-def proposal(value: Any):
+def proposal(value: Any) -> Any:
     """Return a proposal: None stands for adaptive Metropolis."""
     if value is None:
         return AdaptiveMetropolis()
@@ -190,7 +192,7 @@ def proposal(value: Any):
     return takes("proposal", value, "point", "rng") if callable(value) else value
 
 
-def proposal_size(value: Any, size: int, n_rows: int | None = None):
+def proposal_size(value: Any, size: int, n_rows: int | None = None) -> None:
     """Check the proposal's covariance, and its batch where it has one, against the model."""
     covariance = getattr(value, "covariance", None)
     if covariance is not None and len(covariance) != size:
@@ -269,7 +271,7 @@ def seed(name: str, value: Any) -> int:
     return count(name, value, smallest=0, most=2**64)
 
 
-def only_numba(compile_kwargs: Mapping | None):
+def only_numba(compile_kwargs: Mapping | None) -> None:
     """Refuse compilation with anything but numba."""
     given = mapping("compile_kwargs", compile_kwargs, "options of compilation")
     if given and given != {"mode": "NUMBA"}:

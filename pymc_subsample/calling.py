@@ -50,7 +50,7 @@ def given_start(step: BlockedStep, point: Mapping[str, np.ndarray]) -> bool:
     return any(not np.array_equal(usual[v.name], point[v.name]) for v in step.vars)
 
 
-def refuse_arguments_for_nuts(step: str):
+def refuse_arguments_for_nuts(step: str) -> None:
     """Refuse what PyMC would hand to its own NUTS, or ignore, in a run without it.
 
     Raises

@@ -18,7 +18,6 @@ import pytensor
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.core.base import BaseContext
 from numba.core.typing.context import BaseContext as BaseTypingContext
 from numba.core.typing.templates import Signature
 from numba.experimental.function_type import _get_wrapper_address
@@ -183,22 +182,22 @@ def without_c():
     return pytensor.config.change_flags(cxx="")
 
 
-@numba.extending.intrinsic
-def function_at(typingctx: BaseTypingContext, address: types.Type, function_type: types.Type):
-    """Return the function of type `function_type` at an address (inside compiled code)."""
-    kind = function_type.instance_type
+@numba.extending.typeof_impl.register(Signature)
+def _type_of(signature: Signature, context: Any):
+    return types.TypeRef(types.FunctionType(signature))
 
-    def codegen(
-        context: BaseContext,
-        builder: ir.IRBuilder,
-        signature: Signature,
-        arguments: Sequence[ir.Value],
-    ):
+
+@numba.extending.intrinsic
+def function_at(typingctx: BaseTypingContext, address: types.Type, signature: types.Type):
+    """Return the function of a signature at an address (inside compiled code)."""
+    kind = signature.instance_type
+
+    def codegen(context: Any, builder: Any, signature: Signature, arguments: Sequence[Any]):
         function = cgutils.create_struct_proxy(kind)(context, builder)
         function.c_addr = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(8)))
         return function._getvalue()
 
-    return kind(types.int64, function_type), codegen
+    return kind(types.int64, signature), codegen
 
 
 def address_of(rng: np.random.Generator) -> int:
@@ -215,12 +214,7 @@ def generator_at(typingctx: BaseTypingContext, address: types.Type):
     """Return the NumPy generator at an address (inside compiled code)."""
     kind = types.npy_rng
 
-    def codegen(
-        context: BaseContext,
-        builder: ir.IRBuilder,
-        signature: Signature,
-        arguments: Sequence[ir.Value],
-    ):
+    def codegen(context: Any, builder: Any, signature: Signature, arguments: Sequence[Any]):
         # NumPy's `bitgen_t`, of which all members are pointers.
         members = ("state", "fnptr_next_uint64", "fnptr_next_uint32", "fnptr_next_double")
         word = context.get_value_type(types.uintp)
@@ -241,12 +235,7 @@ def load(typingctx: BaseTypingContext, address: types.Type, dtype: types.Type):
     """Read a number of some NumPy type at an address (inside compiled code)."""
     kind = dtype.dtype
 
-    def codegen(
-        context: BaseContext,
-        builder: ir.IRBuilder,
-        signature: Signature,
-        arguments: Sequence[ir.Value],
-    ):
+    def codegen(context: Any, builder: Any, signature: Signature, arguments: Sequence[Any]):
         pointer = builder.inttoptr(arguments[0], ir.PointerType(context.get_data_type(kind)))
         value = builder.load(pointer)
         value.align = 1

@@ -92,7 +92,7 @@ class BarkerCorrection:
         self,
         size: int | tuple[int, ...] | None = None,
         random_state: int | np.random.Generator | None = None,
-    ):
+    ) -> np.ndarray:
         """Draw from the correction.
 
         Parameters
@@ -280,7 +280,7 @@ def _shipped_tables() -> dict[float, tuple[np.ndarray, np.ndarray]]:
 
 def clt_bound(
     absolute_first: float | np.ndarray, absolute_third: float | np.ndarray, b: int | np.ndarray
-):
+) -> float | np.ndarray:
     r"""Bound the error of the normal approximation of a studentised mean of b summands.
 
     .. math:: \sup_x |P(t < x) - \Phi(x)| \le \frac{6.4\, E|X|^3 + 2\, E|X|}{\sqrt b}
@@ -310,7 +310,7 @@ def third_cumulant(
     sd: float | np.ndarray,
     b: float | np.ndarray,
     fraction: float | np.ndarray = 0.0,
-):
+) -> float | np.ndarray:
     r"""Return the third cumulant that the error of the test is made of.
 
     .. math:: k = \frac{2 - f}{2 \sqrt{1 - f}} \cdot \frac{g s^3}{\sqrt b}, \qquad
@@ -347,7 +347,7 @@ def fourth_coefficient(
     sd: float | np.ndarray,
     b: float | np.ndarray,
     fraction: float | np.ndarray = 0.0,
-):
+) -> float | np.ndarray:
     r"""Return the coefficient of the fourth derivative in the error of the test.
 
     .. math:: c = \frac{s^4}{b}
@@ -371,7 +371,7 @@ def fourth_coefficient(
     return sd**4 / b * (0.25 - kurtosis * (2 - 6 * f + 3 * f**2) / (24 * (1 - f)))
 
 
-def test_error(delta: float | np.ndarray, third_cumulant: float | np.ndarray):
+def test_error(delta: float | np.ndarray, third_cumulant: float | np.ndarray) -> float | np.ndarray:
     r"""Estimate P(accept) - F(delta), the error of the minibatch Barker test at a log-ratio.
 
     .. math:: -\frac{k}{3} F'''(\Delta), \qquad F''' = u (1 - 6 u), \qquad u = F (1 - F),
@@ -398,7 +398,7 @@ def second_order_error(
     delta: float | np.ndarray,
     third_cumulant: float | np.ndarray,
     fourth_coefficient: float | np.ndarray,
-):
+) -> float | np.ndarray:
     r"""Return what `test_error` leaves out, up to order 1 / b.
 
     .. math:: c\, F^{(4)} + \frac{k^2}{18} F^{(6)}, \qquad F^{(4)} = u w (1 - 12 u), \qquad
@@ -422,7 +422,7 @@ def second_order_error(
     return fourth_coefficient * fourth + third_cumulant**2 / 18 * sixth
 
 
-def worst_test_error(third_cumulant: float | np.ndarray):
+def worst_test_error(third_cumulant: float | np.ndarray) -> float | np.ndarray:
     r"""Return the largest size of `test_error` over all log-ratios, :math:`|k| / 24`, at zero.
 
     Parameters

@@ -296,7 +296,7 @@ def quantile(
     return found if given.ndim else found.squeeze("quantile")
 
 
-def _refuse_unsigned_options(sample_dims: str | Sequence[str] | None, skipna: bool):
+def _refuse_unsigned_options(sample_dims: str | Sequence[str] | None, skipna: bool) -> None:
     given = [sample_dims] if isinstance(sample_dims, str) else sample_dims
     if given is not None and set(given) != set(SAMPLE_DIMS):
         raise ValueError(
@@ -306,7 +306,7 @@ def _refuse_unsigned_options(sample_dims: str | Sequence[str] | None, skipna: bo
         raise ValueError("skipna must be False for signed draws: a draw cannot be left out.")
 
 
-def _check_digits(round_to: int | str | None):
+def _check_digits(round_to: int | str | None) -> None:
     """Refuse what is no number of digits, before or after the point."""
     words = isinstance(round_to, str) and re.fullmatch(r"auto|[Nn]one|\d+g?", round_to)
     if round_to is not None and not words:

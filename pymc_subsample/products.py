@@ -4,6 +4,7 @@ PyTensor multiplies matrices by BLAS, which takes ten seconds to compile into a 
 microsecond to call.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,11 @@ class LoopDot(Dot):
 
 
 @register_funcify_default_op_cache_key(LoopDot)
-def _compiled(op: Op, node: Apply, **kwargs: Any):
+def _compiled(op: Op, node: Apply, **kwargs: Any) -> tuple[Callable, int]:
     dtype = node.outputs[0].type.numpy_dtype
 
     @numba_njit
-    def product(x: np.ndarray, y: np.ndarray):
+    def product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         out = np.zeros((x.shape[0], y.shape[1]), dtype)
         for i in range(x.shape[0]):
             for k in range(x.shape[1]):
@@ -37,7 +38,7 @@ def _compiled(op: Op, node: Apply, **kwargs: Any):
     return product, 1
 
 
-def use_loops(fgraph: FunctionGraph):
+def use_loops(fgraph: FunctionGraph) -> None:
     """Replace products of matrices that are known to be small."""
     for node in fgraph.toposort():
         if type(node.op) is Dot:

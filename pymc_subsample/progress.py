@@ -37,7 +37,7 @@ def announced(who: str) -> Iterator[None]:
 
     over, start = threading.Event(), time.monotonic()
 
-    def watch():
+    def watch() -> None:
         for limit in _LIMITS:
             if over.wait(start + limit - time.monotonic()):
                 return

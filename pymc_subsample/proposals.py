@@ -54,7 +54,7 @@ class RandomWalk:
     scale: float = 1.0
     covariance: Sequence | np.ndarray | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         positive("RandomWalk: scale", self.scale)
         object.__setattr__(self, "covariance", _covariance(self.covariance, "RandomWalk"))
 
@@ -84,7 +84,7 @@ class AdaptiveMetropolis:
     target_accept: float | None = None
     covariance: Sequence | np.ndarray | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _target("AdaptiveMetropolis", self.target_accept)
         object.__setattr__(self, "covariance", _covariance(self.covariance, "AdaptiveMetropolis"))
 
@@ -123,7 +123,7 @@ class Langevin:
     covariance: Sequence | np.ndarray | None = None
     target_accept: float | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.step_size is not None:
             positive("Langevin: step_size", self.step_size)
         _target("Langevin", self.target_accept)
@@ -132,6 +132,6 @@ class Langevin:
         object.__setattr__(self, "covariance", _covariance(self.covariance, "Langevin"))
 
 
-def _target(of: str, value: object):
+def _target(of: str, value: object) -> None:
     if value is not None:
         between(f"{of}: target_accept", value, 0.0, 1.0)

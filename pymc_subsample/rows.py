@@ -42,7 +42,7 @@ class Joined:
         Rows on the first axis; all other axes are alike.
     """
 
-    def __init__(self, parts: Sequence[np.ndarray]):
+    def __init__(self, parts: Sequence[np.ndarray]) -> None:
         self.parts = tuple(parts)
         self.starts: list[int] = np.cumsum([0, *map(len, parts)]).tolist()
         self.dtype = self.parts[0].dtype
@@ -98,7 +98,7 @@ class RowStore:
         columns: Sequence[np.ndarray | Joined],
         n_rows: int,
         kinds: Sequence[tuple[tuple[str, ...], int]] = (),
-    ):
+    ) -> None:
         for column in columns:
             if len(column) != n_rows:
                 raise ValueError(f"A column has {len(column)} rows, expected {n_rows}.")

@@ -36,7 +36,7 @@ class PolynomialDecay:
     offset: float = 1000.0
     power: float = 1 / 3
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.initial is not None:
             positive("PolynomialDecay: initial", self.initial)
         positive("PolynomialDecay: offset", self.offset)
@@ -80,7 +80,7 @@ class Cyclical:
     largest: float | None = None
     length: int = 1000
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.largest is not None:
             positive("Cyclical: largest", self.largest)
         count("Cyclical: length", self.length)

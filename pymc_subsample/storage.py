@@ -70,7 +70,7 @@ def row_length(model: pm.Model, tall: "TallModel", lengths: Collection[int]) -> 
     ]
 
 
-def warn(model: pm.Model, large: list[Stored]):
+def warn(model: pm.Model, large: list[Stored]) -> None:
     """Warn of variables with one element per row."""
     total = sum(s.size for s in large) * 1000 / _GB
     warnings.warn(
@@ -101,7 +101,7 @@ def _remedy(model: pm.Model, names: Collection[str]) -> str:
     return " ".join(said)
 
 
-def refuse_beyond_memory(model: pm.Model):
+def refuse_beyond_memory(model: pm.Model) -> None:
     """Raise if the run of `pm.sample` that calls takes more than half of the free memory.
 
     PyMC tells a step neither the number of chains and draws of a run nor what it stores of them;
@@ -142,7 +142,7 @@ def is_bambis(model: pm.Model, name: str) -> bool:
     return _BAMBI_ROWS in model.named_vars_to_dims.get(name, ())
 
 
-def hint_for_bambi(model: pm.Model):
+def hint_for_bambi(model: pm.Model) -> None:
     """Say what Bambi's `fit` does where `pm.sample` was called for one of its models."""
     run = _calling_run()
     if run is None or is_called_by("bambi"):

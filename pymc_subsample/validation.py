@@ -82,7 +82,7 @@ def count(
     auto: bool = False,
     smallest: int = 1,
     most: int = _LARGEST,
-):
+) -> Any:
     """Return `value` if it is an integer from `smallest` to `most`; None for "auto".
 
     `largest` is a bound that the data set, the number `of` something.

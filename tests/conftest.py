@@ -16,7 +16,7 @@ from pymc_subsample.kernels.integrators import INTEGRATORS
 from pymc_subsample.kernels.langevin import integrate
 from pymc_subsample.likelihood import TallModel
 
-pytest.register_assert_rewrite("exact_cases")
+pytest.register_assert_rewrite("chains")
 
 
 def pytest_configure(config):

@@ -1,15 +1,11 @@
-"""Small models whose posteriors are known exactly, and runs of their steps."""
+"""Small models, most of them with posteriors that are known exactly."""
 
-import copy
 from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
-from arviz_stats.base import array_stats
 from scipy.special import expit, log_expit
 from scipy.stats import norm
-
-QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 
 
 def logistic(n=600, seed=1):
@@ -65,6 +61,26 @@ def normal(n=600, seed=3):
     return SimpleNamespace(model=model, logp=logp, center=(1.0, 0.7), names=("a", "b"))
 
 
+def groups_of_all_sizes():
+    """Numbers of twenty groups, from a few to thousands, with means and scales of their own."""
+    rng = np.random.default_rng(18)
+    weight = np.geomspace(1.0, 300.0, 20)
+    g = np.concatenate(
+        [np.repeat(np.arange(20), 3), rng.choice(20, 99_940, p=weight / sum(weight))]
+    )
+    return g, rng.normal(rng.normal(size=20)[g], np.exp(rng.normal(0.5, 0.3, 20))[g])
+
+
+def regression_on_itself(seed=0):
+    """A slope of one of 2,000 rows."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=2000)
+    with pm.Model() as model:
+        slope = pm.Normal("slope", 0, 1)
+        pm.Normal("y", slope * x, 1, observed=x + rng.normal(size=2000))
+    return model
+
+
 def exact(case):
     """Posterior mean and sd of two parameters, by quadrature."""
     center, scale = np.array(case.center), np.array([0.3, 0.3])
@@ -80,58 +96,6 @@ def exact(case):
         sd = np.array([np.sqrt((weight * (v - m) ** 2).sum()) for m, v in moments])
         scale = 7 * np.maximum(sd, (axes[0][1] - axes[0][0]) / 7)
     return center, sd
-
-
-def assert_moments(draws, mean, sd, z=5.0):
-    """Mean and sd of draws, shape (chain, draw), within z Monte Carlo errors (1e-6 per test)."""
-    draws = np.asarray(draws, dtype=float)
-    deviation = (draws - mean) ** 2
-    error = sd / np.sqrt(array_stats.ess(draws))
-    assert abs(draws.mean() - mean) < z * error
-    error = deviation.std() / np.sqrt(array_stats.ess(deviation))
-    assert abs(deviation.mean() - sd**2) < z * error
-
-
-def run(step, point, n):
-    """Draws, shape (n, d), and statistics of n steps, and the last point."""
-    thetas, stats = [], []
-    for _ in range(n):
-        point, [stat] = step.step(point)
-        thetas.append(np.concatenate([np.ravel(point[v.name]) for v in step.vars]))
-        stats.append(stat)
-    return np.array(thetas), stats, point
-
-
-def chain(step, point, seed=0, tune=30, draws=20):
-    step.setup_chain(np.random.default_rng(seed), tune, draws)
-    before, first, point = run(step, point, tune)
-    step.stop_tuning()
-    after, second, _ = run(step, point, draws)
-    return np.concatenate([before, after]), first + second
-
-
-def assert_same(left, right):
-    np.testing.assert_array_equal(left[0], right[0])
-    assert [s.keys() for s in left[1]] == [s.keys() for s in right[1]]
-    for mine, other in zip(left[1], right[1], strict=True):
-        for name, value in mine.items():
-            if name != "warning":
-                np.testing.assert_equal(value, other[name], err_msg=name)
-
-
-def round_trip(one, other, model, tune, draws, at):
-    """A state taken at draw `at` of a step goes on as it did, in another step and in its own."""
-    one.setup_chain(np.random.default_rng(7), tune, draws)
-    *_, point = run(one, model.initial_point(), min(at, tune))
-    if at >= tune:
-        one.stop_tuning()
-        *_, point = run(one, point, at - tune)
-    saved, point = copy.deepcopy(one.sampling_state), copy.deepcopy(point)
-    rest = run(one, point, 5)
-    other.sampling_state = saved
-    assert_same(rest, run(other, point, 5))
-    one.sampling_state = saved
-    assert_same(rest, run(one, point, 5))
 
 
 def wide(n, kind):

@@ -12,28 +12,9 @@ import pymc_subsample as pms
 from pymc_subsample import correction
 from pymc_subsample.control_variates import expand
 from pymc_subsample.kernels import austerity, barker, confidence
+from pymc_subsample.kernels.acceptance import accept, merged
 from pymc_subsample.kernels.batches import draw, restore
-from pymc_subsample.kernels.evidence import (
-    ACCEPT,
-    COUNT,
-    ERROR,
-    EVIDENCE,
-    HIGH,
-    KNOWN,
-    LOOK,
-    LOW,
-    MEAN,
-    N_ROWS,
-    NORMAL,
-    PROBABILITY,
-    REJECT,
-    SECOND,
-    THIRD,
-    THRESHOLD,
-    UNIFORM,
-    VARIANCE,
-)
-from pymc_subsample.kernels.metropolis import accept, add
+from pymc_subsample.kernels.evidence import ACCEPT, REJECT, Evidence
 from pymc_subsample.likelihood import TallModel
 
 ERROR_RATE = 1e-5
@@ -42,12 +23,9 @@ ERROR_RATE = 1e-5
 def evidence_of(y, n, known=0.0, uniform=0.5, normal=0.0, look=1, low=np.nan, high=np.nan):
     """What a test sees after the rows `y` of n."""
     y = np.asarray(y, dtype=float)
-    evidence = np.full(len(EVIDENCE), np.nan)
-    evidence[[N_ROWS, COUNT, LOOK, MEAN]] = n, len(y), look, y.mean()
-    evidence[[SECOND, THIRD]] = [np.mean((y - y.mean()) ** k) for k in (2, 3)]
-    evidence[[LOW, HIGH, KNOWN, UNIFORM, NORMAL]] = low, high, known, uniform, normal
-    evidence[THRESHOLD] = np.log(uniform)
-    return evidence
+    second, third = (np.mean((y - y.mean()) ** k) for k in (2, 3))
+    seen = n, len(y), look, y.mean(), second, third
+    return Evidence(*map(float, (*seen, low, high, known, np.log(uniform), uniform, normal)))
 
 
 def cases(seed, count=400):
@@ -132,18 +110,19 @@ def test_compiled_draws_leave_the_permutation_as_it_was(n, size):
 def test_moments_merge(location, scale, sizes):
     rng = np.random.default_rng(2)
     y = location + scale * rng.gamma(0.5, 1.0, 40)
-    evidence, start = np.zeros(len(EVIDENCE)), 0
+    found, start = (0.0, 0.0, 0.0, 0.0), 0
     for size in sizes:
-        add(y[start : start + size], evidence)
+        found = merged(y[start : start + size], *found)
         start += size
+        count, mean, *moments = found
         seen = y[:start]
-        assert evidence[COUNT] == start
+        assert count == start
         rounding = 1e-13 * (1 + abs(location) / scale)
-        np.testing.assert_allclose(evidence[MEAN], seen.mean(), rtol=1e-14, atol=1e-13 * scale)
-        for field, power in ((SECOND, 2), (THIRD, 3)):
+        np.testing.assert_allclose(mean, seen.mean(), rtol=1e-14, atol=1e-13 * scale)
+        for moment, power in zip(moments, (2, 3), strict=True):
             expected = np.mean((seen - seen.mean()) ** power)
             np.testing.assert_allclose(
-                evidence[field], expected, rtol=10 * rounding, atol=10 * rounding * scale**power
+                moment, expected, rtol=10 * rounding, atol=10 * rounding * scale**power
             )
 
 
@@ -151,10 +130,10 @@ def test_moments_merge_into_those_of_another_order():
     rng = np.random.default_rng(3)
     y, results = rng.lognormal(size=300), []
     for order in (y, y[::-1], np.sort(y)):
-        evidence = np.zeros(len(EVIDENCE))
+        found = 0.0, 0.0, 0.0, 0.0
         for part in np.array_split(order, 7):
-            add(np.ascontiguousarray(part), evidence)
-        results.append(evidence[[MEAN, SECOND, THIRD]])
+            found = merged(part, *found)
+        results.append(found[1:])
     np.testing.assert_allclose(results, [results[0]] * 3, rtol=1e-12)
 
 
@@ -164,22 +143,21 @@ def test_moments_merge_into_those_of_another_order():
 def test_t_test_of_austerity():
     epsilon, batch, outcomes = 0.05, 15, set()
     for n, y, known, u, *_ in cases(4):
-        evidence, b = evidence_of(y, n, known, u), len(y)
-        answer = austerity.decide(np.array([batch, epsilon]), evidence)
+        b, settings = len(y), np.array([batch, epsilon])
+        answer, *found = austerity.decide(settings, evidence_of(y, n, known, u))
+        probability, error, variance = found
         distance = y.mean() + known - np.log(u)
-        np.testing.assert_allclose(
-            evidence[PROBABILITY], min(1.0, np.exp(y.mean() + known)), rtol=1e-9
-        )
+        np.testing.assert_allclose(probability, min(1.0, np.exp(y.mean() + known)), rtol=1e-9)
         exact = ACCEPT if distance > 0 else REJECT
         if b == n:
             assert answer == exact
-            assert evidence[ERROR] == evidence[VARIANCE] == 0
+            assert error == variance == 0
             outcomes.add(("all", answer))
             continue
         sd = y.std(ddof=1) / np.sqrt(b) * np.sqrt(1 - (b - 1) / (n - 1))
         p_value = stats.t.sf(abs(distance) / sd, b - 1)
-        np.testing.assert_allclose(evidence[VARIANCE], sd**2, rtol=1e-10)
-        np.testing.assert_allclose(evidence[ERROR], p_value, rtol=1e-8, atol=1e-14)
+        np.testing.assert_allclose(variance, sd**2, rtol=1e-10)
+        np.testing.assert_allclose(error, p_value, rtol=1e-8, atol=1e-14)
         assert answer == (exact if p_value < epsilon else min(n, b + batch))
         outcomes.add("more" if answer > 0 else answer)
         outcomes.add("the rest") if answer == n else None
@@ -189,15 +167,14 @@ def test_t_test_of_austerity():
 def test_the_t_test_is_that_of_scipy_when_the_population_is_large():
     rng = np.random.default_rng(5)
     y, n = rng.normal(0.3, 1, 30), 10**9
-    evidence = evidence_of(y, n, 0.0, 1.0)
-    austerity.decide(np.array([30, 0.05]), evidence)
+    answer = austerity.decide(np.array([30, 0.05]), evidence_of(y, n, 0.0, 1.0))
     expected = stats.ttest_1samp(y, 0.0, alternative="greater").pvalue
-    np.testing.assert_allclose(evidence[ERROR], expected, rtol=1e-6)
+    np.testing.assert_allclose(answer.error, expected, rtol=1e-6)
 
 
 def test_austerity_at_level_zero_reads_all_rows():
     for n, y, known, u, *_ in cases(6, 50):
-        answer = austerity.decide(np.array([10, 0.0]), evidence_of(y, n, known, u))
+        answer = austerity.decide(np.array([10, 0.0]), evidence_of(y, n, known, u)).decision
         exact = ACCEPT if y.mean() + known > np.log(u) else REJECT
         assert answer == (exact if len(y) == n else n)
 
@@ -205,10 +182,11 @@ def test_austerity_at_level_zero_reads_all_rows():
 def test_rows_that_are_all_alike_decide_at_once():
     y = np.full(10, 0.5)
     for u, answer in ((0.4, ACCEPT), (0.9, ACCEPT)):
-        assert austerity.decide(np.array([10, 0.01]), evidence_of(y, 100, 0.0, u)) == answer
-    evidence = evidence_of(-y, 100, 0.0, 0.9)
-    assert austerity.decide(np.array([10, 0.01]), evidence) == REJECT
-    assert evidence[ERROR] == 0
+        found = austerity.decide(np.array([10, 0.01]), evidence_of(y, 100, 0.0, u))
+        assert found.decision == answer
+    found = austerity.decide(np.array([10, 0.01]), evidence_of(-y, 100, 0.0, 0.9))
+    assert found.decision == REJECT
+    assert found.error == 0
 
 
 # Confidence
@@ -234,7 +212,8 @@ def test_confidence_test(inequality):
     number = confidence.INEQUALITIES.index(inequality)
     for n, y, known, u, _, look in cases(7, 1000):
         evidence = evidence_of(y, n, known, u, look=look, low=y.min() - 0.5, high=y.max() + 0.3)
-        answer = confidence.decide(np.array([20, delta, p, gamma, number]), evidence)
+        settings = np.array([20, delta, p, gamma, number])
+        answer, _, error, _ = confidence.decide(settings, evidence)
         distance, b = y.mean() + known - np.log(u), len(y)
         exact = ACCEPT if distance > 0 else REJECT
         if b == n:
@@ -246,7 +225,7 @@ def test_confidence_test(inequality):
             confidence.radius(number, n, b, np.ptp(y) + 0.8, y.std(), level), c, rtol=1e-12
         )
         assert answer == (exact if abs(distance) > c else min(n, int(np.ceil(gamma * b))))
-        assert evidence[ERROR] == delta
+        assert error == delta
         outcomes.add("more" if answer > 0 else answer)
     assert outcomes == {ACCEPT, REJECT, "more"}
 
@@ -271,9 +250,9 @@ def test_barker_test(sigma, max_error):
     table, outcomes = pms.barker_correction(sigma), set()
     for n, y, known, u, normal, _ in cases(8, 1000):
         evidence, b = evidence_of(y, n, known, u, normal), len(y)
-        answer = barker.decide(barker_settings(sigma, max_error), evidence)
+        answer, *found = barker.decide(barker_settings(sigma, max_error), evidence)
         ratio = y.mean() + known
-        np.testing.assert_allclose(evidence[PROBABILITY], expit(ratio), rtol=1e-9)
+        np.testing.assert_allclose(found[0], expit(ratio), rtol=1e-9)
         if b == n:
             assert answer == (ACCEPT if u > expit(-ratio) else REJECT)
             outcomes.add(("all", answer))
@@ -283,8 +262,7 @@ def test_barker_test(sigma, max_error):
             stats.skew(y), np.sqrt(y.var() / b * (1 - b / n)), b, b / n
         )
         error = table.error + correction.worst_test_error(third)
-        np.testing.assert_allclose(evidence[VARIANCE], variance, rtol=1e-10)
-        np.testing.assert_allclose(evidence[ERROR], error, rtol=1e-8)
+        np.testing.assert_allclose(found[1:], [error, variance], rtol=1e-8)
         if variance >= sigma**2 or error > max_error:
             assert min(n, b + 15) <= answer <= n
             if answer > b + 15 and answer < n:
@@ -308,7 +286,7 @@ def test_barker_test_on_all_rows_accepts_with_barkers_probability():
     for known in (-3.0, -0.4, 0.0, 1.7):
         y = np.array([0.2, -0.1, 0.5])
         answers = [barker.decide(barker_settings(), evidence_of(y, 3, known, u)) for u in grid]
-        share = np.mean(np.array(answers) == ACCEPT)
+        share = np.mean([answer.decision == ACCEPT for answer in answers])
         np.testing.assert_allclose(share, expit(known + 0.2), atol=1 / 2000)
 
 
@@ -327,9 +305,10 @@ def batches(values, b, sd):
 def acceptance(batch, n, known, settings, table):
     """Probability that a batch is accepted, over the test's own random numbers."""
     evidence = evidence_of(batch, n, known)
-    assert barker.decide(settings, evidence) in (ACCEPT, REJECT)
-    sd = np.sqrt(table.sigma**2 - evidence[VARIANCE])
-    return table.probabilities @ ndtr((evidence[MEAN] + known + table.support) / sd)
+    answer = barker.decide(settings, evidence)
+    assert answer.decision in (ACCEPT, REJECT)
+    sd = np.sqrt(table.sigma**2 - answer.variance)
+    return table.probabilities @ ndtr((evidence.mean + known + table.support) / sd)
 
 
 def test_the_test_is_the_integrand_over_its_random_numbers():
@@ -339,7 +318,7 @@ def test_the_test_is_the_integrand_over_its_random_numbers():
     uniforms = (np.arange(200) + 0.5) / 200
     for batch in all_batches[:: len(all_batches) // 3]:
         answers = [
-            barker.decide(settings, evidence_of(batch, 12, 0.7, u, z))
+            barker.decide(settings, evidence_of(batch, 12, 0.7, u, z)).decision
             for u in uniforms for z in normals
         ]  # fmt: skip
         share = np.mean(np.array(answers) == ACCEPT)
@@ -401,16 +380,12 @@ class Loop:
             column = np.asarray(y, dtype=float) / n
         if permutation is None:
             permutation = np.arange(n, dtype=np.uint32)
-        evidence = np.full(len(EVIDENCE), np.nan)
-        evidence[[KNOWN, UNIFORM, NORMAL, LOW, HIGH]] = known, uniform, normal, low, high
-        evidence[THRESHOLD] = np.log(uniform)
-        answer = accept(
+        return accept(
             decide, *self.functions, np.array([0, column.ctypes.data, 8]), rng, permutation,
             np.empty(0, np.int32), np.zeros(1), np.ones(1), np.zeros(1), 0, self.ex.width,
-            float(n), int(full),
-            np.asarray(settings, dtype=float), evidence,
+            float(n), int(full), np.asarray(settings, dtype=float), known, np.log(uniform),
+            uniform, normal, low, high,
         )  # fmt: skip
-        return answer, evidence
 
 
 @pytest.fixture(scope="module")
@@ -424,11 +399,12 @@ def test_the_loop_reads_all_rows_once(loop, n):
     y = rng.gamma(1, 1, n)
     for batch in (n, max(2, n // 7)):
         permutation = np.arange(n, dtype=np.uint32)
-        _, evidence = loop(austerity.decide, [batch, 0.0], y, rng, permutation=permutation)
-        assert evidence[COUNT] == evidence[N_ROWS] == n
-        assert evidence[LOOK] == (1 if batch == n else 2)
+        evidence, _ = loop(austerity.decide, [batch, 0.0], y, rng, permutation=permutation)
+        assert evidence.n_seen == evidence.n_rows == n
+        assert evidence.look == (1 if batch == n else 2)
         moments = [y.mean(), y.var(), np.mean((y - y.mean()) ** 3)]
-        np.testing.assert_allclose(evidence[[MEAN, SECOND, THIRD]], moments, rtol=1e-10)
+        found = evidence.mean, evidence.second, evidence.third
+        np.testing.assert_allclose(found, moments, rtol=1e-10)
         np.testing.assert_array_equal(permutation, np.arange(n))
 
 
@@ -436,8 +412,8 @@ def test_the_loop_reads_all_rows_once(loop, n):
 def test_bounds_by_a_pass_over_all_rows_are_exact(loop, n):
     rng = np.random.default_rng(10)
     y = rng.normal(1, 2, n)
-    _, evidence = loop(confidence.decide, [5, 0.1, 2, 2, 0], y, rng, full=True)
-    np.testing.assert_allclose(evidence[[LOW, HIGH]], [y.min(), y.max()], rtol=1e-12)
+    evidence, _ = loop(confidence.decide, [5, 0.1, 2, 2, 0], y, rng, full=True)
+    np.testing.assert_allclose([evidence.low, evidence.high], [y.min(), y.max()], rtol=1e-12)
 
 
 def test_the_loop_reads_a_simple_random_sample(loop):
@@ -446,12 +422,12 @@ def test_the_loop_reads_a_simple_random_sample(loop):
     y, b = rng.gamma(1, 1, 40), 15
     permutation, means = np.arange(40, dtype=np.uint32), []
     for _ in range(8000):
-        _, evidence = loop(  # decides at once
+        evidence, _ = loop(  # decides at once
             confidence.decide, [b, 0.1, 2, 2, 2], y, rng, known=1e3, low=0.0, high=0.0,
             permutation=permutation,
         )  # fmt: skip
-        assert evidence[COUNT] == b
-        means.append(evidence[MEAN])
+        assert evidence.n_seen == b
+        means.append(evidence.mean)
     variance = y.var(ddof=1) / b * (1 - b / 40)
     z = stats.norm.isf(ERROR_RATE / 4)
     assert abs(np.mean(means) - y.mean()) < z * np.sqrt(variance / 8000)
@@ -467,9 +443,8 @@ def test_rows_that_are_not_finite_settle_the_matter(loop, decide):
     for values, answer in (([-1e308], REJECT), ([1e308], ACCEPT), ([np.nan, 1e308], REJECT)):
         column = rng.normal(size=20)
         column[7 : 7 + len(values)] = values
-        found, evidence = loop(decide, settings, column, rng, low=-5, high=5, column=column)
-        assert found == answer
-        assert evidence[PROBABILITY] == (answer == ACCEPT)
+        _, found = loop(decide, settings, column, rng, low=-5, high=5, column=column)
+        assert found[:2] == (answer, answer == ACCEPT)
 
 
 RARE = np.where(np.arange(4000) < 40, 100.0, 0.0)
@@ -482,12 +457,12 @@ def wrong_rate(loop, decide, settings, y, threshold, repeats, low=np.nan, high=n
     right = ACCEPT if y.mean() > threshold else REJECT
     wrong, rows = 0, 0
     for _ in range(repeats):
-        answer, evidence = loop(
+        evidence, answer = loop(
             decide, settings, y, rng, known=-threshold, uniform=1.0, low=low, high=high,
             permutation=permutation,
         )  # fmt: skip
-        wrong += answer != right
-        rows += evidence[COUNT]
+        wrong += answer.decision != right
+        rows += evidence.n_seen
     return wrong / repeats, rows / repeats
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pymc as pm
 import pytest
+from exact_cases import regression_on_itself
 
 import pymc_subsample as pms
 from pymc_subsample.diagnostics import checks, gibbs, hmc, metropolis
@@ -50,11 +51,7 @@ def test_a_warning_says_what_failed_only():
 def test_only_the_last_draw_is_judged_and_survives_a_file(tmp_path):
     xr = pytest.importorskip("xarray")
     pytest.importorskip("netCDF4")
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=2000)
-    with pm.Model():
-        slope = pm.Normal("slope", 0, 1)
-        pm.Normal("y", slope * x, 1, observed=x + rng.normal(size=2000))
+    with regression_on_itself():
         step = pms.HMCECS(subsample_size=50)
         idata = pm.sample(
             50, tune=100, chains=2, cores=1, step=step, progressbar=False, random_seed=1

@@ -1,6 +1,5 @@
 """The chain's own coordinates: the map, its constants, and what is sampled in them."""
 
-import copy
 import logging
 from types import SimpleNamespace
 
@@ -9,7 +8,8 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from exact_cases import QUIET, assert_moments
+from chains import QUIET, assert_goes_on, assert_moments
+from exact_cases import groups_of_all_sizes
 from scipy.special import expit
 
 import pymc_subsample as pms
@@ -781,20 +781,8 @@ def test_a_model_can_be_sampled_as_it_is_written():
 
 def test_state_round_trips_in_coordinates_of_its_own():
     with noncentred(outcomes()) as model:
-        step = pms.HMCECS(rng=1, subsample_size=50)
-        step.setup_chain(np.random.default_rng(3), tune=20, draws=20)
-        point = model.initial_point()
-        for _ in range(10):
-            point, _ = step.step(point)
-        other = pms.HMCECS(rng=7, subsample_size=50)
-        other.setup_chain(np.random.default_rng(8), tune=20, draws=20)
-        other.sampling_state = copy.deepcopy(step.sampling_state)
-        twin = dict(point)
-        for _ in range(25):
-            point, _ = step.step(point)
-            twin, _ = other.step(twin)
-        for name in point:
-            np.testing.assert_array_equal(point[name], twin[name])
+        one, other = (pms.HMCECS(rng=seed, subsample_size=50) for seed in (1, 7))
+    assert_goes_on(one, other, model, tune=20, before=10, after=25)
 
 
 def test_coordinates_belong_to_the_sampled_variables_alone():
@@ -868,12 +856,7 @@ def test_units_of_a_check_are_those_of_rows_however_unlikely():
 @pytest.mark.slow
 def test_scales_of_groups_of_three_rows_beside_thousands():
     """Against NUTS on counts, means and variances of the groups, which are sufficient."""
-    rng = np.random.default_rng(18)
-    weight = np.geomspace(1.0, 300.0, 20)
-    g = np.concatenate(
-        [np.repeat(np.arange(20), 3), rng.choice(20, 99_940, p=weight / sum(weight))]
-    )
-    y = rng.normal(rng.normal(size=20)[g], np.exp(rng.normal(0.5, 0.3, 20))[g])
+    g, y = groups_of_all_sizes()
     n, mean = np.bincount(g), np.bincount(g, y) / np.bincount(g)
     squares = np.bincount(g, (y - mean[g]) ** 2)
 

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pymc as pm
 import pytest
+from chains import sample
 from scipy.stats import norm
 from test_langevin import N, assert_ends_up, assert_moves_as_its_map, gaussian_rows
 
@@ -18,8 +19,8 @@ import pymc_subsample as pms
 from pymc_subsample import cache, kernels, steps
 from pymc_subsample.compile import Compiled, address_of
 from pymc_subsample.control_variates import linear
-from pymc_subsample.kernels import integrators, metropolis
-from pymc_subsample.kernels.evidence import DECIDE, EVIDENCE, KNOWN, THRESHOLD
+from pymc_subsample.kernels import acceptance, integrators
+from pymc_subsample.kernels.evidence import DECIDE
 from pymc_subsample.stationary import variances
 
 ROOT = Path(__file__).parents[1]
@@ -85,6 +86,13 @@ def test_rooms_import_from_those_above():
             assert not set(found) & set(order[place + 1 :]), path
 
 
+def test_the_api_page_lists_what_is_public():
+    page = (ROOT / "docs" / "api" / "index.md").read_text()
+    assert sorted(re.findall(r"^   (\w+)$", page, re.MULTILINE)) == sorted(pms.__all__)
+    assert all(getattr(pms, name).__name__ == name for name in pms.__all__)
+    assert set(pms.__all__) <= set(dir(pms))
+
+
 # The worked examples, as if their files were in their rooms.
 
 
@@ -118,8 +126,8 @@ def accepted(kernel, y, known, delta, uniforms, batch=20):
     y = np.ascontiguousarray(y)
     found = np.empty(len(uniforms))
     test = Compiled(kernel.decide, DECIDE, None)
-    done = metropolis.decisions(
-        np.array([f.address for f in metropolis.NUMBERS]), test.address, np.array([y.ctypes.data]),
+    done = acceptance.decisions(
+        np.array([f.address for f in acceptance.NUMBERS]), test.address, np.array([y.ctypes.data]),
         address_of(rng), np.arange(len(y), dtype=np.uint32), known, -np.inf, np.inf,
         np.array([batch, delta]), uniforms, np.log(uniforms), found, 2**62,
     )  # fmt: skip
@@ -160,20 +168,21 @@ def test_wrong_decisions_are_as_rare_as_promised(chebyshev, tails):
     assert wrong(0.003) < bound < wrong(0.999)
 
 
-def test_its_step_has_the_exact_posterior(chebyshev):
-    _, step = chebyshev
-    rng = np.random.default_rng(3)
-    y = rng.normal(0.3, 1.0, 3000)
+def normal_mean():
+    """A model of one parameter, and its posterior mean and standard deviation."""
+    y = np.random.default_rng(3).normal(0.3, 1.0, 3000)
     with pm.Model() as model:
         mu = pm.Normal("mu", 0, 10)
         pm.Normal("y", mu, 1, observed=y)
-    method = step(model=model, delta=0.01, control_variate_order=1)
-    idata = pm.sample(
-        2000, tune=500, chains=2, cores=1, random_seed=1, step=method, model=model,
-        progressbar=False, compute_convergence_checks=False,
-    )  # fmt: skip
     variance = 1 / (len(y) + 1 / 100)
-    mean, sd = variance * y.sum(), np.sqrt(variance)
+    return model, variance * y.sum(), np.sqrt(variance)
+
+
+def test_its_step_has_the_exact_posterior(chebyshev):
+    _, step = chebyshev
+    model, mean, sd = normal_mean()
+    method = step(model=model, delta=0.01, control_variate_order=1)
+    idata = sample(method, model, 2000)
     draws = idata["posterior"]["mu"]
     # Seven standard errors of 2,000 effective draws.
     assert abs(float(draws.mean()) - mean) < 0.15 * sd
@@ -226,11 +235,7 @@ def test_obabo_is_exact_for_momenta_of_a_normal(obabo, h):
 
 
 def test_an_integrator_is_an_argument(obabo):
-    rng = np.random.default_rng(3)
-    y = rng.normal(0.3, 1.0, 3000)
-    with pm.Model() as model:
-        mu = pm.Normal("mu", 0, 10)
-        pm.Normal("y", mu, 1, observed=y)
+    model, mean, sd = normal_mean()
     step = pms.SGMCMC(model=model, integrator="obabo", friction=1.5)
     # Of the largest step sizes, 0.5 / 1.1**k, that make a standard deviation wrong by at most 2%.
     assert abs((1 - step.automatic_step_size**2 / 4) ** -0.5 - 1) < 0.02
@@ -239,12 +244,7 @@ def test_an_integrator_is_an_argument(obabo):
         pms.SGMCMC(model=model, integrator="obabo", gradient="ewsg")
     with pytest.raises(ValueError, match="floor is not used with integrator='obabo'"):
         pms.SGMCMC(model=model, integrator="obabo", floor=0.1)
-    idata = pm.sample(
-        4000, tune=100, chains=2, cores=1, random_seed=1, step=step, model=model,
-        progressbar=False, compute_convergence_checks=False,
-    )  # fmt: skip
-    variance = 1 / (len(y) + 1 / 100)
-    mean, sd = variance * y.sum(), np.sqrt(variance)
+    idata = sample(step, model, 4000, tune=100)
     draws = idata["posterior"]["mu"]
     # Six standard errors of 4,000 effective draws, and what the step size adds.
     assert abs(float(draws.mean()) - mean) < 0.1 * sd
@@ -259,25 +259,24 @@ def test_snippets_run_and_python_does_what_compiled_code_does(monkeypatch, capsy
     monkeypatch.setattr(linear, "compile_source", linear.compile_source)  # restored at the end
     exec("\n".join(SNIPPETS), found := {"__name__": "page"})
     printed = capsys.readouterr().out
-    assert "'threshold': -0.5" in printed
+    assert "threshold=-0.5" in printed
     assert "def change(phi, new_phi, center, rows, change):" in printed
 
-    accept, ex, test = metropolis.accept, found["expansion"], found["confidence"].decide
+    accept, ex, test = acceptance.accept, found["expansion"], found["confidence"].decide
     results = []
     for run, decide, parts in (
         (accept.py_func, test.py_func, (ex.anchor, ex.change, ex.gather)),
         (accept, test, (ex.anchor.function, ex.change.function, ex.gather.function)),
     ):
-        evidence = np.zeros(len(EVIDENCE))
-        evidence[[KNOWN, THRESHOLD]] = 0.1, -0.5
-        decision = run(
+        evidence, answer = run(
             decide, *parts, ex.packer.table, np.random.default_rng(2),
             np.arange(500, dtype=np.uint32), np.empty(0, np.int32), found["here"], found["there"],
-            found["at"].center, 1, ex.width, 500.0, 1, np.array([50, 0.05, 2.0, 2.0, 0]), evidence,
+            found["at"].center, 1, ex.width, 500.0, 1, np.array([50, 0.05, 2.0, 2.0, 0]),
+            0.1, -0.5, np.nan, np.nan, np.nan, np.nan,
         )  # fmt: skip
-        results.append([decision, *evidence])
+        results.append([*answer, *evidence])
     np.testing.assert_allclose(*results, rtol=1e-12)
-    assert results[0][1 + EVIDENCE.index("count")] >= 50
+    assert evidence.n_seen >= 50
 
 
 # What other files repeat.

@@ -5,22 +5,15 @@ from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
+import chains
 import cloudpickle
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
-from exact_cases import (
-    QUIET,
-    assert_moments,
-    assert_same,
-    chain,
-    exact,
-    round_trip,
-    run,
-    wide,
-)
+from chains import assert_moments, assert_same, chain, round_trip, run, sample
+from exact_cases import exact, wide
 from models import MODELS
 from scipy.interpolate import RegularGridInterpolator
 from scipy.special import expit, log_expit, log_softmax, softmax
@@ -31,7 +24,7 @@ import pymc_subsample as pms
 from pymc_subsample.control_variates import lower_bounds
 from pymc_subsample.control_variates.lower_bounds import bounded_expansion
 from pymc_subsample.kernels.firefly import log_excess
-from pymc_subsample.kernels.metropolis import GIVEN
+from pymc_subsample.kernels.proposals import GIVEN
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.steps import firefly
@@ -128,13 +121,6 @@ def cases():
 @pytest.fixture(scope="module")
 def model(cases):
     return cases("logistic").model
-
-
-def sample(step, model, draws, tune=500, chains=2, seed=6, **kwargs):
-    return pm.sample(
-        draws, tune=tune, chains=chains, cores=1, random_seed=seed, step=step, model=model,
-        **QUIET, **kwargs,
-    )  # fmt: skip
 
 
 # Bounds
@@ -629,27 +615,12 @@ def test_compound_with_another_step(shared, cases):
 
 @pytest.mark.parametrize("mp_ctx", ["fork", pytest.param("spawn", marks=SLOW)])
 def test_chains_in_processes_equal_chains_in_sequence(model, mp_ctx):
-    step = pms.FireflyMC(model=model)
-    kwargs = {"draws": 6, "tune": 40, "chains": 2, "random_seed": 4, "step": step}
-    alone = pm.sample(cores=1, model=model, **kwargs, **QUIET)
-    apart = pm.sample(cores=2, mp_ctx=mp_ctx, model=model, **kwargs, **QUIET)
-    for group in ("posterior", "sample_stats"):
-        left, right = alone[group].dataset, apart[group].dataset
-        assert set(left.data_vars) == set(right.data_vars)
-        for name in left.data_vars:
-            np.testing.assert_array_equal(left[name].values, right[name].values, err_msg=name)
-    assert not np.array_equal(alone.posterior["a"][0], alone.posterior["a"][1])
+    chains.assert_processes_agree(pms.FireflyMC(model=model), model, mp_ctx)
 
 
 def test_no_state_leaks_between_chains(cases):
     case = cases("logistic")
-    one, point = pms.FireflyMC(model=case.model), case.model.initial_point()
-    first = chain(one, point, seed=1)
-    chain(one, point, seed=2, tune=50, draws=7)
-    assert_same(first, chain(one, point, seed=1))
-    assert_same(first, chain(pms.FireflyMC(model=case.model), point, seed=1))
-    other, _ = chain(one, point, seed=3)
-    assert not np.array_equal(first[0], other)
+    chains.assert_chains_leave_no_state(lambda: pms.FireflyMC(model=case.model), case.model)
 
 
 PROPOSALS = {

@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from exact_cases import QUIET
+from chains import QUIET
 from models import MODELS, ROUGH
 
 import pymc_subsample as pms

@@ -6,24 +6,14 @@ import re
 from dataclasses import replace
 
 import arviz as az
+import chains
 import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
 from arviz_stats.base import array_stats
-from exact_cases import (
-    QUIET,
-    assert_moments,
-    assert_same,
-    chain,
-    exact,
-    logistic,
-    normal,
-    poisson,
-    round_trip,
-    run,
-    wide,
-)
+from chains import QUIET, assert_moments, assert_same, chain, round_trip, run
+from exact_cases import exact, logistic, normal, poisson, wide
 from scipy.special import expit
 from scipy.stats import norm
 
@@ -45,22 +35,11 @@ def step(model):
     "mp_ctx", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)]
 )
 def test_chains_in_processes_equal_chains_in_sequence(model, step, mp_ctx):
-    kwargs = {"draws": 6, "tune": 40, "chains": 2, "random_seed": 4, "step": step, "model": model}
-    alone = pm.sample(cores=1, **kwargs, **QUIET)
-    apart = pm.sample(cores=2, mp_ctx=mp_ctx, **kwargs, **QUIET)
-    for group in ("posterior", "sample_stats"):
-        left, right = alone[group].dataset, apart[group].dataset
-        assert set(left.data_vars) == set(right.data_vars)
-        for name in left.data_vars:
-            np.testing.assert_array_equal(left[name].values, right[name].values, err_msg=name)
+    chains.assert_processes_agree(step, model, mp_ctx)
 
 
-def test_no_state_leaks_between_chains(model, step):
-    point = model.initial_point()
-    first = chain(step, point, seed=1)
-    chain(step, point, seed=2, tune=50, draws=7)
-    assert_same(first, chain(step, point, seed=1))
-    assert_same(first, chain(pms.HMCECS(model=model), point, seed=1))
+def test_no_state_leaks_between_chains(model):
+    chains.assert_chains_leave_no_state(lambda: pms.HMCECS(model=model), model)
 
 
 def test_sampling_twice_with_one_step_gives_the_same(model, step):

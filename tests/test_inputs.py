@@ -11,17 +11,13 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
+from steps_of_all_kinds import STEPS
 
 import pymc_subsample as pms
 from pymc_subsample.diagnostics.checks import FAILED
 from pymc_subsample.likelihood import TallModel
 
 N = 60
-STEPS = [
-    pms.HMCECS, pms.MinibatchBarkerMH, pms.AusterityMH, pms.ConfidenceMH, pms.FireflyMC,
-    pms.AusterityGibbs, pms.SGLD, pms.PSGLD, pms.SVRGLD, pms.SGHMC, pms.SGNHT, pms.EWSG,
-    pms.ClusteredSGHMC, pms.SGMCMC,
-]  # fmt: skip
 _PACKAGE = Path(pms.__file__).parent
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from numba import types
+from steps_of_all_kinds import STEPS
 
 import pymc_subsample as pms
 from pymc_subsample.compile import address_of, generator_at
@@ -23,24 +24,15 @@ from pymc_subsample.kernels import hmc, langevin
 
 # Called from Python, by module of `kernels`.
 ENTRY_POINTS = [
+    ("acceptance", "decisions"),
     ("firefly", "transitions"),
     ("gibbs", "sweeps"),
     ("gradients", "forces"),
-    ("metropolis", "decisions"),
     ("metropolis", "transitions"),
 ]
 # One for each entry point of a draw, where 12 to 43% of all interrupts were fatal.
 QUICK = ["HMCECS", "MinibatchBarkerMH", "FireflyMC", "SGLD", "AusterityGibbs"]
-SLOW = [
-    "AusterityMH",
-    "ConfidenceMH",
-    "SVRGLD",
-    "PSGLD",
-    "SGHMC",
-    "SGNHT",
-    "EWSG",
-    "ClusteredSGHMC",
-]
+SLOW = [step.__name__ for step in STEPS if step.__name__ not in QUICK]
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),

@@ -17,19 +17,10 @@ from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.correction import worst_test_error
 from pymc_subsample.kernels import austerity, barker, confidence
+from pymc_subsample.kernels.bounds import FULL_BOUND, GIVEN_BOUND, LINEAR_BOUND
 from pymc_subsample.kernels.evidence import DECIDE
-from pymc_subsample.kernels.metropolis import (
-    FULL_BOUND,
-    FUNCTIONS,
-    GIVEN,
-    GIVEN_BOUND,
-    GRADIENTS,
-    INFO,
-    LANGEVIN,
-    LINEAR_BOUND,
-    RANDOM_WALK,
-    transitions,
-)
+from pymc_subsample.kernels.metropolis import FUNCTIONS, GRADIENTS, INFO, transitions
+from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK
 from pymc_subsample.likelihood import TallModel
 
 ERROR_RATE = 1e-5

@@ -3,29 +3,20 @@
 import copy
 import logging
 
+import chains
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from exact_cases import (
-    QUIET,
-    assert_moments,
-    assert_same,
-    chain,
-    exact,
-    logistic,
-    normal,
-    poisson,
-    round_trip,
-    run,
-)
+from chains import assert_moments, assert_same, chain, round_trip, run, sample
+from exact_cases import exact, logistic, normal, poisson
 from scipy.stats import norm
+from steps_of_all_kinds import TESTS
 
 import pymc_subsample as pms
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 
 SLOW = pytest.mark.slow
-STEPS = [pms.MinibatchBarkerMH, pms.AusterityMH, pms.ConfidenceMH]
 SMALL = {"batch_size": 50}
 # Every family's warnings are tested elsewhere; small data make all of them read many rows.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -34,13 +25,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.fixture(autouse=True)
 def _no_log(caplog):
     caplog.set_level(logging.ERROR, "pymc")
-
-
-def sample(step, model, draws, tune=500, chains=2, seed=6, **kwargs):
-    return pm.sample(
-        draws, tune=tune, chains=chains, cores=1, random_seed=seed, step=step, model=model,
-        **QUIET, **kwargs,
-    )  # fmt: skip
 
 
 # Right answers
@@ -57,7 +41,7 @@ def sample(step, model, draws, tune=500, chains=2, seed=6, **kwargs):
         pytest.param(normal, None, marks=SLOW),
     ],
 )
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_posterior_is_the_exact_one(factory, order, step):
     """The tests' own errors are far below the noise of these many draws."""
     case = factory()
@@ -123,7 +107,7 @@ def test_a_wrong_factor_is_noticed(case):
     assert means[True] > center + 0.06
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_temperature_divides_the_log_likelihood(step):
     rng = np.random.default_rng(4)
     y = rng.normal(0.5, 1, 400)
@@ -178,7 +162,7 @@ def test_transformed_variables_of_groups():
 
 
 @SLOW
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_centred_hierarchy(step):
     rng = np.random.default_rng(7)
     groups, size = 6, 100
@@ -201,7 +185,7 @@ def test_centred_hierarchy(step):
 
 
 @SLOW
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_poisson_regression(step):
     case = poisson()
     result = sample(step(model=case.model, **SMALL), case.model, 4000)
@@ -222,26 +206,12 @@ def test_poisson_regression(step):
     ids=["barker", "confidence"],
 )
 def test_chains_in_processes_equal_chains_in_sequence(model, make, mp_ctx):
-    kwargs = {"draws": 6, "tune": 40, "chains": 2, "random_seed": 4, "step": make(model)}
-    alone = pm.sample(cores=1, model=model, **kwargs, **QUIET)
-    apart = pm.sample(cores=2, mp_ctx=mp_ctx, model=model, **kwargs, **QUIET)
-    for group in ("posterior", "sample_stats"):
-        left, right = alone[group].dataset, apart[group].dataset
-        assert set(left.data_vars) == set(right.data_vars)
-        for name in left.data_vars:
-            np.testing.assert_array_equal(left[name].values, right[name].values, err_msg=name)
-    assert not np.array_equal(alone.posterior["a"][0], alone.posterior["a"][1])
+    chains.assert_processes_agree(make(model), model, mp_ctx)
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_no_state_leaks_between_chains(model, step):
-    one, point = step(model=model, **SMALL), model.initial_point()
-    first = chain(one, point, seed=1)
-    chain(one, point, seed=2, tune=50, draws=7)
-    assert_same(first, chain(one, point, seed=1))
-    assert_same(first, chain(step(model=model, **SMALL), point, seed=1))
-    other, _ = chain(one, point, seed=3)
-    assert not np.array_equal(first[0], other)
+    chains.assert_chains_leave_no_state(lambda: step(model=model, **SMALL), model)
 
 
 PROPOSALS = {
@@ -290,7 +260,7 @@ def test_a_state_of_another_configuration_is_refused(model, name, value):
         other.sampling_state = one.sampling_state
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_proposals_adapt_in_tuning_and_only_then(model, step):
     one = step(model=model, **SMALL)
     one.setup_chain(np.random.default_rng(3), 200, 200)
@@ -321,7 +291,7 @@ def test_adaptation_finds_the_scale_from_afar(model):
 
 @pytest.mark.parametrize("order", [None, 1])
 @pytest.mark.parametrize("proposal", ["adaptive", "langevin", "callable"])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_statistics_describe_the_transitions(model, step, proposal, order):
     k, n = 4, 600
     kwargs = {"bound": "full"} if step is pms.ConfidenceMH else {}
@@ -469,7 +439,7 @@ def test_models_without_gradient_are_refused_by_name_where_one_is_needed():
         special(2)
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_discrete_variables_are_refused_by_name(step):
     with pm.Model() as model:
         a = pm.Normal("a")
@@ -479,7 +449,7 @@ def test_discrete_variables_are_refused_by_name(step):
         step(model=model)
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_fewer_rows_than_a_batch(step):
     model = logistic(n=40).model
     _, stats = chain(step(model=model), model.initial_point())

@@ -5,6 +5,7 @@ import logging
 import numpy as np
 import pymc as pm
 import pytest
+from exact_cases import groups_of_all_sizes
 from mode_bank import MULTIMODAL, UNIMODAL
 
 import pymc_subsample as pms
@@ -251,12 +252,7 @@ def test_the_report_says_how_far_was_searched():
 
 def test_groups_of_which_a_subset_sees_a_row_have_scales():
     """That row counts as a hundred, of which the scale tends to zero."""
-    rng = np.random.default_rng(18)
-    weight = np.geomspace(1.0, 300.0, 20)
-    g = np.concatenate(
-        [np.repeat(np.arange(20), 3), rng.choice(20, 99_940, p=weight / sum(weight))]
-    )
-    y = rng.normal(rng.normal(size=20)[g], np.exp(rng.normal(0.5, 0.3, 20))[g])
+    g, y = groups_of_all_sizes()
     with pm.Model() as model:
         mu, ms = pm.Normal("mu", 0, 2), pm.Normal("ms")
         tau, ts = pm.HalfNormal("tau"), pm.HalfNormal("ts")

@@ -6,6 +6,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from scipy.special import expit
+from steps_of_all_kinds import TESTS
 
 import pymc_subsample as pms
 from pymc_subsample.compile import Compiled
@@ -22,7 +23,6 @@ from pymc_subsample.kernels import barker as barker_kernel
 from pymc_subsample.kernels.evidence import DECIDE
 from pymc_subsample.likelihood import TallModel
 
-STEPS = [pms.MinibatchBarkerMH, pms.AusterityMH, pms.ConfidenceMH]
 N = 400
 
 
@@ -203,19 +203,19 @@ def test_stretch_is_that_of_a_flatter_or_steeper_target(slope):
     ratio = np.array([0.5, -0.5, 1.0, -1.0, -0.2, 0.2])
     probability = np.exp(np.minimum(slope * ratio, 0.0))
     exact = np.exp(np.minimum(ratio, 0.0))
-    errors = AcceptanceErrors(ratio, probability, exact, np.full(6, 1e-4), 0.0, ratio)
+    errors = AcceptanceErrors(probability, exact, np.full(6, 1e-4), ratio, 0.0, ratio)
     stretch, sure = errors.stretch()
     np.testing.assert_allclose(stretch, slope**-0.5 - 1, atol=1e-9)
     assert abs(sure) <= abs(stretch)
     assert (slope == 1.0) or abs(sure) > 0.9 * abs(stretch)
-    noisy = AcceptanceErrors(ratio, probability, exact, np.full(6, 0.3), 0.0, ratio)
+    noisy = AcceptanceErrors(probability, exact, np.full(6, 0.3), ratio, 0.0, ratio)
     assert noisy.stretch()[1] == 0.0
 
 
 def test_probabilities_that_may_be_zero_say_nothing_of_the_stretch():
     ratio = np.array([-900.0, 900.0])
     probability, exact = np.array([0.04, 1.0]), np.array([0.0, 1.0])
-    errors = AcceptanceErrors(ratio, probability, exact, np.full(2, 0.03), 0.0, ratio)
+    errors = AcceptanceErrors(probability, exact, np.full(2, 0.03), ratio, 0.0, ratio)
     assert errors.stretch() == (0.0, 0.0)
 
 
@@ -253,7 +253,7 @@ def said(caplog, step, model, draws=150, tune=300, **kwargs):
     return " ".join(r.getMessage() for r in caplog.records), names
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_healthy_chains_are_silent(step, model, caplog):
     assert said(caplog, step(model=model), model) == ("", set())
 
@@ -343,7 +343,7 @@ def test_proposals_that_are_never_accepted_warn(model, caplog):
     assert "smaller proposals" in text
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", TESTS)
 def test_a_temperature_warns(step, model, caplog):
     text, failed = said(caplog, step(model=model, temperature=2.0), model)
     assert failed == {"temperature"}

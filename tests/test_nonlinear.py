@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pymc as pm
 import pytest
-from exact_cases import QUIET, assert_moments, exact
+from chains import QUIET, assert_moments
+from exact_cases import exact
 from scipy.stats import norm
 
 import pymc_subsample as pms

@@ -9,6 +9,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
+from exact_cases import regression_on_itself
 
 import pymc_subsample as pms
 
@@ -353,11 +354,7 @@ def test_arguments_reach_the_figure():
 
 def test_a_real_run_from_a_file(tmp_path):
     pytest.importorskip("netCDF4")
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=2000)
-    with pm.Model():
-        slope = pm.Normal("slope", 0, 1)
-        pm.Normal("y", slope * x, 1, observed=x + rng.normal(size=2000))
+    with regression_on_itself():
         idata = pm.sample(
             100, tune=100, chains=2, cores=1, step=pms.HMCECS(subsample_size=50),
             progressbar=False, random_seed=1,

@@ -114,29 +114,28 @@ def scaled_by_largest_row(rng):
     return model
 
 
-@refused(name("y"), "Cum")
-def cumulative_predictor(rng):
+def around(rng, change):
+    """Normal rows around what `change` makes of a predictor."""
     with pm.Model() as model:
         mu = design(rng) @ pm.Normal("beta", 0, 1, shape=K)
-        pm.Normal("y", pt.cumsum(mu), 1, observed=rng.normal(size=N))
+        pm.Normal("y", change(mu), 1, observed=rng.normal(size=N))
     return model
+
+
+@refused(name("y"), "Cum")
+def cumulative_predictor(rng):
+    return around(rng, pt.cumsum)
 
 
 @refused(name("y"), "Sort")
 def sorted_predictor(rng):
-    with pm.Model() as model:
-        mu = design(rng) @ pm.Normal("beta", 0, 1, shape=K)
-        pm.Normal("y", pt.sort(mu), 1, observed=rng.normal(size=N))
-    return model
+    return around(rng, pt.sort)
 
 
 @refused(name("y"), "Dot|Matmul")
 def spatial_smoothing(rng):
     W = rng.dirichlet(np.ones(N), size=N)
-    with pm.Model() as model:
-        mu = design(rng) @ pm.Normal("beta", 0, 1, shape=K)
-        pm.Normal("y", W @ mu, 1, observed=rng.normal(size=N))
-    return model
+    return around(rng, lambda mu: W @ mu)
 
 
 @refused(name("y"), "AdvancedSubtensor")

@@ -5,7 +5,8 @@ import pickle
 
 import numpy as np
 import pytest
-from exact_cases import assert_moments, assert_same, chain, exact
+from chains import assert_moments, assert_same, chain
+from exact_cases import exact
 from test_stochastic_gradient import sample, verdicts
 
 import pymc_subsample as pms

@@ -6,7 +6,7 @@ import re
 
 import pymc as pm
 import pytest
-from test_inputs import STEPS
+from steps_of_all_kinds import STEPS
 
 import pymc_subsample as pms
 from pymc_subsample.steps.base import SubsampledStep

@@ -2,22 +2,15 @@
 
 import copy
 import logging
+from functools import partial
 
+import chains
 import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
-from exact_cases import (
-    QUIET,
-    assert_moments,
-    assert_same,
-    chain,
-    exact,
-    normal,
-    poisson,
-    round_trip,
-    run,
-)
+from chains import QUIET, assert_moments, assert_same, chain, round_trip, run
+from exact_cases import exact, normal, poisson
 from scipy.signal import lfilter
 
 import pymc_subsample as pms
@@ -56,11 +49,7 @@ def _no_log(caplog):
     caplog.set_level(logging.ERROR, "pymc")
 
 
-def sample(step, model, draws, tune=100, chains=2, seed=6, **kwargs):
-    return pm.sample(
-        draws, tune=tune, chains=chains, cores=1, random_seed=seed, step=step, model=model,
-        **QUIET, **kwargs,
-    )  # fmt: skip
+sample = partial(chains.sample, tune=100)
 
 
 def verdicts(result):
@@ -154,13 +143,19 @@ def test_checks_name_what_is_wrong(case, kwargs, failed):
     assert failed in verdicts(result)
 
 
-def test_slow_chains_are_not_blamed_for_their_monte_carlo_error():
-    """A hundred effective draws of ten thousand: many more than that are not claimed."""
+def of_twenty():
+    """Twenty coefficients of rows that know nothing of them."""
     rng = np.random.default_rng(7)
     x = rng.normal(size=(500, 20))
     with pm.Model() as model:
         b = pm.Normal("b", 0, 1, shape=20)
         pm.Normal("y", x @ b, 1.0, observed=rng.normal(size=500))
+    return model
+
+
+def test_slow_chains_are_not_blamed_for_their_monte_carlo_error():
+    """A hundred effective draws of ten thousand: many more than that are not claimed."""
+    model = of_twenty()
     step = pms.SGLD(model=model, step_size=0.02, transitions_per_draw=1)
     assert not verdicts(sample(step, model, 10_000, tune=1000, chains=5))
 
@@ -523,27 +518,12 @@ def test_schedules_of_the_automatic_step_size(model):
 @pytest.mark.parametrize("mp_ctx", ["fork", pytest.param("spawn", marks=SLOW)])
 @pytest.mark.parametrize("name", ["SVRGLD", "EWSG", "ClusteredSGHMC"])
 def test_chains_in_processes_equal_chains_in_sequence(model, name, mp_ctx):
-    step = MAKE[name](model=model)
-    kwargs = {"draws": 6, "tune": 10, "chains": 2, "random_seed": 4, "step": step}
-    alone = pm.sample(cores=1, model=model, **kwargs, **QUIET)
-    apart = pm.sample(cores=2, mp_ctx=mp_ctx, model=model, **kwargs, **QUIET)
-    for group in ("posterior", "sample_stats"):
-        left, right = alone[group].dataset, apart[group].dataset
-        assert set(left.data_vars) == set(right.data_vars)
-        for variable in left.data_vars:
-            np.testing.assert_array_equal(left[variable].values, right[variable].values)
-    assert not np.array_equal(alone.posterior["a"][0], alone.posterior["a"][1])
+    chains.assert_processes_agree(MAKE[name](model=model), model, mp_ctx, tune=10)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_state_leaks_between_chains(model, name):
-    one, point = MAKE[name](model=model), model.initial_point()
-    first = chain(one, point, seed=1)
-    chain(one, point, seed=2, tune=50, draws=7)
-    assert_same(first, chain(one, point, seed=1))
-    assert_same(first, chain(MAKE[name](model=model), point, seed=1))
-    other, _ = chain(one, point, seed=3)
-    assert not np.array_equal(first[0], other)
+    chains.assert_chains_leave_no_state(lambda: MAKE[name](model=model), model)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -790,11 +770,7 @@ def test_diagonal_metrics_know_the_largest_curvature():
 
 def test_few_draws_do_not_make_a_step_size_look_too_large():
     """The covariance of five draws per parameter is too narrow by far in some direction."""
-    rng = np.random.default_rng(7)
-    x = rng.normal(size=(500, 20))
-    with pm.Model() as model:
-        b = pm.Normal("b", 0, 1, shape=20)
-        pm.Normal("y", x @ b, 1.0, observed=rng.normal(size=500))
+    model = of_twenty()
     step = pms.PSGLD(model=model, metric="identity", control_variate_order=2)
     assert not verdicts(sample(step, model, 110, chains=4))
 

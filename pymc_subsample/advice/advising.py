@@ -217,7 +217,7 @@ def _without_gradient(
     expansion = step._expansion
     phi, _ = expansion.parameters(step._tall.ravel(step._tall.initial_point))
 
-    def evaluate(rows: np.ndarray):
+    def evaluate(rows: np.ndarray) -> None:
         expansion.change(phi, phi, phi, rows, np.empty(rows.shape[1]))
 
     # `change` evaluates every row twice, Metropolis once.
@@ -237,7 +237,7 @@ def _without_gradient(
 # Bad input
 
 
-def _check_dim(model: pm.Model, terms: Iterable[str], dim: str | None):
+def _check_dim(model: pm.Model, terms: Iterable[str], dim: str | None) -> None:
     known = sorted({d for name in terms for d in model.named_vars_to_dims.get(name) or () if d})
     if dim is not None and dim not in known:
         raise TallModelError(
@@ -246,7 +246,7 @@ def _check_dim(model: pm.Model, terms: Iterable[str], dim: str | None):
         )
 
 
-def _refuse_bad_start(model: pm.Model, refusal: TallModelError):
+def _refuse_bad_start(model: pm.Model, refusal: TallModelError) -> None:
     """Raise a refusal again where no sampler could run: the start is impossible."""
     point = model.initial_point()
     try:

@@ -64,7 +64,7 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
     return expansion
 
 
-def verify_gradient(model: TallModel, expansion: Expansion):
+def verify_gradient(model: TallModel, expansion: Expansion) -> None:
     """Raise `TallModelError` where `Expansion.gradient` is not that of the model on some rows."""
     if not gradient_agrees(model, expansion):
         raise TallModelError(_MISREAD)
@@ -76,7 +76,7 @@ def refuse_steps(
     active: np.ndarray,
     advice: str,
     points: np.ndarray | None = None,
-):
+) -> None:
     """Raise `TallModelError` where the log-likelihood changes otherwise than its gradient says.
 
     Parameters

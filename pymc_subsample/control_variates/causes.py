@@ -97,7 +97,7 @@ def find_cause(
     expansion.anchor(reference.center, rows)
     scratch = np.zeros(expansion.phi_size)
 
-    def residuals(direction: np.ndarray, distance: float):
+    def residuals(direction: np.ndarray, distance: float) -> np.ndarray:
         d = np.empty((2, len(index)))
         for out, sign in zip(d, (-1.0, 1.0), strict=True):
             theta = reference.theta.copy()

@@ -20,7 +20,7 @@ class Packer:
     PyTensor function.
     """
 
-    def __init__(self, model: TallModel):
+    def __init__(self, model: TallModel) -> None:
         self._model = model
         self._position: dict[Column, int] = {}
         self._direct: list[tuple[int, int, int]] = []
@@ -96,7 +96,7 @@ class Packer:
                 out[position] = value
         return out
 
-    def _runs(self):
+    def _runs(self) -> list[list[int]]:
         runs: list[list[int]] = []
         for position, raw, element in self._direct:
             if runs:
@@ -108,7 +108,7 @@ class Packer:
             runs.append([position, raw, element, 1])
         return runs
 
-    def _compute(self, arrays: Sequence[np.ndarray]):
+    def _compute(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         if self._function is None:
             graphs = [g.astype("float64") for _, g in self._derived]
             self._function = numpy_function(self._model.raw, graphs)

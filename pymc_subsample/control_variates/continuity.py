@@ -135,7 +135,7 @@ class _Segment:
 
     def __init__(
         self, expansion: Expansion, groups: Sequence[np.ndarray], start: np.ndarray, end: np.ndarray
-    ):
+    ) -> None:
         self.expansion, self.groups = expansion, groups
         self.start, self.way = start, end - start
 

@@ -32,10 +32,10 @@ class SparseSum:
         P.
     """
 
-    def __init__(self, size: int):
+    def __init__(self, size: int) -> None:
         self.matrix = scipy.sparse.csr_array((size, size))
 
-    def add(self, matrix: scipy.sparse.sparray):
+    def add(self, matrix: scipy.sparse.sparray) -> None:
         """Add a matrix, shape (P, P)."""
         self.matrix = self.matrix + matrix
 
@@ -76,9 +76,7 @@ def times(curvature: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 def covariance(matrix: np.ndarray) -> np.ndarray:
     """Invert a precision matrix; directions of negative curvature are taken by their size."""
-    scale = _scale(matrix)
-    scaled = matrix / np.outer(scale, scale)
-    inverse = _positive_inverse(scaled) if len(matrix) > _SMALL else None
+    scale, scaled, inverse = _scaled(matrix)
     if inverse is None:
         values, vectors = _spectrum(scaled)
         inverse = (vectors / values) @ vectors.T
@@ -87,9 +85,7 @@ def covariance(matrix: np.ndarray) -> np.ndarray:
 
 def covariance_factor(matrix: np.ndarray) -> np.ndarray:
     """Return the lower factor of `covariance(matrix)`, also where that is nearly singular."""
-    scale = _scale(matrix)
-    scaled = matrix / np.outer(scale, scale)
-    inverse = _positive_inverse(scaled) if len(matrix) > _SMALL else None
+    scale, scaled, inverse = _scaled(matrix)
     if inverse is None:
         values, vectors = _spectrum(scaled)
         lower = np.linalg.qr((vectors / np.sqrt(values)).T, mode="r").T
@@ -98,14 +94,17 @@ def covariance_factor(matrix: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(lower * np.sign(np.diag(lower)) / scale[:, None])
 
 
-def _scale(matrix: np.ndarray) -> np.ndarray:
+def _scaled(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Roots of a diagonal, the matrix with ones there, and its inverse where that is easy."""
     if not np.all(np.isfinite(matrix)):
         raise TallModelError(
             "The curvature of the log posterior is not finite where it was looked at. Standardise "
             "the columns of the data, or give the parameters another `initval`."
         )
     scale = np.sqrt(np.abs(np.diag(matrix)))
-    return np.where(scale > 0, scale, 1.0)
+    scale = np.where(scale > 0, scale, 1.0)
+    scaled = matrix / np.outer(scale, scale)
+    return scale, scaled, _positive_inverse(scaled) if len(matrix) > _SMALL else None
 
 
 def _spectrum(scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

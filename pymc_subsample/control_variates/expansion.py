@@ -128,7 +128,7 @@ class Expansion:
         """Elements, shape (k, J), of effects whose J units may have derivatives of their own."""
         return [] if self.coordinates is None else self.coordinates.units
 
-    def reparameterise(self, coordinates: "Coordinates"):
+    def reparameterise(self, coordinates: "Coordinates") -> None:
         """Move to other coordinates: from now on, vectors theta are those of `coordinates`."""
         forward, backward = self.forward, self.backward
         self._written = {"forward": lambda: forward, "backward": lambda: backward}
@@ -150,7 +150,7 @@ class Expansion:
         like = np.zeros(self.theta_size) if like is None else like
         return self.coordinates.from_theta(values, like)
 
-    def restore(self):
+    def restore(self) -> None:
         """Undo `reparameterise`."""
         assert self.coordinates is not None
         self.build, self.theta_size = {**self.build, **self._written}, self.coordinates.size
@@ -228,7 +228,7 @@ def parameter_functions(model: TallModel) -> dict[str, Callable[[], Compiled]]:
     """How to compile theta -> (phi, log prior) and its pull-back, variable by variable."""
     places = list(model.phi_slices.values())
 
-    def forward():
+    def forward() -> Compiled:
         return compile_loops(
             "forward",
             [model.theta],
@@ -237,7 +237,7 @@ def parameter_functions(model: TallModel) -> dict[str, Callable[[], Compiled]]:
             FORWARD,
         )
 
-    def backward():
+    def backward() -> Compiled:
         grad_phi = pt.tensor("grad_phi", dtype="float64", shape=(model.phi_size,))
         objective = model.logprior_graph
         for graph, place in zip(model.phi_graphs, places, strict=True):

@@ -87,7 +87,7 @@ def fuse(
     return split(results, [scalars[v] for v in varying], [scalars[v] for v in shared])
 
 
-def _keep_small_softplus(fgraph: FunctionGraph):
+def _keep_small_softplus(fgraph: FunctionGraph) -> None:
     """Write softplus with log1p where more than its absolute error matters.
 
     log(1 + x) takes 7 ns where log1p takes 27. That log(1 + 1e-20) is 0 does no harm to a sum;
@@ -120,7 +120,7 @@ class _CheaperOps:
     becomes a product with a reciprocal that is computed once; constants are folded.
     """
 
-    def __init__(self, row_dependent: set[Variable]):
+    def __init__(self, row_dependent: set[Variable]) -> None:
         self._row_dependent = row_dependent
         self._applied: dict[tuple, list[Variable]] = {}
 
@@ -132,7 +132,7 @@ class _CheaperOps:
                 self._row_dependent.update(self._applied[key])
         return self._applied[key]
 
-    def _apply(self, op: Op, inputs: list[Variable]):
+    def _apply(self, op: Op, inputs: list[Variable]) -> list[Variable]:
         if isinstance(op, ps.TrueDiv) and inputs[1] not in self._row_dependent:
             return [ps.mul(inputs[0], ps.reciprocal(inputs[1]))]
         if isinstance(op, ps.Softplus | ps.Sigmoid):

@@ -5,7 +5,7 @@ are: `columns` holds addresses and strides of the raw columns, in bytes, and one
 for their types packs any rows of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from pytensor.graph.basic import Variable
@@ -33,7 +33,9 @@ class RawColumns:
         If the rows are not arrays in memory or memory-mapped.
     """
 
-    def __init__(self, columns: Sequence[np.ndarray | Joined], starts: Sequence[int] = (0,)):
+    def __init__(
+        self, columns: Sequence[np.ndarray | Joined], starts: Sequence[int] = (0,)
+    ) -> None:
         # Kept alive as long as their addresses: the arrays that each column is joined of.
         self.arrays: list[list[np.ndarray]] = []
         for column in columns:
@@ -60,7 +62,7 @@ class RawColumns:
         """Per kind of rows, where row 0 would be and the strides."""
         return [x for place in self._places(raw, 0) for x in (*place[:2], *place[2])]
 
-    def _places(self, raw: int, element: int):
+    def _places(self, raw: int, element: int) -> Iterator[tuple[int, int, list[int]]]:
         for array, start in zip(self.arrays[raw], self.starts, strict=True):
             where = np.unravel_index(element, array.shape[1:])
             first, *strides = array.strides

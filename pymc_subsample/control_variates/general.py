@@ -69,12 +69,12 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
             DIFFERENCE,
         )
 
-    def difference():
+    def difference() -> Compiled:
         d = residual(phi)
         spread = ((d - d.mean()) ** 2).sum()
         return compiled("difference", d, weight * d.sum() - 0.5 * setting * weight**2 * spread)
 
-    def gradient():
+    def gradient() -> Compiled:
         return compile_graph(
             "gradient",
             [phi, rows, center, weight],
@@ -83,12 +83,12 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
             GRADIENT,
         )
 
-    def products():
+    def products() -> Compiled:
         d = residual(phi)
         totals = d.reshape((-1, MINIBATCH)).sum(axis=1)
         return compiled("products", d, pt.log(abs(weight * totals - setting)).sum())
 
-    def change():
+    def change() -> Compiled:
         new_phi = phi.type("new_phi")
         of = residual if order else loglik
         return compile_graph(
@@ -99,7 +99,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
             CHANGE,
         )
 
-    def anchor():
+    def anchor() -> Compiled:
         return compile_source("anchor", "def anchor(center, rows):\n    pass", {}, ANCHOR, "none")
 
     functions = {
@@ -133,7 +133,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
 class _GeneralSums:
     """Full-data sums by one gradient and, for the Hessian, P vector products per chunk."""
 
-    def __init__(self, center: Variable, rows: Variable, total: Variable):
+    def __init__(self, center: Variable, rows: Variable, total: Variable) -> None:
         self._center, self._rows, self._total = center, rows, total
 
     @cached_property
@@ -164,7 +164,7 @@ class _GeneralSums:
         level: np.ndarray,
         slope: np.ndarray,
         curvature: np.ndarray,
-    ):
+    ) -> None:
         value, vector = np.empty(1), np.empty(len(center))
         self._level_function(center, rows, value, vector)
         level += value
@@ -176,7 +176,7 @@ class _GeneralSums:
             self._product(center, rows, np.eye(1, len(center), a)[0], vector)
             line += vector
 
-    def _add_diagonal(self, center: np.ndarray, rows: np.ndarray, diagonal: np.ndarray):
+    def _add_diagonal(self, center: np.ndarray, rows: np.ndarray, diagonal: np.ndarray) -> None:
         r"""Estimate the diagonal by products with random signs v, :math:`E[v \odot H v]`.
 
         The others of the row's elements add noise of mean zero (Hutchinson 1990).

@@ -54,7 +54,7 @@ def settle(
     theta = reference.theta.copy()
     best, best_value = theta, np.inf
 
-    def objective(h: np.ndarray):
+    def objective(h: np.ndarray) -> float:
         nonlocal best, best_value, theta
         trial = theta.copy()
         trial[outer] = h
@@ -91,7 +91,7 @@ def place_outer(expansion: Expansion, reference: Reference, outer: np.ndarray) -
 
     theta = reference.theta.copy()
 
-    def objective(h: np.ndarray):
+    def objective(h: np.ndarray) -> float:
         theta[outer] = h
         value = -log_density(expansion, reference, theta)
         return value if np.isfinite(value) else 1e10

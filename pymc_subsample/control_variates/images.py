@@ -1,6 +1,6 @@
 """Where the modes of a symmetric model would be, given one: mirrored, and with labels swapped."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, zip_longest
 
@@ -61,7 +61,7 @@ def images(
     moving[active] = True
     blocks = [b for b in blocks if np.any(moving[b.part])]
     signed = [b for b in blocks if b.signed]
-    kinds = [
+    kinds: list[list[_Image]] = [
         [[(b, None)] for b in signed],
         *_swaps(blocks, rng),
         list(_label_flips(signed, rng)),
@@ -81,41 +81,48 @@ def images(
     return found
 
 
-def _families(blocks: Sequence[Block]):
+# What a symmetry does to the values of each variable; None stands for minus.
+type _Image = list[tuple[Block, Callable[..., np.ndarray] | None]]
+
+
+def _families(blocks: Sequence[Block]) -> Iterator[tuple[int, list[tuple[Block, int]]]]:
     """Yield variables and their axis by the length of that axis."""
     lengths = sorted({size for b in blocks for size in b.shape if size > 1})
     for length in lengths:
         yield length, [(b, b.shape.index(length)) for b in blocks if length in b.shape]
 
 
-def _swaps(blocks: Sequence[Block], rng: np.random.Generator):
+def _swaps(blocks: Sequence[Block], rng: np.random.Generator) -> tuple[list[_Image], list[_Image]]:
     labelled = [b for b in blocks if b.labelled]
-    together, alone = [], []
+    together: list[_Image] = []
+    alone: list[_Image] = []
     for length, members in _families(labelled):
         pairs = list(combinations(range(length), 2))
         for k in rng.permutation(len(pairs))[:_PAIRS]:
             order = np.arange(length)
             order[list(pairs[k])] = pairs[k][::-1]
-            swapped = [(b, lambda x, o=order, a=axis: np.take(x, o, axis=a)) for b, axis in members]
+            swapped: _Image = [
+                (b, lambda x, o=order, a=axis: np.take(x, o, axis=a)) for b, axis in members
+            ]
             together.append(swapped)
             alone += [[one] for one in swapped] if len(swapped) > 1 else []
     return together, alone
 
 
-def _label_flips(blocks: Sequence[Block], rng: np.random.Generator):
+def _label_flips(blocks: Sequence[Block], rng: np.random.Generator) -> Iterator[_Image]:
     for length, members in _families(blocks):
         for label in rng.permutation(length)[:_PAIRS]:
             sign = np.where(np.arange(length) == label, -1.0, 1.0)
             yield [(b, lambda x, s=sign, a=axis: _along(x, s, a)) for b, axis in members]
 
 
-def _along(values: np.ndarray, sign: np.ndarray, axis: int):
+def _along(values: np.ndarray, sign: np.ndarray, axis: int) -> np.ndarray:
     shape = [1] * values.ndim
     shape[axis] = len(sign)
     return values * sign.reshape(shape)
 
 
-def _element_flips(blocks: Sequence[Block], rng: np.random.Generator):
+def _element_flips(blocks: Sequence[Block], rng: np.random.Generator) -> Iterator[_Image]:
     for block in blocks:
         size = int(np.prod(block.shape, dtype=int))
         for element in rng.permutation(size)[:_ELEMENTS]:

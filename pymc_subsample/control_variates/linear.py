@@ -21,7 +21,7 @@ from pytensor.gradient import DisconnectedType, grad
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.compile import MATRIX, VECTOR, compile_graph, compile_source
+from pymc_subsample.compile import MATRIX, VECTOR, Compiled, compile_graph, compile_source
 from pymc_subsample.control_variates import sources
 from pymc_subsample.control_variates.affine import AffineMap, Layout, affine_map
 from pymc_subsample.control_variates.coefficients import Coefficients
@@ -99,7 +99,7 @@ def linear_expansion(
         source: Callable[[AffineMap, Layout, Evaluation], str],
         outputs: list[Variable],
         signature: types.Type,
-    ):
+    ) -> Compiled:
         names, lines, key = code.evaluation(outputs)
         key = None if key is None else key + table_key
         text = source(affine, layout, lines)
@@ -117,7 +117,7 @@ def linear_expansion(
     }
     sums = LinearSums(affine, layout, model.phi_size)
 
-    def slope():
+    def slope() -> float | None:
         if len(forms) > 1 or not n_varying:
             return None
         kinds = distinct(expansion.chunks(), list(code.data))
@@ -126,7 +126,7 @@ def linear_expansion(
         derivatives = [code.derivative(k) for k in range(order + 2)]
         return derivative_bound(derivatives, code.x[0], list(code.data.values()), kinds)
 
-    def remainder(center: np.ndarray):
+    def remainder(center: np.ndarray) -> Callable | None:
         if not 0 < len(forms) <= MAX_PREDICTORS:
             return None
         few = len(forms) <= MAX_COMBINED
@@ -136,7 +136,7 @@ def linear_expansion(
         )
         shared = affine.base[:, None] + affine.shared(center)[:, None]
 
-        def of(rows: np.ndarray, moves: np.ndarray, limit: float):
+        def of(rows: np.ndarray, moves: np.ndarray, limit: float) -> np.ndarray:
             at = np.concatenate(
                 [rows[star : star + n_varying], np.tile(shared[n_varying:], rows.shape[1])]
             )
@@ -205,7 +205,7 @@ class RowCode:
 
     def __init__(
         self, model: TallModel, predictors: Sequence[Predictor], n_varying: int, packer: Packer
-    ):
+    ) -> None:
         self.n_varying = n_varying
         self.n_predictors = sum(p.forms.size for p in predictors)
         self.x = [
@@ -318,7 +318,7 @@ class RowCode:
     def _of_kind(self, outputs: list[Variable], kind: int) -> list[Variable]:
         """Return graphs as they are for rows of one kind."""
 
-        def hook(node: Apply, inputs: list[Variable]):
+        def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
             if elemwise_name(node) != "Switch" or node.inputs[0] not in self._tests:
                 return None
             holds = self._tests[node.inputs[0]] == kind
@@ -329,7 +329,9 @@ class RowCode:
 
         return rebuild(outputs, {}, hook) if self._tests else outputs
 
-    def _vectorised(self, outputs: list[Variable], results: str):
+    def _vectorised(
+        self, outputs: list[Variable], results: str
+    ) -> tuple[dict[str, Callable], Evaluation, str | None]:
         """Evaluate all rows at once by PyTensor's own loops, then read row i."""
         eta = pt.tensor("eta", dtype="float64", shape=(self.n_varying, None))
         constants = pt.tensor("s", dtype="float64", shape=(self.n_predictors - self.n_varying,))

@@ -129,7 +129,7 @@ class _Subset:
 
     def __init__(
         self, expansion: Expansion, active: np.ndarray, temperature: float, rng: np.random.Generator
-    ):
+    ) -> None:
         self.expansion, self._active = expansion, active
         n = expansion.n_rows
         size = min(n, max(_ROWS, 20 * len(active)))
@@ -255,7 +255,7 @@ def search_modes(
     return _weighed(modes, len(found) - 1 - len(chosen), counts)
 
 
-def _keep(found: list[_Peak], new: _Peak):
+def _keep(found: list[_Peak], new: _Peak) -> None:
     """Add a mode unless it is there; the heavier one stays where hyperparameters differ alone."""
     alike = [k for k, old in enumerate(found) if not new.apart(old)]
     if not alike:

@@ -70,7 +70,7 @@ def derivative_bound(
     grid = np.linspace(-_WIDEST, _WIDEST, 6000)
     columns = [np.repeat(values, len(grid)) for values in kinds]
 
-    def values(origin: np.ndarray):
+    def values(origin: np.ndarray) -> np.ndarray | None:
         x = (np.asarray(origin)[:, None] + grid).ravel()
         with np.errstate(all="ignore"):
             found = np.array(evaluate(x, *columns)).reshape(len(derivatives), -1, len(grid))

@@ -119,14 +119,14 @@ def residuals_around(
 class _Outlying:
     """Keeps the rows of the largest residuals, and adds the others up."""
 
-    def __init__(self, points: int, far: int, size: int):
+    def __init__(self, points: int, far: int, size: int) -> None:
         self._points, self._size = points, size
         self._sums, self._outer = np.zeros((4, points)), np.zeros(far)
         self._largest, self._least = 0.0, 0.0
         self._index = np.zeros(0, dtype=np.int64)
         self._kept = np.zeros((points + far, 0))
 
-    def add(self, start: int, d: np.ndarray):
+    def add(self, start: int, d: np.ndarray) -> None:
         """Add the residuals of successive rows, shape (points, rows)."""
         outlying = self._score(d) > self._least if self._size else np.zeros(d.shape[1], dtype=bool)
         self._drop(d[:, ~outlying] if outlying.any() else d)
@@ -147,7 +147,7 @@ class _Outlying:
         d = np.delete(d, np.s_[(self._points + 1) // 2 : self._points], axis=0)
         return np.abs(np.where(np.isfinite(d), d, np.inf)).max(axis=0, initial=0.0)
 
-    def _shrink(self):
+    def _shrink(self) -> None:
         score = self._score(self._kept)
         if len(score) <= self._size:
             return
@@ -157,7 +157,7 @@ class _Outlying:
         self._least = float(score[keep].min(initial=np.inf))
         self._index, self._kept = self._index[keep], self._kept[:, keep]
 
-    def _drop(self, d: np.ndarray):
+    def _drop(self, d: np.ndarray) -> None:
         inner, outer = np.split(d, [self._points])
         power = np.ones_like(inner)
         for total in self._sums:

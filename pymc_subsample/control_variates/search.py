@@ -120,19 +120,19 @@ class _Objective:
         scale: np.ndarray,
         *,
         curved: bool = False,
-    ):
+    ) -> None:
         self._expansion, self._origin, self._active = expansion, origin.theta, active
         self._batches, self._weight = batches, weight
         self._scale, self._curved = scale, curved
         self._at, self._summed = np.zeros(len(active)), origin
         self.concave = True
 
-    def theta(self, x: np.ndarray):
+    def theta(self, x: np.ndarray) -> np.ndarray:
         theta = self._origin.copy()
         theta[self._active] += self._scale @ x if self._scale.ndim == 2 else self._scale * x
         return theta
 
-    def _evaluate(self, x: np.ndarray):
+    def _evaluate(self, x: np.ndarray) -> Reference:
         if not np.array_equal(x, self._at):
             self._at = x.copy()
             self._summed = summed(
@@ -140,16 +140,16 @@ class _Objective:
             )
         return self._summed
 
-    def value(self, x: np.ndarray):
+    def value(self, x: np.ndarray) -> float:
         value = -log_posterior(self._expansion, self._evaluate(x))
         return value if np.isfinite(value) else _IMPOSSIBLE
 
-    def gradient(self, x: np.ndarray):
+    def gradient(self, x: np.ndarray) -> np.ndarray:
         found = self._evaluate(x)
         grad = _finite(self._expansion.pull_back(found.theta, found.slope)[self._active])
         return -_finite(grad @ self._scale if self._scale.ndim == 2 else self._scale * grad)
 
-    def hessian(self, x: np.ndarray):
+    def hessian(self, x: np.ndarray) -> np.ndarray:
         matrix = _finite(precision(self._expansion, self._evaluate(x), self._active, rough=True))
         self.concave = self.concave and _positive(matrix)
         return _finite(self._scale.T @ matrix @ self._scale)
@@ -241,19 +241,19 @@ def quadratic_mode(expansion: Expansion, reference: Reference, active: np.ndarra
     newton = len(active) <= MAX_DENSE and has_precision(expansion, len(active))
     scale = scales(expansion, reference, active)
 
-    def at(x: np.ndarray):
+    def at(x: np.ndarray) -> np.ndarray:
         theta = reference.theta.copy()
         theta[active] += scale * x
         return theta
 
-    def value(x: np.ndarray):
+    def value(x: np.ndarray) -> float:
         found = -log_density(expansion, reference, at(x))
         return found if np.isfinite(found) else _IMPOSSIBLE
 
-    def slope(x: np.ndarray):
+    def slope(x: np.ndarray) -> np.ndarray:
         return -_finite(scale * gradient(expansion, reference, at(x))[active])
 
-    def hessian(x: np.ndarray):
+    def hessian(x: np.ndarray) -> np.ndarray:
         matrix = precision(expansion, reference, active, at(x))
         return _finite(matrix * np.outer(scale, scale))
 

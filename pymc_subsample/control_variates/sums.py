@@ -29,7 +29,7 @@ class LinearSums:
         P.
     """
 
-    def __init__(self, affine: AffineMap, layout: Layout, size: int):
+    def __init__(self, affine: AffineMap, layout: Layout, size: int) -> None:
         self._map = affine
         self._at = layout
         self._size = size
@@ -41,7 +41,7 @@ class LinearSums:
         level: np.ndarray,
         slope: np.ndarray,
         curvature: Sum,
-    ):
+    ) -> None:
         """Add to `level`, shape (1,), `slope`, (P,), and, unless it is empty, `curvature`."""
         at, size = self._at, len(center)
         level[0] += rows[at.level].sum()
@@ -59,7 +59,9 @@ class LinearSums:
         elif len(curvature):
             self._add_full(rows, dense, groups, curvature)
 
-    def _add_full(self, rows: np.ndarray, dense: Dense, groups: Groups, curvature: np.ndarray):
+    def _add_full(
+        self, rows: np.ndarray, dense: Dense, groups: Groups, curvature: np.ndarray
+    ) -> None:
         size = len(curvature)
         for (e, f), column in self._at.bends().items():
             h = rows[column]
@@ -81,7 +83,7 @@ class LinearSums:
             if e != f:
                 curvature += block + block.T
 
-    def _add_sparse(self, rows: np.ndarray, curvature: SparseSum):
+    def _add_sparse(self, rows: np.ndarray, curvature: SparseSum) -> None:
         predictors = self._sparse(rows)
         for (e, f), column in self._at.bends().items():
             product = predictors[e].T @ predictors[f].multiply(rows[column][:, None]).tocsr()
@@ -101,7 +103,9 @@ class LinearSums:
             found.append(scipy.sparse.csr_array((np.concatenate(values), place), shape))
         return found
 
-    def _add_diagonal(self, rows: np.ndarray, dense: Dense, groups: Groups, diagonal: np.ndarray):
+    def _add_diagonal(
+        self, rows: np.ndarray, dense: Dense, groups: Groups, diagonal: np.ndarray
+    ) -> None:
         """Products of a term with itself; of others only those of group terms of one index."""
         for (e, f), column in self._at.bends().items():
             h = rows[column] if e == f else 2 * rows[column]
@@ -158,7 +162,7 @@ class LinearSums:
             x[len(self.common) + self.slots.index((first, group))] += value
         return x
 
-    def _dense(self, rows: np.ndarray):
+    def _dense(self, rows: np.ndarray) -> Dense:
         """Per predictor, the columns that multiply some elements of phi: (place, (k, m))."""
         blocks: Dense = [[] for _ in range(self._at.n_predictors)]
         for (e, column, element, step, length), scale in zip(
@@ -170,7 +174,7 @@ class LinearSums:
             blocks[e].append((slice(element, element + 1), np.full((1, rows.shape[1]), scale)))
         return blocks
 
-    def _groups(self, rows: np.ndarray):
+    def _groups(self, rows: np.ndarray) -> Groups:
         """Per predictor, which element of phi each row sees and its coefficient, each (m,)."""
         entries: Groups = [[] for _ in range(self._at.n_predictors)]
         for (e, column, element, group), scale in zip(

@@ -123,7 +123,7 @@ def _gradient_agrees(
 
     precision = np.finfo(pytensor.config.floatX).eps
 
-    def difference(h: float):
+    def difference(h: float) -> tuple[np.ndarray, np.ndarray]:
         forth, back = (function(theta + s * h * direction) for s in (1.0, -1.0))
         return (forth - back) / (2 * h), precision * abs(forth).sum() / h
 

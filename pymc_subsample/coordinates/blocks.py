@@ -280,7 +280,9 @@ def _is_single(var: Variable) -> bool:
     return all(var.type.broadcastable)
 
 
-def _multivariate(tall: TallModel, mean: Variable, cov: Variable, shape: tuple[int, int]):
+def _multivariate(
+    tall: TallModel, mean: Variable, cov: Variable, shape: tuple[int, int]
+) -> _Prior | None:
     units, k = shape
     mean, factor = tall.over_theta([mean, _factor(cov)])
     if k > MAX_COMPONENTS or factor.type.shape != (k, k):

@@ -76,7 +76,7 @@ class CompiledMap:
         bent: np.ndarray,
         rows: np.ndarray,
         start: int,
-    ):
+    ) -> None:
         self._tall, self._size, self._rows, self._start = tall, tall.size, rows, start
         self._blocks = {block.name: block for block in blocks}
         self._owners = {name: block for block in blocks for name in block.orders}

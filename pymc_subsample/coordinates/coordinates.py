@@ -99,7 +99,9 @@ class Coordinates:
         Rows of Cholesky factors among these; see `kernels.correlations`.
     """
 
-    def __init__(self, tall: TallModel, blocks: Sequence[Block], locations: Sequence[str] = ()):
+    def __init__(
+        self, tall: TallModel, blocks: Sequence[Block], locations: Sequence[str] = ()
+    ) -> None:
         self.blocks = {block.name: block for block in blocks}
         self.size = tall.size
         self._tall = tall

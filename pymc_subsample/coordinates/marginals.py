@@ -28,7 +28,7 @@ def marginal(
 
     point, start = psi.copy(), psi[element]
 
-    def density(s: float):
+    def density(s: float) -> float:
         point[element] = s
         return log_density(expansion, reference, point)
 

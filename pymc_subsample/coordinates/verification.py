@@ -18,7 +18,7 @@ _STEP = 1e-5
 _TOLERANCE = 1e-5
 
 
-def reparameterise(tall: TallModel, expansion: Expansion, coordinates: Coordinates | None):
+def reparameterise(tall: TallModel, expansion: Expansion, coordinates: Coordinates | None) -> None:
     """Move an expansion to coordinates that were found, if they are what they should be.
 
     At points near the start, with information of random size: theta from psi and back, the
@@ -125,7 +125,7 @@ def _same_gradient(expansion: Expansion, psi: np.ndarray, rng: np.random.Generat
     direction[:size] = rng.standard_normal(size)
     gradient = expansion.pull_back(psi, weights) @ direction
 
-    def value(h: float):
+    def value(h: float) -> np.ndarray:
         phi, logprior = expansion.parameters(psi + h * direction)
         return phi @ weights + logprior
 

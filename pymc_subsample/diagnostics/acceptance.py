@@ -18,7 +18,8 @@ from scipy.special import expit, logsumexp
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.kernels import metropolis as kernel
+from pymc_subsample.kernels.acceptance import NUMBERS, decisions
+from pymc_subsample.kernels.metropolis import control_change
 
 # Decisions per proposal and direction; fewer than the second number say nothing.
 _DECISIONS = 2_000
@@ -62,17 +63,42 @@ class Proposed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AcceptanceErrors:
+class PilotErrors:
+    """Probabilities with which a test accepts, as a pilot found them.
+
+    Attributes
+    ----------
+    probability, exact : ndarray, shape (k,)
+        By the test, estimated, and by all rows.
+    noise : ndarray, shape (k,)
+        Standard error of `probability`.
+    """
+
+    probability: np.ndarray
+    exact: np.ndarray
+    noise: np.ndarray
+
+    @property
+    def error(self) -> np.ndarray:
+        """Error of the probability, shape (k,)."""
+        return self.probability - self.exact
+
+    @property
+    def worst(self) -> float:
+        """Largest size of an error beyond three standard errors of the pilot."""
+        return float(np.max(np.abs(self.error) - 3 * self.noise, initial=0.0))
+
+
+@dataclass(frozen=True)
+class AcceptanceErrors(PilotErrors):
     """What a pilot of k proposals found; every proposal counts forth and back.
 
     Attributes
     ----------
+    probability, exact, noise : ndarray, shape (2k,)
+        Acceptance probability of the test and without subsampling; see `PilotErrors`.
     log_ratio : ndarray, shape (2k,)
         Exact log posterior ratios.
-    probability, exact : ndarray, shape (2k,)
-        Acceptance probability of the test, estimated, and without subsampling.
-    noise : ndarray, shape (2k,)
-        Standard error of `probability`.
     largest : float
         Largest share that one row has in the sum of squares of the rows' terms.
     rises : ndarray, shape (j,)
@@ -84,22 +110,9 @@ class AcceptanceErrors:
     """
 
     log_ratio: np.ndarray
-    probability: np.ndarray
-    exact: np.ndarray
-    noise: np.ndarray
     largest: float
     rises: np.ndarray
     beyond: float | None = None
-
-    @property
-    def error(self) -> np.ndarray:
-        """Error of the acceptance probability, shape (2k,)."""
-        return self.probability - self.exact
-
-    @property
-    def worst(self) -> float:
-        """Largest size of an error beyond three standard errors of the pilot."""
-        return float(np.max(np.abs(self.error) - 3 * self.noise, initial=0.0))
 
     @property
     def limit(self) -> float:
@@ -219,7 +232,7 @@ def acceptance_errors(
             found.append((ratio, *_compared(accepted, *exact(ratio, uniforms[: len(accepted)]))))
     log_ratio, probability, right, noise = np.array(found).reshape(-1, 4).T
     rise = np.nan_to_num(np.array(rises), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
-    return AcceptanceErrors(log_ratio, probability, right, noise, largest, rise, beyond)
+    return AcceptanceErrors(probability, right, noise, log_ratio, largest, rise, beyond)
 
 
 def _compared(
@@ -253,7 +266,7 @@ def decided(
     low: float | None = None,
     high: float | None = None,
 ) -> np.ndarray:
-    """Return what a test decides again and again, 1 or 0; see `kernels.metropolis.decisions`.
+    """Return what a test decides again and again, 1 or 0; see `kernels.acceptance.decisions`.
 
     Parameters
     ----------
@@ -262,14 +275,14 @@ def decided(
     known : float
         Known part of the log-ratio.
     test, settings, uniforms, thresholds, permutation, most_rows, rng
-        As `kernels.metropolis.decisions` takes them.
+        As `kernels.acceptance.decisions` takes them.
     low, high : float, optional
         What the test takes as bounds of y. Default: its smallest and largest element.
     """
     low, high = y.min() if low is None else low, y.max() if high is None else high
-    functions = np.array([f.address for f in kernel.NUMBERS], dtype=np.int64)
+    functions = np.array([f.address for f in NUMBERS], dtype=np.int64)
     accepted = np.empty(len(uniforms))
-    done = kernel.decisions(
+    done = decisions(
         functions, test, np.array([y.ctypes.data]), address_of(rng), permutation, known, low,
         high, settings, uniforms, thresholds, accepted, most_rows,
     )  # fmt: skip
@@ -290,7 +303,7 @@ def _rows(
     known = new_prior - prior
     if reference is not None and order:
         scratch = np.empty_like(phi)
-        known += kernel.control_change(
+        known += control_change(
             phi, new_phi, center, reference.slope, reference.curvature, order, scratch
         )
     y = np.empty(expansion.n_rows)

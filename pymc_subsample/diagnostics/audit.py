@@ -229,7 +229,7 @@ def _names(names: list[str] | None, posterior: xr.Dataset, model: pm.Model) -> l
     return names
 
 
-def _require_recomputable(names: Sequence[str], model: pm.Model):
+def _require_recomputable(names: Sequence[str], model: pm.Model) -> None:
     known = {v.name for v in [*model.free_RVs, *model.deterministics]}
     unknown = [name for name in names if name not in known]
     if unknown:

@@ -37,7 +37,7 @@ def check_selection(
     filter_vars: str | None = None,
     group: str = "posterior",
     coords: Mapping[str, Any] | None = None,
-):
+) -> None:
     """Refuse what selects no draws.
 
     Raises
@@ -68,7 +68,7 @@ def check_selection(
     _check_coords(draws, mapping("coords", coords, "labels by dimension"), group)
 
 
-def _check_patterns(patterns: list[str]):
+def _check_patterns(patterns: list[str]) -> None:
     for pattern in patterns:
         try:
             re.compile(pattern)
@@ -78,7 +78,7 @@ def _check_patterns(patterns: list[str]):
             ) from None
 
 
-def _check_coords(draws: xr.Dataset, coords: dict[str, Any], group: str):
+def _check_coords(draws: xr.Dataset, coords: dict[str, Any], group: str) -> None:
     for name, labels in coords.items():
         if name not in draws.dims:
             raise ValueError(
@@ -123,7 +123,7 @@ def signs_of(
     return signs
 
 
-def _judge(signs: np.ndarray):
+def _judge(signs: np.ndarray) -> None:
     """Refuse or warn of signs whose mean is not known well enough to divide by."""
     center = signs.mean()
     error = float(array_stats.mcse(signs, method="mean"))
@@ -183,7 +183,7 @@ def apply(row: Callable, draws: xr.Dataset, signs: xr.DataArray, name: str) -> x
     )
 
 
-def warn_of_negative_variances(table: xr.Dataset):
+def warn_of_negative_variances(table: xr.Dataset) -> None:
     """Say which variables of a summary have no sd."""
     if "sd" not in table["summary"]:
         return

@@ -184,7 +184,7 @@ def _whole(stats: xr.Dataset) -> bool:
     return all(np.array_equal(x, np.arange(len(x))) for x in labels)
 
 
-def refuse_parts(stats: xr.Dataset, coords: Mapping[str, Any]):
+def refuse_parts(stats: xr.Dataset, coords: Mapping[str, Any]) -> None:
     """Refuse parts of a run, whose cost is not known.
 
     Raises

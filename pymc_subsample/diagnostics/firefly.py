@@ -54,7 +54,7 @@ class LightRecord(MoveRecord):
     darkened: float = 0.0
     lowest: float = np.inf
 
-    def add_lights(self, info: dict[str, float]):
+    def add_lights(self, info: dict[str, float]) -> None:
         """Add what a draw's transitions did to the lights."""
         self.bright += info["n_bright"]
         self.darkened += info["darkened"]

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import expit, logit
 
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.diagnostics.acceptance import decided
+from pymc_subsample.diagnostics.acceptance import PilotErrors, decided
 from pymc_subsample.diagnostics.checks import Check, Rule, sentence
 from pymc_subsample.diagnostics.metropolis import TAIL_BOUND
 from pymc_subsample.diagnostics.record import MoveRecord
@@ -34,36 +34,21 @@ _CHUNK = 2**18
 
 
 @dataclass(frozen=True)
-class ConditionalErrors:
+class ConditionalErrors(PilotErrors):
     """What a pilot of k updates found.
 
     Attributes
     ----------
-    probability, exact : ndarray, shape (k,)
-        Conditional probability of 1 by the test, estimated, and by all rows.
-    noise : ndarray, shape (k,)
-        Standard error of `probability`.
+    probability, exact, noise : ndarray, shape (k,)
+        Conditional probability of 1 by the test and by all rows; see `PilotErrors`.
     largest : float
         Largest share that one row has in the sum of squares of the rows' terms.
     impossible : bool
         Whether a row makes a value impossible.
     """
 
-    probability: np.ndarray
-    exact: np.ndarray
-    noise: np.ndarray
     largest: float
     impossible: bool
-
-    @property
-    def error(self) -> np.ndarray:
-        """Error of the conditional probability, shape (k,)."""
-        return self.probability - self.exact
-
-    @property
-    def worst(self) -> float:
-        """Largest size of an error beyond three standard errors of the pilot."""
-        return float(np.max(np.abs(self.error) - 3 * self.noise, initial=0.0))
 
 
 def log_odds_terms(

@@ -162,7 +162,7 @@ def check_hmc(
     n, size = record.done, len(active)
     others = expansion.n_rows - len(always)
 
-    def look(size: int, batches: Iterable[np.ndarray]):
+    def look(size: int, batches: Iterable[np.ndarray]) -> tuple[float, Perturbation]:
         thetas, shares = record.chosen(size)
         errors = estimate_errors(
             expansion, reference, thetas, batches, subsample_size, temperature, others

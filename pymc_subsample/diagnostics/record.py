@@ -2,6 +2,7 @@
 
 from bisect import insort
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -21,13 +22,34 @@ _ELEMENTS = 4_000_000
 
 
 @dataclass
-class ChainRecord:
-    """What a chain did after tuning.
+class Record:
+    """Draws of a chain.
 
     Attributes
     ----------
     draws, done : int
         Draws to come in all, and so far.
+    kept : list
+        Evenly spread draws theta, shape (d,), or with their estimated variance and number.
+    """
+
+    draws: int = 0
+    done: int = 0
+    kept: list = field(default_factory=list)
+
+    def keep(self, draw: Any, most: int) -> None:
+        """Count a draw, and keep it if it is one of about `most` that are."""
+        self.done += 1
+        if self.done * most // max(self.draws, 1) > len(self.kept):
+            self.kept.append(draw)
+
+
+@dataclass
+class ChainRecord(Record):
+    """What a chain did after tuning.
+
+    Attributes
+    ----------
     size : int or None
         Elements of theta that can move, d; None for all.
     divergences : int
@@ -41,8 +63,6 @@ class ChainRecord:
         Draws whose estimated variance exceeds twice its bound.
     mean, square : ndarray, shape (d,), (d, d)
         Mean of the draws and sum of squared deviations from it.
-    kept : list of (float, int, ndarray)
-        Evenly spread draws: estimated variance, number, theta.
     noisiest : list of (float, int, ndarray)
         The draws of largest estimated variance, in increasing order.
     pending : list of ndarray
@@ -53,8 +73,6 @@ class ChainRecord:
         The draws before divergent ones, the first of these.
     """
 
-    draws: int = 0
-    done: int = 0
     size: int | None = None
     divergences: int = 0
     variance: float = 0.0
@@ -64,13 +82,12 @@ class ChainRecord:
     excess: int = 0
     mean: np.ndarray = field(default_factory=lambda: np.zeros(0))
     square: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
-    kept: list[tuple[float, int, np.ndarray]] = field(default_factory=list)
     noisiest: list[tuple[float, int, np.ndarray]] = field(default_factory=list)
     pending: list[np.ndarray] = field(default_factory=list)
     last: np.ndarray = field(default_factory=lambda: np.zeros(0))
     before: list[np.ndarray] = field(default_factory=list)
 
-    def add(self, theta: np.ndarray, info: dict[str, float]):
+    def add(self, theta: np.ndarray, info: dict[str, float]) -> None:
         """Add a draw, shape (d,), and what its transition reported."""
         if info["diverging"] and self.done and len(self.before) < _KEPT:
             self.before.append(self.last)
@@ -83,16 +100,14 @@ class ChainRecord:
         self.excess += not variance <= 2 * VARIANCE_BOUND
         self.pending.append(theta)
         entry = (variance, self.done, theta)
-        self.done += 1
-        if self.done * _KEPT // max(self.draws, 1) > len(self.kept):
-            self.kept.append(entry)
+        self.keep(entry, _KEPT)
         if len(self.noisiest) < _NOISIEST or variance > self.noisiest[0][0]:
             insort(self.noisiest, entry, key=lambda e: e[0])
             del self.noisiest[:-_NOISIEST]
         if len(self.pending) == _FOLD:
             self.fold()
 
-    def fold(self):
+    def fold(self) -> None:
         """Merge pending draws into mean and squares."""
         if not self.pending:
             return
@@ -146,35 +161,28 @@ class ChainRecord:
 
 
 @dataclass
-class MoveRecord:
+class MoveRecord(Record):
     """What a Metropolis-Hastings chain did after tuning.
 
     Attributes
     ----------
-    draws, done : int
-        Draws to come in all, and so far.
     accepted, share : float
         Sums of the share of accepted proposals and of the share of all rows read per proposal.
-    kept : list of ndarray
-        Evenly spread draws theta, shape (d,).
     origin, last : ndarray, shape (d,)
         The first draw, and the last less the first.
     total, square, product : ndarray, shape (d,)
         Sums over draws, less the first, of theta, its square and its product with the one before.
     """
 
-    draws: int = 0
-    done: int = 0
     accepted: float = 0.0
     share: float = 0.0
-    kept: list[np.ndarray] = field(default_factory=list)
     origin: np.ndarray = field(default_factory=lambda: np.zeros(0))
     last: np.ndarray = field(default_factory=lambda: np.zeros(0))
     total: np.ndarray = field(default_factory=lambda: np.zeros(0))
     square: np.ndarray = field(default_factory=lambda: np.zeros(0))
     product: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
-    def add(self, theta: np.ndarray, accepted: float, share: float):
+    def add(self, theta: np.ndarray, accepted: float, share: float) -> None:
         """Add a draw, shape (d,), and what its transitions did."""
         if not self.done:
             self.origin = theta.copy()
@@ -186,9 +194,7 @@ class MoveRecord:
         self.last = shift
         self.accepted += accepted
         self.share += share
-        self.done += 1
-        if self.done * _MOVES // max(self.draws, 1) > len(self.kept):
-            self.kept.append(theta.copy())
+        self.keep(theta.copy(), _MOVES)
 
     def autocorrelation(self, active: np.ndarray) -> float:
         """Largest autocorrelation of successive draws among parameters `active`, from 0 to 1."""
@@ -204,13 +210,11 @@ class MoveRecord:
 
 
 @dataclass
-class StepRecord:
+class StepRecord(Record):
     """What a chain of integration steps did after tuning.
 
     Attributes
     ----------
-    draws, done : int
-        Draws to come in all, and so far.
     divergences : int
         Times that the chain left all bounds.
     step_size : float
@@ -225,16 +229,12 @@ class StepRecord:
         The first draw.
     sums, squares : ndarray, shape (b, d)
         Sums over each batch of theta, less the first, and of its square.
-    kept : list of ndarray
-        Evenly spread draws theta, shape (d,).
     last : ndarray, shape (d,)
         The last draw.
     before : list of ndarray
         The draws before divergent ones, the first of these.
     """
 
-    draws: int = 0
-    done: int = 0
     divergences: int = 0
     step_size: float = 0.0
     noise: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -243,11 +243,10 @@ class StepRecord:
     origin: np.ndarray = field(default_factory=lambda: np.zeros(0))
     sums: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     squares: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
-    kept: list[np.ndarray] = field(default_factory=list)
     last: np.ndarray = field(default_factory=lambda: np.zeros(0))
     before: list[np.ndarray] = field(default_factory=list)
 
-    def add(self, theta: np.ndarray, noise: np.ndarray, stats: dict[str, float]):
+    def add(self, theta: np.ndarray, noise: np.ndarray, stats: dict[str, float]) -> None:
         """Add a draw, shape (d,), the gradient's noise, shape (a,), and the draw's statistics."""
         if not self.done:
             self.noise = np.zeros(len(noise))
@@ -264,13 +263,11 @@ class StepRecord:
         if stats["diverging"] and self.done and len(self.before) < most:
             self.before.append(self.last)
         self.last = theta.copy()
-        self.done += 1
+        self.keep(self.last, most)
         self.divergences += int(stats["diverging"])
         self.step_size += stats["step_size"]
         self.noise += noise
         self.temperatures.append(stats["kinetic_temperature"])
-        if self.done * most // max(self.draws, 1) > len(self.kept):
-            self.kept.append(theta.copy())
 
     @property
     def mean(self) -> np.ndarray:

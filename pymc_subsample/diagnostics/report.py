@@ -1,6 +1,6 @@
 """One page on a run: what was checked, what failed, and what to change."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -148,7 +148,9 @@ def _searched(rule: Rule, stats: xr.Dataset) -> Rule:
     return replace(rule, title=f"{rule.title} by {every} searches ({drawn})")
 
 
-def _of_chain(rules: Sequence[Rule], last: xr.Dataset, alone: bool):
+def _of_chain(
+    rules: Sequence[Rule], last: xr.Dataset, alone: bool
+) -> Iterator[tuple[Rule, float, bool]]:
     """Yield rule, number and verdict; a run of several steps has several of each."""
     names = [FAILED, *(PREFIX + rule.name for rule in rules)]
     numbers = {name: np.ravel(last[name].values) for name in names}

@@ -166,7 +166,9 @@ def min_ss(values: np.ndarray, signs: np.ndarray) -> float:
     return float(array_stats.pareto_min_ss(influence(values, signs)))
 
 
-def statistic(name: str, values: np.ndarray, signs: np.ndarray, prob: float, tail: float):
+def statistic(
+    name: str, values: np.ndarray, signs: np.ndarray, prob: float, tail: float
+) -> float | np.ndarray:
     """Return a statistic by its name in a summary.
 
     Parameters

@@ -72,7 +72,7 @@ def columns(posterior: xr.Dataset, names: Sequence[str]) -> tuple[np.ndarray, li
     return np.concatenate([part.reshape(*sizes, -1) for part in parts], axis=-1), labels
 
 
-def require_free_variables(posterior: xr.Dataset, model: pm.Model, said: str):
+def require_free_variables(posterior: xr.Dataset, model: pm.Model, said: str) -> None:
     """Refuse a posterior from which a point of the model cannot be read."""
     discrete = [model.values_to_rvs[v].name for v in model.discrete_value_vars]
     if discrete:
@@ -119,7 +119,7 @@ def why_not_weights(idata: xr.DataTree) -> str:
     return ""
 
 
-def require_same_rows(idata: xr.DataTree, tall: TallModel, said: str):
+def require_same_rows(idata: xr.DataTree, tall: TallModel, said: str) -> None:
     """Refuse a model of other rows than the run recorded."""
     stats = _statistics(idata)
     sizes = [name for name in ("subsample_size", "batch_size") if name in stats]

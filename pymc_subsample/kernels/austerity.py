@@ -12,47 +12,37 @@ with the threshold :math:`\tau = \log u` for Metropolis-Hastings and
 all rows seen the decision is the exact one.
 """
 
+from collections import namedtuple
+
 import numpy as np
 
 from pymc_subsample.cache import kept
 from pymc_subsample.compile import external
-from pymc_subsample.kernels.evidence import (
-    ACCEPT,
-    COUNT,
-    DECIDE,
-    ERROR,
-    KNOWN,
-    MEAN,
-    N_ROWS,
-    PROBABILITY,
-    REJECT,
-    SECOND,
-    THRESHOLD,
-    VARIANCE,
-)
-
-SETTINGS = ("batch_size", "epsilon")
+from pymc_subsample.kernels.evidence import ACCEPT, DECIDE, REJECT, Answer
+from pymc_subsample.kernels.vectors import named
 
 _student_cdf = external("stdtr", 2)
+
+# Numbers of the test.
+Settings = namedtuple("Settings", "batch_size epsilon")
+_settings = named(Settings)
 
 
 @kept(DECIDE)
 def decide(settings, evidence):
     """Decide whether the log-ratio exceeds the threshold, or ask for `batch_size` more rows."""
-    batch, epsilon = settings[0], settings[1]
-    n, b = evidence[N_ROWS], evidence[COUNT]
-    ratio = evidence[MEAN] + evidence[KNOWN]
-    evidence[PROBABILITY] = np.exp(min(ratio, 0.0))
-    evidence[VARIANCE] = 0.0
-    evidence[ERROR] = 0.0
+    batch, epsilon = _settings(settings)
+    n, b = evidence.n_rows, evidence.n_seen
+    ratio = evidence.mean + evidence.known
+    probability, error, variance = np.exp(min(ratio, 0.0)), 0.0, 0.0
     if b < n:
         if epsilon == 0.0:
-            return np.int64(n)
-        variance = evidence[SECOND] / (b - 1.0) * (1.0 - (b - 1.0) / (n - 1.0))
-        distance = ratio - evidence[THRESHOLD]
-        t = abs(distance) / np.sqrt(variance) if variance > 0.0 else np.inf
-        evidence[VARIANCE] = variance
-        evidence[ERROR] = 1.0 - _student_cdf(b - 1.0, t, 0) if variance > 0.0 else 0.0
-        if not evidence[ERROR] < epsilon:
-            return np.int64(min(n, b + batch))
-    return ACCEPT if ratio > evidence[THRESHOLD] else REJECT
+            return Answer(n, probability, error, variance)
+        variance = evidence.second / (b - 1.0) * (1.0 - (b - 1.0) / (n - 1.0))
+        distance = ratio - evidence.threshold
+        if variance > 0.0:
+            error = 1.0 - _student_cdf(b - 1.0, abs(distance) / np.sqrt(variance), 0)
+        if not error < epsilon:
+            return Answer(min(n, b + batch), probability, error, variance)
+    decision = ACCEPT if ratio > evidence.threshold else REJECT
+    return Answer(decision, probability, error, variance)

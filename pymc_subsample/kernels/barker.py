@@ -10,28 +10,17 @@ standard logistic variable: the acceptance probability is then :math:`1 / (1 + e
 all rows seen this is exact.
 """
 
+from collections import namedtuple
+
 import numpy as np
 
 from pymc_subsample.cache import kept
-from pymc_subsample.kernels.evidence import (
-    ACCEPT,
-    COUNT,
-    DECIDE,
-    ERROR,
-    KNOWN,
-    MEAN,
-    N_ROWS,
-    NORMAL,
-    PROBABILITY,
-    REJECT,
-    SECOND,
-    THIRD,
-    UNIFORM,
-    VARIANCE,
-)
+from pymc_subsample.kernels.evidence import ACCEPT, DECIDE, REJECT, Answer
+from pymc_subsample.kernels.vectors import named
 
-# Followed by the support and the cumulative probabilities of the correction.
-SETTINGS = ("batch_size", "max_error", "sigma", "correction_error", "n_support")
+# Numbers of the test; support and cumulative probabilities of the correction follow them.
+Settings = namedtuple("Settings", "batch_size max_error sigma correction_error n_support")
+_settings = named(Settings)
 
 
 @kept()
@@ -44,26 +33,23 @@ def skewness_error(third, n, b):
 @kept(DECIDE)
 def decide(settings, evidence):
     """Decide, or ask for more rows while the estimate is too noisy or too skewed."""
-    batch, max_error, sigma, floor = settings[0], settings[1], settings[2], settings[3]
-    n, b = evidence[N_ROWS], evidence[COUNT]
-    ratio = evidence[MEAN] + evidence[KNOWN]
-    u = evidence[UNIFORM]
-    evidence[PROBABILITY] = 1.0 / (1.0 + np.exp(-ratio))
-    evidence[VARIANCE] = 0.0
-    evidence[ERROR] = 0.0
+    batch, max_error, sigma, correction_error, n_support = _settings(settings)
+    n, b, u = evidence.n_rows, evidence.n_seen, evidence.uniform
+    ratio = evidence.mean + evidence.known
+    probability = 1.0 / (1.0 + np.exp(-ratio))
     if b >= n:
-        return ACCEPT if ratio > np.log((1.0 - u) / u) else REJECT
-    second = evidence[SECOND] * b / (b - 1.0)
+        decision = ACCEPT if ratio > np.log((1.0 - u) / u) else REJECT
+        return Answer(decision, probability, 0.0, 0.0)
+    second = evidence.second * b / (b - 1.0)
     variance = second / b * (1.0 - b / n)
-    evidence[VARIANCE] = variance
-    evidence[ERROR] = floor + skewness_error(evidence[THIRD], n, b)
-    if not variance < sigma * sigma or not evidence[ERROR] <= max_error:
+    error = correction_error + skewness_error(evidence.third, n, b)
+    if not variance < sigma * sigma or not error <= max_error:
         needed = 0.8 * second / (sigma * sigma + second / n)
-        if not needed < n:  # overflow
-            return np.int64(n)
-        return np.int64(min(n, max(b + batch, needed)))
-    size = int(settings[4])
-    support, cumulative = settings[5 : 5 + size], settings[5 + size : 5 + 2 * size]
+        wanted = min(n, max(b + batch, needed)) if needed < n else n  # overflow
+        return Answer(wanted, probability, error, variance)
+    size, end = int(n_support), settings.shape[0]
+    support, cumulative = settings[end - 2 * size : end - size], settings[end - size :]
     correction = support[min(np.searchsorted(cumulative, u), size - 1)]
-    noise = np.sqrt(sigma * sigma - variance) * evidence[NORMAL]
-    return ACCEPT if ratio + noise + correction > 0.0 else REJECT
+    noise = np.sqrt(sigma * sigma - variance) * evidence.normal
+    decision = ACCEPT if ratio + noise + correction > 0.0 else REJECT
+    return Answer(decision, probability, error, variance)

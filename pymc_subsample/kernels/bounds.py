@@ -6,6 +6,9 @@ from numba import types
 from pymc_subsample.cache import kept
 from pymc_subsample.compile import MATRIX, SCALAR, VECTOR, inner
 
+# Where a bound comes from: somebody gave it, predictors, a pass over all rows, or a table of radii.
+GIVEN_BOUND, LINEAR_BOUND, FULL_BOUND, LOCAL_BOUND = range(4)
+
 
 @inner
 def farthest(one, other, reach):
@@ -70,3 +73,24 @@ def local_bound(phi, new_phi, center, order, weight, table):
         if near <= table[j, 0] and far <= table[j, 0]:
             return weight * table[j, 1] * (near**power + far**power)
     return np.inf
+
+
+@inner
+def largest_term(bound, phi, new_phi, center, order, weight, slope, table):
+    """Bound |y| over all rows; infinite where that takes a pass over them.
+
+    Parameters
+    ----------
+    bound : {GIVEN_BOUND, LINEAR_BOUND, FULL_BOUND, LOCAL_BOUND}
+        What the bound is: `slope` itself (infinite where a test needs none), `linear_bound` with
+        `slope` and `table`, none, or `local_bound` with `table`.
+    phi, new_phi, center, order, weight
+        As `kernels.acceptance.accept` takes them.
+    slope, table
+        Of the bound.
+    """
+    if bound == LINEAR_BOUND:
+        return linear_bound(phi, new_phi, center, order, weight, slope, table)
+    if bound == LOCAL_BOUND:
+        return local_bound(phi, new_phi, center, order, weight, table)
+    return slope if bound == GIVEN_BOUND else np.inf

@@ -15,31 +15,21 @@ empirical standard deviation and :math:`\rho` about 1 - b/n:
   :math:`\kappa = 7/3 + 3/\sqrt 2`.
 """
 
+from collections import namedtuple
+
 import numpy as np
 
 from pymc_subsample.cache import kept
-from pymc_subsample.kernels.evidence import (
-    ACCEPT,
-    COUNT,
-    DECIDE,
-    ERROR,
-    HIGH,
-    KNOWN,
-    LOOK,
-    LOW,
-    MEAN,
-    N_ROWS,
-    PROBABILITY,
-    REJECT,
-    SECOND,
-    THRESHOLD,
-    VARIANCE,
-)
+from pymc_subsample.kernels.evidence import ACCEPT, DECIDE, REJECT, Answer
+from pymc_subsample.kernels.vectors import named
 
-SETTINGS = ("batch_size", "delta", "p", "gamma", "inequality")
 INEQUALITIES = ("bernstein-serfling", "bernstein", "hoeffding-serfling")
 
 _KAPPA = 7 / 3 + 3 / np.sqrt(2)
+
+# Numbers of the test; `inequality` is the position of its name above.
+Settings = namedtuple("Settings", "batch_size delta p gamma inequality")
+_settings = named(Settings)
 
 
 @kept()
@@ -61,18 +51,16 @@ def radius(inequality, n, b, spread, scale, level):
 @kept(DECIDE)
 def decide(settings, evidence):
     """Decide whether the log-ratio exceeds log u, or ask for gamma times as many rows."""
-    delta, p, gamma, inequality = settings[1], settings[2], settings[3], int(settings[4])
-    n, b, look = evidence[N_ROWS], evidence[COUNT], evidence[LOOK]
-    ratio = evidence[MEAN] + evidence[KNOWN]
-    distance = ratio - evidence[THRESHOLD]
-    evidence[PROBABILITY] = np.exp(min(ratio, 0.0))
-    evidence[VARIANCE] = 0.0
-    evidence[ERROR] = 0.0
+    _, delta, p, gamma, inequality = _settings(settings)
+    n, b = evidence.n_rows, evidence.n_seen
+    ratio = evidence.mean + evidence.known
+    distance = ratio - evidence.threshold
+    probability, error, variance = np.exp(min(ratio, 0.0)), 0.0, 0.0
     if b < n:
-        level = (p - 1.0) / (p * look**p) * delta
-        spread, scale = evidence[HIGH] - evidence[LOW], np.sqrt(evidence[SECOND])
-        evidence[VARIANCE] = evidence[SECOND] / (b - 1.0) * (1.0 - (b - 1.0) / (n - 1.0))
-        evidence[ERROR] = delta
-        if not abs(distance) > radius(inequality, n, b, spread, scale, level):
-            return np.int64(min(n, np.ceil(gamma * b)))
-    return ACCEPT if distance > 0.0 else REJECT
+        level = (p - 1.0) / (p * evidence.look**p) * delta
+        spread, scale = evidence.high - evidence.low, np.sqrt(evidence.second)
+        error = delta
+        variance = evidence.second / (b - 1.0) * (1.0 - (b - 1.0) / (n - 1.0))
+        if not abs(distance) > radius(int(inequality), n, b, spread, scale, level):
+            return Answer(min(n, np.ceil(gamma * b)), probability, error, variance)
+    return Answer(ACCEPT if distance > 0.0 else REJECT, probability, error, variance)

@@ -18,7 +18,6 @@ rows each and come in G groups of :math:`K_g \sim \mathrm{Pois}(\kappa)`, :math:
 from collections import namedtuple
 
 import numpy as np
-from numba import types
 
 from pymc_subsample.compile import FAST, function_at, inner
 from pymc_subsample.kernels.control import control_sum
@@ -30,11 +29,6 @@ from pymc_subsample.kernels.model import (
     MINIBATCH,
 )
 from pymc_subsample.kernels.vectors import is_sparse
-
-_FORWARD = types.FunctionType(FORWARD)
-_BACKWARD = types.FunctionType(BACKWARD)
-_RESIDUAL = types.FunctionType(DIFFERENCE)
-_ANCHOR = types.FunctionType(ANCHOR)
 
 PERTURBED, BLOCK_POISSON = 0, 1
 
@@ -60,10 +54,10 @@ def target_at(functions, center, level, slope, curvature, order, weight, setting
               width, origin, factor, active, radius, exact, unit):  # fmt: skip
     """Return a `Target` from the addresses of the model's functions."""
     return Target(
-        function_at(functions[0], _FORWARD),
-        function_at(functions[1], _BACKWARD),
-        function_at(functions[2], _RESIDUAL),
-        function_at(functions[3], _ANCHOR),
+        function_at(functions[0], FORWARD),
+        function_at(functions[1], BACKWARD),
+        function_at(functions[2], DIFFERENCE),
+        function_at(functions[3], ANCHOR),
         center, level, slope, curvature, order, weight, setting, products, width, origin,
         factor, active, radius, exact, unit,
     )  # fmt: skip

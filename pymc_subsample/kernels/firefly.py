@@ -29,8 +29,8 @@ from pymc_subsample.compile import (
     generator_at,
     inner,
 )
+from pymc_subsample.kernels import proposals
 from pymc_subsample.kernels.control import control_sum
-from pymc_subsample.kernels.metropolis import GIVEN, LANGEVIN
 from pymc_subsample.kernels.model import (
     ANCHOR,
     BACKWARD,
@@ -39,14 +39,7 @@ from pymc_subsample.kernels.model import (
     GATHER,
     RESIDUAL,
 )
-from pymc_subsample.kernels.vectors import copy, scale_back, scale_up
-
-_FORWARD = types.FunctionType(FORWARD)
-_BACKWARD = types.FunctionType(BACKWARD)
-_ANCHOR = types.FunctionType(ANCHOR)
-_GATHER = types.FunctionType(GATHER)
-_RESIDUAL = types.FunctionType(RESIDUAL)
-_GLOW = types.FunctionType(DIFFERENCE)
+from pymc_subsample.kernels.vectors import copy
 
 # Of the model, in the order of their addresses; those of Langevin proposals come last.
 FUNCTIONS = ("forward", "anchor", "residual", "gather")
@@ -219,7 +212,7 @@ def transitions(generator, row_generator, functions, kind, columns, lights, old,
     functions : array (6,) of int
         Addresses of `FUNCTIONS` and, for Langevin proposals, `GRADIENTS` (zeros otherwise).
     kind : {RANDOM_WALK, LANGEVIN, GIVEN}
-        Of the proposals; see `kernels.metropolis`. Langevin's gradient is exact.
+        Of the proposals; see `kernels.proposals`. Langevin's gradient is exact.
     columns : array of int
         Addresses of the raw columns.
     lights : array (n,) of uint8
@@ -248,17 +241,17 @@ def transitions(generator, row_generator, functions, kind, columns, lights, old,
         Written.
     """
     rng, row_rng = generator_at(generator), generator_at(row_generator)
-    forward = function_at(functions[0], _FORWARD)
-    anchor = function_at(functions[1], _ANCHOR)
-    residual = function_at(functions[2], _RESIDUAL)
-    gather = function_at(functions[3], _GATHER)
-    backward = function_at(functions[4], _BACKWARD)
-    glow = function_at(functions[5], _GLOW)
-    count, p, langevin = active.shape[0], center.shape[0], kind == LANGEVIN
+    forward = function_at(functions[0], FORWARD)
+    anchor = function_at(functions[1], ANCHOR)
+    residual = function_at(functions[2], RESIDUAL)
+    gather = function_at(functions[3], GATHER)
+    backward = function_at(functions[4], BACKWARD)
+    glow = function_at(functions[5], DIFFERENCE)
+    p, langevin = center.shape[0], kind == proposals.LANGEVIN
     phi, new_phi, grad_phi = np.empty(p), np.empty(p), np.empty(p)
     prior, new_prior = np.empty(1), np.empty(1)
     new_theta, grad = np.empty(theta.shape[0]), np.empty(theta.shape[0])
-    z, move, force = np.empty(count), np.empty(count), np.empty(count)
+    proposal = proposals.proposal_of(kind, active, factor, step_size, given, given_factor)
     for field in range(info.shape[0]):
         info[field] = 0.0
     info[LOWEST] = np.inf
@@ -280,40 +273,23 @@ def transitions(generator, row_generator, functions, kind, columns, lights, old,
         for c in range(width):
             for j in range(size):
                 rows[c, j] = kept[j, c]
-        ratio = 0.0
-        copy(theta, new_theta)
-        if kind == GIVEN:
-            copy(given, new_theta)
-            ratio = given_factor
-        else:
-            for a in range(count):
-                z[a] = rng.standard_normal()
-                move[a] = step_size * z[a]
+        proposals.draw_move(rng, proposal)
         if langevin:
             _bright_gradient(backward, glow, theta, phi, rows, center, slope, curvature, weight,
                              new_d, grad_phi, grad)  # fmt: skip
-            scale_back(factor, grad, active, force)
-            for a in range(count):
-                move[a] += 0.5 * step_size * step_size * force[a]
-        if kind != GIVEN:
-            scale_up(factor, move, force)
-            for a in range(count):
-                new_theta[active[a]] += force[a]
+            proposals.add_drift(proposal, grad)
+        proposals.move(proposal, theta, new_theta)
         forward(new_theta, new_phi, new_prior)
         if langevin:
-            scale_back(factor, grad, active, force)
             _bright_gradient(backward, glow, new_theta, new_phi, rows, center, slope, curvature,
                              weight, new_d, grad_phi, grad)  # fmt: skip
-            scale_back(factor, grad, active, move)
-            for a in range(count):
-                back = z[a] + 0.5 * step_size * (force[a] + move[a])
-                ratio += 0.5 * (z[a] * z[a] - back * back)
         uniform = rng.random()
         if not new_prior[0] > -np.inf:
             continue
         if not langevin:
             residual(new_phi, center, rows, new_d)
         info[MOVED] += size
+        ratio = proposals.log_factor(proposal, grad)
         ratio += new_prior[0] - prior[0]
         ratio += control_sum(new_phi, center, 0.0, slope, curvature, 2, grad_phi)
         ratio -= control_sum(phi, center, 0.0, slope, curvature, 2, grad_phi)

@@ -14,34 +14,18 @@ from numba import types
 
 from pymc_subsample.cache import kept
 from pymc_subsample.compile import GENERATOR, INDEX, VECTOR, function_at, generator_at
+from pymc_subsample.kernels.acceptance import MEMBERS, accept
 from pymc_subsample.kernels.batches import PERMUTATION
-from pymc_subsample.kernels.evidence import (
-    ACCEPT,
-    COUNT,
-    DECIDE,
-    ERROR,
-    EVIDENCE,
-    KNOWN,
-    LOOK,
-    NORMAL,
-    THRESHOLD,
-    UNIFORM,
-)
-from pymc_subsample.kernels.metropolis import MEMBERS, accept
+from pymc_subsample.kernels.evidence import ACCEPT, DECIDE
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, FORWARD, GATHER
 from pymc_subsample.kernels.vectors import copy, is_finite
-
-_FORWARD = types.FunctionType(FORWARD)
-_ANCHOR = types.FunctionType(ANCHOR)
-_CHANGE = types.FunctionType(CHANGE)
-_GATHER = types.FunctionType(GATHER)
-_DECIDE = types.FunctionType(DECIDE)
 
 # Of the model, in the order of their addresses.
 FUNCTIONS = ("forward", "change", "gather")
 
 # Results of a run of sweeps, by position: means over all updates, but for the rows.
 INFO = ("flips", "batch_size", "n_looks", "error", "rows_read", "rows_touching")
+FLIPS, BATCH, LOOKS, ERROR, READ, TOUCHING = range(len(INFO))
 
 
 @kept(
@@ -89,15 +73,14 @@ def sweeps(generator, row_generator, functions, test, columns, permutation, star
         Written.
     """
     rng, row_rng = generator_at(generator), generator_at(row_generator)
-    forward = function_at(functions[0], _FORWARD)
-    change = function_at(functions[1], _CHANGE)
-    gather = function_at(functions[2], _GATHER)
+    forward = function_at(functions[0], FORWARD)
+    change = function_at(functions[1], CHANGE)
+    gather = function_at(functions[2], GATHER)
     # Without control variates no row is anchored.
-    anchor = function_at(0, _ANCHOR)
-    decide = function_at(test, _DECIDE)
+    anchor = function_at(0, ANCHOR)
+    decide = function_at(test, DECIDE)
     size = elements.shape[0]
     order = np.arange(size)
-    evidence = np.zeros(len(EVIDENCE))
     new_theta = theta.copy()
     phi, new_phi = np.empty_like(center), np.empty_like(center)
     prior, new_prior = np.empty(1), np.empty(1)
@@ -117,36 +100,36 @@ def sweeps(generator, row_generator, functions, test, columns, permutation, star
             one = theta[at] > 0.5
             new_theta[at] = 0.0 if one else 1.0
             forward(new_theta, new_phi, new_prior)
-            evidence[KNOWN] = prior[0] - new_prior[0] if one else new_prior[0] - prior[0]
-            evidence[UNIFORM] = rng.random()
-            evidence[THRESHOLD] = np.log(evidence[UNIFORM] / (1.0 - evidence[UNIFORM]))
-            evidence[NORMAL] = 0.0
-            evidence[COUNT] = evidence[LOOK] = evidence[ERROR] = 0.0
+            known = prior[0] - new_prior[0] if one else new_prior[0] - prior[0]
+            uniform = rng.random()
+            threshold = np.log(uniform / (1.0 - uniform))
             n = permutation.shape[0] if all_rows else start[i + 1] - start[i]
             touching = members if all_rows else members[start[i] : start[i + 1]]
-            if n == 0 or not is_finite(evidence[KNOWN]):
-                becomes = evidence[KNOWN] > evidence[THRESHOLD]
-                if evidence[KNOWN] != evidence[KNOWN]:  # impossible either way
+            if n == 0 or not is_finite(known):
+                becomes = known > threshold
+                if known != known:  # impossible either way
                     becomes = one
             else:
                 below, above = phi, new_phi
                 if one:
                     below, above = new_phi, phi
-                decision = accept(decide, anchor, change, gather, columns, row_rng,
-                                  permutation[:n], touching, below, above, center, 0, width,
-                                  float(n), 0, settings, evidence)  # fmt: skip
-                becomes = decision == ACCEPT
+                evidence, answer = accept(
+                    decide, anchor, change, gather, columns, row_rng, permutation[:n], touching,
+                    below, above, center, 0, width, float(n), 0, settings, known, threshold,
+                    uniform, 0.0, np.nan, np.nan,
+                )  # fmt: skip
+                becomes = answer.decision == ACCEPT
+                info[BATCH] += evidence.n_seen
+                info[LOOKS] += evidence.look
+                info[ERROR] += answer.error
+                info[READ] += evidence.n_seen
+            info[TOUCHING] += n
             if becomes != one:
                 theta[at] = new_theta[at]
                 copy(new_phi, phi)
                 prior[0] = new_prior[0]
-                info[0] += 1.0
+                info[FLIPS] += 1.0
             else:
                 new_theta[at] = theta[at]
-            info[1] += evidence[COUNT]
-            info[2] += evidence[LOOK]
-            info[3] += evidence[ERROR]
-            info[4] += evidence[COUNT]
-            info[5] += n
     for field in range(4):
         info[field] /= k * size

@@ -32,12 +32,6 @@ from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.model import ANCHOR, BACKWARD, FORWARD, GATHER, GRADIENT
 from pymc_subsample.kernels.vectors import copy, scale_back
 
-_FORWARD = types.FunctionType(FORWARD)
-_BACKWARD = types.FunctionType(BACKWARD)
-_GRADIENT = types.FunctionType(GRADIENT)
-_ANCHOR = types.FunctionType(ANCHOR)
-_GATHER = types.FunctionType(GATHER)
-
 # Of the model, in the order of their addresses.
 FUNCTIONS = ("forward", "backward", "gradient", "gather", "anchor")
 
@@ -59,11 +53,11 @@ def source_at(functions, columns, permutation, sampling, active, factor, center,
               order, width):  # fmt: skip
     """Return a `Source` from the addresses of the model's functions."""
     return Source(
-        function_at(functions[0], _FORWARD),
-        function_at(functions[1], _BACKWARD),
-        function_at(functions[2], _GRADIENT),
-        function_at(functions[3], _GATHER),
-        function_at(functions[4], _ANCHOR),
+        function_at(functions[0], FORWARD),
+        function_at(functions[1], BACKWARD),
+        function_at(functions[2], GRADIENT),
+        function_at(functions[3], GATHER),
+        function_at(functions[4], ANCHOR),
         columns, permutation, sampling, active, factor, center, slope, curvature, order, width,
     )  # fmt: skip
 

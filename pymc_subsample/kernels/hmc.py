@@ -36,6 +36,8 @@ INFO = (
     "sign",
     "tree_depth",
 )
+(RATE, ACCEPTED, ENERGY, ENERGY_ERROR, DIVERGING, SUBSET, VARIANCE, POSTERIOR, STEPS, MOVED,
+ REFRESHED, SIGN, DEPTH) = range(len(INFO))  # fmt: skip
 
 
 _SIGNATURE = types.void(
@@ -129,34 +131,34 @@ def transitions(estimator, dynamics):
 
         # Other step methods may have moved parameters on which phi depends: start from theta anew.
         estimate = density(target, rows, counts, theta, phi, d, grad)
-        info[9] += size * total(counts) + exact.shape[1]
+        info[MOVED] += size * total(counts) + exact.shape[1]
         for t in range(k):
             g = (group + t) % n_groups
-            info[10] += size * (counts[g] + 2 * new_counts[t])
+            info[REFRESHED] += size * (counts[g] + 2 * new_counts[t])
             target.forward(theta, phi, np.empty(1))
             if refresh(rng, target, index, rows, counts, g, new_index[t], new_rows[t],
                        new_counts[t], phi, estimate):  # fmt: skip
-                info[5] += 1.0
+                info[SUBSET] += 1.0
                 estimate = density(target, rows, counts, theta, phi, d, grad)
-                info[9] += size * total(counts) + exact.shape[1]
+                info[MOVED] += size * total(counts) + exact.shape[1]
             move = dynamics(rng, density, target, rows, counts, theta, grad, estimate, active,
                             factor, step_size, extent, phi, d)  # fmt: skip
             estimate, probability, moved, diverging, energy, error, n_steps, depth = move
-            info[0] += probability
-            info[1] += moved
-            info[2] = energy
-            info[3] = error
-            info[4] += diverging
-            info[8] += n_steps
-            info[9] += n_steps * (size * total(counts) + exact.shape[1])
-            info[12] += depth
-        info[0] /= k
-        info[1] /= k
-        info[5] /= k
-        info[12] /= k
-        info[6] = estimate[2]
-        info[7] = estimate[0]
-        info[11] = 1.0 if fixed else estimate[1]
+            info[RATE] += probability
+            info[ACCEPTED] += moved
+            info[ENERGY] = energy
+            info[ENERGY_ERROR] = error
+            info[DIVERGING] += diverging
+            info[STEPS] += n_steps
+            info[MOVED] += n_steps * (size * total(counts) + exact.shape[1])
+            info[DEPTH] += depth
+        info[RATE] /= k
+        info[ACCEPTED] /= k
+        info[SUBSET] /= k
+        info[DEPTH] /= k
+        info[VARIANCE] = estimate[2]
+        info[POSTERIOR] = estimate[0]
+        info[SIGN] = 1.0 if fixed else estimate[1]
 
     name = f"{__name__} {density.__name__} {dynamics.__name__}"
     compiled = compile_kept(transitions, name, [_SIGNATURE], no_cfunc_wrapper=True)

@@ -3,6 +3,7 @@ r"""Langevin dynamics on stochastic gradients: the compiled integration steps.
 What a step does before and after its gradient is the `kernels.integrators`'.
 """
 
+from collections import namedtuple
 from functools import cache
 
 import numpy as np
@@ -20,6 +21,7 @@ from pymc_subsample.kernels.gradients import (
     weighted_force,
 )
 from pymc_subsample.kernels.integrators.integrator import Chain
+from pymc_subsample.kernels.vectors import named
 
 # Where exponential weights expect the dynamics to go: on as before, nowhere, by one, to a stop.
 MOMENTUM, ZERO, ONE, STOP = range(4)
@@ -27,23 +29,22 @@ MOMENTUM, ZERO, ONE, STOP = range(4)
 _BOUND = 1e100
 
 # Numbers that a run of steps depends on.
-SETTINGS = (
-    "friction",
-    "temperature",
-    "averaging",
-    "floor",
-    "index_chain",
-    "expected",
-    "refresh",
-    "done",
-    "hold",
-    "most",
+#
+# friction, temperature, averaging, floor : as in `Chain`
+# index_chain, expected : steps of the chain over batches, 0 for uniform batches, and its x
+# resample : steps after which momenta are drawn anew, 0 for never
+# done : steps that have been taken before
+# hold : steps that a uniform batch serves
+# most : the drift ratio beyond which a step diverges
+Settings = namedtuple(
+    "Settings", "friction temperature averaging floor index_chain expected resample done hold most"
 )
+_settings = named(Settings)
 
 # Results of a run of steps, by position: counts, but for the temperature, which is a mean.
 # Divergences are steps whose force outweighs their noise, or that lead to no number.
 INFO = ("divergences", "kinetic_temperature", "gradients", "batches", "indices_accepted")
-
+DIVERGENCES, KINETIC, GRADIENTS, BATCHES, INDICES = range(len(INFO))
 
 _SIGNATURE = types.void(
     GENERATOR, GENERATOR, types.int64, INDEX, INDEX, PERMUTATION, VECTOR, VECTOR, INDEX, MATRIX,
@@ -97,11 +98,8 @@ def integrate(integrator):
             Integrator state; overwritten.
         step_sizes : array (k,)
             h of each step.
-        settings : array (len(SETTINGS),)
-            Friction, temperature; averaging and floor of the preconditioner; steps of the chain
-            over batches, 0 for uniform batches, and its x; steps after which momenta are drawn
-            anew, 0 for never; steps that have been taken before; steps that a uniform batch serves;
-            the drift ratio beyond which a step diverges.
+        settings : array
+            `Settings`.
         center, slope, curvature, order
             Reference in phi and full-data sums of the control variates, of order 0 (none), 1 or 2.
         width, batch : int
@@ -116,14 +114,15 @@ def integrate(integrator):
         rng, row_rng = generator_at(generator), generator_at(row_generator)
         source = source_at(functions, columns, permutation, sampling, active, factor, center, slope,
                            curvature, order, width)  # fmt: skip
-        friction, temperature, averaging, floor = settings[0], settings[1], settings[2], settings[3]
-        length, rule = int(settings[4]), int(settings[5])
-        refresh, done, hold = int(settings[6]), int(settings[7]), int(settings[8])
+        given = _settings(settings)
+        friction, temperature = given.friction, given.temperature
+        length, rule, refresh = int(given.index_chain), int(given.expected), int(given.resample)
+        done, hold = int(given.done), int(given.hold)
         phi, control = np.empty(p), np.empty(p)
         index, rows = np.empty(batch, dtype=np.int64), np.zeros((width, batch))
         force, other, x, unused = np.empty(size), np.empty(size), np.empty(size), np.empty(size)
-        chain = Chain(n, friction, temperature, averaging, floor, active, factor, theta, momentum,
-                      state, force, np.empty(size), np.empty(size))  # fmt: skip
+        chain = Chain(n, friction, temperature, given.averaging, given.floor, active, factor, theta,
+                      momentum, state, force, np.empty(size), np.empty(size))  # fmt: skip
         for a in range(info.shape[0]):
             info[a] = 0.0
         for a in range(size):
@@ -131,11 +130,11 @@ def integrate(integrator):
         measured = int(row_rng.random() * step_sizes.shape[0])
         if length == 0:
             read_batch(source, row_rng, index, rows)
-            info[3] += 1.0
+            info[BATCHES] += 1.0
             if reuses_gradient:
                 place(source, theta, phi, control)
                 batch_force(source, theta, phi, control, rows, force)
-                info[2] += 1.0
+                info[GRADIENTS] += 1.0
         for t in range(step_sizes.shape[0]):
             h = step_sizes[t]
             if refresh > 0 and (done + t) % refresh == 0:
@@ -148,38 +147,38 @@ def integrate(integrator):
                 if h <= 0.0 or rule in (ZERO, ONE):
                     for a in range(size):
                         x[a] = 1.0 * (h > 0.0 and rule == ONE)
-                info[4] += weighted_force(
+                info[INDICES] += weighted_force(
                     source, row_rng, theta, phi, control, index, rows, x, np.sqrt(h) / amplitude,
                     length, force, other, noise if t == measured else unused,
                 )  # fmt: skip
-                info[2] += length + 1.0
-                info[3] += length + 1.0
+                info[GRADIENTS] += length + 1.0
+                info[BATCHES] += length + 1.0
             else:
                 if t > 0 and t % hold == 0:
                     read_batch(source, row_rng, index, rows)
-                    info[3] += 1.0
+                    info[BATCHES] += 1.0
                 batch_force(source, theta, phi, control, rows, force)
-                info[2] += 1.0
+                info[GRADIENTS] += 1.0
                 if t == measured:
                     gradients, batches = batch_noise(
                         source, row_rng, theta, phi, control, index, rows, force, other, noise
                     )
-                    info[2] += gradients
-                    info[3] += batches
+                    info[GRADIENTS] += gradients
+                    info[BATCHES] += batches
             kick(rng, chain, h)
-            fits = temperature <= 0.0 or drift_ratio(chain, h) <= settings[9]
+            fits = temperature <= 0.0 or drift_ratio(chain, h) <= given.most
             if not (fits and bounded(theta) and bounded(force) and bounded(momentum)):
                 for a in range(size):
                     theta[active[a]] = origin[active[a]]
                     force[a] = momentum[a] = 0.0
                 start(friction, state)
-                info[0] += 1.0
+                info[DIVERGENCES] += 1.0
             for a in range(size):
                 squares[a] += momentum[a] * momentum[a]
         steps = max(step_sizes.shape[0], 1)
         for a in range(size):
             squares[a] /= steps
-            info[1] += squares[a] / size
+            info[KINETIC] += squares[a] / size
 
     name = f"{__name__} {integrator.name}"
     compiled = compile_kept(integrate, name, [_SIGNATURE], no_cfunc_wrapper=True)

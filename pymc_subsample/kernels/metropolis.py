@@ -21,52 +21,22 @@ from pymc_subsample.compile import (
     MATRIX,
     SCALAR,
     VECTOR,
-    Compiled,
     function_at,
     generator_at,
     inner,
-    load,
 )
-from pymc_subsample.kernels.batches import PERMUTATION, draw, draw_batch, restore
-from pymc_subsample.kernels.bounds import linear_bound, local_bound
+from pymc_subsample.kernels import proposals
+from pymc_subsample.kernels.acceptance import accept
+from pymc_subsample.kernels.batches import PERMUTATION, draw_batch
+from pymc_subsample.kernels.bounds import FULL_BOUND, LOCAL_BOUND, largest_term
 from pymc_subsample.kernels.control import control_sum
-from pymc_subsample.kernels.evidence import (
-    ACCEPT,
-    COUNT,
-    DECIDE,
-    ERROR,
-    EVIDENCE,
-    HIGH,
-    KNOWN,
-    LOOK,
-    LOW,
-    MEAN,
-    N_ROWS,
-    NORMAL,
-    PROBABILITY,
-    SECOND,
-    THIRD,
-    THRESHOLD,
-    UNIFORM,
-    VARIANCE,
-)
+from pymc_subsample.kernels.evidence import ACCEPT, DECIDE
 from pymc_subsample.kernels.model import ANCHOR, BACKWARD, CHANGE, FORWARD, GATHER, GRADIENT
-from pymc_subsample.kernels.vectors import copy, is_finite, scale_back, scale_up
-
-_FORWARD = types.FunctionType(FORWARD)
-_BACKWARD = types.FunctionType(BACKWARD)
-_GRADIENT = types.FunctionType(GRADIENT)
-_ANCHOR = types.FunctionType(ANCHOR)
-_CHANGE = types.FunctionType(CHANGE)
-_GATHER = types.FunctionType(GATHER)
-_DECIDE = types.FunctionType(DECIDE)
+from pymc_subsample.kernels.vectors import copy, is_finite
 
 # Of the model, in the order of their addresses; those of Langevin proposals come last.
 FUNCTIONS = ("forward", "anchor", "change", "gather")
 GRADIENTS = ("backward", "gradient")
-
-RANDOM_WALK, LANGEVIN, GIVEN = 0, 1, 2
-GIVEN_BOUND, LINEAR_BOUND, FULL_BOUND, LOCAL_BOUND = 0, 1, 2, 3
 
 # Results of a run of transitions, by position: means over them, but for the rows read.
 INFO = (
@@ -79,134 +49,7 @@ INFO = (
     "rows_tested",
     "rows_proposed",
 )
-
-# Rows evaluated at a time.
-_CHUNK = 256
-
-MEMBERS = types.Array(types.int32, 1, "C")
-
-
-@inner
-def add(y, evidence):
-    """Merge new numbers into count, mean and central moments (Chan et al. 1979; Pebay 2008)."""
-    b = y.shape[0]
-    mean = 0.0
-    for i in range(b):
-        mean += y[i]
-    mean /= b
-    second = 0.0
-    third = 0.0
-    for i in range(b):
-        e = y[i] - mean
-        second += e * e
-        third += e * e * e
-    a = evidence[COUNT]
-    total = a + b
-    shift = mean - evidence[MEAN]
-    old_second, old_third = evidence[SECOND] * a, evidence[THIRD] * a
-    evidence[MEAN] += shift * b / total if a > 0.0 else mean
-    evidence[THIRD] = (
-        old_third + third + shift**3 * a * b * (a - b) / (total * total)
-        + 3.0 * shift * (a * second - b * old_second) / total
-    ) / total  # fmt: skip
-    evidence[SECOND] = (old_second + second + shift * shift * a * b / total) / total
-    evidence[COUNT] = total
-
-
-@kept(
-    types.int64(
-        _DECIDE, _ANCHOR, _CHANGE, _GATHER, INDEX, types.npy_rng, PERMUTATION, MEMBERS, VECTOR,
-        VECTOR, VECTOR, types.int64, types.int64, SCALAR, types.int64, VECTOR, VECTOR,
-    ),
-)  # fmt: skip
-def accept(decide, anchor, change, gather, columns, rng, permutation, members, phi, new_phi,
-           center, order, width, weight, full_bound, settings, evidence):  # fmt: skip
-    """Read rows until the test decides; return its decision.
-
-    Parameters
-    ----------
-    decide, anchor, change, gather
-        The test and the model's functions.
-    columns : array of int
-        Addresses of the raw columns.
-    rng : numpy.random.Generator
-        Draws rows.
-    permutation : array (n,) of uint32
-        0, 1, ..., n - 1; left as it was found.
-    members : array (n,) of int32 or empty
-        Rows that the log-ratio sums over. Empty: rows 0 to n - 1.
-    phi, new_phi, center : array (P,)
-        Current and proposed parameters, and the reference.
-    order, width : int
-        Order of the control variates (0: none), and columns of a packed row.
-    weight : float
-        n / T.
-    full_bound : int
-        Whether the bounds of y come from a pass over all rows.
-    settings, evidence
-        Of the test. The known part, the random numbers and, unless `full_bound`, the bounds are
-        given; the rest is written.
-    """
-    n = permutation.shape[0]
-    index = np.empty(_CHUNK, dtype=np.int64)
-    rows = np.empty((width, _CHUNK))
-    y = np.empty(_CHUNK)
-    evidence[N_ROWS] = n
-    for field in (COUNT, LOOK, MEAN, SECOND, THIRD):
-        evidence[field] = 0.0
-    if full_bound:
-        evidence[LOW], evidence[HIGH] = np.inf, -np.inf
-        for start in range(0, n, _CHUNK):
-            m = min(_CHUNK, n - start)
-            if m < _CHUNK:
-                index, y, rows = np.empty(m, dtype=np.int64), np.empty(m), np.empty((width, m))
-            for j in range(m):
-                index[j] = members[start + j] if members.shape[0] > 0 else start + j
-            gather(columns, index, rows)
-            if order > 0:
-                anchor(center, rows)
-            change(phi, new_phi, center, rows, y)
-            for j in range(m):
-                evidence[LOW] = min(evidence[LOW], weight * y[j])
-                evidence[HIGH] = max(evidence[HIGH], weight * y[j])
-    drawn = 0
-    wanted = int(min(n, settings[0]))
-    while True:
-        count = int(evidence[COUNT])
-        while count < wanted:
-            m = min(_CHUNK, wanted - count)
-            if m != index.shape[0]:
-                index, y, rows = np.empty(m, dtype=np.int64), np.empty(m), np.empty((width, m))
-            if drawn == 0 and wanted == n:
-                for j in range(m):
-                    index[j] = count + j
-            else:
-                draw(rng, permutation, count, index)
-                drawn = count + m
-            if members.shape[0] > 0:
-                for j in range(m):
-                    index[j] = members[index[j]]
-            gather(columns, index, rows)
-            if order > 0:
-                anchor(center, rows)
-            change(phi, new_phi, center, rows, y)
-            for j in range(m):
-                y[j] *= weight
-            add(y, evidence)
-            count += m
-        evidence[LOOK] += 1.0
-        if not is_finite(evidence[MEAN]):
-            # A row that is impossible at the proposal, or was at the current point.
-            evidence[PROBABILITY] = 1.0 if evidence[MEAN] > 0.0 else 0.0
-            evidence[VARIANCE] = evidence[ERROR] = 0.0
-            decision = ACCEPT if evidence[MEAN] > 0.0 else 0
-            break
-        decision = decide(settings, evidence)
-        if decision <= 0:
-            break
-        wanted = int(decision)
-    restore(permutation, drawn)
-    return decision
+ACCEPTED, RATE, BATCH, LOOKS, ERROR, VARIANCE, TESTED, PROPOSED = range(len(INFO))
 
 
 @inner
@@ -253,7 +96,7 @@ def transitions(generator, row_generator, functions, test, kind, columns,
     test : int
         Address of the acceptance test's ``decide``.
     kind : {RANDOM_WALK, LANGEVIN, GIVEN}
-        Of the proposals. Given ones come one at a time.
+        Of the proposals; see `kernels.proposals`. Given ones come one at a time.
     columns : array of int
         Addresses of the raw columns.
     permutation : array (n,) of uint32
@@ -265,11 +108,10 @@ def transitions(generator, row_generator, functions, test, kind, columns,
     factor : array (a, a), (1, a) or (3, k)
         Factor of the proposal's covariance; see `control_variates.factors`.
     step_size : float
-        h: a random walk proposes theta + h L z; Langevin theta + h^2 / 2 L L' g + h L z with g
-        the gradient estimated on `batch` rows drawn for that purpose (their density given those
-        rows enters the log-ratio).
+        h.
     batch : int
-        Rows of a Langevin proposal.
+        Rows of a Langevin proposal's gradient, drawn for that purpose: their density given those
+        rows enters the log-ratio.
     given, given_factor : array (d,), float
         A given proposal and its log q(theta | theta') - log q(theta' | theta).
     center, slope, curvature, order
@@ -279,10 +121,8 @@ def transitions(generator, row_generator, functions, test, kind, columns,
         Columns of a packed row.
     weight : float
         n / T.
-    bound : {GIVEN_BOUND, LINEAR_BOUND, FULL_BOUND, LOCAL_BOUND}
-        Where bounds of y come from: `bound_slope` itself (infinite where the test needs none),
-        `linear_bound` with `bound_slope` and `reach`, a pass over all rows, or `local_bound` with
-        `reach` and a pass where that has none.
+    bound, bound_slope, reach
+        Where bounds of y come from; see `kernels.bounds.largest_term`.
     settings : array
         Of the test.
     k : int
@@ -291,20 +131,19 @@ def transitions(generator, row_generator, functions, test, kind, columns,
         Written.
     """
     rng, row_rng = generator_at(generator), generator_at(row_generator)
-    forward = function_at(functions[0], _FORWARD)
-    anchor = function_at(functions[1], _ANCHOR)
-    change = function_at(functions[2], _CHANGE)
-    gather = function_at(functions[3], _GATHER)
-    backward = function_at(functions[4], _BACKWARD)
-    gradient = function_at(functions[5], _GRADIENT)
-    decide = function_at(test, _DECIDE)
-    n, size, p = permutation.shape[0], active.shape[0], center.shape[0]
-    evidence = np.empty(len(EVIDENCE))
+    forward = function_at(functions[0], FORWARD)
+    anchor = function_at(functions[1], ANCHOR)
+    change = function_at(functions[2], CHANGE)
+    gather = function_at(functions[3], GATHER)
+    backward = function_at(functions[4], BACKWARD)
+    gradient = function_at(functions[5], GRADIENT)
+    decide = function_at(test, DECIDE)
+    n, p = permutation.shape[0], center.shape[0]
     phi, new_phi, grad_phi = np.empty(p), np.empty(p), np.empty(p)
     prior, new_prior = np.empty(1), np.empty(1)
     new_theta, grad = np.empty(theta.shape[0]), np.empty(theta.shape[0])
-    z, move, force = np.empty(size), np.empty(size), np.empty(size)
-    langevin = kind == LANGEVIN
+    proposal = proposals.proposal_of(kind, active, factor, step_size, given, given_factor)
+    langevin = kind == proposals.LANGEVIN
     every = np.empty(0, dtype=np.int32)
     index = np.empty(batch if langevin else 0, dtype=np.int64)
     rows = np.zeros((width, index.shape[0]))
@@ -312,15 +151,7 @@ def transitions(generator, row_generator, functions, test, kind, columns,
         info[field] = 0.0
     forward(theta, phi, prior)
     for _ in range(k):
-        copy(theta, new_theta)
-        evidence[KNOWN] = 0.0
-        if kind == GIVEN:
-            copy(given, new_theta)
-            evidence[KNOWN] = given_factor
-        else:
-            for a in range(size):
-                z[a] = rng.standard_normal()
-                move[a] = step_size * z[a]
+        proposals.draw_move(rng, proposal)
         if langevin:
             draw_batch(row_rng, permutation, index)
             gather(columns, index, rows)
@@ -330,132 +161,38 @@ def transitions(generator, row_generator, functions, test, kind, columns,
                 backward, gradient, theta, phi, rows, center, slope, curvature, order,
                 weight / batch, grad_phi, grad,
             )  # fmt: skip
-            scale_back(factor, grad, active, force)
-            for a in range(size):
-                move[a] += 0.5 * step_size * step_size * force[a]
-            info[7] += batch
-        if kind != GIVEN:
-            scale_up(factor, move, force)
-            for a in range(size):
-                new_theta[active[a]] += force[a]
+            proposals.add_drift(proposal, grad)
+            info[PROPOSED] += batch
+        proposals.move(proposal, theta, new_theta)
         forward(new_theta, new_phi, new_prior)
         if langevin:
-            scale_back(factor, grad, active, force)
             posterior_gradient(
                 backward, gradient, new_theta, new_phi, rows, center, slope, curvature, order,
                 weight / batch, grad_phi, grad,
             )  # fmt: skip
-            scale_back(factor, grad, active, move)
-            for a in range(size):
-                back = z[a] + 0.5 * step_size * (force[a] + move[a])
-                evidence[KNOWN] += 0.5 * (z[a] * z[a] - back * back)
-        evidence[KNOWN] += new_prior[0] - prior[0]
-        evidence[KNOWN] += control_change(phi, new_phi, center, slope, curvature, order, grad_phi)
-        evidence[UNIFORM] = rng.random()
-        evidence[THRESHOLD] = np.log(evidence[UNIFORM])
-        evidence[NORMAL] = rng.standard_normal()
-        if not evidence[KNOWN] > -np.inf:
+        known = proposals.log_factor(proposal, grad)
+        known += new_prior[0] - prior[0]
+        known += control_change(phi, new_phi, center, slope, curvature, order, grad_phi)
+        uniform, normal = rng.random(), rng.standard_normal()
+        if not known > -np.inf:
             continue
-        largest, full = bound_slope, bound == FULL_BOUND
-        if bound == LINEAR_BOUND:
-            largest = linear_bound(phi, new_phi, center, order, weight, bound_slope, reach)
-        elif bound == LOCAL_BOUND:
-            largest = local_bound(phi, new_phi, center, order, weight, reach)
-            full = not is_finite(largest)
-        evidence[LOW], evidence[HIGH] = -largest, largest
-        decision = accept(decide, anchor, change, gather, columns, row_rng, permutation, every,
-                          phi, new_phi, center, order, width, weight, full, settings,
-                          evidence)  # fmt: skip
-        if decision == ACCEPT:
+        largest = largest_term(bound, phi, new_phi, center, order, weight, bound_slope, reach)
+        full = bound in (FULL_BOUND, LOCAL_BOUND) and not is_finite(largest)
+        evidence, answer = accept(
+            decide, anchor, change, gather, columns, row_rng, permutation, every, phi, new_phi,
+            center, order, width, weight, full, settings, known, np.log(uniform), uniform, normal,
+            -largest, largest,
+        )  # fmt: skip
+        if answer.decision == ACCEPT:
             copy(new_theta, theta)
             copy(new_phi, phi)
             prior[0] = new_prior[0]
-            info[0] += 1.0
-        info[1] += evidence[PROBABILITY]
-        info[2] += evidence[COUNT]
-        info[3] += evidence[LOOK]
-        info[4] += evidence[ERROR]
-        info[5] += evidence[VARIANCE]
-        info[6] += evidence[COUNT] + (n if full else 0)
+            info[ACCEPTED] += 1.0
+        info[RATE] += answer.probability
+        info[BATCH] += evidence.n_seen
+        info[LOOKS] += evidence.look
+        info[ERROR] += answer.error
+        info[VARIANCE] += answer.variance
+        info[TESTED] += evidence.n_seen + (n if full else 0)
     for field in range(6):
         info[field] /= k
-
-
-@kept(ANCHOR)
-def _leave(center, rows):
-    """Anchor nothing."""
-
-
-@kept(CHANGE)
-def _read(phi, new_phi, center, rows, y):
-    for i in range(y.shape[0]):
-        y[i] = rows[0, i]
-
-
-@kept(GATHER)
-def _number(columns, index, rows):
-    for i in range(index.shape[0]):
-        rows[0, i] = load(columns[0] + 8 * index[i], np.float64)
-
-
-# A model whose rows are the numbers y themselves, at the address `columns[0]`.
-NUMBERS = (
-    Compiled(_leave, ANCHOR, None),
-    Compiled(_read, CHANGE, None),
-    Compiled(_number, GATHER, None),
-)
-
-
-@kept(
-    types.int64(
-        INDEX, types.int64, INDEX, GENERATOR, PERMUTATION, SCALAR, SCALAR, SCALAR, VECTOR,
-        VECTOR, VECTOR, VECTOR, types.int64,
-    ),
-)  # fmt: skip
-def decisions(functions, test, columns, generator, permutation, known, low, high, settings,
-              uniforms, thresholds, accepted, most_rows):  # fmt: skip
-    """Let a test decide about one proposal again and again; return how often it did.
-
-    Parameters
-    ----------
-    functions : array (3,) of int
-        Addresses of `NUMBERS`.
-    test : int
-        Address of the test.
-    columns : array (1,) of int
-        Address of y, shape (n,).
-    generator : int
-        Address of what draws rows and normal numbers; see `generator_at`.
-    permutation : array (n,) of uint32
-        0, 1, ..., n - 1.
-    known, low, high : float
-        Known part of the log-ratio and bounds of y.
-    settings : array
-        Of the test.
-    uniforms, thresholds : array (j,)
-        Of each decision; see `kernels.evidence`.
-    accepted : array (j,)
-        Written: 1 where the proposal was accepted.
-    most_rows : int
-        Stop when so many rows have been read.
-    """
-    anchor = function_at(functions[0], _ANCHOR)
-    change = function_at(functions[1], _CHANGE)
-    gather = function_at(functions[2], _GATHER)
-    decide = function_at(test, _DECIDE)
-    rng = generator_at(generator)
-    evidence = np.empty(len(EVIDENCE))
-    nothing, every = np.empty(0), np.empty(0, dtype=np.int32)
-    read = 0.0
-    for j in range(uniforms.shape[0]):
-        evidence[KNOWN], evidence[LOW], evidence[HIGH] = known, low, high
-        evidence[UNIFORM] = uniforms[j]
-        evidence[THRESHOLD] = thresholds[j]
-        evidence[NORMAL] = rng.standard_normal()
-        decision = accept(decide, anchor, change, gather, columns, rng, permutation, every,
-                          nothing, nothing, nothing, 0, 1, 1.0, 0, settings, evidence)  # fmt: skip
-        accepted[j] = 1.0 if decision == ACCEPT else 0.0
-        read += evidence[COUNT]
-        if read > most_rows:
-            return j + 1
-    return uniforms.shape[0]

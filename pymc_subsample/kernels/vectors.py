@@ -3,10 +3,19 @@
 A factor F has one of the forms of `control_variates.factors`.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from pymc_subsample.cache import kept
 from pymc_subsample.compile import FAST, inner
+
+
+def named(kind: Any) -> Callable:
+    """Return a compiled function that makes a named tuple of the first numbers of an array."""
+    numbers = ", ".join(f"x[{i}]" for i in range(len(kind._fields)))
+    return inner(eval(f"lambda x: kind({numbers})", {"kind": kind}))
 
 
 @inner

@@ -110,7 +110,9 @@ def batch_graph(
 class _Resize:
     """Applies the Ops that know the number of rows to a batch of another length."""
 
-    def __init__(self, trace: RowTrace, arrays: Mapping[Variable, np.ndarray], length: Variable):
+    def __init__(
+        self, trace: RowTrace, arrays: Mapping[Variable, np.ndarray], length: Variable
+    ) -> None:
         self.trace = trace
         self.arrays = arrays
         self.length = length
@@ -146,7 +148,7 @@ class _Resize:
         order[axis] = 0
         return pt.arange(self.length).dimshuffle(order)
 
-    def _settled(self, node: Apply, inputs: list[Variable]):
+    def _settled(self, node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         """Drop a choice that data make the same way in every row (inside the support, say)."""
         condition = node.inputs[0]
         if condition not in self.trace.axes or not self.trace.stop(condition):
@@ -161,7 +163,7 @@ class _Resize:
 
 def _parameter_bases(
     variables: Sequence[Variable], param_dependent: set[Variable], fixed: list[Variable]
-):
+) -> list[Variable]:
     """Return the parameters that `variables` are made of, each one once.
 
     Views are followed to what they view. A parameter that is an elementwise function of another

@@ -29,7 +29,7 @@ def split_checks(outputs: Sequence[Variable]) -> tuple[list[Variable], list[Para
     """Take every check out of the graphs; equal parts of what is left are merged."""
     checks: list[ParameterCheck] = []
 
-    def hook(node: Apply, inputs: list[Variable]):
+    def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         if not isinstance(node.op, CheckAndRaise):
             return None
         expression, *conditions = inputs

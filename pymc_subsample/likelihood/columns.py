@@ -1,6 +1,6 @@
 """Data-only columns of a batch graph, computed from batches of the raw columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from pytensor.graph.basic import Constant, Variable
@@ -49,7 +49,9 @@ def _follow(
     return True
 
 
-def row_number_test(arrays: Mapping[Variable, np.ndarray]):
+def row_number_test(
+    arrays: Mapping[Variable, np.ndarray],
+) -> Callable[[Variable, int, int | None], bool]:
     """Return a test of whether an index variable holds 0, 1, ..., n - 1 along an axis."""
 
     def test(index: Variable, axis: int, length: int | None) -> bool:

@@ -36,7 +36,7 @@ def full_data_model(model: pm.Model) -> pm.Model:
     if not any(v.owner and isinstance(v.owner.op, MinibatchOp) for v in ancestors(graphs)):
         return model
 
-    def hook(node: Apply, inputs: list[Variable]):
+    def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         if isinstance(node.op, MinibatchOp):
             return inputs[: len(node.outputs)]
         if isinstance(node.op, MinibatchRandomVariable):  # takes None, but not its constant

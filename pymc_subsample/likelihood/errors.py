@@ -11,7 +11,7 @@ class TallModelError(ValueError):
 class CoupledRows(Exception):
     """An Op mixes rows (internal: turned into a `TallModelError` that names the variable)."""
 
-    def __init__(self, node: Apply | None):
+    def __init__(self, node: Apply | None) -> None:
         self.node = node
         super().__init__("" if node is None else op_name(node.op))
 

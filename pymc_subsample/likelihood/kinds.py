@@ -6,7 +6,7 @@ become one, so that two data sets with one likelihood cost no more than one; of 
 rows of other kinds repeat a row that has it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pytensor.tensor as pt
@@ -15,8 +15,33 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.traversal import ancestors
 
+from pymc_subsample.likelihood.terms import Rows
 from pymc_subsample.rows import Joined
 from pymc_subsample.symbolic.graph import rebuild
+
+
+def per_row(
+    graphs: Sequence[Variable],
+    kinds: Mapping[int, Sequence[Rows]],
+    guards: Sequence[tuple[Variable, int, int]],
+) -> list[Variable]:
+    """Add each row's log-likelihoods, for every kind; -inf where a condition on it fails.
+
+    `graphs` has the terms of all kinds and then the conditions.
+    """
+    remaining = iter(graphs)
+    rows = {}
+    for n_rows, terms in kinds.items():
+        first, *others = [_vector(next(remaining), r.axis, pt.sum) for r in terms]
+        rows[n_rows] = sum(others, first)
+    for graph, (_, axis, n_rows) in zip(remaining, guards, strict=True):
+        rows[n_rows] = pt.switch(_vector(graph, axis, pt.all), rows[n_rows], -np.inf)
+    return list(rows.values())
+
+
+def _vector(graph: Variable, axis: int, reduce: Callable) -> Variable:
+    others = tuple(i for i in range(graph.type.ndim) if i != axis)
+    return reduce(graph, axis=others) if others else graph
 
 
 def chosen(rows: Sequence[Variable], tests: Sequence[Variable]) -> Variable:
@@ -49,7 +74,7 @@ def shared_columns(
     own = {v: {kind} for v, kind in zip(raw, kinds, strict=True)}
     axis = dict(zip(raw, axes, strict=True))
 
-    def pair():
+    def pair() -> tuple[Variable, Variable] | None:
         uses = _uses(rebuild(outputs, _columns(derived, joins)), list(own))
         for a, b in ((a, b) for j, b in enumerate(own) for a in list(own)[:j]):
             same = a.type == b.type and axis[a] == axis[b] and uses[a] == uses[b]

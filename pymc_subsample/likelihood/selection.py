@@ -83,7 +83,7 @@ def _selection(
     return (axis, rows) if len(np.unique(rows % length)) == len(rows) else None
 
 
-def _number(end: Any):
+def _number(end: Any) -> int | str | None:
     if end is None or isinstance(end, int):
         return end
     if isinstance(end, Constant):

@@ -86,7 +86,7 @@ def _counts_rows(index: Variable, axis: int, length: int | None) -> bool:
 
 
 def _merge_branches(rows: Variable) -> Variable:
-    def hook(node: Apply, inputs: list[Variable]):
+    def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         if elemwise_name(node) != "Switch":
             return None
         condition, a, b = inputs

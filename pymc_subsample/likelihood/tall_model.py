@@ -1,6 +1,6 @@
 """A PyMC model seen as a prior, a set of rows and the log-likelihood of one row."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -23,7 +23,8 @@ from pymc_subsample.likelihood.discovery import (
     row_terms,
 )
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_name
-from pymc_subsample.likelihood.kinds import chosen, joined, merged, shared_columns
+from pymc_subsample.likelihood.evaluation import Evaluation
+from pymc_subsample.likelihood.kinds import chosen, joined, merged, per_row, shared_columns
 from pymc_subsample.likelihood.lifting import lifted
 from pymc_subsample.likelihood.selection import select_in_data
 from pymc_subsample.likelihood.simplify import labelled, simplified
@@ -42,13 +43,12 @@ from pymc_subsample.symbolic.graph import (
     concretize,
     depends_on,
     freeze,
-    numpy_function,
     rebuild,
     tensor_input,
 )
 
 
-class TallModel:
+class TallModel(Evaluation):
     """A model whose log-likelihood is a sum over rows.
 
     The log posterior is ``logprior(theta) + sum_i loglik_i(phi(theta))``, where theta is the
@@ -121,7 +121,7 @@ class TallModel:
         initial_point: Mapping[str, np.ndarray] | None = None,
         *,
         lift: bool = True,
-    ):
+    ) -> None:
         self.binary = tuple(binary)
         plain = partial(TallModel, model, observed, dim, binary, initial_point, lift=False)
         order = [v.name for v in model.value_vars]
@@ -180,26 +180,26 @@ class TallModel:
         for condition in conditions:
             logprior = pt.switch(condition, logprior, -np.inf)
         self._place_parameters(batch, logprior)
-        rows = self._over_theta(self._place_columns(batch, trace.axes, kinds, guards))
-        self._functions: dict[str, Callable] = {
-            "as written": numpy_function([self.theta, *self.raw], [rows])
-        }
+        self._as_written = self._place_columns(batch, trace.axes, kinds, guards)
+        self._functions = {}
         if not lift:
             return
         check_sizes(self)
         check_start(self, self.loglik_as_written)
-        all_rows = pt.concatenate(_per_row(graphs, kinds, guards))
+        all_rows = pt.concatenate(per_row(graphs, kinds, guards))
         check_batches(self, self.loglik_as_written, all_rows, self._values, self._arrays)
         warn_about_deterministics(model, self)
         warn_about_whole_terms(self.whole, self.n_rows)
 
-    def _lay_out_theta(self):
+    def _lay_out_theta(self) -> None:
         self.names = [v.name for v in self.value_vars]
         self.shapes = [np.shape(self.initial_point[name]) for name in self.names]
         self.slices, self.size = _consecutive(self.shapes)
         self.theta = pt.tensor("theta", dtype="float64", shape=(self.size,))
 
-    def _trace(self, model: pm.Model, found: Sequence[Rows], dependent: set[Variable]):
+    def _trace(
+        self, model: pm.Model, found: Sequence[Rows], dependent: set[Variable]
+    ) -> tuple[RowTrace, dict[int, list[Rows]], list[Whole]]:
         """Trace the terms with rows; return them by number of rows, and those that have none."""
         trace = RowTrace(lambda v: v not in dependent, row_number_test(self._arrays))
         kinds: dict[int, list[Rows]] = {}
@@ -219,7 +219,9 @@ class TallModel:
             raise refusal
         return trace, kinds, whole
 
-    def _follow(self, model: pm.Model, trace: RowTrace, term: Rows, dependent: set[Variable]):
+    def _follow(
+        self, model: pm.Model, trace: RowTrace, term: Rows, dependent: set[Variable]
+    ) -> None:
         others = dependent
         if self.binary:
             values = zip(self._values, self.value_vars, strict=True)
@@ -231,7 +233,7 @@ class TallModel:
         except CoupledRows as error:
             raise error.refusal(term.name) from None
 
-    def _refuse_latents(self, model: pm.Model, trace: RowTrace, term: Rows):
+    def _refuse_latents(self, model: pm.Model, trace: RowTrace, term: Rows) -> None:
         read = set(ancestors([term.graph]))
         for value, var in zip(self._values, self.value_vars, strict=True):
             alike = term.n_rows in value.type.shape and var.name not in self.binary
@@ -244,7 +246,7 @@ class TallModel:
                     "index group-level parameters with an integer column."
                 )
 
-    def _place_parameters(self, batch: BatchGraph, logprior: Variable):
+    def _place_parameters(self, batch: BatchGraph, logprior: Variable) -> None:
         """Lay the parameters out in one vector phi and express phi and the prior in theta."""
         for new, old in batch.parameters.items():
             if None in new.type.shape:
@@ -285,7 +287,7 @@ class TallModel:
         }
         lengths = list(kinds)
         of_kind = {v: lengths.index(len(x)) for v, x in values.items()}
-        written = _per_row(batch.outputs, kinds, guards)
+        written = per_row(batch.outputs, kinds, guards)
         rows, joins = [simplified(w) for w in written], {}
         if len(kinds) > 1:
             places = [columns.axes[v] for v in values]
@@ -328,12 +330,10 @@ class TallModel:
         ]  # fmt: skip
         return f"{self.rows.counted}; in full at every gradient: {', '.join(said)}"
 
-    def column_batches(self, var: Variable) -> Iterator[np.ndarray]:
-        """Yield the value of a data-only variable of the batch graph, some rows at a time."""
-        [graph] = rebuild([var], dict(self.derived))
-        function = numpy_function(self.raw, [graph])
-        for columns in self.rows.chunks(self.rows.batch_size()):
-            yield function(*self._rows_on_axis(columns))[0]
+    @cached_property
+    def units(self) -> np.ndarray:
+        """How far each element of theta may go from the start for a check, shape (d,)."""
+        return units(self)
 
     def over_theta(self, graphs: Sequence[Variable]) -> list[Variable]:
         """Return graphs of the model's random variables as graphs of theta."""
@@ -352,91 +352,10 @@ class TallModel:
             found[name] = found.get(name, b"") + glimpse(array)
         return found
 
-    # Evaluation for checks and tests: plain Python, no compilation.
 
-    def ravel(self, point: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return theta, shape (d,), for a point of value variables."""
-        parts = [np.ravel(np.asarray(point[name], dtype=float)) for name in self.names]
-        return np.concatenate([*parts, np.zeros(0)])
-
-    def unravel(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the point of value variables for theta, shape (d,)."""
-        return {
-            name: theta[place].reshape(shape)
-            for name, place, shape in zip(self.names, self.slices, self.shapes, strict=True)
-        }
-
-    def logprior(self, theta: np.ndarray) -> float:
-        """Log density of everything but the rows: priors, Jacobians, small observed variables."""
-        return float(self._evaluate("prior", lambda: self.logprior_graph, theta))
-
-    def row_loglik(self, theta: np.ndarray, index: np.ndarray | slice) -> np.ndarray:
-        """Log-likelihood of the rows `index`, shape (m,)."""
-        return self._evaluate("rows", self.row_graph, theta, index)
-
-    def loglik_as_written(self, theta: np.ndarray, index: np.ndarray | slice) -> np.ndarray:
-        """Log-likelihood of the rows `index`, shape (m,), by the model's own Ops: a check."""
-        if self._plain is not None:
-            return self._plain.loglik_as_written(theta, index)
-        return self._functions["as written"](theta, *self._raw_batch(index))[0]
-
-    def row_loglik_grad(self, theta: np.ndarray, index: np.ndarray | slice) -> np.ndarray:
-        """Gradient with respect to theta, shape (d,), of the sum of `row_loglik`."""
-
-        def gradient():
-            return pt.grad(self.row_graph().sum(), self.theta)
-
-        return self._evaluate("gradient", gradient, theta, index)
-
-    def weighted_gradient(
-        self, theta: np.ndarray, index: np.ndarray, weights: np.ndarray
-    ) -> np.ndarray:
-        """Gradient, shape (d,), of `row_loglik` times weights, shape (m,)."""
-        if "weighted" not in self._functions:
-            weight = pt.vector("weight")
-            total = (weight * self.row_graph()).sum()
-            gradient = pt.grad(total, self.theta, disconnected_inputs="ignore")
-            self._functions["weighted"] = numpy_function(
-                [self.theta, weight, *self.raw], [gradient]
-            )
-        return self._functions["weighted"](theta, weights, *self._raw_batch(index))[0]
-
-    @cached_property
-    def units(self) -> np.ndarray:
-        """How far each element of theta may go from the start for a check, shape (d,)."""
-        return units(self)
-
-    def _evaluate(
-        self,
-        name: str,
-        graph: Callable[[], Variable],
-        theta: np.ndarray,
-        index: slice | np.ndarray = slice(0),
-    ):
-        if name not in self._functions:
-            self._functions[name] = numpy_function([self.theta, *self.raw], [graph()])
-        return self._functions[name](theta, *self._raw_batch(index))[0]
-
-    def row_graph(self) -> Variable:
-        """Return the log-likelihood of a batch as a graph of theta and the raw columns."""
-        return self._over_theta(self.batch.outputs[0])
-
-    def _over_theta(self, rows: Variable) -> Variable:
-        parameters = {
-            new: graph.astype(new.type.dtype)
-            for new, graph in zip(self.phi_slices, self.phi_graphs, strict=True)
-        }
-        [graph] = rebuild([rows], parameters | self.derived)
-        return graph
-
-    def _raw_batch(self, index: slice | np.ndarray):
-        return self._rows_on_axis(self.rows.take(index))
-
-    def _rows_on_axis(self, columns: Sequence[np.ndarray]):
-        return [np.moveaxis(x, 0, axis) for x, axis in zip(columns, self.raw_axes, strict=True)]
-
-
-def _started(start: dict[str, np.ndarray], given: Mapping[str, np.ndarray]):
+def _started(
+    start: dict[str, np.ndarray], given: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     for name, value in given.items():
         if name not in start:
             raise ValueError(
@@ -463,30 +382,6 @@ def _consecutive(shapes: Sequence[tuple[int, ...]]) -> tuple[list[slice], int]:
 
 def _part(vector: Variable, place: slice, like: Variable) -> Variable:
     return vector[place].reshape(like.type.shape).astype(like.type.dtype)
-
-
-def _per_row(
-    graphs: Sequence[Variable],
-    kinds: Mapping[int, Sequence[Rows]],
-    guards: Sequence[tuple[Variable, int, int]],
-) -> list[Variable]:
-    """Add each row's log-likelihoods, for every kind; -inf where a condition on it fails.
-
-    `graphs` has the terms of all kinds and then the conditions.
-    """
-    remaining = iter(graphs)
-    rows = {}
-    for n_rows, terms in kinds.items():
-        first, *others = [_vector(next(remaining), r.axis, pt.sum) for r in terms]
-        rows[n_rows] = sum(others, first)
-    for graph, (_, axis, n_rows) in zip(remaining, guards, strict=True):
-        rows[n_rows] = pt.switch(_vector(graph, axis, pt.all), rows[n_rows], -np.inf)
-    return list(rows.values())
-
-
-def _vector(graph: Variable, axis: int, reduce: Callable) -> Variable:
-    others = tuple(i for i in range(graph.type.ndim) if i != axis)
-    return reduce(graph, axis=others) if others else graph
 
 
 def _name_of(error: CoupledRows, kinds: Mapping[int, Sequence[Rows]]) -> str:

@@ -34,7 +34,7 @@ class RowTrace:
         Inputs of row-carrying nodes that every row reads as a whole, and one such node.
     """
 
-    def __init__(self, stop: Callable[[Variable], bool], is_row_number: IsRowNumber):
+    def __init__(self, stop: Callable[[Variable], bool], is_row_number: IsRowNumber) -> None:
         self.stop = stop
         self._is_row_number = is_row_number
         self.axes: dict[Variable, int] = {}
@@ -84,7 +84,7 @@ class RowTrace:
     def refuse_reductions(self, dependent: set[Variable], n_rows: int) -> None:
         """Raise if a quantity that every row reads depends on parameters and on rows."""
 
-        def has_rows(var: Variable):
+        def has_rows(var: Variable) -> bool:
             return var in self.axes or n_rows in getattr(var.type, "shape", ())
 
         for var in self.whole.keys() & dependent:

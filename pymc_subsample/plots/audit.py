@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from pymc_subsample.diagnostics.audited import K_HAT_BOUND, Audit
 from pymc_subsample.diagnostics.hmc import SHIFT_BOUND, STRETCH_BOUND
-from pymc_subsample.plots.parts import GREY, collection, decorate
+from pymc_subsample.plots.parts import GREY, collection, decorate, picture
 from pymc_subsample.validation import count, mapping
 
 _AUDITED = ("mean", "sd", "corrected_mean", "corrected_sd", "corrected_mean_mcse")
@@ -22,6 +22,7 @@ _PANELS = {
 }
 
 
+@picture
 def plot_audit(
     audit: Audit, *, max_parameters: int = 40, backend: str | None = None, **pc_kwargs: Any
 ) -> PlotCollection:
@@ -43,14 +44,6 @@ def plot_audit(
         "weights" has the Pareto shape of its weights as `k_hat`.
     max_parameters : int, default 40
         Where there are more, those are shown whose means or sds are farthest off.
-    backend : {"matplotlib", "bokeh", "plotly"}, optional
-        Default: ArviZ's ``rcParams["plot.backend"]``.
-    **pc_kwargs
-        Passed to `arviz_plots.PlotCollection.wrap`.
-
-    Returns
-    -------
-    arviz_plots.PlotCollection
 
     Raises
     ------

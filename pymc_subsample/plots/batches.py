@@ -8,12 +8,13 @@ import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
 from pymc_subsample.diagnostics.efficiency import per_step, subsampling_statistics
-from pymc_subsample.plots.parts import GREY, collection, decorate, named
+from pymc_subsample.plots.parts import GREY, collection, decorate, named, picture
 from pymc_subsample.validation import mapping
 
 _BINS = 40
 
 
+@picture
 def plot_batch_sizes(
     runs: xr.DataTree | Mapping[str, xr.DataTree], *, backend: str | None = None, **pc_kwargs: Any
 ) -> PlotCollection:
@@ -28,14 +29,6 @@ def plot_batch_sizes(
     runs : xarray.DataTree or mapping of str to xarray.DataTree
         Results of `pm.sample` with step methods that decide on a growing batch, by name.
         A recorded batch size is the mean over the decisions of a draw.
-    backend : {"matplotlib", "bokeh", "plotly"}, optional
-        Default: ArviZ's ``rcParams["plot.backend"]``.
-    **pc_kwargs
-        Passed to `arviz_plots.PlotCollection.wrap`.
-
-    Returns
-    -------
-    arviz_plots.PlotCollection
 
     Raises
     ------

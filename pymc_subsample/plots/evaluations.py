@@ -16,13 +16,14 @@ from pymc_subsample.diagnostics.draws import (
 )
 from pymc_subsample.diagnostics.efficiency import refuse_parts, subsampling_statistics
 from pymc_subsample.diagnostics.signed import ess_bulk
-from pymc_subsample.plots.parts import collection, decorate, named
+from pymc_subsample.plots.parts import collection, decorate, named, picture
 from pymc_subsample.validation import count, mapping
 
 _FEWEST_DRAWS = 20
 _MOST_POINTS = 1000
 
 
+@picture
 def plot_evaluations(
     runs: xr.DataTree | Mapping[str, xr.DataTree],
     var_names: str | Sequence[str] | None = None,
@@ -47,14 +48,6 @@ def plot_evaluations(
         Variables to look at, in all runs. As for `summary`.
     n_points : int, default 10
         Points per line, from 20 draws of each chain up to all.
-    backend : {"matplotlib", "bokeh", "plotly"}, optional
-        Default: ArviZ's ``rcParams["plot.backend"]``.
-    **pc_kwargs
-        Passed to `arviz_plots.PlotCollection.wrap`.
-
-    Returns
-    -------
-    arviz_plots.PlotCollection
 
     Raises
     ------

@@ -1,6 +1,7 @@
 """What the pictures share: runs by name, figures, coordinates, titles and scales."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,6 +15,26 @@ from pymc_subsample.validation import choice, mapping
 
 GREY = "#777777"
 _BACKENDS = ("matplotlib", "bokeh", "plotly", "none")
+
+_SHARED = """\
+    backend : {"matplotlib", "bokeh", "plotly"}, optional
+        Default: ArviZ's ``rcParams["plot.backend"]``.
+    **pc_kwargs
+        Passed to `arviz_plots.PlotCollection.wrap`.
+
+    Returns
+    -------
+    arviz_plots.PlotCollection
+
+    Raises
+"""
+
+
+def picture[**P](function: Callable[P, PlotCollection]) -> Callable[P, PlotCollection]:
+    """Write what all pictures take and return into the docstring of a function that makes one."""
+    doc = inspect.cleandoc(function.__doc__ or "")
+    function.__doc__ = doc.replace("\nRaises\n", inspect.cleandoc(_SHARED) + "\n")
+    return function
 
 
 def named(runs: xr.DataTree | Mapping[str, xr.DataTree]) -> dict[str, xr.DataTree]:
@@ -68,10 +89,10 @@ def xy(x: xr.DataArray, y: xr.Dataset) -> xr.Dataset:
     return xr.concat(parts, "plot_axis").assign_coords(plot_axis=["x", "y"])
 
 
-def decorate(pc: PlotCollection, data: xr.Dataset, **what: Any):
+def decorate(pc: PlotCollection, data: xr.Dataset, **what: Any) -> None:
     """Set titles, labels, limits, scales and ticks of the panels that some data belong to."""
 
-    def decorate_one(da: xr.DataArray, target: Any, **_: Any):
+    def decorate_one(da: xr.DataArray, target: Any, **_: Any) -> None:
         plot = backend_from_object(target)
         for name, value in what.items():
             function = getattr(plot, name)

@@ -8,7 +8,7 @@ from arviz_plots import PlotCollection, visuals
 
 from pymc_subsample.diagnostics.efficiency import subsampling_statistics
 from pymc_subsample.diagnostics.hmc import NOISE, REFRESH
-from pymc_subsample.plots.parts import GREY, apart, collection, decorate, xy
+from pymc_subsample.plots.parts import GREY, apart, collection, decorate, picture, xy
 from pymc_subsample.validation import mapping
 
 _WINDOWS = 50
@@ -21,6 +21,7 @@ _PANELS = {
 }
 
 
+@picture
 def plot_subsample(
     idata: xr.DataTree, *, backend: str | None = None, **pc_kwargs: Any
 ) -> PlotCollection:
@@ -37,14 +38,6 @@ def plot_subsample(
     ----------
     idata : xarray.DataTree
         Result of `pm.sample` with a step method of this package.
-    backend : {"matplotlib", "bokeh", "plotly"}, optional
-        Default: ArviZ's ``rcParams["plot.backend"]``.
-    **pc_kwargs
-        Passed to `arviz_plots.PlotCollection.wrap`.
-
-    Returns
-    -------
-    arviz_plots.PlotCollection
 
     Raises
     ------

@@ -50,7 +50,7 @@ def adapt(step: "HMCECS", theta: np.ndarray, info: dict[str, float]) -> Notice |
     return None if same else remarks.changed(step, cause, before)
 
 
-def recentre(step: "HMCECS", theta: np.ndarray):
+def recentre(step: "HMCECS", theta: np.ndarray) -> None:
     """Move the reference to the mean of recent draws and choose the subsample size again."""
     center, free = theta.copy(), step._continuous()
     center[free] = step.tuning.recent()[:, free].mean(axis=0)
@@ -68,7 +68,7 @@ def recentre(step: "HMCECS", theta: np.ndarray):
     step._forget()
 
 
-def cover(step: "HMCECS"):
+def cover(step: "HMCECS") -> None:
     """Choose the subsample for the draws where the estimate was noisiest, if that takes more.
 
     The moments are those at these draws from then on: more than at usual ones.
@@ -87,7 +87,7 @@ def cover(step: "HMCECS"):
         _resize(step, m, always)
 
 
-def enlarge(step: "HMCECS", ratio: float):
+def enlarge(step: "HMCECS", ratio: float) -> None:
     """Take more rows: the variance was predicted at a few points, and is larger on the way."""
     unit, before = step.given["n_blocks"] or 10, step.subsample_size
     wanted = before * min(ratio, _MOST_GROWTH) if np.isfinite(ratio) else 0.0
@@ -96,7 +96,7 @@ def enlarge(step: "HMCECS", ratio: float):
         _resize(step, wanted, step.subsample.always)
 
 
-def _resize(step: "HMCECS", m: int | None, always: np.ndarray):
+def _resize(step: "HMCECS", m: int | None, always: np.ndarray) -> None:
     """Take a subsample of m rows, or of as many as the moments ask for."""
     step.subsample_size, step.n_blocks = choose_subsample(
         step._kind, step.moments, step.temperature, m, step.given["n_blocks"]

@@ -57,7 +57,7 @@ class AusterityMH(MinibatchMH):
         *,
         epsilon: float | Callable[[int], float] = 0.05,
         **above: Unpack[SharedMH],
-    ):
+    ) -> None:
         self.epsilon = arguments.test_level("epsilon", epsilon)
         super().__init__(vars, **above)
 
@@ -75,7 +75,7 @@ class AusterityMH(MinibatchMH):
         level = self._level(self.draws_done)
         return [f"decrease epsilon (now {level:g})", "increase batch_size"]
 
-    def _conclude(self, errors: AcceptanceErrors):
+    def _conclude(self, errors: AcceptanceErrors) -> None:
         """Log the bound of Theorem 1 with what the pilot and the chain show."""
         slowest = self.record.autocorrelation(self._active) ** (1 / self.transitions_per_draw)
         if not len(errors.error):
@@ -90,4 +90,4 @@ class AusterityMH(MinibatchMH):
         )
 
     def _settings(self) -> np.ndarray:
-        return np.array([self.batch_size, self._level(self.draws_done)])
+        return np.array(austerity.Settings(self.batch_size, self._level(self.draws_done)))

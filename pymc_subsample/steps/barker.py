@@ -50,7 +50,7 @@ class MinibatchBarkerMH(MinibatchMH):
         max_error: float = 0.02,
         sigma: float = DEFAULT_SIGMA,
         **above: Unpack[SharedMH],
-    ):
+    ) -> None:
         self.max_error = arguments.between("max_error", max_error, 0.0, np.inf)
         self.sigma = arguments.between("sigma", sigma, 0.0, np.inf)
         correction = barker_correction(self.sigma)
@@ -76,6 +76,7 @@ class MinibatchBarkerMH(MinibatchMH):
         return [f"decrease max_error (now {self.max_error:g})", "increase batch_size"]
 
     def _settings(self) -> np.ndarray:
-        size = len(self._table) // 2
-        numbers = [self.batch_size, self.max_error, self.sigma, self._floor, size]
+        numbers = barker.Settings(
+            self.batch_size, self.max_error, self.sigma, self._floor, len(self._table) // 2
+        )
         return np.concatenate([numbers, self._table])

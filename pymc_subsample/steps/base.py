@@ -4,7 +4,7 @@ import copyreg
 import logging
 import pickle
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from operator import methodcaller
 from types import MappingProxyType
@@ -123,7 +123,7 @@ class SubsampledStep(BlockedStep):
     # Which of the modes that the set-up found this chain starts in.
     mode: int = 0
 
-    def __new__(cls, *args: Any, **kwargs: Any):
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Refuse what PyMC's own constructor looks at first: model, variables and blocks."""
         model = arguments.model_in_context(kwargs.get("model"), f"create {cls.__name__}")
         given = [*args, kwargs.get("vars")][0]
@@ -145,7 +145,7 @@ class SubsampledStep(BlockedStep):
         initial_point: PointType | None = None,
         compile_kwargs: dict | None = None,
         blocked: bool = True,
-    ):
+    ) -> None:
         variables.given_reference(reference)
         arguments.blocked(blocked, type(self).__name__)
         arguments.only_numba(compile_kwargs)
@@ -164,7 +164,7 @@ class SubsampledStep(BlockedStep):
         """Return the value variables to sample."""
         return variables.continuous_vars(vars, self._model)
 
-    def _attach(self, order: int | str | None):
+    def _attach(self, order: int | str | None) -> None:
         """Trace and compile the model for control variates of some order, or of order "auto"."""
         self._order = 0 if order is None else order
         self._connect()
@@ -174,7 +174,7 @@ class SubsampledStep(BlockedStep):
         if len(self._tall.rows.names) > 1 or self._tall.whole:
             _log.info(f"{type(self).__name__} subsamples {self._tall.described}")
 
-    def _refuse_steps(self, expansion: Expansion):
+    def _refuse_steps(self, expansion: Expansion) -> None:
         """Refuse a log-likelihood that is flat between steps, or whose gradient is wrong."""
         with (
             doing("looking for jumps of the log-likelihood"),
@@ -183,7 +183,7 @@ class SubsampledStep(BlockedStep):
         ):
             refuse_steps(self._tall, expansion, self._active, WITHOUT_GRADIENT)
 
-    def _connect(self):
+    def _connect(self) -> None:
         with building_graphs():
             tall = self._tall = TallModel(self._model, **self._rows_of)
             self._check_vars()
@@ -233,7 +233,7 @@ class SubsampledStep(BlockedStep):
         self.row_rng = self.rng.spawn(1)[0]
         self._begin(tune, draws)
 
-    def _begin(self, tune: int, draws: int):
+    def _begin(self, tune: int, draws: int) -> None:
         """Start a chain, or what a set-up leaves of one."""
         raise NotImplementedError
 
@@ -247,7 +247,7 @@ class SubsampledStep(BlockedStep):
     def _search(self) -> ModeSearch | None:
         return None if self._prepared is None else self._prepared.search
 
-    def _check_vars(self):
+    def _check_vars(self) -> None:
         """Refuse variables that this step cannot sample."""
         variables.refuse_discrete(self.vars, self._model)
 
@@ -321,7 +321,7 @@ class SubsampledStep(BlockedStep):
             said.append(f"{name} {' to '.join(dict.fromkeys(span))} centred")
         return ", ".join(said)
 
-    def _judge(self, stats: dict[str, Any], found: list[Check] | None):
+    def _judge(self, stats: dict[str, Any], found: list[Check] | None) -> None:
         """Record a finished chain's checks in the statistics of its last draw, and warn of them."""
         if found is None:
             stats |= self._unjudged
@@ -340,42 +340,42 @@ class SubsampledStep(BlockedStep):
         """Statistics of a draw that is not the chain's last."""
         return checks.record(self._rules, None)
 
-    def __init_subclass__(cls, **kwargs: Any):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         """Complete what is shared, announce long set-ups; `pickle` by way of cloudpickle."""
         super().__init_subclass__(**kwargs)
         complete(cls)
         copyreg.pickle(cls, lambda step: (pickle.loads, (cloudpickle.dumps(step),)))
         cloudpickle.Pickler.dispatch_table[cls] = methodcaller("__reduce_ex__", _PROTOCOL)
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         guards.refuse_changes(self)
         state = self.__dict__.copy()
         for connected in (*self._connected, "_seen", "_thread", "_left"):
             state.pop(connected, None)
         return state
 
-    def __setstate__(self, state: dict[str, Any]):
+    def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._connect()
         self._seen = guards.contents(self._model, self._tall)
 
     @property
-    def sampling_state(self):
+    def sampling_state(self) -> Any:
         """Everything the next draw depends on."""
         return WithSamplingState.sampling_state.fget(self)
 
     @sampling_state.setter
-    def sampling_state(self, state: DataClassState):
+    def sampling_state(self, state: DataClassState) -> None:
         WithSamplingState.sampling_state.fset(self, state)
         self._left = None
         self._forget()
 
-    def _forget(self):
+    def _forget(self) -> None:
         """Drop what is cached of the state."""
 
     # Progress bar
 
-    def _progressbar_config(self, n_chains: int = 1):
+    def _progressbar_config(self, n_chains: int = 1) -> tuple[list, dict[str, list[int]]]:
         # Called once in a run, before its chains begin and wherever they run.
         begin_run()
         refuse_arguments_for_nuts(type(self).__name__)
@@ -388,8 +388,8 @@ class SubsampledStep(BlockedStep):
         return columns, {name: [0] * n_chains for name in self._shown}
 
     @classmethod
-    def _make_progressbar_update_functions(cls):
-        def update(stats: dict[str, Any]):
+    def _make_progressbar_update_functions(cls) -> tuple[Callable]:
+        def update(stats: dict[str, Any]) -> dict[str, Any]:
             shown = {name: stats[name] for name in cls._shown}
             return shown | {"failing": bool(stats.get("divergences", 0))}
 

@@ -9,9 +9,7 @@ from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics.acceptance import Proposed
-from pymc_subsample.kernels import confidence
-from pymc_subsample.kernels import metropolis as kernel
-from pymc_subsample.kernels.bounds import linear_bound, local_bound
+from pymc_subsample.kernels import bounds, confidence
 from pymc_subsample.kernels.evidence import DECIDE
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps.metropolis import MinibatchMH, SharedMH
@@ -73,7 +71,7 @@ class ConfidenceMH(MinibatchMH):
         inequality: str = "bernstein-serfling",
         bound: str | Callable[[dict, dict], float] = "auto",
         **above: Unpack[SharedMH],
-    ):
+    ) -> None:
         self.delta = arguments.between("delta", delta, 0.0, 1.0)
         self.p = arguments.between("p", p, 1.0, np.inf)
         self.gamma = arguments.between("gamma", gamma, 1.0, np.inf)
@@ -92,7 +90,7 @@ class ConfidenceMH(MinibatchMH):
                 'model has not. Use bound="full", or give a function bound(point, new_point).'
             )
 
-    def _connect(self):
+    def _connect(self) -> None:
         super()._connect()
         self._linear = self._expansion.reach() if self.bound in ("auto", "linear") else None
         if self.bound == "linear" and self._linear is None:
@@ -129,7 +127,9 @@ class ConfidenceMH(MinibatchMH):
 
     def _settings(self) -> np.ndarray:
         inequality = confidence.INEQUALITIES.index(self.inequality)
-        return np.array([self.batch_size, self.delta, self.p, self.gamma, inequality])
+        return np.array(
+            confidence.Settings(self.batch_size, self.delta, self.p, self.gamma, inequality)
+        )
 
     @property
     def _one_by_one(self) -> bool:
@@ -137,13 +137,13 @@ class ConfidenceMH(MinibatchMH):
 
     def _bound(self, theta: np.ndarray, given: np.ndarray) -> tuple[int, float, np.ndarray]:
         if callable(self.bound):
-            return kernel.GIVEN_BOUND, self._given_bound(theta, given), _NO_TABLE
+            return bounds.GIVEN_BOUND, self._given_bound(theta, given), _NO_TABLE
         if self._linear is not None:
-            return kernel.LINEAR_BOUND, *self._linear
+            return bounds.LINEAR_BOUND, *self._linear
         local = self._local()
         if local is not None:
-            return kernel.LOCAL_BOUND, np.inf, local
-        return kernel.FULL_BOUND, np.inf, _NO_TABLE
+            return bounds.LOCAL_BOUND, np.inf, local
+        return bounds.FULL_BOUND, np.inf, _NO_TABLE
 
     def _given_bound(self, theta: np.ndarray, new_theta: np.ndarray) -> float:
         """Ask the user for the bound of a proposal; in units of y."""
@@ -165,8 +165,5 @@ class ConfidenceMH(MinibatchMH):
         kind, slope, table = self._bound(theta, new_theta)
         phi, new_phi = (self._expansion.parameters(x)[0] for x in (theta, new_theta))
         center = self._no_reference()[0] if self.reference is None else self.reference.center
-        shared = phi, new_phi, center, self.control_variate_order or 0
-        weight = self.n_rows / self.temperature
-        if kind == kernel.LINEAR_BOUND:
-            return float(linear_bound(*shared, weight, slope, table))
-        return float(local_bound(*shared, weight, table)) if kind == kernel.LOCAL_BOUND else np.inf
+        order, weight = self.control_variate_order or 0, self.n_rows / self.temperature
+        return float(bounds.largest_term(kind, phi, new_phi, center, order, weight, slope, table))

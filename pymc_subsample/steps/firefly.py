@@ -169,7 +169,7 @@ class FireflyMC(ProposingStep):
         resample_fraction: float | None = None,
         proposal: Proposal | None = None,
         **above: Unpack[_Above],
-    ):
+    ) -> None:
         self.bound = arguments.curvature_bound(bound, ("auto", *KINDS))
         self.brightness = arguments.choice("brightness", brightness, tuple(_BRIGHTNESS))
         given = self._given_rate(dark_to_bright, resample_fraction)
@@ -200,7 +200,7 @@ class FireflyMC(ProposingStep):
             return None
         return arguments.share(used, values[used])
 
-    def _connect(self):
+    def _connect(self) -> None:
         """Trace and compile the model (also after unpickling in another process)."""
         langevin = isinstance(self.proposal, Langevin)
         needed = (*kernel.FUNCTIONS, *(kernel.GRADIENTS if langevin else ()))
@@ -256,16 +256,16 @@ class FireflyMC(ProposingStep):
 
     # Chains
 
-    def _begin(self, tune: int, draws: int):
+    def _begin(self, tune: int, draws: int) -> None:
         super()._begin(tune, draws)
         self.record = LightRecord(draws=draws)
         self._darken()
 
-    def _darken(self):
+    def _darken(self) -> None:
         """Forget the brightness: it is drawn anew before the next transition."""
         self.bright, self.bright_at = np.empty(0, dtype=np.int64), np.empty(0)
 
-    def _recentre(self, theta: np.ndarray):
+    def _recentre(self, theta: np.ndarray) -> None:
         super()._recentre(theta)
         self._darken()
 

@@ -12,7 +12,12 @@ from pymc.step_methods.state import dataclass_state
 from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled, address_of
 from pymc_subsample.diagnostics.checks import Check
-from pymc_subsample.diagnostics.gibbs import RULES, check_updates, conditional_errors
+from pymc_subsample.diagnostics.gibbs import (
+    RULES,
+    ConditionalErrors,
+    check_updates,
+    conditional_errors,
+)
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.kernels import austerity
 from pymc_subsample.kernels import gibbs as kernel
@@ -157,7 +162,7 @@ class AusterityGibbs(SubsampledStep):
         scan: str = "random",
         sweeps_per_draw: int = 1,
         **above: Unpack[Shared],
-    ):
+    ) -> None:
         self.epsilon = arguments.test_level("epsilon", epsilon)
         arguments.optional_batch(batch_size, smallest=2)
         self.scan = arguments.choice("scan", scan, _SCANS)
@@ -184,10 +189,10 @@ class AusterityGibbs(SubsampledStep):
     def _level(self, draw: int) -> float:
         return arguments.level("epsilon", self.epsilon, draw)
 
-    def _check_vars(self):
+    def _check_vars(self) -> None:
         """Do nothing: the constructor has seen that all are binary."""
 
-    def _connect(self):
+    def _connect(self) -> None:
         """Trace and compile the model (also after unpickling in another process)."""
         self._rows_of["binary"] = [v.name for v in self.vars]
         super()._connect()
@@ -213,11 +218,11 @@ class AusterityGibbs(SubsampledStep):
 
     # Chains
 
-    def reset_tuning(self):
+    def reset_tuning(self) -> None:
         """Start anew; nothing is tuned."""
         self._begin(int(self.tune), self.draws_left)
 
-    def _begin(self, tune: int, draws: int):
+    def _begin(self, tune: int, draws: int) -> None:
         self.tune = tune > 0
         self.draws_left = draws
         self.draws_done = 0
@@ -249,7 +254,7 @@ class AusterityGibbs(SubsampledStep):
 
     def _settings(self) -> np.ndarray:
         level = self._level(self.draws_done)
-        return np.array([self.batch_size if level > 0 else self.n_rows, level])
+        return np.array(austerity.Settings(self.batch_size if level > 0 else self.n_rows, level))
 
     def _run(self, theta: np.ndarray) -> dict[str, float]:
         info, touching = np.empty(len(kernel.INFO)), self._touching
@@ -277,7 +282,7 @@ class AusterityGibbs(SubsampledStep):
         remedies = [f"decrease epsilon (now {level:g})", "increase batch_size"]
         return check_updates(self.record, errors, remedies)
 
-    def _errors(self):
+    def _errors(self) -> ConditionalErrors:
         """Errors of conditional probabilities at draws of the chain."""
         rng = np.random.default_rng(0)
         tested = np.flatnonzero(self.n_touching > self.batch_size)

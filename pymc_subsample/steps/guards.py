@@ -31,7 +31,7 @@ def contents(model: pm.Model, tall: TallModel) -> dict[str, Any]:
     return {name: (named.get(name), digests.get(name)) for name in {**named, **digests}}
 
 
-def refuse_changes(step: "SubsampledStep"):
+def refuse_changes(step: "SubsampledStep") -> None:
     """Refuse a model, or data, that changed after the step was made."""
     seen, now = step._seen, contents(step._model, step._tall)
     changed = [name for name in {**seen, **now} if _differ(seen.get(name), now.get(name))]
@@ -49,7 +49,7 @@ def _differ(seen: tuple | None, now: tuple | None) -> bool:
     return seen[0] is not now[0] or seen[1] != now[1]
 
 
-def refuse_threads(step: "SubsampledStep"):
+def refuse_threads(step: "SubsampledStep") -> None:
     """Refuse to start a chain while another thread runs one."""
     thread = step._thread
     if thread in (None, threading.current_thread()) or not step.draws_left:
@@ -58,7 +58,7 @@ def refuse_threads(step: "SubsampledStep"):
         raise ValueError(_IN_THREADS.format(step=type(step).__name__, thread=thread.name))
 
 
-def refuse_company(step: "SubsampledStep", theta: np.ndarray):
+def refuse_company(step: "SubsampledStep", theta: np.ndarray) -> None:
     """Refuse to go on where something else moves this chain, or moved its variables."""
     thread = step._thread
     if thread is None:

@@ -195,7 +195,7 @@ class HMCECS(SubsampledStep):
         transitions_per_draw: int = 1,
         temperature: float = 1.0,
         **above: Unpack[SharedContinuous],
-    ):
+    ) -> None:
         self.estimator = arguments.choice("estimator", estimator, tuple(ESTIMATORS))
         kernel = arguments.choice("kernel", kernel, ("auto", *_DYNAMICS))
         self.max_treedepth = arguments.count("max_treedepth", max_treedepth, most=_DEEPEST)
@@ -238,7 +238,7 @@ class HMCECS(SubsampledStep):
     def _functions(self) -> tuple[str, ...]:  # type: ignore[override]
         return PRODUCT_FUNCTIONS if self._kind == BLOCK_POISSON else FUNCTIONS
 
-    def _forget(self):
+    def _forget(self) -> None:
         self.subsample.rows = self.subsample.exact = None
 
     @property
@@ -254,11 +254,11 @@ class HMCECS(SubsampledStep):
 
     # Chains
 
-    def reset_tuning(self):
+    def reset_tuning(self) -> None:
         """Start the adaptation of step size, mass matrix and reference again."""
         self._begin(self.tuning.total, self.draws_left)
 
-    def _begin(self, tune: int, draws: int):
+    def _begin(self, tune: int, draws: int) -> None:
         prepared = self._home
         assert isinstance(prepared, Choice)
         self.tune = tune > 0

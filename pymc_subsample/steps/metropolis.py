@@ -22,6 +22,8 @@ from pymc_subsample.diagnostics.metropolis import RULES, check_moves
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.estimators import VARIANCE_BOUND
 from pymc_subsample.kernels import metropolis as kernel
+from pymc_subsample.kernels.acceptance import NUMBERS
+from pymc_subsample.kernels.bounds import GIVEN_BOUND
 from pymc_subsample.kernels.metropolis import INFO, transitions
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps.declarations import Statistics, statistics
@@ -107,7 +109,7 @@ class MinibatchMH(ProposingStep):
         batch_size: int | None = None,
         control_variate_order: int | str | None = 2,
         **above: Unpack[SharedProposing],
-    ):
+    ) -> None:
         order = arguments.order(control_variate_order, type(self).__name__, plain=True)
         arguments.optional_batch(batch_size, smallest=2)
         super().__init__(vars, **above)
@@ -157,7 +159,7 @@ class MinibatchMH(ProposingStep):
             )
         return prepared
 
-    def _connect(self):
+    def _connect(self) -> None:
         """Trace and compile the model (also after unpickling in another process)."""
         needed = ["forward", "change", "gather"]
         needed += ["anchor"] if self._order else []
@@ -165,7 +167,7 @@ class MinibatchMH(ProposingStep):
         self._functions = tuple(needed)
         super()._connect()
         found = dict(zip(self._functions, self._addresses, strict=True))
-        unused = {"anchor": kernel.NUMBERS[0].address}
+        unused = {"anchor": NUMBERS[0].address}
         names = (*kernel.FUNCTIONS, *kernel.GRADIENTS)
         self._addresses = np.array([(unused | found).get(name, 0) for name in names])
         self._permutation = np.arange(self.n_rows, dtype=np.uint32)
@@ -204,13 +206,13 @@ class MinibatchMH(ProposingStep):
         )  # fmt: skip
         return dict(zip(INFO, info.tolist(), strict=True))
 
-    def _no_reference(self):
+    def _no_reference(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         size = self._tall.phi_size
         return np.zeros(size), np.zeros(size), np.zeros((0, 0))
 
     def _bound(self, theta: np.ndarray, given: np.ndarray) -> tuple[int, float, np.ndarray]:
         """Where bounds of the rows' terms come from, for tests that need them."""
-        return kernel.GIVEN_BOUND, np.inf, np.zeros((0, 0))
+        return GIVEN_BOUND, np.inf, np.zeros((0, 0))
 
     def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
         anchored = 2 if self.control_variate_order else 0
@@ -289,7 +291,7 @@ class MinibatchMH(ProposingStep):
     def _proposed(self, theta: np.ndarray, rng: np.random.Generator) -> Proposed:
         return Proposed(theta, *self._moved_from(theta, rng))
 
-    def _conclude(self, errors: AcceptanceErrors):
+    def _conclude(self, errors: AcceptanceErrors) -> None:
         """Say what is known of a chain that passed its checks."""
 
     def _pilots(self) -> int:

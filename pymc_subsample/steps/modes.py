@@ -18,7 +18,7 @@ from pymc_subsample.control_variates.images import Block
 from pymc_subsample.control_variates.modes import Starts
 from pymc_subsample.diagnostics.checks import MODES, number
 from pymc_subsample.likelihood import TallModel
-from pymc_subsample.likelihood.prior_draws import prior_draws
+from pymc_subsample.likelihood.prior_draws import Draw, prior_draws
 
 if TYPE_CHECKING:
     from pymc_subsample.steps.base import SubsampledStep
@@ -38,7 +38,7 @@ def starts(model: pm.Model, tall: TallModel) -> Starts:
     initial = tall.ravel(tall.initial_point)
 
     @cache
-    def compiled():
+    def compiled() -> tuple[Draw, list[str]]:
         return prior_draws(model)
 
     def prior(rng: np.random.Generator) -> np.ndarray:
@@ -74,7 +74,7 @@ def number_of_chain(rng: np.random.Generator) -> int:
     return sum(getattr(rng.bit_generator.seed_seq, "spawn_key", ()))
 
 
-def warn_of_modes(step: "SubsampledStep"):
+def warn_of_modes(step: "SubsampledStep") -> None:
     """Say so where other modes compete, and in which variables they differ."""
     prepared = step._prepared
     if prepared is None or prepared.search is None or len(prepared.search.modes) < 2:

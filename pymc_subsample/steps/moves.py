@@ -14,7 +14,7 @@ from pymc_subsample.control_variates.factors import factor, scaled
 from pymc_subsample.control_variates.reference import Reference, reference_at
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import MoveRecord
-from pymc_subsample.kernels.metropolis import GIVEN, LANGEVIN, RANDOM_WALK
+from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.declarations import ChainState
@@ -81,7 +81,7 @@ class ProposingStep(SubsampledStep):
         temperature: float = 1.0,
         transitions_per_draw: int = 10,
         **above: Unpack[SharedContinuous],
-    ):
+    ) -> None:
         self.temperature = arguments.temperature(temperature)
         self.transitions_per_draw = arguments.transitions(
             "transitions_per_draw", transitions_per_draw
@@ -123,11 +123,11 @@ class ProposingStep(SubsampledStep):
 
     # Chains
 
-    def reset_tuning(self):
+    def reset_tuning(self) -> None:
         """Start the adaptation of the proposal again."""
         self._begin(self.tuning.total, self.draws_left)
 
-    def _begin(self, tune: int, draws: int):
+    def _begin(self, tune: int, draws: int) -> None:
         self.tune = tune > 0
         self.draws_left = draws
         self.draws_done = 0
@@ -227,7 +227,7 @@ class ProposingStep(SubsampledStep):
         )
         return self._first_scale() if fixed else float(self.tuning.step.current(self.tune))
 
-    def _adapt(self, theta: np.ndarray, info: dict[str, float]):
+    def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> None:
         if not self._adapts:
             return
         tuning = self.tuning
@@ -244,6 +244,6 @@ class ProposingStep(SubsampledStep):
             self._recentre(center)
         tuning.restart(None if better is None else self.scaling)
 
-    def _recentre(self, theta: np.ndarray):
+    def _recentre(self, theta: np.ndarray) -> None:
         """Take another reference."""
         self.reference = reference_at(self._expansion, theta, self.temperature)

@@ -8,7 +8,7 @@ from pymc.stats.convergence import SamplerWarning, WarningType
 class _Run(threading.local):
     """The causes that have been named in the run of this thread."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.named: set[str] = set()
 
 
@@ -29,7 +29,7 @@ class Notice(SamplerWarning):
         What is said.
     """
 
-    def __init__(self, cause: str, message: str):
+    def __init__(self, cause: str, message: str) -> None:
         self.kind, self.message, self.cause = WarningType.BAD_PARAMS, message, cause
 
     @property
@@ -41,6 +41,6 @@ class Notice(SamplerWarning):
         return "info"
 
 
-def begin_run():
+def begin_run() -> None:
     """Forget what another run said."""
     _run.named.clear()

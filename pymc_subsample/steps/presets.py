@@ -30,7 +30,7 @@ class SGLD(SGMCMC):
 
     name = "sgld"
 
-    def __init__(self, vars: Sequence | None = None, **above: Unpack[SharedSG]):
+    def __init__(self, vars: Sequence | None = None, **above: Unpack[SharedSG]) -> None:
         super().__init__(vars, integrator="overdamped", **above)
 
 
@@ -73,7 +73,7 @@ class PSGLD(SGMCMC):
         averaging: float = 0.99,
         floor: float = 1e-5,
         **above: Unpack[SharedSG],
-    ):
+    ) -> None:
         super().__init__(
             vars, integrator="preconditioned", averaging=averaging, floor=floor, **above
         )
@@ -106,7 +106,7 @@ class SVRGLD(SGMCMC):
         steps_per_batch: int | str = "auto",
         refresh_period: int | None = None,
         **above: Unpack[SharedCore],
-    ):
+    ) -> None:
         super().__init__(
             vars, integrator="overdamped", gradient="svrg", refresh_period=refresh_period,
             steps_per_batch=steps_per_batch, **above,
@@ -151,7 +151,7 @@ class SGHMC(SGMCMC):
         friction: float | None = None,
         resample_every: int | None = None,
         **above: Unpack[SharedSG],
-    ):
+    ) -> None:
         arguments.choice("integrator", integrator, underdamped())
         super().__init__(
             vars, integrator=integrator, friction=friction, resample_every=resample_every, **above
@@ -181,7 +181,7 @@ class SGNHT(SGMCMC):
         *,
         friction: float | None = None,
         **above: Unpack[SharedSG],
-    ):
+    ) -> None:
         super().__init__(vars, integrator="thermostat", friction=friction, **above)
 
 
@@ -216,7 +216,7 @@ class ClusteredSGHMC(SGMCMC):
         friction: float | None = None,
         n_clusters: int = 10,
         **above: Unpack[SharedSG],
-    ):
+    ) -> None:
         arguments.choice("integrator", integrator, underdamped())
         super().__init__(
             vars, integrator=integrator, batches="clustered", friction=friction,
@@ -272,7 +272,7 @@ class EWSG(SGMCMC):
         expected: str = "momentum",
         control_variate_order: int | str | None = "auto",
         **above: Unpack[SharedCore],
-    ):
+    ) -> None:
         self.dynamics = arguments.choice("dynamics", dynamics, tuple(_DYNAMICS))
         super().__init__(
             vars, integrator=_DYNAMICS[self.dynamics], gradient="ewsg", friction=friction,

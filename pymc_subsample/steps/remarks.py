@@ -25,7 +25,7 @@ _log = logging.getLogger("pymc.subsample")
 _NO_SMALL_SHARE, _LARGE_SHARE = 0.1, 0.25
 
 
-def report(step: "HMCECS"):
+def report(step: "HMCECS") -> None:
     """Log what the set-up chose, and warn of what it could not achieve."""
     m, n = step.subsample_size, step.n_rows
     variance = predicted_variance(step._kind, step.moments, m, step.temperature)

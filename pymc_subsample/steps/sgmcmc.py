@@ -179,7 +179,7 @@ class SGMCMC(StochasticGradient):
         temperature: float = 1.0,
         transitions_per_draw: int = 10,
         **above: Unpack[SharedContinuous],
-    ):
+    ) -> None:
         self.integrator = arguments.choice("integrator", integrator, tuple(INTEGRATORS))
         self.gradient = arguments.choice("gradient", gradient, _GRADIENTS)
         self.batches = arguments.choice("batches", batches, tuple(_SAMPLING))
@@ -229,7 +229,7 @@ class SGMCMC(StochasticGradient):
         self._begin(tune=0, draws=0)
         self._choose_step_size()
 
-    def _take_options(self, **given: Any):
+    def _take_options(self, **given: Any) -> None:
         """Keep what parts were told, or their defaults; refuse what no part takes."""
         for name, value in given.items():
             part, used = _takes(name)

@@ -57,7 +57,7 @@ def complete(cls: type) -> None:
 
 def _announced(initialise: Callable, signature: Signature) -> Callable:
     @wraps(initialise)
-    def wrapped(self: Any, *args: Any, **kwargs: Any):
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
             signature.bind(self, *args, **kwargs)
         except TypeError as error:

@@ -94,7 +94,7 @@ def _chosen(
     )
 
 
-def check_blocks(kind: int, m: int | None, blocks: int | None):
+def check_blocks(kind: int, m: int | None, blocks: int | None) -> None:
     """Refuse sizes that don't divide."""
     signed = kind == BLOCK_POISSON
     if signed and m and m % MINIBATCH:

@@ -70,7 +70,7 @@ class AutomaticStepSize(SubsampledStep):
     _chosen_hold: int
 
     @one_thread
-    def _choose_step_size(self):
+    def _choose_step_size(self) -> None:
         """Choose it where it is automatic, and say what the chain will cost."""
         prepared, name, integrator = self._prepared, type(self).__name__, self._integrator
         share = self.batch_size / self.n_rows
@@ -117,7 +117,7 @@ class AutomaticStepSize(SubsampledStep):
             best = autocorrelation_time(integrator, quiet, self.friction, curvature)
             self._warn_if_slow(h, steps, best)
 
-    def _warn_if_slow(self, h: float, steps: float, best: float):
+    def _warn_if_slow(self, h: float, steps: float, best: float) -> None:
         """Say why an effective draw takes many steps; without noise it would take `best`."""
         name, passes = type(self).__name__, steps * self.batch_size / self.n_rows
         slow = steps > max(_SLOW, 100 * self.transitions_per_draw)
@@ -208,7 +208,7 @@ class AutomaticStepSize(SubsampledStep):
     def _whitened(self) -> bool:
         return self.metric == "curvature"
 
-    def _reference_sums(self):
+    def _reference_sums(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         at = self.reference
         if at is None:
             size = self._tall.phi_size

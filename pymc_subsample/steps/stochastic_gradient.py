@@ -16,7 +16,7 @@ from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.stochastic import RULES, Dynamics, check_steps
 from pymc_subsample.kernels import gradients
-from pymc_subsample.kernels.langevin import INFO, integrate
+from pymc_subsample.kernels.langevin import INFO, Settings, integrate
 from pymc_subsample.stationary import rescaled
 from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
 from pymc_subsample.steps.step_size import AutomaticStepSize
@@ -99,7 +99,7 @@ class StochasticGradient(AutomaticStepSize):
     def _functions(self) -> tuple[str, ...]:  # type: ignore[override]
         return gradients.FUNCTIONS
 
-    def _connect(self):
+    def _connect(self) -> None:
         """Trace and compile the model (also after unpickling in another process)."""
         super()._connect()
         self._permutation = self._ordered()
@@ -122,10 +122,10 @@ class StochasticGradient(AutomaticStepSize):
 
     # Chains
 
-    def reset_tuning(self):
+    def reset_tuning(self) -> None:
         """Nothing adapts while tuning: the chain forgets where it started."""
 
-    def _begin(self, tune: int, draws: int):
+    def _begin(self, tune: int, draws: int) -> None:
         size = len(self._active)
         self.tune = self.tuned = tune > 0
         self.draws_left = draws
@@ -213,15 +213,17 @@ class StochasticGradient(AutomaticStepSize):
         passes, self._passes = self._passes, 0
         return 2 * passes * self.n_rows
 
-    def _integrate(self, theta: np.ndarray, sizes: np.ndarray):
+    def _integrate(
+        self, theta: np.ndarray, sizes: np.ndarray
+    ) -> tuple[np.ndarray, dict[str, float]]:
         size = len(self._active)
         noise, squares, info = np.empty(size), np.empty(size), np.empty(len(INFO))
         settings = np.array(
-            [
+            Settings(
                 self.friction, self.temperature, self._averages(), self._floor, self._index_chain,
                 self._expected, self._resample, self.done, self.hold,
                 _MOST_DRIFT if self.near_reference else np.inf,
-            ],
+            ),
             dtype=float,
         )  # fmt: skip
         center, slope, curvature = self._reference_sums()

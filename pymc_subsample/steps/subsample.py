@@ -52,7 +52,7 @@ class Subsample(WithSamplingState):
 
     _state_class = SubsampleState
 
-    def __init__(self, kind: int, size: int, n_groups: int, always: np.ndarray):
+    def __init__(self, kind: int, size: int, n_groups: int, always: np.ndarray) -> None:
         assert kind == BLOCK_POISSON or size % n_groups == 0, (size, n_groups)
         self.kind, self.size, self.n_groups = kind, size, n_groups
         self.always = always
@@ -67,14 +67,14 @@ class Subsample(WithSamplingState):
         """Expected number of minibatches."""
         return self.size / MINIBATCH
 
-    def draw(self, rng: np.random.Generator, n_rows: int):
+    def draw(self, rng: np.random.Generator, n_rows: int) -> None:
         """Draw all rows anew, with replacement."""
         self.rows = None
         self.counts = self._counts(rng, self.n_groups)
         size = self.n_groups * self._capacity(self.counts)
         self.index = drawn_without(rng, n_rows, self.always, size)
 
-    def pack(self, expansion: Expansion, center: np.ndarray):
+    def pack(self, expansion: Expansion, center: np.ndarray) -> None:
         """Read the rows from the data and anchor them, group by group as the kernel does."""
         groups = self.index.reshape(self.n_groups, -1)
         used = self._used(self.counts)
@@ -127,7 +127,7 @@ class Subsample(WithSamplingState):
         """Rows for which a group has room."""
         return int(max(self._used(counts).max(), 1 if self.kind == PERTURBED else MINIBATCH))
 
-    def _make_room(self, capacity: int, width: int):
+    def _make_room(self, capacity: int, width: int) -> None:
         groups = self.index.reshape(self.n_groups, -1)
         more = capacity - groups.shape[1]
         if more <= 0:

@@ -1,6 +1,6 @@
 """Adaptation of step size, mass matrix and reference point in the tuning phase of a chain."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
@@ -51,7 +51,7 @@ class Tuning(WithSamplingState):
 
     def __init__(
         self, total: int, active: np.ndarray, size: int, factor: np.ndarray, target_accept: float
-    ):
+    ) -> None:
         self.total = total
         self.done = 0
         self.thetas = np.zeros((0, size))
@@ -63,25 +63,25 @@ class Tuning(WithSamplingState):
         self._pending: list[tuple[np.ndarray, float]] = []
         self._looks = {int(f * total) for f in self.looks}
 
-    def add(self, theta: np.ndarray, acceptance: float, variance: float):
+    def add(self, theta: np.ndarray, acceptance: float, variance: float) -> None:
         """Record one draw, its acceptance probability and its log-likelihood's variance."""
         self.step.update(acceptance, True)
         self.done += 1
         self._pending.append((theta.copy(), variance))
 
     @property
-    def sampling_state(self):
+    def sampling_state(self) -> Any:
         """Draws and counts; pending draws are folded in first."""
         self._fold()
         return WithSamplingState.sampling_state.fget(self)
 
     @sampling_state.setter
-    def sampling_state(self, state: DataClassState):
+    def sampling_state(self, state: DataClassState) -> None:
         WithSamplingState.sampling_state.fset(self, state)
         self._pending = []
         self._looks = {int(f * self.total) for f in self.looks}
 
-    def _fold(self):
+    def _fold(self) -> None:
         if self._pending:
             thetas, variances = zip(*self._pending, strict=True)
             self.thetas = np.concatenate([self.thetas, thetas])
@@ -95,7 +95,7 @@ class Tuning(WithSamplingState):
         self._fold()
         return len(self.thetas) >= _FEWEST_DRAWS
 
-    def restart(self, step_size: float | None = None):
+    def restart(self, step_size: float | None = None) -> None:
         """Forget the recent draws; with a step size, adapt it again from there."""
         self.thetas = self.thetas[:0]
         self.variances = self.variances[:0]
@@ -206,7 +206,7 @@ class ProposalTuning(Tuning):
         factor: np.ndarray,
         target_accept: float,
         scale: float,
-    ):
+    ) -> None:
         super().__init__(total, active, size, factor, target_accept)
         self._starts_full = len(factor) > 1
         self.step = _dual_averaging(scale, target_accept)

@@ -128,7 +128,7 @@ def _value_var(var: Variable | str, model: pm.Model) -> Variable:
     return value
 
 
-def given_reference(value: Any):
+def given_reference(value: Any) -> None:
     """Refuse what is no reference point, before the model is looked at."""
     if value is not None:
         mapping("reference", value, "untransformed values by variable name")
@@ -162,14 +162,14 @@ def reference_theta(model: pm.Model, tall: TallModel, reference: Mapping[str, An
     return tall.ravel(point)
 
 
-def _check_shape(said: str, value: Any, shape: tuple[int, ...]):
+def _check_shape(said: str, value: Any, shape: tuple[int, ...]) -> None:
     if np.shape(value) != tuple(shape):
         raise ValueError(f"{said} has shape {np.shape(value)}, expected {tuple(shape)}.")
 
 
 def _check_support(
     model: pm.Model, point: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]
-):
+) -> None:
     """Refuse values that their transform does not give back or whose density is zero."""
     back = model.replace_rvs_by_values(model.free_RVs)
     densities = model.logp(vars=model.free_RVs, jacobian=False, sum=False)

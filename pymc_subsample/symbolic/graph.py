@@ -172,7 +172,7 @@ def fold(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
     return None
 
 
-def _op(var: Variable):
+def _op(var: Variable) -> Op | None:
     return None if var.owner is None else var.owner.op
 
 
@@ -222,7 +222,7 @@ def numpy_function(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> C
             list(inputs), graphs, mode=PYTHON_MODE, on_unused_input="ignore"
         )
 
-    def call(*arguments: np.ndarray):
+    def call(*arguments: np.ndarray) -> list[np.ndarray]:
         with np.errstate(all="ignore"):
             return function(*arguments)
 

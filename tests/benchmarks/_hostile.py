@@ -336,16 +336,19 @@ def rare_events():
     return model
 
 
+def logistic(X, y):
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 2, shape=3)
+        pm.Bernoulli("y", logit_p=X @ b, observed=y.astype(float))
+    return model
+
+
 @target("few informative rows", importance())
 def empty_rows():
     """Nine rows in ten say nothing about anything."""
     rng, X = draws(15, 10_000, 3)
     X[1_000:] = 0
-    y = rng.random(10_000) < expit(X @ [0.3, 0.8, -0.5])
-    with pm.Model() as model:
-        b = pm.Normal("b", 0, 2, shape=3)
-        pm.Bernoulli("y", logit_p=X @ b, observed=y.astype(float))
-    return model
+    return logistic(X, rng.random(10_000) < expit(X @ [0.3, 0.8, -0.5]))
 
 
 @target("outliers and tails", importance())
@@ -354,10 +357,7 @@ def outlier_in_x():
     rng, X = draws(16, 10_000, 3)
     y = (rng.random(10_000) < expit(X @ [-0.5, 0.6, -0.4])).astype(float)
     X[7, 1:], y[7] = [40.0, -60.0], 0.0
-    with pm.Model() as model:
-        b = pm.Normal("b", 0, 2, shape=3)
-        pm.Bernoulli("y", logit_p=X @ b, observed=y)
-    return model
+    return logistic(X, y)
 
 
 @target("outliers and tails", importance())
@@ -616,11 +616,7 @@ def correlation_near_one():
 @target("bounds", importance())
 def thirty_rows():
     rng, X = draws(31, 30, 3)
-    y = rng.random(30) < expit(X @ [0.3, 1.0, -1.0])
-    with pm.Model() as model:
-        b = pm.Normal("b", 0, 2, shape=3)
-        pm.Bernoulli("y", logit_p=X @ b, observed=y.astype(float))
-    return model
+    return logistic(X, rng.random(30) < expit(X @ [0.3, 1.0, -1.0]))
 
 
 @target("bounds", importance())

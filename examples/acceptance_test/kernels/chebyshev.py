@@ -5,37 +5,29 @@ The mean of b of n rows misses that of all by :math:`|x|` or more with probabili
 :math:`x = \bar y + \text{known} - \log u` from its threshold, and else doubles b.
 """
 
+from collections import namedtuple
+
 import numpy as np
 
 from pymc_subsample.cache import kept
-from pymc_subsample.kernels.evidence import (
-    ACCEPT,
-    COUNT,
-    DECIDE,
-    ERROR,
-    KNOWN,
-    MEAN,
-    N_ROWS,
-    PROBABILITY,
-    REJECT,
-    SECOND,
-    THRESHOLD,
-    VARIANCE,
-)  # fmt: skip
+from pymc_subsample.kernels.evidence import ACCEPT, DECIDE, REJECT, Answer
+from pymc_subsample.kernels.vectors import named
 
-SETTINGS = ("batch_size", "delta")
+# Numbers of the test.
+Settings = namedtuple("Settings", "batch_size delta")
+_settings = named(Settings)
 
 
 @kept(DECIDE)
 def decide(settings, evidence):
     """Decide whether the log-ratio exceeds log u, or ask for twice as many rows."""
-    n, b = evidence[N_ROWS], evidence[COUNT]
-    ratio = evidence[MEAN] + evidence[KNOWN]
-    distance = ratio - evidence[THRESHOLD]
-    variance = evidence[SECOND] / (b - 1.0) * (1.0 - (b - 1.0) / (n - 1.0)) if b < n else 0.0
-    evidence[PROBABILITY] = np.exp(min(ratio, 0.0))
-    evidence[VARIANCE] = variance
-    evidence[ERROR] = min(1.0, variance / distance**2) if variance > 0.0 else 0.0
-    if b < n and not evidence[ERROR] < settings[1]:
-        return np.int64(min(n, 2.0 * b))
-    return ACCEPT if distance > 0.0 else REJECT
+    n, b = evidence.n_rows, evidence.n_seen
+    ratio = evidence.mean + evidence.known
+    distance = ratio - evidence.threshold
+    variance = evidence.second / (b - 1.0) * (1.0 - (b - 1.0) / (n - 1.0)) if b < n else 0.0
+    probability = np.exp(min(ratio, 0.0))
+    error = min(1.0, variance / distance**2) if variance > 0.0 else 0.0
+    decision = ACCEPT if distance > 0.0 else REJECT
+    if b < n and not error < _settings(settings).delta:
+        decision = min(n, 2.0 * b)
+    return Answer(decision, probability, error, variance)

@@ -32,7 +32,7 @@ class ChebyshevMH(MinibatchMH):
         super().__init__(vars, **above)
 
     def _settings(self) -> np.ndarray:
-        return np.array([self.batch_size, self.delta])
+        return np.array(chebyshev.Settings(self.batch_size, self.delta))
 
     def _cause(self) -> str:
         return "Chebyshev's inequality cannot decide on fewer: the log-ratios vary too much."

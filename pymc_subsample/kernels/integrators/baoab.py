@@ -14,8 +14,8 @@ molecular sampling. Applied Mathematics Research eXpress 2013(1).
 
 import numpy as np
 
-from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap, inlined, shift
-from pymc_subsample.kernels.integrators.shared import kick_ratio, map_of_momenta, stateless
+from pymc_subsample.kernels.integrators.integrator import inlined, shift
+from pymc_subsample.kernels.integrators.shared import map_of_momenta, with_momenta
 
 
 @inlined
@@ -38,7 +38,7 @@ def kick(rng, chain, h):
         chain.momentum[a] += 0.5 * h * chain.force[a]
 
 
-def linear_map(h: float, friction: float, curvature: np.ndarray) -> LinearMap:
+def linear_map(h, friction, curvature):
     """Kick, half a move, friction, half a move: a step from the middle of one kick to the next."""
     pull, decay = -h * curvature, np.exp(-friction * h)
     half = h / 2 * (1 + decay)
@@ -47,37 +47,26 @@ def linear_map(h: float, friction: float, curvature: np.ndarray) -> LinearMap:
     )
 
 
-def noise_variance(h: float, friction: float, temperature: float) -> float:
+def noise_variance(h, friction, temperature):
     """Variance of the Ornstein-Uhlenbeck step."""
     return (1 - np.exp(-2 * friction * h)) * temperature
 
 
-def momentum_variance(
-    h: float,
-    friction: float,
-    temperature: float,
-    curvature: np.ndarray,
-    noise: np.ndarray,
-    covariance: np.ndarray,
-) -> np.ndarray:
+def momentum_variance(h, friction, temperature, curvature, noise, covariance):
     """Variance after the half of the kick that is left."""
     position, momentum = covariance[:, 0, 0], covariance[:, 1, 1]
     momentum = momentum - h * curvature * covariance[:, 0, 1]
     return momentum + (h / 2) ** 2 * (curvature**2 * position + noise)
 
 
-INTEGRATOR = Integrator(
+INTEGRATOR = with_momenta(
     name="baoab",
     friction="given",
     reuses_gradient=True,
-    options=(),
-    start=stateless,
     drift=drift,
     kick=kick,
-    drift_ratio=kick_ratio,
     expectation="it adds its noise between two half kicks of the gradient",
     linear_map=linear_map,
     noise_variance=noise_variance,
     momentum_variance=momentum_variance,
-    own_metric=None,
 )

@@ -10,15 +10,11 @@ methods via non-uniform subsampling of gradients. arXiv:2002.08949, eq. 3.
 
 import numpy as np
 
-from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap, inlined, shift
+from pymc_subsample.kernels.integrators.integrator import inlined, shift
 from pymc_subsample.kernels.integrators.shared import (
-    as_mapped,
     expected_momentum,
-    friction_noise,
-    kick_ratio,
     map_of_momenta,
-    nothing,
-    stateless,
+    with_momenta,
 )
 
 
@@ -35,23 +31,11 @@ def kick(rng, chain, h):
     shift(chain)
 
 
-def linear_map(h: float, friction: float, curvature: np.ndarray) -> LinearMap:
+def linear_map(h, friction, curvature):
     """Pull by the curvature at the old position."""
     return map_of_momenta(((1, h), (-h * curvature, 1 - friction * h)), (0, 1), (0, h))
 
 
-INTEGRATOR = Integrator(
-    name="euler",
-    friction="given",
-    reuses_gradient=False,
-    options=(),
-    start=stateless,
-    drift=nothing,
-    kick=kick,
-    drift_ratio=kick_ratio,
-    expectation=expected_momentum,
-    linear_map=linear_map,
-    noise_variance=friction_noise,
-    momentum_variance=as_mapped,
-    own_metric=None,
+INTEGRATOR = with_momenta(
+    name="euler", friction="given", kick=kick, expectation=expected_momentum, linear_map=linear_map
 )

@@ -11,8 +11,8 @@ M. Welling and Y. W. Teh (2011). Bayesian learning via stochastic gradient Lange
 
 import numpy as np
 
-from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap, inlined, shift
-from pymc_subsample.kernels.integrators.shared import nothing, stateless
+from pymc_subsample.kernels.integrators.integrator import LinearMap, inlined, shift
+from pymc_subsample.kernels.integrators.shared import without_momenta
 
 
 @inlined
@@ -43,29 +43,22 @@ def expectation(chain, h, stop, x):
     return np.sqrt(2.0 * chain.temperature)
 
 
-def linear_map(h: float, friction: float, curvature: np.ndarray) -> LinearMap:
+def linear_map(h, friction, curvature):
     """Contract positions."""
     one = np.ones((len(curvature), 1))
     return LinearMap((1 - h * curvature)[:, None, None], one, h * one)
 
 
-def noise_variance(h: float, friction: float, temperature: float) -> float:
+def noise_variance(h, friction, temperature):
     """Variance of the noise."""
     return 2 * h * temperature
 
 
-INTEGRATOR = Integrator(
+INTEGRATOR = without_momenta(
     name="overdamped",
-    friction=None,
-    reuses_gradient=False,
-    options=(),
-    start=stateless,
-    drift=nothing,
     kick=kick,
     drift_ratio=drift_ratio,
     expectation=expectation,
     linear_map=linear_map,
     noise_variance=noise_variance,
-    momentum_variance=None,
-    own_metric=None,
 )

@@ -13,9 +13,9 @@ for deep neural networks. AAAI.
 
 import numpy as np
 
-from pymc_subsample.kernels.integrators.integrator import Integrator, inlined, shift
+from pymc_subsample.kernels.integrators.integrator import inlined, shift
 from pymc_subsample.kernels.integrators.overdamped import linear_map, noise_variance
-from pymc_subsample.kernels.integrators.shared import nothing
+from pymc_subsample.kernels.integrators.shared import without_momenta
 
 
 @inlined
@@ -49,23 +49,19 @@ def drift_ratio(chain, h):
     return largest
 
 
-def own_metric(floor: float, n: int, square: np.ndarray) -> np.ndarray:
+def own_metric(floor, n, square):
     """Root of G / h."""
     return 1 / np.sqrt(floor + np.sqrt(square) / n)
 
 
-INTEGRATOR = Integrator(
+INTEGRATOR = without_momenta(
     name="preconditioned",
-    friction=None,
-    reuses_gradient=False,
     options=("averaging", "floor"),
     start=start,
-    drift=nothing,
     kick=kick,
     drift_ratio=drift_ratio,
     expectation="the size of its noise differs from element to element",
     linear_map=linear_map,
     noise_variance=noise_variance,
-    momentum_variance=None,
     own_metric=own_metric,
 )

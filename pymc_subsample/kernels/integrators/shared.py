@@ -1,11 +1,10 @@
-"""Parts that several integrators share."""
+"""Parts that several integrators share, and integrators in which they need not be named."""
+
+from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from pymc_subsample.kernels.integrators.integrator import LinearMap, inlined
-
-_Pair = tuple[ArrayLike, ArrayLike]
+from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap, inlined
 
 
 @inlined
@@ -41,7 +40,7 @@ def expected_momentum(chain, h, stop, x):
     return np.sqrt(2.0 * chain.temperature) * np.sqrt(chain.friction)
 
 
-def map_of_momenta(matrix: tuple[_Pair, _Pair], own: _Pair, gradient: _Pair) -> LinearMap:
+def map_of_momenta(matrix, own, gradient):
     """Make a `LinearMap` of its elements, which are numbers or of shape (a,)."""
     (a, b), (c, d) = matrix
     a, b, c, d, *vectors = np.broadcast_arrays(a, b, c, d, *own, *gradient)
@@ -49,18 +48,21 @@ def map_of_momenta(matrix: tuple[_Pair, _Pair], own: _Pair, gradient: _Pair) -> 
     return LinearMap(rows, np.stack(vectors[:2], axis=-1), np.stack(vectors[2:], axis=-1))
 
 
-def friction_noise(h: float, friction: float, temperature: float) -> float:
+def friction_noise(h, friction, temperature):
     """Variance of the noise that friction brings in one step of Euler and Maruyama."""
     return 2 * friction * h * temperature
 
 
-def as_mapped(
-    h: float,
-    friction: float,
-    temperature: float,
-    curvature: np.ndarray,
-    noise: np.ndarray,
-    covariance: np.ndarray,
-) -> np.ndarray:
+def as_mapped(h, friction, temperature, curvature, noise, covariance):
     """Variance of momenta where the map ends with the step."""
     return covariance[:, 1, 1]
+
+
+# Unless another part is given, that of Euler and Maruyama.
+_plain = partial(
+    Integrator, reuses_gradient=False, options=(), start=stateless, drift=nothing, own_metric=None
+)
+with_momenta = partial(
+    _plain, drift_ratio=kick_ratio, noise_variance=friction_noise, momentum_variance=as_mapped
+)
+without_momenta = partial(_plain, friction=None, momentum_variance=None)

@@ -9,14 +9,11 @@ T. Chen, E. Fox and C. Guestrin (2014). Stochastic gradient Hamiltonian Monte Ca
 
 import numpy as np
 
-from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap, inlined, shift
+from pymc_subsample.kernels.integrators.integrator import inlined, shift
 from pymc_subsample.kernels.integrators.shared import (
-    as_mapped,
     expected_momentum,
-    friction_noise,
-    kick_ratio,
     map_of_momenta,
-    stateless,
+    with_momenta,
 )
 
 
@@ -38,24 +35,17 @@ def kick(rng, chain, h):
         momentum[a] += push + noise * rng.standard_normal()
 
 
-def linear_map(h: float, friction: float, curvature: np.ndarray) -> LinearMap:
+def linear_map(h, friction, curvature):
     """Pull by the curvature at the new position."""
     pull = -h * curvature
     return map_of_momenta(((1, h), (pull, 1 - friction * h + h * pull)), (0, 1), (0, h))
 
 
-INTEGRATOR = Integrator(
+INTEGRATOR = with_momenta(
     name="symplectic",
     friction="given",
-    reuses_gradient=False,
-    options=(),
-    start=stateless,
     drift=drift,
     kick=kick,
-    drift_ratio=kick_ratio,
     expectation=expected_momentum,
     linear_map=linear_map,
-    noise_variance=friction_noise,
-    momentum_variance=as_mapped,
-    own_metric=None,
 )

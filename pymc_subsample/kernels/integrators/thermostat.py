@@ -13,15 +13,8 @@ stochastic gradient thermostats. NeurIPS.
 
 import numpy as np
 
-from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap, inlined, shift
-from pymc_subsample.kernels.integrators.shared import (
-    as_mapped,
-    friction_noise,
-    kick_ratio,
-    map_of_momenta,
-    nothing,
-    stateless,
-)
+from pymc_subsample.kernels.integrators.integrator import inlined, shift
+from pymc_subsample.kernels.integrators.shared import map_of_momenta, stateless, with_momenta
 
 
 @inlined
@@ -46,24 +39,17 @@ def kick(rng, chain, h):
     shift(chain)
 
 
-def linear_map(h: float, friction: float, curvature: np.ndarray) -> LinearMap:
+def linear_map(h, friction, curvature):
     """Pull by the curvature at the old position, and move by the new momenta."""
     pull, keep = -h * curvature, 1 - friction * h
     return map_of_momenta(((1 + h * pull, h * keep), (pull, keep)), (h, 1), (h**2, h))
 
 
-INTEGRATOR = Integrator(
+INTEGRATOR = with_momenta(
     name="thermostat",
     friction="adapted",
-    reuses_gradient=False,
-    options=(),
     start=start,
-    drift=nothing,
     kick=kick,
-    drift_ratio=kick_ratio,
     expectation="its friction follows the noise of uniform batches",
     linear_map=linear_map,
-    noise_variance=friction_noise,
-    momentum_variance=as_mapped,
-    own_metric=None,
 )

@@ -12,8 +12,8 @@ G. Bussi and M. Parrinello (2007). Accurate sampling using Langevin dynamics. Ph
 
 import numpy as np
 
-from pymc_subsample.kernels.integrators.integrator import Integrator, inlined, shift
-from pymc_subsample.kernels.integrators.shared import kick_ratio, map_of_momenta, stateless
+from pymc_subsample.kernels.integrators.integrator import inlined, shift
+from pymc_subsample.kernels.integrators.shared import map_of_momenta, with_momenta
 
 
 @inlined
@@ -59,18 +59,14 @@ def momentum_variance(h, friction, temperature, curvature, noise, covariance):
     return decay * kicked + (1 - decay) * temperature
 
 
-INTEGRATOR = Integrator(
+INTEGRATOR = with_momenta(
     name="obabo",
     friction="given",
     reuses_gradient=True,
-    options=(),
-    start=stateless,
     drift=drift,
     kick=kick,
-    drift_ratio=kick_ratio,
     expectation="it kicks momenta twice per gradient",
     linear_map=linear_map,
     noise_variance=noise_variance,
     momentum_variance=momentum_variance,
-    own_metric=None,
 )

@@ -1,0 +1,237 @@
+"""Acceptance tests on growing batches: rows are read until the test decides; see `evidence`."""
+
+import numpy as np
+from numba import types
+
+from pymc_subsample.cache import kept
+from pymc_subsample.compile import (
+    GENERATOR,
+    INDEX,
+    SCALAR,
+    VECTOR,
+    Compiled,
+    function_at,
+    generator_at,
+    inner,
+    load,
+)
+from pymc_subsample.kernels.batches import PERMUTATION, draw, restore
+from pymc_subsample.kernels.evidence import (
+    ACCEPT,
+    ANSWER,
+    DECIDE,
+    EVIDENCE,
+    REJECT,
+    Answer,
+    Evidence,
+)
+from pymc_subsample.kernels.model import ANCHOR, CHANGE, GATHER
+from pymc_subsample.kernels.vectors import is_finite
+
+# Rows evaluated at a time.
+_CHUNK = 256
+
+MEMBERS = types.Array(types.int32, 1, "C")
+
+
+@inner
+def merged(y, a, old_mean, old_second, old_third):
+    """Merge new numbers into count, mean and central moments (Chan et al. 1979; Pebay 2008)."""
+    b = y.shape[0]
+    mean = 0.0
+    for i in range(b):
+        mean += y[i]
+    mean /= b
+    second = 0.0
+    third = 0.0
+    for i in range(b):
+        e = y[i] - mean
+        second += e * e
+        third += e * e * e
+    total = a + b
+    shift = mean - old_mean
+    old_second, old_third = old_second * a, old_third * a
+    new_mean = old_mean + (shift * b / total if a > 0.0 else mean)
+    new_third = (
+        old_third + third + shift**3 * a * b * (a - b) / (total * total)
+        + 3.0 * shift * (a * second - b * old_second) / total
+    ) / total  # fmt: skip
+    new_second = (old_second + second + shift * shift * a * b / total) / total
+    return total, new_mean, new_second, new_third
+
+
+@kept(
+    types.Tuple([EVIDENCE, ANSWER])(
+        types.FunctionType(DECIDE), types.FunctionType(ANCHOR), types.FunctionType(CHANGE),
+        types.FunctionType(GATHER), INDEX, types.npy_rng, PERMUTATION, MEMBERS, VECTOR,
+        VECTOR, VECTOR, types.int64, types.int64, SCALAR, types.int64, VECTOR,
+        SCALAR, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR,
+    ),
+)  # fmt: skip
+def accept(decide, anchor, change, gather, columns, rng, permutation, members, phi, new_phi,
+           center, order, width, weight, full_bound, settings, known, threshold, uniform, normal,
+           low, high):  # fmt: skip
+    """Read rows until the test decides; return the evidence and its answer.
+
+    Parameters
+    ----------
+    decide, anchor, change, gather
+        The test and the model's functions.
+    columns : array of int
+        Addresses of the raw columns.
+    rng : numpy.random.Generator
+        Draws rows.
+    permutation : array (n,) of uint32
+        0, 1, ..., n - 1; left as it was found.
+    members : array (n,) of int32 or empty
+        Rows that the log-ratio sums over. Empty: rows 0 to n - 1.
+    phi, new_phi, center : array (P,)
+        Current and proposed parameters, and the reference.
+    order, width : int
+        Order of the control variates (0: none), and columns of a packed row.
+    weight : float
+        n / T.
+    full_bound : int
+        Whether the bounds of y come from a pass over all rows.
+    settings : array
+        Of the test.
+    known, threshold, uniform, normal, low, high : float
+        See `kernels.evidence.Evidence`; the bounds are not used if `full_bound`.
+    """
+    n = permutation.shape[0]
+    index = np.empty(_CHUNK, dtype=np.int64)
+    rows = np.empty((width, _CHUNK))
+    y = np.empty(_CHUNK)
+    if full_bound:
+        low, high = np.inf, -np.inf
+        for start in range(0, n, _CHUNK):
+            m = min(_CHUNK, n - start)
+            if m < _CHUNK:
+                index, y, rows = np.empty(m, dtype=np.int64), np.empty(m), np.empty((width, m))
+            for j in range(m):
+                index[j] = members[start + j] if members.shape[0] > 0 else start + j
+            gather(columns, index, rows)
+            if order > 0:
+                anchor(center, rows)
+            change(phi, new_phi, center, rows, y)
+            for j in range(m):
+                low = min(low, weight * y[j])
+                high = max(high, weight * y[j])
+    count, look, mean, second, third = 0.0, 0.0, 0.0, 0.0, 0.0
+    drawn = 0
+    wanted = int(min(n, settings[0]))
+    while True:
+        while count < wanted:
+            seen = int(count)
+            m = min(_CHUNK, wanted - seen)
+            if m != index.shape[0]:
+                index, y, rows = np.empty(m, dtype=np.int64), np.empty(m), np.empty((width, m))
+            if drawn == 0 and wanted == n:
+                for j in range(m):
+                    index[j] = seen + j
+            else:
+                draw(rng, permutation, seen, index)
+                drawn = seen + m
+            if members.shape[0] > 0:
+                for j in range(m):
+                    index[j] = members[index[j]]
+            gather(columns, index, rows)
+            if order > 0:
+                anchor(center, rows)
+            change(phi, new_phi, center, rows, y)
+            for j in range(m):
+                y[j] *= weight
+            count, mean, second, third = merged(y, count, mean, second, third)
+        look += 1.0
+        evidence = Evidence(
+            float(n), count, look, mean, second, third, low, high, known, threshold, uniform, normal
+        )
+        if is_finite(mean):
+            answer = decide(settings, evidence)
+        else:
+            # A row that is impossible at the proposal, or was at the current point.
+            decision, probability = (ACCEPT, 1.0) if mean > 0.0 else (REJECT, 0.0)
+            answer = Answer(decision, probability, 0.0, 0.0)
+        if answer.decision <= 0.0:
+            break
+        wanted = int(answer.decision)
+    restore(permutation, drawn)
+    return evidence, answer
+
+
+@kept(ANCHOR)
+def _leave(center, rows):
+    """Anchor nothing."""
+
+
+@kept(CHANGE)
+def _read(phi, new_phi, center, rows, y):
+    for i in range(y.shape[0]):
+        y[i] = rows[0, i]
+
+
+@kept(GATHER)
+def _number(columns, index, rows):
+    for i in range(index.shape[0]):
+        rows[0, i] = load(columns[0] + 8 * index[i], np.float64)
+
+
+# A model whose rows are the numbers y themselves, at the address `columns[0]`.
+NUMBERS = (
+    Compiled(_leave, ANCHOR, None),
+    Compiled(_read, CHANGE, None),
+    Compiled(_number, GATHER, None),
+)
+
+
+@kept(
+    types.int64(
+        INDEX, types.int64, INDEX, GENERATOR, PERMUTATION, SCALAR, SCALAR, SCALAR, VECTOR,
+        VECTOR, VECTOR, VECTOR, types.int64,
+    ),
+)  # fmt: skip
+def decisions(functions, test, columns, generator, permutation, known, low, high, settings,
+              uniforms, thresholds, accepted, most_rows):  # fmt: skip
+    """Let a test decide about one proposal again and again; return how often it did.
+
+    Parameters
+    ----------
+    functions : array (3,) of int
+        Addresses of `NUMBERS`.
+    test : int
+        Address of the test.
+    columns : array (1,) of int
+        Address of y, shape (n,).
+    generator : int
+        Address of what draws rows and normal numbers; see `generator_at`.
+    permutation : array (n,) of uint32
+        0, 1, ..., n - 1.
+    known, low, high : float
+        Known part of the log-ratio and bounds of y.
+    settings : array
+        Of the test.
+    uniforms, thresholds : array (j,)
+        Of each decision; see `kernels.evidence`.
+    accepted : array (j,)
+        Written: 1 where the proposal was accepted.
+    most_rows : int
+        Stop when so many rows have been read.
+    """
+    anchor = function_at(functions[0], ANCHOR)
+    change = function_at(functions[1], CHANGE)
+    gather = function_at(functions[2], GATHER)
+    decide = function_at(test, DECIDE)
+    rng = generator_at(generator)
+    nothing, every = np.empty(0), np.empty(0, dtype=np.int32)
+    read = 0.0
+    for j in range(uniforms.shape[0]):
+        evidence, answer = accept(
+            decide, anchor, change, gather, columns, rng, permutation, every, nothing, nothing,
+            nothing, 0, 1, 1.0, 0, settings, known, thresholds[j], uniforms[j],
+            rng.standard_normal(), low, high,
+        )  # fmt: skip
+        accepted[j] = 1.0 if answer.decision == ACCEPT else 0.0
+        read += evidence.n_seen
+        if read > most_rows:
+            return j + 1
+    return uniforms.shape[0]

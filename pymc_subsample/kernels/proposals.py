@@ -1,0 +1,78 @@
+r"""Proposals of Metropolis-Hastings: random walks, Langevin moves, and moves that are given.
+
+A random walk proposes :math:`\theta + h F z` with :math:`z \sim N(0, I)` and the factor F of a
+covariance; Langevin :math:`\theta + \frac{h^2}{2} F F' g(\theta) + h F z` with a gradient g.
+"""
+
+from collections import namedtuple
+
+import numpy as np
+
+from pymc_subsample.compile import inner
+from pymc_subsample.kernels.vectors import copy, scale_back, scale_up
+
+RANDOM_WALK, LANGEVIN, GIVEN = 0, 1, 2
+
+# How moves are proposed, and the one at hand.
+#
+# active : elements of theta that move, shape (a,)
+# given, given_factor : a proposal and its log q(theta | theta') - log q(theta' | theta)
+# z, move : of the proposal at hand, in units of F
+# here, there : to write in, shape (a,)
+Proposal = namedtuple(
+    "Proposal", "kind active factor step_size given given_factor z move here there"
+)
+
+
+@inner
+def proposal_of(kind, active, factor, step_size, given, given_factor):
+    """Return a `Proposal` with arrays to write in."""
+    size = active.shape[0]
+    return Proposal(
+        kind, active, factor, step_size, given, given_factor,
+        np.empty(size), np.empty(size), np.empty(size), np.empty(size),
+    )  # fmt: skip
+
+
+@inner
+def draw_move(rng, proposal):
+    """Draw z and begin the move with it."""
+    if proposal.kind != GIVEN:
+        for a in range(proposal.z.shape[0]):
+            proposal.z[a] = rng.standard_normal()
+            proposal.move[a] = proposal.step_size * proposal.z[a]
+
+
+@inner
+def add_drift(proposal, gradient):
+    """Add the drift of Langevin to the move."""
+    scale_back(proposal.factor, gradient, proposal.active, proposal.here)
+    for a in range(proposal.move.shape[0]):
+        proposal.move[a] += 0.5 * proposal.step_size * proposal.step_size * proposal.here[a]
+
+
+@inner
+def move(proposal, theta, new_theta):
+    """Write where the move leads."""
+    if proposal.kind == GIVEN:
+        copy(proposal.given, new_theta)
+        return
+    copy(theta, new_theta)
+    scale_up(proposal.factor, proposal.move, proposal.there)
+    for a in range(proposal.there.shape[0]):
+        new_theta[proposal.active[a]] += proposal.there[a]
+
+
+@inner
+def log_factor(proposal, new_gradient):
+    """Log q(theta | theta') - log q(theta' | theta)."""
+    if proposal.kind == GIVEN:
+        return proposal.given_factor
+    total = 0.0
+    if proposal.kind == LANGEVIN:
+        scale_back(proposal.factor, new_gradient, proposal.active, proposal.there)
+        for a in range(proposal.z.shape[0]):
+            z = proposal.z[a]
+            back = z + 0.5 * proposal.step_size * (proposal.here[a] + proposal.there[a])
+            total += 0.5 * (z * z - back * back)
+    return total

@@ -1,0 +1,113 @@
+"""Prior and rows of a model evaluated for checks and tests: plain Python, no compilation."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+
+from pymc_subsample.likelihood.batch import BatchGraph
+from pymc_subsample.rows import RowStore
+from pymc_subsample.symbolic.graph import numpy_function, rebuild
+
+_WEIGHTS = pt.vector("weights")
+
+
+class Evaluation:
+    """What `TallModel` lays out, evaluated."""
+
+    names: list[str]
+    shapes: list[tuple[int, ...]]
+    slices: list[slice]
+    theta: Variable
+    logprior_graph: Variable
+    phi_graphs: list[Variable]
+    phi_slices: dict[Variable, slice]
+    batch: BatchGraph
+    rows: RowStore
+    raw: list[Variable]
+    raw_axes: list[int]
+    derived: dict[Variable, Variable]
+    _as_written: Variable
+    _functions: dict[str, Callable]
+    # The same without `lift`, where that makes a difference.
+    _plain: "Evaluation | None"
+
+    def column_batches(self, var: Variable) -> Iterator[np.ndarray]:
+        """Yield the value of a data-only variable of the batch graph, some rows at a time."""
+        [graph] = rebuild([var], dict(self.derived))
+        function = numpy_function(self.raw, [graph])
+        for columns in self.rows.chunks(self.rows.batch_size()):
+            yield function(*self._rows_on_axis(columns))[0]
+
+    def ravel(self, point: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return theta, shape (d,), for a point of value variables."""
+        parts = [np.ravel(np.asarray(point[name], dtype=float)) for name in self.names]
+        return np.concatenate([*parts, np.zeros(0)])
+
+    def unravel(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the point of value variables for theta, shape (d,)."""
+        return {
+            name: theta[place].reshape(shape)
+            for name, place, shape in zip(self.names, self.slices, self.shapes, strict=True)
+        }
+
+    def logprior(self, theta: np.ndarray) -> float:
+        """Log density of everything but the rows: priors, Jacobians, small observed variables."""
+        return float(self._evaluate("prior", lambda: self.logprior_graph, theta))
+
+    def row_loglik(self, theta: np.ndarray, index: np.ndarray | slice) -> np.ndarray:
+        """Log-likelihood of the rows `index`, shape (m,)."""
+        return self._evaluate("rows", self.row_graph, theta, index)
+
+    def loglik_as_written(self, theta: np.ndarray, index: np.ndarray | slice) -> np.ndarray:
+        """Log-likelihood of the rows `index`, shape (m,), by the model's own Ops: a check."""
+        if self._plain is not None:
+            return self._plain.loglik_as_written(theta, index)
+        return self._evaluate("written", lambda: self._over_theta(self._as_written), theta, index)
+
+    def row_loglik_grad(self, theta: np.ndarray, index: np.ndarray | slice) -> np.ndarray:
+        """Gradient with respect to theta, shape (d,), of the sum of `row_loglik`."""
+        return self.weighted_gradient(theta, index, np.ones(len(self.row_loglik(theta, index))))
+
+    def weighted_gradient(
+        self, theta: np.ndarray, index: np.ndarray | slice, weights: np.ndarray
+    ) -> np.ndarray:
+        """Gradient, shape (d,), of `row_loglik` times weights, shape (m,)."""
+
+        def gradient() -> Variable:
+            total = (_WEIGHTS * self.row_graph()).sum()
+            return pt.grad(total, self.theta, disconnected_inputs="ignore")
+
+        return self._evaluate("gradient", gradient, theta, index, {_WEIGHTS: weights})
+
+    def _evaluate(
+        self,
+        name: str,
+        graph: Callable[[], Variable],
+        theta: np.ndarray,
+        index: slice | np.ndarray = slice(0),
+        more: Mapping[Variable, np.ndarray] = MappingProxyType({}),
+    ) -> np.ndarray:
+        if name not in self._functions:
+            self._functions[name] = numpy_function([self.theta, *self.raw, *more], [graph()])
+        return self._functions[name](theta, *self._raw_batch(index), *more.values())[0]
+
+    def row_graph(self) -> Variable:
+        """Return the log-likelihood of a batch as a graph of theta and the raw columns."""
+        return self._over_theta(self.batch.outputs[0])
+
+    def _over_theta(self, rows: Variable) -> Variable:
+        parameters = {
+            new: graph.astype(new.type.dtype)
+            for new, graph in zip(self.phi_slices, self.phi_graphs, strict=True)
+        }
+        [graph] = rebuild([rows], parameters | self.derived)
+        return graph
+
+    def _raw_batch(self, index: slice | np.ndarray) -> list[np.ndarray]:
+        return self._rows_on_axis(self.rows.take(index))
+
+    def _rows_on_axis(self, columns: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [np.moveaxis(x, 0, axis) for x, axis in zip(columns, self.raw_axes, strict=True)]
