@@ -8,17 +8,8 @@ import numba
 import numpy as np
 import pymc as pm
 import pytest
-from exact_cases import (
-    QUIET,
-    assert_moments,
-    assert_same,
-    chain,
-    exact,
-    logistic,
-    normal,
-    poisson,
-    round_trip,
-)
+from chains import assert_moments, assert_same, chain, round_trip, sample
+from exact_cases import exact, logistic, normal, poisson
 from models import MODELS
 from scipy.special import log_expit
 from scipy.stats import norm
@@ -65,12 +56,6 @@ def cases():
 @pytest.fixture(scope="module")
 def model(cases):
     return cases("logistic").model
-
-
-def sample(step, model, draws=2_000, tune=500, chains=2, seed=6):
-    return pm.sample(
-        draws, tune=tune, chains=chains, cores=1, random_seed=seed, step=step, model=model, **QUIET
-    )
 
 
 # Decisions, on six rows. With bounds of a few times what they bound, mistakes show.
@@ -366,7 +351,7 @@ def test_groups_are_strata_with_metrics_of_their_own():
 def test_posterior_is_exact(cases, name, acceptance):
     case = cases(name)
     with case.model:
-        idata = sample(pms.ScalableMH(acceptance=acceptance), case.model)
+        idata = sample(pms.ScalableMH(acceptance=acceptance), case.model, draws=2_000)
     for k, variable in enumerate(case.names):
         assert_moments(idata["posterior"][variable], case.mean[k], case.sd[k])
     assert pms.report(idata).status == "pass"
@@ -438,7 +423,7 @@ def test_bound_of_the_user_that_is_one(cases):
     case = cases("logistic")
     step = pms.ScalableMH(model=case.model, bound=0.0963)
     assert step.bounds.kind == "global"
-    idata = sample(step, case.model)
+    idata = sample(step, case.model, draws=2_000)
     for k, variable in enumerate(case.names):
         assert_moments(idata["posterior"][variable], case.mean[k], case.sd[k])
 
