@@ -2,6 +2,7 @@
 
 from itertools import combinations, product
 
+import numba
 import numpy as np
 import pymc as pm
 import pytest
@@ -15,6 +16,7 @@ from pymc_subsample.kernels import austerity, barker, confidence
 from pymc_subsample.kernels.acceptance import accept, merged
 from pymc_subsample.kernels.batches import draw, restore
 from pymc_subsample.kernels.evidence import ACCEPT, REJECT, Evidence
+from pymc_subsample.kernels.vectors import named
 from pymc_subsample.likelihood import TallModel
 
 ERROR_RATE = 1e-5
@@ -135,6 +137,24 @@ def test_moments_merge_into_those_of_another_order():
             found = merged(part, *found)
         results.append(found[1:])
     np.testing.assert_allclose(results, [results[0]] * 3, rtol=1e-12)
+
+
+# Settings
+
+
+@pytest.mark.parametrize("test", [austerity, barker, confidence])
+def test_settings_are_the_first_numbers_of_an_array(test):
+    size = len(test.Settings._fields)
+    settings = named(test.Settings)
+
+    @numba.njit
+    def last(x):
+        return settings(x)[-1]
+
+    x = np.arange(1.0, size + 4)
+    assert settings(x) == test.Settings(*x[:size])
+    assert last(x) == size
+    assert test.Settings._fields[0] == "batch_size"  # which `accept` reads
 
 
 # Austerity
