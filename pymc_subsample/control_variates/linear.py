@@ -39,6 +39,7 @@ from pymc_subsample.likelihood.predictors import Predictor
 from pymc_subsample.symbolic.affine import Affine
 from pymc_subsample.symbolic.graph import elemwise_name, rebuild
 from pymc_subsample.symbolic.interpreter import NoForm
+from pymc_subsample.symbolic.jets import breaks
 
 # Beyond this many predictors per row, directional derivatives cost less than E x E Hessians.
 MAX_PREDICTORS = 10
@@ -129,7 +130,8 @@ def linear_expansion(
     def remainder(center: np.ndarray) -> Callable | None:
         if not 0 < len(forms) <= MAX_PREDICTORS:
             return None
-        few = len(forms) <= MAX_COMBINED
+        # Derivatives see no kinks.
+        few = len(forms) <= MAX_COMBINED and not breaks(code.loglik)
         which, graphs = code.derivatives(order + 1) if few else ((), ())
         bound = Coefficients(
             code.loglik, code.x, list(code.data.values()), order + 1, which, graphs

@@ -6,6 +6,9 @@ direction, its coefficients along any such direction are enclosed: elements are
 on as they do power series [1]_. This takes one walk over the log-likelihood, where derivatives
 in each combination of ten inputs would be 220 graphs.
 
+A function with a kink or a jump within the intervals has no bounded coefficients: it may differ
+from its Taylor expansion by more than they say.
+
 References
 ----------
 .. [1] A. Griewank and A. Walther (2008). Evaluating Derivatives, second edition. SIAM, chapter 13;
@@ -21,10 +24,12 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
+from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Composite, UnaryScalarOp
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.special import LogSoftmax, LogSumExp, Softmax
 
+from pymc_subsample.symbolic.graph import elemwise_name
 from pymc_subsample.symbolic.interpreter import NoForm, array_of, axes_of
 from pymc_subsample.symbolic.intervals import Enclosure, applied, enclose
 from pymc_subsample.symbolic.scalars import Scalars
@@ -32,8 +37,11 @@ from pymc_subsample.symbolic.scalars import Scalars
 # Of the third central moment of a variable with values from 0 to 1: sqrt(3) / 18.
 _SKEWEST = 0.09622504486493764
 _ZERO = Enclosure(0.0, 0.0)
-# Ops that are constant but for jumps.
-_STEPS = {"AND", "EQ", "GE", "GT", "Invert", "IsInf", "IsNan", "LE", "LT", "NEQ", "OR", "Sign"}
+_EVERYTHING = Enclosure(-np.inf, np.inf)
+# Ops that are constant but for jumps: of what they decide on, if they are truths.
+_TRUTHS = {"AND", "EQ", "GE", "GT", "Invert", "IsInf", "IsNan", "LE", "LT", "NEQ", "OR"}
+_JUMPS = {"Ceil", "Floor", "RoundHalfAwayFromZero", "RoundHalfToEven", "Sign", "Trunc"}
+_EXTREMES = {"Maximum", "Minimum", "ScalarMaximum", "ScalarMinimum"}
 
 
 class Jet:
@@ -218,22 +226,12 @@ class _Jets(Scalars):
                 return [self._switch(*x)]
             case "Cast" if op.o_type.dtype.startswith("float"):
                 return [x[0]]
-            case (
-                "GT"
-                | "GE"
-                | "LT"
-                | "LE"
-                | "EQ"
-                | "NEQ"
-                | "AND"
-                | "OR"
-                | "Invert"
-                | "Sign"
-                | "IsInf"
-                | "IsNan"
-            ):
+            case _ if name in _TRUTHS:
                 return [self._constant(c) for c in applied(op, [e.value for e in x])]
-            case "Maximum" | "ScalarMaximum" | "Minimum" | "ScalarMinimum" if len(x) == 2:
+            case _ if name in _JUMPS:
+                [value] = applied(op, [e.value for e in x])
+                return [self._broken(self._constant(value), value.low < value.high)]
+            case _ if name in _EXTREMES and len(x) == 2:
                 [first] = applied(pt.ge.scalar_op, [e.value for e in x])
                 pair = x if "Max" in name else x[::-1]
                 return [self._switch(self._constant(first), *pair)]
@@ -271,7 +269,20 @@ class _Jets(Scalars):
             value, *slopes = _derivatives(op, self._order)([x.value])
         except (NotImplementedError, AttributeError) as error:
             raise NoForm from error
-        return self._chained(value, slopes, x)
+        found = self._chained(value, slopes, x)
+        if type(op).__name__ != "Abs":
+            return found
+        return self._broken(found, (x.value.low < 0) & (x.value.high > 0))
+
+    def _broken(self, x: Jet, where: np.ndarray) -> Jet:
+        """Return a jet whose coefficients are not bounded in some rows."""
+        if not np.any(where):
+            return x
+        truth = Enclosure(where, where)
+        others = [
+            applied(pt.switch.scalar_op, [truth, _EVERYTHING, c or _ZERO])[0] for c in x.others
+        ]
+        return Jet(x.value, *others)
 
     def _chained(self, value: Enclosure, slopes: Sequence[Enclosure], x: Jet) -> Jet:
         one, *others = x.others
@@ -307,7 +318,7 @@ class _Jets(Scalars):
         return self._composed(pt.exp.scalar_op, self._multiplied(exponent, log))
 
     def _switch(self, condition: Jet, x: Jet, y: Jet) -> Jet:
-        """Either of two; of both where that is open."""
+        """Return either of two, which break off where it is open which."""
         c = condition.value
         first, second = (c.low > 0) | (c.high < 0), (c.low == 0) & (c.high == 0)
 
@@ -321,7 +332,8 @@ class _Jets(Scalars):
         if np.all(second):
             return y
         value = chosen(x.value, y.value) or _ZERO
-        return Jet(value, *map(chosen, x.others, y.others))
+        found = Jet(value, *map(chosen, x.others, y.others))
+        return self._broken(found, ~(first | second))
 
 
 def _power_of(slope: Enclosure, x: Enclosure | None, power: int) -> Enclosure | None:
@@ -330,3 +342,9 @@ def _power_of(slope: Enclosure, x: Enclosure | None, power: int) -> Enclosure | 
         return None
     [raised] = applied(pt.pow.scalar_op, [x, Enclosure(float(power), float(power))])
     return _product(slope, raised)
+
+
+def breaks(output: Variable) -> bool:
+    """Whether a graph has Ops at which it may have kinks or jumps."""
+    names = {elemwise_name(v.owner) for v in ancestors([output])}
+    return not names.isdisjoint({"Abs", "Switch", *_JUMPS, *_EXTREMES})
