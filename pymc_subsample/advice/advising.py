@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-from pytensor.gradient import NullTypeGradError
-from pytensor.graph.utils import MethodNotDefined
 
 from pymc_subsample import arguments
 from pymc_subsample.advice.decision import code, compared, on_all_rows
@@ -29,7 +27,7 @@ from pymc_subsample.steps import variables
 from pymc_subsample.steps.barker import MinibatchBarkerMH
 from pymc_subsample.steps.gibbs import AusterityGibbs
 from pymc_subsample.steps.hmc_ecs import HMCECS
-from pymc_subsample.symbolic.graph import numpy_function
+from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, numpy_function
 
 
 def advise(
@@ -131,7 +129,7 @@ def advise(
     except TallModelError as refusal:
         _refuse_bad_start(model, refusal)
         cause = refusal.__cause__
-        if isinstance(cause, NullTypeGradError | MethodNotDefined | NotImplementedError):
+        if isinstance(cause, UNDIFFERENTIABLE):
             return _without_gradient(model, given, empty, seconds, random_seed)
         return on_all_rows(empty, f"HMCECS refuses the model. {refusal}")
     setup = thread_time() - start

@@ -11,6 +11,7 @@ the data columns of a packed row: the varying x_i*, l_i*, g_i and the upper tria
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import cached_property
 
@@ -37,7 +38,7 @@ from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, R
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.predictors import Predictor
 from pymc_subsample.symbolic.affine import Affine
-from pymc_subsample.symbolic.graph import elemwise_name, rebuild
+from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, elemwise_name, rebuild
 from pymc_subsample.symbolic.interpreter import NoForm
 from pymc_subsample.symbolic.jets import breaks
 
@@ -132,7 +133,11 @@ def linear_expansion(
             return None
         # Derivatives see no kinks.
         few = len(forms) <= MAX_COMBINED and not breaks(code.loglik)
-        which, graphs = code.derivatives(order + 1) if few else ((), ())
+        which: list[tuple[int, ...]] = []
+        graphs: list[Variable] = []
+        if few:
+            with suppress(*UNDIFFERENTIABLE):
+                which, graphs = code.derivatives(order + 1)
         bound = Coefficients(
             code.loglik, code.x, list(code.data.values()), order + 1, which, graphs
         )

@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pytensor.gradient import NullTypeGradError
-from pytensor.graph.utils import MethodNotDefined
-
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.tall_model import TallModel
+from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE
 
 # What remains for a log-likelihood that is not the integral of its gradient.
 WITHOUT_GRADIENT = (
@@ -22,7 +20,7 @@ def differentiated(tall: TallModel, advice: str) -> Iterator[None]:
     """Say which log-likelihood it is that PyTensor cannot differentiate."""
     try:
         yield
-    except (NullTypeGradError, MethodNotDefined, NotImplementedError) as error:
+    except UNDIFFERENTIABLE as error:
         raise TallModelError(
             f"PyTensor cannot differentiate the log-likelihood of "
             f"{', '.join(map(repr, tall.observed))} ({type(error).__name__}: {error}). {advice}"

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
-from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, toposort
-from pytensor.graph.utils import MethodNotDefined
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
 
@@ -19,7 +17,7 @@ from pymc_subsample import storage
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.terms import Whole
 from pymc_subsample.rows import Joined
-from pymc_subsample.symbolic.graph import evaluate
+from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, evaluate
 
 if TYPE_CHECKING:
     from pymc_subsample.likelihood.tall_model import TallModel
@@ -247,7 +245,7 @@ def units(tall: "TallModel") -> np.ndarray:
     signs = rng.choice([-1.0, 1.0], (_SIGNS, _SAMPLE)) / (1.0 + _SHARE * level)
     try:
         slopes = np.array([tall.weighted_gradient(theta, index, weights) for weights in signs])
-    except (NullTypeGradError, MethodNotDefined, NotImplementedError):
+    except UNDIFFERENTIABLE:
         return continuous  # a model without gradients, which some samplers need not have
     slopes = np.where(np.isfinite(slopes), slopes, 0.0)
     size = np.sqrt(np.mean(slopes**2, axis=0) / _SAMPLE)

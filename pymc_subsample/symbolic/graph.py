@@ -15,11 +15,13 @@ from pytensor.compile.builders import OpFromGraph, SymbolicOp
 from pytensor.compile.mode import Mode
 from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, toposort
+from pytensor.graph.utils import MethodNotDefined
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -67,6 +69,10 @@ class ConcreteGraph:
     outputs: list[Variable]
     arrays: dict[Variable, np.ndarray]
     values: list[Variable]
+
+
+# What PyTensor raises where an Op has no gradient.
+UNDIFFERENTIABLE = (NullTypeGradError, MethodNotDefined, NotImplementedError)
 
 
 def rebuild(

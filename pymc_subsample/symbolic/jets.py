@@ -29,7 +29,7 @@ from pytensor.scalar.basic import Composite, UnaryScalarOp
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.special import LogSoftmax, LogSumExp, Softmax
 
-from pymc_subsample.symbolic.graph import elemwise_name
+from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, elemwise_name
 from pymc_subsample.symbolic.interpreter import NoForm, array_of, axes_of
 from pymc_subsample.symbolic.intervals import Enclosure, applied, enclose
 from pymc_subsample.symbolic.scalars import Scalars
@@ -267,7 +267,7 @@ class _Jets(Scalars):
         """Return a function of a series (Faa di Bruno)."""
         try:
             value, *slopes = _derivatives(op, self._order)([x.value])
-        except (NotImplementedError, AttributeError) as error:
+        except UNDIFFERENTIABLE as error:
             raise NoForm from error
         found = self._chained(value, slopes, x)
         if type(op).__name__ != "Abs":
