@@ -16,7 +16,7 @@ import pymc as pm
 import scipy.stats
 from scipy.special import expit
 
-from pymc_subsample import HMCECS
+from pymc_subsample import HMCECS, ScalableMH
 from pymc_subsample.control_variates import expand
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.rows import RowStore
@@ -118,10 +118,52 @@ def _hierarchical() -> Problem:
     return Problem(prior, rows, loglik, model)
 
 
+def _poisson() -> Problem:
+    def prior(rng):
+        return {"beta": rng.normal(0, 0.5, size=2)}
+
+    def rows(rng, point):
+        X = np.column_stack([np.ones(N_ROWS), rng.normal(size=N_ROWS)])
+        return {"X": X, "y": rng.poisson(np.exp(X @ point["beta"]))}
+
+    def loglik(point, X, y):
+        return scipy.stats.poisson.logpmf(y, np.exp(X @ point["beta"])).sum()
+
+    def model(X, y):
+        with pm.Model() as model:
+            beta = pm.Normal("beta", 0, 0.5, shape=2)
+            pm.Poisson("y", pm.math.exp(X @ beta), observed=y)
+        return model
+
+    return Problem(prior, rows, loglik, model)
+
+
+def _student() -> Problem:
+    def prior(rng):
+        return {"mu": rng.normal(), "sigma_log__": np.log(rng.lognormal(0, 0.5))}
+
+    def rows(rng, point):
+        return {"y": point["mu"] + np.exp(point["sigma_log__"]) * rng.standard_t(4, size=N_ROWS)}
+
+    def loglik(point, y):
+        return scipy.stats.t.logpdf(y, 4, point["mu"], np.exp(point["sigma_log__"])).sum()
+
+    def model(y):
+        with pm.Model() as model:
+            mu = pm.Normal("mu", 0, 1)
+            sigma = pm.LogNormal("sigma", 0, 0.5)
+            pm.StudentT("y", nu=4, mu=mu, sigma=sigma, observed=y)
+        return model
+
+    return Problem(prior, rows, loglik, model)
+
+
 PROBLEMS = {
     "logistic": _logistic(),
     "unknown sigma": _unknown_sigma(),
     "hierarchical logistic": _hierarchical(),
+    "poisson": _poisson(),
+    "student": _student(),
 }
 
 
@@ -142,16 +184,24 @@ class _Uncorrected(HMCECS):
         return 0.0
 
 
-def _posterior(name, data, seed, *, order, subsample_size, corrected, tune, thin):
-    """Points of value variables and the step that drew them."""
+def _posterior(name, data, seed, *, order, subsample_size, corrected, tune, thin, exact):
+    """Points of value variables, rows per estimate or decision, and the noise of estimates."""
     model, tall, expansion, names = _compiled(name, order)
-    expansion = replace(expansion, store=RowStore([data[k] for k in names], N_ROWS))
+    if exact:  # which gathers rows of the model's own columns
+        for column, key in zip(tall.rows.columns, names, strict=True):
+            column.setflags(write=True)
+            column[...] = data[key]
+        expansion = replace(expansion)
+    else:
+        expansion = replace(expansion, store=RowStore([data[k] for k in names], N_ROWS))
     with (
         patch.object(base, "TallModel", lambda *_, **__: tall),
         patch.object(base, "expand", lambda *_, **__: expansion),
     ):
 
         def make(size):
+            if exact:
+                return ScalableMH(model=model, rng=seed, **exact)
             return (HMCECS if corrected else _Uncorrected)(
                 model=model,
                 control_variate_order=order,
@@ -169,12 +219,13 @@ def _posterior(name, data, seed, *, order, subsample_size, corrected, tune, thin
     for _ in range(tune):
         point, _ = step.step(point)
     step.stop_tuning()
-    variance = 0.0
+    read = variance = 0.0
     for _ in range(DRAWS):
         point, [stats] = step.step(point)
         points.append(point)
-        variance += stats["loglik_variance"] / DRAWS
-    return points, step.subsample_size, variance
+        read += stats["rows_read" if exact else "subsample_size"] / DRAWS
+        variance += 0.0 if exact else stats["loglik_variance"] / DRAWS
+    return points, read, variance
 
 
 @dataclass(frozen=True)
@@ -219,8 +270,12 @@ def calibrate(
     tune: int = 100,
     thin: int = 10,
     seed: int = 1,
+    exact: dict | None = None,
 ) -> Calibration:
-    """Ranks of prior draws among draws of the posterior given rows simulated from them."""
+    """Ranks of prior draws among draws of the posterior given rows simulated from them.
+
+    With `exact`, arguments of it, `ScalableMH` draws them.
+    """
     problem = PROBLEMS[name]
     ranks: dict[str, list[int]] = {}
     sizes, variances = [], []
@@ -230,7 +285,7 @@ def calibrate(
         data = problem.rows(rng, truth)
         points, size, variance = _posterior(
             name, data, r, order=order, subsample_size=subsample_size, corrected=corrected,
-            tune=tune, thin=thin,
+            tune=tune, thin=thin, exact=exact,
         )  # fmt: skip
         sizes.append(size)
         variances.append(variance)

@@ -26,3 +26,11 @@ def test_noisy_estimate_is_calibrated():
 def test_leaving_the_correction_out_is_noticed():
     found = calibrate("unknown sigma", REPLICATIONS, **HARD, corrected=False)
     assert found.p_value() < ERROR_RATE
+
+
+@pytest.mark.parametrize("acceptance", ["factorised", "mh-ss"])
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_exact_draws_are_calibrated(problem, acceptance):
+    found = calibrate(problem, REPLICATIONS, exact={"acceptance": acceptance})
+    assert found.p_value() > ERROR_RATE
+    assert found.subsample_size < 400  # a handful decide, of 400 rows

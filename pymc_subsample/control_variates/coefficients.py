@@ -5,11 +5,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Apply, Variable
 
+from pymc_subsample.symbolic.graph import elemwise_name, is_constant, numpy_function, rebuild
 from pymc_subsample.symbolic.interpreter import NoForm
 from pymc_subsample.symbolic.intervals import Enclosure, enclose
 from pymc_subsample.symbolic.jets import enclose_coefficient
+
+# Of a row's predictors, at which its conditions are looked at.
+_POINTS = 16
 
 
 class Coefficients:
@@ -43,8 +47,10 @@ class Coefficients:
         derivatives: Sequence[Variable] = (),
     ):
         inputs = [*predictors, *data]
-        self._size, self._which = len(predictors), which
-        self._along = enclose_coefficient(loglik, inputs, order)
+        self._which = which
+        free, guards = _without_guards(loglik)
+        self._guards = numpy_function(inputs, guards) if guards else None
+        self._along = enclose_coefficient(free, inputs, order)
         self._enclosed = enclose(derivatives, inputs) if which else None
 
     def __call__(
@@ -71,7 +77,41 @@ class Coefficients:
             along = self._along(values, directions)
         except NoForm:
             return total
-        return np.fmin(total, along)
+        held = self._held(predictors, data, far)
+        return np.where(held, np.fmin(total, along), np.inf)
+
+    def _held(self, predictors: np.ndarray, data: np.ndarray, far: np.ndarray) -> np.ndarray:
+        """Whether rows keep to the model's conditions at corners of the box, and within."""
+        held = np.ones(predictors.shape[1], dtype=bool)
+        if self._guards is None:
+            return held
+        rng = np.random.default_rng(0)
+        for k in range(_POINTS):
+            z = rng.uniform(-1.0, 1.0, size=far.shape)
+            at = predictors + far * (np.sign(z) if k % 2 else z)
+            for condition in self._guards(*at, *data):
+                held &= np.asarray(condition, dtype=bool)
+        return held
+
+
+def _without_guards(loglik: Variable) -> tuple[Variable, list[Variable]]:
+    """Take out conditions of rows' parameters, beyond which the log-likelihood is -inf.
+
+    Intervals cannot tell that they hold, as that probabilities add up to one.
+    """
+    guards: list[Variable] = []
+
+    def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        if elemwise_name(node) != "Switch" or not is_constant(inputs[2], -np.inf):
+            return None
+        condition, value, _ = inputs
+        if condition.type.ndim > 1 or value.type != node.outputs[0].type:
+            return None
+        guards.append(condition)
+        return [value]
+
+    [free] = rebuild([loglik], {}, hook)
+    return free, guards
 
 
 def combined(

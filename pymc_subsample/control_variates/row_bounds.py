@@ -39,6 +39,7 @@ _MOST_METRICS, _MOST_COMMON = 4_000_000, 500
 _LEAST = 1e-3
 # What rounding to single precision may do to a bound.
 _SINGLE = 1e-6
+_TWENTYFOLD = math.log(20.0)
 # Rows of which so many times all would be read always have no useful bounds.
 _MOST_ALWAYS = 0.25
 _RIDGE = 1e-10
@@ -213,6 +214,25 @@ def forecast(
     mixed = [_normal_acceptance(t, v / intensity) for t, v in zip(total, noise, strict=True)]
     accepted = np.mean(np.exp(-lost)), np.mean(mixed), np.mean(known)
     return Forecast(excess, row, (float(accepted[0]), float(accepted[1]), float(accepted[2])))
+
+
+@one_thread
+def underrated(
+    expansion: Expansion, reference: Reference, points: np.ndarray, temperature: float = 1.0
+) -> float:
+    """Share of points phi, shape (N, P), where the posterior is far above its surrogate.
+
+    That is twenty times as large, relative to the surrogate, as at the median point. A chain of
+    independent proposals rarely comes there, and then stays for long. One pass over the rows.
+    """
+    total = np.zeros(len(points))
+    for rows in expansion.chunks():
+        expansion.anchor(reference.center, rows)
+        change = np.empty(rows.shape[1])
+        for j, phi in enumerate(points):
+            expansion.change(reference.center, phi, reference.center, rows, change)
+            total[j] += change.sum() / temperature
+    return float(np.mean(~(total - np.median(total) <= _TWENTYFOLD)))
 
 
 def _normal_acceptance(mean: float, variance: float) -> float:

@@ -29,6 +29,9 @@ DECIDED = Rule(
     at_least=True,
 )
 STAY = Rule("stay", "longest stay, over what is usual at such an acceptance", 3.0, _OTHERS)
+UNDERRATED = Rule(
+    "underrated", "mass that the surrogate makes twenty times too small", 0.01, _OTHERS
+)
 READ = Rule(
     "rows_read",
     "rows read per proposal, over all rows",
@@ -36,7 +39,7 @@ READ = Rule(
     _OTHERS,
     severity="warn",
 )
-RULES = (TUNE, DIVERGENCES, HIDDEN, ACCEPTANCE, DECIDED, STAY, READ, TEMPERATURE, MODES)
+RULES = (TUNE, DIVERGENCES, HIDDEN, ACCEPTANCE, DECIDED, STAY, UNDERRATED, READ, TEMPERATURE, MODES)
 
 # Of all chains whose acceptance does not depend on where they are, the share with a longer stay
 # than what is called usual.
@@ -86,9 +89,31 @@ class ProposalRecord(ChainRecord):
 
 
 def check_proposals(
-    record: ProposalRecord, *, active: np.ndarray, n_rows: int, temperature: float, tune: int
+    record: ProposalRecord,
+    *,
+    active: np.ndarray,
+    n_rows: int,
+    underrated: float,
+    temperature: float,
+    tune: int,
 ) -> list[Check]:
-    """Check one chain, which moved elements `active` of theta after `tune` draws of tuning."""
+    """Check one chain.
+
+    Parameters
+    ----------
+    record : ProposalRecord
+        What the chain did.
+    active : ndarray, shape (a,)
+        Elements of theta that the chain moved.
+    n_rows : int
+        Number of rows.
+    underrated : float
+        Share of points around the reference where the surrogate is far too small.
+    temperature : float
+        Divides the log-likelihood.
+    tune : int
+        Draws of the tuning phase.
+    """
     record.fold()
     share = record.rows / max(record.decisions, 1.0) / n_rows
     stay = record.longest / record.usual_stay
@@ -110,6 +135,15 @@ def check_proposals(
             f"{record.usual_stay:.0f} are many at its acceptance of {record.accepted:.0%}: there "
             "the posterior is larger than its surrogate says, and the chain may not go there as "
             f"often as it should. {STAY.remedy}",
+        ),
+        Check(
+            UNDERRATED,
+            underrated,
+            UNDERRATED.holds(underrated),
+            f"The surrogate has lighter tails than the posterior: {underrated:.1%} of the mass "
+            f"around the mode (should be at most {UNDERRATED.bound:.0%}) is where it is more than "
+            "twenty times too small. A chain rarely goes there, and tails may be missing. "
+            f"{UNDERRATED.remedy}",
         ),
         Check(
             READ,

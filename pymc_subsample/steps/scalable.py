@@ -21,6 +21,7 @@ from pymc_subsample.control_variates.row_bounds import (
     RowBounds,
     bound_rows,
     forecast,
+    underrated,
 )
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.scalable import RULES, ProposalRecord, check_proposals
@@ -58,6 +59,8 @@ _FEWEST_POINTS, _POINTS, _MOST_POINTS = 500, 100, 20_000
 _KEPT_TABLES = 4
 # Points between which the set-up compares bounds with all rows.
 _COMPARED = 5
+# Points at which the surrogate is compared with the posterior, and rows to be read for it.
+_FEWEST_COMPARED, _MOST_COMPARED, _COMPARED_ROWS = 16, 400, 4_000_000
 # Transitions of the surrogate per proposal at most, and gradients that one takes to begin with.
 _MOST_MOVES, _GRADIENTS = 16, 8.0
 # Draws over which their number is averaged.
@@ -155,6 +158,8 @@ class ScalableMH(SubsampledStep):
         Of the rows, at the current reference: their kind, and rows to be expected per proposal.
     predicted_acceptance : float
         Share of the proposals that rows are expected to accept.
+    underrated : float
+        Share of the posterior's mass, were it normal, where it exceeds its surrogate twentyfold.
 
     Raises
     ------
@@ -189,6 +194,7 @@ class ScalableMH(SubsampledStep):
     _functions = FUNCTIONS
     _without_gradient = "ScalableMH needs one for its proposals."
     reference: Reference
+    underrated: float = 0.0
     _shown: ClassVar[dict[str, tuple[str, str]]] = {
         "divergences": ("Divergences", "d"),
         "rows_accepted": ("Accepted", "0.2f"),
@@ -247,9 +253,8 @@ class ScalableMH(SubsampledStep):
         self.target_accept = usual if target_accept is None else target_accept
         self._tables: list[tuple[Reference, RowBounds]] = []
         self._prepared = self._found(self._problem(self._expansion, temperature=self.temperature))
-        self.mode = 0
         with doing("bounding what the expansions leave of the rows"):
-            predicted = self._verify(self._prepared)
+            predicted, *_ = map(self._verify, self._prepared.at_modes)
         self._choose(acceptance, predicted)
         self._begin(tune=0, draws=0)
         self._report()
@@ -311,6 +316,10 @@ class ScalableMH(SubsampledStep):
                 + ("Give a larger one, or use" if given else "Use")
                 + " another step (HMCECS, pm.NUTS)."
             )
+        count = int(np.clip(_COMPARED_ROWS / self.n_rows, _FEWEST_COMPARED, _MOST_COMPARED))
+        points = self._points(prepared.reference, prepared, count)
+        share = underrated(self._expansion, prepared.reference, points, self.temperature)
+        self.underrated = max(self.underrated, share)
         return found
 
     def _choose(self, acceptance: str, predicted: Forecast):
@@ -506,6 +515,7 @@ class ScalableMH(SubsampledStep):
             self.record,
             active=self._active,
             n_rows=self.n_rows,
+            underrated=self.underrated,
             temperature=self.temperature,
             tune=self.tuning.total,
         )

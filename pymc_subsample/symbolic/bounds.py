@@ -10,7 +10,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.math import Sum
 from pytensor.tensor.special import Softmax
 
-from pymc_subsample.symbolic.graph import elemwise_name, evaluate
+from pymc_subsample.symbolic.graph import elemwise_name, evaluate, is_product
 from pymc_subsample.symbolic.interpreter import REARRANGING, Interpreter, Merge, NoForm
 from pymc_subsample.symbolic.intervals import Enclosure, applied
 
@@ -81,6 +81,8 @@ class Bounds(Interpreter[Interval]):
     def _results(self, node: Apply) -> list[Interval]:
         if isinstance(node.op, Softmax):
             return [Interval(0.0, 1.0)]
+        if is_product(node):  # without a look at its matrices, which may be all of the data
+            return [_ANY]
         if isinstance(node.op, REARRANGING):
             return [self.value(node.inputs[0])] * len(node.outputs)
         if isinstance(node.op, Sum):

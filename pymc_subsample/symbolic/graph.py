@@ -275,7 +275,8 @@ def is_constant(var: Variable, value: float, tolerance: float = 0.0) -> bool:
             return False
     if not isinstance(var, Constant) or np.ndim(var.data) > 1:
         return False
-    return bool(np.all(np.abs(np.asarray(var.data, dtype=float) - value) <= tolerance))
+    found = np.asarray(var.data, dtype=float)
+    return bool(np.allclose(found, value, rtol=0.0, atol=tolerance))
 
 
 def elemwise_name(node: Apply | None) -> str | None:

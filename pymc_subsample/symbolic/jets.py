@@ -231,6 +231,9 @@ class _Jets(Scalars):
             case _ if name in _JUMPS:
                 [value] = applied(op, [e.value for e in x])
                 return [self._broken(self._constant(value), value.low < value.high)]
+            case "Clip":
+                above = self._jet(pt.maximum.scalar_op, x[:2])
+                return self._jet(pt.minimum.scalar_op, [*above, x[2]])
             case _ if name in _EXTREMES and len(x) == 2:
                 [first] = applied(pt.ge.scalar_op, [e.value for e in x])
                 pair = x if "Max" in name else x[::-1]
@@ -347,4 +350,4 @@ def _power_of(slope: Enclosure, x: Enclosure | None, power: int) -> Enclosure | 
 def breaks(output: Variable) -> bool:
     """Whether a graph has Ops at which it may have kinks or jumps."""
     names = {elemwise_name(v.owner) for v in ancestors([output])}
-    return not names.isdisjoint({"Abs", "Switch", *_JUMPS, *_EXTREMES})
+    return not names.isdisjoint({"Abs", "Clip", "Switch", *_JUMPS, *_EXTREMES})
