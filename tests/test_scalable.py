@@ -120,9 +120,9 @@ def bounds_of(six, form="global", scale=1.0):
 def decisions(generator, model, bounds, phi, new_phi, form, intensity, times, info):
     """How many of some decisions on the same proposal accept it."""
     rng = generator_at(generator)
-    anchor = function_at(model.functions[2], kernel._ANCHOR)
-    change = function_at(model.functions[3], kernel._CHANGE)
-    gather = function_at(model.functions[4], kernel._GATHER)
+    anchor = function_at(model.functions[2], kernel.ANCHOR)
+    change = function_at(model.functions[3], kernel.CHANGE)
+    gather = function_at(model.functions[4], kernel.GATHER)
     total = 0
     for _ in range(times):
         total += kernel.accept(

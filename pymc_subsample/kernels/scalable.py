@@ -49,12 +49,6 @@ from pymc_subsample.kernels.dynamics import draw_momentum, trajectory, tree
 from pymc_subsample.kernels.model import ANCHOR, BACKWARD, CHANGE, FORWARD, GATHER
 from pymc_subsample.kernels.vectors import copy, is_finite, scale_up
 
-_FORWARD = types.FunctionType(FORWARD)
-_BACKWARD = types.FunctionType(BACKWARD)
-_ANCHOR = types.FunctionType(ANCHOR)
-_CHANGE = types.FunctionType(CHANGE)
-_GATHER = types.FunctionType(GATHER)
-
 # Of the model, in the order of their addresses.
 FUNCTIONS = ("forward", "backward", "anchor", "change", "gather")
 
@@ -361,13 +355,13 @@ def transitions(dynamics):
         """
         rng = generator_at(generator)
         target = Surrogate(
-            function_at(model.functions[0], _FORWARD),
-            function_at(model.functions[1], _BACKWARD),
+            function_at(model.functions[0], FORWARD),
+            function_at(model.functions[1], BACKWARD),
             model.center, model.level, model.slope, model.curvature,
         )  # fmt: skip
-        anchor = function_at(model.functions[2], _ANCHOR)
-        change = function_at(model.functions[3], _CHANGE)
-        gather = function_at(model.functions[4], _GATHER)
+        anchor = function_at(model.functions[2], ANCHOR)
+        change = function_at(model.functions[3], CHANGE)
+        gather = function_at(model.functions[4], GATHER)
         size = theta.shape[0]
         phi, new_phi = np.empty(model.center.shape[0]), np.empty(model.center.shape[0])
         scratch, logprior = np.empty(model.center.shape[0]), np.empty(1)
