@@ -103,7 +103,7 @@ def few_rows(load, file):
     yield {name: x[rows] if len(x) == n else x for name, x in columns.items()}
 
 
-PAGES = [("README.md", 1), ("docs/quickstart.md", 5)]
+PAGES = [("README.md", 2), ("docs/quickstart.md", 5)]
 
 
 @pytest.mark.parametrize(("page", "blocks"), PAGES)

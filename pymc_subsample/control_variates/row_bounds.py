@@ -137,7 +137,7 @@ def bound_rows(
     table = _table(strata, stratum, bound, always)
     beyond = np.ones((len(cube), len(bounds)))
     for j, wider in enumerate(bounds[1:], 1):
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             ratio = np.where(always, 1.0, wider / np.maximum(bound, _SMALLEST))
         np.maximum.at(beyond[:, j], stratum, np.where(np.isnan(ratio), np.inf, ratio))
     beyond *= np.where(beyond > 1.0, 1.0 + _SINGLE, 1.0)
