@@ -3,10 +3,12 @@
 import numpy as np
 import pytensor.tensor as pt
 import pytest
+from scipy.stats import norm
 
 from pymc_subsample.symbolic.interpreter import NoForm
 from pymc_subsample.symbolic.intervals import Enclosure
-from pymc_subsample.symbolic.jets import breaks, enclose_coefficient
+from pymc_subsample.symbolic.jets import enclose_coefficient
+from pymc_subsample.symbolic.pieces import Pieces
 
 GRAPHS = {
     "products": lambda x, y, z: x * y * z - x**2 * y,
@@ -55,8 +57,10 @@ def test_coefficients_are_bounded(name, width):
     rng, centres, directions, far = drawn(1, width)
     values = [Enclosure(c - f, c + f) for c, f in zip(centres, far, strict=True)]
     along = [Enclosure(-v, v) for v in directions]
-    bounds = [enclose_coefficient(GRAPHS[name](*inputs), inputs, k) for k in (1, 2, 3)]
-    found = [bound(values, along) for bound in bounds]
+    pieces = Pieces(GRAPHS[name](*inputs), inputs, [])
+    joined, _ = pieces.joined(centres, np.empty((0, ROWS)), far, 3)
+    bounds = [enclose_coefficient(pieces.loglik, inputs, k) for k in (1, 2, 3)]
+    found = [bound(values, along, joined) for bound in bounds]
     for _ in range(4):
         at = centres + far * rng.uniform(-1, 1, size=centres.shape)
         way = directions * rng.choice([-1.0, 1.0, 0.3], size=centres.shape)
@@ -71,7 +75,7 @@ def test_bounds_of_one_function_are_attained():
     x = pt.vector("x", dtype="float64")
     bound = enclose_coefficient(pt.exp(2 * x), [x], 3)
     at, v = np.linspace(-1, 1, 9), np.linspace(0.1, 1, 9)
-    found = bound([Enclosure(at - 0.1, at + 0.1)], [Enclosure(-v, v)])
+    found = bound([Enclosure(at - 0.1, at + 0.1)], [Enclosure(-v, v)], {})
     np.testing.assert_allclose(found, np.exp(2 * (at + 0.1)) * 8 * v**3 / 6, rtol=1e-12)
 
 
@@ -87,12 +91,13 @@ BREAKS = {
 @pytest.mark.parametrize("name", BREAKS)
 def test_kinks_and_jumps_have_no_bounds(name):
     x = pt.vector("x", dtype="float64")
-    graph = BREAKS[name](x)
-    assert breaks(graph)
-    bound = enclose_coefficient(graph, [x], 3)
+    pieces = Pieces(BREAKS[name](x), [x], [])
+    bound = enclose_coefficient(pieces.loglik, [x], 3)
     at = np.array([-0.5, 0.05, 0.5])
+    joined, _ = pieces.joined(at[None], np.empty((0, 3)), np.full((1, 3), 0.1), 3)
     try:
-        found = bound([Enclosure(at - 0.1, at + 0.1)], [Enclosure(-np.ones(3), np.ones(3))])
+        along = [Enclosure(-np.ones(3), np.ones(3))]
+        found = bound([Enclosure(at - 0.1, at + 0.1)], along, joined)
     except NoForm:
         assert name == "floor"
         return
@@ -100,6 +105,24 @@ def test_kinks_and_jumps_have_no_bounds(name):
     assert np.all(np.isfinite(found[[0, 2]]))
 
 
-def test_smooth_graphs_do_not_break():
+def test_two_forms_of_one_function_have_bounds():
+    """On either side, and where it turns, at most the larger of both."""
     x = pt.vector("x", dtype="float64")
-    assert not breaks(pt.softplus(x) - pt.logsumexp(pt.stack([x, -x], axis=1), axis=1))
+    lower = pt.log(0.5 * pt.erfcx(-x / np.sqrt(2.0))) - 0.5 * x**2
+    upper = pt.log1p(-0.5 * pt.erfc(x / np.sqrt(2.0)))
+    pieces = Pieces(pt.switch(x < -1, lower, upper), [x], [])
+    at, far = np.linspace(-2, 0, 81), np.full((1, 81), 0.02)
+    joined, smooth = pieces.joined(at[None], np.empty((0, 81)), far, 3)
+    assert np.all(smooth)
+    found, below, above = (
+        enclose_coefficient(graph, [x], 3)(
+            [Enclosure(at - 0.02, at + 0.02)], [Enclosure(-np.ones(81), np.ones(81))], joined
+        )
+        for graph in (pieces.loglik, lower, upper)
+    )
+    ratio = norm.pdf(at) / norm.cdf(at)
+    third = ratio * ((at + ratio) * (at + 2 * ratio) - 1) / 6
+    assert np.all(np.abs(third) <= found)
+    assert np.all(found <= np.maximum(below, above))
+    np.testing.assert_array_equal(found[at < -1.021], below[at < -1.021])
+    np.testing.assert_array_equal(found[at > -0.979], above[at > -0.979])

@@ -277,18 +277,17 @@ def spread(expansion, at, scale, n, seed=0):
     return at.center + scale * rng.normal(size=(n, len(at.center)))
 
 
-# Without few linear predictors, with kinks or jumps nearby, or without rules for an Op.
+# Without few linear predictors.
 REFUSED = {
-    "censored_normal", "hurdle_poisson", "mvnormal_lkj", "mvnormal_regression_cov",
-    "ordered_probit", "row_softmax_and_norm", "two_layer_network",
+    "mvnormal_lkj", "mvnormal_regression_cov", "row_softmax_and_norm", "two_layer_network",
 }  # fmt: skip
 # Impossible rows, which the set-up finds.
 IMPOSSIBLE = {"mixture_of_supports"}
 # PyTensor has no second derivatives of it.
 _UNDIFFERENTIABLE = {"truncated"}
 _FEW = {
-    "bambi_categorical", "censored_row_bounds", "effects_crossed", "gamma_mu_sigma",
-    "normal_mixture", "ordered_logistic",
+    "bambi_categorical", "bernoulli_probit", "censored_row_bounds", "effects_crossed",
+    "gamma_mu_sigma", "hurdle_poisson", "normal_mixture", "ordered_logistic", "ordered_probit",
 }  # fmt: skip
 
 
@@ -583,3 +582,24 @@ def test_rows_with_kinks_within_reach_are_read_always():
     assert set(rows) <= set(step.bounds.table.always)
     idata = sample(step, model, draws=4_000)
     assert_moments(idata["posterior"]["b"], mean, sd)
+
+
+def test_a_kink_far_away_leaves_no_bound_everywhere():
+    """One predictor, and a logistic row but for a kink that no grid around the data comes upon."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=500)
+    y = rng.integers(0, 2, size=500)
+
+    def bent(value, eta):
+        return pm.logp(pm.Bernoulli.dist(logit_p=eta), value) - pm.math.maximum(0.0, eta - 1000.0)
+
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 5)
+        pm.CustomDist("y", b * x, logp=bent, observed=y)
+    step = pms.ScalableMH(model=model)
+    assert step.bounds.kind == "local"
+    with pytest.raises(TallModelError, match="bounded everywhere"):
+        pms.ScalableMH(model=model, bound="global")
+    with pm.Model() as straight:
+        pm.Bernoulli("y", logit_p=pm.Normal("b", 0, 5) * x, observed=y)
+    assert pms.ScalableMH(model=straight).bounds.kind == "global"

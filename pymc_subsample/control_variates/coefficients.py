@@ -3,17 +3,19 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import toposort
 
-from pymc_subsample.symbolic.graph import elemwise_name, is_constant, numpy_function, rebuild
 from pymc_subsample.symbolic.interpreter import NoForm
 from pymc_subsample.symbolic.intervals import Enclosure, enclose
 from pymc_subsample.symbolic.jets import enclose_coefficient
+from pymc_subsample.symbolic.pieces import Pieces
 
-# Of a row's predictors, at which its conditions are looked at.
-_POINTS = 16
+# Of the derivatives, which PyTensor takes 3 ms each to simplify.
+_MOST_NODES = 1_000
 
 
 class Coefficients:
@@ -46,12 +48,12 @@ class Coefficients:
         which: Sequence[tuple[int, ...]] = (),
         derivatives: Sequence[Variable] = (),
     ):
+        self._which, self._order = which, order
+        self.pieces = Pieces(loglik, predictors, data)
         inputs = [*predictors, *data]
-        self._which = which
-        free, guards = _without_guards(loglik)
-        self._guards = numpy_function(inputs, guards) if guards else None
-        self._along = enclose_coefficient(free, inputs, order)
-        self._enclosed = enclose(derivatives, inputs) if which else None
+        self._along = enclose_coefficient(self.pieces.loglik, inputs, order)
+        few = len(list(toposort(derivatives))) <= _MOST_NODES
+        self._enclosed = enclose(derivatives, inputs) if which and few else None
 
     def __call__(
         self, predictors: np.ndarray, data: np.ndarray, moves: np.ndarray, limit: float
@@ -61,57 +63,22 @@ class Coefficients:
         `predictors` and `moves`, a, have shape (E, m), `data` (k, m); `limit` is the largest t.
         """
         far = limit * moves
-        low, high = predictors - far, predictors + far
-        values = [Enclosure(*ends) for ends in zip(low, high, strict=True)]
+        values = [Enclosure(x - f, x + f) for x, f in zip(predictors, far, strict=True)]
         values += [Enclosure(x, x) for x in data]
+        joined, smooth = self.pieces.joined(predictors, data, far, self._order)
         total = np.full(predictors.shape[1], np.inf)
         if self._enclosed is not None:
             try:
-                total = combined(self._which, self._enclosed(values), moves)
+                # Derivatives see no kinks.
+                sharp = combined(self._which, self._enclosed(values), moves)
+                total = np.where(smooth, sharp, np.inf)
             except NoForm:
                 self._enclosed = None
-        if np.all(np.isfinite(total)):
-            return total
-        directions = [Enclosure(-a, a) for a in moves] + [None] * len(data)
-        try:
-            along = self._along(values, directions)
-        except NoForm:
-            return total
-        held = self._held(predictors, data, far)
-        return np.where(held, np.fmin(total, along), np.inf)
-
-    def _held(self, predictors: np.ndarray, data: np.ndarray, far: np.ndarray) -> np.ndarray:
-        """Whether rows keep to the model's conditions at corners of the box, and within."""
-        held = np.ones(predictors.shape[1], dtype=bool)
-        if self._guards is None:
-            return held
-        rng = np.random.default_rng(0)
-        for k in range(_POINTS):
-            z = rng.uniform(-1.0, 1.0, size=far.shape)
-            at = predictors + far * (np.sign(z) if k % 2 else z)
-            for condition in self._guards(*at, *data):
-                held &= np.asarray(condition, dtype=bool)
-        return held
-
-
-def _without_guards(loglik: Variable) -> tuple[Variable, list[Variable]]:
-    """Take out conditions of rows' parameters, beyond which the log-likelihood is -inf.
-
-    Intervals cannot tell that they hold, as that probabilities add up to one.
-    """
-    guards: list[Variable] = []
-
-    def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-        if elemwise_name(node) != "Switch" or not is_constant(inputs[2], -np.inf):
-            return None
-        condition, value, _ = inputs
-        if condition.type.ndim > 1 or value.type != node.outputs[0].type:
-            return None
-        guards.append(condition)
-        return [value]
-
-    [free] = rebuild([loglik], {}, hook)
-    return free, guards
+        if not np.all(np.isfinite(total)):
+            directions = [Enclosure(-a, a) for a in moves] + [None] * len(data)
+            with suppress(NoForm):
+                total = np.fmin(total, self._along(values, directions, joined))
+        return np.where(self.pieces.held(predictors, data, far), total, np.inf)
 
 
 def combined(

@@ -40,7 +40,7 @@ from pymc_subsample.likelihood.predictors import Predictor
 from pymc_subsample.symbolic.affine import Affine
 from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, elemwise_name, rebuild
 from pymc_subsample.symbolic.interpreter import NoForm
-from pymc_subsample.symbolic.jets import breaks
+from pymc_subsample.symbolic.pieces import Pieces
 
 # Beyond this many predictors per row, directional derivatives cost less than E x E Hessians.
 MAX_PREDICTORS = 10
@@ -125,17 +125,18 @@ def linear_expansion(
         kinds = distinct(expansion.chunks(), list(code.data))
         if kinds is None:
             return None
+        data = list(code.data.values())
+        if not Pieces(code.loglik, code.x, data).smooth_everywhere(kinds, order + 1):
+            return None
         derivatives = [code.derivative(k) for k in range(order + 2)]
-        return derivative_bound(derivatives, code.x[0], list(code.data.values()), kinds)
+        return derivative_bound(derivatives, code.x[0], data, kinds)
 
     def remainder(center: np.ndarray) -> Callable | None:
         if not 0 < len(forms) <= MAX_PREDICTORS:
             return None
-        # Derivatives see no kinks.
-        few = len(forms) <= MAX_COMBINED and not breaks(code.loglik)
         which: list[tuple[int, ...]] = []
         graphs: list[Variable] = []
-        if few:
+        if len(forms) <= MAX_COMBINED:
             with suppress(*UNDIFFERENTIABLE):
                 which, graphs = code.derivatives(order + 1)
         bound = Coefficients(

@@ -59,13 +59,16 @@ def enclose(
     def evaluate(given: Sequence[Enclosure]) -> list[Enclosure]:
         known = {v: array_of([x], (1,)) for v, x in zip(fgraph.inputs, given, strict=True)}
         with np.errstate(all="ignore"):
-            return [a.item() for a in _Enclosures(known, applied).evaluate(fgraph.outputs)]
+            return [a.item() for a in Enclosures(known).evaluate(fgraph.outputs)]
 
     return evaluate
 
 
-class _Enclosures(Scalars):
+class Enclosures(Scalars):
     """Arrays of intervals."""
+
+    def __init__(self, known: Mapping[Variable, np.ndarray]):
+        super().__init__(known, applied)
 
     def _number(self, x: np.generic) -> Enclosure:
         return Enclosure(float(x), float(x))
@@ -215,6 +218,17 @@ def _log_gamma(x: Enclosure) -> Enclosure:
     return Enclosure(np.where(defined, low, -np.inf), np.where(defined, np.maximum(*ends), np.inf))
 
 
+def _of_last(function: Callable, falls: bool) -> Callable[..., Enclosure]:
+    """Return the rule of a function that is monotone in its last argument, the first one fixed."""
+
+    def rule(k: Enclosure, x: Enclosure) -> Enclosure:
+        if not np.all(k.low == k.high):
+            return _EVERYTHING
+        return _monotone(lambda a: function(k.low, a), x, falls)
+
+    return rule
+
+
 def _polygamma(order: Enclosure, x: Enclosure) -> Enclosure:
     n = order.low
     if np.ndim(n) or n != order.high or n < 0:
@@ -251,6 +265,8 @@ _RULES: Mapping[str, Callable[..., Enclosure]] = {
     "Minimum": _extreme(np.minimum),
     "ScalarMaximum": _extreme(np.maximum),
     "ScalarMinimum": _extreme(np.minimum),
+    "GammaInc": _of_last(special.gammainc, falls=False),
+    "GammaIncC": _of_last(special.gammaincc, falls=True),
     "GammaLn": _log_gamma,
     "PolyGamma": _polygamma,
     "Second": lambda x, y: y,

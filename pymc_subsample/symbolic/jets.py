@@ -7,7 +7,7 @@ on as they do power series [1]_. This takes one walk over the log-likelihood, wh
 in each combination of ten inputs would be 220 graphs.
 
 A function with a kink or a jump within the intervals has no bounded coefficients: it may differ
-from its Taylor expansion by more than they say.
+from its Taylor expansion by more than they say. `pieces` tells where it has none.
 
 References
 ----------
@@ -16,7 +16,7 @@ References
    section 9.3.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -24,14 +24,14 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
-from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import Composite, UnaryScalarOp
+from pytensor.scalar.basic import BinaryScalarOp, Composite, UnaryScalarOp
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.special import LogSoftmax, LogSumExp, Softmax
 
-from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, elemwise_name
+from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE
 from pymc_subsample.symbolic.interpreter import NoForm, array_of, axes_of
 from pymc_subsample.symbolic.intervals import Enclosure, applied, enclose
+from pymc_subsample.symbolic.pieces import JUMPS, KINKS
 from pymc_subsample.symbolic.scalars import Scalars
 
 # Of the third central moment of a variable with values from 0 to 1: sqrt(3) / 18.
@@ -40,8 +40,6 @@ _ZERO = Enclosure(0.0, 0.0)
 _EVERYTHING = Enclosure(-np.inf, np.inf)
 # Ops that are constant but for jumps: of what they decide on, if they are truths.
 _TRUTHS = {"AND", "EQ", "GE", "GT", "Invert", "IsInf", "IsNan", "LE", "LT", "NEQ", "OR"}
-_JUMPS = {"Ceil", "Floor", "RoundHalfAwayFromZero", "RoundHalfToEven", "Sign", "Trunc"}
-_EXTREMES = {"Maximum", "Minimum", "ScalarMaximum", "ScalarMinimum"}
 
 
 class Jet:
@@ -63,10 +61,11 @@ class Jet:
 
 def enclose_coefficient(
     output: Variable, inputs: Sequence[Variable], order: int
-) -> Callable[[Sequence[Enclosure], Sequence[Enclosure | None]], np.ndarray]:
+) -> Callable[..., np.ndarray]:
     """Return a function that bounds the size of a coefficient of a vector graph over rows.
 
-    It takes what encloses the inputs, and the intervals of directions, None for inputs that stay.
+    It takes what encloses the inputs, the intervals of directions, None for inputs that stay, and
+    what `Pieces.joined` says of the graph.
 
     Raises
     ------
@@ -74,12 +73,16 @@ def enclose_coefficient(
         By the function returned, if some Op has no form for one row or no rule.
     """
 
-    def bound(values: Sequence[Enclosure], directions: Sequence[Enclosure | None]) -> np.ndarray:
+    def bound(
+        values: Sequence[Enclosure],
+        directions: Sequence[Enclosure | None],
+        joined: Mapping[Apply, np.ndarray],
+    ) -> np.ndarray:
         rest = (None,) * (order - 1)
         given = zip(inputs, values, directions, strict=True)
         known = {v: array_of([Jet(x, d, *rest)], (1,)) for v, x, d in given}
         with np.errstate(all="ignore"):
-            [found] = _Jets(known, order).evaluate([output])
+            [found] = _Jets(known, order, joined).evaluate([output])
         last = found.item().at[order]
         return np.zeros(1) if last is None else last.size
 
@@ -118,21 +121,26 @@ def _hull(*parts: Enclosure | None) -> Enclosure | None:
 
 
 @cache
-def _derivatives(op: Op, order: int) -> Callable:
-    """Return what encloses a function of one number and its derivatives."""
-    x = pt.vector("x", dtype="float64")
-    found = [Elemwise(op)(x)]
+def _derivatives(op: Op, order: int, count: int) -> Callable:
+    """Return what encloses a function and its derivatives in the last of its arguments."""
+    inputs = [pt.vector(dtype="float64") for _ in range(count)]
+    found = [Elemwise(op)(*inputs)]
     for _ in range(order):
-        found.append(pt.grad(found[-1].sum(), x, disconnected_inputs="ignore"))
-    return enclose(found, [x])
+        found.append(pt.grad(found[-1].sum(), inputs[-1], disconnected_inputs="ignore"))
+    return enclose(found, inputs)
 
 
 class _Jets(Scalars):
     """Arrays of jets."""
 
-    def __init__(self, known: dict[Variable, np.ndarray], order: int):
+    def __init__(
+        self,
+        known: dict[Variable, np.ndarray],
+        order: int,
+        joined: Mapping[Apply, np.ndarray],
+    ):
         super().__init__(known, self._jet)
-        self._order = order
+        self._order, self._joined = order, joined
 
     def _number(self, x: Any) -> Jet:
         return self._constant(Enclosure(float(x), float(x)))
@@ -149,6 +157,11 @@ class _Jets(Scalars):
     # Sums of exponentials: their logarithm has cumulants for derivatives, which are bounded.
 
     def _results(self, node: Apply) -> list[np.ndarray]:
+        if node in self._joined:
+            arrays = np.broadcast_arrays(*map(self.value, node.inputs))
+            parts = zip(*(a.flat for a in arrays), strict=True)
+            joined = self._joined[node]
+            return [array_of((self._switch(p, joined) for p in parts), arrays[0].shape)]
         if not isinstance(node.op, LogSumExp | LogSoftmax | Softmax):
             return super()._results(node)
         x = self.value(node.inputs[0])
@@ -223,23 +236,16 @@ class _Jets(Scalars):
             case "Second":
                 return [x[1]]
             case "Switch":
-                return [self._switch(*x)]
+                return [self._switch(x)]
             case "Cast" if op.o_type.dtype.startswith("float"):
                 return [x[0]]
             case _ if name in _TRUTHS:
                 return [self._constant(c) for c in applied(op, [e.value for e in x])]
-            case _ if name in _JUMPS:
+            case _ if name in JUMPS:
                 [value] = applied(op, [e.value for e in x])
                 return [self._broken(self._constant(value), value.low < value.high)]
-            case "Clip":
-                above = self._jet(pt.maximum.scalar_op, x[:2])
-                return self._jet(pt.minimum.scalar_op, [*above, x[2]])
-            case _ if name in _EXTREMES and len(x) == 2:
-                [first] = applied(pt.ge.scalar_op, [e.value for e in x])
-                pair = x if "Max" in name else x[::-1]
-                return [self._switch(self._constant(first), *pair)]
-        if isinstance(op, UnaryScalarOp) and len(x) == 1:
-            return [self._composed(op, x[0])]
+        if isinstance(op, UnaryScalarOp | BinaryScalarOp) and name not in KINKS:
+            return [self._composed(op, *x)]
         raise NoForm
 
     @staticmethod
@@ -266,16 +272,17 @@ class _Jets(Scalars):
             found.append(_sum(*pairs))
         return self._series(found)
 
-    def _composed(self, op: Op, x: Jet) -> Jet:
-        """Return a function of a series (Faa di Bruno)."""
+    def _composed(self, op: Op, *inputs: Jet) -> Jet:
+        """Return a function of a series (Faa di Bruno), whose other arguments are fixed."""
+        *others, x = inputs
+        if not all(o.fixed for o in others):
+            raise NoForm
         try:
-            value, *slopes = _derivatives(op, self._order)([x.value])
+            found = _derivatives(op, self._order, len(inputs))([i.value for i in inputs])
+            value, *slopes = found
         except UNDIFFERENTIABLE as error:
             raise NoForm from error
-        found = self._chained(value, slopes, x)
-        if type(op).__name__ != "Abs":
-            return found
-        return self._broken(found, (x.value.low < 0) & (x.value.high > 0))
+        return self._chained(value, slopes, x)
 
     def _broken(self, x: Jet, where: np.ndarray) -> Jet:
         """Return a jet whose coefficients are not bounded in some rows."""
@@ -320,8 +327,9 @@ class _Jets(Scalars):
         [log] = self._jet(pt.log.scalar_op, [x])
         return self._composed(pt.exp.scalar_op, self._multiplied(exponent, log))
 
-    def _switch(self, condition: Jet, x: Jet, y: Jet) -> Jet:
-        """Return either of two, which break off where it is open which."""
+    def _switch(self, parts: Sequence[Jet], joined: np.ndarray | np.bool_ = np.False_) -> Jet:
+        """Return either of two, which break off where it is open which, unless they are joined."""
+        condition, x, y = parts
         c = condition.value
         first, second = (c.low > 0) | (c.high < 0), (c.low == 0) & (c.high == 0)
 
@@ -336,7 +344,7 @@ class _Jets(Scalars):
             return y
         value = chosen(x.value, y.value) or _ZERO
         found = Jet(value, *map(chosen, x.others, y.others))
-        return self._broken(found, ~(first | second))
+        return self._broken(found, ~(first | second | joined))
 
 
 def _power_of(slope: Enclosure, x: Enclosure | None, power: int) -> Enclosure | None:
@@ -345,9 +353,3 @@ def _power_of(slope: Enclosure, x: Enclosure | None, power: int) -> Enclosure | 
         return None
     [raised] = applied(pt.pow.scalar_op, [x, Enclosure(float(power), float(power))])
     return _product(slope, raised)
-
-
-def breaks(output: Variable) -> bool:
-    """Whether a graph has Ops at which it may have kinks or jumps."""
-    names = {elemwise_name(v.owner) for v in ancestors([output])}
-    return not names.isdisjoint({"Abs", "Clip", "Switch", *_JUMPS, *_EXTREMES})

@@ -1,0 +1,286 @@
+r"""Where functions of a row that are made of pieces are smooth.
+
+`switch(c, a, b)` has a kink or a jump where c turns, unless a and b are two forms of one function
+there, as those that PyTensor takes for the logarithm of the normal distribution function. Where
+the inputs of a row may turn a condition, the place is searched by halving the way, and both
+pieces are compared beside it: with k - 1 derivatives in common, they differ by no more than
+:math:`O(t^k)` at a distance t from there.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import toposort
+from pytensor.tensor.elemwise import CAReduce, Elemwise
+
+from pymc_subsample.symbolic.graph import (
+    depends_on,
+    elemwise_name,
+    is_constant,
+    numpy_function,
+    rebuild,
+)
+from pymc_subsample.symbolic.interpreter import NoForm, array_of
+from pymc_subsample.symbolic.intervals import Enclosure, Enclosures
+
+_EXTREMES = {"Maximum", "Minimum", "ScalarMaximum", "ScalarMinimum"}
+KINKS = {"Abs", *_EXTREMES}
+# Constant but for jumps.
+JUMPS = {"Ceil", "Floor", "RoundHalfAwayFromZero", "RoundHalfToEven", "Sign", "Trunc"}
+# Ways through a row's box, each halved so many times, and points at which guards are looked at.
+_WAYS, _HALVED, _POINTS = 8, 60, 16
+# Distances from a turn at which its pieces are compared: shares of the way, and of the inputs.
+_SHARE, _OF_INPUTS, _NEARER = 0.05, 0.01, 10.0
+# Everywhere, in the predictors' units, and distances at which they are compared there.
+_ANYWHERE, _STEP = 1e9, 0.5
+# What rounding may make of two forms of one function, which have constants in single precision, and
+# of the power of t.
+_ROUNDING, _SLACK = 1e-7, 3.0
+
+
+class Pieces:
+    """The log-likelihood of a row, its guards, and the conditions that choose between pieces.
+
+    Parameters
+    ----------
+    loglik : Variable
+        A vector graph over rows.
+    predictors, data : sequence of Variable
+        Its inputs, vectors over rows.
+
+    Attributes
+    ----------
+    loglik : Variable
+        The same within its guards, the conditions beyond which it is -inf; what makes kinks is
+        written as a `Switch`.
+    """
+
+    def __init__(self, loglik: Variable, predictors: Sequence[Variable], data: Sequence[Variable]):
+        self._inputs = [*predictors, *data]
+        guards: list[Variable] = []
+        varying = depends_on([loglik], predictors)
+
+        def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+            if node.outputs[0] not in varying or not isinstance(node.op, Elemwise):
+                return None
+            if _is_guard(node, inputs):
+                guards.append(inputs[0])
+                return [inputs[1]]
+            new = _as_switch(node, inputs)
+            return None if new is None else [new.astype(node.outputs[0].type.dtype)]
+
+        [self.loglik] = rebuild([loglik], {}, hook)
+        self._guards = guards
+        self._guarded = numpy_function(self._inputs, guards) if guards else None
+        nodes = list(toposort([self.loglik], blockers=self._inputs))
+        varying = depends_on([self.loglik], predictors)
+        self._switches = [
+            n for n in nodes if elemwise_name(n) == "Switch" and n.inputs[0] in varying
+        ]
+        self._jumps = any(n.inputs[0] in varying for n in nodes if _jumps(n))
+        self._forms = {
+            n: (
+                numpy_function(self._inputs, n.inputs[:1]),
+                numpy_function(self._inputs, n.inputs[1:]),
+            )
+            for n in self._switches
+        }
+
+    def joined(
+        self,
+        at: np.ndarray,
+        data: np.ndarray,
+        far: np.ndarray,
+        order: int,
+        *,
+        everywhere: bool = False,
+    ) -> tuple[dict[Apply, np.ndarray], np.ndarray]:
+        """Look for kinks and jumps while predictors move.
+
+        Parameters
+        ----------
+        at, far : ndarray, shape (E, m)
+            Where predictors are, and how far they move at most.
+        data : ndarray, shape (k, m)
+        order : int
+            k: without a kink, pieces have k - 1 derivatives in common where they meet.
+        everywhere : bool, default False
+            Whether they may move so far that a share of it is no short way.
+
+        Returns
+        -------
+        joined : dict of Apply to ndarray of bool, shape (m,)
+            Of each switch, the rows in which it makes no kink or jump.
+        smooth : ndarray of bool, shape (m,)
+            Rows without any.
+        """
+        count = at.shape[1]
+        found: dict[Apply, np.ndarray] = {}
+        smooth = np.full(count, not self._jumps)
+        elements = self._elements(at, data, far)
+        for node in self._switches:
+            try:
+                with np.errstate(all="ignore"):
+                    [conditions] = elements.evaluate([node.inputs[0]])
+            except NoForm:
+                found[node] = np.zeros(count, dtype=bool)
+            else:
+                turning = [np.broadcast_to(c.low != c.high, count) for c in conditions.flat]
+                found[node] = self._joins(
+                    node, conditions.shape, np.array(turning), (at, data, far), order, everywhere
+                )
+            smooth &= found[node]
+        return found, smooth
+
+    def _joins(
+        self,
+        node: Apply,
+        shape: tuple[int, ...],
+        turning: np.ndarray,
+        box: tuple[np.ndarray, np.ndarray, np.ndarray],
+        order: int,
+        everywhere: bool,
+    ) -> np.ndarray:
+        rows = np.flatnonzero(turning.any(axis=0))
+        joins = np.ones(turning.shape[1], dtype=bool)
+        if rows.size:
+            at, data, far = (x[:, rows] for x in box)
+            turns = turning[:, rows]
+            with np.errstate(all="ignore"):
+                joins[rows] = self._same(node, shape, turns, (at, data, far), order, everywhere)
+        return joins
+
+    def held(self, predictors: np.ndarray, data: np.ndarray, far: np.ndarray) -> np.ndarray:
+        """Whether rows keep to their guards at corners of the box, and within."""
+        held = np.ones(predictors.shape[1], dtype=bool)
+        if self._guarded is None:
+            return held
+        rng = np.random.default_rng(0)
+        for k in range(_POINTS):
+            z = rng.uniform(-1.0, 1.0, size=far.shape)
+            at = predictors + far * (np.sign(z) if k % 2 else z)
+            for condition in self._guarded(*at, *data):
+                held &= np.asarray(condition, dtype=bool)
+        return held
+
+    def smooth_everywhere(self, data: np.ndarray, order: int) -> bool:
+        """Whether rows of the data given, shape (k, m), have no kinks wherever predictors are.
+
+        They must surely keep to their guards, and turns be told from kinks.
+        """
+        at = np.zeros((len(self._inputs) - len(data), data.shape[1]))
+        far = np.full_like(at, _ANYWHERE)
+        _, smooth = self.joined(at, data, far, order, everywhere=True)
+        return bool(np.all(smooth)) and self._surely_held(at, data, far)
+
+    def _surely_held(self, at: np.ndarray, data: np.ndarray, far: np.ndarray) -> bool:
+        elements = self._elements(at, data, far)
+        try:
+            with np.errstate(all="ignore"):
+                found = elements.evaluate(self._guards)
+        except NoForm:
+            return False
+        return all(np.all(c.low != 0) for conditions in found for c in conditions.flat)
+
+    def _elements(self, at: np.ndarray, data: np.ndarray, far: np.ndarray) -> Enclosures:
+        boxes = [Enclosure(x - f, x + f) for x, f in zip(at, far, strict=True)]
+        boxes += [Enclosure(x, x) for x in data]
+        known = zip(self._inputs, boxes, strict=True)
+        return Enclosures({v: array_of([x], (1,)) for v, x in known})
+
+    def _same(
+        self,
+        node: Apply,
+        shape: tuple[int, ...],
+        turning: np.ndarray,
+        box: tuple[np.ndarray, np.ndarray, np.ndarray],
+        order: int,
+        everywhere: bool,
+    ) -> np.ndarray:
+        """Whether a switch joins its pieces wherever elements of it turn, shape (E, m)."""
+        at, data, far = box
+        rng, count = np.random.default_rng(0), at.shape[1]
+        seen, same = np.zeros_like(turning), np.ones(count, dtype=bool)
+        condition, pieces = self._forms[node]
+
+        def elements(arrays: Sequence[np.ndarray], k: int, length: int) -> list[np.ndarray]:
+            full = (*shape[: (r := _row_axis(arrays, shape, length))], length, *shape[r + 1 :])
+            moved = (np.moveaxis(np.broadcast_to(x, full), r, -1) for x in arrays)
+            return [x.reshape(-1, length)[k] for x in moved]
+
+        for way in range(_WAYS):
+            ends = np.array([-np.ones_like(at), np.ones_like(at)])
+            if way:
+                ends = rng.uniform(-1.0, 1.0, size=ends.shape)
+                ends = np.sign(ends) if way % 2 and len(at) > 1 else ends
+            start, end = at + far * ends
+            for k in np.flatnonzero(turning.any(axis=1)).tolist():
+                first, last = (elements(condition(*x, *data), k, count)[0] for x in (start, end))
+                rows = np.flatnonzero(turning[k] & (first != last))
+                if not rows.size:
+                    continue
+                origin, along, columns = start[:, rows], (end - start)[:, rows], data[:, rows]
+                low, high = np.zeros(len(rows)), np.ones(len(rows))
+                for _ in range(_HALVED):
+                    middle = (low + high) / 2
+                    [truth] = elements(condition(*origin + middle * along, *columns), k, len(rows))
+                    low = np.where(truth == first[rows], middle, low)
+                    high = np.where(truth == first[rows], high, middle)
+                turn = (low + high) / 2
+                side = np.where(turn < 0.5, 1.0, -1.0)
+                share = _distance(origin + turn * along, along, everywhere) * side
+                gaps, noise = [], np.zeros(len(rows))
+                for part in (share, share / _NEARER):
+                    x = origin + (turn + part) * along
+                    a, b = elements(pieces(*x, *columns), k, len(rows))
+                    gaps.append(np.abs(a - b))
+                    noise = _ROUNDING * (1.0 + np.abs(a) + np.abs(b))
+                most = np.fmax(_SLACK * _NEARER**-order * gaps[0], noise)
+                same[rows] &= gaps[1] <= most
+                seen[k, rows] = True
+        return same & np.all(seen | ~turning, axis=0)
+
+
+def _row_axis(arrays: Sequence[np.ndarray], shape: tuple[int, ...], length: int) -> int:
+    """Which axis of arrays is that of rows, of length one in `shape`."""
+    full = np.broadcast_shapes(*(x.shape for x in arrays))
+    axes = [r for r, n in enumerate(full) if n == length and shape[r] == 1]
+    return axes[0] if axes else 0
+
+
+def _distance(x: np.ndarray, along: np.ndarray, everywhere: bool) -> np.ndarray:
+    """Share of the way from a turn at which pieces are compared."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if everywhere:
+            return _STEP / np.abs(along).max(axis=0)
+        of_inputs = np.where(along != 0, np.abs(x / along), np.inf).min(axis=0)
+    return np.maximum(_SHARE, np.where(np.isfinite(of_inputs), _OF_INPUTS * of_inputs, 0.0))
+
+
+def _is_guard(node: Apply, inputs: Sequence[Variable]) -> bool:
+    if elemwise_name(node) != "Switch" or not is_constant(inputs[2], -np.inf):
+        return False
+    return inputs[0].type.ndim <= 1 and inputs[1].type == node.outputs[0].type
+
+
+def _as_switch(node: Apply, inputs: Sequence[Variable]) -> Variable | None:
+    """Write what has kinks as a choice between pieces."""
+    name, x = elemwise_name(node), inputs[0]
+    if name == "Abs":
+        return pt.switch(x >= 0, x, -x)
+    if name == "Clip":
+        above = pt.switch(x >= inputs[1], x, inputs[1])
+        return pt.switch(above <= inputs[2], above, inputs[2])
+    if name in _EXTREMES and len(inputs) == 2:
+        larger = "Max" in str(name)
+        return pt.switch(x >= inputs[1] if larger else x <= inputs[1], *inputs)
+    return None
+
+
+def _jumps(node: Apply) -> bool:
+    """Whether a node has kinks or jumps, and is no choice between two pieces."""
+    if isinstance(node.op, CAReduce):
+        return type(node.op.scalar_op).__name__ in _EXTREMES
+    return elemwise_name(node) in JUMPS | _EXTREMES
