@@ -192,6 +192,28 @@ def proposal(value: Any) -> Any:
     return takes("proposal", value, "point", "rng") if callable(value) else value
 
 
+def surrogate_proposal(value: Any, choices: Sequence[str], target_accept: Any) -> Any:
+    """Return a proposal that moves a surrogate, which has gradients of its own."""
+    if isinstance(value, str):
+        return choice("proposal", value, choices)
+    if not isinstance(value, RandomWalk | AdaptiveMetropolis | Langevin):
+        raise TypeError(
+            f"proposal must be one of {', '.join(map(repr, choices))}, or an instance of "
+            f"pms.Langevin, pms.AdaptiveMetropolis or pms.RandomWalk; got {value!r}."
+        )
+    if isinstance(value, Langevin) and value.batch_size is not None:
+        raise ValueError(
+            f"proposal: batch_size={value.batch_size} has no meaning here: the surrogate's "
+            "gradient reads no rows. Leave it out."
+        )
+    if target_accept is not None:
+        raise ValueError(
+            f"target_accept={target_accept} is for trajectories. Give it to the proposal, "
+            f"pms.{type(value).__name__}, if it is tuned."
+        )
+    return value
+
+
 def proposal_size(value: Any, size: int, n_rows: int | None = None) -> None:
     """Check the proposal's covariance, and its batch where it has one, against the model."""
     covariance = getattr(value, "covariance", None)

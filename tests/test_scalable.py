@@ -371,11 +371,23 @@ def test_posterior_is_exact(cases, name, acceptance):
     assert pms.report(idata).status == "pass"
 
 
-@pytest.mark.parametrize("proposal", ["nuts", "langevin", "random-walk"])
-def test_every_proposal_finds_the_posterior(cases, proposal):
+PROPOSALS = {
+    "nuts": "nuts",
+    "langevin": pms.Langevin(),
+    "fixed langevin": pms.Langevin(step_size=0.9, target_accept=0.6),
+    "adaptive": pms.AdaptiveMetropolis(),
+    "fixed": pms.RandomWalk(0.15, covariance=[1.0, 0.5]),
+}
+
+
+@pytest.mark.parametrize("name", PROPOSALS)
+def test_every_proposal_finds_the_posterior(cases, name):
     case = cases("logistic")
-    step = pms.ScalableMH(model=case.model, proposal=proposal)
+    step = pms.ScalableMH(model=case.model, proposal=PROPOSALS[name])
     idata = sample(step, case.model, draws=3_000)
+    if "fixed" in name:
+        used = set(np.ravel(idata["sample_stats"]["step_size"]))
+        assert used == {0.9 if "langevin" in name else 0.15}
     for k, variable in enumerate(case.names):
         assert_moments(idata["posterior"][variable], case.mean[k], case.sd[k])
 
@@ -447,6 +459,10 @@ def test_bound_of_the_user_that_is_one(cases):
     [
         ({"acceptance": "exact"}, "acceptance must be one of"),
         ({"proposal": "gibbs"}, "proposal must be one of"),
+        ({"proposal": pms.Langevin}, "proposal must be one of"),
+        ({"proposal": pms.Langevin(batch_size=10)}, "reads no rows. Leave it out"),
+        ({"proposal": pms.Langevin(), "target_accept": 0.5}, "Give it to the proposal"),
+        ({"proposal": pms.RandomWalk(1.0, covariance=[1.0] * 7)}, "covariance has shape"),
         ({"bound": "linear"}, "bound must be one of"),
         ({"bound": -1.0}, "bound must be one of"),
         ({"bound": np.nan}, "bound must be one of"),

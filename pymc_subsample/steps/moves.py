@@ -25,6 +25,28 @@ from pymc_subsample.steps.tuning import ProposalTuning, TuningState
 Proposal = RandomWalk | AdaptiveMetropolis | Langevin | Callable
 
 
+def in_own_units(proposal: Any) -> bool:
+    """Whether a proposal is meant in the model's own variables."""
+    return (
+        isinstance(proposal, RandomWalk)
+        or callable(proposal)
+        or getattr(proposal, "covariance", None) is not None
+    )
+
+
+def given_factor(proposal: Any, size: int) -> np.ndarray | None:
+    """Return the factor of a proposal's own covariance."""
+    given = getattr(proposal, "covariance", None)
+    if given is not None:
+        return np.sqrt(given)[None, :] if given.ndim == 1 else factor(given)
+    return np.ones((1, size)) if isinstance(proposal, RandomWalk) else None
+
+
+def given_scale(proposal: Any) -> float | None:
+    """Return a proposal's own scale or step size."""
+    return getattr(proposal, "scale", getattr(proposal, "step_size", None))
+
+
 class SharedProposing(SharedContinuous, total=False):
     """Arguments of all steps that propose moves."""
 
@@ -88,9 +110,7 @@ class ProposingStep(SubsampledStep):
         )
         self.proposal: Proposal = arguments.proposal(proposal)
         super().__init__(vars, **above)
-        # Given proposals are in the model's own variables.
-        own = isinstance(self.proposal, AdaptiveMetropolis | Langevin)
-        self._reparameterize &= own and getattr(self.proposal, "covariance", None) is None
+        self._reparameterize &= not in_own_units(self.proposal)
 
     def _transitions(self, theta: np.ndarray) -> dict[str, float]:
         """Run a draw's transitions from theta, in place; return what they report."""
@@ -144,19 +164,18 @@ class ProposingStep(SubsampledStep):
         )
 
     def _first_factor(self) -> np.ndarray:
-        given = getattr(self.proposal, "covariance", None)
+        given = given_factor(self.proposal, len(self._active))
         if given is not None:
-            return np.sqrt(given)[None, :] if given.ndim == 1 else factor(given)
-        if self._prepared is None or isinstance(self.proposal, RandomWalk):
-            return np.ones((1, len(self._active)))
-        return self._home.factor
+            return given
+        return np.ones((1, len(self._active))) if self._prepared is None else self._home.factor
 
     def _first_scale(self) -> float:
         size = len(self._active)
-        if isinstance(self.proposal, RandomWalk):
-            return self.proposal.scale
+        given = given_scale(self.proposal)
+        if given is not None:
+            return given
         if isinstance(self.proposal, Langevin):
-            return self.proposal.step_size or 1.65 / size ** (1 / 6)
+            return 1.65 / size ** (1 / 6)
         return self._scale / np.sqrt(size)
 
     def _target(self) -> float:

@@ -29,24 +29,28 @@ from pymc_subsample.kernels.scalable import FACTORISED, FUNCTIONS, INFO, MH_SS, 
 from pymc_subsample.kernels.scalable import transitions as compiled
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.progress import doing
+from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
 from pymc_subsample.steps.modes import warn_of_modes
-from pymc_subsample.steps.setup import Preparation
+from pymc_subsample.steps.moves import given_factor, given_scale, in_own_units
 from pymc_subsample.steps.signatures import SharedContinuous
 from pymc_subsample.steps.tuning import Tuning, TuningState
 
 _log = logging.getLogger("pymc.subsample")
 
 _ACCEPTANCE = {"factorised": FACTORISED, "mh-ss": MH_SS}
+_TRAJECTORIES = ("hmc", "nuts")
 # How the surrogate is moved: its compiled dynamics and the acceptance rates of many parameters and
 # of one that step sizes are tuned to.
-_PROPOSALS = {
+_MOVES = {
     "hmc": ("hmc", 0.8, 0.8),
     "nuts": ("nuts", 0.8, 0.8),
-    "langevin": ("hmc", 0.574, 0.574),
-    "random-walk": ("random-walk", 0.234, 0.44),
+    "Langevin": ("hmc", 0.574, 0.574),
+    "AdaptiveMetropolis": ("random-walk", 0.234, 0.44),
+    "RandomWalk": ("random-walk", 0.234, 0.44),
 }
+type Proposal = str | Langevin | AdaptiveMetropolis | RandomWalk
 # Of the rows, from which reading all of them may be faster; predicted acceptance that is told.
 _LARGE_SHARE, _FEW_ACCEPTED = 0.1, 0.5
 # Of a trajectory; lengths are jittered by 20%.
@@ -76,12 +80,13 @@ class ScalableMHState(ChainState):
     start_at_reference: bool
     mode: int
     reference: Reference
+    underrated: float
     tuning: TuningState
     record: ProposalRecord
     surrogate_transitions: int
     gradients: float
     acceptance: str = field(metadata={"frozen": True})
-    proposal: str = field(metadata={"frozen": True})
+    kind: str = field(metadata={"frozen": True})
     bound: str | float = field(metadata={"frozen": True})
     intensity: float = field(metadata={"frozen": True})
     given_transitions: int | None = field(metadata={"frozen": True})
@@ -115,11 +120,12 @@ class ScalableMH(SubsampledStep):
         in both directions make up the ratio; it accepts more often, and reads all rows that were
         drawn before it decides [2]_. "auto" takes what is predicted to accept more proposals
         in the same time.
-    proposal : {"auto", "hmc", "nuts", "langevin", "random-walk"}
-        How the surrogate is moved: along trajectories of fixed length, by the No-U-Turn sampler, by
-        single steps of Langevin dynamics or of a random walk, each with an acceptance test of its
-        own. "auto" is "nuts" where the chain moves in coordinates of its own, as in hierarchical
-        models, unless a path length is given, and else "hmc".
+    proposal : {"auto", "hmc", "nuts"}, Langevin, AdaptiveMetropolis or RandomWalk
+        How the surrogate is moved: along trajectories of fixed length, by the No-U-Turn sampler, or
+        as the other steps propose, by single steps of Langevin dynamics or of a random walk;
+        each has an acceptance test of its own. "auto" is "nuts" where the chain moves in
+        coordinates of its own, as in hierarchical models, unless a path length is given, and else
+        "hmc". Gradients are those of the surrogate, which needs no batch.
     surrogate_transitions : int or "auto", default "auto"
         Transitions of the surrogate per proposal, from 1 up. "auto" takes up to 16, about as many
         as take the time that a draw takes besides.
@@ -140,7 +146,8 @@ class ScalableMH(SubsampledStep):
         during tuning if the chain settles elsewhere.
     target_accept : float, optional
         Acceptance rate of the surrogate's own test that the step size is tuned to, between 0 and
-        1. Default: 0.8; 0.574 for "langevin"; 0.234, or 0.44 for one parameter, for "random-walk".
+        1. Default: 0.8. `Langevin` and `AdaptiveMetropolis` have their own: 0.574; 0.234, or 0.44
+        for one parameter.
     path_length : float, optional
         Length of a trajectory in units of the mass matrix, jittered by 20%. Default: pi / 2, a
         quarter period. Used by "hmc" alone.
@@ -194,7 +201,7 @@ class ScalableMH(SubsampledStep):
     _functions = FUNCTIONS
     _without_gradient = "ScalableMH needs one for its proposals."
     reference: Reference
-    underrated: float = 0.0
+    underrated: float
     _shown: ClassVar[dict[str, tuple[str, str]]] = {
         "divergences": ("Divergences", "d"),
         "rows_accepted": ("Accepted", "0.2f"),
@@ -214,7 +221,7 @@ class ScalableMH(SubsampledStep):
         vars: Sequence | None = None,
         *,
         acceptance: str = "auto",
-        proposal: str = "auto",
+        proposal: Proposal = "auto",
         surrogate_transitions: int | str = "auto",
         bound: str | float = "auto",
         intensity: float = 1.0,
@@ -226,7 +233,7 @@ class ScalableMH(SubsampledStep):
         **above: Unpack[SharedContinuous],
     ):
         acceptance = arguments.choice("acceptance", acceptance, ("auto", *_ACCEPTANCE))
-        proposal = arguments.choice("proposal", proposal, ("auto", *_PROPOSALS))
+        proposal = arguments.surrogate_proposal(proposal, ("auto", *_TRAJECTORIES), target_accept)
         self.given_transitions = arguments.count(
             "surrogate_transitions", surrogate_transitions, auto=True
         )
@@ -242,20 +249,25 @@ class ScalableMH(SubsampledStep):
             "transitions_per_draw", transitions_per_draw
         )
         super().__init__(vars, **above)
+        self._reparameterize &= not in_own_units(proposal)
         self._attach(2)
+        arguments.proposal_size(proposal, len(self._active))
         if proposal == "auto":
             curved = self._expansion.coordinates is not None and path_length is None
             proposal = "nuts" if curved else "hmc"
         self.proposal = proposal
-        dynamics, many, one = _PROPOSALS[proposal]
-        compiled(dynamics)  # once, before chains begin
+        self.kind = proposal if isinstance(proposal, str) else type(proposal).__name__
+        self._dynamics, many, one = _MOVES[self.kind]
+        compiled(self._dynamics)  # once, before chains begin
         usual = one if len(self._active) == 1 else many
-        self.target_accept = usual if target_accept is None else target_accept
+        given = getattr(proposal, "target_accept", target_accept)
+        self.target_accept = usual if given is None else given
         self._tables: list[tuple[Reference, RowBounds]] = []
         self._prepared = self._found(self._problem(self._expansion, temperature=self.temperature))
         with doing("bounding what the expansions leave of the rows"):
-            predicted, *_ = map(self._verify, self._prepared.at_modes)
-        self._choose(acceptance, predicted)
+            found = [self._verify(p.reference, p.factor) for p in self._prepared.at_modes]
+        self._underrated = max(share for _, share in found)
+        self._choose(acceptance, found[0][0])
         self._begin(tune=0, draws=0)
         self._report()
         warn_of_modes(self)
@@ -276,7 +288,7 @@ class ScalableMH(SubsampledStep):
         for at, bounds in self._tables:
             if at is reference or np.array_equal(at.theta, reference.theta):
                 return bounds
-        points = self._points(reference, self._home, None)
+        points = self._points(reference, self._home.factor, None)
         bounds = bound_rows(
             self._expansion, reference, points, self.bound,
             temperature=self.temperature, intensity=self.intensity,
@@ -284,7 +296,7 @@ class ScalableMH(SubsampledStep):
         self._tables = [*self._tables[-_KEPT_TABLES:], (reference, bounds)]
         return bounds
 
-    def _points(self, reference: Reference, prepared: Preparation, count: int | None) -> np.ndarray:
+    def _points(self, reference: Reference, factor: np.ndarray, count: int | None) -> np.ndarray:
         """Values of phi, shape (N, P), spread around a reference as the posterior is.
 
         They are the same for the same reference, wherever a chain goes on.
@@ -294,17 +306,16 @@ class ScalableMH(SubsampledStep):
         z = np.random.default_rng(0).standard_normal((count, len(self._active)))
         theta = reference.theta.copy()
         found = np.empty((count, self._expansion.phi_size))
-        for shift, out in zip(scaled(prepared.factor, z), found, strict=True):
+        for shift, out in zip(scaled(factor, z), found, strict=True):
             theta[self._active] = reference.theta[self._active] + shift
             out[:] = self._expansion.parameters(theta)[0]
         return found
 
-    def _verify(self, prepared: Preparation) -> Forecast:
-        """Compare the bounds with all rows at a few points."""
-        bounds = self._bounds_at(prepared.reference)
+    def _verify(self, reference: Reference, factor: np.ndarray) -> tuple[Forecast, float]:
+        """Compare bounds and surrogate with all rows at a few points spread by `factor`."""
         found = forecast(
-            self._expansion, prepared.reference, bounds,
-            self._points(prepared.reference, prepared, _COMPARED),
+            self._expansion, reference, self._bounds_at(reference),
+            self._points(reference, factor, _COMPARED),
             temperature=self.temperature, intensity=self.intensity,
         )  # fmt: skip
         if not found.excess <= 1.0:
@@ -317,10 +328,8 @@ class ScalableMH(SubsampledStep):
                 + " another step (HMCECS, pm.NUTS)."
             )
         count = int(np.clip(_COMPARED_ROWS / self.n_rows, _FEWEST_COMPARED, _MOST_COMPARED))
-        points = self._points(prepared.reference, prepared, count)
-        share = underrated(self._expansion, prepared.reference, points, self.temperature)
-        self.underrated = max(self.underrated, share)
-        return found
+        points = self._points(reference, factor, count)
+        return found, underrated(self._expansion, reference, points, self.temperature)
 
     def _choose(self, acceptance: str, predicted: Forecast):
         """Choose how rows decide by what that costs and accepts."""
@@ -391,10 +400,12 @@ class ScalableMH(SubsampledStep):
         self.tune = tune > 0
         self.draws_left = draws
         self.start_at_reference = tune > 0
-        self.reference = prepared.reference
+        self.reference, self.underrated = prepared.reference, self._underrated
+        factor = given_factor(self.proposal, len(self._active))
         self.tuning = Tuning(
-            tune, self._active, self._expansion.theta_size, prepared.factor, self.target_accept
-        )
+            tune, self._active, self._expansion.theta_size,
+            prepared.factor if factor is None else factor, self.target_accept,
+        )  # fmt: skip
         self.record = ProposalRecord(draws=draws, size=self._tall.size)
         self.gradients = _GRADIENTS
         self.surrogate_transitions = self._moves(self.gradients)
@@ -417,17 +428,17 @@ class ScalableMH(SubsampledStep):
 
     def _transitions(self, theta: np.ndarray) -> dict[str, float]:
         reference, bounds, info = self.reference, self.bounds, np.empty(len(INFO))
-        self.step_size = float(self.tuning.step.current(self.tune))
-        extent: float = min(self.path_length, _MOST_STEPS / 1.2 * self.step_size)
-        if self.proposal == "nuts":
-            extent = self.max_treedepth
-        elif self.proposal == "langevin":
-            extent = 0.0
+        self.step_size = given_scale(self.proposal) or float(self.tuning.step.current(self.tune))
+        extent = 0.0
+        if self.proposal == "hmc":
+            extent = min(self.path_length, _MOST_STEPS / 1.2 * self.step_size)
+        elif self.proposal == "nuts":
+            extent = float(self.max_treedepth)
         model = Rows(
             self._addresses, self._expansion.packer.table, reference.center, reference.level,
             reference.slope, reference.curvature, self._expansion.width, 1.0 / self.temperature,
         )  # fmt: skip
-        compiled(_PROPOSALS[self.proposal][0])(
+        compiled(self._dynamics)(
             address_of(self.rng), model, bounds.table, theta, self._active, self.tuning.factor,
             self.step_size, extent, self.surrogate_transitions, self.transitions_per_draw,
             _ACCEPTANCE[self.acceptance], self.intensity, info,
@@ -482,7 +493,8 @@ class ScalableMH(SubsampledStep):
         if not tuning.due():
             return
         self.surrogate_transitions = self._moves(self.gradients)
-        better = tuning.better_factor()
+        fixed = isinstance(self.proposal, RandomWalk)
+        better = None if fixed else tuning.better_factor()
         if better is not None:
             tuning.factor = better
         left = self._given_reference is None and tuning.left(self.reference.theta)
@@ -493,13 +505,13 @@ class ScalableMH(SubsampledStep):
         tuning.restart(self.step_size if left or better is not None else None)
 
     def _recentre(self, theta: np.ndarray):
-        """Take another reference, if rows have bounds there."""
+        """Take another reference, if rows have bounds there that hold."""
         reference = reference_at(self._expansion, theta, self.temperature)
         try:
-            self._bounds_at(reference)
+            _, share = self._verify(reference, self.tuning.factor)
         except TallModelError:
             return
-        self.reference = reference
+        self.reference, self.underrated = reference, share
 
     # After tuning
 
