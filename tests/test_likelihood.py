@@ -12,6 +12,7 @@ from models import LARGE_DETERMINISTIC, MODELS, N, minibatch_normal
 from pymc.pytensorf import compile as compile_function
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Constant
+from scipy.stats import norm
 
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.rows import RowStore
@@ -294,3 +295,19 @@ def test_more_terms_than_numpy_has_operands():
     theta = np.random.default_rng(2).normal(size=tall.size)
     found = tall.row_loglik(theta, slice(None)).sum() + tall.logprior(theta)
     assert np.isclose(found, model.compile_logp()(tall.unravel(theta)), rtol=1e-12)
+
+
+def test_a_parameter_chooses_from_numbers():
+    """An index that is a parameter is no part of the table's rows."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=50)
+    levels = np.array([0.0, 0.5, 1.0])
+    with pm.Model() as model:
+        z = pm.Categorical("z", np.ones(3) / 3)
+        a = pm.Normal("a")
+        pm.Normal("y", a * x + pm.math.stack(list(levels))[z], 1.0, observed=x)
+    tall = TallModel(model)
+    for k in range(3):
+        theta = tall.ravel({"z": np.array(k), "a": np.array(0.3)})
+        found = tall.row_loglik(theta, slice(None))
+        np.testing.assert_allclose(found, norm.logpdf(x, 0.3 * x + levels[k]), rtol=1e-12)

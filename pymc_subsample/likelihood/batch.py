@@ -189,9 +189,10 @@ def _followed(
     """Walk up a chain of `ops` while one input alone depends on parameters."""
     needed: list[Variable] = []
     while var not in until and var.owner is not None and isinstance(var.owner.op, ops):
+        first, *_ = var.owner.inputs
         above = [i for i in dict.fromkeys(var.owner.inputs) if i in param_dependent]
-        if len(above) != 1:
-            break
+        if len(above) != 1 or (not isinstance(var.owner.op, Elemwise) and above[0] is not first):
+            break  # an index that is a parameter, into a table that is not
         needed += [i for i in var.owner.inputs if i is not above[0] and not isinstance(i, Constant)]
         [var] = above
     fixed += needed
