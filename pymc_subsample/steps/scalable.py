@@ -65,12 +65,14 @@ _KEPT_TABLES = 4
 _COMPARED = 5
 # Points at which the surrogate is compared with the posterior, and rows to be read for it.
 _FEWEST_COMPARED, _MOST_COMPARED, _COMPARED_ROWS = 16, 400, 4_000_000
-# Transitions of the surrogate per proposal at most, and gradients that one takes to begin with.
-_MOST_MOVES, _GRADIENTS = 16, 8.0
+# Transitions of the surrogate per proposal at most; gradients that one takes and correlation of
+# draws that it leaves, before a chain has shown them.
+_MOST_MOVES, _GRADIENTS, _LEFT = 16, 8.0, 0.5
 # Draws over which their number is averaged.
 _REMEMBERED = 50
 # Nanoseconds, about, that a row or a gradient takes per element and besides, and a draw.
 _PER_ROW, _ROW, _GRADIENT, _DRAW = 30.0, 500.0, 500.0, 100_000.0
+_TINY = 1e-300
 
 
 @dataclass_state
@@ -127,8 +129,9 @@ class ScalableMH(SubsampledStep):
         coordinates of its own, as in hierarchical models, unless a path length is given, and else
         "hmc". Gradients are those of the surrogate, which needs no batch.
     surrogate_transitions : int or "auto", default "auto"
-        Transitions of the surrogate per proposal, from 1 up. "auto" takes up to 16, about as many
-        as take the time that a draw takes besides.
+        Transitions of the surrogate per proposal, from 1 up. "auto" takes one with "nuts": rows
+        accept more of what is near. Otherwise it takes up to 16, as many as make most effective
+        draws in the same time, by the correlation of the draws in tuning.
     bound : {"auto", "global", "local"} or float
         Where bounds on third derivatives of the rows' log-likelihoods in their linear predictors
         come from. "global": over all values of the one predictor, where they are bounded
@@ -334,7 +337,8 @@ class ScalableMH(SubsampledStep):
     def _choose(self, acceptance: str, predicted: Forecast):
         """Choose how rows decide by what that costs and accepts."""
         reading, gradient = self._costs()
-        proposing = self._moves(_GRADIENTS) * _GRADIENTS * gradient
+        self.predicted_acceptance, self.gradients = max(predicted.accepted[:2]), _GRADIENTS
+        proposing = self._moves(_LEFT) * _GRADIENTS * gradient
         others = _DRAW / self.transitions_per_draw + proposing
         factorised, together, _ = predicted.accepted
         # A row that rejects ends the reading.
@@ -350,13 +354,29 @@ class ScalableMH(SubsampledStep):
         gradient = size**2 + _PER_ROW * len(self._active) + _GRADIENT
         return bounds.per_decision * (_PER_ROW * (seen + 10) + _ROW), gradient
 
-    def _moves(self, gradients: float) -> int:
-        """Transitions of the surrogate per proposal, of so many gradients each."""
+    def _moves(self, left: float) -> int:
+        """Transitions of the surrogate per proposal, if each leaves such a correlation of draws."""
         if self.given_transitions is not None:
             return self.given_transitions
+        if self.kind == "nuts":
+            return 1
         reading, gradient = self._costs()
-        spent = reading + _DRAW / self.transitions_per_draw
-        return int(np.clip(round(spent / (gradients * gradient)), 1, _MOST_MOVES))
+        k = np.arange(1, _MOST_MOVES + 1)
+        seconds = reading + _DRAW / self.transitions_per_draw + k * self.gradients * gradient
+        correlation = 1.0 - self.predicted_acceptance * (1.0 - left**k)
+        return int(k[np.argmax((1.0 - correlation) / (1.0 + correlation) / seconds)])
+
+    def _persistence(self) -> float:
+        """Correlation that one transition of the surrogate leaves, by the recent draws.
+
+        That of the slowest element, less what chance makes of the largest of independent ones.
+        """
+        x = self.tuning.recent()[:, self._active]
+        x = x - x.mean(axis=0)
+        between = np.sum(x[1:] * x[:-1], axis=0) / np.maximum(np.sum(x**2, axis=0), _TINY)
+        accepted, surely = self.predicted_acceptance, between.max() - 2.0 / np.sqrt(len(x))
+        moved = (surely - 1.0 + accepted) / max(accepted, _TINY)
+        return float(np.clip(moved, 0.0, 1.0) ** (1.0 / self.surrogate_transitions))
 
     def _report(self):
         bounds, n = self.bounds, self.n_rows
@@ -408,7 +428,7 @@ class ScalableMH(SubsampledStep):
         )  # fmt: skip
         self.record = ProposalRecord(draws=draws, size=self._tall.size)
         self.gradients = _GRADIENTS
-        self.surrogate_transitions = self._moves(self.gradients)
+        self.surrogate_transitions = self._moves(_LEFT)
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Run `transitions_per_draw` proposals from a point of value variables."""
@@ -492,7 +512,7 @@ class ScalableMH(SubsampledStep):
         self.gradients += (info["n_steps"] / transitions - self.gradients) / _REMEMBERED
         if not tuning.due():
             return
-        self.surrogate_transitions = self._moves(self.gradients)
+        self.surrogate_transitions = self._moves(self._persistence())
         fixed = isinstance(self.proposal, RandomWalk)
         better = None if fixed else tuning.better_factor()
         if better is not None:
