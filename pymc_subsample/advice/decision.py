@@ -61,8 +61,8 @@ def compared(
             advice,
             recommendation=advice.tried,
             exact=exact,
-            reason=f"{times}. {advice.tried} is {_KINDS.get(advice.tried, 'approximate')} and reads "
-            f"{shown(advice.subsample_size)} rows ({advice.data_share:.2%}) "
+            reason=f"{times}. {advice.tried} is {_KINDS.get(advice.tried, 'approximate')} and "
+            f"reads {shown(advice.subsample_size)} rows ({advice.data_share:.2%}) "
             f"{'per draw' if exact else 'at a time'}; its pilot passed its checks.",
             code=code(advice.tried, given, option),
         )

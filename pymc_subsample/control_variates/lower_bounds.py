@@ -32,6 +32,7 @@ from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.linear import RowCode, linear_expansion
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.symbolic.graph import numpy_function, rebuild, specialised
+from pymc_subsample.symbolic.jets import breaks
 
 KINDS = ("tangent", "softmax", "curvature")
 
@@ -104,7 +105,7 @@ def bounded_expansion(model: TallModel, bound: str | float = "auto") -> tuple[Ex
             if _holds(code, graphs, data):
                 found.append(kind)
                 return graphs
-        raise no_bound(model, _why(code), bound)
+        raise no_bound(model, _why(code), bound, not breaks(code.loglik))
 
     expansion = linear_expansion(model, predictors, 2, bends)
     if expansion.highest_order < 2:
@@ -120,8 +121,14 @@ def bounded_expansion(model: TallModel, bound: str | float = "auto") -> tuple[Ex
     return expansion, found[0]
 
 
-def no_bound(model: TallModel, why: str, bound: str = "auto") -> TallModelError:
-    """Return the error that says why a model has no bound, and which bounds there are."""
+def no_bound(
+    model: TallModel, why: str, bound: str = "auto", smooth: bool = False
+) -> TallModelError:
+    """Return the error that says why a model has no bound, and which bounds there are.
+
+    `smooth` rows of few linear predictors have bounds of another kind.
+    """
+    exact = "pms.ScalableMH(), which is exact too, pms.HMCECS()" if smooth else "HMCECS"
     kind = "" if bound == "auto" else f" of the kind {bound!r}"
     return TallModelError(
         f"FireflyMC needs a lower bound on the log-likelihood of every row of {_named(model)} and "
@@ -129,7 +136,8 @@ def no_bound(model: TallModel, why: str, bound: str = "auto") -> TallModelError:
         "logit link; Jaakkola-Jordan), for Student-t rows with known nu and scale, for softmax "
         "rows (Categorical or Multinomial; Boehning), and where the second derivative in the "
         "linear predictor is bounded below and accurate for far predictors; give bound=c if you "
-        "know a bound c of it. Else use HMCECS or another step, or sample this model with pm.NUTS."
+        f"know a bound c of it. Else use {exact} or another step, or sample this model with "
+        "pm.NUTS."
     )
 
 

@@ -12,6 +12,7 @@ from pymc_subsample.diagnostics.checks import (
     check_temperature,
     sentence,
 )
+from pymc_subsample.diagnostics.exact import ELSE
 from pymc_subsample.diagnostics.record import MoveRecord
 
 # Of an acceptance probability, and of posterior standard deviations.
@@ -24,7 +25,7 @@ ERROR = Rule(
     "acceptance_error",
     "error of the acceptance test, over what is tolerable",
     1.0,
-    "Use control_variate_order=2, a stricter test, or ConfidenceMH.",
+    f"Use control_variate_order=2, a stricter test, or ConfidenceMH. {ELSE}",
 )
 SHARE = Rule(
     "share",

@@ -18,6 +18,7 @@ from pymc_subsample.diagnostics.acceptance import (
     metropolis,
 )
 from pymc_subsample.diagnostics.checks import Check
+from pymc_subsample.diagnostics.exact import exact_step
 from pymc_subsample.diagnostics.metropolis import RULES, check_moves
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.estimators import VARIANCE_BOUND
@@ -257,6 +258,7 @@ class MinibatchMH(ProposingStep):
         if self.draws_left != 0:
             return None
         errors = None if self._exact else self._measured_errors()
+        exact = [] if errors is None else exact_step(self._expansion, self.reference)
         found = check_moves(
             self.record,
             errors,
@@ -264,7 +266,7 @@ class MinibatchMH(ProposingStep):
             exact=self._exact,
             temperature=self.temperature,
             cause=self._cause(),
-            remedies=self._remedies(),
+            remedies=[*self._remedies(), *exact],
         )
         if errors is not None and all(check.passed for check in found):
             self._conclude(errors)
