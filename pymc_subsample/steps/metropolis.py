@@ -258,7 +258,9 @@ class MinibatchMH(ProposingStep):
         if self.draws_left != 0:
             return None
         errors = None if self._exact else self._measured_errors()
-        exact = [] if errors is None else exact_step(self._expansion, self.reference)
+        exact = []
+        if errors is not None and self.reference is not None:
+            exact = exact_step(self._expansion, self.reference)
         found = check_moves(
             self.record,
             errors,
