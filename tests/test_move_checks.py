@@ -275,6 +275,7 @@ def test_heavy_tails_are_said_and_name_confidence_mh(lognormal, caplog):
     assert failed == {"acceptance_error", "rise"}
     for words in ("wrong too often", "heavy-tailed", "ConfidenceMH", "epsilon (now 0.05)"):
         assert words in text
+    assert "ScalableMH" not in text  # which needs what order=None does without
 
 
 def test_wrong_draws_are_noticed_where_the_checked_decisions_are_right(lognormal, caplog):

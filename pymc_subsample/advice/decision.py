@@ -88,11 +88,16 @@ def worth_another(advice: Advice, seconds: float) -> bool:
 
 
 def preferred(found: list[Advice]) -> Advice:
-    """Choose among steps that were tried, and say how the other one did."""
+    """Choose among steps that were tried, and say how the other one did.
+
+    The set-up of the first counts for both: the second finds compiled what they share.
+    """
+    setup = max(advice.setup_seconds for advice in found)
 
     def order(advice: Advice) -> tuple[bool, bool, float]:
+        seconds = setup + advice.seconds - advice.setup_seconds
         factor = 1.0 if advice.tried == _EXACT else _ALIKE
-        return advice.recommendation != advice.tried, not advice.passed, factor * advice.seconds
+        return advice.recommendation != advice.tried, not advice.passed, factor * seconds
 
     best, *others = sorted(found, key=order)
     said = [best.reason]

@@ -7,6 +7,7 @@ from scipy.special import chdtri
 
 from pymc_subsample.block_poisson import log_variance
 from pymc_subsample.control_variates import Expansion
+from pymc_subsample.control_variates.exact import ELSE, exact_step
 from pymc_subsample.control_variates.factors import whiten
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics.checks import (
@@ -20,7 +21,6 @@ from pymc_subsample.diagnostics.checks import (
     sentence,
 )
 from pymc_subsample.diagnostics.divergences import check_divergences, loss
-from pymc_subsample.diagnostics.exact import ELSE, exact_step
 from pymc_subsample.diagnostics.perturbation import Perturbation, estimate_errors, perturbation
 from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import VARIANCE_BOUND, Moments

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from pymc_subsample.control_variates.exact import ELSE
 from pymc_subsample.diagnostics.acceptance import AcceptanceErrors
 from pymc_subsample.diagnostics.checks import (
     MODES,
@@ -12,7 +13,6 @@ from pymc_subsample.diagnostics.checks import (
     check_temperature,
     sentence,
 )
-from pymc_subsample.diagnostics.exact import ELSE
 from pymc_subsample.diagnostics.record import MoveRecord
 
 # Of an acceptance probability, and of posterior standard deviations.

@@ -10,6 +10,7 @@ from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled, address_of
+from pymc_subsample.control_variates.exact import exact_step
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.acceptance import (
     AcceptanceErrors,
@@ -18,7 +19,6 @@ from pymc_subsample.diagnostics.acceptance import (
     metropolis,
 )
 from pymc_subsample.diagnostics.checks import Check
-from pymc_subsample.diagnostics.exact import exact_step
 from pymc_subsample.diagnostics.metropolis import RULES, check_moves
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.estimators import VARIANCE_BOUND
