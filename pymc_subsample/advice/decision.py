@@ -62,7 +62,7 @@ def compared(
             recommendation=advice.tried,
             exact=exact,
             reason=f"{times}. {advice.tried} is {_KINDS.get(advice.tried, 'approximate')} and "
-            f"reads {shown(advice.subsample_size)} rows ({advice.data_share:.2%}) "
+            f"reads {shown(advice.subsample_size)} rows ({shown(100 * advice.data_share)}%) "
             f"{'per draw' if exact else 'at a time'}; its pilot passed its checks.",
             code=code(advice.tried, given, option),
         )
