@@ -256,6 +256,13 @@ def test_exact_draws_may_take_a_little_longer(seconds, failed, other, other_fail
         assert left in advice.reason
 
 
+def test_compiling_what_steps_share_is_not_held_against_the_first():
+    exact, perturbed = trial("ScalableMH", 14.0), trial("HMCECS", 9.0)
+    first = replace(exact, seconds=24.0, setup_seconds=12.0)
+    assert decision.preferred([first, perturbed]).tried == "ScalableMH"
+    assert decision.preferred([replace(exact, seconds=24.0), perturbed]).tried == "HMCECS"
+
+
 def test_another_step_is_tried_where_it_may_save_something():
     assert not decision.worth_another(trial("ScalableMH", 6.0), 3.0)  # 4 s of draws, 5 to try
     assert decision.worth_another(trial("ScalableMH", 8.0), 3.0)

@@ -324,6 +324,18 @@ def test_a_level_that_is_too_coarse_warns_without_heavy_tails(model, caplog):
     assert "heavy" not in text
 
 
+def test_the_exact_step_is_named_with_control_variates(caplog):
+    rng = np.random.default_rng(0)
+    X = 6 * rng.normal(size=(1000, 6))
+    y = rng.random(1000) < expit(0.5 * X.sum(axis=1))
+    with pm.Model() as model:
+        pm.Bernoulli("y", logit_p=X @ pm.Normal("b", 0, 2, shape=6), observed=y)
+    step = pms.AusterityMH(model=model, epsilon=0.49, batch_size=5, transitions_per_draw=1)
+    text, failed = said(caplog, step, model)
+    assert "acceptance_error" in failed
+    assert "use pms.ScalableMH(), which is exact" in text
+
+
 def test_a_variance_that_cannot_be_met_warns(model, caplog):
     step = pms.MinibatchBarkerMH(model=model, control_variate_order=None, transitions_per_draw=2)
     text, failed = said(caplog, step, model)

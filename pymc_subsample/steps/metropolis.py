@@ -259,8 +259,8 @@ class MinibatchMH(ProposingStep):
             return None
         errors = None if self._exact else self._measured_errors()
         exact = []
-        if errors is not None and self.reference is not None:
-            exact = exact_step(self._expansion, self.reference)
+        if errors is not None and self._prepared is not None:
+            exact = exact_step(self._expansion, self._prepared.reference)
         found = check_moves(
             self.record,
             errors,
