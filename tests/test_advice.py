@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 import pytest
 
 import pymc_subsample as pms
-from pymc_subsample.advice import decision
+from pymc_subsample.advice import advising, decision
 from pymc_subsample.advice.pilot import Pilot, run_pilot
 from pymc_subsample.all_rows import nuts_gradients, quiet, smallest_ess
 
@@ -28,6 +28,26 @@ def logistic(n, d=3, correlation=0.0):
     with pm.Model(coords={"row": range(n)}) as model:
         beta = pm.Normal("beta", 0, 2, shape=d)
         pm.Bernoulli("y", logit_p=X @ beta, observed=y, dims="row")
+    return model
+
+
+def crossed(n=3_000, levels=60):
+    """Effects of 120 levels, for whose number to the power of three the rows are few."""
+    rng = np.random.default_rng(8)
+    i, j = rng.integers(0, levels, (2, n))
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0, 1, shape=levels), pm.Normal("b", 0, 1, shape=levels)
+        pm.Bernoulli("y", logit_p=a[i] + b[j], observed=rng.random(n) < 0.3)
+    return model
+
+
+def curve(n=20_000):
+    """Rows see parameters by 24 numbers each: no few linear predictors."""
+    X, Z = np.random.default_rng(9).normal(size=(2, n, 12))
+    y = ((1 + 0.2 * X - 0.1 * Z) ** 2).mean(axis=1) + np.random.default_rng(10).normal(size=n)
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0, 1), pm.Normal("b", 0, 1)
+        pm.Normal("y", ((1 + a * X + b * Z) ** 2).mean(axis=1), 1.0, observed=y)
     return model
 
 
@@ -76,18 +96,52 @@ def made(advice, model, monkeypatch):
     return taken.get("step")
 
 
-def test_tall_smooth_data_are_for_hmcecs(tall, advice, monkeypatch):
-    assert advice.recommendation == advice.tried == "HMCECS"
+def test_tall_smooth_data_are_for_the_exact_step(tall, advice, monkeypatch):
+    assert advice.recommendation == advice.tried == "ScalableMH"
+    assert advice.exact
+    assert advice.passed
     step = made(advice, tall, monkeypatch)
-    assert isinstance(step, pms.HMCECS)
+    assert isinstance(step, pms.ScalableMH)
     assert (advice.rows, advice.parameters) == (40_000, 3)
+    # 90 draws, of which each reads rows of a Poisson number.
+    expected = step.bounds.per_decision
+    assert abs(advice.subsample_size - expected) < 5 * np.sqrt(expected / 90)
+    assert advice.data_share == pytest.approx(advice.subsample_size / 40_000)
+    assert np.isnan(advice.perturbation)
+    assert advice.ratio > 3  # a draw reads few of the 40,000 rows
+    assert "ScalableMH is exact and reads" in advice.reason
+    assert "HMCECS, which is perturbed, takes about" in advice.reason
+
+
+def test_rows_of_many_predictors_are_for_hmcecs(monkeypatch):
+    model = curve()
+    advice = pms.advise(model, effective_draws=MANY, **SHORT)
+    assert advice.recommendation == advice.tried == "HMCECS"
+    assert not advice.exact
+    step = made(advice, model, monkeypatch)
     assert advice.subsample_size == step.subsample_size
-    assert advice.data_share == pytest.approx(step.subsample_size / 40_000)
+    assert advice.data_share == pytest.approx(step.subsample_size / 20_000)
     assert advice.loglik_variance == pytest.approx(
         np.max(step.moments.variance(step.subsample_size))
     )
     assert 0 < advice.perturbation < 0.05
-    assert advice.ratio > 3  # a draw reads 100 to 200 of the 40,000 rows
+    assert "HMCECS is perturbed and reads" in advice.reason
+    assert "at most ten linear predictors" in advice.reason
+
+
+def test_too_many_parameters_for_the_rows_are_not_for_the_exact_step():
+    advice = pms.advise(crossed(), effective_draws=MANY, **SHORT)
+    assert advice.recommendation != "ScalableMH"
+    assert advice.tried == "HMCECS"
+    assert "ScalableMH, which is exact, would accept only about" in advice.reason
+
+
+def test_what_is_good_enough_is_not_tried_twice(tall, monkeypatch):
+    """A thousand effective draws take the exact step less time than setting up another."""
+    monkeypatch.setattr(advising, "HMCECS", type("Untried", (), {}))
+    advice = pms.advise(tall, seconds=1.0)
+    assert advice.tried == "ScalableMH"
+    assert "HMCECS" not in advice.reason
 
 
 def test_numbers_fit_each_other(advice):
@@ -127,7 +181,7 @@ def test_pilot_is_silent_and_repeatable(tall, advice, caplog):
 
 def test_arguments_are_in_the_code(tall):
     advice = pms.advise(tall, observed=["y"], dim="row", effective_draws=MANY, **SHORT)
-    assert advice.code == "pm.sample(step=pms.HMCECS(observed=['y'], dim='row'))"
+    assert advice.code == "pm.sample(step=pms.ScalableMH(observed=['y'], dim='row'))"
 
 
 def test_failed_pilots_are_not_recommended():
@@ -170,6 +224,51 @@ def test_all_rows_unless_half_the_time_is_saved(seconds, share, name, words):
     assert advice.full_seconds == pytest.approx(seconds)
     assert advice.recommendation == name
     assert words in advice.reason
+
+
+def trial(name, seconds, failed=(), full_seconds=1e4):
+    """An advice about a step that takes so long for its draws, after a set-up of 2 s."""
+    found = Pilot(1.0, (seconds - 2) / 2000, 1.0, 5.0, 0.01, 4.0, failed)
+    given = pms.Advice("", "", "", tried=name, against="nutpie")
+    return decided(given, found, full_ess_per_second=1000 / full_seconds, full_fixed=0.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "failed", "other", "other_failed", "name"),
+    [
+        (14.0, (), 10.0, (), "ScalableMH"),
+        (16.0, (), 10.0, (), "HMCECS"),
+        (5.0, (), 10.0, (), "ScalableMH"),
+        (5.0, ("stay 4",), 10.0, (), "HMCECS"),
+        (90.0, (), 10.0, ("variance 4",), "ScalableMH"),
+        (9_000.0, (), 10.0, (), "HMCECS"),
+        (5.0, ("stay 4",), 10.0, ("variance 4",), "nutpie"),
+    ],
+)
+def test_exact_draws_may_take_a_little_longer(seconds, failed, other, other_failed, name):
+    exact, perturbed = trial("ScalableMH", seconds, failed), trial("HMCECS", other, other_failed)
+    advice = decision.preferred([exact, perturbed])
+    assert advice.recommendation == name
+    assert advice.exact == (name != "HMCECS")
+    if name != "nutpie":
+        assert advice.seconds == pytest.approx(seconds if name == "ScalableMH" else other)
+    for left in {"ScalableMH", "HMCECS"} - {advice.tried}:
+        assert left in advice.reason
+
+
+def test_compiling_what_steps_share_is_not_held_against_the_first():
+    exact, perturbed = trial("ScalableMH", 14.0), trial("HMCECS", 9.0)
+    first = replace(exact, seconds=24.0, setup_seconds=12.0)
+    assert decision.preferred([first, perturbed]).tried == "ScalableMH"
+    assert decision.preferred([replace(exact, seconds=24.0), perturbed]).tried == "HMCECS"
+
+
+def test_another_step_is_tried_where_it_may_save_something():
+    assert not decision.worth_another(trial("ScalableMH", 6.0), 3.0)  # 4 s of draws, 5 to try
+    assert decision.worth_another(trial("ScalableMH", 8.0), 3.0)
+    assert decision.worth_another(trial("ScalableMH", 6.0, ("stay 4",)), 3.0)
+    assert not decision.worth_another(trial("ScalableMH", 8.0, full_seconds=11.0), 3.0)
+    assert not decision.worth_another(trial("ScalableMH", 6.0, ("stay 4",), 11.0), 3.0)
 
 
 def test_pays_from_never_always_and_in_between():
@@ -219,10 +318,10 @@ def test_other_discrete_variables_are_for_pymc():
 
 def test_shows_what_it_found(advice):
     text, html = repr(advice), advice._repr_html_()
-    assert text.startswith(f"HMCECS: {advice.code}\n{advice.reason}\n")
+    assert text.startswith(f"ScalableMH: {advice.code}\n{advice.reason}\n")
     assert "40,000" in text
     assert "40,000" in html
-    assert f"{advice.subsample_size:,.0f}" in text
+    assert "rows per draw" in text
     risky = replace(advice, reason="a < b & c")
     assert "a &lt; b &amp; c" in risky._repr_html_()
 

@@ -135,6 +135,8 @@ def test_too_few_rows_for_the_estimate_are_refused():
         with pytest.raises(pms.TallModelError, match="No subsample of the 300 rows") as error:
             pms.HMCECS(estimator="block-poisson")
         assert "ncrease" not in str(error.value)
+        assert "Use pms.ScalableMH(), which is exact, use estimator" in str(error.value)
+        pms.ScalableMH()
         assert pms.HMCECS(estimator="block-poisson", subsample_size=300).subsample_size == 300
 
 

@@ -306,11 +306,13 @@ def test_a_bound_that_only_far_rows_break_is_noticed(model, monkeypatch):
     ],
 )
 def test_models_without_a_bound_are_refused_by_name(name, why):
+    takes_the_exact_step = name in {"poisson_offset", "normal"}
     model = MODELS[name](np.random.default_rng(1))
     with pytest.raises(pms.TallModelError, match=f"'y' and knows none: .*{why}") as error:
         pms.FireflyMC(model=model)
     for known in ("Jaakkola-Jordan", "Student-t", "Boehning", "bound=c"):
         assert known in str(error.value)
+    assert ("pms.ScalableMH()" in str(error.value)) == takes_the_exact_step
 
 
 def test_bounds_of_the_user(model):

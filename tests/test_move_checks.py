@@ -275,6 +275,7 @@ def test_heavy_tails_are_said_and_name_confidence_mh(lognormal, caplog):
     assert failed == {"acceptance_error", "rise"}
     for words in ("wrong too often", "heavy-tailed", "ConfidenceMH", "epsilon (now 0.05)"):
         assert words in text
+    assert "ScalableMH" not in text  # which needs what order=None does without
 
 
 def test_wrong_draws_are_noticed_where_the_checked_decisions_are_right(lognormal, caplog):
@@ -321,6 +322,18 @@ def test_a_level_that_is_too_coarse_warns_without_heavy_tails(model, caplog):
     assert "acceptance_error" in failed
     assert "Decrease epsilon (now 0.3)" in text
     assert "heavy" not in text
+
+
+def test_the_exact_step_is_named_with_control_variates(caplog):
+    rng = np.random.default_rng(0)
+    X = 6 * rng.normal(size=(1000, 6))
+    y = rng.random(1000) < expit(0.5 * X.sum(axis=1))
+    with pm.Model() as model:
+        pm.Bernoulli("y", logit_p=X @ pm.Normal("b", 0, 2, shape=6), observed=y)
+    step = pms.AusterityMH(model=model, epsilon=0.49, batch_size=5, transitions_per_draw=1)
+    text, failed = said(caplog, step, model)
+    assert "acceptance_error" in failed
+    assert "use pms.ScalableMH(), which is exact" in text
 
 
 def test_a_variance_that_cannot_be_met_warns(model, caplog):

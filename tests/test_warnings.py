@@ -10,6 +10,7 @@ from scipy.special import expit
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
+from pymc_subsample.control_variates.exact import exact_step
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.diagnostics.perturbation import estimate_errors
 from pymc_subsample.likelihood import TallModel
@@ -146,7 +147,32 @@ def test_hard_cases_warn_and_say_what_to_change(factory, data, kwargs, caplog):
     assert said
     assert all("ncrease subsample_size" in s for s in said)
     assert all(f"now {kwargs['subsample_size']}" in s for s in said)
-    assert all("small groups" in s for s in said if "perturbs" in s)
+    for text in said:
+        perturbs, raisable = "perturbs" in text, "control_variate_order" in kwargs
+        assert ("small groups" in text) == perturbs
+        assert ("pms.ScalableMH(), which is exact" in text) == (perturbs and not raisable)
+
+
+@pytest.mark.parametrize(
+    ("name", "order", "taken"),
+    [
+        ("bernoulli_logit", 2, True),
+        ("bernoulli_logit", 1, False),
+        ("normal", 2, True),
+        ("quantile_regression", 2, False),
+        ("two_layer_network", 2, False),
+    ],
+)
+def test_the_exact_step_is_named_only_where_it_takes_the_model(name, order, taken, tall_model):
+    tall = tall_model(name)
+    expansion = expand(tall, order)
+    at = reference_at(expansion, tall.ravel(tall.initial_point))
+    assert bool(exact_step(expansion, at)) == taken
+    if order == 2 and taken:
+        pms.ScalableMH(model=tall.model)
+    elif order == 2:
+        with pytest.raises(pms.TallModelError):
+            pms.ScalableMH(model=tall.model)
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ import numpy as np
 import pymc as pm
 
 from pymc_subsample import arguments
-from pymc_subsample.advice.decision import code, compared, on_all_rows
-from pymc_subsample.advice.pilot import run_pilot
+from pymc_subsample.advice.decision import code, compared, on_all_rows, preferred, worth_another
+from pymc_subsample.advice.pilot import Pilot, run_pilot
 from pymc_subsample.advice.result import Advice
 from pymc_subsample.all_rows import (
     COMPILE_SECONDS,
@@ -25,8 +25,10 @@ from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.discovery import chosen_names, row_terms
 from pymc_subsample.steps import variables
 from pymc_subsample.steps.barker import MinibatchBarkerMH
+from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.gibbs import AusterityGibbs
 from pymc_subsample.steps.hmc_ecs import HMCECS
+from pymc_subsample.steps.scalable import FEW_ACCEPTED, ScalableMH
 from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, numpy_function
 
 
@@ -42,15 +44,21 @@ def advise(
     r"""Say whether subsampling the rows would pay for a model, from a short pilot.
 
     The step that fits the model is made and runs one short tuned chain through `pm.sample`:
-    `HMCECS` where the log-likelihood can be differentiated, `MinibatchBarkerMH` without control
-    variates where it cannot, `AusterityGibbs` where all variables are binary. It is recommended
-    if the pilot passes the step's own checks and one chain of it, which takes
+    `ScalableMH`, which is exact, or `HMCECS` where the log-likelihood can be differentiated,
+    `MinibatchBarkerMH` without control variates where it cannot, `AusterityGibbs` where all
+    variables are binary. It is recommended if the pilot passes the step's own checks and one chain
+    of it, which takes
 
     .. math:: S + 1000\,t + N / r
 
     seconds with set-up and compilation S, t per (tuning) draw, r effective draws per second and
     N = `effective_draws`, takes at most half the time of a sampler that reads all rows and saves
-    at least 10 s. Below that the sampler on all rows is fast enough, and exact.
+    at least 10 s. Below that the sampler on all rows is fast enough, and as exact as any.
+
+    `HMCECS` is made too where `ScalableMH` refuses the model, is predicted to accept fewer than
+    half of its proposals, or fails in its pilot, and where its draws would take longer than it
+    takes to try another step. Of two steps that pay the exact one is recommended if it takes up to
+    1.5 times as long: pilots cannot tell times apart that are closer, so that exactness is free.
 
     Parameters
     ----------
@@ -122,45 +130,80 @@ def advise(
     empty = Advice("", "", "", effective_draws=wanted, parameters=_size(model))
     if model.discrete_value_vars:
         return _discrete(model, given, empty, seconds, random_seed)
-    start = thread_time()
-    try:
-        with quiet():
-            step = HMCECS(model=model, **given)
-    except TallModelError as refusal:
-        _refuse_bad_start(model, refusal)
-        cause = refusal.__cause__
-        if isinstance(cause, UNDIFFERENTIABLE):
-            return _without_gradient(model, given, empty, seconds, random_seed)
-        return on_all_rows(empty, f"HMCECS refuses the model. {refusal}")
-    setup = thread_time() - start
-    pilot = run_pilot(model, step, seconds, random_seed)
-    moments, m = step.moments, step.subsample_size
-    per_gradient = seconds_per_full_gradient(step._expansion, step.reference)
-    gradients, tuning = nuts_gradients(model, step, seconds, random_seed) or (
+    return _differentiable(model, given, empty, seconds, random_seed)
+
+
+def _differentiable(
+    model: pm.Model, given: dict[str, Any], empty: Advice, seconds: float, seed: int
+) -> Advice:
+    found: list[Advice] = []
+    refusals, beside, full, instead = [], "", None, nuts()
+    for kind in (ScalableMH, HMCECS):
+        try:
+            step, setup = _made(kind, model, given)
+        except TallModelError as refusal:
+            if isinstance(refusal.__cause__, UNDIFFERENTIABLE):
+                _refuse_bad_start(model, refusal)
+                return _without_gradient(model, given, empty, seconds, seed)
+            refusals.append(refusal)
+            continue
+        advice = replace(empty, tried=kind.__name__, against=instead[0], rows=step.n_rows)
+        if isinstance(step, HMCECS):
+            moments, m = step.moments, step.subsample_size
+            advice = replace(
+                advice,
+                loglik_variance=float(np.max(moments.variance(m))),
+                perturbation=float(np.max(moments.perturbation(m))),
+            )
+        elif step.predicted_acceptance < FEW_ACCEPTED:
+            beside = (
+                "ScalableMH, which is exact, would accept only about "
+                f"{step.predicted_acceptance:.0%} of its proposals: too many parameters move at "
+                "once for so few rows."
+            )
+            continue
+        pilot = run_pilot(model, step, seconds, seed)
+        full = full or _projected(model, step, pilot, seconds, seed)
+        found.append(compared(advice, pilot, given, setup, **full, instead=instead))
+        if not worth_another(found[-1], seconds):
+            break
+    if not found:
+        _refuse_bad_start(model, refusals[-1])
+        return on_all_rows(empty, f"{kind.__name__} refuses the model. {refusals[-1]}")
+    advice = preferred(found)
+    said = [advice.reason, beside]
+    if advice.tried == "HMCECS" and refusals:
+        said += [str(refusals[0]).removesuffix(" Use HMCECS.")]
+    if step._search is not None and len(step._search.modes) > 1:
+        said += [
+            "The posterior has at least two modes, and a chain of any sampler may see only one."
+        ]
+    return replace(advice, reason=" ".join(filter(None, said)))
+
+
+def _projected(
+    model: pm.Model, step: ScalableMH | HMCECS, pilot: Pilot, seconds: float, seed: int
+) -> dict[str, float]:
+    """Effective draws per second of NUTS on all rows, and its seconds before them."""
+    each = seconds_per_full_gradient(step._expansion, step.reference)
+    gradients, tuning = nuts_gradients(model, step, seconds, seed) or (
         pilot.gradients_per_draw / pilot.ess_per_draw,
         pilot.gradients_per_draw,
     )
-    advice = replace(
-        empty,
-        tried="HMCECS",
-        against=nuts()[0],
-        rows=step.n_rows,
-        loglik_variance=float(np.max(moments.variance(m))),
-        perturbation=float(np.max(moments.perturbation(m))),
-    )
-    advice = compared(
-        advice,
-        pilot,
-        given,
-        setup,
-        full_ess_per_second=1 / (gradients * per_gradient),
-        full_fixed=COMPILE_SECONDS + DRAWS * tuning * per_gradient,
-        instead=nuts(),
-    )
-    if step._search is None or len(step._search.modes) < 2:
-        return advice
-    modes = "The posterior has at least two modes, and a chain of either sampler may see only one."
-    return replace(advice, reason=f"{advice.reason} {modes}")
+    return {
+        "full_ess_per_second": 1 / (gradients * each),
+        "full_fixed": COMPILE_SECONDS + DRAWS * tuning * each,
+    }
+
+
+def _made[Step: SubsampledStep](
+    kind: type[Step], model: pm.Model, given: dict[str, Any], **more: Any
+) -> tuple[Step, float]:
+    """Make a step; return it and the seconds that took."""
+    start = thread_time()
+    with quiet():
+        step = kind(model=model, **given, **more)
+    return step, thread_time() - start
 
 
 def _discrete(
@@ -177,18 +220,14 @@ def _discrete(
             "discrete.",
             code="pm.sample()",
         )
-    start = thread_time()
     try:
-        with quiet():
-            step = AusterityGibbs(model=model, **given)
+        step, setup = _made(AusterityGibbs, model, given)
     except TallModelError as refusal:
         _refuse_bad_start(model, refusal)
         reason = f"AusterityGibbs refuses the model. {refusal}"
         return replace(empty, recommendation="pm.sample", reason=reason, code="pm.sample()")
-    setup = thread_time() - start
     pilot = run_pilot(model, step, seconds, seed)
-    with quiet():
-        exact = AusterityGibbs(model=model, epsilon=0.0, **given)
+    exact, _ = _made(AusterityGibbs, model, given, epsilon=0.0)
     full = run_pilot(model, exact, seconds, seed)
     advice = replace(
         empty, tried="AusterityGibbs", against="AusterityGibbs(epsilon=0)", rows=step.n_rows
@@ -207,10 +246,7 @@ def _discrete(
 def _without_gradient(
     model: pm.Model, given: dict[str, Any], empty: Advice, seconds: float, seed: int
 ) -> Advice:
-    start = thread_time()
-    with quiet():
-        step = MinibatchBarkerMH(model=model, control_variate_order=None, **given)
-    setup = thread_time() - start
+    step, setup = _made(MinibatchBarkerMH, model, given, control_variate_order=None)
     pilot = run_pilot(model, step, seconds, seed)
     expansion = step._expansion
     phi, _ = expansion.parameters(step._tall.ravel(step._tall.initial_point))

@@ -10,6 +10,12 @@ from pymc_subsample.all_rows import DRAWS, SAVED_SECONDS, nuts, pays
 
 # A share of the rows that the reason mentions.
 _LARGE_SHARE = 0.1
+# What draws are.
+_EXACT = "ScalableMH"
+_KINDS = {_EXACT: "exact", "HMCECS": "perturbed"}
+# Times as long that an exact step may take: effective draws of two pilots are good to about 30%
+# each, and so their ratio to about 40%.
+_ALIKE = 1.5
 
 
 def compared(
@@ -38,7 +44,9 @@ def compared(
         seconds=fixed + wanted / rate,
         full_seconds=full_fixed + wanted / full_ess_per_second,
         pays_from=_pays_from(fixed, rate, full_fixed, full_ess_per_second),
+        passed=not pilot.failed,
     )
+    exact = advice.tried == _EXACT
     times = (
         f"{wanted:,} effective draws take about {shown(advice.seconds)} s with {advice.tried}, and "
         f"{shown(advice.full_seconds)} s with {advice.against} on all rows"
@@ -52,18 +60,52 @@ def compared(
         return replace(
             advice,
             recommendation=advice.tried,
-            reason=f"{times}. {advice.tried} reads {advice.data_share:.2%} of the rows at a time, "
-            "and the pilot passed its checks.",
+            exact=exact,
+            reason=f"{times}. {advice.tried} is {_KINDS.get(advice.tried, 'approximate')} and "
+            f"reads {shown(advice.subsample_size)} rows ({shown(100 * advice.data_share)}%) "
+            f"{'per draw' if exact else 'at a time'}; its pilot passed its checks.",
             code=code(advice.tried, given, option),
         )
     elif advice.full_seconds < 2 * SAVED_SECONDS:
-        reason = f"All rows are fast enough, and exact: {times}."
+        reason = f"All rows are fast enough{'' if exact else ', and exact'}: {times}."
     elif advice.data_share >= _LARGE_SHARE:
         reason = f"A subsample of {advice.data_share:.0%} of the rows saves too little: {times}."
     else:
         reason = f"Subsampling saves too little: {times}."
     name, line = instead
     return replace(advice, recommendation=name, reason=reason, code=line)
+
+
+def worth_another(advice: Advice, seconds: float) -> bool:
+    """Whether to try another step too, by a pilot of so many seconds.
+
+    Not where not even draws that cost nothing would pay, or where all draws that are wanted take
+    less time than trying.
+    """
+    drawing = advice.seconds - advice.setup_seconds
+    long = not advice.passed or drawing > advice.setup_seconds + seconds
+    return long and pays(advice.setup_seconds, advice.full_seconds)
+
+
+def preferred(found: list[Advice]) -> Advice:
+    """Choose among steps that were tried, and say how the other one did.
+
+    The set-up of the first counts for both: the second finds compiled what they share.
+    """
+    setup = max(advice.setup_seconds for advice in found)
+
+    def order(advice: Advice) -> tuple[bool, bool, float]:
+        seconds = setup + advice.seconds - advice.setup_seconds
+        factor = 1.0 if advice.tried == _EXACT else _ALIKE
+        return advice.recommendation != advice.tried, not advice.passed, factor * seconds
+
+    best, *others = sorted(found, key=order)
+    said = [best.reason]
+    for other in others:
+        seconds = f"takes about {shown(other.seconds)} s"
+        took = f"{other.tried}, which is {_KINDS[other.tried]}, {seconds}."
+        said.append(took if other.passed else other.reason)
+    return replace(best, reason=" ".join(said))
 
 
 def _pays_from(fixed: float, rate: float, full_fixed: float, full_rate: float) -> float:

@@ -87,7 +87,7 @@ def run_pilot(model: pm.Model, step: SubsampledStep, seconds: float, seed: int) 
         ess_per_draw=smallest_ess(draws) / len(draws),
         seconds_per_draw=mean,
         overhead_seconds=float(max(times[0] - start + spent[-1] - 2 * mean, 0.0)),
-        subsample_size=_mean(trace, "subsample_size", "batch_size"),
+        subsample_size=_mean(trace, "subsample_size", "batch_size", "rows_read"),
         data_share=_mean(trace, "data_share"),
         gradients_per_draw=_mean(trace, "n_steps"),
         failed=_failed(step, trace),

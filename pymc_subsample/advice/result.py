@@ -13,20 +13,25 @@ class Advice:
     Attributes
     ----------
     recommendation : str
-        "HMCECS", "MinibatchBarkerMH", "AusterityGibbs", or a sampler that reads all rows:
-        "nutpie", "pm.NUTS", or "pm.sample" where PyMC's own choice of steps is meant.
+        "ScalableMH", "HMCECS", "MinibatchBarkerMH", "AusterityGibbs", or a sampler that reads all
+        rows: "nutpie", "pm.NUTS", or "pm.sample" where PyMC's own choice of steps is meant.
     reason : str
         Why, in plain words.
     code : str
         The line to write, within `with model:`.
+    exact : bool
+        Whether draws of what is recommended are from the posterior itself.
     tried : str
-        The step whose pilot was run; empty if none was.
+        The step whose pilot was run, the better one if two were; empty if none was.
+    passed : bool
+        Whether the pilot passed the step's own checks.
     against : str
         The sampler on all rows that it is compared with; empty if none was.
     rows, parameters : int
         Rows of the data and unconstrained parameters; no rows (0) if they could not be found.
     subsample_size, data_share : float
-        Rows per estimate or decision, and the same as a share of all rows.
+        Rows per estimate or decision (of `ScalableMH` per draw), and the same as a share of all
+        rows.
     loglik_variance, perturbation : float
         Predicted variance of the log-likelihood estimate, and the error that it leaves in the log
         of the likelihood estimate's mean; largest values on the 95% ellipsoid. `HMCECS` only.
@@ -52,7 +57,9 @@ class Advice:
     recommendation: str
     reason: str
     code: str
+    exact: bool = True
     tried: str = ""
+    passed: bool = False
     against: str = ""
     rows: int = 0
     parameters: int = 0
@@ -72,11 +79,12 @@ class Advice:
 
     def _numbers(self) -> list[tuple[str, str]]:
         tried, against = self.tried or "step", self.against or "all rows"
+        unit = "draw" if tried == "ScalableMH" else "estimate"
         wanted = f"{self.effective_draws:,} effective draws"
         found = [
             ("rows", self.rows or np.nan),
             ("parameters", self.parameters),
-            ("rows per estimate", self.subsample_size),
+            (f"rows per {unit}", self.subsample_size),
             ("percent of the rows", 100 * self.data_share),
             ("predicted variance", self.loglik_variance),
             ("predicted perturbation", self.perturbation),

@@ -28,8 +28,10 @@ from pytensor.graph.basic import Variable
 from scipy.special import softmax
 
 from pymc_subsample.control_variates import agrees, linear_predictors
+from pymc_subsample.control_variates.exact import exact_step
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.linear import RowCode, linear_expansion
+from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.symbolic.graph import numpy_function, rebuild, specialised
 
@@ -104,7 +106,9 @@ def bounded_expansion(model: TallModel, bound: str | float = "auto") -> tuple[Ex
             if _holds(code, graphs, data):
                 found.append(kind)
                 return graphs
-        raise no_bound(model, _why(code), bound)
+        whole = linear_expansion(model, predictors, 2)
+        at = reference_at(whole, model.ravel(model.initial_point))
+        raise no_bound(model, _why(code), bound, exact_step(whole, at))
 
     expansion = linear_expansion(model, predictors, 2, bends)
     if expansion.highest_order < 2:
@@ -120,8 +124,10 @@ def bounded_expansion(model: TallModel, bound: str | float = "auto") -> tuple[Ex
     return expansion, found[0]
 
 
-def no_bound(model: TallModel, why: str, bound: str = "auto") -> TallModelError:
-    """Return the error that says why a model has no bound, and which bounds there are."""
+def no_bound(
+    model: TallModel, why: str, bound: str = "auto", others: Sequence[str] = ()
+) -> TallModelError:
+    """Return the error that says why a model has no bound, and which bounds and `others` are."""
     kind = "" if bound == "auto" else f" of the kind {bound!r}"
     return TallModelError(
         f"FireflyMC needs a lower bound on the log-likelihood of every row of {_named(model)} and "
@@ -129,7 +135,8 @@ def no_bound(model: TallModel, why: str, bound: str = "auto") -> TallModelError:
         "logit link; Jaakkola-Jordan), for Student-t rows with known nu and scale, for softmax "
         "rows (Categorical or Multinomial; Boehning), and where the second derivative in the "
         "linear predictor is bounded below and accurate for far predictors; give bound=c if you "
-        "know a bound c of it. Else use HMCECS or another step, or sample this model with pm.NUTS."
+        f"know a bound c of it. Else {', '.join([*others, 'use HMCECS or another step'])}, or "
+        "sample this model with pm.NUTS."
     )
 
 

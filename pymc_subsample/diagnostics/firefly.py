@@ -21,7 +21,7 @@ READ = Rule(
     "rows_read",
     "rows read per draw, over all rows",
     0.5,
-    'Use brightness="implicit", a tighter bound, or another sampler (HMCECS, pm.NUTS).',
+    'Use brightness="implicit", a tighter bound, or another sampler (ScalableMH, HMCECS, pm.NUTS).',
     severity="warn",
 )
 TURNOVER = Rule(

@@ -7,6 +7,7 @@ from scipy.special import chdtri
 
 from pymc_subsample.block_poisson import log_variance
 from pymc_subsample.control_variates import Expansion
+from pymc_subsample.control_variates.exact import ELSE, exact_step
 from pymc_subsample.control_variates.factors import whiten
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics.checks import (
@@ -46,7 +47,7 @@ REFRESH = Rule(
     at_least=True,
 )
 PERTURBATION = Rule(
-    "perturbation", "perturbation of the posterior, over what is tolerable", 1.0, _MORE
+    "perturbation", "perturbation of the posterior, over what is tolerable", 1.0, f"{_MORE} {ELSE}"
 )
 
 
@@ -73,7 +74,7 @@ SIGN = Rule(
     "sign",
     "share of the effective draws that the signs leave",
     0.5,
-    f"{_LARGER}, or use estimator='perturbed'.",
+    f"{_LARGER}, or use estimator='perturbed'. {ELSE}",
     severity="warn",
     at_least=True,
 )
@@ -206,13 +207,19 @@ def check_hmc(
     more_rows = subsample_size < largest
     advice = remedies(subsample_size, largest, expansion.raisable, given_reference)
     look_at = "look for outlying rows and small groups"
+    signed = kind == BLOCK_POISSON
+    doubtful = record.negative > 0 if signed else not _excess(off.shift, off.stretch) <= 1
+    exact = exact_step(expansion, reference) if doubtful else []
     checks = [
         _noise_check(record, variance, sentence(advice)),
         _refresh_check(record, more_rows, n_blocks < subsample_size),
         *(
-            [*_sign_checks(record, more_rows), _confined_check(record, reference, active, confined)]
-            if kind == BLOCK_POISSON
-            else [_perturbation_check(off.shift, off.stretch, sentence([*advice, look_at]))]
+            [
+                *_sign_checks(record, more_rows, exact),
+                _confined_check(record, reference, active, confined),
+            ]
+            if signed
+            else [_perturbation_check(off.shift, off.stretch, sentence([*advice, *exact, look_at]))]
         ),
     ]
     if n > 2 * size:
@@ -302,7 +309,7 @@ def _perturbation_check(shift: float, stretch: float, advice: str) -> Check:
     )
 
 
-def _sign_checks(record: ChainRecord, more_rows: bool) -> list[Check]:
+def _sign_checks(record: ChainRecord, more_rows: bool, exact: list[str]) -> list[Check]:
     negative = record.negative / record.done
     left = (1 - 2 * negative) ** 2
     return [
@@ -320,7 +327,9 @@ def _sign_checks(record: ChainRecord, more_rows: bool) -> list[Check]:
             SIGN.holds(left),
             f"So many signs leave {left:.0%} of the effective draws (should be at least "
             f"{SIGN.bound:.0%}). "
-            + sentence([*(["increase subsample_size"] * more_rows), "use estimator='perturbed'"]),
+            + sentence(
+                [*(["increase subsample_size"] * more_rows), *exact, "use estimator='perturbed'"]
+            ),
         ),
     ]
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from pymc_subsample.control_variates.exact import ELSE
 from pymc_subsample.diagnostics.acceptance import AcceptanceErrors
 from pymc_subsample.diagnostics.checks import (
     MODES,
@@ -24,7 +25,7 @@ ERROR = Rule(
     "acceptance_error",
     "error of the acceptance test, over what is tolerable",
     1.0,
-    "Use control_variate_order=2, a stricter test, or ConfidenceMH.",
+    f"Use control_variate_order=2, a stricter test, or ConfidenceMH. {ELSE}",
 )
 SHARE = Rule(
     "share",

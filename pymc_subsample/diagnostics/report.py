@@ -35,7 +35,7 @@ FAMILIES: dict[str, Sequence[Rule]] = {
     "A stochastic-gradient sampler": stochastic.RULES,
 }
 
-_SIGNS = "Increase subsample_size (up to the number of rows), or use estimator='perturbed'."
+_SIGNS = hmc.SIGN.remedy
 SIGN = Rule("sign", "effective share of signed draws", 0.1, _SIGNS, at_least=True)
 SIGN_DOUBT = Rule("sign", SIGN.title, 0.5, _SIGNS, severity="warn", at_least=True)
 

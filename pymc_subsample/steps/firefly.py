@@ -333,4 +333,4 @@ class FireflyMC(ProposingStep):
         left += ["leave reference=None"] if self._given_reference else []
         partly = len(self._active) < self._tall.size
         left += ["sample all variables with this step"] if partly else []
-        return [*left, "use HMCECS, pm.NUTS or nutpie"]
+        return [*left, "use pms.ScalableMH(), which is exact too", "use HMCECS, pm.NUTS or nutpie"]

@@ -150,6 +150,9 @@ class HMCECS(SubsampledStep):
     they run without tuning. Arguments of `pm.sample` that are meant for its own NUTS, such as
     `target_accept` or `compile_kwargs`, don't reach this step: give `target_accept` here.
 
+    `ScalableMH` draws from the posterior itself, without perturbation or signs, where rows see the
+    parameters by few linear predictors and the parameters are few beside the rows.
+
     With other step methods on other variables, those see the full-data posterior while this one
     sees its estimate: exact up to the same perturbation.
 

@@ -10,6 +10,7 @@ from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled, address_of
+from pymc_subsample.control_variates.exact import exact_step
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.acceptance import (
     AcceptanceErrors,
@@ -257,6 +258,9 @@ class MinibatchMH(ProposingStep):
         if self.draws_left != 0:
             return None
         errors = None if self._exact else self._measured_errors()
+        exact = []
+        if errors is not None and self._prepared is not None:
+            exact = exact_step(self._expansion, self._prepared.reference)
         found = check_moves(
             self.record,
             errors,
@@ -264,7 +268,7 @@ class MinibatchMH(ProposingStep):
             exact=self._exact,
             temperature=self.temperature,
             cause=self._cause(),
-            remedies=self._remedies(),
+            remedies=[*self._remedies(), *exact],
         )
         if errors is not None and all(check.passed for check in found):
             self._conclude(errors)

@@ -52,7 +52,7 @@ _MOVES = {
 }
 type Proposal = str | Langevin | AdaptiveMetropolis | RandomWalk
 # Of the rows, from which reading all of them may be faster; predicted acceptance that is told.
-_LARGE_SHARE, _FEW_ACCEPTED = 0.1, 0.5
+_LARGE_SHARE, FEW_ACCEPTED = 0.1, 0.5
 # Of a trajectory; lengths are jittered by 20%.
 _MOST_STEPS = 1024
 _DEEPEST = 20
@@ -396,7 +396,7 @@ class ScalableMH(SubsampledStep):
                 else ""
             )
         )
-        if self.predicted_acceptance < _FEW_ACCEPTED:
+        if self.predicted_acceptance < FEW_ACCEPTED:
             _log.warning(
                 f"ScalableMH: rows are predicted to accept only {self.predicted_acceptance:.0%} of "
                 f"the proposals, which move all {len(self._active):,} parameters at once: too many "

@@ -1,6 +1,5 @@
 """How many rows a subsample takes, and in how many blocks."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -8,6 +7,7 @@ import numpy as np
 from pymc_subsample.blas import one_thread
 from pymc_subsample.block_poisson import choose_products, log_variance
 from pymc_subsample.control_variates.causes import distance_to_mode, find_cause, is_far
+from pymc_subsample.control_variates.exact import exact_step
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.control_variates.residuals import Residuals, residuals_around
 from pymc_subsample.diagnostics.checks import amount, sentence
@@ -88,7 +88,7 @@ def _chosen(
         if not np.max(judged.variance(judged.n_rows, temperature)) <= VARIANCE_BOUND:
             raise TallModelError(_useless(judged, problem, prepared.reference))
         if kind == BLOCK_POISSON and choose_products(judged, temperature) is None:
-            raise TallModelError(_no_products(judged, temperature, expansion.observed))
+            raise TallModelError(_no_products(judged, problem, prepared.reference))
     return Choice(
         **vars(prepared), always=always, moments=moments, subsample_size=m, n_blocks=blocks
     )
@@ -196,16 +196,17 @@ def _useless(moments: Moments, problem: Problem, at: Reference) -> str:
     )
 
 
-def _no_products(moments: Moments, temperature: float, observed: Sequence[str]) -> str:
+def _no_products(moments: Moments, problem: Problem, at: Reference) -> str:
     """Say that there are too few rows for the block-Poisson estimate, but not for the other."""
     n = moments.n_rows
     variance = predicted_variance(
-        BLOCK_POISSON, moments, max(n // MINIBATCH, 1) * MINIBATCH, temperature
+        BLOCK_POISSON, moments, max(n // MINIBATCH, 1) * MINIBATCH, problem.temperature
     )
+    left = [*exact_step(problem.expansion, at), 'use estimator="perturbed"']
     return (
-        f"No subsample of the {n:,} rows of {', '.join(map(repr, observed))} is large enough for "
-        "the block-Poisson estimate: even with as many as there are, its logarithm has a variance "
-        f"of {amount(variance)} (should be at most {VARIANCE_BOUND:g}), or a single row or a point "
-        'at the edge of what is sampled may turn its sign. Use estimator="perturbed", or sample '
-        "this model with pm.NUTS or nutpie."
+        f"No subsample of the {n:,} rows of {', '.join(map(repr, problem.expansion.observed))} is "
+        "large enough for the block-Poisson estimate: even with as many as there are, its "
+        f"logarithm has a variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}), "
+        "or a single row or a point at the edge of what is sampled may turn its sign. "
+        + sentence([*left, "sample this model with pm.NUTS or nutpie"])
     )

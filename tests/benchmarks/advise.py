@@ -111,12 +111,12 @@ def nutpie_run(model, draws, tune, seed=1):
     return rate, seconds, drawing / effective, per_gradient, compiling
 
 
-def hmcecs_run(model, draws):
+def our_run(model, kind, draws):
     """Effective draws per second, seconds to those wanted, and whether all checks passed."""
     times = []
     start = thread_time()
     with model:
-        step = pms.HMCECS()
+        step = kind()
         idata = pm.sample(
             draws, tune=TUNE, step=step, chains=1, cores=1, progressbar=False, random_seed=1,
             callback=lambda trace, draw: times.append(thread_time()), quiet=True,
@@ -152,22 +152,23 @@ if __name__ == "__main__":
         )
         ours, our_seconds, passed, estimate = np.nan, np.inf, False, np.nan
         if advice.tried:
-            step = pms.HMCECS(model=model)
+            kind = getattr(pms, advice.tried)
+            step = kind(model=model)
             estimate = seconds_per_full_gradient(step._expansion, step.reference) / per_gradient
-            ours, our_seconds, passed = hmcecs_run(model, 10 * args.draws)
+            ours, our_seconds, passed = our_run(model, kind, 10 * args.draws)
         rows.append([
-            name, advice.recommendation, took,
+            name, advice.recommendation, advice.tried, took,
             shown(advice.full_ess_per_second, rate), advice.full_ess_per_second / rate,
             shown(advice.ess_per_second, ours), advice.ess_per_second / ours,
             shown(advice.full_seconds, seconds), shown(advice.seconds, our_seconds),
             gradients, per_gradient, estimate, compiling, str(passed),
         ])  # fmt: skip
-        chosen = our_seconds if advice.recommendation == "HMCECS" else seconds
+        chosen = our_seconds if advice.recommendation == advice.tried else seconds
         checks.at_most(
             f"{name}: seconds that the recommended sampler takes more than the faster one, less 10",
             chosen - 10, 2 * min(seconds, our_seconds if passed else np.inf),
         )  # fmt: skip
-        if advice.recommendation == "HMCECS":
+        if advice.recommendation == advice.tried:
             checks.at_least(f"{name}: the run passes its checks", passed, 1)
         if advice.tried:
             checks.at_most(
@@ -176,8 +177,8 @@ if __name__ == "__main__":
             )  # fmt: skip
     print()
     table(
-        ["model", "advice", "s", "nutpie ESS/s: projected / run", "ratio",
-         "HMCECS ESS/s: pilot / run", "ratio", "nutpie s: projected / run", "HMCECS s: pilot / run",
+        ["model", "advice", "tried", "s", "nutpie ESS/s: projected / run", "ratio",
+         "its ESS/s: pilot / run", "ratio", "nutpie s: projected / run", "its s: pilot / run",
          "gradients per ESS", "s per gradient", "estimate / that", "compile s", "checks pass"],
         rows,
     )  # fmt: skip
