@@ -88,24 +88,34 @@ HEADER = ["sampler", "draws", "min ESS", "s", "ESS/s", "s, all", "ESS/s, all", "
 class Clock:
     """Callback of ``pm.sample`` that adds up the time between draws after tuning."""
 
-    def __init__(self):
-        self.last, self.seconds = perf_counter(), 0.0
+    def __init__(self, time=perf_counter):
+        self.time, self.last, self.seconds = time, time(), 0.0
 
     def __call__(self, trace, draw):
-        now = perf_counter()
+        now = self.time()
         if not draw.tuning:
             self.seconds += now - self.last
         self.last = now
 
 
-def sample_step(name, model, make, var="beta", *, draws, tune=1000, chains=1, seed=1, **kwargs):
+def values_of(idata, names):
+    """Draws of all elements of some variables, shape (chains, draws, elements)."""
+    draws = [idata["posterior"][name].values for name in names]
+    return np.concatenate([d.reshape(*d.shape[:2], -1) for d in draws], axis=2)
+
+
+def sample_step(
+    name, model, make, var="beta", *, draws, tune=1000, chains=1, seed=1, time=perf_counter, **more
+):
     """Run the step that `make` returns through ``pm.sample``; also returns PyMC's result.
 
-    Chains run one after another. Set-up, compilation included, counts as part of the total.
+    `var` is a variable's name, or several. Chains run one after another. Set-up, compilation
+    included, counts as part of the total. `time` tells the time: processor time is that of a quiet
+    machine on a busy one.
     """
     import pymc as pm
 
-    clock, start = Clock(), perf_counter()
+    clock, start = Clock(time), time()
     with model:
         idata = pm.sample(
             draws,
@@ -116,10 +126,11 @@ def sample_step(name, model, make, var="beta", *, draws, tune=1000, chains=1, se
             progressbar=False,
             random_seed=seed,
             callback=clock,
-            **kwargs,
+            **more,
         )
-    total = perf_counter() - start
-    values = idata["posterior"][var].values.reshape(chains * draws, -1)
+    total = time() - start
+    values = values_of(idata, [var] if isinstance(var, str) else var)
+    values = values.reshape(chains * draws, -1)
     evaluations = float(idata["sample_stats"]["n_evaluations"].sum())
     return Run(name, values, clock.seconds, total, evaluations=evaluations), idata
 

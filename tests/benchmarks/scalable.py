@@ -5,17 +5,19 @@ python tests/benchmarks/scalable.py --peers             # with NumPyro's HMCECS 
 python tests/benchmarks/scalable.py --rows 10000000 --parameters 10
 python tests/benchmarks/scalable.py --ratios            # d^3 / n from 0.01 to 10
 
-Logistic regression on normal columns and on columns of Student's t with 4 degrees of freedom, a
-pair of chains of `--draws` draws after 1,000 for tuning. Rows that decide on a draw; proposals that the
-surrogate and that rows accept; row evaluations and seconds per effective draw of the slowest
+Logistic regression on normal columns and on columns of Student's t with 4 degrees of freedom, two
+chains of `--draws` draws after 1,000 for tuning. Rows that decide on a draw; proposals that the
+surrogate and that rows accept; row evaluations and effective draws per second of the slowest
 coefficient, tuning and set-up excluded; seconds in all, set-up and warm compilation included.
-Errors are those of means, in posterior standard deviations, and of standard deviations, as a
-ratio, against the posterior of all rows, and the Monte Carlo error that the largest of so many
-means has; nutpie's are not shown where its draws are those of fewer rows.
+Seconds are the processor's: give BLAS one thread (OMP_NUM_THREADS=1). Errors are those of means, in
+posterior standard deviations, and of standard deviations, as a ratio, against the posterior of all
+rows, and the Monte Carlo error that the largest of so many means has; nutpie's are not shown where
+its draws are those of fewer rows. Peers are shown for normal columns alone.
 """
 
 import argparse
 from importlib.util import find_spec
+from time import process_time
 
 import numpy as np
 from _measure import Checks, sample_step, table
@@ -67,7 +69,7 @@ def measured(name, model, make, draws):
     try:
         run, idata = sample_step(
             name, model, made, draws=draws, chains=CHAINS, seed=2, quiet=True,
-            compute_convergence_checks=False,
+            compute_convergence_checks=False, time=process_time,
         )  # fmt: skip
     except pms.TallModelError as error:
         return None, "refused", None, str(error)
@@ -83,8 +85,10 @@ def peers(X, y, mode, draws):
     from _peers import numpyro_hmcecs, nutpie_all_rows
 
     if find_spec("numpyro"):
-        yield numpyro_hmcecs(X, y, PRIOR_SD, mode, m=min(1000, len(X) // 10), draws=draws // 2)
-    yield nutpie_all_rows(X, y, PRIOR_SD)
+        yield numpyro_hmcecs(
+            X, y, PRIOR_SD, mode, m=min(1000, len(X) // 10), draws=draws // 2, time=process_time
+        )
+    yield nutpie_all_rows(X, y, PRIOR_SD, time=process_time)
 
 
 def cells(run, exact):
@@ -128,8 +132,11 @@ def compare(args, checks):
                         ]  # fmt: skip
                     lines.append([*where, name, status, *ours, *cells(run, exact)])
                     runs[name] = run, means
-                for run in peers(X, y, exact.mode, args.draws) if args.peers else ():
-                    lines.append([*where, run.name, *[""] * 4, *cells(run, exact)])
+                if args.peers and columns == COLUMNS[0]:
+                    lines += [
+                        [*where, run.name, *[""] * 4, *cells(run, exact)]
+                        for run in peers(X, y, exact.mode, args.draws)
+                    ]
                 print(f"\n{n:,} x {d}, {columns}; {exact}", flush=True)
                 table(TITLES, lines)
                 if (n, d) == AT and columns == "normal":
@@ -167,7 +174,11 @@ def ratios(args, checks):
                 if name == "ScalableMH":
                     line.append(step.acceptance)
                 elif name == "HMCECS":
-                    line += [f"{run.evaluations / len(run.draws):,.0f}", f"{rates[name]:,.0f}", status]
+                    line += [
+                        f"{run.evaluations / len(run.draws):,.0f}",
+                        f"{rates[name]:,.0f}",
+                        status,
+                    ]
                 else:
                     line += [
                         f"{means['rows_read']:,.1f}", f"{means['rows_accepted']:.2f}",
