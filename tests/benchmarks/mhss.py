@@ -100,7 +100,8 @@ if __name__ == "__main__":
                     compute_convergence_checks=False,
                 )  # fmt: skip
                 stats = idata["sample_stats"]
-                accepted = float((stats["acceptance_rate"] * stats["rows_accepted"]).mean())
+                accepted = float(stats["acceptance_rate"].mean() * stats["rows_accepted"].mean())
+                run = run._replace(note=pms.report(idata).status)
                 runs.append((run, float(stats["rows_read"].mean()), accepted))
             found = runs[-1][0]
             runs += [theirs(kind, X, y, args.their_draws, order, found) for order in (1, 2)]
@@ -108,14 +109,14 @@ if __name__ == "__main__":
                 ess = run.effective
                 off = np.abs(run.draws.mean(axis=0) - found.draws.mean(axis=0))
                 lines.append([
-                    kind, d, run.name, f"{rows:,.1f}", f"{accepted:.2f}", f"{ess:,.0f}",
+                    kind, d, run.name, run.note, f"{rows:,.1f}", f"{accepted:.2f}", f"{ess:,.0f}",
                     f"{len(run.draws) * rows / ess:,.0f}", f"{run.evaluations / ess:,.0f}",
                     f"{ess / run.seconds:,.3g}", f"{run.total:.1f}",
                     f"{np.max(off / found.draws.std(axis=0)):.2f}",
                 ])  # fmt: skip
             print(flush=True)
             table(
-                ["model", "parameters", "sampler", "rows per draw", "accepted", "ESS"]
+                ["model", "parameters", "sampler", "report", "rows per draw", "accepted", "ESS"]
                 + ["rows per effective draw", "evaluations per effective draw"]
                 + ["effective draws per s", "s in all", "means off"],
                 lines,

@@ -31,8 +31,8 @@ COLUMNS = ("normal", "t(4)")
 AT, MOST_ROWS, FASTER, FEWER = (1_000_000, 30), 20.0, 2.0, 50.0
 # Numbers of parameters and values of d^3 / n; not more rows times parameters than this.
 SIZES, RATIOS, LARGEST = (10, 30, 100), (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), 10**8
-# Choices may be so much slower than the better one, which is one run's.
-CHOICE = 1.25
+# Choices may be so much slower than the better one; speeds of one run are known to a quarter.
+CHOICE = 1.5
 
 
 def logistic(n, d, columns, seed=1):
