@@ -87,7 +87,8 @@ if __name__ == "__main__":
     parser.add_argument("--models", nargs="+", choices=MEANS, default=list(MEANS))
     args = parser.parse_args()
     if not find_spec("PyMHSS"):
-        sys.exit("skipped: pip install PyMHSS tensorflow jax")
+        print("skipped: pip install PyMHSS tensorflow jax")
+        sys.exit()
     lines = []
     for kind in args.models:
         for d in args.parameters:
