@@ -98,8 +98,10 @@ def cells(run, exact):
     off = ["", "", ""]
     if not run.projected:
         off = [*(f"{e:.3f}" for e in exact.errors(run.draws)), f"{noise:.3f}"]
+    each = run.evaluations / ess
     return [
-        f"{run.evaluations / ess:,.0f}", f"{ess / run.seconds:,.3g}", f"{run.total:.1f}", *off
+        f"{each:,.0f}" if each >= 10 else f"{each:.2g}", f"{ess / run.seconds:,.3g}",
+        f"{run.total:.1f}", *off,
     ]  # fmt: skip
 
 
