@@ -16,6 +16,7 @@ import pymc_subsample as pms
 from pymc_subsample.all_rows import quiet
 
 METHOD = "HMCECS"
+STEPS = {METHOD: pms.HMCECS, "ScalableMH": pms.ScalableMH}
 MEAN_BOUND, SD_BOUND = 0.1, 0.05
 # That Monte Carlo error alone makes a cell look wrong whose true errors are at the bounds.
 LEVEL = 0.01
@@ -33,6 +34,8 @@ BAD = (
     "outlier, rows without it",
 )
 SETTINGS = (HEALTHY, *BAD)
+# Of steps that have no subsample of a size.
+EXACT_SETTINGS = (HEALTHY, *BAD[:2], BAD[5])
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Cell:
     method, problem, setting : str
     seed : int
     rows : int
-        Rows per subsample; 0 if refused.
+        Rows per subsample, or per decision; 0 if refused.
     mean_error, sd_error : float
         Largest error of a mean, in sds, and largest relative error of an sd. NaN if refused.
     wrong : bool
@@ -154,7 +157,7 @@ def runs(
             yield _cell(method, problem, setting, 0, 0, found, perf_counter() - start)
             continue
         if setting == HEALTHY:
-            rows = made.subsample_size
+            rows = getattr(made, "subsample_size", 0)
         for seed in range(1, 1 + (seeds if setting == HEALTHY else 1)):
             with quiet():
                 idata = pm.sample(
@@ -165,7 +168,12 @@ def runs(
                 moments(idata["posterior"].to_dataset(), [rv.name for rv in model.free_RVs]),
                 reference.moments,
             )
-            size = int(idata["sample_stats"]["subsample_size"].values[:, -1].max())
+            stats = idata["sample_stats"]
+            size = (
+                int(stats["subsample_size"].values[:, -1].max())
+                if "subsample_size" in stats
+                else round(float(stats["rows_read"].mean()))
+            )
             seconds = perf_counter() - start
             yield _cell(method, problem, setting, seed, size, (*found, *verdict(idata)), seconds)
             start = perf_counter()

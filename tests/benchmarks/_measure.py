@@ -55,6 +55,7 @@ class Run(NamedTuple):
     total: float  # with set-up, compilation and tuning
     note: str = ""
     projected: bool = False  # the draws are a smaller problem's: no use for accuracy
+    evaluations: float = np.nan  # of rows, for the draws after tuning
 
     @property
     def effective(self):
@@ -85,42 +86,64 @@ HEADER = ["sampler", "draws", "min ESS", "s", "ESS/s", "s, all", "ESS/s, all", "
 
 
 class Clock:
-    """Callback of ``pm.sample`` that keeps the time at which each draw arrived."""
+    """Callback of ``pm.sample`` that adds up the time between draws after tuning."""
 
-    def __init__(self):
-        self.times, self.tuned = [], 0
+    def __init__(self, time=perf_counter):
+        self.time, self.last, self.seconds = time, time(), 0.0
 
     def __call__(self, trace, draw):
-        self.times.append(perf_counter())
-        self.tuned += draw.tuning
-
-    @property
-    def seconds(self):
-        """From the end of tuning to the last draw."""
-        return self.times[-1] - self.times[max(self.tuned - 1, 0)]
+        now = self.time()
+        if not draw.tuning:
+            self.seconds += now - self.last
+        self.last = now
 
 
-def sample_hmcecs(model, var="beta", *, draws, tune=1000, seed=1, **kwargs):
-    """Run ``pms.HMCECS`` on one chain through ``pm.sample``; also returns PyMC's result."""
+def values_of(idata, names):
+    """Draws of all elements of some variables, shape (chains, draws, elements)."""
+    draws = [idata["posterior"][name].values for name in names]
+    return np.concatenate([d.reshape(*d.shape[:2], -1) for d in draws], axis=2)
+
+
+def sample_step(
+    name, model, make, var="beta", *, draws, tune=1000, chains=1, seed=1, time=perf_counter, **more
+):
+    """Run the step that `make` returns through ``pm.sample``; also returns PyMC's result.
+
+    `var` is a variable's name, or several. Chains run one after another. Set-up, compilation
+    included, counts as part of the total. `time` tells the time: processor time is that of a quiet
+    machine on a busy one.
+    """
     import pymc as pm
 
-    import pymc_subsample as pms
-
-    clock, start = Clock(), perf_counter()
+    clock, start = Clock(time), time()
     with model:
         idata = pm.sample(
             draws,
             tune=tune,
-            step=pms.HMCECS(**kwargs),
-            chains=1,
+            step=make(),
+            chains=chains,
             cores=1,
             progressbar=False,
             random_seed=seed,
             callback=clock,
+            **more,
         )
-    total = perf_counter() - start
+    total = time() - start
+    values = values_of(idata, [var] if isinstance(var, str) else var)
+    values = values.reshape(chains * draws, -1)
+    evaluations = float(idata["sample_stats"]["n_evaluations"].sum())
+    return Run(name, values, clock.seconds, total, evaluations=evaluations), idata
+
+
+def sample_hmcecs(model, var="beta", *, draws, tune=1000, seed=1, **kwargs):
+    """Run ``pms.HMCECS`` on one chain through ``pm.sample``; also returns PyMC's result."""
+    import pymc_subsample as pms
+
+    run, idata = sample_step(
+        "pymc_subsample HMCECS", model, lambda: pms.HMCECS(**kwargs), var,
+        draws=draws, tune=tune, seed=seed,
+    )  # fmt: skip
     stats = idata["sample_stats"]
-    values = idata["posterior"][var].values[0].reshape(draws, -1)
     rates = {
         "acceptance": "acceptance_rate",
         "subset acceptance": "subset_accepted",
@@ -130,7 +153,7 @@ def sample_hmcecs(model, var="beta", *, draws, tune=1000, seed=1, **kwargs):
         [f"m = {int(stats['subsample_size'].values[0, -1])}"]
         + [f"{name} {float(stats[key].mean()):.2f}" for name, key in rates.items()]
     )
-    return Run("pymc_subsample HMCECS", values, clock.seconds, total, note), idata
+    return run._replace(note=note), idata
 
 
 def sample_batches(step, draws, *, tune=0, seed=1, start=None):

@@ -3,6 +3,7 @@
 python tests/benchmarks/bank.py               # the whole bank, NumPyro's HMCECS beside it
 python tests/benchmarks/bank.py --write       # and into docs/bank.md
 python tests/benchmarks/bank.py --small       # three models
+python tests/benchmarks/bank.py --step ScalableMH
 python tests/benchmarks/bank.py --references  # makes the full-data posteriors anew, with nutpie
 """
 
@@ -21,7 +22,7 @@ from _bank import PROBLEMS
 from _bank_peers import METHOD as THEIRS
 from _bank_peers import runs as peer_runs
 from _bank_references import full_data, save
-from _bank_runs import HEALTHY, SETTINGS, Cell, runs
+from _bank_runs import EXACT_SETTINGS, HEALTHY, SETTINGS, STEPS, Cell, runs
 from _bank_runs import METHOD as OURS
 from _measure import Checks, command_line, table
 
@@ -39,10 +40,10 @@ TEXT = """
 # Trust benchmark
 
 Is a run ever wrong without saying so? Each model below is sampled as it should be, with
-`pms.HMCECS()` and several seeds, and in settings that are bad on purpose. Every run is compared
-with the posterior of all rows, which NUTS has sampled with at least 4,000 effective draws, and
-what it says of itself is read from its result. `tests/benchmarks/bank.py --write` makes this
-page.
+`pms.HMCECS()` or `pms.ScalableMH()` and several seeds, and in settings that are bad on purpose.
+Every run is compared with the posterior of all rows, which NUTS has sampled with at least 4,000
+effective draws, and what it says of itself is read from its result. `tests/benchmarks/bank.py
+--write` makes this page, one method at a time with `--step`.
 
 **Settings.** Four chains of 1,000 draws after 1,000 of tuning.
 
@@ -54,6 +55,9 @@ page.
 - *outlier*: one row is made a gross outlier, in the outcome or in the predictors. The full-data
   posterior is then that of these data. *rows without it*: with the `subsample_size` chosen for
   the data without the outlier, so that its row is hardly ever drawn.
+
+`ScalableMH` has no order and no subsample of a size: it is tried in the other settings. *rows* are
+those of a subsample, or those that decide on a draw.
 
 **Right or wrong.** *mean* is the largest error of a posterior mean, in standard deviations, and
 *sd* the largest relative error of a standard deviation, over all elements of the free variables.
@@ -95,9 +99,10 @@ def references(names):
             )
 
 
-def ours(name, seeds):
+def ours(name, seeds, method=OURS):
     """Cells of one problem; runs in a process of its own."""
-    return list(runs(PROBLEMS[name], seeds=seeds))
+    settings = SETTINGS if method == OURS else EXACT_SETTINGS
+    return list(runs(PROBLEMS[name], settings, seeds, STEPS[method], method))
 
 
 def peer(name, rows):
@@ -166,13 +171,17 @@ def totals(cells):
         yield [name, len(chosen), sum(c.wrong for c in chosen), *counts]
 
 
-def document(tables):
-    """The text of docs/bank.md."""
-    text = [TEXT.strip()]
+def document(tables, page):
+    """The text of docs/bank.md: sections of the methods that ran, others as they were."""
+    known = {part.split("\n", 1)[0]: part.strip() for part in page.split("\n## ")[1:]}
     for method, cells in tables.items():
-        text += [f"## {method}", *([TEXT_THEIRS.strip()] if method == THEIRS else [])]
+        text = [method, *([TEXT_THEIRS.strip()] if method == THEIRS else [])]
         text += [markdown(TOTALS, totals(cells)), markdown(HEADER, lines(cells))]
-    return "\n\n".join(text) + "\n"
+        known[method] = "\n\n".join(text)
+    return (
+        "\n\n".join([TEXT.strip(), *(f"## {known[m]}" for m in (*STEPS, THEIRS) if m in known)])
+        + "\n"
+    )
 
 
 def markdown(header, rows):
@@ -186,6 +195,7 @@ if __name__ == "__main__":
     parser.add_argument("--models", nargs="+", choices=PROBLEMS, help="default: all")
     parser.add_argument("--seeds", type=int, default=3, help="healthy runs per model")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--step", choices=STEPS, default=OURS)
     parser.add_argument("--no-peers", action="store_true", help="without NumPyro's HMCECS")
     parser.add_argument("--cells", type=Path, help="file that keeps cells, to go on after a stop")
     parser.add_argument("--write", action="store_true", help="write the table into docs/bank.md")
@@ -198,10 +208,10 @@ if __name__ == "__main__":
 
     start, kept, tables = perf_counter(), Kept(args.cells), {}
     with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
-        tasks = [(name, args.seeds) for name in names]
-        cells = tables[OURS] = gather(pool, OURS, ours, tasks, kept)
+        tasks = [(name, args.seeds, args.step) for name in names]
+        cells = tables[args.step] = gather(pool, args.step, ours, tasks, kept)
         print(f"{perf_counter() - start:.0f} s in all", flush=True)
-        if not args.no_peers and find_spec("numpyro"):
+        if args.step == OURS and not args.no_peers and find_spec("numpyro"):
             rows = {c.problem: c.rows for c in cells if c.setting == HEALTHY}
             tasks = [(name, rows[name]) for name in names]
             tables[THEIRS] = gather(pool, THEIRS, peer, tasks, kept)
@@ -223,6 +233,6 @@ if __name__ == "__main__":
         FALSE_ALARMS,
     )
     if args.write:
-        TABLE.write_text(document(tables))
+        TABLE.write_text(document(tables, TABLE.read_text()))
         print(f"wrote {TABLE}")
     checks.exit()

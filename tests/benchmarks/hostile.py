@@ -57,8 +57,11 @@ GRADIENTS = {
     for name in ("SGLD", "PSGLD", "SVRGLD", "SGHMC", "SGNHT", "ClusteredSGHMC", "EWSG")
 }
 FIREFLY = {"FireflyMC": pms.FireflyMC}
+EXACT = {"ScalableMH": pms.ScalableMH}
 GIBBS = {"AusterityGibbs": pms.AusterityGibbs}
-SAMPLERS = TAYLOR | TESTS | GRADIENTS | FIREFLY | GIBBS
+SAMPLERS = TAYLOR | TESTS | GRADIENTS | FIREFLY | EXACT | GIBBS
+# Tried on every model.
+ALWAYS = ("HMCECS", "ScalableMH")
 
 # Settings that are bad on purpose are tried on one healthy model of either kind.
 ATTACKED = {False: "logistic_units", True: "spins"}
@@ -119,6 +122,11 @@ def settings(sampler: str, reference: Reference) -> dict[str, dict]:
         found["steps 1,000 times smaller"] = {"step_size": 0.001}
         if sampler == "SVRGLD":
             del found["no control variates"]
+    elif sampler in EXACT:
+        found["bound of 1e-6"] = {"bound": 1e-6}
+        found["target_accept 0.01"] = {"target_accept": 0.01}
+        found["rows drawn 100 times as often"] = {"intensity": 100.0}
+        found["trajectories of 100"] = {"path_length": 100.0}
     else:
         found["bound of 1e-6"] = {"bound": 1e-6}
         found["hardly any light changes"] = {"dark_to_bright": 1e-6}
@@ -126,12 +134,12 @@ def settings(sampler: str, reference: Reference) -> dict[str, dict]:
 
 
 def trials(target: str, samplers) -> list[tuple[str, str]]:
-    """Samplers and settings of one model: every second sampler, and `HMCECS`, for hostile ones."""
+    """Samplers and settings of one model: every second sampler, and `ALWAYS`, for hostile ones."""
     chosen, found = TARGETS[target], []
     suited = [s for s in SAMPLERS if (s in GIBBS) == chosen.binary]
     if not chosen.healthy and not chosen.binary:
         turn = [n for n, t in TARGETS.items() if not t.healthy].index(target) % 2
-        suited = [s for s in suited if s == "HMCECS" or suited.index(s) % 2 == turn]
+        suited = [s for s in suited if s in ALWAYS or suited.index(s) % 2 == turn]
     for sampler in [s for s in suited if s in samplers]:
         found.append((sampler, ""))
         if target == ATTACKED[chosen.binary] and sampler != "HMCECS, NUTS":
