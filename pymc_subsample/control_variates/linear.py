@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import pytensor.tensor as pt
@@ -119,6 +119,7 @@ def linear_expansion(
     }
     sums = LinearSums(affine, layout, model.phi_size)
 
+    @cache
     def slope() -> float | None:
         if len(forms) > 1 or not n_varying:
             return None

@@ -42,6 +42,8 @@ _SINGLE = 1e-6
 _TWENTYFOLD = math.log(20.0)
 # Rows of which so many times all would be read always have no useful bounds.
 _MOST_ALWAYS = 0.25
+# Per decision: no sharper bounds are looked for.
+_FEW_ROWS = 3.0
 _RIDGE = 1e-10
 _ROUNDING, _TINY, _SMALLEST = 1e-9, 1e-300, np.float32(1e-30)
 
@@ -109,9 +111,15 @@ def bound_rows(
     TallModelError
         If there are none; the message says why.
     """
+    if kind == "auto" and expansion.slope() is not None:
+        # Where these are sharp enough, intervals are not worth their time.
+        scale = {"temperature": temperature, "intensity": intensity}
+        found = bound_rows(expansion, reference, points, "global", **scale)
+        if found.per_decision <= _FEW_ROWS:
+            return found
     strata = _Strata(expansion, points)
     third = _Third(expansion, reference.center, kind, strata.size)
-    sizes, found = [], []
+    sizes, sharpest = [], []
     for rows in expansion.chunks():
         expansion.anchor(reference.center, rows)
         stratum = strata.of(rows)
@@ -120,8 +128,8 @@ def bound_rows(
             reaches(strata.factor, stratum, strata.sums.local_design(rows, e), moves[e])
         sizes.append(stratum.astype(np.int32))
         with np.errstate(over="ignore"):
-            found.append(third.bounds(rows, moves).astype(np.float32))
-    stratum, bounds = np.concatenate(sizes), np.concatenate(found, axis=1)
+            sharpest.append(third.bounds(rows, moves).astype(np.float32))
+    stratum, bounds = np.concatenate(sizes), np.concatenate(sharpest, axis=1)
     cube = np.mean(strata.distances(reference.center) ** 3, axis=0)
     rate = 2.0 * intensity / temperature * cube
     count = np.bincount(stratum, minlength=len(cube))

@@ -62,7 +62,7 @@ _FEWEST_POINTS, _POINTS, _MOST_POINTS = 500, 100, 20_000
 # References whose bounds are kept besides the last: of modes, and before one moved.
 _KEPT_TABLES = 4
 # Points between which the set-up compares bounds with all rows.
-_COMPARED = 5
+_FEWEST_PAIRED, _MOST_PAIRED = 5, 17
 # Points at which the surrogate is compared with the posterior, and rows to be read for it.
 _FEWEST_COMPARED, _MOST_COMPARED, _COMPARED_ROWS = 16, 400, 4_000_000
 # Transitions of the surrogate per proposal at most; gradients that one takes and correlation of
@@ -71,7 +71,7 @@ _MOST_MOVES, _GRADIENTS, _LEFT = 16, 8.0, 0.5
 # Draws over which their number is averaged.
 _REMEMBERED = 50
 # Nanoseconds, about, that a row or a gradient takes per element and besides, and a draw.
-_PER_ROW, _ROW, _GRADIENT, _DRAW = 30.0, 500.0, 500.0, 100_000.0
+_PER_ROW, _ROW, _GRADIENT, _DRAW, _STRATUM = 30.0, 500.0, 500.0, 100_000.0, 10.0
 _TINY = 1e-300
 
 
@@ -186,7 +186,7 @@ class ScalableMH(SubsampledStep):
     rows as a whole.
 
     The number of rows per proposal falls with the number of rows n at fixed numbers of parameters
-    d, about as :math:`d^{3} / \sqrt n`, and the method saves nothing where :math:`d^3` is near n.
+    d, about as :math:`d^{3} / \sqrt n`; where :math:`d^3` is beyond n, other steps are faster.
 
     References
     ----------
@@ -318,7 +318,7 @@ class ScalableMH(SubsampledStep):
         """Compare bounds and surrogate with all rows at a few points spread by `factor`."""
         found = forecast(
             self._expansion, reference, self._bounds_at(reference),
-            self._points(reference, factor, _COMPARED),
+            self._points(reference, factor, self._affordable(_FEWEST_PAIRED, _MOST_PAIRED)),
             temperature=self.temperature, intensity=self.intensity,
         )  # fmt: skip
         if not found.excess <= 1.0:
@@ -330,9 +330,12 @@ class ScalableMH(SubsampledStep):
                 + ("Give a larger one, or use" if given else "Use")
                 + " another step (HMCECS, pm.NUTS)."
             )
-        count = int(np.clip(_COMPARED_ROWS / self.n_rows, _FEWEST_COMPARED, _MOST_COMPARED))
-        points = self._points(reference, factor, count)
+        points = self._points(reference, factor, self._affordable(_FEWEST_COMPARED, _MOST_COMPARED))
         return found, underrated(self._expansion, reference, points, self.temperature)
+
+    def _affordable(self, fewest: int, most: int) -> int:
+        """Points at which all rows may be read at set-up."""
+        return int(np.clip(_COMPARED_ROWS / self.n_rows, fewest, most))
 
     def _choose(self, acceptance: str, predicted: Forecast):
         """Choose how rows decide by what that costs and accepts."""
@@ -350,9 +353,10 @@ class ScalableMH(SubsampledStep):
     def _costs(self) -> tuple[float, float]:
         """Nanoseconds, about, that rows take per decision and a gradient of the surrogate takes."""
         bounds, size = self._bounds_at(self._home.reference), self._expansion.phi_size
-        seen = bounds.table.elements.shape[1]
+        strata, seen = bounds.table.elements.shape
         gradient = size**2 + _PER_ROW * len(self._active) + _GRADIENT
-        return bounds.per_decision * (_PER_ROW * (seen + 10) + _ROW), gradient
+        measuring = 2 * strata * (seen**2 + _STRATUM)
+        return bounds.per_decision * (_PER_ROW * (seen + 10) + _ROW) + measuring, gradient
 
     def _moves(self, left: float) -> int:
         """Transitions of the surrogate per proposal, if each leaves such a correlation of draws."""
@@ -366,16 +370,25 @@ class ScalableMH(SubsampledStep):
         correlation = 1.0 - self.predicted_acceptance * (1.0 - left**k)
         return int(k[np.argmax((1.0 - correlation) / (1.0 + correlation) / seconds)])
 
-    def _persistence(self) -> float:
-        """Correlation that one transition of the surrogate leaves, by the recent draws.
+    def _correlation(self) -> float:
+        """Correlation of successive draws of late, in the slowest element.
 
-        That of the slowest element, less what chance makes of the largest of independent ones.
+        Less what chance makes of the largest of independent ones.
         """
         x = self.tuning.recent()[:, self._active]
         x = x - x.mean(axis=0)
         between = np.sum(x[1:] * x[:-1], axis=0) / np.maximum(np.sum(x**2, axis=0), _TINY)
-        accepted, surely = self.predicted_acceptance, between.max() - 2.0 / np.sqrt(len(x))
-        moved = (surely - 1.0 + accepted) / max(accepted, _TINY)
+        return float(np.clip(between.max() - 2.0 / np.sqrt(len(x)), 0.0, 0.999))
+
+    def _independent(self) -> float:
+        """How many independent draws one is worth, of proposals that move by single steps."""
+        correlation = 0.0 if self.kind in _TRAJECTORIES else self._correlation()
+        return (1.0 - correlation) / (1.0 + correlation)
+
+    def _persistence(self) -> float:
+        """Correlation that one transition of the surrogate leaves, by the recent draws."""
+        accepted = self.predicted_acceptance
+        moved = (self._correlation() - 1.0 + accepted) / max(accepted, _TINY)
         return float(np.clip(moved, 0.0, 1.0) ** (1.0 / self.surrogate_transitions))
 
     def _report(self):
@@ -514,7 +527,7 @@ class ScalableMH(SubsampledStep):
             return
         self.surrogate_transitions = self._moves(self._persistence())
         fixed = isinstance(self.proposal, RandomWalk)
-        better = None if fixed else tuning.better_factor()
+        better = None if fixed else tuning.better_factor(self._independent())
         if better is not None:
             tuning.factor = better
         left = self._given_reference is None and tuning.left(self.reference.theta)

@@ -152,16 +152,16 @@ class Tuning(WithSamplingState):
         return bool(np.sqrt(np.mean(whiten(self.factor, shift) ** 2)) > 0.5)
 
     @one_thread
-    def better_factor(self) -> np.ndarray | None:
+    def better_factor(self, worth: float = 1.0) -> np.ndarray | None:
         """Return a factor to replace the current one where that fits the draws badly.
 
-        In coordinates where the current mass matrix is the identity, the covariance of
-        independent draws has its eigenvalues between (1 -/+ sqrt(a / N))^2. When one lies far
-        outside, the draws' covariance, shrunk towards the current one, takes over; of a factor
-        that is not dense, their variances alone.
+        Each counts as `worth` independent ones. In coordinates where the current mass matrix is the
+        identity, the covariance of independent draws has its eigenvalues between
+        (1 -/+ sqrt(a / N))^2. When one lies far outside, the draws' covariance, shrunk towards the
+        current one, takes over; of a factor that is not dense, their variances alone.
         """
         draws = self.recent()[:, self._active]
-        n, size = draws.shape
+        size, n = draws.shape[1], worth * len(draws)
         centred = draws - draws.mean(axis=0)
         white = whiten(self.factor, centred.T)
         if is_sparse(self.factor) or (len(self.factor) == 1 and size > 1):
@@ -169,7 +169,7 @@ class Tuning(WithSamplingState):
             if ratio.max() < 4.0 and ratio.min() > 0.25:
                 return None
             return stretched(self.factor, (n * ratio + 10) / (n + 10))
-        cov = white @ white.T / n
+        cov = white @ white.T / len(draws)
         edge = np.sqrt(3 * size / n)
         values = np.linalg.eigvalsh(cov)
         too_wide = values[-1] > 2.0 * (1 + edge) ** 2
@@ -212,16 +212,16 @@ class ProposalTuning(Tuning):
         self.step = _dual_averaging(scale, target_accept)
 
     @one_thread
-    def better_factor(self) -> np.ndarray | None:
+    def better_factor(self, worth: float = 0.1) -> np.ndarray | None:
         """Factor of the covariance of the recent draws (Haario et al. 2001), shrunk.
 
         Towards the current covariance where the first was a full matrix, such as the inverse
         curvature at the reference, because a few draws of a random walk know little of strong
         correlations; else towards the draws' own variances. None where the draws have hardly
-        moved. Correlated draws are worth fewer: a tenth.
+        moved. Correlated draws are worth fewer independent ones: a tenth.
         """
         draws = self.recent()[:, self._active]
-        n, size = len(draws) / 10, draws.shape[1]
+        n, size = worth * len(draws), draws.shape[1]
         variance = draws.var(axis=0)
         if not np.all(variance > 0):
             return None
