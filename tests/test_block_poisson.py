@@ -27,9 +27,11 @@ from pymc_subsample.control_variates.factors import factor
 from pymc_subsample.control_variates.general import general_expansion
 from pymc_subsample.control_variates.reference import precision, reference_at
 from pymc_subsample.estimators import Moments
+from pymc_subsample.kernels.dynamics import Moves
 from pymc_subsample.kernels.estimates import (
     BLOCK_POISSON,
     PRODUCT_FUNCTIONS,
+    Estimate,
     block_poisson,
     log_products,
     refresh_block_poisson,
@@ -195,21 +197,15 @@ def numbered_factors(rows, weight, bound, products):
 
 
 @numba.njit
-def evaluate(functions, center, level, slope, curvature, order, weight, bound, products, width,
-             origin, factor, active, radius, rows, counts, theta, phi, d, grad):  # fmt: skip
-    target = target_at(functions, center, level, slope, curvature, order, weight,
-                       bound, products, width, origin, factor, active, radius,
-                       np.empty((width, 0)), 1.0)  # fmt: skip
+def evaluate(model, sums, given, moves, rows, counts, theta, phi, d, grad):
+    target = target_at(model, sums, given, moves)
     return block_poisson(target, rows, counts, theta, phi, d, grad)
 
 
 @numba.njit
-def refreshed(rng, functions, center, level, slope, curvature, order, weight, bound, products,
-              width, origin, factor, active, radius, index, rows, counts, g, new_index, new_rows,
+def refreshed(rng, model, sums, given, moves, index, rows, counts, g, new_index, new_rows,
               new_count, phi, estimate):  # fmt: skip
-    target = target_at(functions, center, level, slope, curvature, order, weight,
-                       bound, products, width, origin, factor, active, radius,
-                       np.empty((width, 0)), 1.0)  # fmt: skip
+    target = target_at(model, sums, given, moves)
     return refresh_block_poisson(rng, target, index, rows, counts, g, new_index, new_rows,
                                  new_count, phi, estimate)  # fmt: skip
 
@@ -259,11 +255,10 @@ class Poisson:
 
     def arguments(self, bound, products, radius=np.inf):
         at = self.reference
-        return (
-            self.ex.addresses(*PRODUCT_FUNCTIONS), at.center, at.level, at.slope, at.curvature,
-            self.order, self.n / 30, bound, products, self.ex.width, at.theta, self.factor,
-            np.arange(2), radius,
-        )  # fmt: skip
+        empty = np.empty((self.ex.width, 0))
+        given = Estimate(self.n / 30, bound, float(products), at.theta, radius, empty, 1.0)
+        moves = Moves(np.arange(2), self.factor, 0.0, 0.0)
+        return self.ex.model(*PRODUCT_FUNCTIONS), at.sums(self.order), given, moves
 
     def evaluate(self, theta, sample, bound, radius=np.inf):
         phi, d, grad = np.empty(2), np.empty(sample.index.size), np.empty(2)

@@ -21,6 +21,7 @@ from pymc_subsample.compile import Compiled, address_of
 from pymc_subsample.control_variates import linear
 from pymc_subsample.kernels import acceptance, integrators
 from pymc_subsample.kernels.evidence import DECIDE
+from pymc_subsample.kernels.model import Model
 from pymc_subsample.stationary import variances
 
 ROOT = Path(__file__).parents[1]
@@ -127,9 +128,12 @@ def accepted(kernel, y, known, delta, uniforms, batch=20):
     found = np.empty(len(uniforms))
     test = Compiled(kernel.decide, DECIDE, None)
     done = acceptance.decisions(
-        np.array([f.address for f in acceptance.NUMBERS]), test.address, np.array([y.ctypes.data]),
-        address_of(rng), np.arange(len(y), dtype=np.uint32), known, -np.inf, np.inf,
-        np.array([batch, delta]), uniforms, np.log(uniforms), found, 2**62,
+        address_of(rng), Model(np.array([f.address for f in acceptance.NUMBERS]),
+                               np.array([y.ctypes.data]), 1),
+        acceptance.Criterion(test.address, np.array([batch, delta])),
+        np.arange(len(y), dtype=np.uint32),
+        acceptance.begun(known, 0.0, 0.0, 0.0, -np.inf, np.inf), uniforms, np.log(uniforms), found,
+        2**62,
     )  # fmt: skip
     assert done == len(uniforms)
     return found.astype(bool)

@@ -19,9 +19,15 @@ from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.curvature import covariance
 from pymc_subsample.control_variates.factors import factor
 from pymc_subsample.control_variates.reference import precision, reference_at
-from pymc_subsample.kernels.dynamics import trajectory, tree
-from pymc_subsample.kernels.estimates import FUNCTIONS, PERTURBED, perturbed, target_at
-from pymc_subsample.kernels.hmc import INFO, transitions
+from pymc_subsample.kernels.dynamics import Moves, trajectory, tree
+from pymc_subsample.kernels.estimates import (
+    FUNCTIONS,
+    PERTURBED,
+    Estimate,
+    perturbed,
+    target_at,
+)
+from pymc_subsample.kernels.hmc import INFO, Fresh, Subsample, transitions
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.rows import RowStore, drawn_without
 
@@ -94,11 +100,8 @@ def poisson():
 
 
 @numba.njit
-def evaluate(functions, center, level, slope, curvature, order, weight, setting, products,
-             width, origin, factor, active, radius, exact, unit, rows, counts, theta, phi, d,
-             grad):  # fmt: skip
-    target = target_at(functions, center, level, slope, curvature, order, weight, setting,
-                       products, width, origin, factor, active, radius, exact, unit)  # fmt: skip
+def evaluate(model, sums, given, moves, rows, counts, theta, phi, d, grad):
+    target = target_at(model, sums, given, moves)
     return perturbed(target, rows, counts, theta, phi, d, grad)
 
 
@@ -130,18 +133,21 @@ class Sampler:
 
     def run(self, rng, theta, index, rows, block, fresh):
         """Overwrite theta, index and rows by k transitions; return what they report."""
-        info, at = np.empty(len(INFO)), self.reference
+        info = np.empty(len(INFO))
         new_index, new_rows = fresh
         ones = np.ones(max(self.n_blocks, len(new_index)), dtype=np.int64)
         transitions(PERTURBED, self.dynamics)(
-            address_of(rng), self.ex.addresses(*FUNCTIONS), theta, index,
-            rows, ones[: self.n_blocks], block, at.center, at.level, at.slope, at.curvature,
-            self.ex.order, self.active, self.factor, self.weight, self.correction, 0.0,
-            self.ex.width, at.theta, np.inf, self.step_size, self.extent, new_index,
-            new_rows.reshape(len(new_rows), -1), ones[: len(new_index)], self.exact, self.unit,
+            address_of(rng), *self.parts(), Subsample(index, rows, ones[: self.n_blocks], block),
+            Fresh(new_index, new_rows.reshape(len(new_rows), -1), ones[: len(new_index)]), theta,
             info,
         )  # fmt: skip
         return dict(zip(INFO, info, strict=True))
+
+    def parts(self):
+        at = self.reference
+        given = Estimate(self.weight, self.correction, 0.0, at.theta, np.inf, self.exact, self.unit)
+        moves = Moves(self.active, self.factor, self.step_size, float(self.extent))
+        return self.ex.model(*FUNCTIONS), at.sums(self.ex.order), given, moves
 
     def chain(self, rng, theta, index, k):
         """Run k transitions from theta and index; return the new ones and the report."""
@@ -151,14 +157,11 @@ class Sampler:
 
     def density(self, theta, index):
         """Value, variance and gradient of the estimated log posterior."""
-        ex, at = self.ex, self.reference
+        ex = self.ex
         phi, d, grad = np.empty(ex.phi_size), np.empty(len(index)), np.empty(ex.theta_size)
         value, _, variance = evaluate(
-            ex.addresses(*FUNCTIONS), at.center, at.level, at.slope, at.curvature,
-            ex.order, self.weight, self.correction, 0.0, ex.width, at.theta, self.factor,
-            self.active, np.inf, self.exact, self.unit, self.anchored(index),
-            np.ones(1, dtype=np.int64), theta, phi, d, grad,
-        )  # fmt: skip
+            *self.parts(), self.anchored(index), np.ones(1, dtype=np.int64), theta, phi, d, grad
+        )
         return value, variance, grad
 
 

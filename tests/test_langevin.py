@@ -9,10 +9,10 @@ from scipy.stats import chi2, norm
 
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates import expand
-from pymc_subsample.control_variates.reference import reference_at
-from pymc_subsample.kernels.gradients import FUNCTIONS, STRATIFIED, UNIFORM, forces
+from pymc_subsample.control_variates.reference import no_sums, reference_at
+from pymc_subsample.kernels.gradients import FUNCTIONS, STRATIFIED, UNIFORM, Batches, forces
 from pymc_subsample.kernels.integrators import INTEGRATORS
-from pymc_subsample.kernels.langevin import INFO, MOMENTUM, ONE, STOP, ZERO, integrate
+from pymc_subsample.kernels.langevin import INFO, MOMENTUM, ONE, STOP, ZERO, State, integrate
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.stationary import (
     autocorrelation_time,
@@ -62,27 +62,25 @@ class Chain:
         self.hold, self.most = 1, np.inf
         self.permutation = np.arange(expansion.n_rows, dtype=np.uint32)
         self.__dict__.update(kwargs)
-        self.addresses = expansion.addresses(*FUNCTIONS)
+        self.model = expansion.model(*FUNCTIONS)
         self.sums = self._sums()
         self.noise, self.squares, self.info = np.empty(D), np.empty(D), np.empty(len(INFO))
 
     def _sums(self):
         if not self.order:
-            return np.zeros(D), np.zeros(D), np.zeros((0, 0))
-        at = reference_at(self.expansion, np.array([0.1, 0.2]))
-        return at.center, at.slope, at.curvature
+            return no_sums(D)
+        return reference_at(self.expansion, np.array([0.1, 0.2])).sums(self.order)
 
     def step(self, sizes):
         settings = np.array(
             [self.friction, self.temperature, self.averaging, self.floor, self.length, self.rule,
              self.refresh, self.done, self.hold, self.most], dtype=float,
         )  # fmt: skip
+        batches = Batches(self.permutation, self.sampling, self.batch, np.arange(D), self.factor)
+        state = State(self.theta, self.origin, self.momentum, self.state)
         integrate(INTEGRATORS[self.dynamics])(
-            address_of(self.rng), address_of(self.row_rng), self.sampling,
-            self.addresses, self.expansion.packer.table, self.permutation,
-            self.theta, self.origin, np.arange(D), self.factor, self.momentum, self.state,
-            np.asarray(sizes, dtype=float), settings, *self.sums, self.order,
-            self.expansion.width, self.batch, self.noise, self.squares, self.info,
+            address_of(self.rng), address_of(self.row_rng), self.model, self.sums, batches, state,
+            np.asarray(sizes, dtype=float), settings, self.noise, self.squares, self.info,
         )  # fmt: skip
         self.done += len(sizes)
         return self.theta.copy()
@@ -281,13 +279,9 @@ def subset_forces(batch):
 def sampled(gaussian, order, sampling, batch, count, permutation=None, seed=0):
     rng, out = np.random.default_rng(seed), np.empty((count, D))
     chain = Chain(gaussian[order], "overdamped", batch, order=order)
-    forces(
-        address_of(rng), gaussian[order].addresses(*FUNCTIONS),
-        gaussian[order].packer.table,
-        np.arange(N, dtype=np.uint32) if permutation is None else permutation, sampling,
-        np.zeros(D), np.arange(D), IDENTITY, *chain.sums, order, gaussian[order].width,
-        batch, out,
-    )  # fmt: skip
+    rows = np.arange(N, dtype=np.uint32) if permutation is None else permutation
+    batches = Batches(rows, sampling, batch, np.arange(D), IDENTITY)
+    forces(address_of(rng), chain.model, chain.sums, batches, np.zeros(D), out)
     return out
 
 
@@ -331,11 +325,9 @@ def test_all_rows_give_the_exact_gradient(expansion, tall_model, name, order, li
     star, theta = (tall.ravel(tall.initial_point) + x for x in rng.normal(0, 0.3, (2, tall.size)))
     at = reference_at(made, star)
     out = np.empty((1, tall.size))
-    forces(
-        address_of(rng), made.addresses(*FUNCTIONS), made.packer.table,
-        np.arange(n, dtype=np.uint32), UNIFORM, theta, np.arange(tall.size),
-        np.ones((1, tall.size)), at.center, at.slope, at.curvature, order, made.width, n, out,
-    )  # fmt: skip
+    every, ones = np.arange(n, dtype=np.uint32), np.ones((1, tall.size))
+    batches = Batches(every, UNIFORM, n, np.arange(tall.size), ones)
+    forces(address_of(rng), made.model(*FUNCTIONS), at.sums(order), batches, theta, out)
     prior = made.pull_back(theta, np.zeros(made.phi_size))
     exact = prior + tall.row_loglik_grad(theta, slice(None))
     np.testing.assert_allclose(out[0], exact, rtol=1e-8, atol=1e-8 * np.abs(exact).max())

@@ -17,10 +17,11 @@ from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.correction import worst_test_error
 from pymc_subsample.kernels import austerity, barker, confidence
-from pymc_subsample.kernels.bounds import FULL_BOUND, GIVEN_BOUND, LINEAR_BOUND
+from pymc_subsample.kernels.acceptance import Criterion
+from pymc_subsample.kernels.bounds import FULL_BOUND, GIVEN_BOUND, LINEAR_BOUND, Bound
 from pymc_subsample.kernels.evidence import DECIDE
 from pymc_subsample.kernels.metropolis import FUNCTIONS, GRADIENTS, INFO, transitions
-from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK
+from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK, Proposing
 from pymc_subsample.likelihood import TallModel
 
 ERROR_RATE = 1e-5
@@ -121,27 +122,30 @@ class Sampler:
         self.ex, self.test, self.settings, self.order = ex, test, settings, order
         self.kind, self.factor, self.step_size, self.batch = kind, factor, step_size, batch
         self.temperature = temperature
-        self.addresses = np.zeros(6, dtype=np.int64)
-        names = FUNCTIONS + (GRADIENTS if kind == LANGEVIN else ())
-        self.addresses[: len(names)] = ex.addresses(*names)
+        gradients = GRADIENTS if kind == LANGEVIN else (None, None)
+        anchor = "anchor" if order else None
+        names = [anchor if name == "anchor" else name for name in FUNCTIONS]
+        self.model = ex.model(*names, *gradients)
         self.star = STARS[order] if star is None else star
-        at = reference_at(ex, self.star, temperature)
-        self.sums = (at.center, at.slope, at.curvature)
+        self.sums = reference_at(ex, self.star, temperature).sums(order)
         self.permutation = np.arange(N, dtype=np.uint32)
-        self.bound = (GIVEN_BOUND, np.inf, np.zeros((0, 0)))
+        self.bound = Bound(GIVEN_BOUND, np.inf, np.zeros((0, 0)))
         if bound == "full":
-            self.bound = (FULL_BOUND, np.inf, np.zeros((0, 0)))
+            self.bound = Bound(FULL_BOUND, np.inf, np.zeros((0, 0)))
         elif bound == "linear":
-            self.bound = (LINEAR_BOUND, *ex.reach())
+            self.bound = Bound(LINEAR_BOUND, *ex.reach())
 
     def run(self, rng, row_rng, theta, k=1, given=None, log_factor=0.0):
         """Overwrite theta by k transitions; return what they report."""
         info = np.empty(len(INFO))
+        proposing = Proposing(
+            self.kind, np.arange(2), self.factor, self.step_size, self.batch,
+            theta if given is None else given, log_factor,
+        )  # fmt: skip
         transitions(
-            address_of(rng), address_of(row_rng), self.addresses, TESTS[self.test].address,
-            self.kind, self.ex.packer.table, self.permutation, theta, np.arange(2), self.factor,
-            self.step_size, self.batch, theta if given is None else given, log_factor, *self.sums,
-            self.order, self.ex.width, N / self.temperature, *self.bound, self.settings, k, info,
+            address_of(rng), address_of(row_rng), self.model, self.sums,
+            Criterion(TESTS[self.test].address, self.settings), self.bound, proposing,
+            self.permutation, N / self.temperature, theta, k, info,
         )  # fmt: skip
         return dict(zip(INFO, info, strict=True))
 
@@ -572,7 +576,6 @@ def test_invariance_test_finds_mistakes(mistake, target, expansions):
     test = {"bound": "confidence", "epsilon": "austerity"}.get(mistake, "barker")
     settings = settings_of(test, 40, sigma=0.6)
     sampler = Sampler(expansions[1], test, settings, order=1)
-    center, slope, curvature = sampler.sums
     if mistake == "correction":  # X_corr left out
         sampler.settings = np.array([40, 0.01, 0.6, 0.0, 1, 0.0, 1.0])
     elif mistake == "noise":  # and X_nc twice the size
@@ -580,9 +583,9 @@ def test_invariance_test_finds_mistakes(mistake, target, expansions):
     elif mistake == "weight":
         sampler.temperature = 1.3
     elif mistake == "slope":
-        sampler.sums = (center, 1.05 * slope, curvature)
+        sampler.sums = sampler.sums._replace(slope=1.05 * sampler.sums.slope)
     elif mistake == "bound":
-        sampler.bound = (GIVEN_BOUND, 0.0, np.zeros((0, 0)))
+        sampler.bound = Bound(GIVEN_BOUND, 0.0, np.zeros((0, 0)))
         sampler.settings = settings_of(test, 3)
         sampler.settings[1] = 0.999
     else:

@@ -16,13 +16,13 @@ from scipy.stats import norm
 from scipy.stats import poisson as count
 
 import pymc_subsample as pms
-from pymc_subsample.compile import address_of, function_at, generator_at
+from pymc_subsample.compile import address_of, generator_at
 from pymc_subsample.control_variates import expand, row_bounds
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.control_variates.row_bounds import bound_rows, forecast, underrated
 from pymc_subsample.diagnostics.scalable import ProposalRecord, check_proposals
 from pymc_subsample.kernels import scalable as kernel
-from pymc_subsample.kernels.scalable import FACTORISED, FUNCTIONS, INFO, MH_SS, Rows
+from pymc_subsample.kernels.scalable import FACTORISED, FUNCTIONS, INFO, MH_SS
 from pymc_subsample.likelihood import TallModel, TallModelError
 
 SLOW = pytest.mark.slow
@@ -117,32 +117,23 @@ def bounds_of(six, form="global", scale=1.0):
 
 
 @numba.njit
-def decisions(generator, model, bounds, phi, new_phi, form, intensity, times, info):
+def decisions(generator, model, sums, bounds, rule, phi, new_phi, times, info):
     """How many of some decisions on the same proposal accept it."""
     rng = generator_at(generator)
-    anchor = function_at(model.functions[2], kernel.ANCHOR)
-    change = function_at(model.functions[3], kernel.CHANGE)
-    gather = function_at(model.functions[4], kernel.GATHER)
+    reader = kernel.reader_at(model, sums, rule.unit)
     total = 0
     for _ in range(times):
-        total += kernel.accept(
-            rng, anchor, change, gather, model, bounds, phi, new_phi, form, intensity, info
-        )
+        total += kernel.accept(rng, reader, bounds, rule, phi, new_phi, info)
     return total
 
 
 def accepted(six, table, one, other, form, intensity=1.0, times=200_000, seed=1):
     """Share of accepted proposals, its standard error, and what was read."""
-    at, rng = six.reference, np.random.default_rng(seed)
-    model = Rows(
-        six.expansion.addresses(*FUNCTIONS), six.expansion.packer.table, at.center, at.level,
-        at.slope, at.curvature, six.expansion.width, 1.0,
-    )  # fmt: skip
+    rng, rule = np.random.default_rng(seed), kernel.Decision(form, intensity, 1.0)
+    model, sums = six.expansion.model(*FUNCTIONS), six.reference.sums(2)
     info = np.zeros(len(INFO))
     info[INFO.index("exceeded")] = -1
-    share = (
-        decisions(address_of(rng), model, table, one, other, form, intensity, times, info) / times
-    )
+    share = decisions(address_of(rng), model, sums, table, rule, one, other, times, info) / times
     error = np.sqrt(max(share * (1 - share), 1 / times) / times)
     return share, error, dict(zip(INFO, info, strict=True))
 

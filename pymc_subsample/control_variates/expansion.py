@@ -13,7 +13,7 @@ from pytensor.graph.basic import Variable
 from pymc_subsample.compile import Compiled, building_graphs
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.loops import compile_loops
-from pymc_subsample.kernels.model import BACKWARD, FORWARD
+from pymc_subsample.kernels.model import BACKWARD, FORWARD, Model
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.rows import RowStore
 
@@ -122,6 +122,12 @@ class Expansion:
     def addresses(self, *names: str) -> np.ndarray:
         """Addresses of some of the functions, for a compiled transition."""
         return np.array([getattr(self, name).address for name in names], dtype=np.int64)
+
+    def model(self, *names: str | None) -> Model:
+        """Return what a compiled transition takes, with some functions; None for no function."""
+        found = [0 if name is None else getattr(self, name).address for name in names]
+        columns = self.packer.table if "gather" in names else np.zeros(0, dtype=np.int64)
+        return Model(np.array(found, dtype=np.int64), columns, self.width)
 
     @property
     def units(self) -> list[np.ndarray]:

@@ -8,6 +8,7 @@ import numpy as np
 from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates.curvature import Sum, as_array, empty_sum, times
 from pymc_subsample.control_variates.expansion import Expansion
+from pymc_subsample.kernels.model import Sums
 
 # Hessian columns that are computed at once.
 _COLUMNS = 128
@@ -39,6 +40,15 @@ class Reference:
     level: float
     slope: np.ndarray
     curvature: np.ndarray
+
+    def sums(self, order: int) -> Sums:
+        """As compiled transitions take them, with control variates of some order."""
+        return Sums(self.center, self.level, self.slope, self.curvature, order)
+
+
+def no_sums(size: int) -> Sums:
+    """Return the sums of no control variates of `size` elements of phi."""
+    return Sums(np.zeros(size), 0.0, np.zeros(size), np.zeros((0, 0)), 0)
 
 
 def reference_at(expansion: Expansion, theta: np.ndarray, temperature: float = 1.0) -> Reference:

@@ -18,8 +18,9 @@ from scipy.special import expit, logsumexp
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.kernels.acceptance import NUMBERS, decisions
+from pymc_subsample.kernels.acceptance import NUMBERS, Criterion, begun, decisions
 from pymc_subsample.kernels.metropolis import control_change
+from pymc_subsample.kernels.model import Model
 
 # Decisions per proposal and direction; fewer than the second number say nothing.
 _DECISIONS = 2_000
@@ -281,10 +282,11 @@ def decided(
     """
     low, high = y.min() if low is None else low, y.max() if high is None else high
     functions = np.array([f.address for f in NUMBERS], dtype=np.int64)
+    model = Model(functions, np.array([y.ctypes.data]), 1)
     accepted = np.empty(len(uniforms))
     done = decisions(
-        functions, test, np.array([y.ctypes.data]), address_of(rng), permutation, known, low,
-        high, settings, uniforms, thresholds, accepted, most_rows,
+        address_of(rng), model, Criterion(test, settings), permutation,
+        begun(known, 0.0, 0.0, 0.0, low, high), uniforms, thresholds, accepted, most_rows,
     )  # fmt: skip
     return accepted[:done]
 
@@ -302,10 +304,7 @@ def _rows(
     center = np.zeros_like(phi) if reference is None else reference.center
     known = new_prior - prior
     if reference is not None and order:
-        scratch = np.empty_like(phi)
-        known += control_change(
-            phi, new_phi, center, reference.slope, reference.curvature, order, scratch
-        )
+        known += control_change(phi, new_phi, reference.sums(order), np.empty_like(phi))
     y = np.empty(expansion.n_rows)
     start = 0
     for rows in expansion.chunks():

@@ -1,5 +1,7 @@
 """Acceptance tests on growing batches: rows are read until the test decides; see `evidence`."""
 
+from collections import namedtuple
+
 import numpy as np
 from numba import types
 
@@ -25,7 +27,7 @@ from pymc_subsample.kernels.evidence import (
     Answer,
     Evidence,
 )
-from pymc_subsample.kernels.model import ANCHOR, CHANGE, GATHER
+from pymc_subsample.kernels.model import ANCHOR, CHANGE, GATHER, MODEL
 from pymc_subsample.kernels.vectors import is_finite
 
 # Rows evaluated at a time.
@@ -60,44 +62,60 @@ def merged(y, a, old_mean, old_second, old_third):
     return total, new_mean, new_second, new_third
 
 
+# A test and its numbers.
+Criterion = namedtuple("Criterion", "decide settings")
+CRITERION = types.NamedTuple([types.int64, VECTOR], Criterion)
+
+# Rows that a log-ratio sums over, and what reads them.
+#
+# order : of the control variates; without any, rows are not anchored
+# permutation : array (n,) of uint32; 0, 1, ..., n - 1, left as it was found
+# members : array (n,) of int32; the rows, or empty: rows 0 to n - 1
+# weight : n / T
+Reader = namedtuple(
+    "Reader", "anchor change gather columns width center order permutation members weight"
+)
+READER = types.NamedTuple(
+    [
+        types.FunctionType(ANCHOR), types.FunctionType(CHANGE), types.FunctionType(GATHER), INDEX,
+        types.int64, VECTOR, types.int64, PERMUTATION, MEMBERS, SCALAR,
+    ],
+    Reader,
+)  # fmt: skip
+
+
+@inner
+def begun(known, threshold, uniform, normal, low, high):
+    """Return the `Evidence` before any row has been read."""
+    return Evidence(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, low, high, known, threshold, uniform, normal)
+
+
 @kept(
     types.Tuple([EVIDENCE, ANSWER])(
-        types.FunctionType(DECIDE), types.FunctionType(ANCHOR), types.FunctionType(CHANGE),
-        types.FunctionType(GATHER), INDEX, types.npy_rng, PERMUTATION, MEMBERS, VECTOR,
-        VECTOR, VECTOR, types.int64, types.int64, SCALAR, types.int64, VECTOR,
-        SCALAR, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR,
+        types.FunctionType(DECIDE), VECTOR, READER, types.npy_rng, VECTOR, VECTOR, types.int64,
+        EVIDENCE,
     ),
 )  # fmt: skip
-def accept(decide, anchor, change, gather, columns, rng, permutation, members, phi, new_phi,
-           center, order, width, weight, full_bound, settings, known, threshold, uniform, normal,
-           low, high):  # fmt: skip
+def accept(decide, settings, reader, rng, phi, new_phi, full_bound, unseen):
     """Read rows until the test decides; return the evidence and its answer.
 
     Parameters
     ----------
-    decide, anchor, change, gather
-        The test and the model's functions.
-    columns : array of int
-        Addresses of the raw columns.
+    decide, settings
+        The test.
+    reader : Reader
     rng : numpy.random.Generator
         Draws rows.
-    permutation : array (n,) of uint32
-        0, 1, ..., n - 1; left as it was found.
-    members : array (n,) of int32 or empty
-        Rows that the log-ratio sums over. Empty: rows 0 to n - 1.
-    phi, new_phi, center : array (P,)
-        Current and proposed parameters, and the reference.
-    order, width : int
-        Order of the control variates (0: none), and columns of a packed row.
-    weight : float
-        n / T.
+    phi, new_phi : array (P,)
+        Current and proposed parameters.
     full_bound : int
         Whether the bounds of y come from a pass over all rows.
-    settings : array
-        Of the test.
-    known, threshold, uniform, normal, low, high : float
-        See `kernels.evidence.Evidence`; the bounds are not used if `full_bound`.
+    unseen : Evidence
+        What is known without rows; its bounds are not used if `full_bound`.
     """
+    anchor, change, gather, columns, width, center, order, permutation, members, weight = reader
+    low, high, known = unseen.low, unseen.high, unseen.known
+    threshold, uniform, normal = unseen.threshold, unseen.uniform, unseen.normal
     n = permutation.shape[0]
     index = np.empty(_CHUNK, dtype=np.int64)
     rows = np.empty((width, _CHUNK))
@@ -186,30 +204,24 @@ NUMBERS = (
 
 @kept(
     types.int64(
-        INDEX, types.int64, INDEX, GENERATOR, PERMUTATION, SCALAR, SCALAR, SCALAR, VECTOR,
-        VECTOR, VECTOR, VECTOR, types.int64,
+        GENERATOR, MODEL, CRITERION, PERMUTATION, EVIDENCE, VECTOR, VECTOR, VECTOR, types.int64,
     ),
 )  # fmt: skip
-def decisions(functions, test, columns, generator, permutation, known, low, high, settings,
-              uniforms, thresholds, accepted, most_rows):  # fmt: skip
+def decisions(generator, model, test, permutation, unseen, uniforms, thresholds, accepted,
+              most_rows):  # fmt: skip
     """Let a test decide about one proposal again and again; return how often it did.
 
     Parameters
     ----------
-    functions : array (3,) of int
-        Addresses of `NUMBERS`.
-    test : int
-        Address of the test.
-    columns : array (1,) of int
-        Address of y, shape (n,).
     generator : int
         Address of what draws rows and normal numbers; see `generator_at`.
+    model : Model
+        `NUMBERS`, and the address of y, shape (n,).
+    test : Criterion
     permutation : array (n,) of uint32
         0, 1, ..., n - 1.
-    known, low, high : float
+    unseen : Evidence
         Known part of the log-ratio and bounds of y.
-    settings : array
-        Of the test.
     uniforms, thresholds : array (j,)
         Of each decision; see `kernels.evidence`.
     accepted : array (j,)
@@ -217,19 +229,21 @@ def decisions(functions, test, columns, generator, permutation, known, low, high
     most_rows : int
         Stop when so many rows have been read.
     """
-    anchor = function_at(functions[0], ANCHOR)
-    change = function_at(functions[1], CHANGE)
-    gather = function_at(functions[2], GATHER)
-    decide = function_at(test, DECIDE)
+    decide = function_at(test.decide, DECIDE)
     rng = generator_at(generator)
     nothing, every = np.empty(0), np.empty(0, dtype=np.int32)
+    reader = Reader(
+        function_at(model.functions[0], ANCHOR), function_at(model.functions[1], CHANGE),
+        function_at(model.functions[2], GATHER), model.columns, model.width, nothing, 0,
+        permutation, every, 1.0,
+    )  # fmt: skip
     read = 0.0
     for j in range(uniforms.shape[0]):
-        evidence, answer = accept(
-            decide, anchor, change, gather, columns, rng, permutation, every, nothing, nothing,
-            nothing, 0, 1, 1.0, 0, settings, known, thresholds[j], uniforms[j],
-            rng.standard_normal(), low, high,
+        start = begun(
+            unseen.known, thresholds[j], uniforms[j], rng.standard_normal(), unseen.low,
+            unseen.high,
         )  # fmt: skip
+        evidence, answer = accept(decide, test.settings, reader, rng, nothing, nothing, 0, start)
         accepted[j] = 1.0 if answer.decision == ACCEPT else 0.0
         read += evidence.n_seen
         if read > most_rows:

@@ -1,5 +1,7 @@
 """Bounds on the terms of all rows, from how far the parameters move."""
 
+from collections import namedtuple
+
 import numpy as np
 from numba import types
 
@@ -8,6 +10,11 @@ from pymc_subsample.compile import MATRIX, SCALAR, VECTOR, inner
 
 # Where a bound comes from: somebody gave it, predictors, a pass over all rows, or a table of radii.
 GIVEN_BOUND, LINEAR_BOUND, FULL_BOUND, LOCAL_BOUND = range(4)
+
+# What the bound is: `slope` itself (infinite where a test needs none), `linear_bound` with `slope`
+# and `table`, none, or `local_bound` with `table`.
+Bound = namedtuple("Bound", "kind slope table")
+BOUND = types.NamedTuple([types.int64, SCALAR, MATRIX], Bound)
 
 
 @inner
@@ -76,21 +83,13 @@ def local_bound(phi, new_phi, center, order, weight, table):
 
 
 @inner
-def largest_term(bound, phi, new_phi, center, order, weight, slope, table):
-    """Bound |y| over all rows; infinite where that takes a pass over them.
+def largest_term(bound, phi, new_phi, center, order, weight):
+    """Bound |y| over all rows by a `Bound`; infinite where that takes a pass over them.
 
-    Parameters
-    ----------
-    bound : {GIVEN_BOUND, LINEAR_BOUND, FULL_BOUND, LOCAL_BOUND}
-        What the bound is: `slope` itself (infinite where a test needs none), `linear_bound` with
-        `slope` and `table`, none, or `local_bound` with `table`.
-    phi, new_phi, center, order, weight
-        As `kernels.acceptance.accept` takes them.
-    slope, table
-        Of the bound.
+    The others are as `kernels.acceptance.Reader` has them.
     """
-    if bound == LINEAR_BOUND:
-        return linear_bound(phi, new_phi, center, order, weight, slope, table)
-    if bound == LOCAL_BOUND:
-        return local_bound(phi, new_phi, center, order, weight, table)
-    return slope if bound == GIVEN_BOUND else np.inf
+    if bound.kind == LINEAR_BOUND:
+        return linear_bound(phi, new_phi, center, order, weight, bound.slope, bound.table)
+    if bound.kind == LOCAL_BOUND:
+        return local_bound(phi, new_phi, center, order, weight, bound.table)
+    return bound.slope if bound.kind == GIVEN_BOUND else np.inf

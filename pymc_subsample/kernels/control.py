@@ -1,21 +1,20 @@
 """The sum of the control variates over all rows."""
 
 import numpy as np
-from numba import types
 
 from pymc_subsample.cache import kept
-from pymc_subsample.compile import FAST, MATRIX, SCALAR, VECTOR
+from pymc_subsample.compile import FAST, SCALAR, VECTOR
+from pymc_subsample.kernels.model import SUMS
 
 
-@kept(
-    SCALAR(VECTOR, VECTOR, SCALAR, VECTOR, MATRIX, types.int64, VECTOR),
-    fastmath=FAST,
-)
-def control_sum(phi, center, level, slope, curvature, order, grad):
+@kept(SCALAR(VECTOR, SUMS, SCALAR, VECTOR), fastmath=FAST)
+def control_sum(phi, sums, level, grad):
     """Sum of the control variates over all rows at phi; adds its gradient to `grad`.
 
-    `curvature` has shape (P, P), or (3, k): row, column and value of the elements that count.
+    `level` takes the place of that of `sums`, whose curvature has shape (P, P), or (3, k): row,
+    column and value of the elements that count.
     """
+    center, _, slope, curvature, order = sums
     value = level
     if order == 0:
         return value

@@ -16,12 +16,23 @@ References
    accelerated probabilistic programming in NumPyro. arXiv:1912.11554, section 3.1.
 """
 
-import numpy as np
+from collections import namedtuple
 
-from pymc_subsample.compile import inner
+import numpy as np
+from numba import types
+
+from pymc_subsample.compile import INDEX, MATRIX, SCALAR, inner
 from pymc_subsample.kernels.vectors import copy, is_finite, scale_back, scale_up
 
 DIVERGENCE = 1000.0
+
+# How theta moves.
+#
+# active : array (a,); elements that do
+# factor : array (a, a), (1, a) or (3, k); of the inverse mass matrix, as `control_variates.factors`
+# step_size, extent : in units of the mass matrix, and the path length or largest depth of a tree
+Moves = namedtuple("Moves", "active factor step_size extent")
+MOVES = types.NamedTuple([INDEX, MATRIX, SCALAR, SCALAR], Moves)
 
 
 @inner
@@ -41,9 +52,10 @@ def draw_momentum(rng, momentum):
 
 
 @inner
-def leapfrog(density, target, rows, counts, position, momentum, force, gradient, velocity, active,
-             factor, step_size, phi, d):  # fmt: skip
+def leapfrog(density, target, rows, counts, position, momentum, force, gradient, velocity, moves,
+             step_size, phi, d):  # fmt: skip
     """One step, in place; returns the estimate at the new position."""
+    active, factor = moves.active, moves.factor
     for a in range(momentum.shape[0]):
         momentum[a] += 0.5 * step_size * force[a]
     scale_up(factor, momentum, velocity)
@@ -57,9 +69,10 @@ def leapfrog(density, target, rows, counts, position, momentum, force, gradient,
 
 
 @inner
-def trajectory(rng, density, target, rows, counts, theta, grad, estimate, active, factor,
-               step_size, path_length, phi, d):  # fmt: skip
+def trajectory(rng, density, target, rows, counts, theta, grad, estimate, moves, phi, d):
     """Move theta and grad along one trajectory, if accepted.
+
+    Its length is drawn uniformly within 20% of `moves.extent`.
 
     Parameters
     ----------
@@ -73,15 +86,11 @@ def trajectory(rng, density, target, rows, counts, theta, grad, estimate, active
         Position and gradient there; overwritten.
     estimate : (logp, carried, variance)
         At theta.
-    active : array (a,)
-        Elements of theta that move.
-    factor : array (a, a), (1, a) or (3, k)
-        Of the inverse mass matrix; see `control_variates.factors`.
-    step_size, path_length : float
-        In units of the mass matrix; lengths are drawn uniformly within 20% of `path_length`.
+    moves : Moves
     phi, d : arrays
         Scratch, as for `density`.
     """
+    active, factor, step_size, path_length = moves
     size = active.shape[0]
     momentum, velocity, force = np.empty(size), np.empty(size), np.empty(size)
     position, gradient = np.empty(theta.shape[0]), np.empty(theta.shape[0])
@@ -95,7 +104,7 @@ def trajectory(rng, density, target, rows, counts, theta, grad, estimate, active
     new, taken = estimate, 0
     for _ in range(n_steps):
         new = leapfrog(density, target, rows, counts, position, momentum, force, gradient,
-                       velocity, active, factor, step_size, phi, d)  # fmt: skip
+                       velocity, moves, step_size, phi, d)  # fmt: skip
         taken += 1
         if not is_finite(new[0]) or new[0] < estimate[0] - DIVERGENCE:
             break
@@ -140,13 +149,13 @@ def bits(n):
 
 
 @inner
-def tree(rng, density, target, rows, counts, theta, grad, estimate, active, factor, step_size,
-         max_depth, phi, d):  # fmt: skip
+def tree(rng, density, target, rows, counts, theta, grad, estimate, moves, phi, d):
     """Move theta and grad to a point of a trajectory that doubles until it turns back.
 
-    Parameters are those of `trajectory`, but for the number of doublings at most, `max_depth`.
-    Within a subtree points are drawn by their weight; the last doubling's are preferred.
+    Parameters are those of `trajectory`; `moves.extent` is the number of doublings at most. Within
+    a subtree points are drawn by their weight; the last doubling's are preferred.
     """
+    active, factor, step_size, max_depth = moves
     size, depth_limit = active.shape[0], int(max_depth)
     velocity = np.empty(size)
     # Both ends of the trajectory: 0 is the left one.
@@ -181,7 +190,7 @@ def tree(rng, density, target, rows, counts, theta, grad, estimate, active, fact
         part_weight, candidate, candidate_error, turning = -np.inf, estimate, 0.0, False
         for leaf in range(1 << depth):
             new = leapfrog(density, target, rows, counts, position, momentum, force, gradient,
-                           velocity, active, factor, h, phi, d)  # fmt: skip
+                           velocity, moves, h, phi, d)  # fmt: skip
             taken += 1
             change = energy - (kinetic(momentum) - new[0])
             if not is_finite(change):

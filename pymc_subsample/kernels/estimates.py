@@ -18,8 +18,9 @@ rows each and come in G groups of :math:`K_g \sim \mathrm{Pois}(\kappa)`, :math:
 from collections import namedtuple
 
 import numpy as np
+from numba import types
 
-from pymc_subsample.compile import FAST, function_at, inner
+from pymc_subsample.compile import FAST, MATRIX, SCALAR, VECTOR, function_at, inner
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.model import (
     ANCHOR,
@@ -32,34 +33,34 @@ from pymc_subsample.kernels.vectors import is_sparse
 
 PERTURBED, BLOCK_POISSON = 0, 1
 
-# Everything but the subsample that an estimate at theta depends on.
+# What an estimate is.
 #
-# residual : `difference` or `products` of the model, by estimator
-# setting : c or a
+# weight : n / (m T), with m = 30 for the block-Poisson estimate
+# setting : c, where 0 leaves the variance correction out; or the soft lower bound a
 # products : lambda
-# width : columns of a packed row
-# origin, factor, active, radius : the block-Poisson estimate is confined to an ellipsoid
-# exact, unit : packed, anchored rows that every perturbed estimate reads, and their weight 1 / T
-Target = namedtuple(
-    "Target",
-    "forward backward residual anchor center level slope curvature order weight setting "
-    "products width origin factor active radius exact unit",
-)
+# origin, radius : the block-Poisson estimate is confined to the ellipsoid of that radius around the
+#     origin, array (d,), in units of the mass matrix
+# exact, unit : array (C, e); packed, anchored rows that every perturbed estimate reads, and their
+#     weight 1 / T
+Estimate = namedtuple("Estimate", "weight setting products origin radius exact unit")
+ESTIMATE = types.NamedTuple([SCALAR, SCALAR, SCALAR, VECTOR, SCALAR, MATRIX, SCALAR], Estimate)
+
+# Everything but the subsample that an estimate at theta depends on; `residual` is `difference` or
+# `products` of the model, by estimator.
+Target = namedtuple("Target", "forward backward residual anchor sums given moves width")
 FUNCTIONS = ("forward", "backward", "difference", "anchor")
 PRODUCT_FUNCTIONS = ("forward", "backward", "products", "anchor")
 
 
 @inner
-def target_at(functions, center, level, slope, curvature, order, weight, setting, products,
-              width, origin, factor, active, radius, exact, unit):  # fmt: skip
+def target_at(model, sums, given, moves):
     """Return a `Target` from the addresses of the model's functions."""
     return Target(
-        function_at(functions[0], FORWARD),
-        function_at(functions[1], BACKWARD),
-        function_at(functions[2], DIFFERENCE),
-        function_at(functions[3], ANCHOR),
-        center, level, slope, curvature, order, weight, setting, products, width, origin,
-        factor, active, radius, exact, unit,
+        function_at(model.functions[0], FORWARD),
+        function_at(model.functions[1], BACKWARD),
+        function_at(model.functions[2], DIFFERENCE),
+        function_at(model.functions[3], ANCHOR),
+        sums, given, moves, model.width,
     )  # fmt: skip
 
 
@@ -101,10 +102,10 @@ def outside(target, theta):
     Far from the reference |Lhat| grows as a power of the residuals, however small the
     likelihood; only its sign would average that out.
     """
-    size, factor, active = target.active.shape[0], target.factor, target.active
+    size, factor, active = target.moves.active.shape[0], target.moves.factor, target.moves.active
     z, total = np.empty(size), 0.0
     for a in range(size):
-        rest = theta[active[a]] - target.origin[active[a]]
+        rest = theta[active[a]] - target.given.origin[active[a]]
         if factor.shape[0] == 1:
             z[a] = rest / factor[0, a]
         elif is_sparse(factor):
@@ -122,7 +123,7 @@ def outside(target, theta):
                 along = 0.0
             along += factor[2, k] * z[int(factor[0, k])]
         total += along * along
-    return not total <= target.radius * target.radius
+    return not total <= target.given.radius * target.given.radius
 
 
 @inner
@@ -163,18 +164,20 @@ def perturbed(target, rows, counts, theta, phi, d, grad):
     logprior = np.empty(1)
     grad_phi = np.zeros(phi.shape[0])
     target.forward(theta, phi, logprior)
-    target.residual(phi, rows, target.center, target.weight, target.setting, d, grad_phi)
-    total, variance = moments(d, target.weight)
-    known = 0.0
-    if target.exact.shape[1] > 0:
-        read = np.empty(target.exact.shape[1])
-        target.residual(phi, target.exact, target.center, target.unit, 0.0, read, grad_phi)
-        known, _ = moments(read, target.unit)
-    control = control_sum(
-        phi, target.center, target.level, target.slope, target.curvature, target.order, grad_phi
+    target.residual(
+        phi, rows, target.sums.center, target.given.weight, target.given.setting, d, grad_phi
     )
+    total, variance = moments(d, target.given.weight)
+    known = 0.0
+    if target.given.exact.shape[1] > 0:
+        read = np.empty(target.given.exact.shape[1])
+        target.residual(
+            phi, target.given.exact, target.sums.center, target.given.unit, 0.0, read, grad_phi
+        )
+        known, _ = moments(read, target.given.unit)
+    control = control_sum(phi, target.sums, target.sums.level, grad_phi)
     target.backward(theta, grad_phi, grad)
-    value = logprior[0] + control + known + total - 0.5 * target.setting * variance
+    value = logprior[0] + control + known + total - 0.5 * target.given.setting * variance
     return value, total, variance
 
 
@@ -188,7 +191,7 @@ def block_poisson(target, rows, counts, theta, phi, d, grad):
     logprior = np.empty(1)
     grad_phi, group_grad = np.zeros(phi.shape[0]), np.empty(phi.shape[0])
     target.forward(theta, phi, logprior)
-    value, sign = target.setting + target.products, 1.0
+    value, sign = target.given.setting + target.given.products, 1.0
     n, first, second = 0, 0.0, 0.0
     for g in range(counts.shape[0]):
         if counts[g] == 0:
@@ -197,10 +200,12 @@ def block_poisson(target, rows, counts, theta, phi, d, grad):
         for a in range(phi.shape[0]):
             group_grad[a] = 0.0
         target.residual(
-            phi, group(target, rows, counts, g), target.center, target.weight, target.setting,
-            part, group_grad,
+            phi, group(target, rows, counts, g), target.sums.center, target.given.weight,
+            target.given.setting, part, group_grad,
         )  # fmt: skip
-        logs, factor, one, two = log_products(part, target.weight, target.setting, target.products)
+        logs, factor, one, two = log_products(
+            part, target.given.weight, target.given.setting, target.given.products
+        )
         for a in range(phi.shape[0]):
             grad_phi[a] += group_grad[a]
         value += logs
@@ -210,10 +215,8 @@ def block_poisson(target, rows, counts, theta, phi, d, grad):
         n += counts[g]
     variance = 0.0
     if n > 1:
-        variance = (second - first * first / n) / (n - 1) / target.products
-    control = control_sum(
-        phi, target.center, target.level, target.slope, target.curvature, target.order, grad_phi
-    )
+        variance = (second - first * first / n) / (n - 1) / target.given.products
+    control = control_sum(phi, target.sums, target.sums.level, grad_phi)
     target.backward(theta, grad_phi, grad)
     return logprior[0] + control + value, sign, variance
 
@@ -251,10 +254,10 @@ def refresh_perturbed(rng, target, index, rows, counts, g, new_index, new_rows, 
             old[c, i] = rows[c, g * b + i]
     fresh = new_rows[: target.width * b].reshape((target.width, b))
     d_old, d_new = np.empty(b), np.empty(b)
-    w, setting = target.weight, target.setting
-    target.residual(phi, old, target.center, w, setting, d_old, scratch)
-    target.anchor(target.center, fresh)
-    target.residual(phi, fresh, target.center, w, setting, d_new, scratch)
+    w, setting = target.given.weight, target.given.setting
+    target.residual(phi, old, target.sums.center, w, setting, d_old, scratch)
+    target.anchor(target.sums.center, fresh)
+    target.residual(phi, fresh, target.sums.center, w, setting, d_new, scratch)
     mean = estimate[1] / (w * m)
     shift, second = 0.0, 0.0
     for i in range(b):
@@ -280,15 +283,15 @@ def refresh_block_poisson(rng, target, index, rows, counts, g, new_index, new_ro
     old = group(target, rows, counts, g)
     fresh = new_rows[: target.width * b].reshape((target.width, b))
     d_old, d_new = np.empty(old.shape[1]), np.empty(b)
-    w, setting = target.weight, target.setting
+    w, setting = target.given.weight, target.given.setting
     if d_old.shape[0] > 0:
-        target.residual(phi, old, target.center, w, setting, d_old, scratch)
+        target.residual(phi, old, target.sums.center, w, setting, d_old, scratch)
     if b > 0:
-        target.anchor(target.center, fresh)
-        target.residual(phi, fresh, target.center, w, setting, d_new, scratch)
+        target.anchor(target.sums.center, fresh)
+        target.residual(phi, fresh, target.sums.center, w, setting, d_new, scratch)
     log_ratio = (
-        log_products(d_new, w, setting, target.products)[0]
-        - log_products(d_old, w, setting, target.products)[0]
+        log_products(d_new, w, setting, target.given.products)[0]
+        - log_products(d_old, w, setting, target.given.products)[0]
     )
     if not np.log(rng.random()) < log_ratio:
         return False

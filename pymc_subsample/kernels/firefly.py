@@ -15,6 +15,8 @@ proposed to change, a dark one with probability r only, and accepted as Metropol
 Dark rows that are looked at come by skips of geometric length, so that others cost nothing.
 """
 
+from collections import namedtuple
+
 import numpy as np
 from numba import types
 
@@ -22,7 +24,6 @@ from pymc_subsample.cache import kept
 from pymc_subsample.compile import (
     GENERATOR,
     INDEX,
-    MATRIX,
     SCALAR,
     VECTOR,
     function_at,
@@ -37,8 +38,11 @@ from pymc_subsample.kernels.model import (
     DIFFERENCE,
     FORWARD,
     GATHER,
+    MODEL,
     RESIDUAL,
+    SUMS,
 )
+from pymc_subsample.kernels.proposals import PROPOSING
 from pymc_subsample.kernels.vectors import copy
 
 # Of the model, in the order of their addresses; those of Langevin proposals come last.
@@ -103,23 +107,32 @@ def _grown(bright, kept, d, size):
     return new_bright, new_kept, new_d
 
 
+# How rows are read, and 1 / T.
+Reader = namedtuple("Reader", "anchor residual gather columns center width weight")
+
+# Lights: array (n,) of uint8, zeros, left as they were found; rows that are bright to begin with,
+# and whether to draw all anew first; how they are updated, `EXPLICIT` or `IMPLICIT`, with r: the
+# share drawn anew, or the probability of a dark row's proposal.
+Lights = namedtuple("Lights", "lights bright fresh kind rate")
+_LIGHTS = types.NamedTuple([LIGHTS, INDEX, types.int64, types.int64, SCALAR], Lights)
+
+
 @inner
-def _read(anchor, residual, gather, columns, index, phi, center, weight, width, info):
+def _read(reader, index, phi, info):
     """Pack and anchor some rows; return them and their residuals."""
-    rows, values = np.empty((width, index.shape[0])), np.empty(index.shape[0])
-    gather(columns, index, rows)
-    anchor(center, rows)
-    residual(phi, center, rows, values)
+    rows, values = np.empty((reader.width, index.shape[0])), np.empty(index.shape[0])
+    reader.gather(reader.columns, index, rows)
+    reader.anchor(reader.center, rows)
+    reader.residual(phi, reader.center, rows, values)
     for i in range(values.shape[0]):
-        values[i] *= weight
+        values[i] *= reader.weight
         info[LOWEST] = min(info[LOWEST], values[i])
     info[READ] += values.shape[0]
     return rows, values
 
 
 @inner
-def _relight(anchor, residual, gather, columns, rng, lights, phi, center, weight, width,
-             rate, kind, bright, kept, d, size, info):  # fmt: skip
+def _relight(reader, rng, lights, phi, rate, kind, bright, kept, d, size, info):
     """Update the lights; return what is kept of bright rows, and their number."""
     n, before = lights.shape[0], size
     index = np.empty(_CHUNK, dtype=np.int64)
@@ -139,13 +152,12 @@ def _relight(anchor, residual, gather, columns, rng, lights, phi, center, weight
             break
         seen = np.empty(m, dtype=np.int64)
         copy(index[:m], seen)
-        rows, values = _read(anchor, residual, gather, columns, seen, phi, center, weight, width,
-                             info)  # fmt: skip
+        rows, values = _read(reader, seen, phi, info)
         for i in range(m):
             if _brightens(values[i], rate, kind, rng.random()):
                 bright, kept, d = _grown(bright, kept, d, size)
                 bright[size], d[size] = seen[i], values[i]
-                for c in range(width):
+                for c in range(reader.width):
                     kept[size, c] = rows[c, i]
                 lights[seen[i]] = 1
                 size += 1
@@ -154,54 +166,46 @@ def _relight(anchor, residual, gather, columns, rng, lights, phi, center, weight
             lights[bright[j]] = 0
             size -= 1
             bright[j], d[j] = bright[size], d[size]
-            for c in range(width):
+            for c in range(reader.width):
                 kept[j, c] = kept[size, c]
             info[DARKENED] += 1.0
     return bright, kept, d, size
 
 
 @inner
-def _collect(anchor, residual, gather, columns, lights, phi, center, weight, width, old, info):
+def _collect(reader, lights, phi, old, info):
     """Read the rows that are bright to begin with."""
     size = old.shape[0]
     bright, d = np.empty(size + 16, dtype=np.int64), np.empty(size + 16)
-    kept = np.empty((size + 16, width))
+    kept = np.empty((size + 16, reader.width))
     for start in range(0, size, _CHUNK):
         index = np.empty(min(_CHUNK, size - start), dtype=np.int64)
         copy(old[start : start + index.shape[0]], index)
-        rows, values = _read(anchor, residual, gather, columns, index, phi, center, weight, width,
-                             info)  # fmt: skip
+        rows, values = _read(reader, index, phi, info)
         for i in range(index.shape[0]):
             bright[start + i], d[start + i] = index[i], values[i]
             lights[index[i]] = 1
-            for c in range(width):
+            for c in range(reader.width):
                 kept[start + i, c] = rows[c, i]
     return bright, kept, d
 
 
 @inner
-def _bright_gradient(backward, glow, theta, phi, rows, center, slope, curvature, weight, d,
-                     grad_phi, grad):  # fmt: skip
+def _bright_gradient(backward, glow, theta, phi, rows, sums, weight, d, grad_phi, grad):
     """Gradient in theta of the log density given the lights."""
     for a in range(grad_phi.shape[0]):
         grad_phi[a] = 0.0
-    glow(phi, rows, center, weight, 0.0, d, grad_phi)
-    control_sum(phi, center, 0.0, slope, curvature, 2, grad_phi)
+    glow(phi, rows, sums.center, weight, 0.0, d, grad_phi)
+    control_sum(phi, sums, 0.0, grad_phi)
     backward(theta, grad_phi, grad)
 
 
 @kept(
     INDEX(
-        GENERATOR, GENERATOR, INDEX, types.int64, INDEX, LIGHTS, INDEX, types.int64,
-        VECTOR, INDEX, MATRIX, SCALAR, VECTOR, SCALAR,
-        VECTOR, VECTOR, MATRIX, types.int64, SCALAR,
-        types.int64, SCALAR, types.int64, VECTOR,
+        GENERATOR, GENERATOR, MODEL, SUMS, _LIGHTS, PROPOSING, SCALAR, VECTOR, types.int64, VECTOR
     ),
-)  # fmt: skip
-def transitions(generator, row_generator, functions, kind, columns, lights, old, fresh,
-                theta, active, factor, step_size, given, given_factor,
-                center, slope, curvature, width, weight,
-                brightness, rate, k, info):  # fmt: skip
+)
+def transitions(generator, row_generator, model, sums, given, proposing, weight, theta, k, info):
     """Run k transitions from theta, in place; return the rows that are bright in the end.
 
     Parameters
@@ -209,65 +213,50 @@ def transitions(generator, row_generator, functions, kind, columns, lights, old,
     generator, row_generator : int
         Addresses of the generators of proposals and decisions, and of the lights; see
         `generator_at`.
-    functions : array (6,) of int
-        Addresses of `FUNCTIONS` and, for Langevin proposals, `GRADIENTS` (zeros otherwise).
-    kind : {RANDOM_WALK, LANGEVIN, GIVEN}
-        Of the proposals; see `kernels.proposals`. Langevin's gradient is exact.
-    columns : array of int
-        Addresses of the raw columns.
-    lights : array (n,) of uint8
-        Zeros; left as they were found.
-    old : array of int
-        Rows that are bright to begin with.
-    fresh : int
-        Whether to draw all lights anew first.
-    theta : array (d,)
-        Position; overwritten.
-    active, factor, step_size, given, given_factor
-        Of the proposals; see `kernels.metropolis.transitions`.
-    center, slope, curvature
-        Reference in phi and full-data sums of the log bounds (tempered).
-    width : int
-        Columns of a packed row.
+    model : Model
+        With `FUNCTIONS` and, for Langevin proposals, `GRADIENTS` (zeros otherwise).
+    sums : Sums
+        Of the log bounds, of order 2.
+    given : Lights
+    proposing : Proposing
+        Langevin's gradient is exact, without a batch.
     weight : float
         1 / T.
-    brightness : {EXPLICIT, IMPLICIT}
-        How lights are updated.
-    rate : float
-        r, from 0 to 1: share of lights drawn anew, or probability of a dark row's proposal.
+    theta : array (d,)
+        Position; overwritten.
     k : int
         Number of transitions.
     info : array (len(INFO),)
         Written.
     """
     rng, row_rng = generator_at(generator), generator_at(row_generator)
-    forward = function_at(functions[0], FORWARD)
-    anchor = function_at(functions[1], ANCHOR)
-    residual = function_at(functions[2], RESIDUAL)
-    gather = function_at(functions[3], GATHER)
-    backward = function_at(functions[4], BACKWARD)
-    glow = function_at(functions[5], DIFFERENCE)
-    p, langevin = center.shape[0], kind == proposals.LANGEVIN
+    forward = function_at(model.functions[0], FORWARD)
+    anchor = function_at(model.functions[1], ANCHOR)
+    residual = function_at(model.functions[2], RESIDUAL)
+    gather = function_at(model.functions[3], GATHER)
+    backward = function_at(model.functions[4], BACKWARD)
+    glow = function_at(model.functions[5], DIFFERENCE)
+    lights, old, fresh, brightness, rate = given
+    center, width = sums.center, model.width
+    reader = Reader(anchor, residual, gather, model.columns, center, width, weight)
+    p, langevin = center.shape[0], proposing.kind == proposals.LANGEVIN
     phi, new_phi, grad_phi = np.empty(p), np.empty(p), np.empty(p)
     prior, new_prior = np.empty(1), np.empty(1)
     new_theta, grad = np.empty(theta.shape[0]), np.empty(theta.shape[0])
-    proposal = proposals.proposal_of(kind, active, factor, step_size, given, given_factor)
+    proposal = proposals.proposal_of(proposing)
     for field in range(info.shape[0]):
         info[field] = 0.0
     info[LOWEST] = np.inf
     forward(theta, phi, prior)
     size = old.shape[0]
-    bright, kept, d = _collect(anchor, residual, gather, columns, lights, phi, center, weight,
-                               width, old, info)  # fmt: skip
+    bright, kept, d = _collect(reader, lights, phi, old, info)
     if fresh:
-        bright, kept, d, size = _relight(anchor, residual, gather, columns, row_rng, lights, phi,
-                                         center, weight, width, 1.0, EXPLICIT, bright, kept, d,
-                                         size, info)  # fmt: skip
+        bright, kept, d, size = _relight(reader, row_rng, lights, phi, 1.0, EXPLICIT, bright, kept,
+                                         d, size, info)  # fmt: skip
         info[DARKENED] = 0.0
     for _ in range(k):
-        bright, kept, d, size = _relight(anchor, residual, gather, columns, row_rng, lights, phi,
-                                         center, weight, width, rate, brightness, bright, kept, d,
-                                         size, info)  # fmt: skip
+        bright, kept, d, size = _relight(reader, row_rng, lights, phi, rate, brightness, bright,
+                                         kept, d, size, info)  # fmt: skip
         info[BRIGHT] += size
         rows, new_d = np.empty((width, size)), np.empty(size)
         for c in range(width):
@@ -275,14 +264,13 @@ def transitions(generator, row_generator, functions, kind, columns, lights, old,
                 rows[c, j] = kept[j, c]
         proposals.draw_move(rng, proposal)
         if langevin:
-            _bright_gradient(backward, glow, theta, phi, rows, center, slope, curvature, weight,
-                             new_d, grad_phi, grad)  # fmt: skip
+            _bright_gradient(backward, glow, theta, phi, rows, sums, weight, new_d, grad_phi, grad)
             proposals.add_drift(proposal, grad)
         proposals.move(proposal, theta, new_theta)
         forward(new_theta, new_phi, new_prior)
         if langevin:
-            _bright_gradient(backward, glow, new_theta, new_phi, rows, center, slope, curvature,
-                             weight, new_d, grad_phi, grad)  # fmt: skip
+            _bright_gradient(backward, glow, new_theta, new_phi, rows, sums, weight, new_d,
+                             grad_phi, grad)  # fmt: skip
         uniform = rng.random()
         if not new_prior[0] > -np.inf:
             continue
@@ -291,8 +279,8 @@ def transitions(generator, row_generator, functions, kind, columns, lights, old,
         info[MOVED] += size
         ratio = proposals.log_factor(proposal, grad)
         ratio += new_prior[0] - prior[0]
-        ratio += control_sum(new_phi, center, 0.0, slope, curvature, 2, grad_phi)
-        ratio -= control_sum(phi, center, 0.0, slope, curvature, 2, grad_phi)
+        ratio += control_sum(new_phi, sums, 0.0, grad_phi)
+        ratio -= control_sum(phi, sums, 0.0, grad_phi)
         for j in range(size):
             new_d[j] *= weight
             info[LOWEST] = min(info[LOWEST], new_d[j])

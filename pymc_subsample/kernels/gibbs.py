@@ -9,15 +9,17 @@ u ~ U(0, 1), with p the prior and :math:`N_i` the :math:`n_i` rows that touch it
 known, batches without replacement estimate the second, and a test of `kernels.evidence` decides.
 """
 
+from collections import namedtuple
+
 import numpy as np
 from numba import types
 
 from pymc_subsample.cache import kept
 from pymc_subsample.compile import GENERATOR, INDEX, VECTOR, function_at, generator_at
-from pymc_subsample.kernels.acceptance import MEMBERS, accept
+from pymc_subsample.kernels.acceptance import CRITERION, MEMBERS, Reader, accept, begun
 from pymc_subsample.kernels.batches import PERMUTATION
 from pymc_subsample.kernels.evidence import ACCEPT, DECIDE
-from pymc_subsample.kernels.model import ANCHOR, CHANGE, FORWARD, GATHER
+from pymc_subsample.kernels.model import ANCHOR, CHANGE, FORWARD, GATHER, MODEL
 from pymc_subsample.kernels.vectors import copy, is_finite
 
 # Of the model, in the order of their addresses.
@@ -28,15 +30,20 @@ INFO = ("flips", "batch_size", "n_looks", "error", "rows_read", "rows_touching")
 FLIPS, BATCH, LOOKS, ERROR, READ, TOUCHING = range(len(INFO))
 
 
+# Elements of theta that are sampled, array (a,), each of them 0 or 1, and the rows that touch the
+# i-th: `members[start[i]:start[i + 1]]`, arrays (a + 1,) and (.,), unless `all_rows`: then rows 0
+# to N - 1 touch each. And whether a sweep visits them in random order.
+Touching = namedtuple("Touching", "elements start members all_rows shuffled")
+_TOUCHING = types.NamedTuple([INDEX, INDEX, MEMBERS, types.boolean, types.boolean], Touching)
+
+
 @kept(
     types.void(
-        GENERATOR, GENERATOR, INDEX, types.int64, INDEX, PERMUTATION, INDEX, MEMBERS,
-        types.boolean, VECTOR, INDEX, types.boolean, VECTOR, types.int64, VECTOR, types.int64,
+        GENERATOR, GENERATOR, MODEL, VECTOR, CRITERION, _TOUCHING, PERMUTATION, VECTOR, types.int64,
         VECTOR,
     ),
 )  # fmt: skip
-def sweeps(generator, row_generator, functions, test, columns, permutation, start, members,
-           all_rows, theta, elements, shuffled, center, width, settings, k, info):  # fmt: skip
+def sweeps(generator, row_generator, model, center, test, touching, permutation, theta, k, info):
     """Run k sweeps from theta, in place.
 
     Parameters
@@ -44,41 +51,29 @@ def sweeps(generator, row_generator, functions, test, columns, permutation, star
     generator, row_generator : int
         Addresses of the generators of thresholds and orders, and of the rows that are read: the
         former do not depend on how many rows were needed. See `generator_at`.
-    functions : array (3,) of int
-        Addresses of `FUNCTIONS`.
-    test : int
-        Address of the test's ``decide``.
-    columns : array of int
-        Addresses of the raw columns.
-    permutation : array (N,) of uint32
-        0, 1, ..., N - 1, N at least the largest number of rows that touch one variable.
-    start, members : array (a + 1,), (.,) of int32
-        Rows that touch ``elements[i]`` are ``members[start[i]:start[i + 1]]``, unless
-        `all_rows`: then rows 0 to N - 1 touch every variable.
-    theta : array (d,)
-        Position; overwritten.
-    elements : array (a,) of int
-        Elements of theta that are sampled, each of them 0 or 1.
-    shuffled : bool
-        Whether a sweep visits them in random order.
+    model : Model
+        With `FUNCTIONS`.
     center : array (P,)
         Of zeros: not used without control variates.
-    width : int
-        Columns of a packed row.
-    settings : array
-        Of the test.
+    test : Criterion
+    touching : Touching
+    permutation : array (N,) of uint32
+        0, 1, ..., N - 1, N at least the largest number of rows that touch one variable.
+    theta : array (d,)
+        Position; overwritten.
     k : int
         Number of sweeps.
     info : array (len(INFO),)
         Written.
     """
+    elements, start, members, all_rows, shuffled = touching
     rng, row_rng = generator_at(generator), generator_at(row_generator)
-    forward = function_at(functions[0], FORWARD)
-    change = function_at(functions[1], CHANGE)
-    gather = function_at(functions[2], GATHER)
+    forward = function_at(model.functions[0], FORWARD)
+    change = function_at(model.functions[1], CHANGE)
+    gather = function_at(model.functions[2], GATHER)
     # Without control variates no row is anchored.
     anchor = function_at(0, ANCHOR)
-    decide = function_at(test, DECIDE)
+    decide = function_at(test.decide, DECIDE)
     size = elements.shape[0]
     order = np.arange(size)
     new_theta = theta.copy()
@@ -104,7 +99,7 @@ def sweeps(generator, row_generator, functions, test, columns, permutation, star
             uniform = rng.random()
             threshold = np.log(uniform / (1.0 - uniform))
             n = permutation.shape[0] if all_rows else start[i + 1] - start[i]
-            touching = members if all_rows else members[start[i] : start[i + 1]]
+            own = members if all_rows else members[start[i] : start[i + 1]]
             if n == 0 or not is_finite(known):
                 becomes = known > threshold
                 if known != known:  # impossible either way
@@ -113,11 +108,14 @@ def sweeps(generator, row_generator, functions, test, columns, permutation, star
                 below, above = phi, new_phi
                 if one:
                     below, above = new_phi, phi
-                evidence, answer = accept(
-                    decide, anchor, change, gather, columns, row_rng, permutation[:n], touching,
-                    below, above, center, 0, width, float(n), 0, settings, known, threshold,
-                    uniform, 0.0, np.nan, np.nan,
+                reader = Reader(
+                    anchor, change, gather, model.columns, model.width, center, 0, permutation[:n],
+                    own, float(n),
                 )  # fmt: skip
+                unseen = begun(known, threshold, uniform, 0.0, np.nan, np.nan)
+                evidence, answer = accept(
+                    decide, test.settings, reader, row_rng, below, above, 0, unseen
+                )
                 becomes = answer.decision == ACCEPT
                 info[BATCH] += evidence.n_seen
                 info[LOOKS] += evidence.look

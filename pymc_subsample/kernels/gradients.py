@@ -29,7 +29,7 @@ from pymc_subsample.compile import (
 )
 from pymc_subsample.kernels.batches import PERMUTATION, draw_batch, draw_stratified
 from pymc_subsample.kernels.control import control_sum
-from pymc_subsample.kernels.model import ANCHOR, BACKWARD, FORWARD, GATHER, GRADIENT
+from pymc_subsample.kernels.model import ANCHOR, BACKWARD, FORWARD, GATHER, GRADIENT, MODEL, SUMS
 from pymc_subsample.kernels.vectors import copy, scale_back
 
 # Of the model, in the order of their addresses.
@@ -37,28 +37,33 @@ FUNCTIONS = ("forward", "backward", "gradient", "gather", "anchor")
 
 UNIFORM, STRATIFIED = 0, 1
 
-# Where gradients come from: the model, its control variates, and how batches are drawn.
+# Batches of rows, and the metric in which their gradients are.
 #
-# permutation : 0, 1, ..., n - 1, or the rows in the order of their strata
-# width : columns of a packed row
+# permutation : array (n,) of uint32; 0, 1, ..., n - 1, or the rows in the order of their strata
+# sampling : `UNIFORM` or `STRATIFIED`
+# size : rows of a batch
+# active, factor : elements of theta that move, array (a,), and F, lower-triangular, array (a, a) or
+#     (3, k), or its diagonal, (1, a)
+Batches = namedtuple("Batches", "permutation sampling size active factor")
+BATCHES = types.NamedTuple([PERMUTATION, types.int64, types.int64, INDEX, MATRIX], Batches)
+
+# Where gradients come from: the model, its control variates, and how batches are drawn.
 Source = namedtuple(
     "Source",
-    "forward backward gradient gather anchor columns permutation sampling active factor center "
-    "slope curvature order width",
+    "forward backward gradient gather anchor columns sums permutation sampling active factor",
 )
 
 
 @inner
-def source_at(functions, columns, permutation, sampling, active, factor, center, slope, curvature,
-              order, width):  # fmt: skip
+def source_at(model, sums, batches):
     """Return a `Source` from the addresses of the model's functions."""
     return Source(
-        function_at(functions[0], FORWARD),
-        function_at(functions[1], BACKWARD),
-        function_at(functions[2], GRADIENT),
-        function_at(functions[3], GATHER),
-        function_at(functions[4], ANCHOR),
-        columns, permutation, sampling, active, factor, center, slope, curvature, order, width,
+        function_at(model.functions[0], FORWARD),
+        function_at(model.functions[1], BACKWARD),
+        function_at(model.functions[2], GRADIENT),
+        function_at(model.functions[3], GATHER),
+        function_at(model.functions[4], ANCHOR),
+        model.columns, sums, batches.permutation, batches.sampling, batches.active, batches.factor,
     )  # fmt: skip
 
 
@@ -68,7 +73,7 @@ def place(source, theta, phi, control):
     source.forward(theta, phi, np.empty(1))
     for a in range(control.shape[0]):
         control[a] = 0.0
-    control_sum(phi, source.center, 0.0, source.slope, source.curvature, source.order, control)
+    control_sum(phi, source.sums, 0.0, control)
 
 
 @inner
@@ -79,8 +84,8 @@ def read_batch(source, rng, index, rows):
     else:
         draw_batch(rng, source.permutation, index)
     source.gather(source.columns, index, rows)
-    if source.order > 0:
-        source.anchor(source.center, rows)
+    if source.sums.order > 0:
+        source.anchor(source.sums.center, rows)
 
 
 @inner
@@ -88,7 +93,7 @@ def batch_force(source, theta, phi, control, rows, force):
     """Write the gradient on a batch in coordinates where the metric is the identity."""
     weight = source.permutation.shape[0] / rows.shape[1]
     grad_phi, grad = np.zeros(phi.shape[0]), np.empty(theta.shape[0])
-    source.gradient(phi, rows, source.center, weight, grad_phi)
+    source.gradient(phi, rows, source.sums.center, weight, grad_phi)
     for a in range(phi.shape[0]):
         grad_phi[a] += control[a]
     source.backward(theta, grad_phi, grad)
@@ -153,20 +158,13 @@ def weighted_force(source, rng, theta, phi, control, index, rows, x, scale, leng
     return accepted
 
 
-@kept(
-    types.void(
-        GENERATOR, INDEX, INDEX, PERMUTATION, types.int64, VECTOR, INDEX, MATRIX, VECTOR,
-        VECTOR, MATRIX, types.int64, types.int64, types.int64, MATRIX,
-    ),
-)  # fmt: skip
-def forces(generator, functions, columns, permutation, sampling, theta, active, factor, center,
-           slope, curvature, order, width, batch, out):  # fmt: skip
+@kept(types.void(GENERATOR, MODEL, SUMS, BATCHES, VECTOR, MATRIX))
+def forces(generator, model, sums, batches, theta, out):
     """Write independent stochastic gradients at theta to the lines of `out`, shape (k, a)."""
     rng = generator_at(generator)
-    source = source_at(functions, columns, permutation, sampling, active, factor, center, slope,
-                       curvature, order, width)  # fmt: skip
-    phi, control = np.empty(center.shape[0]), np.empty(center.shape[0])
-    index, rows = np.empty(batch, dtype=np.int64), np.zeros((width, batch))
+    source = source_at(model, sums, batches)
+    phi, control = np.empty(sums.center.shape[0]), np.empty(sums.center.shape[0])
+    index, rows = np.empty(batches.size, dtype=np.int64), np.zeros((model.width, batches.size))
     place(source, theta, phi, control)
     for k in range(out.shape[0]):
         read_batch(source, rng, index, rows)

@@ -10,15 +10,17 @@ with u held fixed in dynamics and acceptance alike.
 The model enters through the functions of `kernels.model`.
 """
 
+from collections import namedtuple
 from functools import cache
 
 import numpy as np
 from numba import types
 
 from pymc_subsample.cache import compile_kept
-from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, SCALAR, VECTOR, generator_at, inner
-from pymc_subsample.kernels.estimates import DENSITY, PERTURBED, REFRESH, target_at
-from pymc_subsample.kernels.model import MINIBATCH
+from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, VECTOR, generator_at, inner
+from pymc_subsample.kernels.dynamics import MOVES
+from pymc_subsample.kernels.estimates import DENSITY, ESTIMATE, PERTURBED, REFRESH, target_at
+from pymc_subsample.kernels.model import MINIBATCH, MODEL, SUMS
 
 # Results of a transition, by position.
 INFO = (
@@ -40,10 +42,17 @@ INFO = (
  REFRESHED, SIGN, DEPTH) = range(len(INFO))  # fmt: skip
 
 
+# The subsample: row numbers, array (m,) or (G x capacity,), group by group; packed, anchored rows,
+# array (C, m) or (G, C x capacity); factors per group, one in each for the perturbed estimate; and
+# which group is refreshed first: the next transition takes the next one.
+Subsample = namedtuple("Subsample", "index rows counts group")
+# Proposed rows for k refreshes, packed but not anchored: arrays (k, B), (k, C x B), (k,).
+Fresh = namedtuple("Fresh", "index rows counts")
+
 _SIGNATURE = types.void(
-    GENERATOR, INDEX, VECTOR, INDEX, MATRIX, INDEX, types.int64, VECTOR, SCALAR, VECTOR, MATRIX,
-    types.int64, INDEX, MATRIX, SCALAR, SCALAR, SCALAR, types.int64, VECTOR, SCALAR, SCALAR,
-    SCALAR, types.int64[:, ::1], MATRIX, INDEX, MATRIX, SCALAR, VECTOR,
+    GENERATOR, MODEL, SUMS, ESTIMATE, MOVES,
+    types.NamedTuple([INDEX, MATRIX, INDEX, types.int64], Subsample),
+    types.NamedTuple([types.int64[:, ::1], MATRIX, INDEX], Fresh), VECTOR, VECTOR,
 )  # fmt: skip
 
 
@@ -65,65 +74,34 @@ def transitions(estimator, dynamics):
     density, refresh = DENSITY[estimator], REFRESH[estimator]
     fixed = estimator == PERTURBED
 
-    def transitions(generator, functions, theta, index, rows, counts, group, center, level,
-                    slope, curvature, order, active, factor, weight, setting, products, width,
-                    origin, radius, step_size, extent, new_index, new_rows, new_counts, exact, unit,
-                    info):  # fmt: skip
-        """Run one transition per leading element of `new_rows`, in place.
+    def transitions(generator, model, sums, given, moves, subsample, fresh, theta, info):
+        """Run one transition per element of `fresh`, in place.
 
         Parameters
         ----------
         generator : int
             Address of the source of momenta, path jitter and acceptance; see `generator_at`.
-        functions : array (4,)
-            Addresses of `estimates.FUNCTIONS`, or of `estimates.PRODUCT_FUNCTIONS`.
+        model : Model
+            With `estimates.FUNCTIONS`, or `estimates.PRODUCT_FUNCTIONS`.
+        sums : Sums
+        given : Estimate
+        moves : Moves
+        subsample : Subsample
+            Groups are overwritten when accepted.
+        fresh : Fresh
         theta : array (d,)
             Position; overwritten.
-        index : array (m,) or (G x capacity,)
-            Row numbers of the subsample, group by group.
-        rows : array (C, m) or (G, C x capacity)
-            Their packed, anchored rows; groups are overwritten when accepted.
-        counts : array (G,)
-            Factors per group, one in each for the perturbed estimate.
-        group : int
-            Which group of the subsample is refreshed first; the next transition takes the next one.
-        center, level, slope, curvature : array (P,), float, array (P,), array (P, P)
-            Reference point in phi and the full-data sums of l*, gradient and Hessian there.
-        order : {0, 1, 2}
-            Order of the control variates.
-        active : array (a,)
-            Elements of theta that move.
-        factor : array (a, a), (1, a) or (3, k)
-            Of the inverse mass matrix; see `control_variates.factors`.
-        weight : float
-            n / (m T), with m = 30 for the block-Poisson estimate.
-        setting : float
-            c, where 0 leaves the variance correction out; or the soft lower bound a.
-        products : float
-            lambda.
-        width : int
-            C.
-        origin, radius : array (d,), float
-            The block-Poisson estimate is confined to the ellipsoid of that radius around the
-            origin, in units of the mass matrix.
-        step_size, extent : float
-            Of the leapfrog integrator, in units of the mass matrix, and the path length or the
-            largest depth of a tree.
-        new_index, new_rows, new_counts : array (k, B), array (k, C x B), array (k,)
-            Proposed rows for k refreshes, packed but not anchored.
-        exact, unit : array (C, e), float
-            Packed, anchored rows that every perturbed estimate reads, and their weight 1 / T.
         info : array (len(INFO),)
             Means over the k transitions, or sums of counts; position-valued ones are those of the
             last.
         """
         rng = generator_at(generator)
-        target = target_at(functions, center, level, slope, curvature, order, weight, setting,
-                           products, width, origin, factor, active, radius, exact,
-                           unit)  # fmt: skip
+        target = target_at(model, sums, given, moves)
+        index, rows, counts, group = subsample
+        new_index, new_rows, new_counts = fresh
         size = index.shape[0] // counts.shape[0] if fixed else MINIBATCH
-        k, n_groups = new_rows.shape[0], counts.shape[0]
-        phi = np.empty(center.shape[0])
+        k, n_groups, exact = new_rows.shape[0], counts.shape[0], given.exact.shape[1]
+        phi = np.empty(sums.center.shape[0])
         d = np.empty(index.shape[0])
         grad = np.empty(theta.shape[0])
         for a in range(info.shape[0]):
@@ -131,7 +109,7 @@ def transitions(estimator, dynamics):
 
         # Other step methods may have moved parameters on which phi depends: start from theta anew.
         estimate = density(target, rows, counts, theta, phi, d, grad)
-        info[MOVED] += size * total(counts) + exact.shape[1]
+        info[MOVED] += size * total(counts) + exact
         for t in range(k):
             g = (group + t) % n_groups
             info[REFRESHED] += size * (counts[g] + 2 * new_counts[t])
@@ -140,9 +118,10 @@ def transitions(estimator, dynamics):
                        new_counts[t], phi, estimate):  # fmt: skip
                 info[SUBSET] += 1.0
                 estimate = density(target, rows, counts, theta, phi, d, grad)
-                info[MOVED] += size * total(counts) + exact.shape[1]
-            move = dynamics(rng, density, target, rows, counts, theta, grad, estimate, active,
-                            factor, step_size, extent, phi, d)  # fmt: skip
+                info[MOVED] += size * total(counts) + exact
+            move = dynamics(
+                rng, density, target, rows, counts, theta, grad, estimate, moves, phi, d
+            )
             estimate, probability, moved, diverging, energy, error, n_steps, depth = move
             info[RATE] += probability
             info[ACCEPTED] += moved
@@ -150,7 +129,7 @@ def transitions(estimator, dynamics):
             info[ENERGY_ERROR] = error
             info[DIVERGING] += diverging
             info[STEPS] += n_steps
-            info[MOVED] += n_steps * (size * total(counts) + exact.shape[1])
+            info[MOVED] += n_steps * (size * total(counts) + exact)
             info[DEPTH] += depth
         info[RATE] /= k
         info[ACCEPTED] /= k

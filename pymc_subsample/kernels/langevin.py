@@ -10,8 +10,10 @@ import numpy as np
 from numba import types
 
 from pymc_subsample.cache import compile_kept
-from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, VECTOR, generator_at, inner
-from pymc_subsample.kernels.batches import PERMUTATION
+from pymc_subsample.compile import GENERATOR, VECTOR, generator_at, inner
+from pymc_subsample.kernels.gradients import (
+    BATCHES as DRAWN,
+)
 from pymc_subsample.kernels.gradients import (
     batch_force,
     batch_noise,
@@ -21,6 +23,7 @@ from pymc_subsample.kernels.gradients import (
     weighted_force,
 )
 from pymc_subsample.kernels.integrators.integrator import Chain
+from pymc_subsample.kernels.model import MODEL, SUMS
 from pymc_subsample.kernels.vectors import named
 
 # Where exponential weights expect the dynamics to go: on as before, nowhere, by one, to a stop.
@@ -46,10 +49,14 @@ _settings = named(Settings)
 INFO = ("divergences", "kinetic_temperature", "gradients", "batches", "indices_accepted")
 DIVERGENCES, KINETIC, GRADIENTS, BATCHES, INDICES = range(len(INFO))
 
+# A chain: position and where it starts again after it has diverged, arrays (d,), momenta, which
+# overdamped dynamics do not use, and integrator state, arrays (a,); overwritten.
+State = namedtuple("State", "theta origin momentum state")
+
 _SIGNATURE = types.void(
-    GENERATOR, GENERATOR, types.int64, INDEX, INDEX, PERMUTATION, VECTOR, VECTOR, INDEX, MATRIX,
-    VECTOR, VECTOR, VECTOR, VECTOR, VECTOR, VECTOR, MATRIX, types.int64, types.int64, types.int64,
-    VECTOR, VECTOR, VECTOR,
+    GENERATOR, GENERATOR, MODEL, SUMS, DRAWN,
+    types.NamedTuple([VECTOR, VECTOR, VECTOR, VECTOR], State), VECTOR, VECTOR, VECTOR, VECTOR,
+    VECTOR,
 )  # fmt: skip
 
 
@@ -69,57 +76,40 @@ def integrate(integrator):
     drift_ratio, expectation = integrator.drift_ratio, integrator.expectation
     weighted, reuses_gradient = integrator.weighted, integrator.reuses_gradient
 
-    def integrate(generator, row_generator, sampling, functions, columns, permutation, theta,
-                  origin, active, factor, momentum, state, step_sizes, settings, center, slope,
-                  curvature, order, width, batch, noise, squares, info):  # fmt: skip
-        """Take one integration step per step size from theta, in place.
+    def integrate(generator, row_generator, model, sums, batches, at, step_sizes, settings, noise,
+                  squares, info):  # fmt: skip
+        """Take one integration step per step size, in place.
 
         Parameters
         ----------
         generator, row_generator : int
             Addresses of the generators of the dynamics, and of the rows; see `generator_at`.
-        sampling : {UNIFORM, STRATIFIED}
-            How batches are drawn.
-        functions : array (5,) of int
-            Addresses of `kernels.gradients.FUNCTIONS`.
-        columns : array of int
-            Addresses of the raw columns.
-        permutation : array (n,) of uint32
-            Rows in the order of their strata; 0, 1, ..., n - 1 where there are none.
-        theta, origin : array (d,)
-            Position; overwritten. Where a chain starts again after it has diverged.
-        active : array (a,)
-            Elements of theta that move.
-        factor : array (a, a), (1, a) or (3, k)
-            F, lower-triangular, or its diagonal.
-        momentum : array (a,)
-            r; overwritten, not used by overdamped dynamics.
-        state : array (a,)
-            Integrator state; overwritten.
+        model : Model
+            With `kernels.gradients.FUNCTIONS`.
+        sums : Sums
+        batches : Batches
+        at : State
         step_sizes : array (k,)
             h of each step.
         settings : array
             `Settings`.
-        center, slope, curvature, order
-            Reference in phi and full-data sums of the control variates, of order 0 (none), 1 or 2.
-        width, batch : int
-            Columns of a packed row, and rows of a batch.
         noise, squares : array (a,)
             Written: an estimate of the variance of each element of a uniform batch's gradient at
             one of the steps, and the mean square of each momentum.
         info : array (len(INFO),)
             Written.
         """
-        n, size, p = permutation.shape[0], active.shape[0], center.shape[0]
+        theta, origin, momentum, state = at
+        active, factor, batch = batches.active, batches.factor, batches.size
+        n, size, p = batches.permutation.shape[0], active.shape[0], sums.center.shape[0]
         rng, row_rng = generator_at(generator), generator_at(row_generator)
-        source = source_at(functions, columns, permutation, sampling, active, factor, center, slope,
-                           curvature, order, width)  # fmt: skip
+        source = source_at(model, sums, batches)
         given = _settings(settings)
         friction, temperature = given.friction, given.temperature
         length, rule, refresh = int(given.index_chain), int(given.expected), int(given.resample)
         done, hold = int(given.done), int(given.hold)
         phi, control = np.empty(p), np.empty(p)
-        index, rows = np.empty(batch, dtype=np.int64), np.zeros((width, batch))
+        index, rows = np.empty(batch, dtype=np.int64), np.zeros((model.width, batch))
         force, other, x, unused = np.empty(size), np.empty(size), np.empty(size), np.empty(size)
         chain = Chain(n, friction, temperature, given.averaging, given.floor, active, factor, theta,
                       momentum, state, force, np.empty(size), np.empty(size))  # fmt: skip

@@ -15,23 +15,24 @@ import numpy as np
 from numba import types
 
 from pymc_subsample.cache import kept
-from pymc_subsample.compile import (
-    GENERATOR,
-    INDEX,
-    MATRIX,
-    SCALAR,
-    VECTOR,
-    function_at,
-    generator_at,
-    inner,
-)
+from pymc_subsample.compile import GENERATOR, SCALAR, VECTOR, function_at, generator_at, inner
 from pymc_subsample.kernels import proposals
-from pymc_subsample.kernels.acceptance import accept
+from pymc_subsample.kernels.acceptance import CRITERION, Reader, accept, begun
 from pymc_subsample.kernels.batches import PERMUTATION, draw_batch
-from pymc_subsample.kernels.bounds import FULL_BOUND, LOCAL_BOUND, largest_term
+from pymc_subsample.kernels.bounds import BOUND, FULL_BOUND, LOCAL_BOUND, largest_term
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.evidence import ACCEPT, DECIDE
-from pymc_subsample.kernels.model import ANCHOR, BACKWARD, CHANGE, FORWARD, GATHER, GRADIENT
+from pymc_subsample.kernels.model import (
+    ANCHOR,
+    BACKWARD,
+    CHANGE,
+    FORWARD,
+    GATHER,
+    GRADIENT,
+    MODEL,
+    SUMS,
+)
+from pymc_subsample.kernels.proposals import PROPOSING
 from pymc_subsample.kernels.vectors import copy, is_finite
 
 # Of the model, in the order of their addresses; those of Langevin proposals come last.
@@ -53,37 +54,32 @@ ACCEPTED, RATE, BATCH, LOOKS, ERROR, VARIANCE, TESTED, PROPOSED = range(len(INFO
 
 
 @inner
-def control_change(phi, new_phi, center, slope, curvature, order, scratch):
+def control_change(phi, new_phi, sums, scratch):
     """Change of the sum of the control variates."""
-    if order == 0:
+    if sums.order == 0:
         return 0.0
-    before = control_sum(phi, center, 0.0, slope, curvature, order, scratch)
-    return control_sum(new_phi, center, 0.0, slope, curvature, order, scratch) - before
+    before = control_sum(phi, sums, 0.0, scratch)
+    return control_sum(new_phi, sums, 0.0, scratch) - before
 
 
 @inner
-def posterior_gradient(backward, gradient, theta, phi, rows, center, slope, curvature, order,
-                       weight, grad_phi, grad):  # fmt: skip
+def posterior_gradient(backward, gradient, theta, phi, rows, sums, weight, grad_phi, grad):
     """Gradient in theta of the log posterior estimated on anchored rows."""
     for a in range(grad_phi.shape[0]):
         grad_phi[a] = 0.0
-    gradient(phi, rows, center, weight, grad_phi)
-    control_sum(phi, center, 0.0, slope, curvature, order, grad_phi)
+    gradient(phi, rows, sums.center, weight, grad_phi)
+    control_sum(phi, sums, 0.0, grad_phi)
     backward(theta, grad_phi, grad)
 
 
 @kept(
     types.void(
-        GENERATOR, GENERATOR, INDEX, types.int64, types.int64, INDEX,
-        PERMUTATION, VECTOR, INDEX, MATRIX, SCALAR, types.int64, VECTOR, SCALAR,
-        VECTOR, VECTOR, MATRIX, types.int64, types.int64, SCALAR,
-        types.int64, SCALAR, MATRIX, VECTOR, types.int64, VECTOR,
+        GENERATOR, GENERATOR, MODEL, SUMS, CRITERION, BOUND, PROPOSING, PERMUTATION, SCALAR, VECTOR,
+        types.int64, VECTOR,
     ),
 )  # fmt: skip
-def transitions(generator, row_generator, functions, test, kind, columns,
-                permutation, theta, active, factor, step_size, batch, given, given_factor,
-                center, slope, curvature, order, width, weight,
-                bound, bound_slope, reach, settings, k, info):  # fmt: skip
+def transitions(generator, row_generator, model, sums, test, bound, proposing, permutation, weight,
+                theta, k, info):  # fmt: skip
     """Run k transitions from theta, in place.
 
     Parameters
@@ -91,62 +87,46 @@ def transitions(generator, row_generator, functions, test, kind, columns,
     generator, row_generator : int
         Addresses of the generators of proposals and decisions, and of the rows that are read:
         proposals and thresholds do not depend on how many rows were needed. See `generator_at`.
-    functions : array (6,) of int
-        Addresses of `FUNCTIONS` and, for Langevin proposals, `GRADIENTS` (zeros otherwise).
-    test : int
-        Address of the acceptance test's ``decide``.
-    kind : {RANDOM_WALK, LANGEVIN, GIVEN}
-        Of the proposals; see `kernels.proposals`. Given ones come one at a time.
-    columns : array of int
-        Addresses of the raw columns.
+    model : Model
+        With `FUNCTIONS` and, for Langevin proposals, `GRADIENTS` (zeros otherwise).
+    sums : Sums
+    test : Criterion
+    bound : Bound
+        Of y.
+    proposing : Proposing
     permutation : array (n,) of uint32
         0, 1, ..., n - 1.
-    theta : array (d,)
-        Position; overwritten.
-    active : array (a,) of int
-        Elements of theta that move.
-    factor : array (a, a), (1, a) or (3, k)
-        Factor of the proposal's covariance; see `control_variates.factors`.
-    step_size : float
-        h.
-    batch : int
-        Rows of a Langevin proposal's gradient, drawn for that purpose: their density given those
-        rows enters the log-ratio.
-    given, given_factor : array (d,), float
-        A given proposal and its log q(theta | theta') - log q(theta' | theta).
-    center, slope, curvature, order
-        Reference in phi and full-data sums of the control variates (tempered), of order 0 (none),
-        1 or 2.
-    width : int
-        Columns of a packed row.
     weight : float
         n / T.
-    bound, bound_slope, reach
-        Where bounds of y come from; see `kernels.bounds.largest_term`.
-    settings : array
-        Of the test.
+    theta : array (d,)
+        Position; overwritten.
     k : int
         Number of transitions.
     info : array (len(INFO),)
         Written.
     """
     rng, row_rng = generator_at(generator), generator_at(row_generator)
-    forward = function_at(functions[0], FORWARD)
-    anchor = function_at(functions[1], ANCHOR)
-    change = function_at(functions[2], CHANGE)
-    gather = function_at(functions[3], GATHER)
-    backward = function_at(functions[4], BACKWARD)
-    gradient = function_at(functions[5], GRADIENT)
-    decide = function_at(test, DECIDE)
+    forward = function_at(model.functions[0], FORWARD)
+    anchor = function_at(model.functions[1], ANCHOR)
+    change = function_at(model.functions[2], CHANGE)
+    gather = function_at(model.functions[3], GATHER)
+    backward = function_at(model.functions[4], BACKWARD)
+    gradient = function_at(model.functions[5], GRADIENT)
+    decide = function_at(test.decide, DECIDE)
+    center, order, batch = sums.center, sums.order, proposing.batch
+    every = np.empty(0, dtype=np.int32)
+    reader = Reader(
+        anchor, change, gather, model.columns, model.width, center, order, permutation, every,
+        weight,
+    )  # fmt: skip
     n, p = permutation.shape[0], center.shape[0]
     phi, new_phi, grad_phi = np.empty(p), np.empty(p), np.empty(p)
     prior, new_prior = np.empty(1), np.empty(1)
     new_theta, grad = np.empty(theta.shape[0]), np.empty(theta.shape[0])
-    proposal = proposals.proposal_of(kind, active, factor, step_size, given, given_factor)
-    langevin = kind == proposals.LANGEVIN
-    every = np.empty(0, dtype=np.int32)
+    proposal = proposals.proposal_of(proposing)
+    langevin = proposing.kind == proposals.LANGEVIN
     index = np.empty(batch if langevin else 0, dtype=np.int64)
-    rows = np.zeros((width, index.shape[0]))
+    rows = np.zeros((model.width, index.shape[0]))
     for field in range(info.shape[0]):
         info[field] = 0.0
     forward(theta, phi, prior)
@@ -154,35 +134,30 @@ def transitions(generator, row_generator, functions, test, kind, columns,
         proposals.draw_move(rng, proposal)
         if langevin:
             draw_batch(row_rng, permutation, index)
-            gather(columns, index, rows)
+            gather(model.columns, index, rows)
             if order > 0:
                 anchor(center, rows)
             posterior_gradient(
-                backward, gradient, theta, phi, rows, center, slope, curvature, order,
-                weight / batch, grad_phi, grad,
-            )  # fmt: skip
+                backward, gradient, theta, phi, rows, sums, weight / batch, grad_phi, grad
+            )
             proposals.add_drift(proposal, grad)
             info[PROPOSED] += batch
         proposals.move(proposal, theta, new_theta)
         forward(new_theta, new_phi, new_prior)
         if langevin:
             posterior_gradient(
-                backward, gradient, new_theta, new_phi, rows, center, slope, curvature, order,
-                weight / batch, grad_phi, grad,
-            )  # fmt: skip
+                backward, gradient, new_theta, new_phi, rows, sums, weight / batch, grad_phi, grad
+            )
         known = proposals.log_factor(proposal, grad)
         known += new_prior[0] - prior[0]
-        known += control_change(phi, new_phi, center, slope, curvature, order, grad_phi)
+        known += control_change(phi, new_phi, sums, grad_phi)
         uniform, normal = rng.random(), rng.standard_normal()
         if not known > -np.inf:
             continue
-        largest = largest_term(bound, phi, new_phi, center, order, weight, bound_slope, reach)
-        full = bound in (FULL_BOUND, LOCAL_BOUND) and not is_finite(largest)
-        evidence, answer = accept(
-            decide, anchor, change, gather, columns, row_rng, permutation, every, phi, new_phi,
-            center, order, width, weight, full, settings, known, np.log(uniform), uniform, normal,
-            -largest, largest,
-        )  # fmt: skip
+        largest = largest_term(bound, phi, new_phi, center, order, weight)
+        full = bound.kind in (FULL_BOUND, LOCAL_BOUND) and not is_finite(largest)
+        start = begun(known, np.log(uniform), uniform, normal, -largest, largest)
+        evidence, answer = accept(decide, test.settings, reader, row_rng, phi, new_phi, full, start)
         if answer.decision == ACCEPT:
             copy(new_theta, theta)
             copy(new_phi, phi)

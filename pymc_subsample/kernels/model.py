@@ -28,6 +28,8 @@ once for all models:
     shape (width, m).
 """
 
+from collections import namedtuple
+
 from numba import types
 
 from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR
@@ -43,3 +45,15 @@ RESIDUAL = types.void(VECTOR, VECTOR, MATRIX, VECTOR)
 ANCHOR = types.void(VECTOR, MATRIX)
 CHANGE = types.void(VECTOR, VECTOR, VECTOR, MATRIX, VECTOR)
 GATHER = types.void(INDEX, INDEX, MATRIX)
+
+# How a transition gets at a model.
+#
+# functions, columns : addresses of the functions that it names, and of the raw columns
+# width : columns of a packed row
+Model = namedtuple("Model", "functions columns width")
+MODEL = types.NamedTuple([INDEX, INDEX, types.int64], Model)
+
+# Control variates: the reference in phi, sums over all rows of l*, its gradient and its Hessian
+# there, over the temperature, and their order (0: none).
+Sums = namedtuple("Sums", "center level slope curvature order")
+SUMS = types.NamedTuple([VECTOR, SCALAR, VECTOR, MATRIX, types.int64], Sums)

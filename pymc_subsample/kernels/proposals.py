@@ -7,29 +7,41 @@ covariance; Langevin :math:`\theta + \frac{h^2}{2} F F' g(\theta) + h F z` with 
 from collections import namedtuple
 
 import numpy as np
+from numba import types
 
-from pymc_subsample.compile import inner
+from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR, inner
 from pymc_subsample.kernels.vectors import copy, scale_back, scale_up
 
 RANDOM_WALK, LANGEVIN, GIVEN = 0, 1, 2
 
-# How moves are proposed, and the one at hand.
+# How moves are proposed.
 #
-# active : elements of theta that move, shape (a,)
-# given, given_factor : a proposal and its log q(theta | theta') - log q(theta' | theta)
-# z, move : of the proposal at hand, in units of F
-# here, there : to write in, shape (a,)
+# kind : `RANDOM_WALK`, `LANGEVIN` or `GIVEN`; given ones come one at a time
+# active : array (a,); elements of theta that move
+# factor : array (a, a), (1, a) or (3, k); F, see `control_variates.factors`
+# step_size : h
+# batch : rows of a Langevin proposal's gradient, drawn for that purpose: their density given those
+#     rows enters the log-ratio
+# given, log_factor : array (d,), float; a given proposal and its log q(theta | theta') -
+#     log q(theta' | theta)
+Proposing = namedtuple("Proposing", "kind active factor step_size batch given log_factor")
+PROPOSING = types.NamedTuple(
+    [types.int64, INDEX, MATRIX, SCALAR, types.int64, VECTOR, SCALAR], Proposing
+)
+
+# The same and the proposal at hand: z and move in units of F, and arrays (a,) to write in.
 Proposal = namedtuple(
-    "Proposal", "kind active factor step_size given given_factor z move here there"
+    "Proposal", "kind active factor step_size batch given log_factor z move here there"
 )
 
 
 @inner
-def proposal_of(kind, active, factor, step_size, given, given_factor):
+def proposal_of(proposing):
     """Return a `Proposal` with arrays to write in."""
+    kind, active, factor, step_size, batch, given, factor_of_given = proposing
     size = active.shape[0]
     return Proposal(
-        kind, active, factor, step_size, given, given_factor,
+        kind, active, factor, step_size, batch, given, factor_of_given,
         np.empty(size), np.empty(size), np.empty(size), np.empty(size),
     )  # fmt: skip
 
@@ -67,7 +79,7 @@ def move(proposal, theta, new_theta):
 def log_factor(proposal, new_gradient):
     """Log q(theta | theta') - log q(theta' | theta)."""
     if proposal.kind == GIVEN:
-        return proposal.given_factor
+        return proposal.log_factor
     total = 0.0
     if proposal.kind == LANGEVIN:
         scale_back(proposal.factor, new_gradient, proposal.active, proposal.there)

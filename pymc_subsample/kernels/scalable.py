@@ -45,8 +45,8 @@ from pymc_subsample.compile import (
     inner,
 )
 from pymc_subsample.kernels.control import control_sum
-from pymc_subsample.kernels.dynamics import draw_momentum, trajectory, tree
-from pymc_subsample.kernels.model import ANCHOR, BACKWARD, CHANGE, FORWARD, GATHER
+from pymc_subsample.kernels.dynamics import MOVES, draw_momentum, trajectory, tree
+from pymc_subsample.kernels.model import ANCHOR, BACKWARD, CHANGE, FORWARD, GATHER, MODEL, SUMS
 from pymc_subsample.kernels.vectors import copy, is_finite, scale_up
 
 # Of the model, in the order of their addresses.
@@ -54,15 +54,14 @@ FUNCTIONS = ("forward", "backward", "anchor", "change", "gather")
 
 FACTORISED, MH_SS = 0, 1
 
+# How rows decide: `FACTORISED` or `MH_SS`, kappa and 1 / T.
+Decision = namedtuple("Decision", "form intensity unit")
+DECISION = types.NamedTuple([types.int64, SCALAR, SCALAR], Decision)
+
 _SINGLE = types.Array(types.float32, 1, "C")
 _ROWS = types.Array(types.int32, 1, "C")
 _PLACES = types.Array(types.int64, 2, "C")
 _CUBE = types.Array(types.float64, 3, "C")
-
-# What is known of a model's rows: addresses of `FUNCTIONS`, of the raw columns, sums at the
-# reference, width of a packed row and 1 / T.
-Rows = namedtuple("Rows", "functions columns center level slope curvature width unit")
-ROWS = types.NamedTuple([INDEX, INDEX, VECTOR, SCALAR, VECTOR, MATRIX, types.int64, SCALAR], Rows)
 
 # Bounds of the rows' remainders.
 #
@@ -97,14 +96,15 @@ INFO = (
     "tightness",
     "exceeded",
 )
-_MOVED, _ACCEPTED, _DECISIONS, _DRAWN, _PASSED, _TIGHTNESS, _EXCEEDED = 1, 2, 9, 10, 11, 12, 13
+(_RATE, _MOVED, _ACCEPTED, _ENERGY, _ERROR, _DIVERGING, _STEPS, _DEPTH, _SURROGATE, _DECISIONS,
+ _DRAWN, _PASSED, _TIGHTNESS, _EXCEEDED) = range(len(INFO))  # fmt: skip
 
 # Rows evaluated at a time: candidates, and all of a stratum.
 _CHUNK, _MANY = 32, 256
 # What rounding may do to a row's remainder, over one.
 _ROUNDING = 1e-9
 
-Surrogate = namedtuple("Surrogate", "forward backward center level slope curvature")
+Surrogate = namedtuple("Surrogate", "forward backward sums")
 
 
 @inner
@@ -113,17 +113,15 @@ def surrogate(target, rows, counts, theta, phi, d, grad):
     logprior = np.empty(1)
     grad_phi = np.zeros(phi.shape[0])
     target.forward(theta, phi, logprior)
-    value = control_sum(
-        phi, target.center, target.level, target.slope, target.curvature, 2, grad_phi
-    )
+    value = control_sum(phi, target.sums, target.sums.level, grad_phi)
     target.backward(theta, grad_phi, grad)
     return logprior[0] + value, 0.0, 0.0
 
 
 @inner
-def walk(rng, density, target, rows, counts, theta, grad, estimate, active, factor, step_size,
-         extent, phi, d):  # fmt: skip
+def walk(rng, density, target, rows, counts, theta, grad, estimate, moves, phi, d):
     """One step of a random walk; see `dynamics.trajectory`."""
+    active, factor, step_size, _ = moves
     size = active.shape[0]
     z, move = np.empty(size), np.empty(size)
     position, gradient = np.empty(theta.shape[0]), np.empty(theta.shape[0])
@@ -206,31 +204,46 @@ def alias_table(weights, threshold, alias):
             small += 1
 
 
+# How rows are read.
+Reader = namedtuple("Reader", "anchor change gather columns center width unit")
+
+
 @inner
-def read(anchor, change, gather, model, index, phi, new_phi, rows, found):
+def reader_at(model, sums, unit):
+    """Return a `Reader` from the addresses of the model's functions."""
+    return Reader(
+        function_at(model.functions[2], ANCHOR),
+        function_at(model.functions[3], CHANGE),
+        function_at(model.functions[4], GATHER),
+        model.columns, sums.center, model.width, unit,
+    )  # fmt: skip
+
+
+@inner
+def read(reader, index, phi, new_phi, rows, found):
     """Write the Delta_i of rows `index`."""
-    gather(model.columns, index, rows)
-    anchor(model.center, rows)
-    change(phi, new_phi, model.center, rows, found)
+    reader.gather(reader.columns, index, rows)
+    reader.anchor(reader.center, rows)
+    reader.change(phi, new_phi, reader.center, rows, found)
     for j in range(found.shape[0]):
-        found[j] *= model.unit
+        found[j] *= reader.unit
 
 
 @inner
-def read_all(anchor, change, gather, model, order, first, last, phi, new_phi):
+def read_all(reader, order, first, last, phi, new_phi):
     """Sum the Delta_i of rows `order[first:last]`."""
     total = 0.0
-    rows, index = np.empty((model.width, _MANY)), np.empty(_MANY, dtype=np.int64)
+    rows, index = np.empty((reader.width, _MANY)), np.empty(_MANY, dtype=np.int64)
     found = np.empty(_MANY)
     at = first
     while at < last:
         size = min(_MANY, last - at)
         if size < _MANY:
-            rows, index = np.empty((model.width, size)), np.empty(size, dtype=np.int64)
+            rows, index = np.empty((reader.width, size)), np.empty(size, dtype=np.int64)
             found = np.empty(size)
         for j in range(size):
             index[j] = order[at + j]
-        read(anchor, change, gather, model, index, phi, new_phi, rows, found)
+        read(reader, index, phi, new_phi, rows, found)
         for j in range(size):
             total += found[j]
         at += size
@@ -238,18 +251,18 @@ def read_all(anchor, change, gather, model, order, first, last, phi, new_phi):
 
 
 @inner
-def accept(rng, anchor, change, gather, model, bounds, phi, new_phi, form, intensity, info):
+def accept(rng, reader, bounds, rule, phi, new_phi, info):
     """Decide on a proposal of the surrogate; returns whether it is accepted."""
-    strata = bounds.total.shape[0]
+    strata, intensity = bounds.total.shape[0], rule.intensity
     near, far = np.empty(strata), np.empty(strata)
-    distances(bounds.elements, bounds.metric, strata, phi, model.center, near)
-    distances(bounds.elements, bounds.metric, strata, new_phi, model.center, far)
+    distances(bounds.elements, bounds.metric, strata, phi, reader.center, near)
+    distances(bounds.elements, bounds.metric, strata, new_phi, reader.center, far)
     # Rates up to and with each stratum, and b_i / c_i.
     until, reach = np.empty(strata), np.empty(strata)
     rate, known = 0.0, 0.0
     always = bounds.always.shape[0]
     if always > 0:
-        known += read_all(anchor, change, gather, model, bounds.always, 0, always, phi, new_phi)
+        known += read_all(reader, bounds.always, 0, always, phi, new_phi)
         info[_DRAWN] += always
     for s in range(strata):
         within = 0
@@ -260,18 +273,18 @@ def accept(rng, anchor, change, gather, model, bounds, phi, new_phi, form, inten
         reach[s] = np.inf
         if within < bounds.limits.shape[0]:
             cubes = near[s] ** 3 + far[s] ** 3
-            reach[s] = cubes * model.unit * bounds.beyond[s, within]
+            reach[s] = cubes * rule.unit * bounds.beyond[s, within]
         first, last = bounds.start[s], bounds.start[s + 1]
         own = intensity * bounds.total[s] * reach[s]
         if last > first and not own < last - first:
-            known += read_all(anchor, change, gather, model, bounds.order, first, last, phi,
+            known += read_all(reader, bounds.order, first, last, phi,
                               new_phi)  # fmt: skip
             info[_PASSED] += last - first
         elif last > first:
             rate += own
         until[s] = rate
     log_ratio, s, time, done = known, 0, 0.0, False
-    rows, index = np.empty((model.width, _CHUNK)), np.empty(_CHUNK, dtype=np.int64)
+    rows, index = np.empty((reader.width, _CHUNK)), np.empty(_CHUNK, dtype=np.int64)
     found, most = np.empty(_CHUNK), np.empty(_CHUNK)
     while not done:
         # Arrivals of the process, stratum after stratum; where one is says which row it is.
@@ -294,9 +307,9 @@ def accept(rng, anchor, change, gather, model, bounds, phi, new_phi, form, inten
         if size == 0:
             break
         if size < _CHUNK:
-            rows, index = np.empty((model.width, size)), index[:size].copy()
+            rows, index = np.empty((reader.width, size)), index[:size].copy()
             found = np.empty(size)
-        read(anchor, change, gather, model, index, phi, new_phi, rows, found)
+        read(reader, index, phi, new_phi, rows, found)
         info[_DRAWN] += size
         for j in range(size):
             share = found[j] / most[j]
@@ -305,7 +318,7 @@ def accept(rng, anchor, change, gather, model, bounds, phi, new_phi, form, inten
                 return False
             info[_TIGHTNESS] = max(info[_TIGHTNESS], abs(share))
             gain, loss = min(max(share, 0.0), 1.0), min(max(-share, 0.0), 1.0)
-            if form == FACTORISED:
+            if rule.form == FACTORISED:
                 if rng.random() * intensity < loss:
                     return False
             elif rng.random() * intensity < intensity - gain:
@@ -314,8 +327,7 @@ def accept(rng, anchor, change, gather, model, bounds, phi, new_phi, form, inten
 
 
 _SIGNATURE = types.void(
-    GENERATOR, ROWS, BOUNDS, VECTOR, INDEX, MATRIX, SCALAR, SCALAR, types.int64, types.int64,
-    types.int64, SCALAR, VECTOR,
+    GENERATOR, MODEL, SUMS, BOUNDS, DECISION, MOVES, types.int64, types.int64, VECTOR, VECTOR,
 )  # fmt: skip
 
 
@@ -324,32 +336,24 @@ def transitions(dynamics):
     """Compile the transitions of one dynamics of `DYNAMICS`, by name."""
     move = DYNAMICS[dynamics]
 
-    def transitions(generator, model, bounds, theta, active, factor, step_size, extent, moves, k,
-                    form, intensity, info):  # fmt: skip
+    def transitions(generator, model, sums, bounds, rule, moves, steps, k, theta, info):
         """Run k transitions, in place.
 
         Parameters
         ----------
         generator : int
             Address of the source of random numbers; see `generator_at`.
-        model : Rows
+        model : Model
+            With `FUNCTIONS`.
+        sums : Sums
         bounds : Bounds
+        rule : Decision
+        moves : Moves
+            The factor may be that of a random walk's covariance.
+        steps, k : int
+            Transitions of the surrogate per proposal, and proposals.
         theta : array (d,)
             Position; overwritten.
-        active : array (a,)
-            Elements of theta that move.
-        factor : array (a, a), (1, a) or (3, k)
-            Of the inverse mass matrix, or of a random walk's covariance; see
-            `control_variates.factors`.
-        step_size, extent : float
-            In units of the mass matrix, and path length or largest depth of a tree.
-        moves : int
-            Transitions of the surrogate per proposal.
-        k : int
-            Proposals.
-        form : {FACTORISED, MH_SS}
-        intensity : float
-            kappa.
         info : array (len(INFO),)
             Written, but for a row that exceeds its bound at once: its number.
         """
@@ -357,14 +361,12 @@ def transitions(dynamics):
         target = Surrogate(
             function_at(model.functions[0], FORWARD),
             function_at(model.functions[1], BACKWARD),
-            model.center, model.level, model.slope, model.curvature,
-        )  # fmt: skip
-        anchor = function_at(model.functions[2], ANCHOR)
-        change = function_at(model.functions[3], CHANGE)
-        gather = function_at(model.functions[4], GATHER)
+            sums,
+        )
+        reader = reader_at(model, sums, rule.unit)
         size = theta.shape[0]
-        phi, new_phi = np.empty(model.center.shape[0]), np.empty(model.center.shape[0])
-        scratch, logprior = np.empty(model.center.shape[0]), np.empty(1)
+        phi, new_phi = np.empty(sums.center.shape[0]), np.empty(sums.center.shape[0])
+        scratch, logprior = np.empty(sums.center.shape[0]), np.empty(1)
         rows, counts, d = np.empty((0, 0)), np.empty(0, dtype=np.int64), np.empty(0)
         grad, start, start_grad = np.empty(size), np.empty(size), np.empty(size)
         for a in range(info.shape[0]):
@@ -375,24 +377,23 @@ def transitions(dynamics):
             copy(theta, start)
             copy(grad, start_grad)
             before, any_moved = estimate, False
-            for _ in range(moves):
-                found = move(rng, surrogate, target, rows, counts, theta, grad, estimate, active,
-                             factor, step_size, extent, scratch, d)  # fmt: skip
+            for _ in range(steps):
+                found = move(rng, surrogate, target, rows, counts, theta, grad, estimate, moves,
+                             scratch, d)  # fmt: skip
                 estimate, probability, moved, diverging, energy, error, n_steps, depth = found
                 any_moved = any_moved or moved > 0.0
-                info[0] += probability
+                info[_RATE] += probability
                 info[_MOVED] += moved
-                info[3] = energy
-                info[4] = error
-                info[5] += diverging
-                info[6] += n_steps
-                info[7] += depth
+                info[_ENERGY] = energy
+                info[_ERROR] = error
+                info[_DIVERGING] += diverging
+                info[_STEPS] += n_steps
+                info[_DEPTH] += depth
             if not any_moved:
                 continue
             info[_DECISIONS] += 1.0
             target.forward(theta, new_phi, logprior)
-            if accept(rng, anchor, change, gather, model, bounds, phi, new_phi, form, intensity,
-                      info):  # fmt: skip
+            if accept(rng, reader, bounds, rule, phi, new_phi, info):
                 info[_ACCEPTED] += 1.0
                 copy(new_phi, phi)
             else:
@@ -401,11 +402,11 @@ def transitions(dynamics):
                 estimate = before
             if info[_EXCEEDED] >= 0.0:
                 break
-        info[0] /= k * moves
-        info[_MOVED] /= k * moves
-        info[7] /= k * moves
+        info[_RATE] /= k * steps
+        info[_MOVED] /= k * steps
+        info[_DEPTH] /= k * steps
         info[_ACCEPTED] /= max(info[_DECISIONS], 1.0)
-        info[8] = estimate[0]
+        info[_SURROGATE] = estimate[0]
 
     name = f"{__name__} {dynamics}"
     compiled = compile_kept(transitions, name, [_SIGNATURE], no_cfunc_wrapper=True)

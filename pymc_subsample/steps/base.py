@@ -101,7 +101,7 @@ class SubsampledStep(BlockedStep):
 
     # Made anew from the model wherever a step is unpickled.
     _connected: ClassVar[tuple[str, ...]] = (
-        "_tall", "_expansion", "_addresses", "_active", "_read", "_moved",
+        "_tall", "_expansion", "_compiled", "_active", "_read", "_moved",
     )  # fmt: skip
     # What to do about a log-likelihood that has no gradient.
     _without_gradient = "Use a Metropolis-Hastings step with control_variate_order=None."
@@ -112,7 +112,7 @@ class SubsampledStep(BlockedStep):
     # Of the checks at the end of a chain.
     _rules: ClassVar[Sequence[Rule]]
     # Of the model, as the step's compiled transition takes them.
-    _functions: tuple[str, ...]
+    _functions: tuple[str | None, ...]
     centring: Mapping[str, np.ndarray] = MappingProxyType({})
     # Within a chain: its thread, and the values that its last draw left behind.
     _thread: threading.Thread | None = None
@@ -197,7 +197,7 @@ class SubsampledStep(BlockedStep):
                 if self._reparameterize:
                     names = [v.name for v in self.vars]
                     reparameterise(tall, self._expansion, find_coordinates(tall, names))
-                self._addresses = self._expansion.addresses(*self._functions)
+                self._compiled = self._expansion.model(*self._functions)
         self.n_rows = tall.n_rows
         self.observed = tall.observed
         self._active = self._places([v.name for v in self.vars])

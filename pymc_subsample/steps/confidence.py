@@ -135,15 +135,15 @@ class ConfidenceMH(MinibatchMH):
     def _one_by_one(self) -> bool:
         return callable(self.bound) or super()._one_by_one
 
-    def _bound(self, theta: np.ndarray, given: np.ndarray) -> tuple[int, float, np.ndarray]:
+    def _bound(self, theta: np.ndarray, given: np.ndarray) -> bounds.Bound:
         if callable(self.bound):
-            return bounds.GIVEN_BOUND, self._given_bound(theta, given), _NO_TABLE
+            return bounds.Bound(bounds.GIVEN_BOUND, self._given_bound(theta, given), _NO_TABLE)
         if self._linear is not None:
-            return bounds.LINEAR_BOUND, *self._linear
+            return bounds.Bound(bounds.LINEAR_BOUND, *self._linear)
         local = self._local()
         if local is not None:
-            return bounds.LOCAL_BOUND, np.inf, local
-        return bounds.FULL_BOUND, np.inf, _NO_TABLE
+            return bounds.Bound(bounds.LOCAL_BOUND, np.inf, local)
+        return bounds.Bound(bounds.FULL_BOUND, np.inf, _NO_TABLE)
 
     def _given_bound(self, theta: np.ndarray, new_theta: np.ndarray) -> float:
         """Ask the user for the bound of a proposal; in units of y."""
@@ -162,8 +162,7 @@ class ConfidenceMH(MinibatchMH):
 
     def _automatic_bound(self, theta: np.ndarray, new_theta: np.ndarray) -> float:
         """Bound of a proposal as the transition takes it; infinite where that takes a pass."""
-        kind, slope, table = self._bound(theta, new_theta)
+        bound, sums = self._bound(theta, new_theta), self._sums()
         phi, new_phi = (self._expansion.parameters(x)[0] for x in (theta, new_theta))
-        center = self._no_reference()[0] if self.reference is None else self.reference.center
-        order, weight = self.control_variate_order or 0, self.n_rows / self.temperature
-        return float(bounds.largest_term(kind, phi, new_phi, center, order, weight, slope, table))
+        weight = self.n_rows / self.temperature
+        return float(bounds.largest_term(bound, phi, new_phi, sums.center, sums.order, weight))

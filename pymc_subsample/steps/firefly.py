@@ -18,7 +18,8 @@ from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.firefly import RULES, LightRecord, brightness, check_lights
 from pymc_subsample.kernels import firefly as kernel
-from pymc_subsample.kernels.firefly import EXPLICIT, IMPLICIT, INFO, transitions
+from pymc_subsample.kernels.firefly import EXPLICIT, IMPLICIT, INFO, Lights, transitions
+from pymc_subsample.kernels.proposals import Proposing
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.differentiation import differentiated
 from pymc_subsample.progress import doing
@@ -202,12 +203,9 @@ class FireflyMC(ProposingStep):
 
     def _connect(self) -> None:
         """Trace and compile the model (also after unpickling in another process)."""
-        langevin = isinstance(self.proposal, Langevin)
-        needed = (*kernel.FUNCTIONS, *(kernel.GRADIENTS if langevin else ()))
-        self._functions = needed
+        gradients = kernel.GRADIENTS if isinstance(self.proposal, Langevin) else (None, None)
+        self._functions = (*kernel.FUNCTIONS, *gradients)
         super()._connect()
-        missing = len(kernel.FUNCTIONS) + len(kernel.GRADIENTS) - len(needed)
-        self._addresses = np.concatenate([self._addresses, np.zeros(missing, dtype=np.int64)])
         self._bright_rows = np.zeros(self.n_rows, dtype=np.uint8)
 
     def _expand(self, tall: TallModel) -> Expansion:
@@ -286,11 +284,13 @@ class FireflyMC(ProposingStep):
     ) -> dict[str, float]:
         info, at = np.empty(len(INFO)), self.reference
         self.bright = _transitions(
-            address_of(self.rng), address_of(self.row_rng), self._addresses, kind,
-            self._expansion.packer.table, self._bright_rows, self.bright,
-            int(not len(self.bright_at)), theta, self._active, self.tuning.factor, self.scaling,
-            given, log_factor, at.center, at.slope, at.curvature, self._expansion.width,
-            1.0 / self.temperature, _BRIGHTNESS[self.brightness], self.rate, k, info,
+            address_of(self.rng), address_of(self.row_rng), self._compiled, at.sums(2),
+            Lights(
+                self._bright_rows, self.bright, int(not len(self.bright_at)),
+                _BRIGHTNESS[self.brightness], self.rate,
+            ),
+            Proposing(kind, self._active, self.tuning.factor, self.scaling, 0, given, log_factor),
+            1.0 / self.temperature, theta, k, info,
         )  # fmt: skip
         self.bright_at = self._expansion.parameters(theta)[0]
         return dict(zip(INFO, info.tolist(), strict=True))

@@ -21,6 +21,7 @@ from pymc_subsample.diagnostics.gibbs import (
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.kernels import austerity
 from pymc_subsample.kernels import gibbs as kernel
+from pymc_subsample.kernels.acceptance import Criterion
 from pymc_subsample.kernels.evidence import DECIDE
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.touching import check_touching, touching_rows
@@ -259,10 +260,13 @@ class AusterityGibbs(SubsampledStep):
     def _run(self, theta: np.ndarray) -> dict[str, float]:
         info, touching = np.empty(len(kernel.INFO)), self._touching
         _sweeps(
-            address_of(self.rng), address_of(self.row_rng), self._addresses, self._test.address,
-            self._expansion.packer.table, self._permutation, touching.start, touching.rows,
-            touching.unknown is not None, theta, self._active, self.scan == "random",
-            self._center, self._expansion.width, self._settings(), self.sweeps_per_draw, info,
+            address_of(self.rng), address_of(self.row_rng), self._compiled, self._center,
+            Criterion(self._test.address, self._settings()),
+            kernel.Touching(
+                self._active, touching.start, touching.rows, touching.unknown is not None,
+                self.scan == "random",
+            ),
+            self._permutation, theta, self.sweeps_per_draw, info,
         )  # fmt: skip
         return dict(zip(kernel.INFO, info.tolist(), strict=True))
 

@@ -21,9 +21,16 @@ from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import (
     Moments,
 )
-from pymc_subsample.kernels.dynamics import trajectory, tree
-from pymc_subsample.kernels.estimates import BLOCK_POISSON, FUNCTIONS, PERTURBED, PRODUCT_FUNCTIONS
-from pymc_subsample.kernels.hmc import INFO, transitions
+from pymc_subsample.kernels.dynamics import Moves, trajectory, tree
+from pymc_subsample.kernels.estimates import (
+    BLOCK_POISSON,
+    FUNCTIONS,
+    PERTURBED,
+    PRODUCT_FUNCTIONS,
+    Estimate,
+)
+from pymc_subsample.kernels.hmc import INFO, Fresh, transitions
+from pymc_subsample.kernels.hmc import Subsample as Drawn
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.steps import remarks
 from pymc_subsample.steps.adaptation import adapt
@@ -311,13 +318,17 @@ class HMCECS(SubsampledStep):
         size = MINIBATCH if self._kind == BLOCK_POISSON else sample.size
         others = self.n_rows - len(sample.always)
         transitions(self._kind, _DYNAMICS[self.kernel])(
-            address_of(self.rng), self._addresses, theta, sample.index, sample.rows,
-            sample.counts, sample.group, reference.center, reference.level, reference.slope,
-            reference.curvature, self.control_variate_order, self._active, self.tuning.factor,
-            others / (size * self.temperature), self._setting(), sample.products,
-            self._expansion.width, reference.theta, radius(len(self._active)), self.step_size,
-            self.max_treedepth if self.kernel == "nuts" else extent,
-            new_index, new_rows, new_counts, sample.exact, 1.0 / self.temperature, info,
+            address_of(self.rng), self._compiled, reference.sums(self.control_variate_order),
+            Estimate(
+                others / (size * self.temperature), self._setting(), float(sample.products),
+                reference.theta, radius(len(self._active)), sample.exact, 1.0 / self.temperature,
+            ),
+            Moves(
+                self._active, self.tuning.factor, self.step_size,
+                float(self.max_treedepth) if self.kernel == "nuts" else extent,
+            ),
+            Drawn(sample.index, sample.rows, sample.counts, sample.group),
+            Fresh(new_index, new_rows, new_counts), theta, info,
         )  # fmt: skip
         sample.group = (sample.group + k) % sample.n_groups
         found = dict(zip(INFO, info.tolist(), strict=True))

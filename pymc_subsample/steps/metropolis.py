@@ -11,6 +11,7 @@ from pymc.step_methods.state import dataclass_state
 from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled, address_of
 from pymc_subsample.control_variates.exact import exact_step
+from pymc_subsample.control_variates.reference import no_sums
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.acceptance import (
     AcceptanceErrors,
@@ -23,9 +24,11 @@ from pymc_subsample.diagnostics.metropolis import RULES, check_moves
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.estimators import VARIANCE_BOUND
 from pymc_subsample.kernels import metropolis as kernel
-from pymc_subsample.kernels.acceptance import NUMBERS
-from pymc_subsample.kernels.bounds import GIVEN_BOUND
+from pymc_subsample.kernels.acceptance import Criterion
+from pymc_subsample.kernels.bounds import GIVEN_BOUND, Bound
 from pymc_subsample.kernels.metropolis import INFO, transitions
+from pymc_subsample.kernels.model import Sums
+from pymc_subsample.kernels.proposals import Proposing
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps.declarations import Statistics, statistics
 from pymc_subsample.steps.modes import warn_of_modes
@@ -162,15 +165,11 @@ class MinibatchMH(ProposingStep):
 
     def _connect(self) -> None:
         """Trace and compile the model (also after unpickling in another process)."""
-        needed = ["forward", "change", "gather"]
-        needed += ["anchor"] if self._order else []
-        needed += kernel.GRADIENTS if isinstance(self.proposal, Langevin) else []
-        self._functions = tuple(needed)
-        super()._connect()
-        found = dict(zip(self._functions, self._addresses, strict=True))
-        unused = {"anchor": NUMBERS[0].address}
+        unused = [] if self._order else ["anchor"]
+        unused += [] if isinstance(self.proposal, Langevin) else kernel.GRADIENTS
         names = (*kernel.FUNCTIONS, *kernel.GRADIENTS)
-        self._addresses = np.array([(unused | found).get(name, 0) for name in names])
+        self._functions = tuple(None if name in unused else name for name in names)
+        super()._connect()
         self._permutation = np.arange(self.n_rows, dtype=np.uint32)
 
     # The test: what subclasses fill in.
@@ -190,30 +189,27 @@ class MinibatchMH(ProposingStep):
         self, theta: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
     ) -> dict[str, float]:
         info = np.empty(len(INFO))
-        at, order = self.reference, self.control_variate_order or 0
-        center, slope, curvature = (
-            (at.center, at.slope, at.curvature) if at is not None else self._no_reference()
-        )
         batch = 0
         if isinstance(self.proposal, Langevin):
             batch = self.proposal.batch_size or min(_GRADIENT_ROWS, self.n_rows)
-        bound, bound_slope, table = self._bound(theta, given)
         _transitions(
-            address_of(self.rng), address_of(self.row_rng), self._addresses, self._test.address,
-            kind, self._expansion.packer.table, self._permutation, theta, self._active,
-            self.tuning.factor, self.scaling, batch, given, log_factor, center, slope,
-            curvature, order, self._expansion.width, self.n_rows / self.temperature,
-            bound, bound_slope, table, self._settings(), k, info,
+            address_of(self.rng), address_of(self.row_rng), self._compiled, self._sums(),
+            Criterion(self._test.address, self._settings()), self._bound(theta, given),
+            Proposing(
+                kind, self._active, self.tuning.factor, self.scaling, batch, given, log_factor
+            ),
+            self._permutation, self.n_rows / self.temperature, theta, k, info,
         )  # fmt: skip
         return dict(zip(INFO, info.tolist(), strict=True))
 
-    def _no_reference(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        size = self._tall.phi_size
-        return np.zeros(size), np.zeros(size), np.zeros((0, 0))
+    def _sums(self) -> Sums:
+        if self.reference is None:
+            return no_sums(self._tall.phi_size)
+        return self.reference.sums(self.control_variate_order or 0)
 
-    def _bound(self, theta: np.ndarray, given: np.ndarray) -> tuple[int, float, np.ndarray]:
+    def _bound(self, theta: np.ndarray, given: np.ndarray) -> Bound:
         """Where bounds of the rows' terms come from, for tests that need them."""
-        return GIVEN_BOUND, np.inf, np.zeros((0, 0))
+        return Bound(GIVEN_BOUND, np.inf, np.zeros((0, 0)))
 
     def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
         anchored = 2 if self.control_variate_order else 0

@@ -25,7 +25,8 @@ from pymc_subsample.control_variates.row_bounds import (
 )
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.scalable import RULES, ProposalRecord, check_proposals
-from pymc_subsample.kernels.scalable import FACTORISED, FUNCTIONS, INFO, MH_SS, Rows
+from pymc_subsample.kernels.dynamics import Moves
+from pymc_subsample.kernels.scalable import FACTORISED, FUNCTIONS, INFO, MH_SS, Decision
 from pymc_subsample.kernels.scalable import transitions as compiled
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.progress import doing
@@ -467,14 +468,11 @@ class ScalableMH(SubsampledStep):
             extent = min(self.path_length, _MOST_STEPS / 1.2 * self.step_size)
         elif self.proposal == "nuts":
             extent = float(self.max_treedepth)
-        model = Rows(
-            self._addresses, self._expansion.packer.table, reference.center, reference.level,
-            reference.slope, reference.curvature, self._expansion.width, 1.0 / self.temperature,
-        )  # fmt: skip
         compiled(self._dynamics)(
-            address_of(self.rng), model, bounds.table, theta, self._active, self.tuning.factor,
-            self.step_size, extent, self.surrogate_transitions, self.transitions_per_draw,
-            _ACCEPTANCE[self.acceptance], self.intensity, info,
+            address_of(self.rng), self._compiled, reference.sums(2), bounds.table,
+            Decision(_ACCEPTANCE[self.acceptance], self.intensity, 1.0 / self.temperature),
+            Moves(self._active, self.tuning.factor, self.step_size, extent),
+            self.surrogate_transitions, self.transitions_per_draw, theta, info,
         )  # fmt: skip
         found = dict(zip(INFO, info.tolist(), strict=True))
         if found["exceeded"] >= 0:

@@ -8,11 +8,18 @@ from pymc_subsample.blas import one_thread
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.factors import deviations, scaled
-from pymc_subsample.control_variates.reference import Reference, largest_curvature, precision
+from pymc_subsample.control_variates.reference import (
+    Reference,
+    largest_curvature,
+    no_sums,
+    precision,
+)
 from pymc_subsample.control_variates.search import has_precision
 from pymc_subsample.diagnostics.checks import amount, sentence
 from pymc_subsample.kernels import gradients
+from pymc_subsample.kernels.gradients import Batches
 from pymc_subsample.kernels.integrators import INTEGRATORS, Integrator
+from pymc_subsample.kernels.model import Sums
 from pymc_subsample.schedules import Schedule
 from pymc_subsample.stationary import (
     autocorrelation_time,
@@ -191,14 +198,13 @@ class AutomaticStepSize(SubsampledStep):
     def _sampled_forces(self, theta: np.ndarray, count: int) -> np.ndarray:
         """Return independent stochastic gradients in units of the metric, shape (count, a)."""
         out = np.empty((count, len(self._active)))
-        center, slope, curvature = self._reference_sums()
-        _forces(
-            address_of(self.row_rng), self._addresses, self._expansion.packer.table,
-            self._permutation, self._sampling, theta, self._active, self.metric_factor, center,
-            slope, curvature, self.control_variate_order or 0, self._expansion.width,
-            self.batch_size, out,
-        )  # fmt: skip
+        _forces(address_of(self.row_rng), self._compiled, self._sums(), self._batches(), theta, out)
         return out
+
+    def _batches(self) -> Batches:
+        return Batches(
+            self._permutation, self._sampling, self.batch_size, self._active, self.metric_factor
+        )
 
     @property
     def _integrator(self) -> Integrator:
@@ -208,9 +214,7 @@ class AutomaticStepSize(SubsampledStep):
     def _whitened(self) -> bool:
         return self.metric == "curvature"
 
-    def _reference_sums(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        at = self.reference
-        if at is None:
-            size = self._tall.phi_size
-            return np.zeros(size), np.zeros(size), np.zeros((0, 0))
-        return at.center, at.slope, at.curvature
+    def _sums(self) -> Sums:
+        if self.reference is None:
+            return no_sums(self._tall.phi_size)
+        return self.reference.sums(self.control_variate_order or 0)

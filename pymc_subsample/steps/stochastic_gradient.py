@@ -16,7 +16,7 @@ from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.stochastic import RULES, Dynamics, check_steps
 from pymc_subsample.kernels import gradients
-from pymc_subsample.kernels.langevin import INFO, Settings, integrate
+from pymc_subsample.kernels.langevin import INFO, Settings, State, integrate
 from pymc_subsample.stationary import rescaled
 from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
 from pymc_subsample.steps.step_size import AutomaticStepSize
@@ -226,13 +226,10 @@ class StochasticGradient(AutomaticStepSize):
             ),
             dtype=float,
         )  # fmt: skip
-        center, slope, curvature = self._reference_sums()
         integrate(self._integrator)(
-            address_of(self.rng), address_of(self.row_rng), self._sampling, self._addresses,
-            self._expansion.packer.table, self._permutation, theta, self.origin,
-            self._active, self.metric_factor, self.momentum, self.integrator_state, sizes, settings,
-            center, slope, curvature, self.control_variate_order or 0, self._expansion.width,
-            self.batch_size, noise, squares, info,
+            address_of(self.rng), address_of(self.row_rng), self._compiled, self._sums(),
+            self._batches(), State(theta, self.origin, self.momentum, self.integrator_state), sizes,
+            settings, noise, squares, info,
         )  # fmt: skip
         return noise, dict(zip(INFO, info.tolist(), strict=True))
 

@@ -29,18 +29,17 @@ from numba import njit
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.reference import reference_at
-from pymc_subsample.kernels.estimates import FUNCTIONS, perturbed, target_at
+from pymc_subsample.kernels.dynamics import Moves
+from pymc_subsample.kernels.estimates import FUNCTIONS, Estimate, perturbed, target_at
 from pymc_subsample.likelihood import TallModel
 
 
 @njit
-def drive(functions, thetas, repeats, center, level, slope, curvature, rows, weight):
+def drive(model, sums, given, moves, thetas, repeats, rows):
     """Sum of the log densities at ``repeats`` points in turn, and the last gradient."""
-    target = target_at(functions, center, level, slope, curvature, 2, weight, 1.0, 0.0,
-                       rows.shape[0], center, curvature, functions, np.inf,
-                       rows[:, :0].copy(), 1.0)  # fmt: skip
+    target = target_at(model, sums, given, moves)
     counts = np.ones(1, dtype=np.int64)
-    phi, d, grad = np.empty(len(center)), np.empty(rows.shape[1]), np.empty(thetas.shape[1])
+    phi, d, grad = np.empty(len(sums.center)), np.empty(rows.shape[1]), np.empty(thetas.shape[1])
     total = 0.0
     for k in range(repeats):
         logp, _, _ = perturbed(target, rows, counts, thetas[k % len(thetas)], phi, d, grad)
@@ -65,10 +64,11 @@ def ours(model, reference, index):
 
     def run(thetas, repeats):
         # `expansion` owns the functions behind the addresses.
-        return drive(
-            expansion.addresses(*FUNCTIONS), thetas, repeats, at.center, at.level, at.slope,
-            at.curvature, rows, tall.n_rows / len(index),
-        )  # fmt: skip
+        none = np.empty((len(rows), 0))
+        given = Estimate(tall.n_rows / len(index), 1.0, 0.0, at.theta, np.inf, none, 1.0)
+        moves = Moves(np.arange(tall.size), np.ones((1, tall.size)), 0.0, 0.0)
+        model, sums = expansion.model(*FUNCTIONS), at.sums(2)
+        return drive(model, sums, given, moves, thetas, repeats, rows)
 
     return run
 
