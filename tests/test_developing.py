@@ -272,11 +272,14 @@ def test_snippets_run_and_python_does_what_compiled_code_does(monkeypatch, capsy
         (accept.py_func, test.py_func, (ex.anchor, ex.change, ex.gather)),
         (accept, test, (ex.anchor.function, ex.change.function, ex.gather.function)),
     ):
+        reader = acceptance.Reader(
+            *parts, ex.packer.table, ex.width, found["at"].center, 1,
+            np.arange(500, dtype=np.uint32), np.empty(0, np.int32), 500.0,
+        )  # fmt: skip
         evidence, answer = run(
-            decide, *parts, ex.packer.table, np.random.default_rng(2),
-            np.arange(500, dtype=np.uint32), np.empty(0, np.int32), found["here"], found["there"],
-            found["at"].center, 1, ex.width, 500.0, 1, np.array([50, 0.05, 2.0, 2.0, 0]),
-            0.1, -0.5, np.nan, np.nan, np.nan, np.nan,
+            decide, np.array([50, 0.05, 2.0, 2.0, 0]), reader, np.random.default_rng(2),
+            found["here"], found["there"], 1,
+            acceptance.Evidence(*[0.0] * 6, np.nan, np.nan, 0.1, -0.5, np.nan, np.nan),
         )  # fmt: skip
         results.append([*answer, *evidence])
     np.testing.assert_allclose(*results, rtol=1e-12)
