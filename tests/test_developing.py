@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numba
 import numpy as np
 import pymc as pm
 import pytest
@@ -17,11 +18,11 @@ from test_langevin import N, assert_ends_up, assert_moves_as_its_map, gaussian_r
 
 import pymc_subsample as pms
 from pymc_subsample import cache, kernels, steps
-from pymc_subsample.compile import Compiled, address_of
+from pymc_subsample.compile import Compiled, address_of, function_at, generator_at
 from pymc_subsample.control_variates import linear
 from pymc_subsample.kernels import acceptance, integrators
 from pymc_subsample.kernels.evidence import DECIDE
-from pymc_subsample.kernels.model import Model
+from pymc_subsample.kernels.model import ANCHOR, CHANGE, GATHER, Model
 from pymc_subsample.stationary import variances
 
 ROOT = Path(__file__).parents[1]
@@ -259,6 +260,18 @@ def test_an_integrator_is_an_argument(obabo):
 # Debugging
 
 
+@numba.njit
+def accepts(criterion, model, sums, permutation, generator, phi, new_phi, unseen):
+    """Let compiled code accept."""
+    reader = acceptance.Reader(
+        function_at(model.functions[0], ANCHOR), function_at(model.functions[1], CHANGE),
+        function_at(model.functions[2], GATHER), model.columns, model.width, sums.center,
+        sums.order, permutation, np.empty(0, np.int32), 500.0,
+    )  # fmt: skip
+    decide, rng = function_at(criterion.decide, DECIDE), generator_at(generator)
+    return acceptance.accept(decide, criterion.settings, reader, rng, phi, new_phi, 1, unseen)
+
+
 def test_snippets_run_and_python_does_what_compiled_code_does(monkeypatch, capsys):
     monkeypatch.setattr(linear, "compile_source", linear.compile_source)  # restored at the end
     exec("\n".join(SNIPPETS), found := {"__name__": "page"})
@@ -266,21 +279,22 @@ def test_snippets_run_and_python_does_what_compiled_code_does(monkeypatch, capsy
     assert "threshold=-0.5" in printed
     assert "def change(phi, new_phi, center, rows, change):" in printed
 
-    accept, ex, test = acceptance.accept, found["expansion"], found["confidence"].decide
+    ex, test, at = found["expansion"], found["confidence"].decide, found["at"]
+    settings, every = np.array([50, 0.05, 2.0, 2.0, 0]), np.arange(500, dtype=np.uint32)
+    unseen = acceptance.begun(0.1, -0.5, np.nan, np.nan, np.nan, np.nan)
+    where = found["here"], found["there"]
+    reader = acceptance.Reader(
+        ex.anchor, ex.change, ex.gather, ex.packer.table, ex.width, at.center, 1, every,
+        np.empty(0, np.int32), 500.0,
+    )  # fmt: skip
+    python = acceptance.accept.py_func(
+        test.py_func, settings, reader, np.random.default_rng(2), *where, 1, unseen
+    )
+    model, rng = ex.model("anchor", "change", "gather"), np.random.default_rng(2)
+    criterion = acceptance.Criterion(Compiled(test, DECIDE, None).address, settings)
+    machine = accepts(criterion, model, at.sums(1), every, address_of(rng), *where, unseen)
     results = []
-    for run, decide, parts in (
-        (accept.py_func, test.py_func, (ex.anchor, ex.change, ex.gather)),
-        (accept, test, (ex.anchor.function, ex.change.function, ex.gather.function)),
-    ):
-        reader = acceptance.Reader(
-            *parts, ex.packer.table, ex.width, found["at"].center, 1,
-            np.arange(500, dtype=np.uint32), np.empty(0, np.int32), 500.0,
-        )  # fmt: skip
-        evidence, answer = run(
-            decide, np.array([50, 0.05, 2.0, 2.0, 0]), reader, np.random.default_rng(2),
-            found["here"], found["there"], 1,
-            acceptance.Evidence(*[0.0] * 6, np.nan, np.nan, 0.1, -0.5, np.nan, np.nan),
-        )  # fmt: skip
+    for evidence, answer in (python, machine):
         results.append([*answer, *evidence])
     np.testing.assert_allclose(*results, rtol=1e-12)
     assert evidence.n_seen >= 50
