@@ -37,14 +37,14 @@ def efficiency(
         - `ess_bulk`: effective sample size of all chains, of signed draws that of `summary`.
         - `evaluations_per_effective_draw`: row evaluations (log-likelihoods of single rows; a
           gradient counts as one more) of all chains after tuning, per effective draw.
-        - `passes_per_effective_draw`: the same in units of the number of rows.
+        - `passes_per_effective_draw`: the same in units of the number of rows; NaN where `rows` is.
         - `effective_draws_per_second`: per second of the run's wall-clock time as PyMC measures it
           (`sampling_time`), which covers all chains and their tuning but not the set-up of the step
           method. NaN where the result doesn't hold it, or lacks the run's first draws or a chain
           before its last, so that it is known not to be all that was timed.
         - `data_share`: rows that a decision or gradient reads, as a share of all rows (for
           `AusterityGibbs` of those that touch a variable), mean over draws.
-        - `rows`: number of rows; NaN for `AusterityGibbs`, which doesn't record it.
+        - `rows`: number of rows; NaN for `AusterityGibbs` and `ScalableMH`, which don't record it.
 
         The evaluations of several such step methods in one run are added. `data_share` is then NaN,
         and so is `rows` unless all steps record the same number.
