@@ -263,8 +263,8 @@ class Pieces:
                 side = np.where(turn < 0.5, 1.0, -1.0)
                 share = _distance(origin + turn * along, along, everywhere) * side
                 x = [origin + (turn + share / n) * along for n in (1, _NEARER, _NEARER**2)]
-                found = [elements(pieces(*p, *columns), k, len(rows)) for p in x]
-                same[rows] &= _meet(*np.swapaxes(found, 0, 1), order)
+                found = np.array([elements(pieces(*p, *columns), k, len(rows)) for p in x])
+                same[rows] &= _meet(found[:, 0], found[:, 1], order)
                 seen[k, rows] = True
         return same & np.all(seen | ~turning, axis=0)
 
