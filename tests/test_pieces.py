@@ -20,6 +20,11 @@ def huber(x):
     return pt.switch(abs(x) < 1, x**2 / 2, abs(x) - 0.5)
 
 
+def unguarded(x):
+    """Of a matrix, what a guard would be of a vector."""
+    return pt.sum(pt.switch(x > -1, -np.inf, x), axis=1)
+
+
 # Functions of x and a column w, and the lowest order k for which they are too rough at x = -1,
 # if at all.
 FUNCTIONS = {
@@ -47,7 +52,20 @@ FUNCTIONS = {
     "cubic": (lambda x, w: pt.switch(x > -1, (x + 1) ** 3, 0.0), None),
     "small kink": (lambda x, w: log_cdf(x) + 1e-3 * pt.switch(x > -1, x + 1, 0.0), 2),
     "small jump": (lambda x, w: pt.switch(x > -1, x + 1e-5, x), 1),
+    "truth": (lambda x, w: 3 * w * (x > -1), 1),
+    "index": (lambda x, w: pt.constant([0.0, 3.0])[pt.cast(x > -1, "int64")] * w, 1),
+    "integer": (lambda x, w: pt.cast(x, "int64") * w, 1),
+    "remainder": (lambda x, w: pt.mod(x + 1, 3.0) * w, 1),
+    "angle": (lambda x, w: pt.arctan2(x + 1, -w), 1),
+    "sorted": (lambda x, w: pt.sort(pt.stack([x, -w], axis=1), axis=1)[:, 0], 1),
+    "infinite": (lambda x, w: unguarded(pt.stack([x, -4 * w], axis=1)), 1),
+    "kink in small units": (lambda x, w: pt.maximum(1e-10 * (x + 1), 0.0) * 1e10 * w, 2),
+    "kink on large numbers": (lambda x, w: pt.maximum(x + 1e8, 1e8 - w), 2),
+    "two turns": (lambda x, w: pt.switch(abs(x + 1.02) < 0.02, (x + 1.04) ** 4 + w, w), 1),
 }
+
+
+WHOLE = {"largest", "floor", "sign", "truth", "index", "integer", "remainder", "angle", "sorted"}
 
 
 def pieces(function):
@@ -77,7 +95,7 @@ def test_kinks_within_reach(name, far):
         else:
             assert not np.any(smooth[:-1])
         # Reductions and jumps are not looked at row by row.
-        assert smooth[-1] == (name not in {"largest", "floor", "sign"})
+        assert smooth[-1] == (name not in WHOLE)
 
 
 def test_columns_say_whether_a_row_has_a_kink():
@@ -129,6 +147,25 @@ def test_guards_are_no_pieces():
     _, smooth = found.joined(at, np.ones((1, 2)), far, 3)
     assert np.all(smooth)
     np.testing.assert_array_equal(found.held(at, np.ones((1, 2)), far), [False, True])
+
+
+def test_guards_written_the_other_way_round():
+    found = pieces(lambda x, w: pt.switch(x <= w, -np.inf, pt.log(x - w)))
+    at, far = np.array([[1.0, 3.0]]), np.array([[0.5, 0.5]])
+    _, smooth = found.joined(at, np.ones((1, 2)), far, 3)
+    assert np.all(smooth)
+    np.testing.assert_array_equal(found.held(at, np.ones((1, 2)), far), [False, True])
+
+
+def test_guards_that_one_corner_breaks():
+    """In every one of many rows, and what holds surely needs no corners."""
+    x, y, w = (pt.vector(c, dtype="float64") for c in "xyw")
+    found = Pieces(pt.switch(x + y < w, x * y, -np.inf), [x, y], [w])
+    rng = np.random.default_rng(3)
+    at, far = rng.normal(size=(2, 2_000)), rng.uniform(0.1, 1.0, size=(2, 2_000))
+    corner = np.sum(at + far, axis=0, keepdims=True)
+    assert not np.any(found.held(at, corner - 1e-6, far))
+    assert np.all(found.held(at, corner + 1e-6, far))
 
 
 def test_forms_with_constants_in_single_precision():

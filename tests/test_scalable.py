@@ -1,7 +1,7 @@
 """`ScalableMH`: bounds that hold, decisions that are exact, and a step like the others."""
 
 import logging
-from itertools import product
+from itertools import pairwise, product
 from types import SimpleNamespace
 
 import numba
@@ -261,6 +261,19 @@ def test_alias_tables_draw_in_proportion(seed):
 
 
 # Bounds
+
+
+@pytest.mark.parametrize("scale", [0.25, 1.0])
+def test_forecast_of_what_rows_accept(six, scale):
+    """One by one, or read together, or some always."""
+    points = np.random.default_rng(0).normal(size=(500, 2)) @ np.diag([1.0, 0.8]) * scale
+    found = bound_rows(six.expansion, six.reference, points + six.reference.center, "global")
+    assert (len(found.table.always) > 0) == (scale == 1.0)
+    for one, other in pairwise(np.concatenate([_POINTS, 3.0 * _POINTS])):
+        pair = np.array([one, other])
+        predicted = forecast(six.expansion, six.reference, found, pair).accepted[FACTORISED]
+        share, error, _ = accepted(six, found.table, one, other, FACTORISED, times=20_000)
+        assert abs(share - predicted) < 5 * error + 1e-9
 
 
 def spread(expansion, at, scale, n, seed=0):

@@ -192,19 +192,21 @@ def forecast(
     bound[table.order] = table.bound
     stratum[table.order] = np.repeat(np.arange(len(table.total)), np.diff(table.start))
     pairs = list(pairwise(points))
-    cubes = []
+    cubes, wholes = [], []
     for pair in pairs:
         near, far = (bounds.distances(phi, reference.center) for phi in pair)
         within = np.searchsorted(table.limits, np.maximum(near, far))
         beyond = np.column_stack([table.beyond, np.full(len(near), np.inf)])
         cubes.append((near**3 + far**3) * beyond[np.arange(len(near)), within])
-    lost, noise, total = (np.zeros(len(pairs)) for _ in range(3))
+        rates = intensity / temperature * table.total * cubes[-1]
+        wholes.append(~(rates < np.diff(table.start)))
+    lost, noise, read, total = (np.zeros(len(pairs)) for _ in range(4))
     excess, row, at = 0.0, -1, 0
     for rows in expansion.chunks():
         here = slice(at, at + rows.shape[1])
         expansion.anchor(reference.center, rows)
         change = np.empty(rows.shape[1])
-        for j, ((phi, new_phi), cube) in enumerate(zip(pairs, cubes, strict=True)):
+        for j, ((phi, new_phi), cube, whole) in enumerate(zip(pairs, cubes, wholes, strict=True)):
             expansion.change(phi, new_phi, reference.center, rows, change)
             most = bound[here] * cube[stratum[here]]
             drawn = np.isfinite(most)
@@ -214,13 +216,19 @@ def forecast(
             if size[worst] > excess:
                 excess, row = float(size[worst]), at + worst
             total[j] += change.sum() / temperature
+            # Others are read, and decide together.
+            drawn &= ~whole[stratum[here]]
+            read[j] += change[~drawn].sum() / temperature
             lost[j] += np.maximum(-change[drawn], 0.0).sum() / temperature
             noise[j] += np.sum(change[drawn] ** 2 / np.maximum(most[drawn], _TINY)) / temperature
         at += rows.shape[1]
+    # From beyond a guard to beyond it.
+    read, total = (np.where(np.isnan(x), -np.inf, x) for x in (read, total))
     known = np.exp(np.minimum(total, 0.0))
     # Of a normal log-ratio of variance v, with mean total - v / 2.
     mixed = [_normal_acceptance(t, v / intensity) for t, v in zip(total, noise, strict=True)]
-    accepted = np.mean(np.exp(-lost)), np.mean(mixed), np.mean(known)
+    alone = np.exp(np.minimum(read, 0.0) - lost)
+    accepted = np.mean(alone), np.mean(mixed), np.mean(known)
     return Forecast(excess, row, (float(accepted[0]), float(accepted[1]), float(accepted[2])))
 
 

@@ -116,10 +116,11 @@ def _function(op: Op) -> Callable:
 
 
 def _cast(op: Op, x: Enclosure) -> Enclosure:
-    truth = np.all((x.low >= 0) & (x.high <= 1))
-    if op.o_type.dtype.startswith("float") or truth or np.array_equal(x.low, x.high):
+    if op.o_type.dtype.startswith("float"):
         return x
-    raise NoForm
+    if op.o_type.dtype == "bool":
+        return _truth((x.low > 0) | (x.high < 0), (x.low != 0) | (x.high != 0))
+    return _monotone(np.trunc, x)
 
 
 def _monotone(function: Callable, x: Enclosure, falls: bool = False) -> Enclosure:
@@ -239,8 +240,8 @@ def _polygamma(order: Enclosure, x: Enclosure) -> Enclosure:
 
 # Monotone functions, and those of them that are not NumPy's or SciPy's by PyTensor's own account.
 _RISING = {
-    "ArcSinh", "ArcTan", "Erf", "Exp", "Exp2", "Expm1", "Identity", "Log", "Log10", "Log1p", "Log2",
-    "Psi", "Sigmoid", "Sign", "Sinh", "Softplus", "Sqrt", "Tanh",
+    "ArcSinh", "ArcTan", "Ceil", "Erf", "Exp", "Exp2", "Expm1", "Floor", "Identity", "Log", "Log10",
+    "Log1p", "Log2", "Psi", "Sigmoid", "Sign", "Sinh", "Softplus", "Sqrt", "Tanh", "Trunc",
 }  # fmt: skip
 _FALLING = {"Erfc", "Erfcx", "Log1mexp", "TriGamma"}
 _FUNCTIONS: Mapping[str, Callable] = {

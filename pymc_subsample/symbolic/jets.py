@@ -239,9 +239,7 @@ class _Jets(Scalars):
                 return [self._switch(x)]
             case "Cast" if op.o_type.dtype.startswith("float"):
                 return [x[0]]
-            case _ if name in _TRUTHS:
-                return [self._constant(c) for c in applied(op, [e.value for e in x])]
-            case _ if name in JUMPS:
+            case _ if name == "Cast" or name in _TRUTHS | JUMPS:
                 [value] = applied(op, [e.value for e in x])
                 return [self._broken(self._constant(value), value.low < value.high)]
         if isinstance(op, UnaryScalarOp | BinaryScalarOp) and name not in KINKS:

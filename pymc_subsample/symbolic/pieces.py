@@ -4,16 +4,19 @@ r"""Where functions of a row that are made of pieces are smooth.
 there, as those that PyTensor takes for the logarithm of the normal distribution function. Where
 the inputs of a row may turn a condition, the place is searched by halving the way, and both
 pieces are compared beside it: with k - 1 derivatives in common, they differ by no more than
-:math:`O(t^k)` at a distance t from there.
+:math:`O(t^k)` at a distance t from there. A truth or an integer that is reckoned with, as in
+`3 * (x > 0)`, jumps.
 """
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.elemwise import CAReduce, Elemwise
+from pytensor.tensor.type import continuous_dtypes
 
 from pymc_subsample.symbolic.graph import (
     depends_on,
@@ -29,15 +32,21 @@ _EXTREMES = {"Maximum", "Minimum", "ScalarMaximum", "ScalarMinimum"}
 KINKS = {"Abs", *_EXTREMES}
 # Constant but for jumps.
 JUMPS = {"Ceil", "Floor", "RoundHalfAwayFromZero", "RoundHalfToEven", "Sign", "Trunc"}
-# Ways through a row's box, each halved so many times, and points at which guards are looked at.
-_WAYS, _HALVED, _POINTS = 8, 60, 16
+# Smooth but for jumps, or kinks.
+_BROKEN = {"Angle", "ArcTan2", "IntDiv", "Mod"}
+_SORTED = {"ArgSortOp", "Argmax", "SortOp"}
+# Ways through a row's box, each halved so many times, and points on it between which conditions
+# may turn.
+_WAYS, _HALVED, _STOPS = 8, 60, 17
+# Points within a box at which guards are looked at, and corners, which are all that four have.
+_POINTS, _CORNERS = 8, 16
 # Distances from a turn at which its pieces are compared: shares of the way, and of the inputs.
 _SHARE, _OF_INPUTS, _NEARER = 0.05, 0.01, 10.0
 # Everywhere, in the predictors' units, and distances at which they are compared there.
 _ANYWHERE, _STEP = 1e9, 0.5
-# What rounding may make of two forms of one function, which have constants in single precision, and
-# of the power of t.
-_ROUNDING, _SLACK = 1e-7, 3.0
+# What rounding may make of two forms of one function, which have constants in single precision, of
+# their difference, and of the power of t.
+_ROUNDING, _CANCELLED, _SLACK = 1e-7, 1e-13, 3.0
 
 
 class Pieces:
@@ -65,9 +74,10 @@ class Pieces:
         def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
             if node.outputs[0] not in varying or not isinstance(node.op, Elemwise):
                 return None
-            if _is_guard(node, inputs):
-                guards.append(inputs[0])
-                return [inputs[1]]
+            guard = _guard(node, inputs)
+            if guard is not None:
+                guards.append(guard[0])
+                return [guard[1]]
             new = _as_switch(node, inputs)
             return None if new is None else [new.astype(node.outputs[0].type.dtype)]
 
@@ -79,7 +89,7 @@ class Pieces:
         self._switches = [
             n for n in nodes if elemwise_name(n) == "Switch" and n.inputs[0] in varying
         ]
-        self._jumps = any(n.inputs[0] in varying for n in nodes if _jumps(n))
+        self._jumps = any(_jumps(n, varying) for n in nodes)
         self._forms = {
             n: (
                 numpy_function(self._inputs, n.inputs[:1]),
@@ -153,16 +163,24 @@ class Pieces:
         return joins
 
     def held(self, predictors: np.ndarray, data: np.ndarray, far: np.ndarray) -> np.ndarray:
-        """Whether rows keep to their guards at corners of the box, and within."""
+        """Whether rows keep to their guards, surely or at corners of the box and points within."""
         held = np.ones(predictors.shape[1], dtype=bool)
         if self._guarded is None:
             return held
-        rng = np.random.default_rng(0)
-        for k in range(_POINTS):
-            z = rng.uniform(-1.0, 1.0, size=far.shape)
-            at = predictors + far * (np.sign(z) if k % 2 else z)
-            for condition in self._guarded(*at, *data):
-                held &= np.asarray(condition, dtype=bool)
+        held = self._surely_held(predictors, data, far)
+        rows = np.flatnonzero(~held)
+        at, columns, far = predictors[:, rows], data[:, rows], far[:, rows]
+        rng, found = np.random.default_rng(0), np.ones(len(rows), dtype=bool)
+        count = len(predictors)
+        if 2**count <= _CORNERS:
+            corners = np.array(list(product((-1.0, 1.0), repeat=count)))
+        else:
+            corners = rng.choice((-1.0, 1.0), size=(_CORNERS, count))
+        within = rng.uniform(-1.0, 1.0, size=(_POINTS, count))
+        for z in np.concatenate([corners, within]):
+            for condition in self._guarded(*(at + far * z[:, None]), *columns):
+                found &= np.asarray(condition, dtype=bool)
+        held[rows] = found
         return held
 
     def smooth_everywhere(self, data: np.ndarray, order: int) -> bool:
@@ -173,16 +191,20 @@ class Pieces:
         at = np.zeros((len(self._inputs) - len(data), data.shape[1]))
         far = np.full_like(at, _ANYWHERE)
         _, smooth = self.joined(at, data, far, order, everywhere=True)
-        return bool(np.all(smooth)) and self._surely_held(at, data, far)
+        return bool(np.all(smooth)) and bool(np.all(self._surely_held(at, data, far)))
 
-    def _surely_held(self, at: np.ndarray, data: np.ndarray, far: np.ndarray) -> bool:
+    def _surely_held(self, at: np.ndarray, data: np.ndarray, far: np.ndarray) -> np.ndarray:
+        held = np.ones(at.shape[1], dtype=bool)
         elements = self._elements(at, data, far)
         try:
             with np.errstate(all="ignore"):
                 found = elements.evaluate(self._guards)
         except NoForm:
-            return False
-        return all(np.all(c.low != 0) for conditions in found for c in conditions.flat)
+            return ~held
+        for conditions in found:
+            for c in conditions.flat:
+                held &= (c.low > 0) | (c.high < 0)
+        return held
 
     def _elements(self, at: np.ndarray, data: np.ndarray, far: np.ndarray) -> Enclosures:
         boxes = [Enclosure(x - f, x + f) for x, f in zip(at, far, strict=True)]
@@ -217,8 +239,17 @@ class Pieces:
                 ends = np.sign(ends) if way % 2 and len(at) > 1 else ends
             start, end = at + far * ends
             for k in np.flatnonzero(turning.any(axis=1)).tolist():
-                first, last = (elements(condition(*x, *data), k, count)[0] for x in (start, end))
-                rows = np.flatnonzero(turning[k] & (first != last))
+                truths = np.array(
+                    [
+                        elements(condition(*(start + stop * (end - start)), *data), k, count)[0]
+                        for stop in np.linspace(0.0, 1.0, _STOPS)
+                    ]
+                )
+                turns = np.count_nonzero(truths[1:] != truths[:-1], axis=0)
+                # A way shows one turn: where there are more, they may be of different kinds.
+                same &= turns <= 1
+                first = truths[0]
+                rows = np.flatnonzero(turning[k] & (turns == 1))
                 if not rows.size:
                     continue
                 origin, along, columns = start[:, rows], (end - start)[:, rows], data[:, rows]
@@ -231,16 +262,26 @@ class Pieces:
                 turn = (low + high) / 2
                 side = np.where(turn < 0.5, 1.0, -1.0)
                 share = _distance(origin + turn * along, along, everywhere) * side
-                gaps, noise = [], np.zeros(len(rows))
-                for part in (share, share / _NEARER):
-                    x = origin + (turn + part) * along
-                    a, b = elements(pieces(*x, *columns), k, len(rows))
-                    gaps.append(np.abs(a - b))
-                    noise = _ROUNDING * (1.0 + np.abs(a) + np.abs(b))
-                most = np.fmax(_SLACK * _NEARER**-order * gaps[0], noise)
-                same[rows] &= gaps[1] <= most
+                x = [origin + (turn + share / n) * along for n in (1, _NEARER, _NEARER**2)]
+                found = np.array([elements(pieces(*p, *columns), k, len(rows)) for p in x])
+                same[rows] &= _meet(found[:, 0], found[:, 1], order)
                 seen[k, rows] = True
         return same & np.all(seen | ~turning, axis=0)
+
+
+def _meet(a: np.ndarray, b: np.ndarray, order: int) -> np.ndarray:
+    """Whether two pieces, at points nearer and nearer to a turn, have derivatives in common.
+
+    `a` and `b` have shape (3, m). Forms of one function may differ by a constant that is small
+    beside them, and in their slopes by one that is small beside these.
+    """
+    gap = a - b
+    steps, slopes = np.abs(np.diff(gap, axis=0)), np.abs(np.diff(a, axis=0)[1])
+    slopes = slopes + np.abs(np.diff(b, axis=0)[1])
+    size, share = np.abs(a[2]) + np.abs(b[2]), _SLACK * _NEARER**-order
+    no_jump = np.abs(gap[2]) <= np.fmax(share * np.abs(gap[1]), _ROUNDING * size)
+    no_kink = steps[1] <= np.fmax(share * steps[0], _ROUNDING * slopes + _CANCELLED * size)
+    return np.all(np.isfinite(gap), axis=0) & no_jump & no_kink
 
 
 def _row_axis(arrays: Sequence[np.ndarray], shape: tuple[int, ...], length: int) -> int:
@@ -259,10 +300,17 @@ def _distance(x: np.ndarray, along: np.ndarray, everywhere: bool) -> np.ndarray:
     return np.maximum(_SHARE, np.where(np.isfinite(of_inputs), _OF_INPUTS * of_inputs, 0.0))
 
 
-def _is_guard(node: Apply, inputs: Sequence[Variable]) -> bool:
-    if elemwise_name(node) != "Switch" or not is_constant(inputs[2], -np.inf):
-        return False
-    return inputs[0].type.ndim <= 1 and inputs[1].type == node.outputs[0].type
+def _guard(node: Apply, inputs: Sequence[Variable]) -> tuple[Variable, Variable] | None:
+    """Return a condition beyond which a node is -inf, and what it is within, if it has one."""
+    if elemwise_name(node) != "Switch" or inputs[0].type.ndim > 1:
+        return None
+    for condition, taken, other in (
+        (inputs[0], *inputs[1:]),
+        (pt.eq(inputs[0], 0), *inputs[:0:-1]),
+    ):
+        if is_constant(other, -np.inf) and taken.type == node.outputs[0].type:
+            return condition, taken
+    return None
 
 
 def _as_switch(node: Apply, inputs: Sequence[Variable]) -> Variable | None:
@@ -279,8 +327,16 @@ def _as_switch(node: Apply, inputs: Sequence[Variable]) -> Variable | None:
     return None
 
 
-def _jumps(node: Apply) -> bool:
+def _jumps(node: Apply, varying: set[Variable]) -> bool:
     """Whether a node has kinks or jumps, and is no choice between two pieces."""
-    if isinstance(node.op, CAReduce):
-        return type(node.op.scalar_op).__name__ in _EXTREMES
-    return elemwise_name(node) in JUMPS | _EXTREMES
+    moved = [v for v in node.inputs if v in varying]
+    if not moved:
+        return False
+    if isinstance(node.op, CAReduce) and type(node.op.scalar_op).__name__ in _EXTREMES:
+        return True
+    if type(node.op).__name__ in _SORTED or elemwise_name(node) in JUMPS | _BROKEN | _EXTREMES:
+        return True
+    if elemwise_name(node) == "Switch":
+        moved = [v for v in node.inputs[1:] if v in varying]
+    reckoned = any(v.type.dtype not in continuous_dtypes for v in moved)
+    return reckoned and node.outputs[0].type.dtype in continuous_dtypes
