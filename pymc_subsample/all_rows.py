@@ -190,20 +190,21 @@ def nuts_gradients(
     Returns
     -------
     tuple of float, or None
-        None where the expansion is no density away from the reference, or `seconds` were over.
+        Where `seconds` are over before, an effective draw takes the gradients of a draw, at least.
+        None where the expansion is no density away from the reference.
     """
     if step._expansion.curvature == "diagonal":
         return None
     pilot = _Expansion(model, step, _NUTS_TUNE, _NUTS_DRAWS, seed)
     tuning, _, _ = pilot.run(_NUTS_TUNE, seconds)
     if len(tuning) < _NUTS_TUNE:
-        return None
+        return float(np.mean(tuning)), float(np.mean(tuning))
     pilot.nuts.stop_tuning()
     sizes, draws, diverging = pilot.run(_NUTS_DRAWS, seconds)
-    if len(draws) < _NUTS_FEWEST or diverging > 0.05 * len(draws):
+    if diverging > 0.05 * len(draws) or pilot.astray(draws):
         return None
-    if pilot.astray(draws):
-        return None
+    if len(draws) < _NUTS_FEWEST:
+        return float(np.mean(sizes)), float(np.mean(tuning))
     return float(sizes.sum() / smallest_ess(draws)), float(np.mean(tuning))
 
 

@@ -414,6 +414,17 @@ def test_gradients_are_those_of_nuts_on_all_rows():
     assert gradients(logistic(2_000))[0] < per_effective
 
 
+def test_out_of_time_the_projection_is_a_bound():
+    """Not the leapfrog steps of another sampler, in coordinates of its own."""
+    model = logistic(2_000, correlation=0.9)
+    with model, quiet():
+        step = pms.HMCECS()
+    short, whole = (nuts_gradients(model, step, seconds, 0) for seconds in (1e-9, 60.0))
+    assert short is not None
+    assert whole is not None
+    assert 1 <= short[0] < whole[0]
+
+
 def test_expansion_that_is_no_density_projects_nothing(monkeypatch):
     model = logistic(2_000)
     with model, quiet():

@@ -377,12 +377,12 @@ def test_an_automatic_bound_that_does_not_hold_warns(model, caplog, monkeypatch)
     step = pms.ConfidenceMH(model=model, transitions_per_draw=2)
     assert said(caplog, step, model)[1] <= {"share"}
     automatic = type(step)._bound
-    monkeypatch.setattr(
-        type(step), "_bound",
-        lambda self, *points: (
-            (kind := automatic(self, *points))[0], 1e-3 * kind[1], _shrunk(kind[2], self)
-        ),
-    )  # fmt: skip
+
+    def smaller(self, *points):
+        found = automatic(self, *points)
+        return found._replace(slope=1e-3 * found.slope, table=_shrunk(found.table, self))
+
+    monkeypatch.setattr(type(step), "_bound", smaller)
     assert "bound" in said(caplog, step, model)[1]
 
 

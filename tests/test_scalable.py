@@ -525,7 +525,7 @@ def failing(found, share=0.0):
     return {check.rule.name for check in checks if not check.passed}
 
 
-@pytest.mark.parametrize("accepted", [0.15, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("accepted", [0.4, 0.6, 0.9, 0.99])
 def test_usual_stays_pass(accepted):
     assert failing(record(accepted)) == set()
 
@@ -536,6 +536,28 @@ def test_a_stay_in_the_tails_fails():
 
 def test_proposals_that_rows_reject_warn():
     assert "rows_accepted" in failing(record(0.02))
+    assert failing(record(0.2)) == {"rows_accepted"}
+
+
+@pytest.mark.parametrize(
+    ("target", "rate", "told"),
+    [
+        (0.8, 0.22, True),
+        (0.234, 0.22, False),
+        (0.234, 0.05, True),
+        (0.574, 0.3, False),
+        (0.0, 0.01, False),
+    ],
+)
+def test_moves_are_judged_by_the_rate_that_they_are_tuned_to(target, rate, told):
+    """Random walks are best where few moves are accepted; given scales are the user's."""
+    found = record(0.9)
+    found.acceptance = rate * found.done
+    checks = check_proposals(
+        found, active=np.arange(2), n_rows=1_000, underrated=0.0, temperature=1.0, tune=100,
+        target=target,
+    )  # fmt: skip
+    assert {c.rule.name for c in checks if not c.passed} == ({"acceptance_rate"} if told else set())
 
 
 def test_mass_that_the_surrogate_underrates():

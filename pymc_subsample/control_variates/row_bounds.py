@@ -48,7 +48,7 @@ _RIDGE = 1e-10
 _ROUNDING, _TINY, _SMALLEST = 1e-9, 1e-300, np.float32(1e-30)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RowBounds:
     """Bounds of all rows at a reference.
 
@@ -67,6 +67,9 @@ class RowBounds:
     kind: str
     drawn: float
     passed: float
+
+    def __repr__(self) -> str:
+        return f"RowBounds(kind={self.kind!r}, drawn={self.drawn:.3g}, passed={self.passed:.3g})"
 
     @property
     def per_decision(self) -> float:
@@ -208,9 +211,10 @@ def forecast(
         change = np.empty(rows.shape[1])
         for j, ((phi, new_phi), cube, whole) in enumerate(zip(pairs, cubes, wholes, strict=True)):
             expansion.change(phi, new_phi, reference.center, rows, change)
-            most = bound[here] * cube[stratum[here]]
+            with np.errstate(over="ignore", invalid="ignore"):
+                most = bound[here] * cube[stratum[here]]
+                size = np.abs(change) / (most * (1.0 + _ROUNDING) + _ROUNDING)
             drawn = np.isfinite(most)
-            size = np.abs(change) / (most * (1.0 + _ROUNDING) + _ROUNDING)
             size = np.where(drawn, np.where(np.isnan(change), np.inf, size), 0.0)
             worst = int(size.argmax())
             if size[worst] > excess:

@@ -561,4 +561,5 @@ class ScalableMH(SubsampledStep):
             underrated=self.underrated,
             temperature=self.temperature,
             tune=self.tuning.total,
+            target=self.target_accept if given_scale(self.proposal) is None else 0.0,
         )
