@@ -11,11 +11,13 @@ from scipy.special import expit, ndtr, ndtri
 
 import pymc_subsample as pms
 from pymc_subsample import correction
+from pymc_subsample.compile import Compiled, address_of, function_at, generator_at
 from pymc_subsample.control_variates import expand
 from pymc_subsample.kernels import austerity, barker, confidence
-from pymc_subsample.kernels.acceptance import accept, merged
+from pymc_subsample.kernels.acceptance import Criterion, Reader, accept, begun, merged
 from pymc_subsample.kernels.batches import draw, restore
-from pymc_subsample.kernels.evidence import ACCEPT, REJECT, Evidence
+from pymc_subsample.kernels.evidence import ACCEPT, DECIDE, REJECT, Evidence
+from pymc_subsample.kernels.model import ANCHOR, CHANGE, GATHER
 from pymc_subsample.kernels.vectors import named
 from pymc_subsample.likelihood import TallModel
 
@@ -382,6 +384,17 @@ def test_without_its_correction_the_barker_test_is_another():
 # Decisions on populations of every kind, by the compiled loop
 
 
+@numba.njit
+def loop_of(criterion, model, permutation, generator, full, unseen):
+    reader = Reader(
+        function_at(model.functions[0], ANCHOR), function_at(model.functions[1], CHANGE),
+        function_at(model.functions[2], GATHER), model.columns, model.width, np.zeros(1), 0,
+        permutation, np.empty(0, np.int32), float(permutation.shape[0]),
+    )  # fmt: skip
+    decide, rng = function_at(criterion.decide, DECIDE), generator_at(generator)
+    return accept(decide, criterion.settings, reader, rng, np.zeros(1), np.ones(1), full, unseen)
+
+
 class Loop:
     """The compiled loop on rows whose contributions y are given: log-likelihoods theta y / n."""
 
@@ -391,7 +404,7 @@ class Loop:
             pm.Potential("rows", theta * np.linspace(-1, 1, 50))
         self.ex = expand(TallModel(model), 0)
         assert len(self.ex.packer) == 1
-        self.functions = [self.ex.anchor.function, self.ex.change.function, self.ex.gather.function]
+        self.model = self.ex.model("anchor", "change", "gather")
 
     def __call__(self, decide, settings, y, rng, *, known=0.0, uniform=0.5, normal=0.0,
                  low=np.nan, high=np.nan, full=False, permutation=None, column=None):  # fmt: skip
@@ -400,12 +413,12 @@ class Loop:
             column = np.asarray(y, dtype=float) / n
         if permutation is None:
             permutation = np.arange(n, dtype=np.uint32)
-        return accept(
-            decide, *self.functions, np.array([0, column.ctypes.data, 8]), rng, permutation,
-            np.empty(0, np.int32), np.zeros(1), np.ones(1), np.zeros(1), 0, self.ex.width,
-            float(n), int(full), np.asarray(settings, dtype=float), known, np.log(uniform),
-            uniform, normal, low, high,
-        )  # fmt: skip
+        model = self.model._replace(columns=np.array([0, column.ctypes.data, 8]))
+        criterion = Criterion(
+            Compiled(decide, DECIDE, None).address, np.asarray(settings, dtype=float)
+        )
+        unseen = begun(known, np.log(uniform), uniform, normal, float(low), float(high))
+        return loop_of(criterion, model, permutation, address_of(rng), int(full), unseen)
 
 
 @pytest.fixture(scope="module")

@@ -385,3 +385,26 @@ def test_draws_that_are_nan_have_no_numbers(signed):
         assert np.isfinite(table[0]).all()
     with pytest.raises(ValueError, match="draws of a are NaN"):
         pms.plot_evaluations(run)
+
+
+WHOLE = [
+    (pms.HMCECS, {"path_length": 1, "temperature": 2}),
+    (pms.ScalableMH, {"intensity": 2, "path_length": 1}),
+    (pms.ScalableMH, {"proposal": pms.Langevin(step_size=1)}),
+    (pms.AusterityMH, {"proposal": pms.RandomWalk(1, covariance=[1, 1])}),
+    (pms.ConfidenceMH, {"bound": lambda point, new: 1}),
+    (pms.MinibatchBarkerMH, {"proposal": lambda point, rng: (point, 0)}),
+    (pms.SGHMC, {"friction": 1, "step_size": 1}),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "given"), WHOLE, ids=[f"{f.__name__}-{next(iter(given))}" for f, given in WHOLE]
+)
+def test_whole_numbers_are_numbers(tiny, function, given):
+    """Compiled code does not convert them."""
+    with tiny:
+        pm.sample(
+            2, tune=2, chains=1, cores=1, step=function(**given), progressbar=False,
+            compute_convergence_checks=False,
+        )  # fmt: skip

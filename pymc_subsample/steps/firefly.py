@@ -287,7 +287,7 @@ class FireflyMC(ProposingStep):
             address_of(self.rng), address_of(self.row_rng), self._compiled, at.sums(2),
             Lights(
                 self._bright_rows, self.bright, int(not len(self.bright_at)),
-                _BRIGHTNESS[self.brightness], self.rate,
+                _BRIGHTNESS[self.brightness], float(self.rate),
             ),
             Proposing(kind, self._active, self.tuning.factor, self.scaling, 0, given, log_factor),
             1.0 / self.temperature, theta, k, info,

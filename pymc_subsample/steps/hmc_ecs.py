@@ -314,7 +314,7 @@ class HMCECS(SubsampledStep):
         new_index, new_rows, new_counts = sample.propose(self.rng, self._expansion, k)
         info = np.empty(len(INFO))
         self.step_size = float(self.tuning.step.current(self.tune))
-        extent = min(self.path_length, _MOST_STEPS / 1.2 * self.step_size)
+        extent = float(min(self.path_length, _MOST_STEPS / 1.2 * self.step_size))
         size = MINIBATCH if self._kind == BLOCK_POISSON else sample.size
         others = self.n_rows - len(sample.always)
         transitions(self._kind, _DYNAMICS[self.kernel])(

@@ -44,7 +44,8 @@ def given_factor(proposal: Any, size: int) -> np.ndarray | None:
 
 def given_scale(proposal: Any) -> float | None:
     """Return a proposal's own scale or step size."""
-    return getattr(proposal, "scale", getattr(proposal, "step_size", None))
+    given = getattr(proposal, "scale", getattr(proposal, "step_size", None))
+    return None if given is None else float(given)
 
 
 class SharedProposing(SharedContinuous, total=False):
@@ -121,7 +122,7 @@ class ProposingStep(SubsampledStep):
         infos = []
         for _ in range(k):
             given, log_factor = self._moved_from(theta, self.rng)
-            infos.append(self._run(theta, GIVEN, given, log_factor, 1))
+            infos.append(self._run(theta, GIVEN, given, float(log_factor), 1))
         return self._together(infos)
 
     def _run(

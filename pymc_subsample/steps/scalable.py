@@ -465,12 +465,12 @@ class ScalableMH(SubsampledStep):
         self.step_size = given_scale(self.proposal) or float(self.tuning.step.current(self.tune))
         extent = 0.0
         if self.proposal == "hmc":
-            extent = min(self.path_length, _MOST_STEPS / 1.2 * self.step_size)
+            extent = float(min(self.path_length, _MOST_STEPS / 1.2 * self.step_size))
         elif self.proposal == "nuts":
             extent = float(self.max_treedepth)
         compiled(self._dynamics)(
             address_of(self.rng), self._compiled, reference.sums(2), bounds.table,
-            Decision(_ACCEPTANCE[self.acceptance], self.intensity, 1.0 / self.temperature),
+            Decision(_ACCEPTANCE[self.acceptance], float(self.intensity), 1.0 / self.temperature),
             Moves(self._active, self.tuning.factor, self.step_size, extent),
             self.surrogate_transitions, self.transitions_per_draw, theta, info,
         )  # fmt: skip
