@@ -278,7 +278,9 @@ class _Strata:
             keys = [np.unique(np.concatenate(list(found)), axis=0)]
         [self._keys] = keys
         count = len(self._keys)
-        if count * self.size**2 > _MOST_METRICS or len(sums.common) > _MOST_COMMON:
+        codes = math.prod(len(np.unique(column)) for column in self._keys.T)
+        crowded = count * self.size**2 > _MOST_METRICS or codes > np.iinfo(np.int64).max
+        if crowded or len(sums.common) > _MOST_COMMON:
             raise TallModelError(
                 f"ScalableMH keeps a metric for each set of parameters that rows see together: "
                 f"{count:,} sets of {self.size} parameters in this model, more than it can look at "
