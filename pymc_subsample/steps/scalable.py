@@ -405,7 +405,7 @@ class ScalableMH(SubsampledStep):
             f"proposal{f', {always:,} of them always' if always else ''}; predicted acceptance "
             f"{self.predicted_acceptance:.0%} ({self.acceptance}, {bounds.kind} bounds)"
             + (
-                ". This is no small part of the data: pms.advise() says whether another sampler is faster"
+                ". This is no small part of the data: pms.advise() compares other samplers"
                 if rows > _LARGE_SHARE * n
                 else ""
             )
