@@ -1,7 +1,5 @@
 """Factors of a covariance: dense, diagonal, and by a sparse Cholesky factor of the precision."""
 
-from collections import namedtuple
-
 import numba
 import numpy as np
 import pymc as pm
@@ -18,7 +16,8 @@ from pymc_subsample.control_variates.factors import (
     whiten,
 )
 from pymc_subsample.estimators import VARIANCE_AIM
-from pymc_subsample.kernels.estimates import outside
+from pymc_subsample.kernels.dynamics import Moves
+from pymc_subsample.kernels.estimates import Estimate, outside
 from pymc_subsample.kernels.vectors import scale_back, scale_up
 from pymc_subsample.steps.adaptation import cover, enlarge
 from pymc_subsample.steps.tuning import Tuning
@@ -71,10 +70,10 @@ def test_radius_of_the_ellipsoid(form):
     rng = np.random.default_rng(4)
     origin, z = rng.normal(size=SIZE), rng.normal(size=SIZE)
     theta = origin + scaled(F, z[None])[0]
-    Target = namedtuple("Target", "active factor origin radius")
+    moves = Moves(np.arange(SIZE), F, 0.0, 0.0)
     for radius in (0.999, 1.001):
-        target = Target(np.arange(SIZE), F, origin, radius * np.linalg.norm(z))
-        assert numba.njit(lambda *at: outside(*at))(target, theta) == (radius < 1)
+        given = Estimate(1.0, 1.0, 1.0, origin, radius * np.linalg.norm(z), np.empty((0, 0)), 1.0)
+        assert numba.njit(lambda *at: outside(*at))(given, moves, theta) == (radius < 1)
 
 
 @pytest.mark.parametrize("form", ["diagonal", "sparse"])

@@ -541,10 +541,8 @@ def test_a_wrong_density_is_noticed(mistake, cases, monkeypatch):
     else:
         known = firefly._transitions
 
-        def transitions(*arguments):
-            weight = list(arguments)
-            weight[18] *= 0.5
-            return known(*weight)
+        def transitions(generator, rows, model, sums, lights, proposing, weight, *others):
+            return known(generator, rows, model, sums, lights, proposing, 0.5 * weight, *others)
 
         monkeypatch.setattr(firefly, "_transitions", transitions)
     result = sample(step, case.model, 2000)

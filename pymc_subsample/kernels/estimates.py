@@ -96,16 +96,16 @@ def log_products(d, weight, bound, products):
 
 
 @inner
-def outside(target, theta):
+def outside(given, moves, theta):
     """Whether theta lies outside the ellipsoid of the block-Poisson estimate.
 
     Far from the reference |Lhat| grows as a power of the residuals, however small the
     likelihood; only its sign would average that out.
     """
-    size, factor, active = target.moves.active.shape[0], target.moves.factor, target.moves.active
+    size, factor, active = moves.active.shape[0], moves.factor, moves.active
     z, total = np.empty(size), 0.0
     for a in range(size):
-        rest = theta[active[a]] - target.given.origin[active[a]]
+        rest = theta[active[a]] - given.origin[active[a]]
         if factor.shape[0] == 1:
             z[a] = rest / factor[0, a]
         elif is_sparse(factor):
@@ -123,7 +123,7 @@ def outside(target, theta):
                 along = 0.0
             along += factor[2, k] * z[int(factor[0, k])]
         total += along * along
-    return not total <= target.given.radius * target.given.radius
+    return not total <= given.radius * given.radius
 
 
 @inner
@@ -184,7 +184,7 @@ def perturbed(target, rows, counts, theta, phi, d, grad):
 @inner
 def block_poisson(target, rows, counts, theta, phi, d, grad):
     """Return the block-Poisson estimate; see `perturbed`."""
-    if outside(target, theta):
+    if outside(target.given, target.moves, theta):
         for a in range(grad.shape[0]):
             grad[a] = 0.0
         return -np.inf, 1.0, 0.0
