@@ -389,7 +389,8 @@ class ScalableMH(SubsampledStep):
     def _persistence(self) -> float:
         """Correlation that one transition of the surrogate leaves, by the recent draws."""
         accepted = self.predicted_acceptance
-        moved = (self._correlation() - 1.0 + accepted) / max(accepted, _TINY)
+        between = self._correlation() ** (1.0 / self.transitions_per_draw)  # successive proposals
+        moved = (between - 1.0 + accepted) / max(accepted, _TINY)
         return float(np.clip(moved, 0.0, 1.0) ** (1.0 / self.surrogate_transitions))
 
     def _report(self):

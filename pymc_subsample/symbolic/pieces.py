@@ -131,36 +131,25 @@ class Pieces:
         smooth = np.full(count, not self._jumps)
         elements = self._elements(at, data, far)
         for node in self._switches:
+            found[node] = np.ones(count, dtype=bool)
             try:
                 with np.errstate(all="ignore"):
                     [conditions] = elements.evaluate([node.inputs[0]])
             except NoForm:
-                found[node] = np.zeros(count, dtype=bool)
+                found[node][:] = False
             else:
-                turning = [np.broadcast_to(c.low != c.high, count) for c in conditions.flat]
-                found[node] = self._joins(
-                    node, conditions.shape, np.array(turning), (at, data, far), order, everywhere
+                turning = np.array(
+                    [np.broadcast_to(c.low != c.high, count) for c in conditions.flat]
                 )
+                rows = np.flatnonzero(turning.any(axis=0))
+                if rows.size:
+                    box, turns = (at[:, rows], data[:, rows], far[:, rows]), turning[:, rows]
+                    with np.errstate(all="ignore"):
+                        found[node][rows] = self._joins(
+                            node, conditions.shape, turns, box, order, everywhere
+                        )
             smooth &= found[node]
         return found, smooth
-
-    def _joins(
-        self,
-        node: Apply,
-        shape: tuple[int, ...],
-        turning: np.ndarray,
-        box: tuple[np.ndarray, np.ndarray, np.ndarray],
-        order: int,
-        everywhere: bool,
-    ) -> np.ndarray:
-        rows = np.flatnonzero(turning.any(axis=0))
-        joins = np.ones(turning.shape[1], dtype=bool)
-        if rows.size:
-            at, data, far = (x[:, rows] for x in box)
-            turns = turning[:, rows]
-            with np.errstate(all="ignore"):
-                joins[rows] = self._same(node, shape, turns, (at, data, far), order, everywhere)
-        return joins
 
     def held(self, predictors: np.ndarray, data: np.ndarray, far: np.ndarray) -> np.ndarray:
         """Whether rows keep to their guards, surely or at corners of the box and points within."""
@@ -212,7 +201,7 @@ class Pieces:
         known = zip(self._inputs, boxes, strict=True)
         return Enclosures({v: array_of([x], (1,)) for v, x in known})
 
-    def _same(
+    def _joins(
         self,
         node: Apply,
         shape: tuple[int, ...],
