@@ -61,6 +61,13 @@ def order(value: Any, step: str, plain: bool) -> int | str | None:
     return one_of("control_variate_order", value, *(_PLAIN if plain else _CONSTANT))
 
 
+def decisive_order(value: Any) -> int | str:
+    """Return `value` if it is an order of control variates whose remainders rows decide on."""
+    if isinstance(value, str) and value == "auto":
+        return value
+    return one_of("control_variate_order", value, (2, 3), '"auto"')
+
+
 def schedule(value: Any) -> Schedule:
     """Return the schedule of a step size: a number, "auto" or a schedule."""
     if isinstance(value, PolynomialDecay | Cyclical):

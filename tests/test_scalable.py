@@ -17,12 +17,14 @@ from scipy.stats import poisson as count
 
 import pymc_subsample as pms
 from pymc_subsample.compile import address_of, generator_at
-from pymc_subsample.control_variates import expand, row_bounds
+from pymc_subsample.control_variates import expand, strata
+from pymc_subsample.control_variates.forecast import forecast, underrated
 from pymc_subsample.control_variates.reference import reference_at
-from pymc_subsample.control_variates.row_bounds import bound_rows, forecast, underrated
+from pymc_subsample.control_variates.row_bounds import bound_rows
 from pymc_subsample.diagnostics.scalable import ProposalRecord, check_proposals
 from pymc_subsample.kernels import scalable as kernel
 from pymc_subsample.kernels.scalable import FACTORISED, FUNCTIONS, INFO, MH_SS
+from pymc_subsample.kernels.strata import alias_table, cubic_sum
 from pymc_subsample.likelihood import TallModel, TallModelError
 
 SLOW = pytest.mark.slow
@@ -63,9 +65,9 @@ def model(cases):
 _POINTS = np.array([[-0.3, 0.5], [0.9, -0.4], [0.2, 1.1], [-0.9, -0.3]])
 
 
-@pytest.fixture(scope="module")
-def six():
-    """Return six rows and their posterior, written out in NumPy."""
+@pytest.fixture(scope="module", params=[2, 3])
+def six(request):
+    """Return six rows and their posterior, written out in NumPy, for either order."""
     rng = np.random.default_rng(3)
     x, y = 1.3 * rng.normal(size=6), np.array([0, 1, 1, 0, 1, 0])
     with pm.Model() as model:
@@ -76,9 +78,11 @@ def six():
     def rows(b):
         return log_expit((2 * y - 1) * (design @ b))
 
-    expansion = expand(TallModel(model), 2)
-    at = reference_at(expansion, np.array([0.1, 0.2]))
+    second = expand(TallModel(model), 2)
+    expansion = second if request.param == 2 else second.third()
+    at = reference_at(second, np.array([0.1, 0.2]))
     p = 1 / (1 + np.exp(-design @ at.theta))
+    third = -p * (1 - p) * (1 - 2 * p) / 6 * (request.param == 3)
     slope = design.T @ (y - p)
     curvature = -(design.T * (p * (1 - p))) @ design
 
@@ -91,8 +95,13 @@ def six():
         reference=at,
         posterior=lambda b: norm.logpdf(b).sum() + rows(b).sum(),
         surrogate=surrogate,
+        power=request.param + 1,
+        known=lambda b, c: np.sum(
+            third * ((design @ (c - at.theta)) ** 3 - (design @ (b - at.theta)) ** 3)
+        ),
         change=lambda b, c: (
             rows(c) - rows(b)
+            - third * ((design @ (c - at.theta)) ** 3 - (design @ (b - at.theta)) ** 3)
             - [(x @ (slope_of @ (c - b)))
                for x, slope_of in zip(design, _slopes(design, y, at.theta, b, c), strict=True)]
         ),
@@ -121,9 +130,11 @@ def decisions(generator, model, sums, bounds, rule, phi, new_phi, times, info):
     """How many of some decisions on the same proposal accept it."""
     rng = generator_at(generator)
     reader = kernel.reader_at(model, sums, rule.unit)
+    known = cubic_sum(bounds.elements, bounds.cubes, new_phi, sums.center)
+    known = (known - cubic_sum(bounds.elements, bounds.cubes, phi, sums.center)) * rule.unit
     total = 0
     for _ in range(times):
-        total += kernel.accept(rng, reader, bounds, rule, phi, new_phi, info)
+        total += kernel.accept(rng, reader, bounds, rule, phi, new_phi, known, info)
     return total
 
 
@@ -140,18 +151,19 @@ def accepted(six, table, one, other, form, intensity=1.0, times=200_000, seed=1)
 
 def enumerated(six, table, one, other, form, intensity=1.0, most=10):
     """The same by summing over how often each of six rows is kept."""
-    delta = np.array(six.change(one, other))
+    delta, known = np.array(six.change(one, other)), six.known(one, other)
     if form == FACTORISED:
-        return float(np.exp(-np.maximum(-delta, 0).sum()))
+        return float(np.exp(min(known, 0.0) - np.maximum(-delta, 0).sum()))
     distance = [np.linalg.norm(table.metric[0] @ (b - six.reference.center)) for b in (one, other)]
     most_of = np.empty(6)
-    most_of[table.order] = table.bound * (distance[0] ** 3 + distance[1] ** 3) * intensity
+    powers = distance[0] ** six.power + distance[1] ** six.power
+    most_of[table.order] = table.bound * powers * intensity
     rate = most_of - np.maximum(delta, 0)
     back = most_of - np.maximum(-delta, 0)
     counts = np.array(list(product(range(most), repeat=6)))
     probability = count.pmf(counts, rate).prod(axis=1)
     with np.errstate(divide="ignore"):
-        ratio = np.exp(counts @ np.log(back / rate))
+        ratio = np.exp(known + counts @ np.log(back / rate))
     return float(probability @ np.minimum(1.0, ratio))
 
 
@@ -198,6 +210,17 @@ def test_posterior_is_left_invariant(six, form, kind, nearer):
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_missing_terms_of_order_3_are_noticed(six, form):
+    """Where rows decide on what order 3 leaves, the rest has to come from the sums."""
+    if six.power == 3:
+        assert not bounds_of(six).cubes.size
+        return
+    table = bounds_of(six)
+    wrong = table._replace(cubes=np.zeros_like(table.cubes))
+    assert np.abs(flows(six, wrong, FORMS[form])).max() > 2 * SIGMAS
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_wrong_rate_of_thinning_is_noticed(six, form):
     """Half as many candidates as the bounds ask for."""
     table = bounds_of(six)
@@ -209,7 +232,7 @@ def test_mh_ss_accepts_more_than_factorised_and_less_than_all_rows(six):
     table = bounds_of(six)
     for i, j in PAIRS[1:3]:
         one, other = _POINTS[i], _POINTS[j]
-        known = min(1.0, np.exp(np.sum(six.change(one, other))))
+        known = min(1.0, np.exp(six.known(one, other) + np.sum(six.change(one, other))))
         shares = [enumerated(six, table, one, other, form) for form in FORMS.values()]
         more = enumerated(six, table, one, other, MH_SS, intensity=2.0)
         assert shares[0] < shares[1] < more < known + 1e-12
@@ -222,7 +245,7 @@ def test_strata_with_rates_beyond_their_rows_are_read_whole(six, form):
     share, error, info = accepted(six, table, one, other, FORMS[form], times=20_000)
     assert info["rows_passed"] == 6 * 20_000
     assert info["rows_drawn"] == 0
-    expected = min(1.0, np.exp(np.sum(six.change(one, other))))
+    expected = min(1.0, np.exp(six.known(one, other) + np.sum(six.change(one, other))))
     assert abs(share - expected) < SIGMAS * error
 
 
@@ -254,7 +277,7 @@ def test_alias_tables_draw_in_proportion(seed):
     weights = rng.pareto(0.7, size=1_000) + 1e-3
     weights /= weights.mean()
     threshold, alias = np.empty(1_000, dtype="f4"), np.empty(1_000, dtype="i4")
-    kernel.alias_table(weights, threshold, alias)
+    alias_table(weights, threshold, alias)
     share = threshold.astype(float)
     np.add.at(share, alias, 1.0 - threshold)
     np.testing.assert_allclose(share, weights, rtol=1e-4, atol=1e-5)
@@ -281,6 +304,45 @@ def spread(expansion, at, scale, n, seed=0):
     return at.center + scale * rng.normal(size=(n, len(at.center)))
 
 
+# Of rows with one to three predictors, with and without groups, and two kinds of rows.
+THIRDS = (
+    "bernoulli_logit", "effects_crossed", "normal_heteroscedastic", "slopes_centred",
+    "weibull_censored_potential",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", THIRDS)
+def test_terms_of_order_3_are_those_of_the_rows(tall_model, name):
+    """Their sum is what the remainders of order 2 and 3 differ by, and scales as a cube."""
+    tall = tall_model(name)
+    second = expand(tall, 2)
+    third = second.third()
+    at = reference_at(second, tall.ravel(tall.initial_point))
+    table = bound_rows(third, at, spread(second, at, 0.03, 500))
+    for phi in spread(second, at, 0.05, 4):
+        sums = []
+        for expansion in (second, third):
+            total = 0.0
+            for rows in expansion.chunks():
+                expansion.anchor(at.center, rows)
+                change = np.empty(rows.shape[1])
+                expansion.change(at.center, phi, at.center, rows, change)
+                total += change.sum()
+            sums.append(total)
+        known = table.known(phi, at.center)
+        np.testing.assert_allclose(sums[0] - sums[1], known, rtol=1e-8, atol=1e-9)
+        twice = table.known(2 * phi - at.center, at.center)
+        np.testing.assert_allclose(twice, 8 * known, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["negative_binomial", "categorical_softmax"])
+def test_models_without_terms_of_order_3(tall_model, name):
+    """Whose third derivatives numba has no code for, or are many."""
+    assert expand(tall_model(name), 2).third() is None
+    with pytest.raises(TallModelError, match="control_variate_order=3 needs rows of 'y'"):
+        pms.ScalableMH(model=tall_model(name).model, control_variate_order=3)
+
+
 # Without few linear predictors.
 REFUSED = {
     "mvnormal_lkj", "mvnormal_regression_cov", "row_softmax_and_norm", "two_layer_network",
@@ -302,14 +364,17 @@ _FEW = {
         for name in sorted(MODELS.keys() - _UNDIFFERENTIABLE)
     ],
 )
-def test_no_row_of_any_model_exceeds_its_bound(tall_model, name):
+@pytest.mark.parametrize("order", [2, 3])
+def test_no_row_of_any_model_exceeds_its_bound(tall_model, name, order):
     """Or they are refused in words; at points from the posterior's bulk to far out."""
     tall = tall_model(name)
-    expansion = expand(tall, 2)
+    second = expansion = expand(tall, 2)
+    if order == 3 and (expansion := second.third()) is None:
+        return
     if not expansion.n_predictors:
         assert name in REFUSED
         return
-    at = reference_at(expansion, tall.ravel(tall.initial_point))
+    at = reference_at(second, tall.ravel(tall.initial_point))
     points = spread(expansion, at, 0.03, 500)
     try:
         bounds = bound_rows(expansion, at, points)
@@ -364,12 +429,13 @@ def test_groups_are_strata_with_metrics_of_their_own():
 # The step
 
 
-@pytest.mark.parametrize("acceptance", FORMS)
+@pytest.mark.parametrize(("acceptance", "order"), [("factorised", 2), ("mh-ss", 3)])
 @pytest.mark.parametrize("name", CASES)
-def test_posterior_is_exact(cases, name, acceptance):
+def test_posterior_is_exact(cases, name, acceptance, order):
     case = cases(name)
     with case.model:
-        idata = sample(pms.ScalableMH(acceptance=acceptance), case.model, draws=2_000)
+        step = pms.ScalableMH(acceptance=acceptance, control_variate_order=order)
+        idata = sample(step, case.model, draws=2_000)
     for k, variable in enumerate(case.names):
         assert_moments(idata["posterior"][variable], case.mean[k], case.sd[k])
     assert pms.report(idata).status == "pass"
@@ -435,7 +501,7 @@ def test_seeds_repeat(model):
 
 def test_violation_names_the_row(model):
     step = pms.ScalableMH(model=model, acceptance="mh-ss", intensity=50.0)
-    [(_, bounds)] = step._tables
+    bounds = step.bounds
     table = bounds.table._replace(
         bound=(bounds.table.bound * 1e-6).astype("f4"), always=np.zeros(0, dtype=np.int32)
     )
@@ -471,6 +537,9 @@ def test_bound_of_the_user_that_is_one(cases):
         ({"bound": -1.0}, "bound must be one of"),
         ({"bound": np.nan}, "bound must be one of"),
         ({"intensity": 0.5}, "intensity must be a number from 1 up"),
+        ({"control_variate_order": 1}, r"control_variate_order must be one of \(2, 3\)"),
+        ({"control_variate_order": True}, "control_variate_order must be one of"),
+        ({"control_variate_order": "3"}, "control_variate_order must be one of"),
         ({"surrogate_transitions": 0}, "surrogate_transitions"),
         ({"target_accept": 1.5}, "target_accept"),
     ],
@@ -491,7 +560,7 @@ def test_global_bound_where_there_is_none(cases):
 
 
 def test_too_many_sets_of_parameters(model, monkeypatch):
-    monkeypatch.setattr(row_bounds, "_MOST_METRICS", 3)
+    monkeypatch.setattr(strata, "_MOST_METRICS", 3)
     with pytest.raises(TallModelError, match="1 sets of 2 parameters"):
         pms.ScalableMH(model=model)
 
@@ -578,7 +647,10 @@ def test_mass_that_the_surrogate_underrates():
 
     beyond = left(points) - np.median(left(points)) > np.log(20)
     assert 0.05 < beyond.mean() < 0.5
-    assert underrated(expansion, at, points[:, None]) == beyond.mean()
+    spread = star * np.random.default_rng(0).normal(1.0, 0.2, size=(500, 1))
+    for some in (expansion, expansion.third()):
+        bounds = bound_rows(some, at, spread, 1.0)
+        assert underrated(some, at, bounds, points[:, None]) == beyond.mean()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.009, 0.011])

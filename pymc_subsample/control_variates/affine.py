@@ -1,7 +1,10 @@
 """Tables of the affine map from phi to predictors, and where a packed row caches what."""
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 
 import numpy as np
 
@@ -58,12 +61,20 @@ class Layout:
     @property
     def width(self) -> int:
         """Number of columns."""
-        return self.bend + self.n_predictors * (self.n_predictors + 1) // 2
+        return self.bend + len(self.bends()) + len(self.thirds())
 
-    def bends(self) -> dict[tuple[int, int], int]:
+    def bends(self) -> dict[tuple[int, ...], int]:
         """Column of H_i[e, f], for e <= f."""
-        pairs = [(e, f) for e in range(self.n_predictors) for f in range(e, self.n_predictors)]
+        pairs = combinations_with_replacement(range(self.n_predictors), 2)
         return {pair: self.bend + k for k, pair in enumerate(pairs)}
+
+    def thirds(self) -> dict[tuple[int, ...], int]:
+        """Column of the third derivative in predictors e <= f <= g; order 3 alone has them."""
+        if self.order < 3:
+            return {}
+        first = self.bend + len(self.bends())
+        which = combinations_with_replacement(range(self.n_predictors), 3)
+        return {three: first + k for k, three in enumerate(which)}
 
 
 def affine_map(forms: Sequence[Affine], packer: Packer) -> AffineMap:
@@ -116,3 +127,8 @@ def _runs(
 
 def _table(entries: Sequence, width: int) -> np.ndarray:
     return np.array(entries, dtype=np.int64).reshape(-1, width)
+
+
+def multiplicity(which: Sequence[int]) -> float:
+    """Return what divides a derivative in these predictors, as a Taylor coefficient."""
+    return float(math.prod(math.factorial(k) for k in Counter(which).values()))

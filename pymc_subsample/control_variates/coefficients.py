@@ -1,7 +1,5 @@
 """Bounds on what the Taylor expansion of a row leaves, while its predictors move."""
 
-import math
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise, product
@@ -10,6 +8,7 @@ import numpy as np
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import toposort
 
+from pymc_subsample.control_variates.affine import multiplicity
 from pymc_subsample.symbolic.interpreter import NoForm
 from pymc_subsample.symbolic.intervals import Enclosure, enclose
 from pymc_subsample.symbolic.jets import enclose_coefficient
@@ -120,8 +119,7 @@ def combined(
     total = np.zeros(moves.shape[1])
     with np.errstate(over="ignore", invalid="ignore"):
         for predictors, values in zip(which, sizes, strict=True):
-            weight = math.prod(math.factorial(k) for k in Counter(predictors).values())
             reach = np.prod(moves[list(predictors)], axis=0)
-            total += np.where(reach > 0, values.size, 0.0) * reach / weight
+            total += np.where(reach > 0, values.size, 0.0) * reach / multiplicity(predictors)
     # Zero times infinity is no bound.
     return np.where(np.isnan(total), np.inf, total)

@@ -41,7 +41,7 @@ class Expansion:
     Attributes
     ----------
     order : int
-        Order of the control variates: 0, 1 or 2.
+        Order of the control variates: 0, 1, 2, or 3 for what decides alone; see `third`.
     theta_size, phi_size : int
         Length of the chain's vector and P. The vector is theta, d elements, unless the expansion
         has coordinates of its own; then constants of those follow.
@@ -72,6 +72,9 @@ class Expansion:
         ``remainder(center)`` returns a function of anchored rows, of how far their predictors move,
         shape (E, m), and of how many times as far at most, that bounds what control variates leave
         of each; see `coefficients.Coefficients`. None where rows have no few predictors.
+    third : callable
+        ``third()`` returns the same with control variates of order 3, or None where rows have more
+        than three predictors. It has no `difference`, `gradient`, `products` and `glow`.
     n_predictors : int
         Linear predictors of a row, E; 0 where they are not few.
     reach : callable
@@ -98,6 +101,7 @@ class Expansion:
     sums: Callable
     slope: Callable[[], float | None]
     remainder: Callable[[np.ndarray], Callable | None]
+    third: Callable[[], "Expansion | None"]
     n_predictors: int
     reach: Callable[[], tuple[float, np.ndarray] | None]
     nearby: Callable[[np.ndarray, np.ndarray], np.ndarray | None]

@@ -120,6 +120,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         sums=_GeneralSums(center, rows, at_center.sum()),
         slope=lambda: None,
         remainder=lambda center: None,
+        third=lambda: None,
         n_predictors=0,
         reach=lambda: None,
         nearby=lambda center, curvature: None,

@@ -20,7 +20,7 @@ import pytensor.tensor as pt
 from numba import types
 from pytensor.gradient import DisconnectedType, grad
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, toposort
 
 from pymc_subsample.compile import MATRIX, VECTOR, Compiled, compile_graph, compile_source
 from pymc_subsample.control_variates import sources
@@ -48,8 +48,11 @@ MAX_PREDICTORS = 10
 MAX_COLUMNS = 60
 # A curvature of which at most one element in so many can differ from zero is kept as a list.
 _FILLED = 8
-# Up to so many, third derivatives in all combinations of them are bounded.
+# Up to so many, derivatives in all combinations of them are bounded.
 MAX_COMBINED = 2
+# Up to so many have control variates of order 3, if second derivatives have so many nodes at most:
+# of the third there are three to four times as many, which take 10 ms each to compile.
+_MOST_THIRDS, _MOST_NODES = 3, 250
 
 _ROW = types.void(MATRIX, VECTOR, MATRIX, MATRIX)
 
@@ -117,6 +120,9 @@ def linear_expansion(
         "change": lambda: build("change", sources.change, [code.loglik], CHANGE),
         "gather": packer.compile_gather,
     }
+    if order == 3:
+        functions = {name: functions[name] for name in ("residual", "anchor", "change", "gather")}
+        code.second = [*code.second, *code.derivatives(3)[1]]
     sums = LinearSums(affine, layout, model.phi_size)
 
     @cache
@@ -153,6 +159,18 @@ def linear_expansion(
 
         return of
 
+    def third() -> Expansion | None:
+        few = 0 < len(forms) <= _MOST_THIRDS
+        if not few or len(list(toposort(code.triangle))) > _MOST_NODES:
+            return None
+        try:
+            derivatives = code.derivatives(3)[1]
+        except UNDIFFERENTIABLE:
+            return None
+        if any(elemwise_name(n) == "PolyGamma" for n in toposort(derivatives)):
+            return None  # which numba leaves to Python
+        return linear_expansion(model, predictors, 3)
+
     def bounded():
         found = slope()
         return None if found is None else (found, reach(expansion, sums.design))
@@ -174,6 +192,7 @@ def linear_expansion(
         sums=sums,
         slope=slope,
         remainder=remainder,
+        third=third,
         n_predictors=len(forms),
         reach=bounded,
         nearby=local,

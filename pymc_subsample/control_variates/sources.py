@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pymc_subsample.control_variates.affine import AffineMap, Layout
+from pymc_subsample.control_variates.affine import AffineMap, Layout, multiplicity
 
 _ROWS = "dense, dense_scale, gather, gather_scale, offset, offset_scale"
 _BACK = "dense, dense_scale, gather, gather_scale, const, const_scale"
@@ -78,12 +78,15 @@ def _residuals(affine: AffineMap, at: Layout, row: Evaluation) -> list[str]:
 
 
 def _proxy(at: Layout) -> list[str]:
-    """Code that adds the terms of order 1 and 2 of the control variate to q."""
+    """Code that adds the terms of order 1 to 3 of the control variate to q."""
     lines = []
     for e in range(at.n_predictors) if at.order else ():
         bend = _bend(at, e)
         half = f" + 0.5 * ({bend})" if bend else ""
         lines.append(f"        q += z{e} * (rows[{at.slope + e}, i]{half})")
+    for which, column in at.thirds().items():
+        product = " * ".join(f"z{e}" for e in which)
+        lines.append(f"        q += rows[{column}, i] * {product} / {multiplicity(which)!r}")
     return lines
 
 
@@ -149,7 +152,7 @@ def change(affine: AffineMap, at: Layout, row: Evaluation) -> str:
 
 def anchor(affine: AffineMap, at: Layout, row: Evaluation) -> str:
     """Log-likelihood and derivatives of rows at the reference."""
-    n_outputs = 1 + at.n_predictors + len(at.bends())
+    n_outputs = 1 + at.n_predictors + len(at.bends()) + len(at.thirds())
     lines = [
         "def anchor(center, rows):",
         *_predict(affine, at, "center"),

@@ -3,9 +3,10 @@ r"""Scalable Metropolis-Hastings: proposals of a surrogate, decided by Poisson t
 The surrogate posterior is the prior times :math:`\exp(\sum_i q_i / T)`, with control variates
 :math:`q_i` of order 2 that are summed beforehand: it reads no rows. Its own transitions are
 reversible, so that a proposal :math:`\theta'` is accepted by what the control variates leave,
-:math:`\Delta_i = [d_i(\theta') - d_i(\theta)] / T` with :math:`d_i = l_i - q_i`, alone. Bounds
-:math:`|\Delta_i| \le b_i` decide on it exactly by a few rows: rows are candidates of a Poisson
-process with rates :math:`\kappa b_i`, and a candidate is read.
+:math:`\Delta_i = [d_i(\theta') - d_i(\theta)] / T` with :math:`d_i = l_i - q_i`, alone. Where
+terms of order 3 are summed beforehand as well, their change is known, and d_i is what order 3
+leaves. Bounds :math:`|\Delta_i| \le b_i` decide on it exactly by a few rows: rows are candidates of
+a Poisson process with rates :math:`\kappa b_i`, and a candidate is read.
 
 - Factorised: it rejects with probability :math:`\max(-\Delta_i, 0) / (\kappa b_i)`; what no
   candidate rejects is accepted, which has probability :math:`\prod_i \min(1, e^{\Delta_i})` [1]_.
@@ -14,9 +15,9 @@ process with rates :math:`\kappa b_i`, and a candidate is read.
   \max(-\Delta_i, 0)`; since :math:`\sum_i (r_i' - r_i) = \sum_i \Delta_i`, the proposal is accepted
   with probability :math:`\min(1, \prod_{kept} r_i' / r_i)` [2]_.
 
-Rows are in strata s that see the same k elements of phi. Their bounds are
-:math:`b_i = c_i [r_s(\theta)^3 + r_s(\theta')^3] / T` with :math:`r_s = \|W_s (\phi - \phi^*)\|` in
-these elements. A stratum with higher rates than it has rows is read whole, which is exact too.
+Rows are in strata s; see `strata`. Their bounds are
+:math:`b_i = c_i [r_s(\theta)^p + r_s(\theta')^p] / T`, p = 3 or 4. A stratum with higher rates than
+it has rows is read whole, which is exact too.
 
 References
 ----------
@@ -33,20 +34,12 @@ from functools import cache
 import numpy as np
 from numba import types
 
-from pymc_subsample.cache import compile_kept, kept
-from pymc_subsample.compile import (
-    GENERATOR,
-    INDEX,
-    MATRIX,
-    SCALAR,
-    VECTOR,
-    function_at,
-    generator_at,
-    inner,
-)
+from pymc_subsample.cache import compile_kept
+from pymc_subsample.compile import GENERATOR, SCALAR, VECTOR, function_at, generator_at, inner
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.dynamics import MOVES, draw_momentum, trajectory, tree
 from pymc_subsample.kernels.model import ANCHOR, BACKWARD, CHANGE, FORWARD, GATHER, MODEL, SUMS
+from pymc_subsample.kernels.strata import BOUNDS, cubic_sum, distances
 from pymc_subsample.kernels.vectors import copy, is_finite, scale_up
 
 # Of the model, in the order of their addresses.
@@ -57,26 +50,6 @@ FACTORISED, MH_SS = 0, 1
 # How rows decide: `FACTORISED` or `MH_SS`, kappa and 1 / T.
 Decision = namedtuple("Decision", "form intensity unit")
 DECISION = types.NamedTuple([types.int64, SCALAR, SCALAR], Decision)
-
-_SINGLE = types.Array(types.float32, 1, "C")
-_ROWS = types.Array(types.int32, 1, "C")
-_PLACES = types.Array(types.int64, 2, "C")
-_CUBE = types.Array(types.float64, 3, "C")
-
-# Bounds of the rows' remainders.
-#
-# elements, metric : arrays (S, k), (S, k, k); W_s is lower triangular
-# limits, beyond : arrays (L,), (S, L); where r_s is within a limit, bounds are so much larger
-# total : array (S,); sum of the c_i of a stratum
-# start : array (S + 1,); where a stratum starts among the n' rows in `order`
-# order, bound, threshold, alias : arrays (n',); row numbers, c_i and alias tables of each stratum
-# always : array (e,); rows that every decision reads
-Bounds = namedtuple(
-    "Bounds", "elements metric limits beyond total start order bound threshold alias always"
-)
-BOUNDS = types.NamedTuple(
-    [_PLACES, _CUBE, VECTOR, MATRIX, VECTOR, INDEX, _ROWS, _SINGLE, _SINGLE, _ROWS, _ROWS], Bounds
-)
 
 # Results of a run of transitions, by position: means over them, but for sums of counts and what is
 # that of the last.
@@ -144,66 +117,6 @@ def walk(rng, density, target, rows, counts, theta, grad, estimate, moves, phi, 
 DYNAMICS = {"hmc": trajectory, "nuts": tree, "random-walk": walk}
 
 
-@kept(types.void(_PLACES, _CUBE, types.int64, VECTOR, VECTOR, VECTOR))
-def distances(elements, metric, strata, phi, center, out):
-    """Write r_s of the first strata at phi."""
-    size = elements.shape[1]
-    for s in range(strata):
-        total = 0.0
-        for a in range(size):
-            moved = 0.0
-            for b in range(a + 1):
-                at = elements[s, b]
-                moved += metric[s, a, b] * (phi[at] - center[at])
-            total += moved * moved
-        out[s] = np.sqrt(total)
-
-
-@kept(types.void(_CUBE, INDEX, MATRIX, VECTOR))
-def reaches(factor, stratum, x, out):
-    r"""Write :math:`\|L_s' x_i\|`, the farthest that x_i' delta moves while r_s is one.
-
-    `factor`, shape (S, k, k), holds L_s, the inverse of W_s; `x` has shape (k, m).
-    """
-    size = x.shape[0]
-    for i in range(x.shape[1]):
-        s, total = stratum[i], 0.0
-        for b in range(size):
-            moved = 0.0
-            for a in range(b, size):
-                moved += factor[s, a, b] * x[a, i]
-            total += moved * moved
-        out[i] = np.sqrt(total)
-
-
-@kept(types.void(VECTOR, _SINGLE, _ROWS))
-def alias_table(weights, threshold, alias):
-    """Make the tables of Walker's alias method (Vose 1991) for weights of mean one."""
-    size = weights.shape[0]
-    left = weights.copy()
-    stack = np.empty(size, dtype=np.int64)  # small ones from the left, large ones from the right
-    small, large = 0, size
-    for j in range(size):
-        alias[j] = j
-        threshold[j] = 1.0
-        if left[j] < 1.0:
-            stack[small] = j
-            small += 1
-        else:
-            large -= 1
-            stack[large] = j
-    while small > 0 and large < size:
-        small -= 1
-        j, k = stack[small], stack[large]
-        threshold[j] = left[j]
-        alias[j] = k
-        left[k] -= 1.0 - left[j]
-        if left[k] < 1.0:
-            large += 1
-            stack[small] = k
-            small += 1
-
-
 # How rows are read.
 Reader = namedtuple("Reader", "anchor change gather columns center width unit")
 
@@ -251,15 +164,18 @@ def read_all(reader, order, first, last, phi, new_phi):
 
 
 @inner
-def accept(rng, reader, bounds, rule, phi, new_phi, info):
-    """Decide on a proposal of the surrogate; returns whether it is accepted."""
+def accept(rng, reader, bounds, rule, phi, new_phi, known, info):
+    """Decide on a proposal of the surrogate; returns whether it is accepted.
+
+    `known` is the part of the log-ratio that needs no rows.
+    """
     strata, intensity = bounds.total.shape[0], rule.intensity
     near, far = np.empty(strata), np.empty(strata)
     distances(bounds.elements, bounds.metric, strata, phi, reader.center, near)
     distances(bounds.elements, bounds.metric, strata, new_phi, reader.center, far)
     # Rates up to and with each stratum, and b_i / c_i.
     until, reach = np.empty(strata), np.empty(strata)
-    rate, known = 0.0, 0.0
+    rate = 0.0
     always = bounds.always.shape[0]
     if always > 0:
         known += read_all(reader, bounds.always, 0, always, phi, new_phi)
@@ -272,8 +188,10 @@ def accept(rng, reader, bounds, rule, phi, new_phi, info):
             within += 1
         reach[s] = np.inf
         if within < bounds.limits.shape[0]:
-            cubes = near[s] ** 3 + far[s] ** 3
-            reach[s] = cubes * rule.unit * bounds.beyond[s, within]
+            powers = near[s] ** 3 + far[s] ** 3
+            if bounds.power == 4:
+                powers = near[s] ** 4 + far[s] ** 4
+            reach[s] = powers * rule.unit * bounds.beyond[s, within]
         first, last = bounds.start[s], bounds.start[s + 1]
         own = intensity * bounds.total[s] * reach[s]
         if last > first and not own < last - first:
@@ -373,6 +291,7 @@ def transitions(dynamics):
             info[a] = 0.0
         info[_EXCEEDED] = -1.0
         estimate = surrogate(target, rows, counts, theta, phi, d, grad)
+        cubic = cubic_sum(bounds.elements, bounds.cubes, phi, sums.center)
         for _ in range(k):
             copy(theta, start)
             copy(grad, start_grad)
@@ -393,9 +312,12 @@ def transitions(dynamics):
                 continue
             info[_DECISIONS] += 1.0
             target.forward(theta, new_phi, logprior)
-            if accept(rng, reader, bounds, rule, phi, new_phi, info):
+            new_cubic = cubic_sum(bounds.elements, bounds.cubes, new_phi, sums.center)
+            known = rule.unit * (new_cubic - cubic)
+            if accept(rng, reader, bounds, rule, phi, new_phi, known, info):
                 info[_ACCEPTED] += 1.0
                 copy(new_phi, phi)
+                cubic = new_cubic
             else:
                 copy(start, theta)
                 copy(start_grad, grad)

@@ -1,6 +1,7 @@
 """Scalable Metropolis-Hastings as a PyMC step method."""
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Unpack
@@ -14,18 +15,13 @@ from pymc_subsample.calling import given_start
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.factors import scaled
+from pymc_subsample.control_variates.forecast import Forecast, forecast, underrated
 from pymc_subsample.control_variates.reference import Reference, reference_at
-from pymc_subsample.control_variates.row_bounds import (
-    BOUNDS,
-    Forecast,
-    RowBounds,
-    bound_rows,
-    forecast,
-    underrated,
-)
+from pymc_subsample.control_variates.row_bounds import BOUNDS, FEW_ROWS, RowBounds, bound_rows
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.scalable import RULES, ProposalRecord, check_proposals
 from pymc_subsample.kernels.dynamics import Moves
+from pymc_subsample.kernels.model import Model
 from pymc_subsample.kernels.scalable import FACTORISED, FUNCTIONS, INFO, MH_SS, Decision
 from pymc_subsample.kernels.scalable import transitions as compiled
 from pymc_subsample.likelihood import TallModel, TallModelError
@@ -37,6 +33,15 @@ from pymc_subsample.steps.modes import warn_of_modes
 from pymc_subsample.steps.moves import given_factor, given_scale, in_own_units
 from pymc_subsample.steps.signatures import SharedContinuous
 from pymc_subsample.steps.tuning import Tuning, TuningState
+from pymc_subsample.thinning import (
+    DRAW,
+    Decisions,
+    better_acceptance,
+    gradient_time,
+    lag_one,
+    left_by_a_move,
+    most_effective_moves,
+)
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -66,14 +71,14 @@ _KEPT_TABLES = 4
 _FEWEST_PAIRED, _MOST_PAIRED = 5, 17
 # Points at which the surrogate is compared with the posterior, and rows to be read for it.
 _FEWEST_COMPARED, _MOST_COMPARED, _COMPARED_ROWS = 16, 400, 4_000_000
-# Transitions of the surrogate per proposal at most; gradients that one takes and correlation of
-# draws that it leaves, before a chain has shown them.
-_MOST_MOVES, _GRADIENTS, _LEFT = 16, 8.0, 0.5
+# Products of three coefficients that are worth summing over the rows, and their sums that are
+# worth keeping.
+_MOST_PRODUCTS, _MOST_CUBES = 3e10, 4_000_000
+# Gradients that a transition of the surrogate takes and correlation of draws that it leaves, before
+# a chain has shown them.
+_GRADIENTS, _LEFT = 8.0, 0.5
 # Draws over which their number is averaged.
 _REMEMBERED = 50
-# Nanoseconds, about, that a row or a gradient takes per element and besides, and a draw.
-_PER_ROW, _ROW, _GRADIENT, _DRAW, _STRATUM = 30.0, 500.0, 500.0, 100_000.0, 10.0
-_TINY = 1e-300
 
 
 @dataclass_state
@@ -88,6 +93,7 @@ class ScalableMHState(ChainState):
     record: ProposalRecord
     surrogate_transitions: int
     gradients: float
+    control_variate_order: int = field(metadata={"frozen": True})
     acceptance: str = field(metadata={"frozen": True})
     kind: str = field(metadata={"frozen": True})
     bound: str | float = field(metadata={"frozen": True})
@@ -141,6 +147,14 @@ class ScalableMH(SubsampledStep):
         away are decided by all rows. "auto" takes the smaller of both for each row. A number is a
         bound of your own on the third derivative of every row in its one predictor. All are
         verified on all rows at a few points at set-up, and on every row that is read.
+    control_variate_order : {"auto", 2, 3}, default "auto"
+        Order of the expansions whose remainders rows decide on; the surrogate's is always 2. Terms
+        of order 3 are summed over all rows at set-up, which takes about :math:`n k^3 / 6` products
+        where a row sees k parameters, and over the :math:`k^3 / 6` sums of each set of k parameters
+        in every decision. What they leave is a small part of what order 2 leaves. For rows with at
+        most three linear predictors and simple third derivatives. "auto" takes them where order 2
+        reads more than 3 rows per proposal, they save time, and their sums take ten seconds or so
+        at most.
     intensity : float, default 1
         :math:`\kappa \ge 1`: how many times as many rows are drawn as the bounds ask for. More
         of them bring the acceptance of "mh-ss" nearer to that of all rows.
@@ -202,7 +216,8 @@ class ScalableMH(SubsampledStep):
     default_blocked = True
     _state_class = ScalableMHState
     _rules = RULES
-    _functions = FUNCTIONS
+    _functions = FUNCTIONS[:2]
+    _connected = (*SubsampledStep._connected, "_deciding")
     _without_gradient = "ScalableMH needs one for its proposals."
     reference: Reference
     underrated: float
@@ -229,6 +244,7 @@ class ScalableMH(SubsampledStep):
         surrogate_transitions: int | str = "auto",
         bound: str | float = "auto",
         intensity: float = 1.0,
+        control_variate_order: int | str = "auto",
         target_accept: float | None = None,
         path_length: float | None = None,
         max_treedepth: int = 10,
@@ -243,6 +259,7 @@ class ScalableMH(SubsampledStep):
         )
         self.bound = arguments.derivative_bound(bound, BOUNDS)
         self.intensity = arguments.intensity(intensity)
+        order = arguments.decisive_order(control_variate_order)
         self.max_treedepth = arguments.count("max_treedepth", max_treedepth, most=_DEEPEST)
         if target_accept is not None:
             arguments.between("target_accept", target_accept, 0.0, 1.0)
@@ -269,7 +286,7 @@ class ScalableMH(SubsampledStep):
         self._tables: list[tuple[Reference, RowBounds]] = []
         self._prepared = self._found(self._problem(self._expansion, temperature=self.temperature))
         with doing("bounding what the expansions leave of the rows"):
-            found = [self._verify(p.reference, p.factor) for p in self._prepared.at_modes]
+            found = self._decided(order)
         self._underrated = max(share for _, share in found)
         self._choose(acceptance, found[0][0])
         self._begin(tune=0, draws=0)
@@ -277,6 +294,61 @@ class ScalableMH(SubsampledStep):
         warn_of_modes(self)
 
     # Set-up
+
+    def _connect(self) -> None:
+        super()._connect()
+        if self._prepared is not None:  # otherwise the set-up goes on
+            third = self._expansion.third() if self.control_variate_order == 3 else None
+            self._decide_on(third or self._expansion)
+
+    def _decide_on(self, expansion: Expansion) -> None:
+        """Let rows decide on what an expansion's control variates leave."""
+        self._deciding, self.control_variate_order = expansion, expansion.order
+        self._tables = [t for t in self._tables if t[1].table.power == expansion.order + 1]
+        of_parameters = self._expansion.model(*self._functions).functions
+        of_rows = expansion.model(*FUNCTIONS[2:])
+        functions = np.concatenate([of_parameters, of_rows.functions])
+        self._compiled = Model(functions, of_rows.columns, of_rows.width)
+
+    def _decided(self, order: int | str) -> list[tuple[Forecast, float]]:
+        """Choose what rows decide on, and verify its bounds at all modes."""
+        assert self._prepared is not None
+        third = self._third(order)
+        for expansion in [self._expansion] if third is None else [third, self._expansion]:
+            self._decide_on(expansion)
+            try:
+                return [self._verify(p.reference, p.factor) for p in self._prepared.at_modes]
+            except TallModelError:
+                if expansion.order in (2, order):
+                    raise
+        raise AssertionError
+
+    def _third(self, order: int | str) -> Expansion | None:
+        """Return control variates of order 3, if they are asked for or worth their sums."""
+        if order == 2 or (order == "auto" and not isinstance(self.bound, str)):
+            return None
+        expansion = self._expansion.third()
+        if order == 3:
+            if expansion is None:
+                raise TallModelError(
+                    "control_variate_order=3 needs rows of "
+                    f"{', '.join(map(repr, self._tall.observed))} with at most three linear "
+                    "predictors each, and third derivatives that compile (not those of gamma "
+                    "functions) in seconds; these have "
+                    f'{self._expansion.n_predictors} predictors. Use control_variate_order="auto".'
+                )
+            return expansion
+        second = self._bounds(self._expansion, self._home.reference)
+        elements = second.table.elements
+        products = math.comb(elements.shape[1] + 2, 3) * self._expansion.n_predictors**2
+        few = second.per_decision <= FEW_ROWS or len(elements) * products > _MOST_CUBES
+        if expansion is None or few or self.n_rows * products > _MOST_PRODUCTS:
+            return None
+        try:
+            third = self._bounds(expansion, self._home.reference)
+        except TallModelError:
+            return None
+        return expansion if _decisions(third).time < _decisions(second).time else None
 
     def _expand(self, tall: TallModel) -> Expansion:
         expansion = super()._expand(tall)
@@ -288,13 +360,17 @@ class ScalableMH(SubsampledStep):
         return expansion
 
     def _bounds_at(self, reference: Reference) -> RowBounds:
-        """Bounds at a reference, made where they are first asked for."""
+        """Bounds at a reference on what rows decide on, made where they are first asked for."""
+        return self._bounds(self._deciding, reference)
+
+    def _bounds(self, expansion: Expansion, reference: Reference) -> RowBounds:
         for at, bounds in self._tables:
-            if at is reference or np.array_equal(at.theta, reference.theta):
+            same = at is reference or np.array_equal(at.theta, reference.theta)
+            if same and bounds.table.power == expansion.order + 1:
                 return bounds
         points = self._points(reference, self._home.factor, None)
         bounds = bound_rows(
-            self._expansion, reference, points, self.bound,
+            expansion, reference, points, self.bound,
             temperature=self.temperature, intensity=self.intensity,
         )  # fmt: skip
         self._tables = [*self._tables[-_KEPT_TABLES:], (reference, bounds)]
@@ -317,8 +393,9 @@ class ScalableMH(SubsampledStep):
 
     def _verify(self, reference: Reference, factor: np.ndarray) -> tuple[Forecast, float]:
         """Compare bounds and surrogate with all rows at a few points spread by `factor`."""
+        bounds = self._bounds_at(reference)
         found = forecast(
-            self._expansion, reference, self._bounds_at(reference),
+            self._deciding, reference, bounds,
             self._points(reference, factor, self._affordable(_FEWEST_PAIRED, _MOST_PAIRED)),
             temperature=self.temperature, intensity=self.intensity,
         )  # fmt: skip
@@ -332,7 +409,7 @@ class ScalableMH(SubsampledStep):
                 + " another step (HMCECS, pm.NUTS)."
             )
         points = self._points(reference, factor, self._affordable(_FEWEST_COMPARED, _MOST_COMPARED))
-        return found, underrated(self._expansion, reference, points, self.temperature)
+        return found, underrated(self._deciding, reference, bounds, points, self.temperature)
 
     def _affordable(self, fewest: int, most: int) -> int:
         """Points at which all rows may be read at set-up."""
@@ -340,24 +417,20 @@ class ScalableMH(SubsampledStep):
 
     def _choose(self, acceptance: str, predicted: Forecast):
         """Choose how rows decide by what that costs and accepts."""
-        reading, gradient = self._costs()
-        self.predicted_acceptance, self.gradients = max(predicted.accepted[:2]), _GRADIENTS
-        proposing = self._moves(_LEFT) * _GRADIENTS * gradient
-        others = _DRAW / self.transitions_per_draw + proposing
         factorised, together, _ = predicted.accepted
-        # A row that rejects ends the reading.
-        quick = factorised / (others + reading * (1 + factorised) / 2)
-        better = "factorised" if quick > together / (others + reading) else "mh-ss"
+        self.predicted_acceptance, self.gradients = max(factorised, together), _GRADIENTS
+        others = DRAW / self.transitions_per_draw + self._moves(_LEFT) * self._move_time
+        better = better_acceptance(factorised, together, self._decisions.time, others)
         self.acceptance = better if acceptance == "auto" else acceptance
         self.predicted_acceptance = predicted.accepted[_ACCEPTANCE[self.acceptance]]
 
-    def _costs(self) -> tuple[float, float]:
-        """Nanoseconds, about, that rows take per decision and a gradient of the surrogate takes."""
-        bounds, size = self._bounds_at(self._home.reference), self._expansion.phi_size
-        strata, seen = bounds.table.elements.shape
-        gradient = size**2 + _PER_ROW * len(self._active) + _GRADIENT
-        measuring = 2 * strata * (seen**2 + _STRATUM)
-        return bounds.per_decision * (_PER_ROW * (seen + 10) + _ROW) + measuring, gradient
+    @property
+    def _decisions(self) -> Decisions:
+        return _decisions(self._bounds_at(self._home.reference))
+
+    @property
+    def _move_time(self) -> float:
+        return self.gradients * gradient_time(len(self._active), self._expansion.phi_size)
 
     def _moves(self, left: float) -> int:
         """Transitions of the surrogate per proposal, if each leaves such a correlation of draws."""
@@ -365,21 +438,12 @@ class ScalableMH(SubsampledStep):
             return self.given_transitions
         if self.kind == "nuts":
             return 1
-        reading, gradient = self._costs()
-        k = np.arange(1, _MOST_MOVES + 1)
-        seconds = reading + _DRAW / self.transitions_per_draw + k * self.gradients * gradient
-        correlation = 1.0 - self.predicted_acceptance * (1.0 - left**k)
-        return int(k[np.argmax((1.0 - correlation) / (1.0 + correlation) / seconds)])
+        others = self._decisions.time + DRAW / self.transitions_per_draw
+        return most_effective_moves(self.predicted_acceptance, left, self._move_time, others)
 
     def _correlation(self) -> float:
-        """Correlation of successive draws of late, in the slowest element.
-
-        Less what chance makes of the largest of independent ones.
-        """
-        x = self.tuning.recent()[:, self._active]
-        x = x - x.mean(axis=0)
-        between = np.sum(x[1:] * x[:-1], axis=0) / np.maximum(np.sum(x**2, axis=0), _TINY)
-        return float(np.clip(between.max() - 2.0 / np.sqrt(len(x)), 0.0, 0.999))
+        """Correlation of successive draws of late."""
+        return lag_one(self.tuning.recent()[:, self._active])
 
     def _independent(self) -> float:
         """How many independent draws one is worth, of proposals that move by single steps."""
@@ -388,10 +452,8 @@ class ScalableMH(SubsampledStep):
 
     def _persistence(self) -> float:
         """Correlation that one transition of the surrogate leaves, by the recent draws."""
-        accepted = self.predicted_acceptance
         between = self._correlation() ** (1.0 / self.transitions_per_draw)  # successive proposals
-        moved = (between - 1.0 + accepted) / max(accepted, _TINY)
-        return float(np.clip(moved, 0.0, 1.0) ** (1.0 / self.surrogate_transitions))
+        return left_by_a_move(between, self.predicted_acceptance, self.surrogate_transitions)
 
     def _report(self):
         bounds, n = self.bounds, self.n_rows
@@ -564,3 +626,9 @@ class ScalableMH(SubsampledStep):
             tune=self.tuning.total,
             target=self.target_accept if given_scale(self.proposal) is None else 0.0,
         )
+
+
+def _decisions(bounds: RowBounds) -> Decisions:
+    """Return what decisions by some bounds need."""
+    strata, seen = bounds.table.elements.shape
+    return Decisions(bounds.per_decision, strata, seen, bounds.table.cubes.size)

@@ -34,8 +34,8 @@ from pymc_subsample.symbolic.intervals import Enclosure, applied, enclose
 from pymc_subsample.symbolic.pieces import JUMPS, KINKS
 from pymc_subsample.symbolic.scalars import Scalars
 
-# Of the third central moment of a variable with values from 0 to 1: sqrt(3) / 18.
-_SKEWEST = 0.09622504486493764
+# Largest sizes of the third and the fourth cumulant of a variable with values from 0 to 1.
+_THIRD, _FOURTH = np.sqrt(3.0) / 18.0, 1.0 / 8.0
 _ZERO = Enclosure(0.0, 0.0)
 _EVERYTHING = Enclosure(-np.inf, np.inf)
 # Ops that are constant but for jumps: of what they decide on, if they are truths.
@@ -187,17 +187,21 @@ class _Jets(Scalars):
         ]
         value = Enclosure(*ends)
         orders = zip(*(t.others for t in terms), strict=True)
-        # Means over terms, in any proportions, of their own coefficients.
+        # Means over terms, in any proportions, of their own coefficients, and joint cumulants.
         means = [_hull(*parts) for parts in orders]
-        spans = [None if m is None else m.high - m.low for m in means]
         found = list(means)
-        if len(means) > 1 and spans[0] is not None:
-            variance = spans[0] ** 2 / 4
-            found[1] = _sum(means[1], Enclosure(np.zeros(1), variance / 2))
-        if len(means) > 2 and spans[0] is not None:
-            skew = _SKEWEST * spans[0] ** 3 / 6
-            mixed = 0.0 if spans[1] is None else spans[0] * spans[1] / 4
-            found[2] = _sum(means[2], Enclosure(-skew - mixed, skew + mixed))
+        one, two, three = (
+            np.zeros(1) if m is None else m.high - m.low for m in [*means, None, None, None][:3]
+        )
+        if len(means) > 1:
+            found[1] = _sum(means[1], Enclosure(np.zeros(1), one**2 / 8))
+        if len(means) > 2:
+            third = _THIRD * one**3 / 6 + one * two / 4
+            found[2] = _sum(means[2], Enclosure(-third, third))
+        if len(means) > 3:
+            # Half the variance of coefficients of order 2 is not negative.
+            fourth = _FOURTH * one**4 / 24 + one**2 * two / 8 + one * three / 4
+            found[3] = _sum(means[3], Enclosure(-fourth, fourth + two**2 / 8))
         return Jet(value, *found)
 
     # Scalar Ops
@@ -308,6 +312,17 @@ class _Jets(Scalars):
                     _times(1 / 6, _power_of(slopes[2], one, 3)),
                 )
             )
+        if len(others) > 2:
+            curved = None if one is None else _power_of(others[0], one, 2)
+            found.append(
+                _sum(
+                    _product(first, others[2]),
+                    _product(slopes[1], one, others[1]),
+                    _times(0.5, _power_of(slopes[1], others[0], 2)),
+                    _times(0.5, _product(slopes[2], curved)),
+                    _times(1 / 24, _power_of(slopes[3], one, 4)),
+                )
+            )
         return Jet(value, *found)
 
     def _power(self, x: Jet, exponent: Jet) -> Jet:
@@ -345,8 +360,10 @@ class _Jets(Scalars):
         return self._broken(found, ~(first | second | joined))
 
 
-def _power_of(slope: Enclosure, x: Enclosure | None, power: int) -> Enclosure | None:
+def _power_of(slope: Enclosure | None, x: Enclosure | None, power: int) -> Enclosure | None:
     """Return a slope times a power of what may be zero."""
+    if x is None:
+        return None
     if x is None:
         return None
     [raised] = applied(pt.pow.scalar_op, [x, Enclosure(float(power), float(power))])

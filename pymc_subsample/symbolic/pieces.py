@@ -46,7 +46,7 @@ _SHARE, _OF_INPUTS, _NEARER = 0.05, 0.01, 10.0
 _ANYWHERE, _STEP = 1e9, 0.5
 # What rounding may make of two forms of one function, which have constants in single precision, of
 # their difference, and of the power of t.
-_ROUNDING, _CANCELLED, _SLACK = 1e-7, 1e-13, 3.0
+_ROUNDING, _EXACT, _CANCELLED, _SLACK = 1e-7, 1e-12, 1e-13, 3.0
 
 
 class Pieces:
@@ -268,8 +268,10 @@ def _meet(a: np.ndarray, b: np.ndarray, order: int) -> np.ndarray:
     steps, slopes = np.abs(np.diff(gap, axis=0)), np.abs(np.diff(a, axis=0)[1])
     slopes = slopes + np.abs(np.diff(b, axis=0)[1])
     size, share = np.abs(a[2]) + np.abs(b[2]), _SLACK * _NEARER**-order
-    no_jump = np.abs(gap[2]) <= np.fmax(share * np.abs(gap[1]), _ROUNDING * size)
-    no_kink = steps[1] <= np.fmax(share * steps[0], _ROUNDING * slopes + _CANCELLED * size)
+    # Of order 4 bounds may be as small as what two forms differ by.
+    alike = _ROUNDING if order < 4 else _EXACT
+    no_jump = np.abs(gap[2]) <= np.fmax(share * np.abs(gap[1]), alike * size)
+    no_kink = steps[1] <= np.fmax(share * steps[0], alike * slopes + _CANCELLED * size)
     return np.all(np.isfinite(gap), axis=0) & no_jump & no_kink
 
 

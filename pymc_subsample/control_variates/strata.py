@@ -1,0 +1,163 @@
+"""Rows that see the same elements of phi, metrics in these, and tables to draw rows by."""
+
+import math
+
+import numpy as np
+
+from pymc_subsample.control_variates.affine import multiplicity
+from pymc_subsample.control_variates.expansion import Expansion
+from pymc_subsample.control_variates.sums import LinearSums
+from pymc_subsample.kernels.strata import Bounds, add_cubes, alias_table, distances
+from pymc_subsample.likelihood import TallModelError
+
+# Elements of all strata's metrics, and of phi that all rows see.
+_MOST_METRICS, _MOST_COMMON = 4_000_000, 500
+# Of a bound, over the mean of its stratum: below it, single precision would tell.
+_LEAST = 1e-3
+# What rounding to single precision may do to a bound.
+SINGLE = 1e-6
+_RIDGE, _TINY = 1e-10, 1e-300
+
+
+class Strata:
+    """Rows that see the same elements of phi, and metrics in these elements.
+
+    Parameters
+    ----------
+    expansion : Expansion
+    points : ndarray, shape (N, P)
+        Values of phi that are spread as the posterior is.
+
+    Attributes
+    ----------
+    size : int
+        Elements that each row sees, k.
+    elements, factor, metric : ndarray, shapes (S, k), (S, k, k)
+        Which, the inverses of W_s, and W_s; see `kernels.strata`.
+
+    Raises
+    ------
+    TallModelError
+        If there are too many.
+    """
+
+    def __init__(self, expansion: Expansion, points: np.ndarray):
+        sums = expansion.sums
+        assert isinstance(sums, LinearSums)
+        self.sums, self._points = sums, points
+        self.size = len(sums.common) + len(sums.slots)
+        keys = [np.zeros((1, len(sums.slots)), dtype=np.int64)]
+        if sums.slots:
+            found = (np.unique(sums.levels(rows).T, axis=0) for rows in expansion.chunks())
+            keys = [np.unique(np.concatenate(list(found)), axis=0)]
+        [self._keys] = keys
+        count = len(self._keys)
+        codes = math.prod(len(np.unique(column)) for column in self._keys.T)
+        crowded = count * self.size**2 > _MOST_METRICS or codes > np.iinfo(np.int64).max
+        if crowded or len(sums.common) > _MOST_COMMON:
+            raise TallModelError(
+                f"ScalableMH keeps a metric for each set of parameters that rows see together: "
+                f"{count:,} sets of {self.size} parameters in this model, more than it can look at "
+                "in every draw. Use HMCECS."
+            )
+        common = np.tile(sums.common, (count, 1))
+        self.elements = np.concatenate([common, self._keys[:, : len(sums.slots)]], axis=1)
+        self.factor = np.array([self._factor(points[:, e]) for e in self.elements])
+        self.metric = np.linalg.inv(self.factor) if self.size else self.factor
+        # Inverses of triangular matrices are triangular but for rounding.
+        self.metric = np.ascontiguousarray(np.tril(self.metric))
+        self._codes = _Codes(self._keys)
+        self._repeated = _repeated(self.size if expansion.order == 3 else 0)
+        self._cubes = np.zeros((count, len(self._repeated)))
+
+    @staticmethod
+    def _factor(points: np.ndarray) -> np.ndarray:
+        cov = np.atleast_2d(np.cov(points.T))
+        scale = np.sqrt(np.diag(cov))
+        scale = np.where(scale > 0, scale, 1.0)
+        corr = cov / np.outer(scale, scale) + _RIDGE * np.eye(len(scale))
+        values, vectors = np.linalg.eigh(corr)
+        root = vectors * np.sqrt(np.maximum(values, _RIDGE))
+        # The triangular factor of root root'.
+        upper = np.linalg.qr(root.T, mode="r")
+        lower = upper.T * np.where(np.diag(upper) < 0, -1.0, 1.0)
+        return np.ascontiguousarray(scale[:, None] * lower)
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the stratum of each packed row."""
+        if not self.sums.slots:
+            return np.zeros(rows.shape[1], dtype=np.int64)
+        return self._codes(self.sums.levels(rows))
+
+    def add_cubes(self, rows: np.ndarray, stratum: np.ndarray) -> None:
+        """Add the terms of order 3 of anchored rows, where the expansion has them."""
+        if not self._cubes.size:
+            return
+        order = np.argsort(stratum, kind="stable")
+        for p, q, v in self.sums.thirds(rows):
+            parts = (np.ascontiguousarray(x.T[order]) for x in (p, q, v))
+            add_cubes(*parts, stratum[order], self._cubes)
+
+    def distances(self, center: np.ndarray) -> np.ndarray:
+        """Return r_s at some of the points, shape (k, S)."""
+        found = np.empty((min(len(self._points), 200), len(self.elements)))
+        for point, out in zip(self._points, found, strict=False):
+            distances(self.elements, self.metric, len(out), point, center, out)
+        return found
+
+    def table(
+        self, stratum: np.ndarray, bound: np.ndarray, always: np.ndarray, power: int
+    ) -> Bounds:
+        """Sort rows by strata, and make the alias tables of those that are drawn."""
+        drawn = np.flatnonzero(~always)
+        drawn = drawn[np.argsort(stratum[drawn], kind="stable")]
+        count = len(self.elements)
+        start = np.concatenate([[0], np.cumsum(np.bincount(stratum[drawn], minlength=count))])
+        threshold = np.empty(len(drawn), dtype=np.float32)
+        alias = np.empty(len(drawn), dtype=np.int32)
+        sizes, total = np.empty(len(drawn), dtype=np.float32), np.zeros(count)
+        for s in range(count):
+            part = slice(start[s], start[s + 1])
+            own = bound[drawn[part]].astype(float)
+            if not len(own):
+                continue
+            least = max(_LEAST * own.mean(), _TINY)
+            own = np.maximum(own, least)
+            alias_table(own / own.mean(), threshold[part], alias[part])
+            # The tables' own probabilities are what bounds are proportional to.
+            share = threshold[part].astype(float)
+            np.add.at(share, alias[part], 1.0 - threshold[part])
+            share /= len(own)
+            total[s] = (1.0 + SINGLE) * np.max(own / share)
+            sizes[part] = total[s] * share
+        return Bounds(
+            np.ascontiguousarray(self.elements), self.metric, power, self._cubes / self._repeated,
+                np.zeros(0), np.ones((count, 0)),
+            total, start.astype(np.int64), drawn.astype(np.int32), sizes, threshold, alias,
+            np.flatnonzero(always).astype(np.int32),
+        )  # fmt: skip
+
+
+class _Codes:
+    """Numbers rows by their combination of levels."""
+
+    def __init__(self, keys: np.ndarray):
+        self._levels = [np.unique(column) for column in keys.T]
+        self._known = self._code(keys.T)
+        self._order = np.argsort(self._known)
+
+    def __call__(self, levels: np.ndarray) -> np.ndarray:
+        place = np.searchsorted(self._known, self._code(levels), sorter=self._order)
+        return self._order[place]
+
+    def _code(self, levels: np.ndarray) -> np.ndarray:
+        code = np.zeros(levels.shape[1], dtype=np.int64)
+        for known, column in zip(self._levels, levels, strict=True):
+            code = code * len(known) + np.searchsorted(known, column)
+        return code
+
+
+def _repeated(size: int) -> np.ndarray:
+    """Return what divides derivatives in a >= b >= c as Taylor coefficients, shape (K,)."""
+    which = [(a, b, c) for a in range(size) for b in range(a + 1) for c in range(b + 1)]
+    return np.array([multiplicity(three) for three in which])

@@ -1,0 +1,93 @@
+r"""Time of proposals that rows decide on by Poisson thinning, and what is worth it.
+
+A proposal is some moves of the surrogate, which take gradients of it, and a decision, which reads
+rows. Times are nanoseconds, about, of one core.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+# A row or a gradient takes so long per element and besides; a stratum and a term of order 3.
+_PER_ROW, _ROW, _GRADIENT, _STRATUM, _CUBE = 30.0, 500.0, 500.0, 10.0, 0.4
+# A recorded draw, besides its proposals.
+DRAW = 100_000.0
+# Moves of the surrogate per proposal, at most.
+_MOST_MOVES = 16
+_TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What decisions need.
+
+    Attributes
+    ----------
+    rows : float
+        Rows that one reads.
+    strata, seen : int
+        Strata of rows, and elements of phi that a row sees.
+    cubes : int
+        Terms of order 3 that are summed.
+    """
+
+    rows: float
+    strata: int
+    seen: int
+    cubes: int
+
+    @property
+    def time(self) -> float:
+        """Time of one."""
+        measuring = 2 * self.strata * (self.seen**2 + _STRATUM)
+        return self.rows * (_PER_ROW * (self.seen + 10) + _ROW) + measuring + _CUBE * self.cubes
+
+
+def gradient_time(parameters: int, size: int) -> float:
+    """Return the time of a gradient of the surrogate, of numbers phi that meet rows and of all."""
+    return size**2 + _PER_ROW * parameters + _GRADIENT
+
+
+def better_acceptance(factorised: float, together: float, reading: float, others: float) -> str:
+    """Return by which form proposals are accepted sooner, from the shares that each accepts.
+
+    `reading` and `others` are the times of rows and of the rest of a proposal.
+    """
+    # A row that rejects ends the reading.
+    quick = factorised / (others + reading * (1 + factorised) / 2)
+    return "factorised" if quick > together / (others + reading) else "mh-ss"
+
+
+def most_effective_moves(accepted: float, left: float, move: float, others: float) -> int:
+    """Return how many moves per proposal make most effective draws in the same time.
+
+    Parameters
+    ----------
+    accepted : float
+        Share of the proposals that rows accept.
+    left : float
+        Correlation that one move leaves.
+    move, others : float
+        Times of a move, and of the rest of a proposal.
+    """
+    k = np.arange(1, _MOST_MOVES + 1)
+    correlation = 1.0 - accepted * (1.0 - left**k)
+    effective = (1.0 - correlation) / (1.0 + correlation)
+    return int(k[np.argmax(effective / (others + k * move))])
+
+
+def lag_one(x: np.ndarray) -> float:
+    """Return the correlation of successive draws, shape (m, d), in the slowest element.
+
+    Less what chance makes of the largest of independent ones, but no less than the mean.
+    """
+    x = x - x.mean(axis=0)
+    between = np.sum(x[1:] * x[:-1], axis=0) / np.maximum(np.sum(x**2, axis=0), _TINY)
+    slowest = between.max() - 2.0 / np.sqrt(len(x))
+    return float(np.clip(max(slowest, between.mean()), 0.0, 0.999))
+
+
+def left_by_a_move(between: float, accepted: float, moves: int) -> float:
+    """Return the correlation that one move leaves, from that between successive proposals."""
+    moved = (between - 1.0 + accepted) / max(accepted, _TINY)
+    return float(np.clip(moved, 0.0, 1.0) ** (1.0 / moves))
