@@ -146,9 +146,10 @@ def linear_expansion(
         if len(forms) <= MAX_COMBINED:
             with suppress(*UNDIFFERENTIABLE):
                 which, graphs = code.derivatives(order + 1)
-        bound = Coefficients(
-            code.loglik, code.x, list(code.data.values()), order + 1, which, graphs
-        )
+        with np.errstate(all="ignore"):  # of PyTensor, which tries constants
+            bound = Coefficients(
+                code.loglik, code.x, list(code.data.values()), order + 1, which, graphs
+            )
         shared = affine.base[:, None] + affine.shared(center)[:, None]
 
         def of(rows: np.ndarray, moves: np.ndarray, limit: float) -> np.ndarray:
