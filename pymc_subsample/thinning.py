@@ -18,13 +18,13 @@ _TINY = 1e-300
 
 
 @dataclass(frozen=True)
-class Decisions:
-    """What decisions need.
+class Reading:
+    """What a decision reads.
 
     Attributes
     ----------
     rows : float
-        Rows that one reads.
+        Rows.
     strata, seen : int
         Strata of rows, and elements of phi that a row sees.
     cubes : int
@@ -38,7 +38,7 @@ class Decisions:
 
     @property
     def time(self) -> float:
-        """Time of one."""
+        """Time of a decision."""
         measuring = 2 * self.strata * (self.seen**2 + _STRATUM)
         return self.rows * (_PER_ROW * (self.seen + 10) + _ROW) + measuring + _CUBE * self.cubes
 

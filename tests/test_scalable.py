@@ -23,7 +23,13 @@ from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.control_variates.row_bounds import bound_rows
 from pymc_subsample.diagnostics.scalable import ProposalRecord, check_proposals
 from pymc_subsample.kernels import scalable as kernel
-from pymc_subsample.kernels.scalable import FACTORISED, FUNCTIONS, INFO, MH_SS
+from pymc_subsample.kernels.scalable import (
+    FACTORISED,
+    INFO,
+    MH_SS,
+    PARAMETER_FUNCTIONS,
+    ROW_FUNCTIONS,
+)
 from pymc_subsample.kernels.strata import alias_table, cubic_sum
 from pymc_subsample.likelihood import TallModel, TallModelError
 
@@ -141,7 +147,7 @@ def decisions(generator, model, sums, bounds, rule, phi, new_phi, times, info):
 def accepted(six, table, one, other, form, intensity=1.0, times=200_000, seed=1):
     """Share of accepted proposals, its standard error, and what was read."""
     rng, rule = np.random.default_rng(seed), kernel.Decision(form, intensity, 1.0)
-    model, sums = six.expansion.model(*FUNCTIONS), six.reference.sums(2)
+    model, sums = six.expansion.model(*PARAMETER_FUNCTIONS, *ROW_FUNCTIONS), six.reference.sums(2)
     info = np.zeros(len(INFO))
     info[INFO.index("exceeded")] = -1
     share = decisions(address_of(rng), model, sums, table, rule, one, other, times, info) / times

@@ -26,6 +26,7 @@ from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.control_variates.strata import SINGLE, Strata
 from pymc_subsample.kernels.strata import Bounds, cubic_sum, distances, reaches
 from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.thinning import Reading
 
 BOUNDS = ("auto", "global", "local")
 _NAMED = {3: "third", 4: "fourth"}
@@ -37,7 +38,7 @@ _LARGER = (1.0, 3.0, 10.0, 30.0)
 # Rows of which so many times all would be read always have no useful bounds.
 _MOST_ALWAYS = 0.25
 # Per decision: no sharper bounds are looked for.
-FEW_ROWS = 3.0
+_FEW_ROWS = 3.0
 _SMALLEST = np.float32(1e-30)
 
 
@@ -68,6 +69,17 @@ class RowBounds:
     def per_decision(self) -> float:
         """Rows to be expected per decision."""
         return self.drawn + self.passed
+
+    @property
+    def order(self) -> int:
+        """Order of the control variates that leave the remainders."""
+        return self.table.power - 1
+
+    @property
+    def reading(self) -> Reading:
+        """What a decision reads."""
+        strata, seen = self.table.elements.shape
+        return Reading(self.per_decision, strata, seen, self.table.cubes.size)
 
     def distances(self, phi: np.ndarray, center: np.ndarray) -> np.ndarray:
         """Return r_s of all strata, shape (S,)."""
@@ -115,7 +127,7 @@ def bound_rows(
         # Where these are sharp enough, intervals are not worth their time.
         scale = {"temperature": temperature, "intensity": intensity}
         found = bound_rows(expansion, reference, points, "global", **scale)
-        if found.per_decision <= FEW_ROWS:
+        if found.per_decision <= _FEW_ROWS:
             return found
     strata = Strata(expansion, points)
     power = expansion.order + 1

@@ -43,7 +43,7 @@ from pymc_subsample.kernels.strata import BOUNDS, cubic_sum, distances
 from pymc_subsample.kernels.vectors import copy, is_finite, scale_up
 
 # Of the model, in the order of their addresses.
-FUNCTIONS = ("forward", "backward", "anchor", "change", "gather")
+PARAMETER_FUNCTIONS, ROW_FUNCTIONS = ("forward", "backward"), ("anchor", "change", "gather")
 
 FACTORISED, MH_SS = 0, 1
 

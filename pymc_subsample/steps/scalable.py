@@ -1,7 +1,6 @@
 """Scalable Metropolis-Hastings as a PyMC step method."""
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Unpack
@@ -15,19 +14,25 @@ from pymc_subsample.calling import given_start
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.factors import scaled
-from pymc_subsample.control_variates.forecast import Forecast, forecast, underrated
+from pymc_subsample.control_variates.forecast import Forecast
 from pymc_subsample.control_variates.reference import Reference, reference_at
-from pymc_subsample.control_variates.row_bounds import BOUNDS, FEW_ROWS, RowBounds, bound_rows
+from pymc_subsample.control_variates.row_bounds import BOUNDS, RowBounds
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.scalable import RULES, ProposalRecord, check_proposals
 from pymc_subsample.kernels.dynamics import Moves
-from pymc_subsample.kernels.model import Model
-from pymc_subsample.kernels.scalable import FACTORISED, FUNCTIONS, INFO, MH_SS, Decision
+from pymc_subsample.kernels.scalable import (
+    FACTORISED,
+    INFO,
+    MH_SS,
+    PARAMETER_FUNCTIONS,
+    Decision,
+)
 from pymc_subsample.kernels.scalable import transitions as compiled
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.progress import doing
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.deciding import Deciding
 from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
 from pymc_subsample.steps.modes import warn_of_modes
 from pymc_subsample.steps.moves import given_factor, given_scale, in_own_units
@@ -35,7 +40,7 @@ from pymc_subsample.steps.signatures import SharedContinuous
 from pymc_subsample.steps.tuning import Tuning, TuningState
 from pymc_subsample.thinning import (
     DRAW,
-    Decisions,
+    Reading,
     better_acceptance,
     gradient_time,
     lag_one,
@@ -63,17 +68,6 @@ _LARGE_SHARE, FEW_ACCEPTED = 0.1, 0.5
 _MOST_STEPS = 1024
 _DEEPEST = 20
 _QUARTER = np.pi / 2
-# Values of phi by which metrics are made: so many, or so many times its elements.
-_FEWEST_POINTS, _POINTS, _MOST_POINTS = 500, 100, 20_000
-# References whose bounds are kept besides the last: of modes, and before one moved.
-_KEPT_TABLES = 4
-# Points between which the set-up compares bounds with all rows.
-_FEWEST_PAIRED, _MOST_PAIRED = 5, 17
-# Points at which the surrogate is compared with the posterior, and rows to be read for it.
-_FEWEST_COMPARED, _MOST_COMPARED, _COMPARED_ROWS = 16, 400, 4_000_000
-# Products of three coefficients that are worth summing over the rows, and their sums that are
-# worth keeping.
-_MOST_PRODUCTS, _MOST_CUBES = 3e10, 4_000_000
 # Gradients that a transition of the surrogate takes and correlation of draws that it leaves, before
 # a chain has shown them.
 _GRADIENTS, _LEFT = 8.0, 0.5
@@ -153,7 +147,7 @@ class ScalableMH(SubsampledStep):
         where a row sees k parameters, and over the :math:`k^3 / 6` sums of each set of k parameters
         in every decision. What they leave is a small part of what order 2 leaves. For rows with at
         most three linear predictors and simple third derivatives. "auto" takes them where order 2
-        reads more than 3 rows per proposal, they save time, and their sums take ten seconds or so
+        reads more than a row per proposal, they save time, and their sums take ten seconds or so
         at most.
     intensity : float, default 1
         :math:`\kappa \ge 1`: how many times as many rows are drawn as the bounds ask for. More
@@ -216,8 +210,7 @@ class ScalableMH(SubsampledStep):
     default_blocked = True
     _state_class = ScalableMHState
     _rules = RULES
-    _functions = FUNCTIONS[:2]
-    _connected = (*SubsampledStep._connected, "_deciding")
+    _functions = PARAMETER_FUNCTIONS
     _without_gradient = "ScalableMH needs one for its proposals."
     reference: Reference
     underrated: float
@@ -283,10 +276,14 @@ class ScalableMH(SubsampledStep):
         usual = one if len(self._active) == 1 else many
         given = getattr(proposal, "target_accept", target_accept)
         self.target_accept = usual if given is None else given
-        self._tables: list[tuple[Reference, RowBounds]] = []
         self._prepared = self._found(self._problem(self._expansion, temperature=self.temperature))
         with doing("bounding what the expansions leave of the rows"):
-            found = self._decided(order)
+            self._deciding = Deciding(
+                self._expansion, self._active, self.bound, self.intensity, self.temperature
+            )
+            found = self._deciding.choose(order, self._prepared.at_modes)
+        self.control_variate_order = self._deciding.order
+        self._compiled = self._deciding.model
         self._underrated = max(share for _, share in found)
         self._choose(acceptance, found[0][0])
         self._begin(tune=0, draws=0)
@@ -298,57 +295,8 @@ class ScalableMH(SubsampledStep):
     def _connect(self) -> None:
         super()._connect()
         if self._prepared is not None:  # otherwise the set-up goes on
-            third = self._expansion.third() if self.control_variate_order == 3 else None
-            self._decide_on(third or self._expansion)
-
-    def _decide_on(self, expansion: Expansion) -> None:
-        """Let rows decide on what an expansion's control variates leave."""
-        self._deciding, self.control_variate_order = expansion, expansion.order
-        self._tables = [t for t in self._tables if t[1].table.power == expansion.order + 1]
-        of_parameters = self._expansion.model(*self._functions).functions
-        of_rows = expansion.model(*FUNCTIONS[2:])
-        functions = np.concatenate([of_parameters, of_rows.functions])
-        self._compiled = Model(functions, of_rows.columns, of_rows.width)
-
-    def _decided(self, order: int | str) -> list[tuple[Forecast, float]]:
-        """Choose what rows decide on, and verify its bounds at all modes."""
-        assert self._prepared is not None
-        third = self._third(order)
-        for expansion in [self._expansion] if third is None else [third, self._expansion]:
-            self._decide_on(expansion)
-            try:
-                return [self._verify(p.reference, p.factor) for p in self._prepared.at_modes]
-            except TallModelError:
-                if expansion.order in (2, order):
-                    raise
-        raise AssertionError
-
-    def _third(self, order: int | str) -> Expansion | None:
-        """Return control variates of order 3, if they are asked for or worth their sums."""
-        if order == 2 or (order == "auto" and not isinstance(self.bound, str)):
-            return None
-        expansion = self._expansion.third()
-        if order == 3:
-            if expansion is None:
-                raise TallModelError(
-                    "control_variate_order=3 needs rows of "
-                    f"{', '.join(map(repr, self._tall.observed))} with at most three linear "
-                    "predictors each, and third derivatives that compile (not those of gamma "
-                    "functions) in seconds; these have "
-                    f'{self._expansion.n_predictors} predictors. Use control_variate_order="auto".'
-                )
-            return expansion
-        second = self._bounds(self._expansion, self._home.reference)
-        elements = second.table.elements
-        products = math.comb(elements.shape[1] + 2, 3) * self._expansion.n_predictors**2
-        few = second.per_decision <= FEW_ROWS or len(elements) * products > _MOST_CUBES
-        if expansion is None or few or self.n_rows * products > _MOST_PRODUCTS:
-            return None
-        try:
-            third = self._bounds(expansion, self._home.reference)
-        except TallModelError:
-            return None
-        return expansion if _decisions(third).time < _decisions(second).time else None
+            self._deciding.connect(self._expansion)
+            self._compiled = self._deciding.model
 
     def _expand(self, tall: TallModel) -> Expansion:
         expansion = super()._expand(tall)
@@ -360,73 +308,20 @@ class ScalableMH(SubsampledStep):
         return expansion
 
     def _bounds_at(self, reference: Reference) -> RowBounds:
-        """Bounds at a reference on what rows decide on, made where they are first asked for."""
-        return self._bounds(self._deciding, reference)
-
-    def _bounds(self, expansion: Expansion, reference: Reference) -> RowBounds:
-        for at, bounds in self._tables:
-            same = at is reference or np.array_equal(at.theta, reference.theta)
-            if same and bounds.table.power == expansion.order + 1:
-                return bounds
-        points = self._points(reference, self._home.factor, None)
-        bounds = bound_rows(
-            expansion, reference, points, self.bound,
-            temperature=self.temperature, intensity=self.intensity,
-        )  # fmt: skip
-        self._tables = [*self._tables[-_KEPT_TABLES:], (reference, bounds)]
-        return bounds
-
-    def _points(self, reference: Reference, factor: np.ndarray, count: int | None) -> np.ndarray:
-        """Values of phi, shape (N, P), spread around a reference as the posterior is.
-
-        They are the same for the same reference, wherever a chain goes on.
-        """
-        if count is None:
-            count = min(max(_FEWEST_POINTS, _POINTS * self._expansion.phi_size), _MOST_POINTS)
-        z = np.random.default_rng(0).standard_normal((count, len(self._active)))
-        theta = reference.theta.copy()
-        found = np.empty((count, self._expansion.phi_size))
-        for shift, out in zip(scaled(factor, z), found, strict=True):
-            theta[self._active] = reference.theta[self._active] + shift
-            out[:] = self._expansion.parameters(theta)[0]
-        return found
-
-    def _verify(self, reference: Reference, factor: np.ndarray) -> tuple[Forecast, float]:
-        """Compare bounds and surrogate with all rows at a few points spread by `factor`."""
-        bounds = self._bounds_at(reference)
-        found = forecast(
-            self._deciding, reference, bounds,
-            self._points(reference, factor, self._affordable(_FEWEST_PAIRED, _MOST_PAIRED)),
-            temperature=self.temperature, intensity=self.intensity,
-        )  # fmt: skip
-        if not found.excess <= 1.0:
-            given = "" if isinstance(self.bound, str) else f" by bound={self.bound:g}"
-            raise TallModelError(
-                f"What was taken{given} for a bound on the remainder of the log-likelihood of "
-                f"{', '.join(map(repr, self.observed))} is exceeded {found.excess:.3g} times in "
-                f"row {found.row:,}. "
-                + ("Give a larger one, or use" if given else "Use")
-                + " another step (HMCECS, pm.NUTS)."
-            )
-        points = self._points(reference, factor, self._affordable(_FEWEST_COMPARED, _MOST_COMPARED))
-        return found, underrated(self._deciding, reference, bounds, points, self.temperature)
-
-    def _affordable(self, fewest: int, most: int) -> int:
-        """Points at which all rows may be read at set-up."""
-        return int(np.clip(_COMPARED_ROWS / self.n_rows, fewest, most))
+        return self._deciding.bounds(reference, self._home.factor)
 
     def _choose(self, acceptance: str, predicted: Forecast):
         """Choose how rows decide by what that costs and accepts."""
         factorised, together, _ = predicted.accepted
         self.predicted_acceptance, self.gradients = max(factorised, together), _GRADIENTS
         others = DRAW / self.transitions_per_draw + self._moves(_LEFT) * self._move_time
-        better = better_acceptance(factorised, together, self._decisions.time, others)
+        better = better_acceptance(factorised, together, self._reading.time, others)
         self.acceptance = better if acceptance == "auto" else acceptance
         self.predicted_acceptance = predicted.accepted[_ACCEPTANCE[self.acceptance]]
 
     @property
-    def _decisions(self) -> Decisions:
-        return _decisions(self._bounds_at(self._home.reference))
+    def _reading(self) -> Reading:
+        return self._bounds_at(self._home.reference).reading
 
     @property
     def _move_time(self) -> float:
@@ -438,7 +333,7 @@ class ScalableMH(SubsampledStep):
             return self.given_transitions
         if self.kind == "nuts":
             return 1
-        others = self._decisions.time + DRAW / self.transitions_per_draw
+        others = self._reading.time + DRAW / self.transitions_per_draw
         return most_effective_moves(self.predicted_acceptance, left, self._move_time, others)
 
     def _correlation(self) -> float:
@@ -602,7 +497,7 @@ class ScalableMH(SubsampledStep):
         """Take another reference, if rows have bounds there that hold."""
         reference = reference_at(self._expansion, theta, self.temperature)
         try:
-            _, share = self._verify(reference, self.tuning.factor)
+            _, share = self._deciding.verify(reference, self._home.factor, self.tuning.factor)
         except TallModelError:
             return
         self.reference, self.underrated = reference, share
@@ -626,9 +521,3 @@ class ScalableMH(SubsampledStep):
             tune=self.tuning.total,
             target=self.target_accept if given_scale(self.proposal) is None else 0.0,
         )
-
-
-def _decisions(bounds: RowBounds) -> Decisions:
-    """Return what decisions by some bounds need."""
-    strata, seen = bounds.table.elements.shape
-    return Decisions(bounds.per_decision, strata, seen, bounds.table.cubes.size)

@@ -1,0 +1,187 @@
+"""What rows decide on in exact steps: remainders of an expansion, and bounds on them."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pymc_subsample.control_variates import Expansion
+from pymc_subsample.control_variates.factors import scaled
+from pymc_subsample.control_variates.forecast import Forecast, forecast, underrated
+from pymc_subsample.control_variates.reference import Reference
+from pymc_subsample.control_variates.row_bounds import RowBounds, bound_rows
+from pymc_subsample.kernels.model import Model
+from pymc_subsample.kernels.scalable import PARAMETER_FUNCTIONS, ROW_FUNCTIONS
+from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.steps.setup import Preparation
+
+# Values of phi by which metrics are made: so many, or so many times its elements.
+_FEWEST_POINTS, _POINTS, _MOST_POINTS = 500, 100, 20_000
+# References whose bounds are kept besides the last: of modes, and before one moved.
+_KEPT_TABLES = 4
+# Points between which the set-up compares bounds with all rows.
+_FEWEST_PAIRED, _MOST_PAIRED = 5, 17
+# Points at which the surrogate is compared with the posterior, and rows to be read for it.
+_FEWEST_COMPARED, _MOST_COMPARED, _COMPARED_ROWS = 16, 400, 4_000_000
+# Per decision: fewer are not worth looking for.
+_FEW_ROWS = 1.0
+# Products of three coefficients that are worth summing over the rows, and their sums that are
+# worth keeping.
+_MOST_PRODUCTS, _MOST_CUBES = 3e10, 4_000_000
+
+
+class Deciding:
+    """Control variates whose remainders rows decide on, and bounds of these.
+
+    Parameters
+    ----------
+    expansion : Expansion
+        Compiled model, with control variates of order 2.
+    active : ndarray of int
+        Elements of theta that are sampled.
+    bound, intensity, temperature
+        As for `row_bounds.bound_rows`.
+    """
+
+    def __init__(
+        self,
+        expansion: Expansion,
+        active: np.ndarray,
+        bound: str | float,
+        intensity: float,
+        temperature: float,
+    ):
+        self._active, self._bound = active, bound
+        self._scale = {"temperature": temperature, "intensity": intensity}
+        self._tables: list[tuple[Reference, RowBounds]] = []
+        self._second = self._expansion = expansion
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {k: v for k, v in vars(self).items() if k not in ("_second", "_expansion")}
+        return kept | {"_order": self.order}
+
+    def connect(self, expansion: Expansion) -> None:
+        """Take the model's compiled functions again, where this was unpickled."""
+        self._second = self._expansion = expansion
+        if vars(self).pop("_order") == 3:
+            self._expansion = expansion.third() or expansion
+
+    @property
+    def order(self) -> int:
+        """Order of the control variates."""
+        return self._expansion.order
+
+    @property
+    def model(self) -> Model:
+        """As compiled transitions take it."""
+        parameters = self._second.model(*PARAMETER_FUNCTIONS).functions
+        rows = self._expansion.model(*ROW_FUNCTIONS)
+        return rows._replace(functions=np.concatenate([parameters, rows.functions]))
+
+    def choose(
+        self, order: int | str, modes: Sequence[Preparation]
+    ) -> list[tuple[Forecast, float]]:
+        """Choose the order, or take that one, and verify bounds at all modes; see `verify`."""
+        third = self._third(order, modes[0])
+        for expansion in [self._second] if third is None else [third, self._second]:
+            self._expansion = expansion
+            self._tables = [t for t in self._tables if t[1].order == expansion.order]
+            try:
+                return [self.verify(p.reference, modes[0].factor, p.factor) for p in modes]
+            except TallModelError:
+                if expansion.order in (2, order):
+                    raise
+        raise AssertionError
+
+    def _third(self, order: int | str, home: Preparation) -> Expansion | None:
+        """Return control variates of order 3, if they are asked for or worth their sums."""
+        if order == 3:
+            third = self._second.third()
+            if third is None:
+                raise TallModelError(
+                    "control_variate_order=3 needs rows of "
+                    f"{', '.join(map(repr, self._second.observed))} with at most three linear "
+                    "predictors each, and third derivatives that compile (not those of gamma "
+                    "functions) in seconds; these have "
+                    f'{self._second.n_predictors} predictors. Use control_variate_order="auto".'
+                )
+            return third
+        if order == 2 or not isinstance(self._bound, str):
+            return None
+        bounds = self.bounds(home.reference, home.factor)
+        strata, seen = bounds.table.elements.shape
+        products = math.comb(seen + 2, 3) * self._second.n_predictors**2
+        costly = self._second.n_rows * products > _MOST_PRODUCTS or strata * products > _MOST_CUBES
+        if bounds.per_decision <= _FEW_ROWS or costly:
+            return None
+        third = self._second.third()
+        try:
+            sharper = third and self._bounds(third, home.reference, home.factor)
+        except TallModelError:
+            return None
+        return third if sharper and sharper.reading.time < bounds.reading.time else None
+
+    def bounds(self, reference: Reference, factor: np.ndarray) -> RowBounds:
+        """Return bounds at a reference, made where they are first asked for.
+
+        Their metrics are of points spread by `factor`.
+        """
+        return self._bounds(self._expansion, reference, factor)
+
+    def _bounds(self, expansion: Expansion, reference: Reference, factor: np.ndarray) -> RowBounds:
+        for at, bounds in self._tables:
+            same = at is reference or np.array_equal(at.theta, reference.theta)
+            if same and bounds.order == expansion.order:
+                return bounds
+        size = expansion.phi_size
+        count = min(max(_FEWEST_POINTS, _POINTS * size), _MOST_POINTS)
+        points = self._points(reference, factor, count)
+        bounds = bound_rows(expansion, reference, points, self._bound, **self._scale)
+        self._tables = [*self._tables[-_KEPT_TABLES:], (reference, bounds)]
+        return bounds
+
+    def _points(self, reference: Reference, factor: np.ndarray, count: int) -> np.ndarray:
+        """Values of phi, shape (N, P), spread around a reference as the posterior is.
+
+        They are the same for the same reference, wherever a chain goes on.
+        """
+        z = np.random.default_rng(0).standard_normal((count, len(self._active)))
+        theta = reference.theta.copy()
+        found = np.empty((count, self._second.phi_size))
+        for shift, out in zip(scaled(factor, z), found, strict=True):
+            theta[self._active] = reference.theta[self._active] + shift
+            out[:] = self._second.parameters(theta)[0]
+        return found
+
+    def verify(
+        self, reference: Reference, metric: np.ndarray, factor: np.ndarray
+    ) -> tuple[Forecast, float]:
+        """Compare bounds and surrogate with all rows at a few points spread by `factor`.
+
+        Return what decisions will be like, and what share of points the surrogate underrates.
+
+        Raises
+        ------
+        TallModelError
+            If a row exceeds its bound.
+        """
+        bounds = self.bounds(reference, metric)
+        pairs = self._points(reference, factor, self._affordable(_FEWEST_PAIRED, _MOST_PAIRED))
+        found = forecast(self._expansion, reference, bounds, pairs, **self._scale)
+        if not found.excess <= 1.0:
+            given = "" if isinstance(self._bound, str) else f" by bound={self._bound:g}"
+            raise TallModelError(
+                f"What was taken{given} for a bound on the remainder of the log-likelihood of "
+                f"{', '.join(map(repr, self._second.observed))} is exceeded {found.excess:.3g} "
+                f"times in row {found.row:,}. "
+                + ("Give a larger one, or use" if given else "Use")
+                + " another step (HMCECS, pm.NUTS)."
+            )
+        points = self._points(reference, factor, self._affordable(_FEWEST_COMPARED, _MOST_COMPARED))
+        temperature = self._scale["temperature"]
+        return found, underrated(self._expansion, reference, bounds, points, temperature)
+
+    def _affordable(self, fewest: int, most: int) -> int:
+        """Points at which all rows may be read at set-up."""
+        return int(np.clip(_COMPARED_ROWS / self._second.n_rows, fewest, most))
