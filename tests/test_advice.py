@@ -32,7 +32,7 @@ def logistic(n, d=3, correlation=0.0):
 
 
 def crossed(n=3_000, levels=60):
-    """Effects of 120 levels, for whose number to the power of three the rows are few."""
+    """Effects of many levels, for whose number to the power of four the rows are few."""
     rng = np.random.default_rng(8)
     i, j = rng.integers(0, levels, (2, n))
     with pm.Model() as model:
@@ -130,7 +130,7 @@ def test_rows_of_many_predictors_are_for_hmcecs(monkeypatch):
 
 
 def test_too_many_parameters_for_the_rows_are_not_for_the_exact_step():
-    advice = pms.advise(crossed(), effective_draws=MANY, **SHORT)
+    advice = pms.advise(crossed(levels=200), effective_draws=MANY, **SHORT)
     assert advice.recommendation != "ScalableMH"
     assert advice.tried == "HMCECS"
     assert "ScalableMH, which is exact, would accept only about" in advice.reason

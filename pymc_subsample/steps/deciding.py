@@ -15,6 +15,7 @@ from pymc_subsample.kernels.model import Model
 from pymc_subsample.kernels.scalable import PARAMETER_FUNCTIONS, ROW_FUNCTIONS
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.steps.setup import Preparation
+from pymc_subsample.thinning import DRAW
 
 # Values of phi by which metrics are made: so many, or so many times its elements.
 _FEWEST_POINTS, _POINTS, _MOST_POINTS = 500, 100, 20_000
@@ -26,6 +27,8 @@ _FEWEST_PAIRED, _MOST_PAIRED = 5, 17
 _FEWEST_COMPARED, _MOST_COMPARED, _COMPARED_ROWS = 16, 400, 4_000_000
 # Per decision: fewer are not worth looking for.
 _FEW_ROWS = 1.0
+# What sharper decisions, of which more accept, may take: of the time of others, and of a draw's.
+_DEARER, _SHARE = 1.25, 0.25
 # Products of three coefficients that are worth summing over the rows, and their sums that are
 # worth keeping.
 _MOST_PRODUCTS, _MOST_CUBES = 3e10, 4_000_000
@@ -120,7 +123,8 @@ class Deciding:
             sharper = third and self._bounds(third, home.reference, home.factor)
         except TallModelError:
             return None
-        return third if sharper and sharper.reading.time < bounds.reading.time else None
+        affordable = _DEARER * bounds.reading.time + _SHARE * DRAW
+        return third if sharper and sharper.reading.time < affordable else None
 
     def bounds(self, reference: Reference, factor: np.ndarray) -> RowBounds:
         """Return bounds at a reference, made where they are first asked for.
