@@ -18,7 +18,7 @@ from scipy.stats import poisson as count
 import pymc_subsample as pms
 from pymc_subsample.compile import address_of, generator_at
 from pymc_subsample.control_variates import expand, strata
-from pymc_subsample.control_variates.forecast import forecast, underrated
+from pymc_subsample.control_variates.forecast import _accepted, forecast, underrated
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.control_variates.row_bounds import bound_rows
 from pymc_subsample.diagnostics.scalable import ProposalRecord, check_proposals
@@ -301,8 +301,25 @@ def test_forecast_of_what_rows_accept(six, scale):
     for one, other in pairwise(np.concatenate([_POINTS, 3.0 * _POINTS])):
         pair = np.array([one, other])
         predicted = forecast(six.expansion, six.reference, found, pair).accepted[FACTORISED]
-        share, error, _ = accepted(six, found.table, one, other, FACTORISED, times=20_000)
-        assert abs(share - predicted) < 5 * error + 1e-9
+        there, back = (
+            accepted(six, found.table, *points, FACTORISED, times=20_000)
+            for points in (pair, pair[::-1])
+        )
+        # A chain is at either as often as the posterior is larger than the surrogate there.
+        known = six.known(one, other) + np.sum(six.change(one, other))
+        share = np.array([1.0, np.exp(known)]) / (1.0 + np.exp(known))
+        error = np.hypot(share[0] * there[1], share[1] * back[1])
+        assert abs(share @ [there[0], back[0]] - predicted) < 5 * error + 1e-9
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 0.85])
+def test_forecast_counts_starts_by_the_posterior(spread):
+    """Independent proposals from a surrogate whose log-ratio is normal: 2 Phi(-s / sqrt 2)."""
+    ratios = spread * np.random.default_rng(2).normal(size=20_001)
+    none = np.zeros((2, 20_000))
+    found = _accepted(ratios, np.diff(ratios), none, none[0])
+    expected = 2 * norm.cdf(-spread / np.sqrt(2))
+    np.testing.assert_allclose(found, expected, atol=5 * 0.5 * np.exp(spread**2) / np.sqrt(20_000))
 
 
 def spread(expansion, at, scale, n, seed=0):

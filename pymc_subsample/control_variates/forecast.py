@@ -46,7 +46,10 @@ def forecast(
     temperature: float = 1.0,
     intensity: float = 1.0,
 ) -> Forecast:
-    """Compare all rows with their bounds between successive points phi, shape (K, P)."""
+    """Compare all rows with their bounds between successive points phi, shape (K, P).
+
+    These are taken for draws of the surrogate.
+    """
     table = bounds.table
     bound, stratum = np.full(expansion.n_rows, np.nan), np.zeros(expansion.n_rows, dtype=np.int64)
     bound[table.order] = table.bound
@@ -61,19 +64,21 @@ def forecast(
         powers.append(raised * beyond[np.arange(len(near)), within])
         rates = intensity / temperature * table.total * powers[-1]
         wholes.append(~(rates < np.diff(table.start)))
-    lost, noise = np.zeros(len(pairs)), np.zeros(len(pairs))
-    read = np.diff([bounds.known(phi, reference.center) for phi in points]) / temperature
-    total = read.copy()
+    weights = np.array([bounds.known(phi, reference.center) for phi in points]) / temperature
+    read = np.diff(weights)
+    # What rows that are drawn lose and gain.
+    parts, noise = np.zeros((2, len(pairs))), np.zeros(len(pairs))
     excess, row, at = 0.0, -1, 0
     for rows in expansion.chunks():
         here = slice(at, at + rows.shape[1])
         expansion.anchor(reference.center, rows)
-        change = np.empty(rows.shape[1])
-        for j, ((phi, new_phi), raised, whole) in enumerate(
-            zip(pairs, powers, wholes, strict=True)
-        ):
-            expansion.change(phi, new_phi, reference.center, rows, change)
+        left = np.empty((len(points), rows.shape[1]))
+        for phi, out in zip(points, left, strict=True):
+            expansion.change(reference.center, phi, reference.center, rows, out)
+        weights += left.sum(axis=1) / temperature
+        for j, (raised, whole) in enumerate(zip(powers, wholes, strict=True)):
             with np.errstate(over="ignore", invalid="ignore"):
+                change = left[j + 1] - left[j]
                 most = bound[here] * raised[stratum[here]]
                 size = np.abs(change) / (most * (1.0 + _ROUNDING) + _ROUNDING)
             drawn = np.isfinite(most)
@@ -81,21 +86,46 @@ def forecast(
             worst = int(size.argmax())
             if size[worst] > excess:
                 excess, row = float(size[worst]), at + worst
-            total[j] += change.sum() / temperature
             # Others are read, and decide together.
             drawn &= ~whole[stratum[here]]
             read[j] += change[~drawn].sum() / temperature
-            lost[j] += np.maximum(-change[drawn], 0.0).sum() / temperature
-            noise[j] += np.sum(change[drawn] ** 2 / np.maximum(most[drawn], _TINY)) / temperature
+            changed = change[drawn] / temperature
+            parts[:, j] += np.maximum(-changed, 0.0).sum(), np.maximum(changed, 0.0).sum()
+            noise[j] += temperature * np.sum(changed**2 / np.maximum(most[drawn], _TINY))
         at += rows.shape[1]
-    # From beyond a guard to beyond it.
-    read, total = (np.where(np.isnan(x), -np.inf, x) for x in (read, total))
-    known = np.exp(np.minimum(total, 0.0))
+    return Forecast(excess, row, _accepted(weights, read, parts, noise / intensity))
+
+
+def _accepted(
+    weights: np.ndarray, read: np.ndarray, parts: np.ndarray, noise: np.ndarray
+) -> tuple[float, float, float]:
+    """Return the shares of proposals that are accepted, by each form and if all rows decided.
+
+    `weights`, shape (K,), are log-ratios of the posterior and its surrogate at points of the
+    surrogate. A chain starts from points of the posterior: each counts by its ratio, in both
+    directions between successive ones. `read`, shape (K - 1,), is the log-ratio of rows that are
+    read in any case, `parts`, (2, K - 1), what others lose and gain, `noise` the variance of the
+    log-ratio by them.
+    """
+    weights = np.where(np.isnan(weights), -np.inf, weights)
+    starts = np.concatenate([weights[:-1], weights[1:]])
+    ends = np.concatenate([weights[1:], weights[:-1]])
+    highest = starts.max()
+    if not np.isfinite(highest):
+        return 0.0, 0.0, 0.0
+    share = np.exp(starts - highest)
+    possible = share > 0
+    share = share[possible] / share.sum()
+    with np.errstate(invalid="ignore"):
+        total = (ends - starts)[possible]
+    known = np.concatenate([read, -read])[possible]
+    known = np.where(np.isnan(known), -np.inf, known)
+    lost = np.concatenate([parts[0], parts[1]])[possible]
+    variance = np.concatenate([noise, noise])[possible]
+    alone = np.exp(np.minimum(known, 0.0) - lost)
     # Of a normal log-ratio of variance v, with mean total - v / 2.
-    mixed = [_normal_acceptance(t, v / intensity) for t, v in zip(total, noise, strict=True)]
-    alone = np.exp(np.minimum(read, 0.0) - lost)
-    accepted = np.mean(alone), np.mean(mixed), np.mean(known)
-    return Forecast(excess, row, (float(accepted[0]), float(accepted[1]), float(accepted[2])))
+    mixed = np.array([_normal_acceptance(t, v) for t, v in zip(total, variance, strict=True)])
+    return tuple(float(share @ x) for x in (alone, mixed, np.exp(np.minimum(total, 0.0))))  # type: ignore[return-value]
 
 
 @one_thread
