@@ -358,6 +358,20 @@ def test_terms_of_order_3_are_those_of_the_rows(tall_model, name):
         np.testing.assert_allclose(twice, 8 * known, rtol=1e-9)
 
 
+def test_third_derivatives_that_are_not_finite(tall_model):
+    """They would make the sums, and every decision, NaN."""
+    tall = tall_model("bernoulli_logit")
+    second = expand(tall, 2)
+    third, center = second.third(), np.zeros(tall.phi_size)
+    found = strata.Strata(third, center + np.random.default_rng(0).normal(size=(500, len(center))))
+    rows = next(third.chunks())
+    third.anchor(center, rows)
+    found.add_cubes(rows, found.of(rows))
+    rows[-1, 5] = np.nan
+    with pytest.raises(TallModelError, match="'y' are not finite at the reference"):
+        found.add_cubes(rows, found.of(rows))
+
+
 @pytest.mark.parametrize("name", ["negative_binomial", "categorical_softmax"])
 def test_models_without_terms_of_order_3(tall_model, name):
     """Whose third derivatives numba has no code for, or are many."""

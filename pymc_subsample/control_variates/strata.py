@@ -44,6 +44,7 @@ class Strata:
     def __init__(self, expansion: Expansion, points: np.ndarray):
         sums = expansion.sums
         assert isinstance(sums, LinearSums)
+        self._observed = ", ".join(map(repr, expansion.observed))
         self.sums, self._points = sums, points
         self.size = len(sums.common) + len(sums.slots)
         keys = [np.zeros((1, len(sums.slots)), dtype=np.int64)]
@@ -97,6 +98,11 @@ class Strata:
         for p, q, v in self.sums.thirds(rows):
             parts = (np.ascontiguousarray(x.T[order]) for x in (p, q, v))
             add_cubes(*parts, stratum[order], self._cubes)
+        if not np.all(np.isfinite(self._cubes)):
+            raise TallModelError(
+                f"Third derivatives of the log-likelihood of {self._observed} are not finite at "
+                "the reference. Use control_variate_order=2."
+            )
 
     def distances(self, center: np.ndarray) -> np.ndarray:
         """Return r_s at some of the points, shape (k, S)."""
