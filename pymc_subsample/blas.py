@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
+from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
@@ -24,7 +25,7 @@ class _Limit:
 
     lock = threading.Lock()
     holders = 0
-    limiter = None
+    limiter: Any = None
 
 
 @contextmanager

@@ -245,7 +245,7 @@ class Expansion:
         """Return rows as other processes need them: by number, or their raw columns."""
         if self.store.shared:
             return part
-        return [(self.store.take(where), left_out) for where, left_out in part]
+        return [(self._columns(where), left_out) for where, left_out in part]
 
     def _chunks(self, without: np.ndarray | tuple = ()) -> Iterator[Chunk]:
         without = np.asarray(without, dtype=np.int64)
@@ -254,9 +254,12 @@ class Expansion:
             if last - first < where.stop - where.start:
                 yield where, without[first:last] - where.start
 
+    def _columns(self, where: slice | list[np.ndarray]) -> list[np.ndarray]:
+        return self.store.take(where) if isinstance(where, slice) else where
+
     def _pack(self, chunk: Chunk) -> np.ndarray:
         where, left_out = chunk
-        columns = self.store.take(where) if isinstance(where, slice) else where
+        columns = self._columns(where)
         rows = self.packer.pack(columns, np.zeros((self.width, len(columns[0]))))
         return np.ascontiguousarray(np.delete(rows, left_out, axis=1)) if len(left_out) else rows
 
@@ -282,7 +285,9 @@ class Expansion:
         return grad
 
 
-def _worked(function: Callable, arguments: tuple, expansion: Expansion, part: Iterable[Chunk]) -> Any:
+def _worked(
+    function: Callable, arguments: tuple, expansion: Expansion, part: Iterable[Chunk]
+) -> Any:
     return function(expansion, map(expansion._pack, part), *arguments)
 
 

@@ -115,7 +115,7 @@ def residuals_around(
     return kept.residuals(expansion.n_rows)
 
 
-def _evaluated(
+def residuals_at(
     expansion: Expansion, rows: np.ndarray, center: np.ndarray, points: np.ndarray
 ) -> np.ndarray:
     """Residuals of packed rows at points phi, shape (k, rows)."""
@@ -143,7 +143,7 @@ def _least_outlying(
         return np.inf
     n = expansion.n_rows
     index = np.random.default_rng(0).integers(0, n, _SAMPLE) if n > _SAMPLE else np.arange(n)
-    score = _score(_evaluated(expansion, expansion.take(index), center, points), inner)
+    score = _score(residuals_at(expansion, expansion.take(index), center, points), inner)
     return float(np.quantile(score, 1 - min(1.0, 2 * most / n), method="lower"))
 
 
@@ -170,7 +170,7 @@ def _split(
 ) -> _Part:
     """Evaluate the residuals of a batch and split them at a score."""
     [rows] = batches
-    d = _evaluated(expansion, rows, center, points)
+    d = residuals_at(expansion, rows, center, points)
     bad = np.flatnonzero(~np.isfinite(d[:inner]).all(axis=0))[:_SHOWN]
     outlying = _score(d, inner) > least
     index = np.flatnonzero(outlying)
@@ -179,7 +179,7 @@ def _split(
 
 
 def _summed(d: np.ndarray, inner: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """Sums of the first four powers of residuals; of those further out the sum, and the largest."""
+    """Sum the first four powers of residuals; of those further out return sum and largest."""
     inside, outside = np.split(d, [inner])
     power, sums = np.ones_like(inside), []
     for _ in range(4):

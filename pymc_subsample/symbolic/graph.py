@@ -240,6 +240,7 @@ class NumpyFunction:
         return NumpyFunction, (self._inputs, self._outputs)
 
     def __call__(self, *arguments: np.ndarray) -> list[np.ndarray]:
+        """Evaluate."""
         try:
             function = self._free.pop()
         except IndexError:
