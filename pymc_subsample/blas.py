@@ -5,11 +5,8 @@ of eigenvectors, and with them every later draw. `pm.sample` gives its worker pr
 threads than it has itself.
 """
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache, wraps
-from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
@@ -20,36 +17,12 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-class _Limit:
-    """The limit, while there are any who want it."""
-
-    lock = threading.Lock()
-    holders = 0
-    limiter: Any = None
-
-
-@contextmanager
-def on_one_thread() -> Iterator[None]:
-    """Let BLAS use one thread, in all threads: it has its own until the last of them is done."""
-    with _Limit.lock:
-        if not _Limit.holders:
-            _Limit.limiter = _controller().limit(limits=1, user_api="blas")
-        _Limit.holders += 1
-    try:
-        yield
-    finally:
-        with _Limit.lock:
-            _Limit.holders -= 1
-            if not _Limit.holders:
-                _Limit.limiter.restore_original_limits()
-
-
 def one_thread[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     """Let a function use one BLAS thread."""
 
     @wraps(function)
     def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-        with on_one_thread():
+        with _controller().limit(limits=1, user_api="blas"):
             return function(*args, **kwargs)
 
     return limited

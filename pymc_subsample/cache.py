@@ -103,6 +103,9 @@ def compile_kept(
 class _Kept(caching.NullCache):
     """Compiled code of one function: a file per signature, headed by its checksum."""
 
+    # Checksum of what was read, if it was.
+    loaded: bytes | None = None
+
     def __init__(self, name: str, key: str):
         self.name, self.key = name, key
 
@@ -122,7 +125,10 @@ class _Kept(caching.NullCache):
     def load_overload(self, sig: types.Type, target_context: BaseContext):
         target_context.refresh()
         code = self.read(sig, target_context.codegen())
-        return None if code is None else CompileResult._rebuild(target_context, *pickle.loads(code))
+        if code is None:
+            return None
+        self.loaded = sha256(code).digest()
+        return CompileResult._rebuild(target_context, *pickle.loads(code))
 
     def save_overload(self, sig: types.Type, data: CompileResult):
         if data.library.has_dynamic_globals:
@@ -153,15 +159,19 @@ def packed(dispatcher: Any) -> tuple[bytes, list[str]]:
     Raises
     ------
     pickle.PicklingError
-        If it holds addresses of this process.
+        If it holds addresses of this process, or another one has compiled it again since: the last
+        bits of what it computes may be others.
     """
     [result] = dispatcher.overloads.values()
-    codegen, keep = result.target_context.codegen(), dispatcher._cache
-    code = keep.read(result.signature, codegen) if isinstance(keep, _Kept) else None
-    if code is None:
-        if result.library.has_dynamic_globals:
-            raise pickle.PicklingError(f"{dispatcher.__name__} holds addresses")
+    codegen, loaded = result.target_context.codegen(), getattr(dispatcher._cache, "loaded", None)
+    if result.library.has_dynamic_globals:
+        raise pickle.PicklingError(f"{dispatcher.__name__} holds addresses")
+    if loaded is None:
         code = serialize.dumps(result._reduce())
+    else:  # of which numba has not kept the code
+        code = dispatcher._cache.read(result.signature, codegen) or b""
+        if sha256(code).digest() != loaded:
+            raise pickle.PicklingError(f"the code of {dispatcher.__name__} is not kept any more")
     return code, [*_versions(), *map(str, codegen.magic_tuple())]
 
 

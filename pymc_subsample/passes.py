@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 import cloudpickle
 import numpy as np
 
-from pymc_subsample.blas import on_one_thread
+from pymc_subsample.blas import one_thread
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -55,8 +55,8 @@ class Passes:
 
     Notes
     -----
-    In processes that are started from this one, such as those in which `pm.sample` runs chains, it
-    is one thread: there are as many chains as processors.
+    In a process that another one started, as `pm.sample` does for its chains, the default is one
+    thread, and executors and numbers of threads that were given in the other one don't count.
     """
 
     def __init__(self, given: Any = None) -> None:
@@ -79,8 +79,9 @@ class Passes:
     @property
     def threads(self) -> int:
         """How many threads of this process work on a pass."""
-        if parent_process() is not None and self._process != os.getpid():
-            return 1
+        of_this_process = self._given if self._process == os.getpid() else None
+        if parent_process() is not None:
+            return of_this_process or 1
         return self._given or processors()
 
     @contextmanager
@@ -289,7 +290,6 @@ def _run(sent: _Sent, item: Any) -> Any:
                 _received.popitem(last=False)
     work = pickle.loads(sent.work)
     try:
-        with on_one_thread():
-            return quietly(work, subject, item)
+        return one_thread(quietly)(work, subject, item)
     except Exception as error:
         return _Raised(error)

@@ -1,5 +1,7 @@
 """Bounds of the rows' terms from how far their linear predictors move."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt

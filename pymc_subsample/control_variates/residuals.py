@@ -105,7 +105,7 @@ def residuals_around(
     kept = _Outlying(inner, len(far), most)
     bad: list[int] = []
     start = 0
-    for part in expansion.over(_split, center, points, inner, least):
+    for part in expansion.over(_split_at, center, points, inner, least):
         bad += (start + part.bad).tolist()
         if not bad:
             kept.add(start, part)
@@ -160,7 +160,7 @@ class _Part:
     largest: float
 
 
-def _split(
+def _split_at(
     expansion: Expansion,
     batches: Iterable[np.ndarray],
     center: np.ndarray,
@@ -168,12 +168,14 @@ def _split(
     inner: int,
     least: float,
 ) -> _Part:
-    """Evaluate the residuals of a batch and split them at a score."""
     [rows] = batches
-    d = residuals_at(expansion, rows, center, points)
+    return _split(residuals_at(expansion, rows, center, points), inner, least)
+
+
+def _split(d: np.ndarray, inner: int, least: float) -> _Part:
+    """Split residuals, shape (k, rows), at a score."""
     bad = np.flatnonzero(~np.isfinite(d[:inner]).all(axis=0))[:_SHOWN]
-    outlying = _score(d, inner) > least
-    index = np.flatnonzero(outlying)
+    index = np.flatnonzero(_score(d, inner) > least)
     rest = np.delete(d, index, axis=1) if len(index) else d
     return _Part(d.shape[1], bad, index, d[:, index], *_summed(rest, inner))
 

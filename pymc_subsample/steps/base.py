@@ -135,6 +135,7 @@ class SubsampledStep(BlockedStep):
         if given is not None:
             variables.chosen_vars(given, model)
         arguments.blocked(kwargs.get("blocked", True), cls.__name__)
+        kwargs.pop("passes", None)  # PyMC pickles them all with the step
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(
