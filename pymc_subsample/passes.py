@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from itertools import chain, islice
 from multiprocessing import parent_process
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -23,6 +24,7 @@ from weakref import WeakValueDictionary
 import cloudpickle
 import numpy as np
 
+import pymc_subsample
 from pymc_subsample.blas import one_thread
 
 _log = logging.getLogger("pymc.subsample")
@@ -141,7 +143,9 @@ class Passes:
         for item in items if executor else ():
             yield quietly(here, item)  # as `map` does, and its errors are not those of a worker
             break
-        sent = None if executor is None else self._packed(work, subject)
+        left = list(islice(items, 1))
+        items = chain(left, items)
+        sent = self._packed(work, subject) if executor and left else None
         if executor is None or sent is None:
             yield from self.map(here, items, result_bytes)
             return
@@ -181,7 +185,8 @@ class Passes:
     def _packed(self, work: Callable, subject: Subject) -> "_Sent | None":
         try:
             content = cloudpickle.dumps(subject.portable())
-            sent = _Sent(sha256(content).hexdigest(), content, cloudpickle.dumps(work))
+            key = sha256(content).hexdigest()
+            sent = _Sent(key, content, cloudpickle.dumps(work), pymc_subsample.__version__)
         except Exception as error:  # such as compiled code that holds addresses
             self._tell(error)
             return None
@@ -260,6 +265,7 @@ class _Sent:
     key: str
     content: bytes | None
     work: bytes
+    version: str
 
 
 @dataclass(frozen=True)
@@ -280,6 +286,8 @@ _receiving = threading.Lock()
 
 def _run(sent: _Sent, item: Any) -> Any:
     """Do a part of a pass; without the content of a subject that it has not got, ask for it."""
+    if sent.version != (version := pymc_subsample.__version__):
+        raise RuntimeError(f"it has version {version} of pymc_subsample, not {sent.version}")
     with _receiving:
         subject = _subjects.get(sent.key, _received.get(sent.key))
         if subject is None:

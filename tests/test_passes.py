@@ -9,7 +9,6 @@ import threading
 import time
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 
 import cloudpickle
 import numpy as np
@@ -25,7 +24,7 @@ from pymc_subsample.control_variates.reference import reference_at, sums_at
 from pymc_subsample.control_variates.residuals import residuals_around
 from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.perturbation import estimate_errors
-from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.passes import Passes, processors
 from pymc_subsample.rows import RowStore
 from pymc_subsample.symbolic.graph import numpy_function
@@ -125,7 +124,7 @@ def test_large_results_are_of_several_batches(case, monkeypatch):
     plain = reference_at(ex, theta)
     size = ex.phi_size**2 * 8
     monkeypatch.setattr(expansion_module, "_CHUNK_BYTES", size // 4)
-    seen = [n for n in ex.over(count_batches, result_bytes=size)]
+    seen = list(ex.over(count_batches, result_bytes=size))
     assert max(seen) == 4
     one = reference_at(ex, theta)
     np.testing.assert_allclose(one.curvature, plain.curvature, rtol=1e-12)
@@ -218,10 +217,11 @@ class Failing(Executor):
 
 
 def test_who_always_fails_is_not_asked_any_more(case, monkeypatch, caplog):
-    ex, theta = case("bernoulli_logit")
+    ex, _ = case("bernoulli_logit")
+    monkeypatch.setattr(expansion_module, "_CHUNK_BYTES", 8 * ex.width)
     monkeypatch.setattr(ex, "passes", Passes(failing := Failing()))
     assert sum(ex.over(count_rows)) == ex.n_rows
-    assert 0 < failing.asked < len(list(ex.chunks())) // 2 or failing.asked < 20
+    assert 0 < failing.asked <= 4 * module._AHEAD * processors() < ex.n_rows // 2
     assert "no such worker" in caplog.text
 
 
@@ -332,9 +332,9 @@ def test_few_parts_wait_for_their_turn(large, processes):
 
 @pytest.mark.parametrize("value", ["threads", 0, -1, True, 1.5, object(), [], Executor, np.nan])
 def test_what_makes_no_passes_is_refused(value):
-    with pytest.raises((TypeError, ValueError), match="^passes "):
+    with pytest.raises((TypeError, ValueError), match=r"^passes\b"):
         checked(value)
-    with pytest.raises((TypeError, ValueError), match="^passes "):
+    with pytest.raises((TypeError, ValueError), match=r"^passes\b"):
         pms.HMCECS(model=logistic(), passes=value)
 
 

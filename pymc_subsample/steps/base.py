@@ -69,10 +69,9 @@ class SubsampledStep(BlockedStep):
         parameters, in coordinates of its own, between their centred and non-centred forms, however
         the model writes them. Draws are in the model's own variables either way.
     passes : int, concurrent.futures.Executor or dask.distributed.Client, optional
-        Who makes passes over all rows, which set-up, adaptation and checks are made of: a number
-        of threads of this process, or the workers of an executor. Results do not depend on it.
-        Default: as many threads as there are processors. Chains in processes of their own make
-        theirs with one thread. See the page on passes.
+        Who reads all rows where set-up, tuning and checks do: a number of threads of this process,
+        or the workers of an executor. Results do not depend on it. Default: as many threads as
+        there are processors. Chains that run in processes of their own use one thread each.
     rng : int or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
         Default: a fixed seed, so that equal chains follow from equal seeds.
