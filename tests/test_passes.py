@@ -14,10 +14,12 @@ import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
+from numba import types
 
 import pymc_subsample as pms
 from pymc_subsample import passes as module
 from pymc_subsample.arguments import passes as checked
+from pymc_subsample.compile import VECTOR, compile_source
 from pymc_subsample.control_variates import expansion as expansion_module
 from pymc_subsample.control_variates.reach import distinct, reach
 from pymc_subsample.control_variates.reference import reference_at, sums_at
@@ -449,6 +451,26 @@ def test_code_of_another_processor_is_refused(case):
     ex.anchor(center, rows)
     rebuild(code, needs, signature)(center, again)
     np.testing.assert_array_equal(rows, again)
+
+
+def test_code_that_was_compiled_again_elsewhere_is_not_sent(monkeypatch):
+    def add_one():
+        source, signature = "def f(x):\n    x[0] += 1.0", types.void(VECTOR)
+        return compile_source("f", source, {}, signature, "test_passes")
+
+    add_one()
+    read = add_one()
+    x = np.zeros(1)
+    pickle.loads(pickle.dumps(read))(x)
+    assert x[0] == 1.0
+    monkeypatch.setattr(type(read.function._cache), "read", lambda *_: b"other code")
+    with pytest.raises(pickle.PicklingError, match="not kept any more"):
+        pickle.dumps(read)
+
+
+def test_compiled_functions_let_other_threads_go_on(case):
+    ex, _ = case("bernoulli_logit")
+    assert all(f.function.targetoptions["nogil"] for f in (ex.anchor, ex.difference, ex.change))
 
 
 def test_functions_of_pytensor_are_for_several_threads(tall_model):
