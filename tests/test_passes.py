@@ -325,7 +325,7 @@ def test_few_parts_wait_for_their_turn(large, processes):
             most = max(most, len(counted) - done)
             time.sleep(0.001)
         workers = 4 if given == 4 else 2
-        assert most <= (3 if large else module._AHEAD * workers + 1)
+        assert most <= (3 if large else 2 * workers + 1)
         assert most >= 2
 
 
