@@ -500,6 +500,21 @@ def test_steps_with_an_executor_sample(processes, monkeypatch):
     assert_same(*draws)
 
 
+def test_columns_may_lie_anywhere(case):
+    ex, _ = case("poisson_offset")
+    columns = ex.store.take(slice(0, 50))
+    expected = ex.packer.pack(columns, np.zeros((ex.width, 50)))
+    moved = []
+    for column in columns:
+        memory = np.zeros(column.nbytes + 1, np.uint8)[1:]
+        moved.append(np.frombuffer(memory, column.dtype).reshape(column.shape))
+        moved[-1][...] = column
+        assert not moved[-1].flags.aligned
+    np.testing.assert_array_equal(ex.packer.pack(moved, np.zeros((ex.width, 50))), expected)
+    turned = [np.asfortranarray(column) for column in columns]
+    np.testing.assert_array_equal(ex.packer.pack(turned, np.zeros((ex.width, 50))), expected)
+
+
 # Dask
 
 

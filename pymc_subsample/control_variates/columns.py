@@ -99,9 +99,10 @@ class Packer:
             source = columns[raw].reshape(out.shape[1], -1)
             out[start : start + length] = source[:, element : element + length].T
         if self._derived:
-            # The order in which Ops add elements up depends on how these lie in memory.
+            # The order in which Ops add elements up depends on how these lie in memory, and what
+            # Dask sends may lie where PyTensor takes no array.
             arrays = [
-                np.moveaxis(np.ascontiguousarray(a), 0, axis)
+                np.moveaxis(np.require(a, requirements=["C", "A"]), 0, axis)
                 for a, axis in zip(columns, self._axes, strict=True)
             ]
             for (position, _), value in zip(self._derived, self._compute(arrays), strict=True):
