@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from importlib import import_module
 from itertools import chain, islice
 from multiprocessing import parent_process
 from typing import Any, Protocol
@@ -24,7 +25,6 @@ from weakref import WeakValueDictionary
 import cloudpickle
 import numpy as np
 
-import pymc_subsample
 from pymc_subsample.blas import one_thread
 
 _log = logging.getLogger("pymc.subsample")
@@ -186,7 +186,7 @@ class Passes:
         try:
             content = cloudpickle.dumps(subject.portable())
             key = sha256(content).hexdigest()
-            sent = _Sent(key, content, cloudpickle.dumps(work), pymc_subsample.__version__)
+            sent = _Sent(key, content, cloudpickle.dumps(work), _version())
         except Exception as error:  # such as compiled code that holds addresses
             self._tell(error)
             return None
@@ -284,9 +284,13 @@ _received: OrderedDict[str, Any] = OrderedDict()
 _receiving = threading.Lock()
 
 
+def _version() -> str:
+    return import_module(__package__).__version__
+
+
 def _run(sent: _Sent, item: Any) -> Any:
     """Do a part of a pass; without the content of a subject that it has not got, ask for it."""
-    if sent.version != (version := pymc_subsample.__version__):
+    if sent.version != (version := _version()):
         raise RuntimeError(f"it has version {version} of pymc_subsample, not {sent.version}")
     with _receiving:
         subject = _subjects.get(sent.key, _received.get(sent.key))
