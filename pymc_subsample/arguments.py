@@ -1,6 +1,7 @@
 """Arguments of steps and of audits: what is accepted, and what is said of anything else."""
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from pymc.model import modelcontext
 from pymc.util import get_random_generator
 
 from pymc_subsample.likelihood import TallModel
+from pymc_subsample.passes import Passes
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.schedules import Cyclical, Fixed, PolynomialDecay, Schedule
 from pymc_subsample.validation import (
@@ -155,6 +157,25 @@ def temperature(value: Any, zero: bool = False) -> float:
             f"temperature must be from {least:g} to {_MOST_TEMPERATURE:g}, got {shown(value)}."
         )
     return float(value)
+
+
+def passes(value: Any) -> Passes:
+    """Return who makes passes over all rows."""
+    if value is None or isinstance(value, Executor):
+        return Passes(value)
+    if hasattr(value, "get_executor") and hasattr(value, "nthreads"):  # a client of Dask
+        if value.asynchronous:
+            raise ValueError(
+                "passes is an asynchronous Dask client, for whose results nothing waits. Make it "
+                "with Client(..., asynchronous=False)."
+            )
+        return Passes(value)
+    if is_number(value):
+        return Passes(count("passes", value))
+    raise TypeError(
+        "passes must be None, a number of threads, an executor of concurrent.futures or a "
+        f"dask.distributed.Client, got {shown(value)}."
+    )
 
 
 def batch_size(value: Any, n_rows: int, default: int) -> int:

@@ -103,6 +103,9 @@ def compile_kept(
 class _Kept(caching.NullCache):
     """Compiled code of one function: a file per signature, headed by its checksum."""
 
+    # Checksum of what was read, if it was.
+    loaded: bytes | None = None
+
     def __init__(self, name: str, key: str):
         self.name, self.key = name, key
 
@@ -110,15 +113,21 @@ class _Kept(caching.NullCache):
         identity = repr((self.key, str(signature), codegen.magic_tuple()))
         return directory() / f"{self.name}-{sha256(identity.encode()).hexdigest()}"
 
-    def load_overload(self, sig: types.Type, target_context: BaseContext):
-        target_context.refresh()
+    def read(self, sig: types.Type, codegen: Any) -> bytes | None:
+        """Return what is kept of the function, if it is whole."""
         try:
-            content = self._path(sig, target_context.codegen()).read_bytes()
+            content = self._path(sig, codegen).read_bytes()
         except OSError:
             return None
         checksum, code = content[:32], content[32:]
-        if checksum != sha256(code).digest():
+        return code if checksum == sha256(code).digest() else None
+
+    def load_overload(self, sig: types.Type, target_context: BaseContext):
+        target_context.refresh()
+        code = self.read(sig, target_context.codegen())
+        if code is None:
             return None
+        self.loaded = sha256(code).digest()
         return CompileResult._rebuild(target_context, *pickle.loads(code))
 
     def save_overload(self, sig: types.Type, data: CompileResult):
@@ -131,6 +140,58 @@ class _Kept(caching.NullCache):
         except OSError as error:
             if not path.exists():  # another process may have been faster
                 _warn_of(error)
+
+
+class _Given(caching.NullCache):
+    """Compiled code that another process sent."""
+
+    def __init__(self, code: bytes):
+        self.code = code
+
+    def load_overload(self, sig: types.Type, target_context: BaseContext):
+        target_context.refresh()
+        return CompileResult._rebuild(target_context, *pickle.loads(self.code))
+
+
+def packed(dispatcher: Any) -> tuple[bytes, list[str]]:
+    """Return the machine code of a function of one signature, for `unpacked`, and what it needs.
+
+    Raises
+    ------
+    pickle.PicklingError
+        If it holds addresses of this process, or another one has compiled it again since: the last
+        bits of what it computes may be others.
+    """
+    [result] = dispatcher.overloads.values()
+    codegen, loaded = result.target_context.codegen(), getattr(dispatcher._cache, "loaded", None)
+    if result.library.has_dynamic_globals:
+        raise pickle.PicklingError(f"{dispatcher.__name__} holds addresses")
+    if loaded is None:
+        code = serialize.dumps(result._reduce())
+    else:  # of which numba has not kept the code
+        code = dispatcher._cache.read(result.signature, codegen) or b""
+        if sha256(code).digest() != loaded:
+            raise pickle.PicklingError(f"the code of {dispatcher.__name__} is not kept any more")
+    return code, [*_versions(), *map(str, codegen.magic_tuple())]
+
+
+def unpacked(code: bytes, needs: Sequence[str], signature: types.Type) -> Any:
+    """Return the function that was `packed`.
+
+    Raises
+    ------
+    RuntimeError
+        If versions of libraries, or the processor, are others than where it was compiled.
+    """
+    names = ", ".join(f"x{i}" for i in range(len(signature.args)))
+    dispatcher = numba.njit(eval(f"lambda {names}: None"))
+    has = [*_versions(), *map(str, dispatcher.targetctx.codegen().magic_tuple())]
+    if has != list(needs):
+        raise RuntimeError(f"compiled for {', '.join(needs)}; there is {', '.join(has)}")
+    dispatcher._cache = _Given(code)
+    dispatcher.compile(signature)
+    dispatcher.disable_compile()
+    return dispatcher
 
 
 def _write(path: Path, content: bytes):

@@ -26,7 +26,7 @@ from pytensor.compile.io import In, Out
 from pytensor.compile.maker import FunctionMaker
 from pytensor.graph.basic import Variable, clone
 
-from pymc_subsample.cache import compile_kept, source_flags
+from pymc_subsample.cache import compile_kept, packed, source_flags, unpacked
 from pymc_subsample.collection import without_collection
 
 VECTOR = types.Array(types.float64, 1, "C")
@@ -62,8 +62,12 @@ class Compiled:
     key: str | None
 
     def __call__(self, *arguments: Any) -> None:
-        """Call the function from Python."""
+        """Call the function from Python; other threads go on meanwhile."""
         self.function(*arguments)
+
+    def __reduce__(self) -> tuple:
+        """Pickle as machine code."""
+        return _received, (*packed(self.function), self.signature)
 
     @property
     def address(self) -> int:
@@ -73,6 +77,10 @@ class Compiled:
         argument and call.
         """
         return _get_wrapper_address(self.function, self.signature)
+
+
+def _received(code: bytes, needs: Sequence[str], signature: types.Type) -> Compiled:
+    return Compiled(unpacked(code, needs, signature), signature, None)
 
 
 def compile_graph(
@@ -151,7 +159,8 @@ def compile_source(
     """
     defined = {**environment, "__name__": __name__}
     exec(compile(source, "<string>", "exec"), defined)
-    function, options = defined[name], {"error_model": "numpy", "fastmath": FAST}
+    function = defined[name]
+    options = {"error_model": "numpy", "fastmath": FAST, "nogil": True}
     if key is None:
         return Compiled(numba.njit(signature, **options)(function), signature, None)
     parts = [key, str(signature), source, f"fastmath {pytensor.config.numba__fastmath}"]

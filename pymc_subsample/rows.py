@@ -93,6 +93,9 @@ class RowStore:
         each other. Default: all are of one kind.
     """
 
+    # Whether other processes can read the rows too, of a store that is pickled as where they are.
+    shared = False
+
     def __init__(
         self,
         columns: Sequence[np.ndarray | Joined],
@@ -109,19 +112,18 @@ class RowStore:
         self.starts = np.cumsum([0, *(length for _, length in kinds)]).tolist()
 
     def take(self, index: np.ndarray | slice) -> list[np.ndarray]:
-        """Return rows `index`, shape (m,), of every column, copied."""
+        """Return rows `index`, shape (m,), of every column, copied; those of a slice as views."""
         if len(self.names) == 1 or isinstance(index, slice):
             return [column[index] for column in self.columns]
         index = np.asarray(index)
         found = places(index, self.starts)
         return [c.take(*found) if isinstance(c, Joined) else c[index] for c in self.columns]
 
-    def chunks(self, size: int) -> Iterator[list[np.ndarray]]:
-        """Yield views of consecutive rows of one kind, at most `size` at a time."""
+    def slices(self, size: int) -> Iterator[slice]:
+        """Yield consecutive rows of one kind, at most `size` at a time."""
         for first, last in pairwise(self.starts):
             for start in range(first, last, size):
-                part = slice(start, min(start + size, last))
-                yield [column[part] for column in self.columns]
+                yield slice(start, min(start + size, last))
 
     def batch_size(self) -> int:
         """Return how many rows to evaluate at once so that their columns take little memory."""

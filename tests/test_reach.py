@@ -1,5 +1,7 @@
 """Bounds of the rows' terms from how far their linear predictors move."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -138,11 +140,16 @@ def test_kinks_are_looked_for_where_the_data_are(first):
 
 def test_distinct_kinds_of_rows():
     rng = np.random.default_rng(2)
+
+    def found(rows, positions):
+        batches = SimpleNamespace(over=lambda f, *rest: (f(None, [x], *rest) for x in rows))
+        return distinct(batches, positions)
+
     rows = [rng.integers(0, 2, (3, 50)).astype(float) for _ in range(4)]
-    found = distinct(iter(rows), [0, 2])
-    assert sorted(map(tuple, found.T)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert distinct(iter(rows), []).shape[0] == 0
-    assert distinct(iter([rng.normal(size=(1, 65))]), [0]) is None
+    assert sorted(map(tuple, found(rows, [0, 2]).T)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert found(rows, []).shape[0] == 0
+    assert found([rng.normal(size=(1, 65))], [0]) is None
+    assert found([rng.normal(size=(1, 40)) for _ in range(2)], [0]) is None
 
 
 # The table

@@ -9,7 +9,7 @@ from chains import assert_goes_on
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates.reference import reference_at
-from pymc_subsample.control_variates.residuals import _Outlying
+from pymc_subsample.control_variates.residuals import _Outlying, _score, _split
 from pymc_subsample.rows import drawn_without
 from pymc_subsample.steps.adaptation import recentre
 
@@ -31,8 +31,9 @@ def test_moments_without_some_rows_are_those_of_the_others(size, chunk):
     rng = np.random.default_rng(2)
     d = rng.standard_t(2, size=(5, 200))
     kept = _Outlying(3, 2, size)
+    least = np.sort(_score(d, 3))[-2 * size - 1] if chunk > 3 else 0.0
     for start in range(0, 200, chunk):
-        kept.add(start, d[:, start : start + chunk])
+        kept.add(start, _split(d[:, start : start + chunk], 3, least))
     residuals = kept.residuals(200)
     ranked = np.argsort(-np.abs(d[[0, 1, 3, 4]]).max(axis=0))
     np.testing.assert_array_equal(residuals.index, ranked[:size])
@@ -49,11 +50,15 @@ def test_moments_without_some_rows_are_those_of_the_others(size, chunk):
         assert found.n_rows == 200 - always
 
 
+def packed(_, batches):
+    return np.concatenate(list(batches), axis=1)
+
+
 def test_expansion_leaves_rows_out_of_its_chunks(expansion, monkeypatch):
     ex = expansion("poisson_exposure")
     without = np.array([0, 5, 6, 96])
     monkeypatch.setattr(type(ex), "_chunk_rows", 7)
-    found = np.concatenate(list(ex.chunks(without)), axis=1)
+    found = np.concatenate(list(ex.over(packed, without=without)), axis=1)
     np.testing.assert_array_equal(found, ex.take(np.delete(np.arange(97), without)))
 
 

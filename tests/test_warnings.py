@@ -308,7 +308,7 @@ def test_errors_of_the_estimate_are_those_of_simulated_subsamples(order, tempera
     step = {0: 0.003, 1: 0.08, 2: 0.25}[order]
     thetas = theta + step * np.array([[1.0, 1, 1, 1], [1, -1, 1, -1]])
     m, weight = 60, 400 / (60 * temperature)
-    found = estimate_errors(expansion, reference, thetas, expansion.chunks(), m, temperature)
+    found = estimate_errors(expansion, reference, thetas, m, temperature)
     for k, point in enumerate(thetas):
         rows = expansion.take(np.arange(400))
         expansion.anchor(reference.center, rows)

@@ -1,6 +1,7 @@
 """Packing raw columns into the rows that compiled functions read."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -22,11 +23,21 @@ class Packer:
 
     def __init__(self, model: TallModel) -> None:
         self._model = model
+        self._axes = model.raw_axes
         self._position: dict[Column, int] = {}
         self._direct: list[tuple[int, int, int]] = []
         self._derived: list[tuple[int, Variable]] = []
         self._function: Callable | None = None
         self._copies: list[list[int]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle what `pack` needs, once it has been called."""
+        return {
+            "_copies": self._copies,
+            "_derived": [(position, None) for position, _ in self._derived],
+            "_function": self._function,
+            "_axes": self._axes,
+        }
 
     def __len__(self) -> int:
         return len(self._position)
@@ -88,9 +99,11 @@ class Packer:
             source = columns[raw].reshape(out.shape[1], -1)
             out[start : start + length] = source[:, element : element + length].T
         if self._derived:
+            # The order in which Ops add elements up depends on how these lie in memory, and what
+            # Dask sends may lie where PyTensor takes no array.
             arrays = [
-                np.moveaxis(a, 0, axis)
-                for a, axis in zip(columns, self._model.raw_axes, strict=True)
+                np.moveaxis(np.require(a, requirements=["C", "A"]), 0, axis)
+                for a, axis in zip(columns, self._axes, strict=True)
             ]
             for (position, _), value in zip(self._derived, self._compute(arrays), strict=True):
                 out[position] = value

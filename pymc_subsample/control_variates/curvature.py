@@ -50,6 +50,15 @@ def empty_sum(kind: str, size: int) -> Sum:
     return np.zeros((size, size) if kind == "full" else size)
 
 
+def add(total: Sum, part: Sum) -> None:
+    """Add a sum over some rows to that of those before."""
+    if isinstance(total, SparseSum):
+        assert isinstance(part, SparseSum)
+        total.add(part.matrix)
+    else:
+        total += part
+
+
 def as_array(total: Sum, weight: float) -> np.ndarray:
     """Return `weight` times a sum as an array, shape (P, P) or (3, k); the sum may be changed."""
     if isinstance(total, SparseSum):

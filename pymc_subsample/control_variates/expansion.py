@@ -1,10 +1,11 @@
 """A log-likelihood expanded around a reference point: compiled functions and packed rows."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import batched
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -15,6 +16,7 @@ from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.loops import compile_loops
 from pymc_subsample.kernels.model import BACKWARD, FORWARD, Model
 from pymc_subsample.likelihood import TallModel
+from pymc_subsample.passes import Passes, current
 from pymc_subsample.rows import RowStore
 
 if TYPE_CHECKING:
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 
 # Chunks stay in the cache and in memory that the allocator has already.
 _CHUNK_BYTES = 2**22
+# What the functions of worker processes read of an expansion, beside those that are compiled.
+_PORTABLE = ("order", "phi_size", "width", "linear", "sums", "packer", "curvature", "level")
+
+# Which rows, or their raw columns, and which of them, shape (e,), are left out.
+Chunk = tuple[slice | list[np.ndarray], np.ndarray]
 
 
 def _compiled(name: str) -> "cached_property[Compiled]":
@@ -90,6 +97,8 @@ class Expansion:
         The n rows of raw columns.
     observed : tuple of str
         Names of the subsampled variables.
+    passes : Passes
+        Who makes passes over all rows.
     """
 
     order: int
@@ -111,6 +120,7 @@ class Expansion:
     curvature: str = "full"
     level: int | None = None
     coordinates: "Coordinates | None" = None
+    passes: Passes = field(default_factory=current)
 
     forward = _compiled("forward")
     backward = _compiled("backward")
@@ -195,22 +205,67 @@ class Expansion:
         """Return rows `index`, shape (m,), packed but not anchored: shape (width, m)."""
         return self.packer.pack(self.store.take(index), np.zeros((self.width, len(index))))
 
-    def chunks(self, without: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """Yield all rows, packed but not anchored, in chunks of bounded memory.
+    def chunks(self) -> Iterator[np.ndarray]:
+        """Yield all rows, packed but not anchored, in chunks of bounded memory."""
+        return map(self._pack, self._chunks())
 
-        But for the rows `without`, shape (e,), in order.
+    def over(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        without: np.ndarray | tuple = (),
+        result_bytes: int = 0,
+    ) -> Iterator[Any]:
+        """Yield ``function(expansion, batches, *arguments)`` of all rows, in their order.
+
+        Parameters
+        ----------
+        function : callable
+            Of packed rows, not anchored, in batches; of a module, since it may be called in other
+            processes, where an expansion has no more than what `portable` leaves of it.
+        *arguments
+            Others.
+        without : ndarray of int, shape (e,), default empty
+            Rows to leave out, in order.
+        result_bytes : int, default 0
+            Size of a result. One batch at a time makes a result unless that is larger than a batch.
         """
-        start = 0
-        for columns in self.store.chunks(self._chunk_rows):
-            rows = self.packer.pack(columns, np.zeros((self.width, len(columns[0]))))
-            size = rows.shape[1]
-            if without is not None and len(without):
-                first, last = np.searchsorted(without, [start, start + size])
-                left = np.delete(rows, without[first:last] - start, axis=1)
-                rows = np.ascontiguousarray(left)
-            start += size
-            if rows.shape[1]:
-                yield rows
+        parts = batched(self._chunks(without), max(1, result_bytes // _CHUNK_BYTES))
+        work = partial(_worked, function, arguments)
+        return self.passes.over(work, self, parts, result_bytes)
+
+    def portable(self) -> "Expansion":
+        """Return what passes in other processes need: what has been compiled, to pack and to sum.
+
+        Without the rows, unless processes share them.
+        """
+        part = object.__new__(Expansion)
+        names = [*_PORTABLE, *(n for n, x in vars(self).items() if isinstance(x, Compiled))]
+        names += ["store"] if self.store.shared else []
+        part.__dict__ = {name: getattr(self, name) for name in names}
+        return part
+
+    def sent(self, part: Sequence[Chunk]) -> Sequence[Chunk]:
+        """Return rows as other processes need them: by number, or their raw columns."""
+        if self.store.shared:
+            return part
+        return [(self._columns(where), left_out) for where, left_out in part]
+
+    def _chunks(self, without: np.ndarray | tuple = ()) -> Iterator[Chunk]:
+        without = np.asarray(without, dtype=np.int64)
+        for where in self.store.slices(self._chunk_rows):
+            first, last = np.searchsorted(without, [where.start, where.stop])
+            if last - first < where.stop - where.start:
+                yield where, without[first:last] - where.start
+
+    def _columns(self, where: slice | list[np.ndarray]) -> list[np.ndarray]:
+        return self.store.take(where) if isinstance(where, slice) else where
+
+    def _pack(self, chunk: Chunk) -> np.ndarray:
+        where, left_out = chunk
+        columns = self._columns(where)
+        rows = self.packer.pack(columns, np.zeros((self.width, len(columns[0]))))
+        return np.ascontiguousarray(np.delete(rows, left_out, axis=1)) if len(left_out) else rows
 
     def batches(self, index: np.ndarray) -> list[np.ndarray]:
         """Return rows `index`, shape (m,), as `take` does, in pieces of a chunk's size."""
@@ -232,6 +287,12 @@ class Expansion:
         grad = np.empty(self.theta_size)
         self.backward(np.ascontiguousarray(theta, dtype=float), grad_phi, grad)
         return grad
+
+
+def _worked(
+    function: Callable, arguments: tuple, expansion: Expansion, part: Iterable[Chunk]
+) -> Any:
+    return function(expansion, map(expansion._pack, part), *arguments)
 
 
 def parameter_functions(model: TallModel) -> dict[str, Callable[[], Compiled]]:

@@ -129,7 +129,7 @@ def linear_expansion(
     def slope() -> float | None:
         if len(forms) > 1 or not n_varying:
             return None
-        kinds = distinct(expansion.chunks(), list(code.data))
+        kinds = distinct(expansion, list(code.data))
         if kinds is None:
             return None
         data = list(code.data.values())

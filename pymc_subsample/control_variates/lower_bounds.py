@@ -20,7 +20,7 @@ References
    Statistical Mathematics 44(1), 197-200.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pytensor.tensor as pt
@@ -326,11 +326,19 @@ def _sample(expansion: Expansion, columns: list[int]) -> np.ndarray:
     index = np.random.default_rng(0).integers(0, n, min(n, _SAMPLE))
     sample = [expansion.take(index)[columns]]
     extremes = np.zeros((len(columns), 0))
-    for rows in expansion.chunks() if columns else ():
-        seen = np.concatenate([extremes, rows[columns]], axis=1)
-        places = np.unique(np.concatenate([seen.argmin(axis=1), seen.argmax(axis=1)]))
-        extremes = seen[:, places]
+    for seen in expansion.over(_extremes, columns) if columns else ():
+        extremes = _extreme(np.concatenate([extremes, seen], axis=1))
     return np.concatenate([*sample, extremes], axis=1)
+
+
+def _extremes(_: Expansion, batches: Iterable[np.ndarray], columns: list[int]) -> np.ndarray:
+    [rows] = batches
+    return _extreme(rows[columns])
+
+
+def _extreme(seen: np.ndarray) -> np.ndarray:
+    """Return the rows, shape (k, m), with the smallest and the largest of each of k numbers."""
+    return seen[:, np.unique(np.concatenate([seen.argmin(axis=1), seen.argmax(axis=1)]))]
 
 
 def _holds(code: RowCode, bends: Sequence[Variable], data: np.ndarray) -> bool:

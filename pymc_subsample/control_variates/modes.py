@@ -13,7 +13,6 @@ definite: the poles of hierarchies at a scale of zero are none.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import scipy.linalg
@@ -168,9 +167,7 @@ class _Subset:
         else:
             return None, False
         expansion, active = self.expansion, self._active
-        found = mode_of_rows(
-            expansion, theta, active, partial(iter, self.rows), self.weight, _STEPS
-        )
+        found = mode_of_rows(expansion, theta, active, self.rows, self.weight, _STEPS)
         self.work += (found.steps + 1) * len(active)
         if known.distance(found.theta) < 1.0:
             return known, found.concave

@@ -96,14 +96,20 @@ def derivative_bound(
     return float(inner * (1 + _ROUNDING))
 
 
-def distinct(batches: Iterable[np.ndarray], positions: Sequence[int]) -> np.ndarray | None:
+def distinct(expansion: Expansion, positions: Sequence[int]) -> np.ndarray | None:
     """Return the distinct values, shape (len(positions), k), of some columns, if they are few."""
     found = np.zeros((len(positions), 0))
-    for rows in batches:
-        found = np.unique(np.concatenate([found, rows[list(positions)]], axis=1), axis=1)
+    for some in expansion.over(_kinds, list(positions)):
+        found = np.unique(np.concatenate([found, some], axis=1), axis=1)
         if found.shape[1] > _MOST_KINDS:
             return None
     return found
+
+
+def _kinds(_: Expansion, batches: Iterable[np.ndarray], positions: list[int]) -> np.ndarray:
+    """Return the distinct values in a batch, or more than are few."""
+    [rows] = batches
+    return np.unique(rows[positions], axis=1)[:, : _MOST_KINDS + 1]
 
 
 def reach(expansion: Expansion, design: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -128,22 +134,33 @@ def reach(expansion: Expansion, design: Callable[[np.ndarray], np.ndarray]) -> n
     table[size + 1] = _FAR
     dense = size <= _MAX_DENSE
     products = np.zeros((size, size))
-    for rows in expansion.chunks():
-        x = design(rows)
-        table[size] = np.maximum(table[size], np.abs(x).max(axis=1))
-        if dense:
-            products += x @ x.T
+    for largest, product in expansion.over(_products, design, dense, result_bytes=products.nbytes):
+        table[size] = np.maximum(table[size], largest)
+        products += product
     if not dense:
         return table
     ridge = 1e-10 * max(np.trace(products) / size, 1e-300)
     whiten = scipy.linalg.cholesky(products + ridge * np.eye(size))
-    largest = 0.0
-    for rows in expansion.chunks():
-        white = scipy.linalg.solve_triangular(whiten, design(rows), trans="T")
-        largest = max(largest, float((white**2).sum(axis=0).max()))
     table[:size] = whiten
-    table[size + 1] = np.sqrt(largest)
+    table[size + 1] = np.sqrt(max(expansion.over(_leverage, design, whiten)))
     return table
+
+
+def _products(
+    _: Expansion, batches: Iterable[np.ndarray], design: Callable, dense: bool
+) -> tuple[np.ndarray, np.ndarray | float]:
+    found = [design(rows) for rows in batches]
+    largest = np.max([np.abs(x).max(axis=1) for x in found], axis=0)
+    return largest, sum(x @ x.T for x in found) if dense else 0.0
+
+
+def _leverage(
+    _: Expansion, batches: Iterable[np.ndarray], design: Callable, whiten: np.ndarray
+) -> float:
+    """Largest leverage of a row of the batch."""
+    [rows] = batches
+    white = scipy.linalg.solve_triangular(whiten, design(rows), trans="T")
+    return float((white**2).sum(axis=0).max())
 
 
 def nearby(
@@ -184,15 +201,14 @@ def nearby(
     metric, inverse = _metric(curvature)
     radii = np.sqrt(size) + np.array(_RADII)
     largest = np.zeros(len(radii))
-    for rows in expansion.chunks():
+
+    def over(rows: np.ndarray) -> list[float]:
         expansion.anchor(center, rows)
-        with np.errstate(over="ignore"):
-            reached = [
-                np.linalg.norm(inverse @ design(rows, e), axis=0) for e in range(n_predictors)
-            ]
-        moves = np.stack(reached)
-        for j, radius in enumerate(radii):
-            largest[j] = max(largest[j], remainder(rows, moves, radius).max())
+        moves = [np.linalg.norm(inverse @ design(rows, e), axis=0) for e in range(n_predictors)]
+        return [remainder(rows, np.stack(moves), radius).max() for radius in radii]
+
+    for found in expansion.passes.map(over, expansion.chunks()):
+        largest = np.maximum(largest, found)
     if not np.isfinite(largest[0]):
         return None
     table = np.zeros((size + len(radii), max(size, 2)))
@@ -209,13 +225,23 @@ def holds(expansion: Expansion, center: np.ndarray, table: np.ndarray) -> bool:
     z = rng.normal(size=(size, _POINTS))
     moves = np.linalg.solve(table[:size, :size], z * radii[at] / np.linalg.norm(z, axis=0))
     allowed = largest[at] * radii[at] ** power + _NOTHING
-    for rows in expansion.chunks():
-        expansion.anchor(center, rows)
-        remainder = np.empty(rows.shape[1])
-        for move, most in zip(moves.T, allowed, strict=True):
-            expansion.change(center, center + move, center, rows, remainder)
-            if not np.all(np.abs(remainder) <= most):
-                return False
+    return all(expansion.over(_within, center, moves.T, allowed))
+
+
+def _within(
+    expansion: Expansion,
+    batches: Iterable[np.ndarray],
+    center: np.ndarray,
+    moves: np.ndarray,
+    allowed: np.ndarray,
+) -> bool:
+    [rows] = batches
+    remainder = np.empty(rows.shape[1])
+    expansion.anchor(center, rows)
+    for move, most in zip(moves, allowed, strict=True):
+        expansion.change(center, center + move, center, rows, remainder)
+        if not np.all(np.abs(remainder) <= most):
+            return False
     return True
 
 

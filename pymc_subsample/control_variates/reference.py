@@ -1,12 +1,12 @@
 """The reference point: where it is, and what is summed over all rows there."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from pymc_subsample.blas import one_thread
-from pymc_subsample.control_variates.curvature import Sum, as_array, empty_sum, times
+from pymc_subsample.control_variates.curvature import Sum, add, as_array, empty_sum, times
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.kernels.model import Sums
 
@@ -52,33 +52,56 @@ def no_sums(size: int) -> Sums:
 
 
 def reference_at(expansion: Expansion, theta: np.ndarray, temperature: float = 1.0) -> Reference:
-    """Sum over all rows at theta: one pass, in chunks."""
-    return summed(expansion, theta, expansion.chunks(), 1.0 / temperature)
+    """Sum over all rows at theta: one pass."""
+    return summed(expansion, theta, None, 1.0 / temperature)
 
 
 @one_thread
+@np.errstate(all="ignore")  # what is not finite shows in the sums
 def summed(
     expansion: Expansion,
     theta: np.ndarray,
-    batches: Iterable[np.ndarray],
+    batches: Sequence[np.ndarray] | None,
     weight: float,
     curved: bool = True,
 ) -> Reference:
-    """Sum some batches of rows at theta, each row times `weight`; without curvature if so asked."""
+    """Sum some batches of rows, or all rows, at theta, each row times `weight`.
+
+    Without curvature if so asked.
+    """
     center, _ = expansion.parameters(theta)
+    level, slope, curvature = total = _no_sum(expansion, curved)
+    size = curvature.nbytes if isinstance(curvature, np.ndarray) else 0
+    if batches is None:
+        parts = expansion.over(sums_at, center, curved, result_bytes=size)
+    else:
+        parts = expansion.passes.map(
+            lambda rows: sums_at(expansion, [rows], center, curved), batches, size
+        )
+    for part in parts:
+        for whole, some in zip(total, part, strict=True):
+            add(whole, some)
+    return Reference(
+        np.array(theta, dtype=float), center, weight * float(level[0]), weight * slope,
+        as_array(curvature, weight),
+    )  # fmt: skip
+
+
+def sums_at(
+    expansion: Expansion, batches: Iterable[np.ndarray], center: np.ndarray, curved: bool
+) -> tuple[np.ndarray, np.ndarray, Sum]:
+    """Sum l*, its gradient and, if so asked, its Hessian over some rows."""
+    level, slope, curvature = _no_sum(expansion, curved)
+    for rows in batches:
+        expansion.anchor(center, rows)
+        expansion.sums(center, rows, level, slope, curvature)
+    return level, slope, curvature
+
+
+def _no_sum(expansion: Expansion, curved: bool) -> tuple[np.ndarray, np.ndarray, Sum]:
     size = expansion.phi_size
-    level, slope = np.zeros(1), np.zeros(size)
-    curvature: Sum = np.zeros((0, 0))
-    if curved:
-        curvature = empty_sum(expansion.curvature, size)
-    with np.errstate(all="ignore"):  # what is not finite shows in the sums
-        for rows in batches:
-            expansion.anchor(center, rows)
-            expansion.sums(center, rows, level, slope, curvature)
-        return Reference(
-            np.array(theta, dtype=float), center, weight * float(level[0]), weight * slope,
-            as_array(curvature, weight),
-        )  # fmt: skip
+    curvature = empty_sum(expansion.curvature, size) if curved else np.zeros((0, 0))
+    return np.zeros(1), np.zeros(size), curvature
 
 
 def log_posterior(expansion: Expansion, reference: Reference) -> float:

@@ -4,6 +4,7 @@ Few rows leave most of it where predictors have heavy tails or groups are small.
 estimate, they add nothing to its variance; the others then take a smaller subsample.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,8 @@ _SHOWN = 10
 # Rows whose residuals are kept one by one: at most this many, and this share of all.
 _MOST_KEPT = 20_000
 _SHARE_KEPT = 0.25
+# Random rows that tell which ones may be among them.
+_SAMPLE = 10_000
 # Numbers of rows to read always that are tried, and the cost below which some are.
 _CANDIDATES = 40
 _WORTHWHILE = 0.8
@@ -95,25 +98,97 @@ def residuals_around(
     TallModelError
         If a residual is not finite at one of the points `thetas`.
     """
-    points = [expansion.parameters(theta)[0] for theta in [*thetas, *far]]
-    kept = _Outlying(len(thetas), len(far), int(min(_MOST_KEPT, _SHARE_KEPT * expansion.n_rows)))
-    grad = np.zeros(expansion.phi_size)
+    points = np.array([expansion.parameters(theta)[0] for theta in [*thetas, *far]])
+    most = int(min(_MOST_KEPT, _SHARE_KEPT * expansion.n_rows))
+    center, inner = reference.center, len(thetas)
+    least = _least_outlying(expansion, center, points, inner, most)
+    kept = _Outlying(inner, len(far), most)
     bad: list[int] = []
     start = 0
-    for rows in expansion.chunks():
-        expansion.anchor(reference.center, rows)
-        d = np.empty((len(points), rows.shape[1]))
-        for out, phi in zip(d, points, strict=True):
-            expansion.difference(phi, rows, reference.center, 1.0, 0.0, out, grad)
-        finite = np.isfinite(d[: len(thetas)]).all(axis=0)
-        if not finite.all():
-            bad += (start + np.flatnonzero(~finite)[:_SHOWN]).tolist()
-        elif not bad:
-            kept.add(start, d)
-        start += d.shape[1]
+    for part in expansion.over(_split_at, center, points, inner, least):
+        bad += (start + part.bad).tolist()
+        if not bad:
+            kept.add(start, part)
+        start += part.n_rows
     if bad:
-        raise _not_finite(expansion, sorted(bad))
+        raise _not_finite(expansion, bad)
     return kept.residuals(expansion.n_rows)
+
+
+def residuals_at(
+    expansion: Expansion, rows: np.ndarray, center: np.ndarray, points: np.ndarray
+) -> np.ndarray:
+    """Residuals of packed rows at points phi, shape (k, rows)."""
+    expansion.anchor(center, rows)
+    d, grad = np.empty((len(points), rows.shape[1])), np.zeros(expansion.phi_size)
+    for out, phi in zip(d, points, strict=True):
+        expansion.difference(phi, rows, center, 1.0, 0.0, out, grad)
+    return d
+
+
+def _score(d: np.ndarray, inner: int) -> np.ndarray:
+    """How far out rows are, by their residuals, shape (k, rows), `inner` of them in the posterior.
+
+    Not all points choose: where they did, what is left is less than elsewhere.
+    """
+    d = np.delete(d, np.s_[(inner + 1) // 2 : inner], axis=0)
+    return np.abs(np.where(np.isfinite(d), d, np.inf)).max(axis=0, initial=0.0)
+
+
+def _least_outlying(
+    expansion: Expansion, center: np.ndarray, points: np.ndarray, inner: int, most: int
+) -> float:
+    """Return a score that, as random rows say, twice as many rows exceed as are kept, or more."""
+    if not most:
+        return np.inf
+    n = expansion.n_rows
+    index = np.random.default_rng(0).integers(0, n, _SAMPLE) if n > _SAMPLE else np.arange(n)
+    score = _score(residuals_at(expansion, expansion.take(index), center, points), inner)
+    return float(np.quantile(score, 1 - min(1.0, 2 * most / n), method="lower"))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What is left of some successive rows: the outlying ones, sums over the others."""
+
+    n_rows: int
+    bad: np.ndarray
+    index: np.ndarray
+    outlying: np.ndarray
+    sums: np.ndarray
+    outer: np.ndarray
+    largest: float
+
+
+def _split_at(
+    expansion: Expansion,
+    batches: Iterable[np.ndarray],
+    center: np.ndarray,
+    points: np.ndarray,
+    inner: int,
+    least: float,
+) -> _Part:
+    [rows] = batches
+    return _split(residuals_at(expansion, rows, center, points), inner, least)
+
+
+def _split(d: np.ndarray, inner: int, least: float) -> _Part:
+    """Split residuals, shape (k, rows), at a score."""
+    bad = np.flatnonzero(~np.isfinite(d[:inner]).all(axis=0))[:_SHOWN]
+    index = np.flatnonzero(_score(d, inner) > least)
+    rest = np.delete(d, index, axis=1) if len(index) else d
+    return _Part(d.shape[1], bad, index, d[:, index], *_summed(rest, inner))
+
+
+def _summed(d: np.ndarray, inner: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """Sum the first four powers of residuals; of those further out return sum and largest."""
+    inside, outside = np.split(d, [inner])
+    power, sums = np.ones_like(inside), []
+    for _ in range(4):
+        power *= inside
+        sums.append(power.sum(axis=1))
+    finite = np.where(np.isfinite(outside), outside, 0.0)
+    return np.array(sums), finite.sum(axis=1), float(np.abs(finite).max(initial=0.0))
 
 
 class _Outlying:
@@ -122,50 +197,38 @@ class _Outlying:
     def __init__(self, points: int, far: int, size: int) -> None:
         self._points, self._size = points, size
         self._sums, self._outer = np.zeros((4, points)), np.zeros(far)
-        self._largest, self._least = 0.0, 0.0
+        self._largest = 0.0
         self._index = np.zeros(0, dtype=np.int64)
         self._kept = np.zeros((points + far, 0))
 
-    def add(self, start: int, d: np.ndarray) -> None:
-        """Add the residuals of successive rows, shape (points, rows)."""
-        outlying = self._score(d) > self._least if self._size else np.zeros(d.shape[1], dtype=bool)
-        self._drop(d[:, ~outlying] if outlying.any() else d)
-        self._index = np.concatenate([self._index, start + np.flatnonzero(outlying)])
-        self._kept = np.concatenate([self._kept, d[:, outlying]], axis=1)
+    def add(self, start: int, part: _Part) -> None:
+        """Add what is left of the rows from `start` on."""
+        self._drop(part.sums, part.outer, part.largest)
+        self._index = np.concatenate([self._index, start + part.index])
+        self._kept = np.concatenate([self._kept, part.outlying], axis=1)
         if len(self._index) > 2 * self._size:
             self._shrink()
 
     def residuals(self, n_rows: int) -> Residuals:
         self._shrink()
-        order = np.argsort(-self._score(self._kept), kind="stable")
+        order = np.argsort(-_score(self._kept, self._points), kind="stable")
         return Residuals(
             self._index[order], self._kept[:, order], self._sums, self._outer, self._largest, n_rows
         )
 
-    def _score(self, d: np.ndarray) -> np.ndarray:
-        # Not all points choose: where they did, what is left is less than elsewhere.
-        d = np.delete(d, np.s_[(self._points + 1) // 2 : self._points], axis=0)
-        return np.abs(np.where(np.isfinite(d), d, np.inf)).max(axis=0, initial=0.0)
-
     def _shrink(self) -> None:
-        score = self._score(self._kept)
+        score = _score(self._kept, self._points)
         if len(score) <= self._size:
             return
         order = np.argsort(-score, kind="stable")
         keep, rest = order[: self._size], order[self._size :]
-        self._drop(self._kept[:, rest])
-        self._least = float(score[keep].min(initial=np.inf))
+        self._drop(*_summed(self._kept[:, rest], self._points))
         self._index, self._kept = self._index[keep], self._kept[:, keep]
 
-    def _drop(self, d: np.ndarray) -> None:
-        inner, outer = np.split(d, [self._points])
-        power = np.ones_like(inner)
-        for total in self._sums:
-            power *= inner
-            total += power.sum(axis=1)
-        finite = np.where(np.isfinite(outer), outer, 0.0)
-        self._largest = max(self._largest, float(np.abs(finite).max(initial=0.0)))
-        self._outer += finite.sum(axis=1)
+    def _drop(self, sums: np.ndarray, outer: np.ndarray, largest: float) -> None:
+        self._sums += sums
+        self._outer += outer
+        self._largest = max(self._largest, largest)
 
 
 def _not_finite(expansion: Expansion, rows: list[int]) -> TallModelError:

@@ -1,8 +1,7 @@
 """The search for the reference point: the posterior mode."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,19 +83,19 @@ def find_reference(
         whole = size == n
         rows = list(expansion.chunks()) if whole else expansion.batches(rng.integers(0, n, size))
         weight = n / (size * temperature)
-        theta = mode_of_rows(expansion, theta, active, partial(iter, rows), weight).theta
+        theta = mode_of_rows(expansion, theta, active, rows, weight).theta
         if whole or size >= min(last, n // 2):
             break
         size = min(size * 10, last, n // 2)
     found = polish(expansion, theta, active, temperature)
     if whole:
         return found
-    begun = summed(expansion, start, expansion.chunks(), 1.0 / temperature, curved=False)
+    begun = summed(expansion, start, None, 1.0 / temperature, curved=False)
     before = log_posterior(expansion, begun)
     if not np.isfinite(before) or log_posterior(expansion, found) >= before:
         return found
     # A subset may have one row of a small group, weighed like many, whose scale has no mode.
-    theta = mode_of_rows(expansion, start, active, expansion.chunks, 1.0 / temperature).theta
+    theta = mode_of_rows(expansion, start, active, None, 1.0 / temperature).theta
     again = polish(expansion, theta, active, temperature)
     return max(
         found, again, key=lambda at: np.nan_to_num(log_posterior(expansion, at), nan=-np.inf)
@@ -107,7 +106,7 @@ class _Objective:
     """Negative log posterior of weighted rows, evaluated once per point.
 
     It is a function of x in ``theta = origin + scale x``, with a scale for each element or a
-    matrix. `batches` is called for each evaluation.
+    matrix.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class _Objective:
         expansion: Expansion,
         origin: Reference,
         active: np.ndarray,
-        batches: Callable[[], Iterable[np.ndarray]],
+        batches: Sequence[np.ndarray] | None,
         weight: float,
         scale: np.ndarray,
         *,
@@ -136,7 +135,7 @@ class _Objective:
         if not np.array_equal(x, self._at):
             self._at = x.copy()
             self._summed = summed(
-                self._expansion, self.theta(x), self._batches(), self._weight, self._curved
+                self._expansion, self.theta(x), self._batches, self._weight, self._curved
             )
         return self._summed
 
@@ -194,7 +193,7 @@ def mode_of_rows(
     expansion: Expansion,
     theta: np.ndarray,
     active: np.ndarray,
-    batches: Callable[[], Iterable[np.ndarray]],
+    batches: Sequence[np.ndarray] | None,
     weight: float,
     most_steps: int = 200,
 ) -> Climb:
@@ -208,15 +207,16 @@ def mode_of_rows(
         Start.
     active : ndarray of int, shape (a,)
         Elements of theta that may move.
-    batches : callable
-        Returns batches of packed rows, shape (width, m); anchored anew at every step.
+    batches : sequence of ndarray, or None
+        Batches of packed rows, shape (width, m), which are anchored anew at every step; None for
+        all rows.
     weight : float
         Weight of a row, n / (m T).
     most_steps : int, default 200
         Of the search.
     """
     newton = len(active) <= MAX_DENSE and has_precision(expansion, len(active))
-    origin = summed(expansion, theta, batches(), weight, newton)
+    origin = summed(expansion, theta, batches, weight, newton)
     if not len(active):
         return Climb(origin.theta, True, 0)
     with np.errstate(all="ignore"):
@@ -358,7 +358,7 @@ def _polish_by_gradients(
     if not len(active):
         return reference
     scale = scales(expansion, reference, active)
-    objective = _Objective(expansion, reference, active, expansion.chunks, 1.0 / temperature, scale)
+    objective = _Objective(expansion, reference, active, None, 1.0 / temperature, scale)
     found = scipy.optimize.minimize(
         objective.value,
         np.zeros(len(active)),

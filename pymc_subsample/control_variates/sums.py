@@ -182,7 +182,8 @@ class LinearSums:
             self._map.dense, self._map.dense_scale, strict=True
         ):
             where = slice(element, element + (length - 1) * step + 1, step)
-            blocks[e].append((where, scale * rows[column : column + length]))
+            z = rows[column : column + length]
+            blocks[e].append((where, z if scale == 1.0 else scale * z))
         for (e, element), scale in zip(self._map.const, self._map.const_scale, strict=True):
             blocks[e].append((slice(element, element + 1), np.full((1, rows.shape[1]), scale)))
         return blocks

@@ -8,7 +8,7 @@ distribution obeys detailed balance with the log-ratio
 where that is b Delta, standard deviations are off by the factor :math:`b^{-1/2}`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -305,13 +305,21 @@ def _rows(
     known = new_prior - prior
     if reference is not None and order:
         known += control_change(phi, new_phi, reference.sums(order), np.empty_like(phi))
-    y = np.empty(expansion.n_rows)
-    start = 0
-    for rows in expansion.chunks():
-        if order:
-            expansion.anchor(center, rows)
-        part = y[start : start + rows.shape[1]]
-        expansion.change(phi, new_phi, center, rows, part)
-        start += len(part)
+    y = np.concatenate(list(expansion.over(_changes, phi, new_phi, center, order > 0)))
     with np.errstate(over="ignore"):
         return y * (expansion.n_rows / temperature), known
+
+
+def _changes(
+    expansion: Expansion,
+    batches: Iterable[np.ndarray],
+    phi: np.ndarray,
+    new_phi: np.ndarray,
+    center: np.ndarray,
+    anchored: bool,
+) -> np.ndarray:
+    [rows] = batches
+    if anchored:
+        expansion.anchor(center, rows)
+    expansion.change(phi, new_phi, center, rows, y := np.empty(rows.shape[1]))
+    return y

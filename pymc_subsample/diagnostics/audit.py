@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -48,6 +49,7 @@ def audit(
     kind: str = "auto",
     observed: Sequence[str] | None = None,
     dim: str | None = None,
+    passes: Any = None,
     rng: int | np.random.Generator | None = None,
 ) -> Audit:
     r"""Audit a run: evaluate all rows at some of its draws and say how far the posterior is off.
@@ -78,6 +80,8 @@ def audit(
         does, and was made by that step alone; scores otherwise.
     observed, dim : optional
         Rows to subsample, as given to the step.
+    passes : int, concurrent.futures.Executor or dask.distributed.Client, optional
+        Who reads the rows, as a step takes it. Default: threads.
     rng : int or Generator, optional
         Random signs of the bootstrap behind the p-value. Default: a fixed seed.
 
@@ -112,6 +116,7 @@ def audit(
     start = time.perf_counter()
     arguments.choice("kind", kind, ("auto", "weights", "score"))
     wanted = arguments.count("draws", draws, smallest=_FEWEST)
+    made_by = arguments.passes(passes)
     generator = arguments.generator(rng)
     posterior = group(idata, "posterior", _SAID)
     model = arguments.model_in_context(model, f"call {_SAID}")
@@ -134,7 +139,7 @@ def audit(
             f"{_SAID}: idata has {n_chains * n_draws} draws; an audit needs at least {_FEWEST}."
         )
     at = spread(n_draws, n_chains, wanted)
-    with building_graphs():
+    with building_graphs(), made_by.in_use():
         tall = TallModel(model, chosen, dim)
         with differentiated(tall, "Its draws cannot be audited."):
             expansion = expand(tall, 0)

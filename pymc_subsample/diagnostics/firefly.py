@@ -1,6 +1,6 @@
 """Whether a Firefly chain can be trusted: the checks behind its warnings."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,22 +90,34 @@ def brightness(
     points = [expansion.parameters(theta)[0] for theta in thetas]
     expected = np.zeros(len(points))
     excess, row, start, largest = 0.0, -1, 0, 0.0
-    for rows in expansion.chunks():
-        d = np.empty(rows.shape[1])
-        expansion.anchor(reference.center, rows)
-        level = np.abs(rows[expansion.level])
-        largest = max(largest, float(level.max(initial=0.0)))
-        for k, phi in enumerate(points):
-            expansion.residual(phi, reference.center, rows, d)
-            expected[k] -= np.expm1(-np.maximum(d, 0.0) / temperature).sum()
-            sizes = np.where(np.isfinite(d), np.abs(d), 0.0)
-            over = -d / (_ROUNDING * (1.0 + level + sizes.max(initial=0.0)))
-            over = np.where(np.isnan(over), np.inf, over)
-            at = int(over.argmax()) if len(over) else 0
-            if len(over) and over[at] > excess:
-                excess, row = float(over[at]), start + at
-        start += rows.shape[1]
+    for bright, level, over in expansion.over(_excess, reference.center, points, temperature):
+        expected += bright
+        largest = max(largest, float(level))
+        if len(over) and over.max() > excess:
+            excess, row = float(over.max()), start + int(over.argmax())
+        start += len(over)
     return Brightness(expected, excess, row, _ROUNDING * (1.0 + largest) / temperature)
+
+
+def _excess(
+    expansion: Expansion,
+    batches: Iterable[np.ndarray],
+    center: np.ndarray,
+    points: Sequence[np.ndarray],
+    temperature: float,
+) -> tuple[np.ndarray, float, np.ndarray]:
+    """Return expected bright rows at each point, the largest level, every row's largest excess."""
+    [rows] = batches
+    d, worst = np.empty(rows.shape[1]), np.zeros(rows.shape[1])
+    expansion.anchor(center, rows)
+    level, bright = np.abs(rows[expansion.level]), []
+    for phi in points:
+        expansion.residual(phi, center, rows, d)
+        bright.append(-np.expm1(-np.maximum(d, 0.0) / temperature).sum())
+        sizes = np.where(np.isfinite(d), np.abs(d), 0.0)
+        over = -d / (_ROUNDING * (1.0 + level + sizes.max(initial=0.0)))
+        worst = np.maximum(worst, np.where(np.isnan(over), np.inf, over))
+    return np.array(bright), level.max(initial=0.0), worst
 
 
 def check_lights(

@@ -1,7 +1,5 @@
 """Whether an HMC-ECS chain can be trusted: the checks behind its warnings."""
 
-from collections.abc import Iterable
-
 import numpy as np
 from scipy.special import chdtri
 
@@ -161,12 +159,11 @@ def check_hmc(
     """
     record.fold()
     n, size = record.done, len(active)
-    others = expansion.n_rows - len(always)
 
-    def look(size: int, batches: Iterable[np.ndarray]) -> tuple[float, Perturbation]:
+    def look(size: int, sample: np.ndarray | None = None) -> tuple[float, Perturbation]:
         thetas, shares = record.chosen(size)
         errors = estimate_errors(
-            expansion, reference, thetas, batches, subsample_size, temperature, others
+            expansion, reference, thetas, subsample_size, temperature, always, sample
         )
         if kind == BLOCK_POISSON:
             products = subsample_size / MINIBATCH
@@ -177,10 +174,10 @@ def check_hmc(
         return float(shares @ errors.variance), off
 
     if expansion.n_rows <= _FIRST_LOOK:
-        variance, off = look(_FIRST_DRAWS, expansion.chunks(always))
+        variance, off = look(_FIRST_DRAWS)
     else:
         index = drawn_without(np.random.default_rng(0), expansion.n_rows, always, _FIRST_LOOK)
-        variance, off = look(_FIRST_DRAWS, [expansion.take(index)])
+        variance, off = look(_FIRST_DRAWS, expansion.take(index))
         kept = np.array([theta for *_, theta in record.kept])
         z = whiten(factor, (kept - reference.theta)[:, active].T)
         clear = (
@@ -195,12 +192,12 @@ def check_hmc(
             and np.mean(z**2) < _PREDICTED
         )
         if not clear:
-            variance, off = look(_SECOND_DRAWS, expansion.chunks(always))
+            variance, off = look(_SECOND_DRAWS)
             if (
                 _excess(off.seen_shift, off.seen_stretch) > 1
                 and not _excess(off.shift, off.stretch) > _CLEARLY
             ):
-                variance, off = look(_FIRST_DRAWS, expansion.chunks(always))
+                variance, off = look(_FIRST_DRAWS)
     largest = expansion.n_rows
     if kind == BLOCK_POISSON:
         largest = largest // MINIBATCH * MINIBATCH

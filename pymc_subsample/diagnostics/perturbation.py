@@ -9,14 +9,16 @@ Rows are drawn independently, so b is a sum over rows: it needs no normality and
 reweighting those by :math:`e^{-b}` shows how far means and standard deviations are off.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.reference import Reference
+from pymc_subsample.control_variates.residuals import residuals_at
 
 
 @dataclass(frozen=True)
@@ -102,10 +104,10 @@ def estimate_errors(
     expansion: Expansion,
     reference: Reference,
     thetas: np.ndarray,
-    batches: Iterable[np.ndarray],
     subsample_size: int,
     temperature: float,
-    n_rows: int | None = None,
+    without: np.ndarray | tuple = (),
+    sample: np.ndarray | None = None,
 ) -> EstimateErrors:
     r"""Variance and bias of the log-likelihood estimate at points theta, shape (k, d).
 
@@ -121,41 +123,60 @@ def estimate_errors(
         Compiled model and expansion point.
     thetas : ndarray, shape (k, d)
         Points.
-    batches : iterable of ndarray, shape (width, rows)
-        Packed rows: all of them, or a random sample.
     subsample_size : int
         Rows per estimate.
     temperature : float
         Divides the log-likelihood.
-    n_rows : int, optional
-        Rows among which the subsample is drawn. Default: all.
+    without : ndarray of int, shape (e,), default empty
+        Rows among which the subsample is not drawn, in order.
+    sample : ndarray, shape (width, rows), optional
+        Packed random rows among the others. Default: all of those, by a pass.
     """
     m = subsample_size
-    weight = (n_rows or expansion.n_rows) / (m * temperature)
-    points = [expansion.parameters(theta)[0] for theta in thetas]
-    gradient = np.zeros(expansion.phi_size)
-    shift: np.ndarray | None = None
-    sums = np.zeros((5, len(points)))
-    total = 0
-    for rows in batches:
-        expansion.anchor(reference.center, rows)
-        x = np.empty((len(points), rows.shape[1]))
-        for out, phi in zip(x, points, strict=True):
-            expansion.difference(phi, rows, reference.center, 1.0, 0.0, out, gradient)
-        x *= weight
-        if shift is None:
-            shift = x.mean(axis=1)
-        x -= shift[:, None]
-        exponent = x - 0.5 * x * x
-        tilted = np.exp(exponent)
-        for total_of, values in zip(
-            sums, (x, x * x, np.expm1(exponent), x * tilted, x * x * tilted), strict=True
-        ):
-            total_of += values.sum(axis=1)
-        total += rows.shape[1]
+    weight = (expansion.n_rows - len(without)) / (m * temperature)
+    points = np.array([expansion.parameters(theta)[0] for theta in thetas])
+
+    def over(function: Callable, *arguments: Any) -> Iterator[Any]:
+        if sample is not None:
+            return iter([function(expansion, [sample], *arguments)])
+        return expansion.over(function, *arguments, without=without)
+
+    shift = next(over(_first_mean, reference.center, points, weight))
+    sums, total = np.zeros((5, len(points))), 0
+    for part, size in over(_tilted, reference.center, points, weight, shift):
+        sums += part
+        total += size
     first, second, zero, one, two = sums / total
     variance = m * np.maximum(second - first**2, 0.0)
     # Move the centre from the first batch's mean to that of all: exactly but for O(first^3).
     centred = zero + first * one + 0.5 * first**2 * two
     bias = m * (np.log1p(centred) - first - 0.5 * first**2)
     return EstimateErrors(variance, bias + (variance + variance**2) / (2 * m))
+
+
+def _first_mean(
+    expansion: Expansion,
+    batches: Iterable[np.ndarray],
+    center: np.ndarray,
+    points: np.ndarray,
+    weight: float,
+) -> np.ndarray:
+    [rows] = batches
+    return weight * residuals_at(expansion, rows, center, points).mean(axis=1)
+
+
+def _tilted(
+    expansion: Expansion,
+    batches: Iterable[np.ndarray],
+    center: np.ndarray,
+    points: np.ndarray,
+    weight: float,
+    shift: np.ndarray,
+) -> tuple[np.ndarray, int]:
+    """Return sums over a batch, shape (5, k), of which errors are made, and its number of rows."""
+    [rows] = batches
+    x = weight * residuals_at(expansion, rows, center, points) - shift[:, None]
+    exponent = x - 0.5 * x * x
+    tilted = np.exp(exponent)
+    terms = (x, x * x, np.expm1(exponent), x * tilted, x * x * tilted)
+    return np.array([term.sum(axis=1) for term in terms]), rows.shape[1]

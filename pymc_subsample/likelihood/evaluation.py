@@ -38,8 +38,8 @@ class Evaluation:
         """Yield the value of a data-only variable of the batch graph, some rows at a time."""
         [graph] = rebuild([var], dict(self.derived))
         function = numpy_function(self.raw, [graph])
-        for columns in self.rows.chunks(self.rows.batch_size()):
-            yield function(*self._rows_on_axis(columns))[0]
+        for part in self.rows.slices(self.rows.batch_size()):
+            yield function(*self._raw_batch(part))[0]
 
     def ravel(self, point: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return theta, shape (d,), for a point of value variables."""

@@ -16,6 +16,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variabl
 from pymc_subsample import storage
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.terms import Whole
+from pymc_subsample.passes import current
 from pymc_subsample.rows import Joined
 from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, evaluate
 
@@ -86,15 +87,16 @@ def check_start(tall: "TallModel", batch: Loglik) -> None:
         )
     bad: list[int] = []
     kinds: set[str] = set()
-    size = tall.rows.batch_size()
-    for start in range(0, tall.n_rows, size):
-        try:
-            values = batch(theta, slice(start, min(start + size, tall.n_rows)))
-        except IndexError:
-            raise _bad_index(tall) from None
-        suspect = start + np.flatnonzero(~np.isfinite(values))
-        if not len(suspect):
-            continue
+
+    def suspects(part: slice) -> np.ndarray:
+        return part.start + np.flatnonzero(~np.isfinite(batch(theta, part)))
+
+    found = current().map(suspects, tall.rows.slices(tall.rows.batch_size()))
+    try:
+        doubtful = [suspect for suspect in found if len(suspect)]
+    except IndexError:
+        raise _bad_index(tall) from None
+    for suspect in doubtful:
         values = tall.row_loglik(theta, suspect)
         wrong = ~np.isfinite(values)
         bad += suspect[wrong][:_SHOWN].tolist()

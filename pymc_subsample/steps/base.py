@@ -68,6 +68,10 @@ class SubsampledStep(BlockedStep):
         Whether the chain moves effects of groups, and other variables whose scale depends on
         parameters, in coordinates of its own, between their centred and non-centred forms, however
         the model writes them. Draws are in the model's own variables either way.
+    passes : int, concurrent.futures.Executor or dask.distributed.Client, optional
+        Who reads all rows where set-up, tuning and checks do: a number of threads of this process,
+        or the workers of an executor. Results do not depend on it. Default: as many threads as
+        there are processors. Chains that run in processes of their own use one thread each.
     rng : int or Generator, optional
         Random numbers of the set-up; a chain's own come from `pm.sample(random_seed=...)`.
         Default: a fixed seed, so that equal chains follow from equal seeds.
@@ -130,6 +134,7 @@ class SubsampledStep(BlockedStep):
         if given is not None:
             variables.chosen_vars(given, model)
         arguments.blocked(kwargs.get("blocked", True), cls.__name__)
+        kwargs.pop("passes", None)  # PyMC pickles them all with the step
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(
@@ -141,6 +146,7 @@ class SubsampledStep(BlockedStep):
         dim: str | None = None,
         reference: Mapping[str, Any] | None = None,
         reparameterize: bool = True,
+        passes: Any = None,
         rng: int | np.random.Generator | None = None,
         initial_point: PointType | None = None,
         compile_kwargs: dict | None = None,
@@ -149,6 +155,7 @@ class SubsampledStep(BlockedStep):
         variables.given_reference(reference)
         arguments.blocked(blocked, type(self).__name__)
         arguments.only_numba(compile_kwargs)
+        self._made_by = arguments.passes(passes)
         self.rng = arguments.generator(rng)
         self._given_reference = reference
         self._model = arguments.model_in_context(model, f"create {type(self).__name__}")
@@ -184,7 +191,7 @@ class SubsampledStep(BlockedStep):
             refuse_steps(self._tall, expansion, self._active, WITHOUT_GRADIENT)
 
     def _connect(self) -> None:
-        with building_graphs():
+        with building_graphs(), self._made_by.in_use():
             tall = self._tall = TallModel(self._model, **self._rows_of)
             self._check_vars()
             with (

@@ -217,7 +217,7 @@ class FireflyMC(ProposingStep):
     def _prepare(self) -> Preparation:
         """Find the mode with the log-likelihood's own curvature, and sum the bounds there."""
         with building_graphs(), differentiated(self._tall, self._without_gradient):
-            with doing("compiling the log-likelihood"):
+            with doing("compiling the log-likelihood"), self._made_by.in_use():
                 taylor = expand(self._tall, 2)
             self._refuse_steps(taylor)
             if self._expansion.coordinates is not None:

@@ -27,6 +27,7 @@ class Shared(TypedDict, total=False):
     model: pm.Model | None
     observed: Sequence[str] | None
     dim: str | None
+    passes: Any
     rng: Any
     compile_kwargs: dict | None
     blocked: bool

@@ -202,8 +202,7 @@ class StochasticGradient(AutomaticStepSize):
         if self.gradient != "svrg":
             return self.transitions_per_draw
         if self.done - self.centred >= self.refresh_period:
-            rows = self._expansion.chunks()
-            self.reference = summed(self._expansion, theta, rows, 1.0, curved=False)
+            self.reference = summed(self._expansion, theta, None, 1.0, curved=False)
             self.centred = self.done
             self._passes += 1
         return self.centred + self.refresh_period - self.done

@@ -5,6 +5,7 @@ are hashed at every compile, and shared variables have no static shape, so the f
 a model's graph is to replace every array root by a placeholder input of static shape.
 """
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -220,19 +221,45 @@ def evaluate(
     return numpy_function(inputs, outputs)(*(givens[v] for v in inputs))
 
 
-def numpy_function(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable:
+def numpy_function(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> "NumpyFunction":
     """Return a function that calls NumPy Op by Op: nothing is compiled, warnings are silent."""
-    graphs = rebuild(outputs, {v: v for v in inputs}, _vectorised)
-    with without_c():  # with which PyTensor would link Ops inside of others
-        function = pytensor.function(
-            list(inputs), graphs, mode=PYTHON_MODE, on_unused_input="ignore"
-        )
+    return NumpyFunction(inputs, rebuild(outputs, {v: v for v in inputs}, _vectorised))
 
-    def call(*arguments: np.ndarray) -> list[np.ndarray]:
-        with np.errstate(all="ignore"):
-            return function(*arguments)
 
-    return call
+class NumpyFunction:
+    """A function that several threads may call at once, and that can be pickled.
+
+    PyTensor's own functions are for one thread: as many are made as threads call at once.
+    """
+
+    def __init__(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> None:
+        self._inputs, self._outputs = list(inputs), list(outputs)
+        self._free = [self._made()]
+
+    def __reduce__(self) -> tuple:
+        return NumpyFunction, (self._inputs, self._outputs)
+
+    def __call__(self, *arguments: np.ndarray) -> list[np.ndarray]:
+        """Evaluate."""
+        try:
+            function = self._free.pop()
+        except IndexError:
+            function = self._made()
+        try:
+            with np.errstate(all="ignore"):
+                return function(*arguments)
+        finally:
+            self._free.append(function)
+
+    def _made(self) -> Callable:
+        # Without C, with which PyTensor would link Ops inside of others.
+        with _making, without_c():
+            return pytensor.function(
+                self._inputs, self._outputs, mode=PYTHON_MODE, on_unused_input="ignore"
+            )
+
+
+_making = threading.Lock()
 
 
 # NumPy's limit is 32 with the result.

@@ -43,6 +43,7 @@ SMALL = {
     "other_steps": "--n 2000 --only logistic_miles --steps SGHMC",
     "scaling": "--n 10000 100000 --draws 500",
     "wide": "--small",
+    "passes": "--small",
     "covertype": "--n 20000 --draws 6000",
     "logistic": "--n 20000 --draws 6000 --peer-draws 200",
 }

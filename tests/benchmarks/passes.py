@@ -1,0 +1,140 @@
+"""Passes over all rows: seconds with one thread, and the share of them that more threads take.
+
+python tests/benchmarks/passes.py                        # 10^6 rows of 30 columns
+python tests/benchmarks/passes.py --small
+python tests/benchmarks/passes.py --processes            # with workers that are sent the rows, too
+"""
+
+import argparse
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from multiprocessing import get_context
+from time import perf_counter
+
+import numpy as np
+import pymc as pm
+from _measure import Checks, table
+
+import pymc_subsample as pms
+from pymc_subsample.blas import one_thread
+from pymc_subsample.control_variates import expand
+from pymc_subsample.control_variates.reference import reference_at, summed
+from pymc_subsample.control_variates.residuals import residuals_around
+from pymc_subsample.diagnostics.acceptance import _rows
+from pymc_subsample.diagnostics.full_data import log_posteriors
+from pymc_subsample.diagnostics.perturbation import estimate_errors
+from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood.verification import check_start
+from pymc_subsample.passes import Passes, processors
+
+# Of the time with one thread, on two processors that nobody else uses.
+MOST = 0.6
+
+
+def logistic(n, d, groups):
+    """Rows of standard normal columns; with groups, an effect and a slope of each, too."""
+    rng = np.random.default_rng(1)
+    X, beta = rng.standard_normal((n, d)), rng.normal(0, 1 / np.sqrt(d), d)
+    y = (rng.random(n) < 1 / (1 + np.exp(-X @ beta))).astype("int8")
+    with pm.Model() as model:
+        eta = pm.math.dot(pm.Data("X", X), pm.Normal("beta", 0, 1, shape=d))
+        if groups:
+            g = rng.integers(0, groups, n)
+            tau = pm.HalfNormal("tau", 1, shape=2)
+            a, b = (pm.Normal(f"{name}", 0, tau[k], shape=groups) for k, name in enumerate("ab"))
+            eta = eta + a[g] + b[g] * X[:, 0]
+        pm.Bernoulli("y", logit_p=eta, observed=y)
+    return model
+
+
+def kinds(model):
+    """Passes by what they are for, as functions of who makes them."""
+    tall = TallModel(model)
+    expansion = expand(tall, 2)
+    rng = np.random.default_rng(2)
+    at = reference_at(expansion, tall.ravel(tall.initial_point))
+    thetas = at.theta + 0.003 * rng.standard_normal((10, tall.size))
+    made = {
+        "sums at the reference": lambda: reference_at(expansion, at.theta),
+        "gradient of all rows": lambda: summed(expansion, at.theta, None, 1.0, curved=False),
+        "residuals at 8 points": lambda: residuals_around(expansion, at, thetas[:4], thetas[4:8]),
+        "errors of the estimate at 10 draws": lambda: estimate_errors(
+            expansion, at, thetas, 1000, 1.0
+        ),
+        "terms of an acceptance test": lambda: _rows(expansion, at, *thetas[:2], 2, 1.0),
+        "log posterior at 10 draws (audit)": lambda: log_posteriors(expansion, thetas),
+        "check at the start": lambda: check_start(tall, tall.loglik_as_written),
+    }
+
+    def by(passes, run):
+        expansion.passes = passes
+        start = perf_counter()
+        with passes.in_use():
+            one_thread(run)()
+        return perf_counter() - start
+
+    return {name: (lambda passes, run=run: by(passes, run)) for name, run in made.items()}
+
+
+def set_up(model):
+    """The whole set-up of a step."""
+
+    def run(passes):
+        start = perf_counter()
+        pms.HMCECS(model=model, passes=passes.threads)
+        return perf_counter() - start
+
+    return run
+
+
+def compare(title, timed, makers, repeats):
+    """Print best times over alternating repeats; return the shares with two threads."""
+    found, shares = [], {}
+    for name, run in timed.items():
+        for passes in makers.values():
+            run(passes)  # compiles, and tells workers what they need
+        seconds = dict.fromkeys(makers, np.inf)
+        for _ in range(repeats):
+            seconds = {maker: min(seconds[maker], run(makers[maker])) for maker in makers}
+        one, *others = seconds.values()
+        found.append([name, one, *(other / one for other in others)])
+        shares[name] = others[0] / one
+    one, *others = makers
+    print()
+    table([title, f"s, {one}", *(f"share, {other}" for other in others)], found)
+    return shares
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--n", type=int, default=10**6)
+    parser.add_argument("--d", type=int, default=30)
+    parser.add_argument("--groups", type=int, default=50)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--processes", action="store_true")
+    parser.add_argument("--small", action="store_true")
+    args = parser.parse_args()
+    n = 50_000 if args.small else args.n
+    repeats = 2 if args.small else args.repeats
+    print(f"{n:,} rows, {args.d} columns; {processors()} processors")
+    makers = {"1 thread": Passes(1), "2 threads": Passes(2)}
+    with ExitStack() as stack:
+        if args.processes:
+            pool = stack.enter_context(ProcessPoolExecutor(2, get_context("spawn")))
+            makers["2 processes"] = Passes(pool)
+        model = logistic(n, args.d, 0)
+        shares = compare("logistic regression", kinds(model), makers, repeats)
+        grouped = kinds(logistic(n, args.d, args.groups))
+        compare(f"with {args.groups} groups", grouped, makers, repeats)
+    makers.pop("2 processes", None)
+    whole = {"set-up of HMCECS": set_up(model)}
+    shares |= compare("whole", whole, makers, max(2, repeats // 2))
+    checks = Checks()
+    print()
+    for name, share in shares.items():
+        checks.at_most(f"{name}, two threads over one", share, MOST)
+    checks.exit()
+
+
+if __name__ == "__main__":
+    main()
