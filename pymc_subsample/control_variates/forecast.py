@@ -1,6 +1,7 @@
 """What decisions by thinned rows, and their surrogate, will be like: by all rows at some points."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -69,12 +70,8 @@ def forecast(
     # What rows that are drawn lose and gain.
     parts, noise = np.zeros((2, len(pairs))), np.zeros(len(pairs))
     excess, row, at = 0.0, -1, 0
-    for rows in expansion.chunks():
-        here = slice(at, at + rows.shape[1])
-        expansion.anchor(reference.center, rows)
-        left = np.empty((len(points), rows.shape[1]))
-        for phi, out in zip(points, left, strict=True):
-            expansion.change(reference.center, phi, reference.center, rows, out)
+    for left in expansion.over(_remainders, reference.center, points):
+        here = slice(at, at + left.shape[1])
         weights += left.sum(axis=1) / temperature
         for j, (raised, whole) in enumerate(zip(powers, wholes, strict=True)):
             with np.errstate(over="ignore", invalid="ignore"):
@@ -92,8 +89,27 @@ def forecast(
             changed = change[drawn] / temperature
             parts[:, j] += np.maximum(-changed, 0.0).sum(), np.maximum(changed, 0.0).sum()
             noise[j] += temperature * np.sum(changed**2 / np.maximum(most[drawn], _TINY))
-        at += rows.shape[1]
+        at += left.shape[1]
     return Forecast(excess, row, _accepted(weights, read, parts, noise / intensity))
+
+
+def _remainders(
+    expansion: Expansion, batches: Iterable[np.ndarray], center: np.ndarray, points: np.ndarray
+) -> np.ndarray:
+    """Return what control variates leave of rows at points phi, shape (K, m)."""
+    found = []
+    for rows in batches:
+        expansion.anchor(center, rows)
+        found.append(np.empty((len(points), rows.shape[1])))
+        for phi, out in zip(points, found[-1], strict=True):
+            expansion.change(center, phi, center, rows, out)
+    return np.concatenate(found, axis=1)
+
+
+def _sums(
+    expansion: Expansion, batches: Iterable[np.ndarray], center: np.ndarray, points: np.ndarray
+) -> np.ndarray:
+    return _remainders(expansion, batches, center, points).sum(axis=1)
 
 
 def _accepted(
@@ -142,12 +158,8 @@ def underrated(
     independent proposals rarely comes there, and then stays for long. One pass over the rows.
     """
     total = np.array([bounds.known(phi, reference.center) for phi in points]) / temperature
-    for rows in expansion.chunks():
-        expansion.anchor(reference.center, rows)
-        change = np.empty(rows.shape[1])
-        for j, phi in enumerate(points):
-            expansion.change(reference.center, phi, reference.center, rows, change)
-            total[j] += change.sum() / temperature
+    for left in expansion.over(_sums, reference.center, points):
+        total += left / temperature
     return float(np.mean(~(total - np.median(total) <= _TWENTYFOLD)))
 
 
