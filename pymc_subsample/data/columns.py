@@ -1,0 +1,94 @@
+"""Columns of rows on disk, under the names of a model."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+
+import numpy as np
+
+from pymc_subsample.data.layout import Field, view
+from pymc_subsample.data.store import Store
+
+
+class Column:
+    """Numbers that each row of a store has, read some rows at a time; nothing is copied before.
+
+    Parameters
+    ----------
+    store : Store
+        The rows.
+    fields : sequence of Field
+        One field; or several of one number each, which become a matrix.
+    shape : tuple of int
+        What one row has, as the model sees it.
+    dtype : numpy.dtype, optional
+        In which numbers are read. Default: that of the fields, or the type that holds all of
+        theirs.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        fields: Sequence[Field],
+        shape: tuple[int, ...],
+        dtype: np.dtype | None = None,
+    ) -> None:
+        self.store, self.fields = store, tuple(fields)
+        self.row_shape = tuple(shape)
+        self.shape = (store.n_rows, *self.row_shape)
+        self.ndim = len(self.shape)
+        self.dtype = np.result_type(*(f.dtype for f in fields)) if dtype is None else dtype
+        parts = [
+            (f.offset + f.dtype.itemsize * k, f.dtype) for f in self.fields for k in range(f.size)
+        ]
+        # Of each number of a row, in order: bytes from the row's start, and its type.
+        self.offsets = [offset for offset, _ in parts]
+        self.types = [dtype for _, dtype in parts]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are."""
+        return int(np.prod(self.shape, dtype=int))
+
+    def as_type(self, dtype: np.dtype) -> "Column":
+        """Return the same numbers, read in another type."""
+        return Column(self.store, self.fields, self.row_shape, np.dtype(dtype))
+
+    @property
+    def is_view(self) -> bool:
+        """Whether its numbers can be seen where they are: of one type, and evenly spaced."""
+        steps = set(np.diff(self.offsets).tolist())
+        return len(steps) <= 1 and set(self.types) == {self.dtype}
+
+    def of(self, records: np.ndarray) -> np.ndarray:
+        """Return the numbers of some rows, shape (m, *row_shape); `records` are their bytes."""
+        steps = set(np.diff(self.offsets).tolist())
+        if len(steps) <= 1 and len(set(self.types)) == 1:
+            numbers = view(records, self.offsets, self.types[0], self.row_shape)
+            return numbers.astype(self.dtype, copy=False)
+        result = np.empty((len(records), len(self.offsets)), self.dtype)
+        for k, (offset, dtype) in enumerate(zip(self.offsets, self.types, strict=True)):
+            result[:, k] = view(records, [offset], dtype, ())
+        return result.reshape(len(records), *self.row_shape)
+
+    def __getitem__(self, index: int | slice | np.ndarray) -> np.ndarray:
+        """Return some rows."""
+        if isinstance(index, int | np.integer):
+            return self[np.array([index])][0]
+        return self.of(self.store.records[index])
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.of(self.store.records), dtype=dtype)
+
+    def statistic(self, name: str) -> np.ndarray:
+        """Return one of `Statistics` of every number of a row, shape `row_shape`."""
+        parts = [np.ravel(getattr(self.store.statistics(f.name), name)) for f in self.fields]
+        return np.concatenate(parts).reshape(self.row_shape)
+
+    def glimpse(self) -> bytes:
+        """Refuse rows that changed; return what identifies the column."""
+        self.store.refuse_changes()
+        said = f"{self.store.fingerprint}{self.offsets}{self.dtype.str}"
+        return sha256(said.encode()).digest()
