@@ -1,12 +1,14 @@
 """Columns of rows on disk, under the names of a model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from hashlib import sha256
 
 import numpy as np
 
 from pymc_subsample.data.layout import Field, view
 from pymc_subsample.data.store import Store
+from pymc_subsample.rows import RowStore
 
 
 class Column:
@@ -87,8 +89,53 @@ class Column:
         parts = [np.ravel(getattr(self.store.statistics(f.name), name)) for f in self.fields]
         return np.concatenate(parts).reshape(self.row_shape)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether two columns have the same numbers, being the same."""
+        if not isinstance(other, Column):
+            return NotImplemented
+        same = self.store.fingerprint == other.store.fingerprint
+        return same and (self.offsets, self.types) == (other.offsets, other.types)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def glimpse(self) -> bytes:
         """Refuse rows that changed; return what identifies the column."""
         self.store.refuse_changes()
         said = f"{self.store.fingerprint}{self.offsets}{self.dtype.str}"
         return sha256(said.encode()).digest()
+
+
+class MappedRows(RowStore):
+    """Raw columns of one store: a row is read in one piece, whatever columns it has.
+
+    Parameters
+    ----------
+    columns : sequence of Column
+        Of one store.
+    kinds : sequence of (tuple of str, int)
+        What the rows are rows of, and how many there are.
+    """
+
+    columns: tuple[Column, ...]  # type: ignore[assignment]
+
+    def __init__(
+        self, columns: Sequence[Column], kinds: Sequence[tuple[tuple[str, ...], int]]
+    ) -> None:
+        self._store = columns[0].store
+        super().__init__(columns, self._store.n_rows, kinds)  # type: ignore[arg-type]
+
+    def take(self, index: np.ndarray | slice) -> list[np.ndarray]:
+        """Return rows `index`, shape (m,), of every column."""
+        records = self._store.records[index]
+        return [column.of(records) for column in self.columns]
+
+    def chunks(self, size: int) -> Iterator[list[np.ndarray]]:
+        """Yield consecutive rows, at most `size` at a time."""
+        for start in range(0, self.n_rows, size):
+            yield self.take(slice(start, start + size))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identifies the data, as `Store.fingerprint` does."""
+        said = [(c.offsets, [t.str for t in c.types], c.dtype.str) for c in self.columns]
+        return sha256(f"{self._store.fingerprint}{said}".encode()).hexdigest()

@@ -75,6 +75,9 @@ class Rows:
     def __init__(self, path: str | Path) -> None:
         self._set(Store(_path(path)), None)
 
+    # Whether a model was compared with all rows, and they with the model.
+    checked = False
+
     def _set(self, store: Store, selection: Mapping[str, list[str] | str] | None) -> None:
         self._store = store
         self._selection = selection
@@ -635,15 +638,20 @@ class Rows:
         hidden = len(self._columns) - _SHOWN
         return "\n".join(lines + [f"  and {hidden} more"] * (hidden > 0))
 
+    def as_checked(self) -> "Rows":
+        """Return the same rows for a model that was compared with all of them."""
+        rows = self._of(self._store, self._selection)
+        rows.checked = True
+        return rows
+
     def __reduce__(self) -> tuple:
-        store = self._store
-        return _reopened, (store.path, store.n_rows, store.fingerprint, self._selection)
+        return _reopened, (self._store, self._selection, self.checked)
 
 
-def _reopened(
-    path: Path, n_rows: int, fingerprint: str, selection: Mapping[str, list[str] | str] | None
-) -> Rows:
-    return Rows._of(Store(path, n_rows, fingerprint), selection)
+def _reopened(store: Store, selection: Mapping[str, list[str] | str] | None, checked: bool) -> Rows:
+    rows = Rows._of(store, selection)
+    rows.checked = checked
+    return rows
 
 
 def _path(path: str | Path) -> Path:

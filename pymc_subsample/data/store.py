@@ -93,6 +93,9 @@ class Store:
             raise self.refusal("it holds other rows than when this was saved or sent here")
         self._check_rows()
 
+    def __reduce__(self) -> tuple:
+        return Store, (self.path, self.n_rows, self.fingerprint)
+
     def _read_header(self, n_rows: int | None) -> None:
         header = read_header(self.path)
         if header["format"] != FORMAT:

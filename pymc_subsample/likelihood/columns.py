@@ -60,8 +60,9 @@ def row_number_test(
         if any(s != 1 for i, s in enumerate(index.type.shape) if i != axis):
             return False
         roots = [v for v in ancestors([index]) if v.owner is None]
-        if any(not isinstance(v, Constant) and v not in arrays for v in roots):
-            return False
+        data = [v for v in roots if not isinstance(v, Constant)]
+        if any(not isinstance(arrays.get(v), np.ndarray) for v in data):
+            return False  # columns on disk are data, not numbers of rows
         [value] = evaluate([index], arrays)
         return np.array_equal(value.ravel(), np.arange(value.size))
 

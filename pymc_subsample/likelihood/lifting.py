@@ -195,8 +195,10 @@ class _Gather:
     def _same(self, a: Variable, b: Variable) -> bool:
         if a is b:
             return True
-        known = a in self._arrays and b in self._arrays
-        return known and np.array_equal(self._arrays[a], self._arrays[b])
+        x, y = self._arrays.get(a), self._arrays.get(b)
+        if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
+            return np.array_equal(x, y)
+        return x is not None and x == y
 
     def _n_columns(self) -> int:
         return 1 if self.node is None else len(self.node.inputs) - 1
