@@ -184,8 +184,8 @@ def _batch(k: int, column: Place, axis: int, at: int, several: bool) -> list[str
     lengths = [str(s) for s in column.shape]
     inner = [f"e{j}" for j in range(len(lengths))]
     number = "0"
-    for e, length in zip(inner, lengths, strict=True):
-        number = e if number == "0" else f"({number}) * {length} + {e}"
+    for e, size in zip(inner, lengths, strict=True):
+        number = e if number == "0" else f"({number}) * {size} + {e}"
     lengths.insert(axis, "m")
     place = inner.copy()
     place.insert(axis, "i")
@@ -212,7 +212,7 @@ def _batch(k: int, column: Place, axis: int, at: int, several: bool) -> list[str
 
 def _loaded(dtype: np.dtype) -> np.dtype:
     """Type in which compiled code reads numbers."""
-    return np.dtype(np.uint8) if dtype == bool else dtype
+    return np.dtype(np.uint8) if dtype.kind == "b" else dtype
 
 
 def _readable(column: np.ndarray) -> np.ndarray:

@@ -510,10 +510,7 @@ class Rows:
         """
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
             raise ValueError(f"k must be an integer from 1 up, got {k!r}.")
-        n = len(self)
-        rng = np.random.default_rng(seed)
-        index = np.arange(n) if k >= n else np.sort(rng.choice(n, int(k), replace=False))
-        records = self._store.records[index]
+        records = self._store.records[sample_index(len(self), int(k), seed)]
         return {name: np.array(c.of(records)) for name, c in self._columns.items()}
 
     def mean(self, name: str) -> Any:
@@ -646,6 +643,13 @@ class Rows:
 
     def __reduce__(self) -> tuple:
         return _reopened, (self._store, self._selection, self.checked)
+
+
+def sample_index(n: int, k: int, seed: int | np.random.Generator | None) -> np.ndarray:
+    """Draw k of n rows without replacement, in order; all of them if k is larger."""
+    if k >= n:
+        return np.arange(n)
+    return np.sort(np.random.default_rng(seed).choice(n, k, replace=False))
 
 
 def _reopened(store: Store, selection: Mapping[str, list[str] | str] | None, checked: bool) -> Rows:

@@ -17,14 +17,15 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
-from pytensor.tensor.shape import Shape, Shape_i, SpecifyShape
+from pytensor.tensor.shape import SpecifyShape
+from pytensor.tensor.subtensor import AdvancedSubtensor
 
 from pymc_subsample.data import Rows
 from pymc_subsample.data.columns import Column
+from pymc_subsample.data.rows import sample_index
 from pymc_subsample.likelihood.errors import TallModelError, op_name
 from pymc_subsample.likelihood.verification import probes, tolerance
 from pymc_subsample.symbolic.graph import ReadsAllRows, root_array
-from pymc_subsample.validation import shown
 
 if TYPE_CHECKING:
     from pymc_subsample.likelihood.tall_model import TallModel
@@ -35,8 +36,16 @@ _REMEDY = (
     "rows.std('x'), rows.min('x'), rows.max('x') or len(rows); or compute a column, and make the "
     "rows with it."
 )
-# Of the mean of a sample: standard errors at which it is no random one.
-_FAR = 8.0
+_AS_IT_IS = (
+    "The model must be written on rows.sample(5_000) as it is: scale columns inside the model, "
+    "with rows.mean and rows.std as constants, or before the rows are made; codes of categories "
+    "are those of rows.coords."
+)
+_MOVING = {
+    "AdvancedIncSubtensor", "AdvancedSubtensor", "IncSubtensor", "Join", "Nonzero", "Subtensor",
+}  # fmt: skip
+# Rows of a sample that are looked for, and rows that are read at a time.
+_LOOKED_FOR, _PIECE = 32, 2**17
 # Floating-point numbers hold integers up to here as they are.
 _LARGEST_INTEGER = {"float64": 2**53, "float32": 2**24}
 
@@ -51,8 +60,8 @@ def bound(model: pm.Model, data: Any) -> dict[Variable, Column]:
     """
     if not isinstance(data, Rows):
         raise TypeError(
-            f"data must be pms.Rows, got {shown(data)}. Data in memory are given to the model, as "
-            "pm.Data or observed=."
+            f"data must be pms.Rows, got {type(data).__name__}. Data in memory are given to the "
+            "model, as pm.Data or observed=."
         )
     named = {v.name: v for v in model.data_vars if v.name in data}
     found = {v: _column(v, data) for v in named.values()}
@@ -123,40 +132,58 @@ def _holds(dtype: np.dtype, column: Column, low: np.ndarray, high: np.ndarray) -
 
 
 def _refuse_others(name: str, value: np.ndarray, column: Column) -> None:
-    """Refuse a sample that cannot be one of the column, such as one that was standardised."""
-    low, high, mean, std = (
-        column.statistic(which).astype(float) for which in ("low", "high", "mean", "std")
+    """Refuse numbers that cannot be those of the column, such as standardised ones."""
+    low, high = (column.statistic(which).astype(value.dtype) for which in ("low", "high"))
+    if np.any(~((low <= value) & (value <= high))):
+        raise TallModelError(
+            f"pm.Data {name!r} holds numbers from {np.min(value):.6g} to {np.max(value):.6g}, and "
+            f"column {name!r} of data from {np.min(low):.6g} to {np.max(high):.6g}. {_AS_IT_IS}"
+        )
+
+
+def refuse_other_rows(found: Mapping[Variable, Column], seed: int = 0) -> None:
+    """Refuse a sample that is not of these rows: columns that were changed, or coded anew.
+
+    A sample of `Rows.sample` with its own seed is told at once. Of any other one, some rows are
+    looked for among all rows.
+    """
+    values = {v: _value(v) for v in found}
+    m, n = len(next(iter(values.values()))), len(next(iter(found.values())))
+    index = sample_index(n, m, seed)
+    if m <= n and all(np.array_equal(column[index], values[v]) for v, column in found.items()):
+        return
+    rng = np.random.default_rng(0)
+    wanted = np.sort(rng.choice(m, min(m, _LOOKED_FOR), replace=False))
+    rows = np.column_stack([values[v][wanted].reshape(len(wanted), -1) for v in found])
+    key = int(np.argmax([len(np.unique(column)) for column in rows.T]))
+    left = np.ones(len(wanted), dtype=bool)
+    for start in range(0, n, _PIECE):
+        records = [c[start : min(start + _PIECE, n)] for c in found.values()]
+        parts = np.column_stack([x.reshape(len(x), -1) for x in records])
+        near = parts[np.isin(parts[:, key], rows[left, key])]
+        for k in np.flatnonzero(left):
+            left[k] = not np.any(np.all(near == rows[k], axis=1))
+        if not left.any():
+            return
+    raise TallModelError(
+        f"Row {wanted[left][0]} of what the model is written on is none of the rows of data, in "
+        f"the columns {_listed([v.name for v in found])} together. {_AS_IT_IS}"
     )
-    low, high = low.astype(value.dtype), high.astype(value.dtype)
-    sample = value.astype(float)
-    with np.errstate(invalid="ignore"):
-        outside = np.any((value < low) | (value > high), axis=0)
-        error = std * np.sqrt((1 - min(len(value) / len(column), 1.0)) / len(value))
-        far = np.abs(sample.mean(axis=0) - mean) > _FAR * error + 1e-6 * (np.abs(mean) + std)
-    if np.any(outside):
-        raise TallModelError(
-            f"pm.Data {name!r} holds numbers from {np.min(sample):.6g} to {np.max(sample):.6g}; "
-            f"column {name!r} of data has {np.min(low):.6g} to {np.max(high):.6g}. The model must "
-            "be written on rows.sample(5_000) as it is: scale columns inside the model, with "
-            "rows.mean and rows.std as constants, or before the rows are made."
-        )
-    if np.any(far):
-        k = np.argmax(np.ravel(far))
-        raise TallModelError(
-            f"pm.Data {name!r} has a mean of {np.ravel(sample.mean(axis=0))[k]:.6g} over its "
-            f"{len(value):,} rows, and column {name!r} of data one of {np.ravel(mean)[k]:.6g} over "
-            f"all, which is more than {_FAR:g} standard errors apart: it is no random sample. "
-            "Write the model on rows.sample(5_000)."
-        )
 
 
 def refusal(error: ReadsAllRows, roots: Mapping[Variable, Variable]) -> TallModelError:
     """Say which number the model computes from all rows."""
     names = _listed(list(dict.fromkeys(roots[c].name for c in error.columns)))
     op = _mixing(error.outputs, error.columns)
+    if op in _MOVING:
+        return TallModelError(
+            f"The model chooses, moves or changes some rows of pm.Data {names} ({op}): which ones, "
+            "follows from the sample that it is written on. Make rows that need no such choice, or "
+            "a column that says what a row is."
+        )
     return TallModelError(
-        f"The model computes {op} of all rows of pm.Data {names}, of which it holds a sample: a "
-        f"statistic of the data inside the model would be that of the sample. {_REMEDY}"
+        f"The model computes something of all rows of pm.Data {names} at once ({op}), of which it "
+        f"holds a sample: it would be a statistic of the sample. {_REMEDY}"
     )
 
 
@@ -166,8 +193,8 @@ def _mixing(outputs: Sequence[Variable], columns: Sequence[Variable]) -> str:
     for node in toposort(outputs):
         reads = not set(ancestors(node.inputs)).isdisjoint(columns)
         if reads and not isinstance(node.op, keeping):
-            return f"a number or an array by {op_name(node.op)}"
-    return "something"
+            return op_name(node.op)
+    return "a function of all rows"
 
 
 def misfit(found: Mapping[Variable, Column], error: Exception) -> TallModelError:
@@ -246,6 +273,24 @@ def _observed_with(tall: "TallModel", root: Variable) -> str | None:
     return None
 
 
+def refuse_negative(tall: "TallModel") -> None:
+    """Refuse negative numbers in columns that are indices: codes of what is missing."""
+    for node in toposort(tall.batch.outputs):
+        if not isinstance(node.op, AdvancedSubtensor):
+            continue
+        for entry in node.inputs[1:]:
+            raw = tall.derived.get(entry)
+            if raw is None or raw not in tall.raw:
+                continue
+            low = tall.bound[tall.raw_roots[tall.raw.index(raw)]].statistic("low")
+            if np.any(low < 0):
+                raise TallModelError(
+                    f"Column {raw.name!r} of data is an index in the model, and goes down to "
+                    f"{np.min(low):.0f}: negative codes often stand for what is missing, and would "
+                    "count from the end. Make the rows with codes from 0 up."
+                )
+
+
 def refuse_disagreement(sample: "TallModel", tall: "TallModel") -> None:
     """Compare the model as it is written with the one of all rows, on the rows of the sample.
 
@@ -264,23 +309,9 @@ def refuse_disagreement(sample: "TallModel", tall: "TallModel") -> None:
             where = "its log prior" if apart else f"the log-likelihood of {_listed(tall.observed)}"
             raise TallModelError(
                 f"With all rows of data, {where} is another one than in the model as it is "
-                "written, for the same rows: it depends on the sample that the model is written "
-                f"on{_by_length(sample, tall)}. {_REMEDY}"
+                "written, for the same rows. It depends on the sample that the model is written "
+                f"on: most likely on its length, by x.shape[0], total_size= or the like. {_REMEDY}"
             )
-
-
-def _by_length(sample: "TallModel", tall: "TallModel") -> str:
-    """Say if the model reads the length of its data."""
-    roots = set(tall.bound)
-    for node in toposort(sample.model.logp(sum=False)):
-        if isinstance(node.op, Shape | Shape_i):
-            names = [v.name for v in ancestors(node.inputs) if v in roots]
-            if names:
-                return (
-                    f"; it reads the shape of pm.Data {names[0]!r}, which is a number of the "
-                    "sample (x.shape[0], a mean, or total_size)"
-                )
-    return ""
 
 
 def warn_about_deterministics(model: pm.Model, found: Mapping[Variable, Column]) -> None:

@@ -1,9 +1,11 @@
 """A PyMC model seen as a prior, a set of rows and the log-likelihood of one row."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -147,8 +149,9 @@ class TallModel(Evaluation):
         self.bound = {} if data is None else binding.bound(model, data)
         checked = not lift or (data is not None and data.checked)
         if self.bound and not checked:
-            sample = written(observed=observed)
+            sample = silently(written, observed=observed)
             binding.refuse_unbound(sample, self.bound)
+            binding.refuse_other_rows(self.bound)
 
         terms = row_terms(model, observed)
         graphs = model.logp(vars=list(terms.values()), sum=False)
@@ -172,11 +175,13 @@ class TallModel(Evaluation):
         if checked:
             return
         check_sizes(self)
+        if self.bound:
+            binding.refuse_negative(self)
         check_start(self, self.loglik_as_written)
         check_batches(self, self.loglik_as_written, all_rows, self._values, self._arrays)
         if self.bound:
             if sample.observed != self.observed:
-                sample = written(observed=self.observed)
+                sample = silently(written, observed=self.observed)
             binding.refuse_disagreement(sample, self)
             binding.warn_about_deterministics(model, self.bound)
         else:
@@ -392,7 +397,7 @@ class TallModel(Evaluation):
         return [
             root
             for v, root in self._roots.items()
-            if v in self._read_by_rows or v.type.shape[:1] == (length,)
+            if v.type.shape[:1] == (length,) or (v in self._read_by_rows and length in v.type.shape)
         ]
 
     @property
@@ -429,6 +434,13 @@ class TallModel(Evaluation):
             seen = glimpse(array) if isinstance(array, np.ndarray) else array.glimpse()
             found[name] = found.get(name, b"") + seen
         return found
+
+
+def silently(make: Callable[..., TallModel], **given: Any) -> TallModel:
+    """Make a model whose warnings another one repeats."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return make(**given)
 
 
 def _started(
