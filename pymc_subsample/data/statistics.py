@@ -78,14 +78,28 @@ def statistics_from_json(entry: Mapping[str, Any], shape: tuple[int, ...]) -> St
 
 
 def statistics(x: np.ndarray) -> Statistics:
-    """Return the statistics of a block, shape (m, ...)."""
-    x = np.asarray(x)
-    known = ~np.isnan(x) if x.dtype.kind == "f" else np.ones(x.shape, dtype=bool)
-    count = known.sum(axis=0)
-    filled = x.astype(float) if known.all() else np.where(known, x, 0.0)
+    """Return the statistics of a block of at least one row, shape (m, ...)."""
+    low, high = np.asarray(x.min(axis=0)), np.asarray(x.max(axis=0))
+    if x.dtype.kind == "f" and np.isnan(low).any():
+        return _of_those_known(x)
+    count = np.full(x.shape[1:], len(x))
+    deviations = x.astype(float)
     with np.errstate(invalid="ignore", over="ignore"):
-        mean = filled.sum(axis=0) / np.maximum(count, 1)
+        mean = deviations.mean(axis=0)
+        deviations -= mean
+        squares = np.einsum("i...,i...->...", deviations, deviations)
+    return Statistics(
+        count, np.zeros_like(count), mean, squares, low.astype(float), high.astype(float)
+    )
+
+
+def _of_those_known(x: np.ndarray) -> Statistics:
+    known = ~np.isnan(x)
+    count = known.sum(axis=0)
+    filled = np.where(known, x, 0.0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = filled.sum(axis=0, dtype=float) / np.maximum(count, 1)
         squares = np.where(known, (filled - mean) ** 2, 0.0).sum(axis=0)
-    low = np.where(known, filled, np.inf).min(axis=0, initial=np.inf)
-    high = np.where(known, filled, -np.inf).max(axis=0, initial=-np.inf)
+    low = np.where(known, x, np.inf).min(axis=0).astype(float)
+    high = np.where(known, x, -np.inf).max(axis=0).astype(float)
     return Statistics(count, len(x) - count, mean, squares, low, high)
