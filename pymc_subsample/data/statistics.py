@@ -7,6 +7,10 @@ from typing import Any
 import numpy as np
 
 
+# Reductions over rows are done in so many rows at once.
+_LANES = 64
+
+
 @dataclass(frozen=True)
 class Statistics:
     """What is known of a column: arrays of the shape that one row has of it.
@@ -79,18 +83,29 @@ def statistics_from_json(entry: Mapping[str, Any], shape: tuple[int, ...]) -> St
 
 def statistics(x: np.ndarray) -> Statistics:
     """Return the statistics of a block of at least one row, shape (m, ...)."""
-    low, high = np.asarray(x.min(axis=0)), np.asarray(x.max(axis=0))
+    low, high = _reduced(np.minimum, x), _reduced(np.maximum, x)
     if x.dtype.kind == "f" and np.isnan(low).any():
         return _of_those_known(x)
     count = np.full(x.shape[1:], len(x))
     deviations = x.astype(float)
     with np.errstate(invalid="ignore", over="ignore"):
-        mean = deviations.mean(axis=0)
+        mean = _reduced(np.add, deviations) / len(x)
         deviations -= mean
-        squares = np.einsum("i...,i...->...", deviations, deviations)
+        deviations *= deviations
+        squares = _reduced(np.add, deviations)
     return Statistics(
         count, np.zeros_like(count), mean, squares, low.astype(float), high.astype(float)
     )
+
+
+def _reduced(function: np.ufunc, x: np.ndarray) -> np.ndarray:
+    """Reduce the first axis, many numbers at a time where the others are short."""
+    size = len(x) // _LANES
+    if size < 2:
+        return np.asarray(function.reduce(x, axis=0))
+    whole = x[: size * _LANES].reshape(_LANES, size, *x.shape[1:])
+    parts = function.reduce(whole, axis=0)
+    return np.asarray(function.reduce(np.concatenate([parts, x[size * _LANES :]]), axis=0))
 
 
 def _of_those_known(x: np.ndarray) -> Statistics:
