@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-
 # Reductions over rows are done in so many rows at once.
 _LANES = 64
 

@@ -44,6 +44,7 @@ _AS_IT_IS = (
 _MOVING = {
     "AdvancedIncSubtensor", "AdvancedSubtensor", "IncSubtensor", "Join", "Nonzero", "Subtensor",
 }  # fmt: skip
+_NUMBERING = "ARange"
 # Rows of a sample that are looked for, and rows that are read at a time.
 _LOOKED_FOR, _PIECE = 32, 2**17
 # Floating-point numbers hold integers up to here as they are.
@@ -181,6 +182,11 @@ def refusal(error: ReadsAllRows, roots: Mapping[Variable, Variable]) -> TallMode
             "follows from the sample that it is written on. Make rows that need no such choice, or "
             "a column that says what a row is."
         )
+    if op == _NUMBERING:
+        return TallModelError(
+            f"pm.Data {names} meets a number of each row that the model makes itself, such as "
+            f"pt.arange ({op}). Make it a column of the rows."
+        )
     return TallModelError(
         f"The model computes something of all rows of pm.Data {names} at once ({op}), of which it "
         f"holds a sample: it would be a statistic of the sample. {_REMEDY}"
@@ -190,11 +196,9 @@ def refusal(error: ReadsAllRows, roots: Mapping[Variable, Variable]) -> TallMode
 def _mixing(outputs: Sequence[Variable], columns: Sequence[Variable]) -> str:
     """Name the first Op that takes the columns together."""
     keeping = (Elemwise, DimShuffle, SpecifyShape)
-    for node in toposort(outputs):
-        reads = not set(ancestors(node.inputs)).isdisjoint(columns)
-        if reads and not isinstance(node.op, keeping):
-            return op_name(node.op)
-    return "a function of all rows"
+    nodes = [node for node in toposort(outputs) if not isinstance(node.op, keeping)]
+    reading = [n for n in nodes if not set(ancestors(n.inputs)).isdisjoint(columns)]
+    return next((op_name(node.op) for node in [*reading, *nodes]), "a function of all rows")
 
 
 def misfit(found: Mapping[Variable, Column], error: Exception) -> TallModelError:

@@ -75,6 +75,9 @@ def _selection(
     roots = [v for v in ancestors([entry]) if v.owner is None]
     if any(v not in arrays and not isinstance(v, Constant) for v in roots):
         return None
+    stored = any(not isinstance(arrays.get(v, np.empty(0)), np.ndarray) for v in roots)
+    if stored and entry.type.shape != (None,):
+        return None  # of columns on disk: a group's
     [rows] = evaluate([entry], arrays)
     rows = np.flatnonzero(rows) if rows.dtype == bool else rows
     if not len(rows) or rows.min() < -length or rows.max() >= length:
