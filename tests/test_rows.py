@@ -445,6 +445,27 @@ def test_categories_are_appended_by_their_words(frame, tmp_path):
     assert found.tolist() == ["west", "east", "north", "east"] * 2
 
 
+def test_codes_have_levels(rows, tmp_path):
+    for codes in ([0, 1, 2], [0, -1]):
+        with pytest.raises(ValueError, match=r"'side' has codes from .* and 2 levels"):
+            Rows.from_blocks(
+                [{"side": np.array(codes)}], cache=tmp_path / "y.rows", coords={"side": "ab"}
+            )
+    rows = Rows.from_blocks(
+        [{"side": np.array([0, 1])}], cache=tmp_path / "y.rows", coords={"side": ["a", "b"]}
+    )
+    with pytest.raises(ValueError, match="codes from 0 to 7"):
+        rows.append({"side": np.array([7])})
+    assert len(Rows.open(rows.path)) == 2
+
+
+def test_names_are_text_and_of_one_column(frame, tmp_path):
+    twice = pd.concat([frame[["single"]], frame[["single"]]], axis=1)
+    for wrong in (twice, frame.rename(columns={"single": 1})):
+        with pytest.raises(ValueError, match="Names must be text"):
+            Rows.from_pandas(wrong, cache=tmp_path / "x.rows")
+
+
 def test_an_append_that_fails_leaves_the_rows_as_they_were(rows, monkeypatch):
     size = (rows.path / "rows.bin").stat().st_size
 

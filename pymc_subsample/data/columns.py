@@ -116,6 +116,8 @@ class MappedRows(RowStore):
         What the rows are rows of, and how many there are.
     """
 
+    # Other processes can map the same file.
+    shared = True
     columns: tuple[Column, ...]  # type: ignore[assignment]
 
     def __init__(

@@ -54,9 +54,15 @@ class Options:
             "drop_missing": self.drop_missing,
         }
 
-    def chosen(self, known: Sequence[str], what: str) -> list[str]:
+    def chosen(self, known: list[str], what: str) -> list[str]:
         """Return the names of the columns to keep, of those of a table."""
-        wanted = list(known) if self.columns is None else self.columns
+        unfit = [name for name in known if not isinstance(name, str) or known.count(name) > 1]
+        if unfit:
+            raise ValueError(
+                f"Columns of {what} are called {_listed(list(dict.fromkeys(unfit)))}. Names must "
+                "be text, and each the name of one column."
+            )
+        wanted = known if self.columns is None else self.columns
         for argument, names in (("columns", wanted), ("categorical", self.categorical)):
             missing = [name for name in names if name not in known]
             if missing:
@@ -70,7 +76,7 @@ class Options:
         return wanted
 
 
-def _listed(names: Sequence[str]) -> str:
+def _listed(names: Sequence) -> str:
     shown = ", ".join(map(repr, names[:20]))
     return shown + ", ..." * (len(names) > 20)
 
@@ -377,7 +383,7 @@ def is_pandas(data: Any) -> bool:
 
 def pandas_source(frame: Any, options: Options) -> dict[str, Any] | None:
     """Return what identifies a data frame, as JSON: a glimpse of every column."""
-    names = options.chosen(list(map(str, frame.columns)), "the data frame")
+    names = options.chosen(list(frame.columns), "the data frame")
     digests = {}
     for name in names:
         column = frame[name]
@@ -452,7 +458,7 @@ def dask_blocks(frame: Any, options: Options) -> Blocks:
             f"{type(frame).__module__}.{type(frame).__name__}. Make one of an array by "
             "dask.dataframe.from_dask_array."
         )
-    names = options.chosen(list(map(str, frame.columns)), "the data frame")
+    names = options.chosen(list(frame.columns), "the data frame")
     frame = frame[names]
     levels = _Levels()
 

@@ -125,7 +125,7 @@ def appended(store: Store, read: Callable[[], Blocks], *, progressbar: bool) -> 
         if written.n_rows:
             after = np.memmap(path / ROWS, np.uint8, "r", start, (written.n_rows, store.row_bytes))
             segments = [*current.segments, written.segment(after)]
-            named = [_with_levels(f, levels) for f in fields]
+            named = [_with_levels(f, levels, segments) for f in fields]
             text = header_of(current.source, named, current.row_bytes, segments)
             new = path / f"{HEADER}.{_PARTIAL}"
             with _complaints(path):
@@ -242,16 +242,25 @@ class _Folder:
             raise ValueError(f"There are no rows to write to {self.path}: the source is empty.")
         shape = (rows.n_rows, rows.row_bytes)
         records = np.memmap(self.folder / ROWS, np.uint8, "r", shape=shape)
-        fields = [_with_levels(f, levels) for f in rows.fields]
         segment = rows.segment(records)
+        fields = [_with_levels(f, levels, [segment]) for f in rows.fields]
         _write(self.folder / HEADER, header_of(source, fields, rows.row_bytes, [segment]))
         _sync_folder(self.folder)
 
 
-def _with_levels(field: Field, levels: Mapping[str, Sequence]) -> Field:
+def _with_levels(
+    field: Field, levels: Mapping[str, Sequence], segments: Sequence[Segment]
+) -> Field:
     known = levels.get(field.name)
     if known is None:
         return field
+    low = min(float(np.min(s.statistics[field.name].low)) for s in segments)
+    high = max(float(np.max(s.statistics[field.name].high)) for s in segments)
+    if not 0 <= low <= high < len(known):
+        raise ValueError(
+            f"Column {field.name!r} has codes from {low:g} to {high:g}, and {len(known):,} levels. "
+            f"Codes must be from 0 to {len(known) - 1:,}."
+        )
     return Field(field.name, field.dtype, field.shape, field.offset, tuple(known))
 
 
