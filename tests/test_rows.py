@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -545,7 +546,7 @@ def test_rows_that_may_not_be_read_are_named(rows, monkeypatch):
     def refused(*args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(np, "memmap", refused)
+    monkeypatch.setattr("pymc_subsample.data.store.mmap.mmap", refused)
     with pytest.raises(PermissionError, match=r"rows\.bin cannot be read: Permission denied"):
         Rows.open(rows.path)
 
@@ -653,6 +654,23 @@ except MemoryError:
         [sys.executable, "-c", code, tmp_path / "x.rows"], capture_output=True, text=True
     )
     assert done.stdout.strip().endswith("bounded"), done.stderr[-2000:]
+
+
+def test_threads_read_the_same_rows(rows, monkeypatch):
+    store, index = rows._store, np.random.default_rng(0).integers(0, N, 203)
+    expected = store.records[index]
+    np.testing.assert_array_equal(store.take(index), expected)
+    assert not store._waited  # they are in memory
+    used = []
+    kept = ThreadPoolExecutor.map
+    monkeypatch.setattr(
+        ThreadPoolExecutor, "map", lambda self, *args: used.append(1) or kept(self, *args)
+    )
+    store._waited = True
+    np.testing.assert_array_equal(store.take(index), expected)
+    assert used == [1]
+    np.testing.assert_array_equal(store.take(index[:3]), expected[:3])
+    assert used == [1]
 
 
 def test_a_store_reads_only_whole_segments(rows):

@@ -49,7 +49,7 @@ class Place:
 
 def _place(column: np.ndarray | Column) -> Place:
     if isinstance(column, Column):
-        records = column.store.records
+        records = column.store.scattered
         first, types = records.ctypes.data, [_loaded(t) for t in column.types]
         shape, dtype = column.row_shape, _loaded(column.dtype)
         return Place(first, records.strides[0], column.offsets, types, shape, dtype, records)

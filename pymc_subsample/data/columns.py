@@ -79,7 +79,8 @@ class Column:
         """Return some rows."""
         if isinstance(index, int | np.integer):
             return self[np.array([index])][0]
-        return self.of(self.store.records[index])
+        rows = self.store.records[index] if isinstance(index, slice) else self.store.take(index)
+        return self.of(rows)
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.of(self.store.records), dtype=dtype)
@@ -128,7 +129,8 @@ class MappedRows(RowStore):
 
     def take(self, index: np.ndarray | slice) -> list[np.ndarray]:
         """Return rows `index`, shape (m,), of every column."""
-        records = self._store.records[index]
+        in_order = isinstance(index, slice)
+        records = self._store.records[index] if in_order else self._store.take(np.asarray(index))
         return [column.of(records) for column in self.columns]
 
     def chunks(self, size: int) -> Iterator[list[np.ndarray]]:

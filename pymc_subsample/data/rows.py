@@ -510,7 +510,7 @@ class Rows:
         """
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
             raise ValueError(f"k must be an integer from 1 up, got {k!r}.")
-        records = self._store.records[sample_index(len(self), int(k), seed)]
+        records = self._store.take(sample_index(len(self), int(k), seed))
         return {name: np.array(c.of(records)) for name, c in self._columns.items()}
 
     def mean(self, name: str) -> Any:
