@@ -331,6 +331,27 @@ def test_what_is_not_rows_is_never_replaced(tmp_path):
         with pytest.raises(ValueError, match="is not replaced"):
             Rows.from_blocks([numbers()], cache=tmp_path / name, overwrite=True)
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "dear"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "header.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"holds \['header.json'\]\) and is not replaced"):
+        Rows.from_blocks([numbers()], cache=tmp_path / "other", overwrite=True)
+
+
+def test_what_another_conversion_writes_is_let_be(tmp_path):
+    """Of a folder whose name begins as this one's."""
+    (tmp_path / ".x.rows.0123abcd.partial").mkdir()
+    (tmp_path / ".x.0123abcd.partial").mkdir()
+    Rows.from_blocks([numbers()], cache=tmp_path / "x")
+    assert (tmp_path / ".x.rows.0123abcd.partial").exists()
+    assert not (tmp_path / ".x.0123abcd.partial").exists()
+
+
+def test_rows_that_were_appended_to_are_not_those_of_the_source(frame, tmp_path):
+    rows = Rows.from_pandas(frame, cache=tmp_path / "x.rows")
+    rows.append(frame.iloc[:7])
+    with pytest.raises(ValueError, match="7 rows were appended"):
+        Rows.from_pandas(frame, cache=tmp_path / "x.rows")
+    assert len(Rows.from_pandas(frame, cache=rows.path, overwrite=True)) == N
 
 
 def damaged(path, how):
@@ -498,12 +519,16 @@ class Full:
         self.file, self.room = file, room
 
     def write(self, data):
-        if self.file.tell() + len(memoryview(data).cast("B")) > self.room:
+        left = self.room - self.file.tell()
+        if not left:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return self.file.write(data)
+        return self.file.write(data[:left])
 
-    def __getattr__(self, name):
-        return getattr(self.file, name)
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.file.close()
 
 
 def test_a_disk_that_becomes_full_is_named_and_cleaned(tmp_path, monkeypatch):

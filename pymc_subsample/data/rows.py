@@ -64,9 +64,9 @@ class Rows:
     processes that make one folder, one waits for the other.
 
     Where the folder is there already, it is used if it was made from the same files, which had the
-    same size and time of change, with the same options, or from a table with the same content (of
-    long columns, 16,384 numbers are compared). Anything else raises, unless ``overwrite=True``;
-    iterators, readers, Dask and xarray data raise always, since that cannot be told of them.
+    same size and time of change, with the same options, or from a pandas data frame with the same
+    content (of long columns, 16,384 numbers are compared). Anything else raises, unless
+    ``overwrite=True``; so do sources of which this cannot be told, and rows that were appended to.
 
     When a folder is opened, and whenever a chain starts, 64 rows are compared with their digest,
     and all of them if the file was written to in between. `verify` compares all bytes.

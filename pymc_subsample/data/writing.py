@@ -3,11 +3,13 @@
 import errno
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
+from io import FileIO
 from pathlib import Path
 from secrets import token_hex
 from typing import IO, Any
@@ -20,6 +22,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from pymc_subsample.data.layout import Field, laid_out, records_of
 from pymc_subsample.data.statistics import Statistics, statistics
 from pymc_subsample.data.store import (
+    FORMAT,
     HEADER,
     ROWS,
     Segment,
@@ -78,9 +81,11 @@ def converted(
         blocks, n_rows, levels = read()
         with _temporary(path) as folder:
             written = _Folder(folder, n_rows, path)
-            with _progress(path, n_rows, progressbar) as advance:
+            with written.file, _progress(path, n_rows, progressbar) as advance:
                 for block in blocks:
                     advance(written.add(block))
+                with _complaints(path):
+                    _sync(written.file)
             with _complaints(path):
                 written.finish(source, levels)
                 _replace(folder, path)
@@ -108,7 +113,7 @@ def appended(store: Store, read: Callable[[], Blocks], *, progressbar: bool) -> 
         start = current.n_rows * current.row_bytes
         require_space(path, None if n_rows is None else n_rows * current.row_bytes)
         with _complaints(path):
-            file = (path / ROWS).open("r+b")
+            file = (path / ROWS).open("r+b", buffering=0)
         with file:
             file.truncate(start)
             file.seek(start)
@@ -143,7 +148,7 @@ class _Appended:
         self.n_rows, self._digest = 0, sha256()
         self._statistics: dict[str, Statistics] = {}
 
-    def write(self, file: IO[bytes], block: Block) -> int:
+    def write(self, file: FileIO, block: Block) -> int:
         """Write a block; return its number of rows."""
         arrays = self._fitting(block)
         size = len(next(iter(arrays.values())))
@@ -151,7 +156,9 @@ class _Appended:
             return 0
         records = records_of(self.fields, self.row_bytes, arrays)
         with _complaints(self.path):
-            file.write(records.data)
+            left = memoryview(records).cast("B")
+            while left:  # a disk that is nearly full takes some of it
+                left = left[file.write(left) :]
         self._digest.update(records)
         for name, x in arrays.items():
             found = statistics(x)
@@ -214,7 +221,7 @@ class _Folder:
         self.folder, self.expected, self.path = folder, n_rows, path
         self.rows: _Appended | None = None
         with _complaints(path):
-            self.file = (folder / ROWS).open("w+b")
+            self.file = (folder / ROWS).open("wb", buffering=0)
 
     def add(self, block: Block) -> int:
         """Write a block; return its number of rows."""
@@ -236,8 +243,6 @@ class _Folder:
     def finish(self, source: Mapping[str, Any] | None, levels: Mapping[str, Sequence]) -> None:
         """Write the header, and see that everything is on the disk."""
         rows = self.rows
-        _sync(self.file)
-        self.file.close()
         if rows is None or not rows.n_rows:
             raise ValueError(f"There are no rows to write to {self.path}: the source is empty.")
         shape = (rows.n_rows, rows.row_bytes)
@@ -273,6 +278,12 @@ def _made_before(path: Path, source: Mapping[str, Any] | None) -> Store:
             "source. Use them with Rows.open, replace them with overwrite=True, or choose another "
             "cache."
         )
+    if len(store.segments) > 1:
+        n_rows = store.n_rows - store.segments[0].n_rows
+        raise ValueError(
+            f"{n_rows:,} rows were appended to {path} since it was made. Use them all with "
+            "Rows.open, make the rows anew with overwrite=True, or choose another cache."
+        )
     if store.source != source:
         raise ValueError(
             f"{path} was made from something else: {_difference(store.source, source)}. Replace it "
@@ -306,15 +317,15 @@ def _refuse_foreign(path: Path) -> None:
     """Refuse to replace a folder that holds anything else than rows."""
     if not path.is_dir():
         raise StoreError(f"{path} is a file, which is not replaced. Choose another path.")
-    others = {entry.name for entry in path.iterdir()} - {HEADER, ROWS, f"{HEADER}.{_PARTIAL}"}
-    if others or not {HEADER, ROWS} & {entry.name for entry in path.iterdir()}:
+    names = {entry.name for entry in path.iterdir()}
+    known = ROWS in names
+    with suppress(StoreError):
+        known = known or read_header(path).get("format") == FORMAT
+    if not known or names - {HEADER, ROWS, f"{HEADER}.{_PARTIAL}"}:
         raise StoreError(
-            f"{path} was not made by Rows (it holds {_short(sorted(others))}) and is not replaced. "
+            f"{path} was not made by Rows (it holds {_short(sorted(names))}) and is not replaced. "
             "Choose another path."
         )
-    with suppress(StoreError):
-        if read_header(path).get("format") is None:
-            raise ValueError(f"{path} was not made by Rows and is not replaced.")
 
 
 @contextmanager
@@ -329,7 +340,10 @@ def locked(path: Path) -> Iterator[None]:
             _log.info("%s is being written by another process: waiting for it", path)
             lock.acquire()
     try:
-        for left in path.parent.glob(f".{path.name}.*.{_PARTIAL}"):
+        own = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.{_PARTIAL}")
+        for left in path.parent.iterdir():
+            if not own.fullmatch(left.name):
+                continue
             _log.info("removing what an interrupted conversion left: %s", left)
             shutil.rmtree(left, ignore_errors=True)
         yield
@@ -365,7 +379,7 @@ def _write(path: Path, text: str) -> None:
         _sync(file)
 
 
-def _sync(file: IO[bytes]) -> None:
+def _sync(file: IO[bytes] | FileIO) -> None:
     file.flush()
     os.fsync(file.fileno())
 
