@@ -346,24 +346,33 @@ def test_what_does_not_depend_on_the_sample_is_taken(seed, rows):
             assert TallModel(model, data=rows).n_rows == N
 
 
-def test_what_holds_for_the_sample_but_not_for_all_rows_is_seen(table, tmp_path):
-    """A count that is negative, and a deviation that is nil, in one row that is not in it."""
-    for name, value, said in (
-        ("count", -1, r"'obs' is -inf at the initial point in rows 1234"),
-        ("error", 0.0, r"'obs' is .* in rows 1234|parameter check of the model fails"),
-    ):
-        changed = {**table, name: table[name].copy()}
-        changed[name][1234] = value
-        rows = Rows.from_blocks([changed], cache=tmp_path / f"{name}.rows")
-        sample = {key: rows[key][:200] for key in rows.names}
-        with pm.Model() as model:
-            if name == "count":
-                exposure(sample)
-            else:
-                x, error, y = (pm.Data(key, sample[key]) for key in ("x", "error", "y"))
-                pm.Normal("obs", pm.Normal("slope") * x, error, observed=y)
-        with pytest.raises(TallModelError, match=said):
-            TallModel(model, data=rows)
+def half_normal(s):
+    """Return a model of numbers that must be positive; its density is finite for any."""
+    pm.HalfNormal("obs", pm.math.exp(pm.Normal("scale")), observed=pm.Data("error", s["error"]))
+
+
+def known_deviations(s):
+    """Return a model whose deviations, which are data, must be positive."""
+    x, error, y = (pm.Data(name, s[name]) for name in ("x", "error", "y"))
+    pm.Normal("obs", pm.Normal("slope") * x, error, observed=y)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (half_normal, r"'obs' is -inf at the initial point in rows 1234"),
+        (known_deviations, r"A parameter check of the model fails for its data: sigma > 0"),
+    ],
+)
+def test_what_holds_for_the_sample_but_not_for_all_rows_is_seen(make, said, table, tmp_path):
+    """One row that is not in the sample has a number outside the support."""
+    changed = {**table, "error": table["error"].copy()}
+    changed["error"][1234] = -1
+    rows = Rows.from_blocks([changed], cache=tmp_path / "x.rows")
+    with pm.Model() as model:
+        make({name: rows[name][:200] for name in rows.names})
+    with pytest.raises(TallModelError, match=said):
+        TallModel(model, data=rows)
 
 
 def test_missing_numbers_are_refused_by_column(table, tmp_path):
