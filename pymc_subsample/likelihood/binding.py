@@ -208,8 +208,8 @@ def misfit(found: Mapping[Variable, Column], error: Exception) -> TallModelError
     return TallModelError(
         f"With {rows:,} rows in the place of the {length:,} that the model is written on, shapes "
         f"do not fit together ({error}). Something in the model has the length of the sample: an "
-        "array, or a number such as len(s['y']). Make arrays columns of the rows; leave shape= out "
-        "where there is data."
+        "array, coordinates of its rows, or a number such as len(s['y']). Make arrays columns of "
+        "the rows; leave out shape= where there is data, and coordinates of the rows."
     )
 
 
