@@ -156,6 +156,39 @@ def test_matrices_and_half_precision(tmp_path):
     np.testing.assert_allclose(listed.std("cube"), cube.reshape(50, 6)[7:].std(axis=0))
 
 
+def test_datasets_of_several_dimensions(tmp_path):
+    xr = pytest.importorskip("xarray")
+    rng = np.random.default_rng(3)
+    X, y, low = rng.normal(size=(3, 40)), rng.normal(size=40), rng.normal(size=3)
+    y[7] = np.nan
+    data = xr.Dataset({"X": (("feature", "obs"), X), "y": ("obs", y)}, {"obs": np.arange(40)})
+    found = Rows.from_xarray(data, cache=tmp_path / "x.rows")
+    assert found.shape == {"X": (40, 3), "y": (40,)}
+    np.testing.assert_array_equal(found["X"], X.T)
+    left = Rows.from_xarray(data, cache=tmp_path / "y.rows", dim="obs", drop_missing=True)
+    np.testing.assert_array_equal(left["X"], np.delete(X.T, 7, axis=0))
+    with pytest.raises(ValueError, match="'feature', 'obs' is shared by all variables"):
+        Rows.from_xarray(data[["X"]], cache=tmp_path / "z.rows")
+    named = data.assign(low=("feature", low))
+    assert Rows.from_xarray(named, cache=tmp_path / "z.rows", dim="obs").names == ("X", "y")
+    with pytest.raises(ValueError, match="columns names 'low', which the dataset, along"):
+        Rows.from_xarray(named, ["low"], cache=tmp_path / "a.rows", dim="obs")
+
+
+def test_other_libraries_objects_are_told_apart(frame, tmp_path):
+    polars = pytest.importorskip("polars")
+    with pytest.raises(TypeError, match=r"\.sink_parquet"):
+        Rows.from_polars(polars.LazyFrame({"x": [1.0]}), cache=tmp_path / "x.rows")
+    with pytest.raises(TypeError, match=r"from_arrow takes .* got builtins\.dict"):
+        Rows.from_arrow({"x": [1.0]}, cache=tmp_path / "x.rows")
+    with pytest.raises(TypeError, match=r"from_dask takes .* got pandas\."):
+        Rows.from_dask(frame, cache=tmp_path / "x.rows")
+    with pytest.raises(TypeError, match=r"from_xarray takes .* got builtins\.int"):
+        Rows.from_xarray(3, cache=tmp_path / "x.rows")
+    with pytest.raises(TypeError, match="Block 0 must be a dict"):
+        Rows.from_blocks(frame, cache=tmp_path / "x.rows")
+
+
 def test_statistics_are_those_of_all_rows(rows, tmp_path):
     table = numbers()
     for name, x in table.items():
