@@ -689,6 +689,7 @@ def test_a_conversion_waits_for_the_one_that_is_writing(tmp_path, caplog):
     assert len(Rows.open(path)) == 8_000
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 def test_memory_does_not_grow_with_the_rows(tmp_path):
     """Conversion and passes stay below a limit below the size of the rows."""
     code = """

@@ -435,6 +435,7 @@ def test_rows_that_change_after_the_set_up_are_refused(table, tmp_path):
     assert model is not None
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 def test_sampling_takes_little_memory_beside_the_rows(tmp_path):
     """A chain on rows that are larger than the memory that the process may take."""
     code = """

@@ -341,9 +341,7 @@ def locked(path: Path) -> Iterator[None]:
             lock.acquire()
     try:
         own = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.{_PARTIAL}")
-        for left in path.parent.iterdir():
-            if not own.fullmatch(left.name):
-                continue
+        for left in [path.parent / n for n in os.listdir(path.parent) if own.fullmatch(n)]:
             _log.info("removing what an interrupted conversion left: %s", left)
             shutil.rmtree(left, ignore_errors=True)
         yield
