@@ -221,6 +221,8 @@ def test_a_selection_has_other_names_and_no_copies(rows):
     assert np.shares_memory(rows["single"], rows._store.records)
     with pytest.raises(TypeError, match="'Z' is made of columns that are apart"):
         view["Z"]
+    with pytest.raises(TypeError, match="some rows at a time"):
+        np.asarray(view.column("Z"))
     with pytest.raises(KeyError, match="no column 'nothing'"):
         rows.select(y="nothing")
     with pytest.raises(ValueError, match="selected already"):

@@ -27,6 +27,8 @@ class Column:
         theirs.
     """
 
+    on_disk = True
+
     def __init__(
         self,
         store: Store,
@@ -83,7 +85,9 @@ class Column:
         return self.of(rows)
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(self.of(self.store.records), dtype=dtype)
+        raise TypeError(
+            "A column is read some rows at a time: column[:1000], or column[:] for all."
+        )
 
     def statistic(self, name: str) -> np.ndarray:
         """Return one of `Statistics` of every number of a row, shape `row_shape`."""

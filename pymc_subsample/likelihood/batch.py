@@ -21,6 +21,7 @@ from pymc_subsample.symbolic.graph import (
     elemwise_name,
     evaluate,
     numpy_function,
+    on_disk,
     rebuild,
     tensor_input,
 )
@@ -128,7 +129,7 @@ def pieces(var: Variable, arrays: Mapping[Variable, Any]) -> Iterator[np.ndarray
         If it cannot be computed row by row from columns on disk.
     """
     roots = [v for v in ancestors([var]) if v in arrays]
-    stored = [v for v in roots if not isinstance(arrays[v], np.ndarray)]
+    stored = [v for v in roots if on_disk(arrays[v])]
     if not stored:
         yield evaluate([var], arrays)[0]
         return
@@ -141,7 +142,7 @@ def pieces(var: Variable, arrays: Mapping[Variable, Any]) -> Iterator[np.ndarray
     graph = batch_graph([var], trace, set(), arrays)
     function = numpy_function(list(graph.columns), graph.outputs)
     columns = [(arrays[old], trace.axes[old]) for old in graph.columns.values()]
-    if any(axis and not isinstance(x, np.ndarray) for x, axis in columns):
+    if any(axis and on_disk(x) for x, axis in columns):
         raise ReadsAllRows([var], stored)
     for start in range(0, n_rows, _PIECE):
         part = slice(start, start + _PIECE)

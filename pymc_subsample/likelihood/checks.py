@@ -17,7 +17,7 @@ from pymc_subsample.likelihood.batch import pieces
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_name
 from pymc_subsample.likelihood.trace import RowTrace
 from pymc_subsample.symbolic.bounds import Bounds
-from pymc_subsample.symbolic.graph import rebuild
+from pymc_subsample.symbolic.graph import on_disk, rebuild
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def sort_checks(
 def _ends(var: Variable, arrays: Mapping[Variable, Any]) -> Iterable[np.ndarray]:
     """Return arrays with the smallest and the largest element of a data-only variable."""
     column = arrays.get(var)
-    if column is None or isinstance(column, np.ndarray):
+    if column is None or not on_disk(column):
         return pieces(var, arrays)
     return [column.statistic("low"), column.statistic("high")]  # it has no NaN
 

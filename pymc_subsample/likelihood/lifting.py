@@ -16,7 +16,7 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Sum
 from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
 
-from pymc_subsample.symbolic.graph import elemwise_name, is_product, rebuild
+from pymc_subsample.symbolic.graph import elemwise_name, is_product, on_disk, rebuild
 
 _PRODUCTS, _SUMS = {"Mul", "TrueDiv"}, {"Add", "Sub", "Neg"}
 _AFFINE = {*_SUMS, *_PRODUCTS}
@@ -198,7 +198,7 @@ class _Gather:
         x, y = self._arrays.get(a), self._arrays.get(b)
         if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
             return np.array_equal(x, y)
-        return x is not None and x == y
+        return on_disk(x) and on_disk(y) and bool(x == y)
 
     def _n_columns(self) -> int:
         return 1 if self.node is None else len(self.node.inputs) - 1

@@ -49,6 +49,7 @@ from pymc_subsample.symbolic.graph import (
     concretize,
     depends_on,
     freeze,
+    on_disk,
     rebuild,
     tensor_input,
 )
@@ -431,7 +432,7 @@ class TallModel(Evaluation):
         found: dict[str, bytes] = {}
         for var, array in self._arrays.items():
             name = repr(var.name) if var.name else f"an array of shape {array.shape}"
-            seen = glimpse(array) if isinstance(array, np.ndarray) else array.glimpse()
+            seen = array.glimpse() if on_disk(array) else glimpse(array)
             found[name] = found.get(name, b"") + seen
         return found
 

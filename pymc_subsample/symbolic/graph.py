@@ -214,6 +214,11 @@ def tensor_input(name: str | None, dtype: str | np.dtype, shape: Sequence[int | 
     return TensorType(dtype, shape=tuple(shape))(name)
 
 
+def on_disk(value: Any) -> bool:
+    """Whether this stands for an array that is on disk, and is never read as a whole."""
+    return getattr(value, "on_disk", False)
+
+
 class ReadsAllRows(Exception):
     """A graph of columns that are on disk, which would have to be evaluated as a whole.
 
@@ -251,7 +256,7 @@ def evaluate(
         If that takes all rows of a column on disk.
     """
     inputs = [v for v in ancestors(outputs) if v in givens]
-    stored = [v for v in inputs if not isinstance(givens[v], np.ndarray)]
+    stored = [v for v in inputs if on_disk(givens[v])]
     if stored:
         raise ReadsAllRows(outputs, stored)
     return numpy_function(inputs, outputs)(*(givens[v] for v in inputs))
