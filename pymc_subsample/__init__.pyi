@@ -4,6 +4,7 @@ from pymc_subsample.advice import Advice as Advice
 from pymc_subsample.advice import advise as advise
 from pymc_subsample.correction import BarkerCorrection as BarkerCorrection
 from pymc_subsample.correction import barker_correction as barker_correction
+from pymc_subsample.data.rows import Rows as Rows
 from pymc_subsample.diagnostics.audit import audit as audit
 from pymc_subsample.diagnostics.audited import Audit as Audit
 from pymc_subsample.diagnostics.efficiency import efficiency as efficiency

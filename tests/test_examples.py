@@ -131,6 +131,27 @@ def test_snippets_run_as_they_are(page, blocks, monkeypatch, capsys):
     assert "ess_bulk" in capsys.readouterr().out
 
 
+def test_rows_on_disk_are_made_and_sampled_as_the_page_says(tmp_path, monkeypatch, capsys):
+    text = (ROOT / "docs" / "rows.md").read_text()
+    found = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(found) == 5
+    sample, load_file = pm.sample, np.load
+
+    def shorter(**kwargs):
+        short = {"draws": 20, "tune": 40, "chains": 2, "cores": 1, "progressbar": False}
+        return sample(**kwargs | short)
+
+    monkeypatch.setattr(pm, "sample", shorter)
+    monkeypatch.setattr(np, "load", lambda file: few_rows(load_file, ROOT / file))
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(found), namespace := {})
+    assert namespace["idata"].posterior.sizes["draw"] == 20
+    printed = capsys.readouterr().out
+    assert "Rows: 3,000 rows of 20 bytes" in printed
+    assert re.search(r"carrier: int32, 1\d levels", printed)
+    assert printed.rstrip().endswith("3100")
+
+
 def test_flights_data_are_complete():
     data = load("flights").load_data()
     assert len(data["arrival_delay"]) == 327_346

@@ -152,8 +152,8 @@ def test_columns_are_computed_from_arrays_of_every_kind(arrays):
     chosen = [arrays[name] for name in names]
     columns = RawColumns(chosen)
     vectors = [
-        pt.vector(name, dtype=array.dtype)
-        for name, [array] in zip(names[:5], columns.arrays, strict=False)
+        pt.vector(name, dtype=place.dtype)
+        for name, [place] in zip(names[:5], columns.places, strict=False)
     ]
     matrix = pt.matrix("matrix", dtype="float64")
     cube = pt.tensor("cube", dtype="float64", shape=(4, None, 3))  # rows on the second axis
@@ -185,8 +185,8 @@ def test_arrays_are_not_copied_but_for_types_that_cannot_be_read(arrays):
     columns = RawColumns(list(arrays.values()))
     copied = {
         name
-        for (name, array), [kept] in zip(arrays.items(), columns.arrays, strict=True)
-        if not np.shares_memory(array, kept)
+        for (name, array), [place] in zip(arrays.items(), columns.places, strict=True)
+        if not np.shares_memory(array, place.owner)
     }
     assert copied == {"f2", ">f8", ">i4", ">i2", ">u2", "swapped cube"}
 

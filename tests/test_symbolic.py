@@ -9,7 +9,7 @@ import pytest
 
 from pymc_subsample.symbolic.bounds import Bounds
 from pymc_subsample.symbolic.dependence import Sources
-from pymc_subsample.symbolic.graph import depends_on, numpy_function
+from pymc_subsample.symbolic.graph import depends_on, evaluate, numpy_function
 from pymc_subsample.symbolic.interpreter import Elements, NoForm, array_of
 
 x, y, A = (
@@ -123,5 +123,6 @@ def test_bounds(condition, expected):
     x, data = pt.dvector("x"), pt.dvector("data")
     holds = condition(x, data)
     dependent = depends_on([holds], [x]) | {holds}
-    bounds = Bounds(dependent, {data: np.array([1.0, 2.0, 1.5])})
+    values = {data: np.array([1.0, 2.0, 1.5])}
+    bounds = Bounds(dependent, lambda var: evaluate([var], values))
     assert bounds.always(holds) == expected

@@ -21,6 +21,7 @@ from pymc_subsample.all_rows import (
     seconds_per_full_gradient,
     seconds_per_pass,
 )
+from pymc_subsample.data import Rows
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.discovery import chosen_names, row_terms
 from pymc_subsample.steps import variables
@@ -37,6 +38,7 @@ def advise(
     *,
     observed: Sequence[str] | None = None,
     dim: str | None = None,
+    data: Rows | None = None,
     effective_draws: int = 1000,
     seconds: float = 3.0,
     random_seed: int = 0,
@@ -68,6 +70,9 @@ def advise(
         Observed variables and potentials whose rows are subsampled; as for the steps.
     dim : str, optional
         Name of the rows' dimension; as for the steps.
+    data : Rows, optional
+        Rows on disk, in the place of those that the model is written on; as for the steps. What is
+        recommended instead of a step needs a model that holds all rows in memory.
     effective_draws : int, default 1000
         Effective draws of the worst parameter that are wanted of one chain.
     seconds : float, default 3
@@ -126,11 +131,14 @@ def advise(
     variables.continuous_vars(None, model)
     terms = row_terms(model, observed)
     _check_dim(model, terms, dim)
-    given: dict[str, Any] = {"observed": chosen_names(observed) or None, "dim": dim}
+    given: dict[str, Any] = {"observed": chosen_names(observed) or None, "dim": dim, "data": data}
     empty = Advice("", "", "", effective_draws=wanted, parameters=_size(model))
-    if model.discrete_value_vars:
-        return _discrete(model, given, empty, seconds, random_seed)
-    return _differentiable(model, given, empty, seconds, random_seed)
+    find = _discrete if model.discrete_value_vars else _differentiable
+    advice = find(model, given, empty, seconds, random_seed)
+    if data is None or f"pms.{advice.tried}(" in advice.code:
+        return advice
+    reason = f"{advice.reason} That takes a model that holds all rows in memory."
+    return replace(advice, reason=reason, code=f"{advice.code}  # of the model on all rows")
 
 
 def _differentiable(

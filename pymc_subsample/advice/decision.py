@@ -124,5 +124,6 @@ def on_all_rows(empty: Advice, reason: str) -> Advice:
 def code(step: str, given: dict, option: str = "") -> str:
     """Return the line that samples with a step, given some of its arguments."""
     options = [option] if option else []
-    options += [f"{key}={value!r}" for key, value in given.items() if value is not None]
+    words = {key: "rows" if key == "data" else repr(value) for key, value in given.items()}
+    options += [f"{key}={words[key]}" for key, value in given.items() if value is not None]
     return f"pm.sample(step=pms.{step}({', '.join(options)}))"

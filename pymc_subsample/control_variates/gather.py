@@ -6,14 +6,70 @@ for their types packs any rows of them.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.compile import Compiled, compile_source, load, lower
+from pymc_subsample.data.columns import Column
 from pymc_subsample.kernels.model import GATHER
 from pymc_subsample.rows import Joined
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where rows of one kind have a column.
+
+    Attributes
+    ----------
+    address, stride : int
+        Of the first row, and bytes from row to row.
+    offsets : list of int
+        Bytes from there to each number of a row, in order.
+    types : list of numpy.dtype
+        Of each number.
+    shape : tuple of int
+        What one row has.
+    dtype : numpy.dtype
+        In which numbers are wanted.
+    owner : object
+        Keeps them alive.
+    """
+
+    address: int
+    stride: int
+    offsets: list[int]
+    types: list[np.dtype]
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    owner: object
+
+
+def _place(column: np.ndarray | Column) -> Place:
+    if isinstance(column, Column):
+        records = column.store.scattered
+        first, types = records.ctypes.data, [_loaded(t) for t in column.types]
+        shape, dtype = column.row_shape, _loaded(column.dtype)
+        return Place(first, records.strides[0], column.offsets, types, shape, dtype, records)
+    if not isinstance(column, np.ndarray):
+        raise TypeError(
+            "This step reads rows in compiled code, from arrays in memory or memory maps; found a "
+            f"column of type {type(column).__name__}. Load it, or use HMCECS."
+        )
+    array = _readable(column)
+    shape = array.shape[1:]
+    offsets = np.zeros(shape, dtype=np.int64)
+    for axis, (length, step) in enumerate(zip(shape, array.strides[1:], strict=True)):
+        along = [1] * len(shape)
+        along[axis] = length
+        offsets += (step * np.arange(length)).reshape(along)
+    types = [array.dtype] * offsets.size
+    return Place(
+        array.ctypes.data, array.strides[0], offsets.ravel().tolist(), types, shape, array.dtype,
+        array,
+    )  # fmt: skip
 
 
 class RawColumns:
@@ -21,7 +77,7 @@ class RawColumns:
 
     Parameters
     ----------
-    columns : sequence of ndarray or Joined
+    columns : sequence of ndarray, Joined or Column
         Rows on the first axis, any strides. Types that compiled code cannot read (half
         precision, foreign byte order) are copied; all others are read in place.
     starts : sequence of int
@@ -34,40 +90,28 @@ class RawColumns:
     """
 
     def __init__(
-        self, columns: Sequence[np.ndarray | Joined], starts: Sequence[int] = (0,)
+        self, columns: Sequence[np.ndarray | Joined | Column], starts: Sequence[int] = (0,)
     ) -> None:
-        # Kept alive as long as their addresses: the arrays that each column is joined of.
-        self.arrays: list[list[np.ndarray]] = []
-        for column in columns:
-            parts = column.parts if isinstance(column, Joined) else (column,)
-            for part in parts:
-                if not isinstance(part, np.ndarray):
-                    raise TypeError(
-                        f"This step reads rows in compiled code, from arrays in memory or memory "
-                        f"maps; found a column of type {type(part).__name__}. Load it, or use "
-                        "HMCECS."
-                    )
-            self.arrays.append([_readable(part) for part in parts])
+        self.places = [
+            [_place(part) for part in (c.parts if isinstance(c, Joined) else (c,))] for c in columns
+        ]
         self.starts = starts
 
-    def dtype(self, raw: int) -> np.dtype:
-        """Type of a column."""
-        return self.arrays[raw][0].dtype
+    def type(self, raw: int, element: int) -> np.dtype:
+        """Type of a number of a column."""
+        return self.places[raw][0].types[element]
 
     def element(self, raw: int, element: int) -> list[int]:
         """Per kind of rows, where row 0 would have an element and the bytes from row to row."""
-        return [x for address, stride, _ in self._places(raw, element) for x in (address, stride)]
+        return [x for p, first in self._rows(raw) for x in (first + p.offsets[element], p.stride)]
 
     def whole(self, raw: int) -> list[int]:
-        """Per kind of rows, where row 0 would be and the strides."""
-        return [x for place in self._places(raw, 0) for x in (*place[:2], *place[2])]
+        """Per kind of rows, where row 0 would be, the stride and the offsets of the numbers."""
+        return [x for p, first in self._rows(raw) for x in (first, p.stride, *p.offsets)]
 
-    def _places(self, raw: int, element: int) -> Iterator[tuple[int, int, list[int]]]:
-        for array, start in zip(self.arrays[raw], self.starts, strict=True):
-            where = np.unravel_index(element, array.shape[1:])
-            first, *strides = array.strides
-            offset = sum(int(i) * s for i, s in zip(where, strides, strict=True))
-            yield array.ctypes.data + offset - start * first, first, strides
+    def _rows(self, raw: int) -> Iterator[tuple[Place, int]]:
+        for place, start in zip(self.places[raw], self.starts, strict=True):
+            yield place, place.address - start * place.stride
 
 
 def compile_gather(
@@ -82,7 +126,7 @@ def compile_gather(
     Parameters
     ----------
     columns : RawColumns
-        The data.
+        The data, and where it is.
     direct : sequence of (position, raw column, element)
         Packed columns that are elements of raw ones.
     derived : sequence of (position, Variable)
@@ -103,7 +147,7 @@ def compile_gather(
         ]
     kinds: dict[np.dtype, list[tuple[int, int, int]]] = {}
     for position, source, element in direct:
-        kinds.setdefault(columns.dtype(source), []).append((position, source, element))
+        kinds.setdefault(columns.type(source, element), []).append((position, source, element))
     for dtype, members in kinds.items():
         # Addresses are read out of the inner loop: for all the compiler knows, rows change them.
         width = 1 + 2 * n_kinds
@@ -124,7 +168,7 @@ def compile_gather(
         known = set(ancestors(graphs))
         used = [k for k, v in enumerate(raw) if v in known]
         for k in used:
-            lines += _batch(k, columns.arrays[k][0], raw_axes[k], len(table), several)
+            lines += _batch(k, columns.places[k][0], raw_axes[k], len(table), several)
             table += columns.whole(k)
         environment["inner"], key = lower([raw[k] for k in used], graphs)
         results = ", ".join(f"r{j}" for j in range(len(derived)))
@@ -135,27 +179,40 @@ def compile_gather(
     return gather, np.array(table, dtype=np.int64)
 
 
-def _batch(k: int, array: np.ndarray, axis: int, at: int, several: bool) -> list[str]:
+def _batch(k: int, column: Place, axis: int, at: int, several: bool) -> list[str]:
     """Code that copies a batch of a raw column, with the rows on their axis."""
-    lengths = [str(s) for s in array.shape[1:]]
+    lengths = [str(s) for s in column.shape]
     inner = [f"e{j}" for j in range(len(lengths))]
-    offsets = [f" + columns[first + {2 + j}] * {e}" for j, e in enumerate(inner)]
+    number = "0"
+    for e, size in zip(inner, lengths, strict=True):
+        number = e if number == "0" else f"({number}) * {size} + {e}"
     lengths.insert(axis, "m")
     place = inner.copy()
     place.insert(axis, "i")
     lines = [
-        f"    a{k} = np.empty(({', '.join(lengths)},), dtype=np.{array.dtype})",
+        f"    a{k} = np.empty(({', '.join(lengths)},), dtype=np.{column.dtype})",
         "    for i in range(m):",
-        f"        first = {at}" + f" + {1 + array.ndim} * kind[i]" * several,
+        f"        first = {at}" + f" + {2 + len(column.offsets)} * kind[i]" * several,
         "        at = columns[first] + columns[first + 1] * index[i]",
     ]
-    for j, e in enumerate(inner):
-        lines.append(f"{'    ' * (j + 2)}for {e} in range({array.shape[1 + j]}):")
+    for j, (e, length) in enumerate(zip(inner, column.shape, strict=True)):
+        lines.append(f"{'    ' * (j + 2)}for {e} in range({length}):")
     deepest = "    " * (len(inner) + 2)
-    lines.append(
-        f"{deepest}a{k}[{', '.join(place)}] = load(at{''.join(offsets)}, np.{array.dtype})"
-    )
+    lines.append(f"{deepest}n = {number}")
+    types = list(dict.fromkeys(column.types))
+    for dtype in types:
+        members = [j for j, t in enumerate(column.types) if t == dtype]
+        chosen = f"if n in ({', '.join(map(str, members))},): " if len(types) > 1 else ""
+        lines.append(
+            f"{deepest}{chosen}a{k}[{', '.join(place)}] = "
+            f"load(at + columns[first + 2 + n], np.{dtype})"
+        )
     return lines
+
+
+def _loaded(dtype: np.dtype) -> np.dtype:
+    """Type in which compiled code reads numbers."""
+    return np.dtype(np.uint8) if dtype.kind == "b" else dtype
 
 
 def _readable(column: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ import xarray as xr
 from pymc_subsample import arguments
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import expand, refuse_steps
+from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.corrections import by_scores, by_weights
 from pymc_subsample.diagnostics.full_data import log_posteriors
@@ -49,6 +50,7 @@ def audit(
     kind: str = "auto",
     observed: Sequence[str] | None = None,
     dim: str | None = None,
+    data: Rows | None = None,
     passes: Any = None,
     rng: int | np.random.Generator | None = None,
 ) -> Audit:
@@ -78,7 +80,7 @@ def audit(
     kind : {"auto", "weights", "score"}
         "auto" takes weights where the run recorded its estimate of the log posterior as HMCECS
         does, and was made by that step alone; scores otherwise.
-    observed, dim : optional
+    observed, dim, data : optional
         Rows to subsample, as given to the step.
     passes : int, concurrent.futures.Executor or dask.distributed.Client, optional
         Who reads the rows, as a step takes it. Default: threads.
@@ -140,7 +142,7 @@ def audit(
         )
     at = spread(n_draws, n_chains, wanted)
     with building_graphs(), made_by.in_use():
-        tall = TallModel(model, chosen, dim)
+        tall = TallModel(model, chosen, dim, data=data)
         with differentiated(tall, "Its draws cannot be audited."):
             expansion = expand(tall, 0)
             expansion.addresses("forward", "backward", "anchor")

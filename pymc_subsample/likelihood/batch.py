@@ -1,7 +1,8 @@
 """The log-likelihood of a batch of rows, rebuilt from the graph of all rows."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -15,9 +16,19 @@ from pytensor.tensor.subtensor import Subtensor
 
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
 from pymc_subsample.likelihood.trace import RowTrace
-from pymc_subsample.symbolic.graph import elemwise_name, evaluate, rebuild, tensor_input
+from pymc_subsample.symbolic.graph import (
+    ReadsAllRows,
+    elemwise_name,
+    evaluate,
+    numpy_function,
+    on_disk,
+    rebuild,
+    tensor_input,
+)
 
 _VIEWS = (DimShuffle, Subtensor, SpecifyShape, Reshape)
+# Rows that are read at a time where all must be looked at.
+_PIECE = 2**17
 
 
 @dataclass
@@ -107,6 +118,38 @@ def batch_graph(
     )
 
 
+def pieces(var: Variable, arrays: Mapping[Variable, Any]) -> Iterator[np.ndarray]:
+    """Yield arrays that together hold the elements of a data-only variable.
+
+    One, unless it is computed from columns on disk: those are read some rows at a time.
+
+    Raises
+    ------
+    ReadsAllRows
+        If it cannot be computed row by row from columns on disk.
+    """
+    roots = [v for v in ancestors([var]) if v in arrays]
+    stored = [v for v in roots if on_disk(arrays[v])]
+    if not stored:
+        yield evaluate([var], arrays)[0]
+        return
+    n_rows = len(arrays[stored[0]])
+    trace = RowTrace(lambda v: v in arrays, lambda *_: False)
+    try:
+        trace.follow(var, [*var.type.shape].index(n_rows))
+    except (CoupledRows, ValueError):
+        raise ReadsAllRows([var], stored) from None
+    graph = batch_graph([var], trace, set(), arrays)
+    function = numpy_function(list(graph.columns), graph.outputs)
+    columns = [(arrays[old], trace.axes[old]) for old in graph.columns.values()]
+    if any(axis and on_disk(x) for x, axis in columns):
+        raise ReadsAllRows([var], stored)
+    for start in range(0, n_rows, _PIECE):
+        part = slice(start, start + _PIECE)
+        yield function(*(x[(*[slice(None)] * axis, part)] if axis else x[part]
+                         for x, axis in columns))[0]  # fmt: skip
+
+
 class _Resize:
     """Applies the Ops that know the number of rows to a batch of another length."""
 
@@ -153,8 +196,10 @@ class _Resize:
         condition = node.inputs[0]
         if condition not in self.trace.axes or not self.trace.stop(condition):
             return None
-        [value] = evaluate([condition], self.arrays)
-        for branch, chosen in ((1, np.all(value)), (2, not np.any(value))):
+        ever, always = False, True
+        for part in pieces(condition, self.arrays):
+            ever, always = ever or bool(np.any(part)), always and bool(np.all(part))
+        for branch, chosen in ((1, always), (2, not ever)):
             same = node.inputs[branch].type == node.outputs[0].type
             if chosen and same and node.inputs[branch] in self.trace.axes:
                 return [inputs[branch]]

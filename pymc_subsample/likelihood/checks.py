@@ -1,8 +1,10 @@
 """Parameter checks: taken out of the graphs, sorted into conditions on a row and on parameters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Apply, Variable
@@ -11,10 +13,11 @@ from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.traversal import ancestors
 from pytensor.raise_op import CheckAndRaise
 
+from pymc_subsample.likelihood.batch import pieces
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_name
 from pymc_subsample.likelihood.trace import RowTrace
 from pymc_subsample.symbolic.bounds import Bounds
-from pymc_subsample.symbolic.graph import evaluate, rebuild
+from pymc_subsample.symbolic.graph import on_disk, rebuild
 
 
 @dataclass(frozen=True)
@@ -70,11 +73,11 @@ def sort_checks(
     """
     n_rows = next(iter(kinds))
     rows, scalars = [], []
-    bounds = Bounds(dependent, arrays)
+    bounds = Bounds(dependent, partial(_ends, arrays=arrays))
     for check in checks:
         condition = check.condition
         if condition not in dependent:
-            if not np.all(evaluate([condition], arrays)[0]):
+            if not all(np.all(part) for part in pieces(condition, arrays)):
                 raise TallModelError(
                     f"A parameter check of the model fails for its data: {check.message}. Fix the "
                     "data or the parameter it names."
@@ -86,6 +89,14 @@ def sort_checks(
         else:
             scalars.append(condition.all())
     return rows, scalars
+
+
+def _ends(var: Variable, arrays: Mapping[Variable, Any]) -> Iterable[np.ndarray]:
+    """Return arrays with the smallest and the largest element of a data-only variable."""
+    column = arrays.get(var)
+    if column is None or not on_disk(column):
+        return pieces(var, arrays)
+    return [column.statistic("low"), column.statistic("high")]  # it has no NaN
 
 
 def _has_axis(var: Variable, length: int) -> bool:

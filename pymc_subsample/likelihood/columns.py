@@ -9,7 +9,7 @@ from pytensor.graph.traversal import ancestors
 from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
 from pymc_subsample.likelihood.errors import CoupledRows
 from pymc_subsample.likelihood.trace import RowTrace
-from pymc_subsample.symbolic.graph import evaluate, tensor_input
+from pymc_subsample.symbolic.graph import evaluate, on_disk, tensor_input
 
 
 def column_graph(
@@ -60,8 +60,9 @@ def row_number_test(
         if any(s != 1 for i, s in enumerate(index.type.shape) if i != axis):
             return False
         roots = [v for v in ancestors([index]) if v.owner is None]
-        if any(not isinstance(v, Constant) and v not in arrays for v in roots):
-            return False
+        data = [v for v in roots if not isinstance(v, Constant)]
+        if any(v not in arrays or on_disk(arrays[v]) for v in data):
+            return False  # columns on disk are data, not numbers of rows
         [value] = evaluate([index], arrays)
         return np.array_equal(value.ravel(), np.arange(value.size))
 

@@ -67,6 +67,11 @@ class Evaluation:
             return self._plain.loglik_as_written(theta, index)
         return self._evaluate("written", lambda: self._over_theta(self._as_written), theta, index)
 
+    def loglik_of(self, theta: np.ndarray, columns: Sequence[np.ndarray]) -> np.ndarray:
+        """Log-likelihood, shape (m,), of rows that are given as raw columns, rows first."""
+        self._evaluate("rows", self.row_graph, theta)
+        return self._functions["rows"](theta, *self._rows_on_axis(columns))[0]
+
     def row_loglik_grad(self, theta: np.ndarray, index: np.ndarray | slice) -> np.ndarray:
         """Gradient with respect to theta, shape (d,), of the sum of `row_loglik`."""
         return self.weighted_gradient(theta, index, np.ones(len(self.row_loglik(theta, index))))

@@ -16,7 +16,7 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Sum
 from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
 
-from pymc_subsample.symbolic.graph import elemwise_name, is_product, rebuild
+from pymc_subsample.symbolic.graph import elemwise_name, is_product, on_disk, rebuild
 
 _PRODUCTS, _SUMS = {"Mul", "TrueDiv"}, {"Add", "Sub", "Neg"}
 _AFFINE = {*_SUMS, *_PRODUCTS}
@@ -195,8 +195,10 @@ class _Gather:
     def _same(self, a: Variable, b: Variable) -> bool:
         if a is b:
             return True
-        known = a in self._arrays and b in self._arrays
-        return known and np.array_equal(self._arrays[a], self._arrays[b])
+        x, y = self._arrays.get(a), self._arrays.get(b)
+        if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
+            return np.array_equal(x, y)
+        return on_disk(x) and on_disk(y) and bool(x == y)
 
     def _n_columns(self) -> int:
         return 1 if self.node is None else len(self.node.inputs) - 1

@@ -16,7 +16,14 @@ from pymc_subsample.likelihood.batch import batch_graph
 from pymc_subsample.likelihood.columns import row_number_test
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
 from pymc_subsample.likelihood.trace import RowTrace
-from pymc_subsample.symbolic.graph import depends_on, evaluate, fold, rebuild, tensor_input
+from pymc_subsample.symbolic.graph import (
+    depends_on,
+    evaluate,
+    fold,
+    on_disk,
+    rebuild,
+    tensor_input,
+)
 
 
 def select_in_data(
@@ -75,6 +82,9 @@ def _selection(
     roots = [v for v in ancestors([entry]) if v.owner is None]
     if any(v not in arrays and not isinstance(v, Constant) for v in roots):
         return None
+    stored = any(on_disk(arrays.get(v)) for v in roots)
+    if stored and entry.type.shape != (None,):
+        return None  # of columns on disk: a group's
     [rows] = evaluate([entry], arrays)
     rows = np.flatnonzero(rows) if rows.dtype == bool else rows
     if not len(rows) or rows.min() < -length or rows.max() >= length:

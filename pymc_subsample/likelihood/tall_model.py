@@ -1,9 +1,11 @@
 """A PyMC model seen as a prior, a set of rows and the log-likelihood of one row."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -13,6 +15,9 @@ from pytensor.graph.traversal import ancestors
 from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.compile import without_c
+from pymc_subsample.data import Rows as RowsOnDisk
+from pymc_subsample.data.columns import MappedRows
+from pymc_subsample.likelihood import binding
 from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
 from pymc_subsample.likelihood.checks import sort_checks, split_checks
 from pymc_subsample.likelihood.columns import column_graph, row_number_test
@@ -40,9 +45,11 @@ from pymc_subsample.likelihood.verification import (
 )
 from pymc_subsample.rows import RowStore, glimpse
 from pymc_subsample.symbolic.graph import (
+    ReadsAllRows,
     concretize,
     depends_on,
     freeze,
+    on_disk,
     rebuild,
     tensor_input,
 )
@@ -73,6 +80,9 @@ class TallModel(Evaluation):
     initial_point : dict, optional
         Start, as values of some value variables (unconstrained), in place of the model's own.
         Prior and rows are checked there.
+    data : Rows, optional
+        Rows on disk, of which the model was written on a sample: columns of the names of its
+        `pm.Data` take their place.
     lift : bool, default True
         Take products of effects and scales before rows see them; without, nothing but
         `loglik_as_written` is there.
@@ -101,6 +111,8 @@ class TallModel(Evaluation):
         Log-likelihood of a batch of rows, shape (m,), over phi and data-only columns.
     rows : RowStore
         The raw columns.
+    bound : dict of Variable to Column
+        What takes the place of some of the model's data.
     raw, raw_axes : list
         Inputs that stand for a batch of each raw column, and their row axes.
     derived : dict of Variable to Variable
@@ -119,11 +131,13 @@ class TallModel(Evaluation):
         dim: str | None = None,
         binary: Sequence[str] = (),
         initial_point: Mapping[str, np.ndarray] | None = None,
+        data: RowsOnDisk | None = None,
         *,
         lift: bool = True,
     ) -> None:
         self.binary = tuple(binary)
-        plain = partial(TallModel, model, observed, dim, binary, initial_point, lift=False)
+        plain = partial(TallModel, model, observed, dim, binary, initial_point, data, lift=False)
+        written = partial(TallModel, model, dim=dim, binary=binary, initial_point=initial_point)
         order = [v.name for v in model.value_vars]
         with without_c():
             self.initial_point = _started(model.initial_point(), initial_point or {})
@@ -133,20 +147,62 @@ class TallModel(Evaluation):
         self.value_vars = sorted(model.value_vars, key=lambda v: order.index(v.name))
         self.discrete = [v.name for v in model.discrete_value_vars]
         self._lay_out_theta()
+        self.bound = {} if data is None else binding.bound(model, data)
+        checked = not lift or (data is not None and data.checked)
+        if self.bound and not checked:
+            sample = silently(written, observed=observed)
+            binding.refuse_unbound(sample, self.bound)
+            binding.refuse_other_rows(self.bound)
 
         terms = row_terms(model, observed)
         graphs = model.logp(vars=list(terms.values()), sum=False)
         graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
         prior = model.logp(vars=model.free_RVs) if model.free_RVs else pt.constant(0.0)
         try:
-            concrete = concretize([*graphs, prior], self.value_vars, self.initial_point)
+            concrete = concretize([*graphs, prior], self.value_vars, self.initial_point, self.bound)
         except ValueError as error:
+            if self.bound:
+                raise binding.misfit(self.bound, error) from error
             raise TallModelError(
                 f"The shapes of {', '.join(map(repr, terms))} and of the data do not fit together "
                 f"({error}). Check the number of rows of every column."
             ) from error
         self._arrays, self._values = concrete.arrays, concrete.values
-        outputs = select_in_data(concrete.outputs, self._arrays, self._values)
+        self._roots = concrete.roots
+        try:
+            all_rows = self._read(concrete.outputs, terms, observed, dim, plain if lift else None)
+        except ReadsAllRows as error:
+            raise binding.refusal(error, self._roots) from None
+        if checked:
+            return
+        check_sizes(self)
+        if self.bound:
+            binding.refuse_negative(self)
+        check_start(self, self.loglik_as_written)
+        check_batches(self, self.loglik_as_written, all_rows, self._values, self._arrays)
+        if self.bound:
+            if sample.observed != self.observed:
+                sample = silently(written, observed=self.observed)
+            binding.refuse_disagreement(sample, self)
+            binding.warn_about_deterministics(model, self.bound)
+        else:
+            warn_about_deterministics(model, self)
+        warn_about_whole_terms(self.whole, self.n_rows)
+
+    def _read(
+        self,
+        outputs: Sequence[Variable],
+        terms: Mapping[str, Variable],
+        observed: Sequence[str | Variable] | None,
+        dim: str | None,
+        plain: Callable[[], "TallModel"] | None,
+    ) -> Variable:
+        """Lay out prior, rows and columns of graphs; return the log-likelihood of all rows.
+
+        `plain` makes the model without `lift`; None: this is it.
+        """
+        model = self.model
+        outputs = select_in_data(outputs, self._arrays, self._values)
         [*graphs, prior], checks = split_checks(outputs)
 
         potentials = {v.name for v in model.potentials}
@@ -156,10 +212,12 @@ class TallModel(Evaluation):
             for part in (parts_of(name, graph) if name in potentials else [Part(name, graph)])
         ]
         graphs = [part.graph for part in parts]
-        moved = lifted(graphs, depends_on(graphs, self._values), self._arrays) if lift else graphs
+        moved = graphs
+        if plain is not None:
+            moved = lifted(graphs, depends_on(graphs, self._values), self._arrays)
         # What checks compare with must not have gone through what they check.
         changed = any(new is not old for new, old in zip(moved, graphs, strict=True))
-        self._plain = plain() if changed else None
+        self._plain = plain() if changed and plain is not None else None
         graphs = moved
         parts = [replace(part, graph=g) for part, g in zip(parts, graphs, strict=True)]
         dependent = depends_on([*graphs, prior, *(c.condition for c in checks)], self._values)
@@ -182,14 +240,7 @@ class TallModel(Evaluation):
         self._place_parameters(batch, logprior)
         self._as_written = self._place_columns(batch, trace.axes, kinds, guards)
         self._functions = {}
-        if not lift:
-            return
-        check_sizes(self)
-        check_start(self, self.loglik_as_written)
-        all_rows = pt.concatenate(per_row(graphs, kinds, guards))
-        check_batches(self, self.loglik_as_written, all_rows, self._values, self._arrays)
-        warn_about_deterministics(model, self)
-        warn_about_whole_terms(self.whole, self.n_rows)
+        return pt.concatenate(per_row(graphs, kinds, guards))
 
     def _lay_out_theta(self) -> None:
         self.names = [v.name for v in self.value_vars]
@@ -282,6 +333,9 @@ class TallModel(Evaluation):
         old = list(batch.columns.values())
         columns = column_graph(old, [axes[v] for v in old], arrays)
         derived = dict(zip(batch.columns, columns.outputs, strict=True))
+        self._read_by_rows = [v for v in ancestors(old) if v in self._roots]
+        if self.bound:
+            return self._place_bound(batch, columns, derived, kinds, guards)
         values = {
             v: np.moveaxis(arrays[root], columns.axes[v], 0) for v, root in columns.columns.items()
         }
@@ -318,6 +372,35 @@ class TallModel(Evaluation):
         self.batch = labelled(chosen(branches, batch.tests), batch)
         return chosen([written[k] for k in first], batch.tests)
 
+    def _place_bound(
+        self,
+        batch: BatchGraph,
+        columns: BatchGraph,
+        derived: dict[Variable, Variable],
+        kinds: dict[int, list[Rows]],
+        guards: list[tuple[Variable, int, int]],
+    ) -> Callable:
+        """Do as `_place_columns` where the raw columns are on disk."""
+        roots = {v: self._roots.get(old) for v, old in columns.columns.items()}
+        binding.refuse_others(self.bound, roots, columns.axes, kinds)
+        self.raw, self.raw_axes = list(roots), [0] * len(roots)
+        self.raw_roots = list(roots.values())
+        self.derived = derived
+        [(n_rows, terms)] = kinds.items()
+        names = tuple(dict.fromkeys(r.name for r in terms))
+        self.rows = MappedRows([self.bound[r] for r in self.raw_roots], [(names, n_rows)])
+        [written] = per_row(batch.outputs, kinds, guards)
+        self.batch = labelled(simplified(written), batch)
+        return written
+
+    def data_of_length(self, length: int) -> list[Variable]:
+        """Return data of the model, constants or `pm.Data`, that have rows, or are so long."""
+        return [
+            root
+            for v, root in self._roots.items()
+            if v.type.shape[:1] == (length,) or (v in self._read_by_rows and length in v.type.shape)
+        ]
+
     @property
     def described(self) -> str:
         """What is subsampled, and what is evaluated in full."""
@@ -338,7 +421,7 @@ class TallModel(Evaluation):
     def over_theta(self, graphs: Sequence[Variable]) -> list[Variable]:
         """Return graphs of the model's random variables as graphs of theta."""
         graphs = self.model.replace_rvs_by_values(list(graphs))
-        concrete = concretize(graphs, self.value_vars, self.initial_point)
+        concrete = concretize(graphs, self.value_vars, self.initial_point, self.bound)
         outputs, _ = split_checks(concrete.outputs)
         memo = dict(zip(concrete.values, self.value_graphs, strict=True))
         memo |= freeze(outputs, depends_on(outputs, concrete.values), concrete.arrays)
@@ -349,8 +432,16 @@ class TallModel(Evaluation):
         found: dict[str, bytes] = {}
         for var, array in self._arrays.items():
             name = repr(var.name) if var.name else f"an array of shape {array.shape}"
-            found[name] = found.get(name, b"") + glimpse(array)
+            seen = array.glimpse() if on_disk(array) else glimpse(array)
+            found[name] = found.get(name, b"") + seen
         return found
+
+
+def silently(make: Callable[..., TallModel], **given: Any) -> TallModel:
+    """Make a model whose warnings another one repeats."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return make(**given)
 
 
 def _started(

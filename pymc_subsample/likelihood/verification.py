@@ -14,6 +14,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
 
 from pymc_subsample import storage
+from pymc_subsample.data.columns import Column
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.terms import Whole
 from pymc_subsample.passes import current
@@ -35,6 +36,8 @@ _SHOWN = 10
 # A term that reads fewer costs little beside a subsample.
 _MANY_NUMBERS = 10_000
 
+# Rows that are read at a time where all are.
+_PIECE = 2**17
 # Verification evaluates all rows at once if no quantity on the way is larger than this.
 _LARGEST_BYTES = 2**27
 _SAMPLE = 200
@@ -64,9 +67,15 @@ def check_sizes(tall: "TallModel") -> None:
             )
 
 
-def _largest_number(column: np.ndarray) -> float:
+def _largest_number(column: np.ndarray | Column) -> float:
     if column.dtype.kind != "f":
         return 0.0
+    if isinstance(column, Column):
+        extremes = np.array([column.statistic("low"), column.statistic("high")])
+        if np.all(np.isfinite(extremes)):
+            return float(np.max(np.abs(extremes), initial=0.0))
+        parts = (column[i : i + _PIECE] for i in range(0, len(column), _PIECE))
+        return max(map(_largest_number, parts))
     extremes = np.array([np.fmin.reduce(column, axis=None), np.fmax.reduce(column, axis=None)])
     if not np.all(np.isfinite(extremes)):  # such as the bounds of what is not censored
         extremes = column[np.isfinite(column)]
@@ -188,7 +197,7 @@ def check_batches(
     arrays : mapping of Variable to ndarray
         Its data.
     """
-    affordable = _largest(rows) <= _LARGEST_BYTES
+    affordable = not tall.bound and _largest(rows) <= _LARGEST_BYTES
     for theta, index in probes(tall):
         if affordable:
             point = zip(values, tall.unravel(theta).values(), strict=True)

@@ -28,6 +28,7 @@ from pymc_subsample.control_variates.curvature import MAX_CURVATURE
 from pymc_subsample.control_variates.modes import ModeSearch
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.coordinates import find_coordinates, reparameterise
+from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, Rule
 from pymc_subsample.likelihood import TallModel, TallModelError
@@ -61,6 +62,9 @@ class SubsampledStep(BlockedStep):
         time.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
+    data : Rows, optional
+        Rows on disk. The model is written on a sample of them, `Rows.sample`, as `pm.Data` by the
+        names of columns; these take its place, and all rows are sampled.
     reference : dict, optional
         Expansion point: untransformed values by variable name, for every free variable. Default:
         the posterior mode, found automatically.
@@ -144,6 +148,7 @@ class SubsampledStep(BlockedStep):
         model: pm.Model | None = None,
         observed: Sequence[str] | None = None,
         dim: str | None = None,
+        data: Rows | None = None,
         reference: Mapping[str, Any] | None = None,
         reparameterize: bool = True,
         passes: Any = None,
@@ -165,6 +170,7 @@ class SubsampledStep(BlockedStep):
             "observed": chosen_names(observed) or None,
             "dim": arguments.text("dim", dim, "a dimension"),
             "initial_point": arguments.initial_point(initial_point),
+            "data": data,
         }
 
     def _chosen(self, vars: Sequence | None) -> list:
@@ -178,6 +184,9 @@ class SubsampledStep(BlockedStep):
         if self._by_gradients:
             self._refuse_steps(self._expansion.as_written())
         self._seen = guards.contents(self._model, self._tall)
+        data: Rows | None = self._rows_of["data"]
+        if data is not None:  # copies in other processes need not read all rows again
+            self._rows_of["data"] = data.as_checked()
         if len(self._tall.rows.names) > 1 or self._tall.whole:
             _log.info(f"{type(self).__name__} subsamples {self._tall.described}")
 

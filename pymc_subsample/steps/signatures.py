@@ -15,6 +15,7 @@ from typing import Any, TypedDict, get_args
 import pymc as pm
 from pymc.blocking import PointType
 
+from pymc_subsample.data import Rows
 from pymc_subsample.progress import announced
 
 _SECTION = re.compile(r"^(\w+)\n-{3,}\n", re.MULTILINE)
@@ -27,6 +28,7 @@ class Shared(TypedDict, total=False):
     model: pm.Model | None
     observed: Sequence[str] | None
     dim: str | None
+    data: Rows | None
     passes: Any
     rng: Any
     compile_kwargs: dict | None

@@ -1,6 +1,6 @@
 """Bounds of a quantity whatever the parameters: one interval for all elements of an array."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.math import Sum
 from pytensor.tensor.special import Softmax
 
-from pymc_subsample.symbolic.graph import elemwise_name, evaluate, is_product
+from pymc_subsample.symbolic.graph import elemwise_name, is_product
 from pymc_subsample.symbolic.interpreter import REARRANGING, Interpreter, Merge, NoForm
 from pymc_subsample.symbolic.intervals import Enclosure, applied
 
@@ -39,14 +39,13 @@ class Bounds(Interpreter[Interval]):
     ----------
     dependent : set of Variable
         Variables whose value depends on parameters.
-    arrays : mapping of Variable to ndarray
-        Values of data.
+    pieces : callable
+        ``pieces(var)``: arrays that together hold the elements of a data-only variable.
     """
 
-    def __init__(self, dependent: set[Variable], arrays: Mapping[Variable, np.ndarray]):
+    def __init__(self, dependent: set[Variable], pieces: Callable[[Variable], Iterable]):
         super().__init__({})
-        self._dependent = dependent
-        self._arrays = arrays
+        self._dependent, self._pieces = dependent, pieces
 
     def of(self, var: Variable) -> Interval:
         """Return an interval that holds every element of `var`."""
@@ -70,10 +69,11 @@ class Bounds(Interpreter[Interval]):
         return self.known.get(var, _ANY)
 
     def _given(self, var: Variable) -> Interval:
-        value = var.data if isinstance(var, Constant) else evaluate([var], self._arrays)[0]
-        if np.size(value) == 0 or np.isnan(np.min(value)):
+        parts = [var.data] if isinstance(var, Constant) else self._pieces(var)
+        ends = [(np.min(x), np.max(x)) for x in parts if np.size(x)]
+        if not ends or np.isnan(np.min(ends)):
             return _ANY
-        return Interval(float(np.min(value)), float(np.max(value)))
+        return Interval(float(np.min(ends)), float(np.max(ends)))
 
     def _leaves(self, outputs: Sequence[Variable]) -> list[Variable]:
         return [v for v in ancestors(outputs) if v not in self._dependent]

@@ -8,6 +8,8 @@ a model's graph is to replace every array root by a placeholder input of static 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytensor
@@ -62,14 +64,17 @@ class ConcreteGraph:
     outputs : list of Variable
         One per graph given, every root array replaced.
     arrays : dict of Variable to ndarray
-        The array behind each data placeholder (not copied).
+        The array behind each data placeholder (not copied), or the column on disk.
     values : list of Variable
         Placeholders of the value variables, in the order given.
+    roots : dict of Variable to Variable
+        What each data placeholder stands for.
     """
 
     outputs: list[Variable]
-    arrays: dict[Variable, np.ndarray]
+    arrays: dict[Variable, Any]
     values: list[Variable]
+    roots: dict[Variable, Variable]
 
 
 # What PyTensor raises where an Op has no gradient.
@@ -116,10 +121,17 @@ def apply_op(op: Op, inputs: Sequence[Variable]) -> list[Variable]:
 
 
 def concretize(
-    outputs: Sequence[Variable], value_vars: Sequence[Variable], point: Mapping[str, np.ndarray]
+    outputs: Sequence[Variable],
+    value_vars: Sequence[Variable],
+    point: Mapping[str, np.ndarray],
+    stored: Mapping[Variable, Any] = MappingProxyType({}),
 ) -> ConcreteGraph:
-    """Replace every array root and value variable of `outputs` by a placeholder of static shape."""
-    arrays: dict[Variable, np.ndarray] = {}
+    """Replace every array root and value variable of `outputs` by a placeholder of static shape.
+
+    `stored` are columns on disk in the place of some roots' arrays; see `data.columns.Column`.
+    """
+    arrays: dict[Variable, Any] = {}
+    roots: dict[Variable, Variable] = {}
     memo: dict[Variable, Variable] = {}
     for value_var in value_vars:
         shape = np.shape(point[value_var.name])
@@ -127,7 +139,8 @@ def concretize(
     for root in ancestors(outputs):
         if root.owner is not None or root in memo:
             continue
-        data = root_array(root)
+        data = stored.get(root)
+        data = root_array(root) if data is None else data
         if data is None:
             continue
         if data.ndim == 0 or (data.ndim == 1 and data.size <= _SMALL and data.dtype.kind in "iu"):
@@ -135,10 +148,10 @@ def concretize(
                 memo[root] = pt.constant(data)
         else:
             memo[root] = tensor_input(root.name, data.dtype, data.shape)
-            arrays[memo[root]] = data
+            arrays[memo[root]], roots[memo[root]] = data, root
 
     values = [memo[v] for v in value_vars]
-    return ConcreteGraph(rebuild(outputs, memo, fold), arrays, values)
+    return ConcreteGraph(rebuild(outputs, memo, fold), arrays, values, roots)
 
 
 def root_array(root: Variable) -> np.ndarray | None:
@@ -202,6 +215,26 @@ def tensor_input(name: str | None, dtype: str | np.dtype, shape: Sequence[int | 
     return TensorType(dtype, shape=tuple(shape))(name)
 
 
+def on_disk(value: Any) -> bool:
+    """Whether this stands for an array that is on disk, and is never read as a whole."""
+    return getattr(value, "on_disk", False)
+
+
+class ReadsAllRows(Exception):
+    """A graph of columns that are on disk, which would have to be evaluated as a whole.
+
+    Attributes
+    ----------
+    outputs, columns : list of Variable
+        What was to be evaluated, and placeholders of columns that it reads.
+    """
+
+    def __init__(self, outputs: Sequence[Variable], columns: Sequence[Variable]) -> None:
+        self.columns = list(columns)
+        self.outputs = [v for v in outputs if not set(ancestors([v])).isdisjoint(columns)]
+        super().__init__(", ".join(str(c) for c in columns))
+
+
 def depends_on(outputs: Sequence[Variable], sources: Sequence[Variable]) -> set[Variable]:
     """Return the variables above `outputs` whose value, not only shape, depends on `sources`."""
     dependent = set(sources)
@@ -216,8 +249,17 @@ def depends_on(outputs: Sequence[Variable], sources: Sequence[Variable]) -> set[
 def evaluate(
     outputs: Sequence[Variable], givens: Mapping[Variable, np.ndarray]
 ) -> list[np.ndarray]:
-    """Evaluate once, without compiling and without hashing large constants."""
+    """Evaluate once, without compiling and without hashing large constants.
+
+    Raises
+    ------
+    ReadsAllRows
+        If that takes all rows of a column on disk.
+    """
     inputs = [v for v in ancestors(outputs) if v in givens]
+    stored = [v for v in inputs if on_disk(givens[v])]
+    if stored:
+        raise ReadsAllRows(outputs, stored)
     return numpy_function(inputs, outputs)(*(givens[v] for v in inputs))
 
 

@@ -1,0 +1,151 @@
+"""What a row consists of: numbers of fixed types at fixed places, one row after the other."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+# Half precision is kept in single: compiled code can't read it.
+_WIDER = {np.dtype("float16"): np.dtype("float32")}
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column: where a row has it.
+
+    Attributes
+    ----------
+    name : str
+        Of the column.
+    dtype : numpy.dtype
+        Of its numbers.
+    shape : tuple of int
+        What one row has of it; () is one number.
+    offset : int
+        Bytes from the start of the row.
+    levels : tuple or None
+        What the numbers 0, 1, ... stand for, where they are codes.
+    """
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...] = ()
+    offset: int = 0
+    levels: tuple | None = None
+
+    @property
+    def size(self) -> int:
+        """Numbers in one row."""
+        return int(np.prod(self.shape, dtype=int))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what the header says of it."""
+        levels = None if self.levels is None else list(self.levels)
+        return {
+            "name": self.name,
+            "dtype": self.dtype.str,
+            "shape": list(self.shape),
+            "offset": self.offset,
+            "levels": levels,
+        }
+
+
+def field_from_json(entry: Mapping[str, Any]) -> Field:
+    """Return a field as a header describes it."""
+    levels = entry["levels"]
+    return Field(
+        entry["name"],
+        np.dtype(entry["dtype"]),
+        tuple(entry["shape"]),
+        entry["offset"],
+        None if levels is None else tuple(levels),
+    )
+
+
+def laid_out(blocks: Mapping[str, np.ndarray]) -> tuple[list[Field], int]:
+    """Place columns in a row, those of one type side by side; return them and a row's bytes.
+
+    Parameters
+    ----------
+    blocks : mapping of str to ndarray
+        Some rows of each column, rows on the first axis.
+    """
+    kept = {name: kept_type(name, x.dtype) for name, x in blocks.items()}
+    types = list(dict.fromkeys(sorted(kept.values(), key=lambda t: -t.itemsize)))
+    fields, offset = [], 0
+    for dtype in types:
+        for name, x in blocks.items():
+            if kept[name] == dtype:
+                fields.append(Field(name, dtype, x.shape[1:], offset))
+                offset += dtype.itemsize * int(np.prod(x.shape[1:], dtype=int))
+    order = list(blocks)
+    fields.sort(key=lambda f: order.index(f.name))
+    largest = max((t.itemsize for t in types), default=1)
+    return fields, -(-offset // largest) * largest
+
+
+def kept_type(name: str, dtype: np.dtype) -> np.dtype:
+    """Return the type in which a column's numbers are kept.
+
+    Raises
+    ------
+    TypeError
+        If they are not numbers; names the column and says what to do.
+    """
+    native = dtype.newbyteorder("=")
+    native = _WIDER.get(native, native)
+    if native.kind in "biuf" and native.itemsize <= 8:
+        return native
+    raise TypeError(not_numbers({name: str(dtype)}))
+
+
+def not_numbers(found: Mapping[str, str]) -> str:
+    """Say what to do about columns that are not numbers, by name and type."""
+    listed = ", ".join(f"{name!r} ({kind})" for name, kind in found.items())
+    return (
+        f"Rows keep numbers, and these columns are none: {listed}. Leave them out (columns=[...]); "
+        "name those with repeated words in categorical=[...], which keeps codes and levels; turn "
+        "times into numbers, such as days since a date, and others into floats."
+    )
+
+
+def records_of(
+    fields: Sequence[Field], row_bytes: int, blocks: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """Return rows as bytes, shape (m, row_bytes)."""
+    m = len(next(iter(blocks.values())))
+    records = np.zeros((m, row_bytes), dtype=np.uint8)
+    for field in fields:
+        view(records, [field.offset], field.dtype, field.shape)[:] = blocks[field.name]
+    return records
+
+
+def view(
+    records: np.ndarray, offsets: Sequence[int], dtype: np.dtype, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Return numbers of rows as a view, shape (m, *shape).
+
+    Parameters
+    ----------
+    records : ndarray of uint8, shape (m, row_bytes)
+        Rows, each in one piece.
+    offsets : sequence of int
+        Where the numbers are in a row, evenly spaced; or where the first of them is.
+    dtype : numpy.dtype
+        Of the numbers.
+    shape : tuple of int
+        Of the numbers of a row.
+    """
+    size = int(np.prod(shape, dtype=int))
+    step = offsets[1] - offsets[0] if len(offsets) > 1 else dtype.itemsize
+    if not len(records) or not size:
+        return np.empty((len(records), *shape), dtype)
+    first = records[:, offsets[0] : offsets[0] + dtype.itemsize].view(dtype)[:, 0]
+    if size == 1:
+        return first.reshape(len(records), *shape)
+    assert 0 <= offsets[0] + (size - 1) * step <= records.shape[1] - dtype.itemsize
+    numbers = np.lib.stride_tricks.as_strided(
+        first, (len(records), size), (records.strides[0], step), writeable=first.flags.writeable
+    )
+    return numbers.reshape(len(records), *shape)

@@ -1,0 +1,459 @@
+"""Folders of rows, written so that they are there as a whole or not at all."""
+
+import errno
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from io import FileIO
+from pathlib import Path
+from secrets import token_hex
+from typing import IO, Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+from rich import get_console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from pymc_subsample.data.layout import Field, laid_out, records_of
+from pymc_subsample.data.statistics import Statistics, statistics
+from pymc_subsample.data.store import (
+    FORMAT,
+    HEADER,
+    ROWS,
+    Segment,
+    Store,
+    StoreError,
+    glimpse,
+    header_of,
+    read_header,
+)
+
+_log = logging.getLogger("pymc.subsample")
+
+_PARTIAL = "partial"
+_FULL = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
+# Left free on a disk.
+_SPARE = 2**24
+_MAKE_ROOM = "Free some, choose a cache on another disk, or keep fewer columns (columns=[...])."
+
+Block = Mapping[str, np.ndarray]
+# Blocks of rows, how many rows there will be if that is known, and levels, known at the end.
+Blocks = tuple[Iterator[Block], int | None, Mapping[str, Sequence]]
+
+
+def converted(
+    path: Path,
+    source: Mapping[str, Any] | None,
+    read: Callable[[], Blocks],
+    *,
+    overwrite: bool,
+    progressbar: bool,
+) -> Store:
+    """Return the rows of a source: those that are in a folder already, or written there now.
+
+    One process writes at a time; another one waits, and then has what the first one wrote.
+
+    Parameters
+    ----------
+    path : Path
+        The folder.
+    source : mapping or None
+        What the rows are made from, as JSON; None where that cannot be told.
+    read : callable
+        Returns the blocks.
+    overwrite : bool
+        Whether a folder of other rows is replaced.
+    progressbar : bool
+        Whether to show one.
+    """
+    if not overwrite and path.exists():
+        return _made_before(path, source)
+    with locked(path):
+        if path.exists() and not overwrite:
+            return _made_before(path, source)
+        if path.exists():
+            _refuse_foreign(path)
+        blocks, n_rows, levels = read()
+        with _temporary(path) as folder:
+            written = _Folder(folder, n_rows, path)
+            with written.file, _progress(path, n_rows, progressbar) as advance:
+                for block in blocks:
+                    advance(written.add(block))
+                with _complaints(path):
+                    _sync(written.file)
+            with _complaints(path):
+                written.finish(source, levels)
+                _replace(folder, path)
+        return Store(path)
+
+
+def appended(store: Store, read: Callable[[], Blocks], *, progressbar: bool) -> Store:
+    """Write more rows behind those of a folder; return it with all of them.
+
+    They count from the moment on that the header names them: rows of an append that was killed
+    are written over by the next one.
+    """
+    path = store.path
+    with locked(path):
+        current = Store(path)
+        if current.fingerprint != store.fingerprint:
+            raise StoreError(
+                f"{path} has changed since these rows were opened: it holds "
+                f"{current.n_rows:,} rows instead of {store.n_rows:,}, or others. Append to "
+                "Rows.open(path)."
+            )
+        blocks, n_rows, levels = read()
+        fields = list(current.fields.values())
+        written = _Appended(path, fields, current.row_bytes)
+        start = current.n_rows * current.row_bytes
+        require_space(path, None if n_rows is None else n_rows * current.row_bytes)
+        with _complaints(path):
+            file = (path / ROWS).open("r+b", buffering=0)
+        with file:
+            file.truncate(start)
+            file.seek(start)
+            try:
+                with _progress(path, n_rows, progressbar) as advance:
+                    for block in blocks:
+                        advance(written.write(file, block))
+                with _complaints(path):
+                    _sync(file)
+            except BaseException:
+                with suppress(OSError):
+                    file.truncate(start)
+                raise
+        if written.n_rows:
+            after = np.memmap(path / ROWS, np.uint8, "r", start, (written.n_rows, store.row_bytes))
+            segments = [*current.segments, written.segment(after)]
+            named = [_with_levels(f, levels, segments) for f in fields]
+            text = header_of(current.source, named, current.row_bytes, segments)
+            new = path / f"{HEADER}.{_PARTIAL}"
+            with _complaints(path):
+                _write(new, text)
+                new.replace(path / HEADER)
+                _sync_folder(path)
+        return Store(path)
+
+
+class _Appended:
+    """Rows on their way into a file, and what is to be known of them."""
+
+    def __init__(self, path: Path, fields: Sequence[Field], row_bytes: int) -> None:
+        self.path, self.fields, self.row_bytes = path, fields, row_bytes
+        self.n_rows, self._digest = 0, sha256()
+        self._statistics: dict[str, Statistics] = {}
+
+    def write(self, file: FileIO, block: Block) -> int:
+        """Write a block; return its number of rows."""
+        arrays = self._fitting(block)
+        size = len(next(iter(arrays.values())))
+        if not size:
+            return 0
+        records = records_of(self.fields, self.row_bytes, arrays)
+        with _complaints(self.path):
+            left = memoryview(records).cast("B")
+            while left:  # a disk that is nearly full takes some of it
+                left = left[file.write(left) :]
+        self._digest.update(records)
+        for name, x in arrays.items():
+            found = statistics(x)
+            known = self._statistics.get(name)
+            self._statistics[name] = found if known is None else known + found
+        self.n_rows += size
+        return size
+
+    def _fitting(self, block: Block) -> dict[str, np.ndarray]:
+        names = [f.name for f in self.fields]
+        if set(block) != set(names):
+            raise ValueError(
+                f"A block of rows has columns {sorted(block)}; the rows before have {names}. "
+                "Blocks must have the same columns."
+            )
+        arrays = {name: np.asarray(block[name]) for name in names}
+        for field in self.fields:
+            x = arrays[field.name]
+            if x.shape[1:] != field.shape or not x.ndim:
+                raise ValueError(
+                    f"Column {field.name!r} has shape {x.shape} in a block of rows; (m, "
+                    f"{', '.join(map(str, field.shape))}) was expected, as in the rows before."
+                )
+            arrays[field.name] = _as_type(field, x)
+        lengths = {name: len(x) for name, x in arrays.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(
+                f"Columns of a block have different numbers of rows: {lengths}. Give each column "
+                "one entry per row."
+            )
+        return arrays
+
+    def segment(self, records: np.ndarray) -> Segment:
+        """Return what is known of the rows; they are given as they are on disk."""
+        return Segment(self.n_rows, self._digest.hexdigest(), glimpse(records), self._statistics)
+
+
+def _as_type(field: Field, x: np.ndarray) -> np.ndarray:
+    """Return numbers in a column's type, if it holds them as they are."""
+    if np.can_cast(x.dtype, field.dtype, "safe"):
+        return x
+    whole = x.dtype.kind in "iub" and field.dtype.kind in "iu"
+    if whole and x.size:
+        known = np.iinfo(field.dtype)
+        if known.min <= int(x.min()) and int(x.max()) <= known.max:
+            return x.astype(field.dtype)
+    if not x.size:
+        return np.empty(x.shape, field.dtype)
+    raise TypeError(
+        f"Column {field.name!r} is of type {x.dtype} in a block of rows and of type {field.dtype} "
+        f"in the rows before, which does not hold its numbers. Convert it to {field.dtype}, or "
+        "make all rows anew with the wider type."
+    )
+
+
+class _Folder:
+    """A new folder of rows; its columns are those of the first block."""
+
+    def __init__(self, folder: Path, n_rows: int | None, path: Path) -> None:
+        self.folder, self.expected, self.path = folder, n_rows, path
+        self.rows: _Appended | None = None
+        with _complaints(path):
+            self.file = (folder / ROWS).open("wb", buffering=0)
+
+    def add(self, block: Block) -> int:
+        """Write a block; return its number of rows."""
+        if self.rows is None:
+            if not block:
+                raise ValueError("The rows have no columns. Name some: columns=[...].")
+            arrays = {name: np.asarray(x) for name, x in block.items()}
+            without = [name for name, x in arrays.items() if not x.ndim]
+            if without:
+                raise ValueError(
+                    f"{', '.join(map(repr, without))} is one number for a block of rows. Give each "
+                    "column one entry per row."
+                )
+            fields, row_bytes = laid_out(arrays)
+            require_space(self.path, None if self.expected is None else self.expected * row_bytes)
+            self.rows = _Appended(self.path, fields, row_bytes)
+        return self.rows.write(self.file, block)
+
+    def finish(self, source: Mapping[str, Any] | None, levels: Mapping[str, Sequence]) -> None:
+        """Write the header, and see that everything is on the disk."""
+        rows = self.rows
+        if rows is None or not rows.n_rows:
+            raise ValueError(f"There are no rows to write to {self.path}: the source is empty.")
+        shape = (rows.n_rows, rows.row_bytes)
+        records = np.memmap(self.folder / ROWS, np.uint8, "r", shape=shape)
+        segment = rows.segment(records)
+        fields = [_with_levels(f, levels, [segment]) for f in rows.fields]
+        _write(self.folder / HEADER, header_of(source, fields, rows.row_bytes, [segment]))
+        _sync_folder(self.folder)
+
+
+def _with_levels(
+    field: Field, levels: Mapping[str, Sequence], segments: Sequence[Segment]
+) -> Field:
+    known = levels.get(field.name)
+    if known is None:
+        return field
+    low = min(float(np.min(s.statistics[field.name].low)) for s in segments)
+    high = max(float(np.max(s.statistics[field.name].high)) for s in segments)
+    if not 0 <= low <= high < len(known):
+        raise ValueError(
+            f"Column {field.name!r} has codes from {low:g} to {high:g}, and {len(known):,} levels. "
+            f"Codes must be from 0 to {len(known) - 1:,}."
+        )
+    return Field(field.name, field.dtype, field.shape, field.offset, tuple(known))
+
+
+def _made_before(path: Path, source: Mapping[str, Any] | None) -> Store:
+    """Open a folder if it was made from the same source; refuse it otherwise."""
+    store = Store(path)
+    if source is None:
+        raise ValueError(
+            f"{path} holds rows already, and whether they are the same cannot be told of this "
+            "source. Use them with Rows.open, replace them with overwrite=True, or choose another "
+            "cache."
+        )
+    if len(store.segments) > 1:
+        n_rows = store.n_rows - store.segments[0].n_rows
+        raise ValueError(
+            f"{n_rows:,} rows were appended to {path} since it was made. Use them all with "
+            "Rows.open, make the rows anew with overwrite=True, or choose another cache."
+        )
+    if store.source != source:
+        raise ValueError(
+            f"{path} was made from something else: {_difference(store.source, source)}. Replace it "
+            "with overwrite=True, use it as it is with Rows.open, or choose another cache."
+        )
+    _log.info("%s holds %s rows of this source already: used as they are", path,
+              f"{store.n_rows:,}")  # fmt: skip
+    return store
+
+
+def _difference(old: Any, new: Mapping[str, Any]) -> str:
+    if not isinstance(old, Mapping):
+        return "it was made from blocks"
+    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    parts = []
+    for key in keys:
+        before, now = old.get(key), new.get(key)
+        if isinstance(before, list) and isinstance(now, list):
+            before = [x for x in before if x not in now]
+            now = [x for x in now if x not in old[key]]
+        parts.append(f"{key} was {_short(before)}, and is {_short(now)}")
+    return "; ".join(parts)
+
+
+def _short(value: Any) -> str:
+    said = repr(value)
+    return said if len(said) <= 200 else f"{said[:200]}..."
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Refuse to replace a folder that holds anything else than rows."""
+    if not path.is_dir():
+        raise StoreError(f"{path} is a file, which is not replaced. Choose another path.")
+    names = {entry.name for entry in path.iterdir()}
+    known = ROWS in names
+    with suppress(StoreError):
+        known = known or read_header(path).get("format") == FORMAT
+    if not known or names - {HEADER, ROWS, f"{HEADER}.{_PARTIAL}"}:
+        raise StoreError(
+            f"{path} was not made by Rows (it holds {_short(sorted(names))}) and is not replaced. "
+            "Choose another path."
+        )
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Let one process at a time write a folder; clear away what killed ones left of theirs."""
+    with _complaints(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path.parent / f".{path.name}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            _log.info("%s is being written by another process: waiting for it", path)
+            lock.acquire()
+    try:
+        own = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.{_PARTIAL}")
+        for left in [path.parent / n for n in os.listdir(path.parent) if own.fullmatch(n)]:
+            _log.info("removing what an interrupted conversion left: %s", left)
+            shutil.rmtree(left, ignore_errors=True)
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    folder = path.parent / f".{path.name}.{token_hex(4)}.{_PARTIAL}"
+    with _complaints(path):
+        folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _replace(folder: Path, path: Path) -> None:
+    if path.exists():
+        old = path.parent / f".{path.name}.{token_hex(4)}.{_PARTIAL}"
+        path.rename(old)
+        folder.rename(path)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        folder.rename(path)
+    _sync_folder(path.parent)
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("wb") as file:
+        file.write(text.encode())
+        _sync(file)
+
+
+def _sync(file: IO[bytes] | FileIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    with suppress(OSError, AttributeError):  # not on Windows
+        descriptor = os.open(path, os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def require_space(path: Path, needed: int | None) -> None:
+    """Refuse to begin what the disk has no room for.
+
+    Raises
+    ------
+    OSError
+        Names the path, and the bytes that are needed and free.
+    """
+    free = shutil.disk_usage(path.parent).free
+    if needed is not None and needed + _SPARE > free:
+        raise OSError(
+            errno.ENOSPC,
+            f"{path} takes {needed:,} bytes, and {free:,} are free on its disk. {_MAKE_ROOM}",
+        )
+
+
+@contextmanager
+def _complaints(path: Path) -> Iterator[None]:
+    """Say of what the system refuses which folder it was for, and what to do."""
+    try:
+        yield
+    except PermissionError as error:
+        raise PermissionError(
+            f"{path} cannot be written: {error.strerror or error} "
+            f"({error.filename or path.parent}). Choose a cache in a folder that you may write to."
+        ) from error
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise OSError(
+            error.errno,
+            f"The disk of {path} became full while its rows were written. What was written of them "
+            f"is removed; {shutil.disk_usage(path.parent).free:,} bytes are free at this moment. "
+            f"{_MAKE_ROOM}",
+        ) from error
+
+
+@contextmanager
+def _progress(path: Path, n_rows: int | None, shown: bool) -> Iterator[Callable[[int], None]]:
+    """Show how many rows are written, and how fast; say so at the end."""
+    start, done = time.perf_counter(), 0
+    console = get_console()
+    shown = shown and (console.is_terminal or console.is_jupyter)
+    bar = Progress(
+        TextColumn("Writing {task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} rows, {task.fields[rate]:,.0f} per second"),
+        console=console,
+        disable=not shown,
+        transient=True,
+    )
+    with bar:
+        task: TaskID = bar.add_task(path.name, total=n_rows, rate=0.0)
+
+        def advance(size: int) -> None:
+            nonlocal done
+            done += size
+            rate = done / max(time.perf_counter() - start, 1e-9)
+            bar.update(task, completed=done, rate=rate)
+
+        yield advance
+    took = time.perf_counter() - start
+    _log.info(
+        "%s: %s rows written in %.1f s, %s per second",
+        path, f"{done:,}", took, f"{done / max(took, 1e-9):,.0f}",
+    )  # fmt: skip
