@@ -1,13 +1,14 @@
 """Rows that see the same elements of phi, metrics in these, and tables to draw rows by."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from pymc_subsample.control_variates.affine import multiplicity
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.sums import LinearSums
-from pymc_subsample.kernels.strata import Bounds, add_cubes, alias_table, distances
+from pymc_subsample.kernels.strata import Bounds, add_cubes, alias_table, distances, whiten
 from pymc_subsample.likelihood import TallModelError
 
 # Elements of all strata's metrics, and of phi that all rows see.
@@ -89,14 +90,21 @@ class Strata:
             return np.zeros(rows.shape[1], dtype=np.int64)
         return self._codes(self.sums.levels(rows))
 
-    def add_cubes(self, rows: np.ndarray, stratum: np.ndarray) -> None:
+    def whitened(self, rows: np.ndarray, stratum: np.ndarray, predictor: int) -> np.ndarray:
+        """Return the gradient of a predictor of packed rows in u, shape (m, k)."""
+        found = np.empty((rows.shape[1], self.size))
+        whiten(self.factor, stratum, self.sums.local_design(rows, predictor), found)
+        return found
+
+    def add_cubes(
+        self, rows: np.ndarray, stratum: np.ndarray, gradients: Sequence[np.ndarray]
+    ) -> None:
         """Add the terms of order 3 of anchored rows, where the expansion has them."""
         if not self._cubes.size:
             return
         order = np.argsort(stratum, kind="stable")
-        for p, q, v in self.sums.thirds(rows):
-            parts = (np.ascontiguousarray(x.T[order]) for x in (p, q, v))
-            add_cubes(*parts, stratum[order], self._cubes)
+        for parts in self.sums.thirds(rows, gradients):
+            add_cubes(*(x[order] for x in parts), stratum[order], self._cubes)
 
     def distances(self, center: np.ndarray) -> np.ndarray:
         """Return r_s at some of the points, shape (k, S)."""
