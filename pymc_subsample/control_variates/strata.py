@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pymc_subsample.control_variates.affine import multiplicity
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.sums import LinearSums
 from pymc_subsample.kernels.strata import Bounds, add_cubes, alias_table, distances, whiten
@@ -18,6 +17,8 @@ _LEAST = 1e-3
 # What rounding to single precision may do to a bound.
 SINGLE = 1e-6
 _RIDGE, _TINY = 1e-10, 1e-300
+# a! b! c! of exponents, by how many pairs of three elements are equal.
+_BY_EQUAL_PAIRS = np.array([1.0, 2.0, np.nan, 6.0])
 
 
 class Strata:
@@ -167,5 +168,7 @@ class _Codes:
 
 def _repeated(size: int) -> np.ndarray:
     """Return what divides derivatives in a >= b >= c as Taylor coefficients, shape (K,)."""
-    which = [(a, b, c) for a in range(size) for b in range(a + 1) for c in range(b + 1)]
-    return np.array([multiplicity(three) for three in which])
+    b, c = np.tril_indices(size)
+    pairs = (np.add(b == a, c == a, dtype=int) + (b == c) for a in range(size))
+    found = [_BY_EQUAL_PAIRS[p[: (a + 1) * (a + 2) // 2]] for a, p in enumerate(pairs)]
+    return np.concatenate([np.zeros(0), *found])
