@@ -353,7 +353,8 @@ def test_terms_of_order_3_of_columns_far_from_zero():
     third = second.third()
     at = reference_at(second, np.array([-0.5 * far, 0.5]))
     level, slope = 0.2 * rng.normal(size=(2, 500))
-    points = at.center + np.column_stack([level - far * slope, slope])
+    theta = at.theta + np.column_stack([level - far * slope, slope])
+    points = np.array([second.parameters(t)[0] for t in theta])
     table = bound_rows(third, at, points)
     for phi in points[:4]:
         less, least = total_changes(second, third, at, phi)
