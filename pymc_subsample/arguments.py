@@ -98,15 +98,15 @@ def curvature_bound(value: Any, choices: Sequence[str]) -> str | float:
 
 
 def derivative_bound(value: Any, choices: Sequence[str]) -> str | float:
-    """Return a bound on the size of third derivatives, or where to take it from."""
+    """Return a bound on the size of derivatives, or where to take it from."""
     if isinstance(value, str):
         return choice("bound", value, choices)
     if not is_number(value) or not np.isfinite(value) or value < 0:
         listed = ", ".join(map(repr, choices))
         raise ValueError(
             f"bound must be one of {listed}, or a number from 0 up that bounds the third "
-            "derivative of every row's log-likelihood in its linear predictor, got "
-            f"{shown(value)}."
+            "derivative (with control_variate_order=3 the fourth) of every row's log-likelihood in "
+            f"its linear predictor, got {shown(value)}."
         )
     return float(value)
 

@@ -136,8 +136,9 @@ def decisions(generator, model, sums, bounds, rule, phi, new_phi, times, info):
     """How many of some decisions on the same proposal accept it."""
     rng = generator_at(generator)
     reader = kernel.reader_at(model, sums, rule.unit)
-    known = cubic_sum(bounds.elements, bounds.cubes, new_phi, sums.center)
-    known = (known - cubic_sum(bounds.elements, bounds.cubes, phi, sums.center)) * rule.unit
+    cubes = bounds.elements, bounds.metric, bounds.cubes
+    known = cubic_sum(*cubes, new_phi, sums.center) - cubic_sum(*cubes, phi, sums.center)
+    known *= rule.unit
     total = 0
     for _ in range(times):
         total += kernel.accept(rng, reader, bounds, rule, phi, new_phi, known, info)
@@ -334,6 +335,20 @@ THIRDS = (
 )  # fmt: skip
 
 
+def total_changes(second, third, at, phi):
+    """Sums over rows of what order 2 and order 3 leave between the reference and phi."""
+    sums = []
+    for expansion in (second, third):
+        total = 0.0
+        for rows in expansion.chunks():
+            expansion.anchor(at.center, rows)
+            change = np.empty(rows.shape[1])
+            expansion.change(at.center, phi, at.center, rows, change)
+            total += change.sum()
+        sums.append(total)
+    return sums
+
+
 @pytest.mark.parametrize("name", THIRDS)
 def test_terms_of_order_3_are_those_of_the_rows(tall_model, name):
     """Their sum is what the remainders of order 2 and 3 differ by, and scales as a cube."""
@@ -343,33 +358,43 @@ def test_terms_of_order_3_are_those_of_the_rows(tall_model, name):
     at = reference_at(second, tall.ravel(tall.initial_point))
     table = bound_rows(third, at, spread(second, at, 0.03, 500))
     for phi in spread(second, at, 0.05, 4):
-        sums = []
-        for expansion in (second, third):
-            total = 0.0
-            for rows in expansion.chunks():
-                expansion.anchor(at.center, rows)
-                change = np.empty(rows.shape[1])
-                expansion.change(at.center, phi, at.center, rows, change)
-                total += change.sum()
-            sums.append(total)
+        less, least = total_changes(second, third, at, phi)
         known = table.known(phi, at.center)
-        np.testing.assert_allclose(sums[0] - sums[1], known, rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(less - least, known, rtol=1e-8, atol=1e-9)
         twice = table.known(2 * phi - at.center, at.center)
         np.testing.assert_allclose(twice, 8 * known, rtol=1e-9)
 
 
-def test_third_derivatives_that_are_not_finite(tall_model):
-    """They would make the sums, and every decision, NaN."""
-    tall = tall_model("bernoulli_logit")
-    second = expand(tall, 2)
-    third, center = second.third(), np.zeros(tall.phi_size)
-    found = strata.Strata(third, center + np.random.default_rng(0).normal(size=(500, len(center))))
-    rows = next(third.chunks())
-    third.anchor(center, rows)
-    found.add_cubes(rows, found.of(rows))
-    rows[-1, 5] = np.nan
-    with pytest.raises(TallModelError, match="'y' are not finite at the reference"):
-        found.add_cubes(rows, found.of(rows))
+def test_terms_of_order_3_of_columns_far_from_zero():
+    """Terms of the slope and of the intercept are a million times as large as their sum."""
+    rng, far = np.random.default_rng(8), 1e6
+    x, y = rng.normal(size=200), rng.integers(0, 2, size=200)
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0, 1e7), pm.Normal("b", 0, 10)
+        pm.Bernoulli("y", logit_p=a + b * (far + x), observed=y)
+    second = expand(TallModel(model), 2)
+    third = second.third()
+    at = reference_at(second, np.array([-0.5 * far, 0.5]))
+    level, slope = 0.2 * rng.normal(size=(2, 500))
+    theta = at.theta + np.column_stack([level - far * slope, slope])
+    points = np.array([second.parameters(t)[0] for t in theta])
+    table = bound_rows(third, at, points)
+    for phi in points[:4]:
+        less, least = total_changes(second, third, at, phi)
+        np.testing.assert_allclose(less - least, table.known(phi, at.center), atol=1e-6)
+
+
+def test_third_derivatives_that_are_not_finite():
+    """Of a few rows, at the reference that is given: order 3 is refused, order 2 has bounds."""
+    rng = np.random.default_rng(5)
+    x, y, rough = rng.normal(size=100), rng.normal(size=100), np.arange(100) % 10 == 0
+    with pm.Model() as model:
+        eta = pm.Normal("b") * x
+        penalty = pm.math.switch(rough, pm.math.abs(eta) ** 2.5, 0.0)
+        pm.Potential("y", -0.5 * (y - eta) ** 2 - penalty)
+    pms.ScalableMH(model=model, reference={"b": 0.0})
+    with pytest.raises(TallModelError, match="of 'y' are not finite at the reference"):
+        pms.ScalableMH(model=model, reference={"b": 0.0}, control_variate_order=3)
 
 
 @pytest.mark.parametrize("name", ["negative_binomial", "categorical_softmax"])

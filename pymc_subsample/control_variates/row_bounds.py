@@ -24,7 +24,7 @@ from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.control_variates.strata import SINGLE, Strata
-from pymc_subsample.kernels.strata import Bounds, cubic_sum, distances, reaches
+from pymc_subsample.kernels.strata import Bounds, cubic_sum, distances
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.thinning import Reading
 
@@ -89,7 +89,8 @@ class RowBounds:
 
     def known(self, phi: np.ndarray, center: np.ndarray) -> float:
         """Return the sum over all rows of their terms of order 3, where these are summed."""
-        return cubic_sum(self.table.elements, self.table.cubes, phi, center)
+        table = self.table
+        return cubic_sum(table.elements, table.metric, table.cubes, phi, center)
 
 
 @one_thread
@@ -136,10 +137,9 @@ def bound_rows(
     for rows in expansion.chunks():
         expansion.anchor(reference.center, rows)
         stratum = strata.of(rows)
-        strata.add_cubes(rows, stratum)
-        moves = np.empty((expansion.n_predictors, rows.shape[1]))
-        for e in range(expansion.n_predictors):
-            reaches(strata.factor, stratum, strata.sums.local_design(rows, e), moves[e])
+        gradients = [strata.whitened(rows, stratum, e) for e in range(expansion.n_predictors)]
+        strata.add_cubes(rows, stratum, gradients)
+        moves = np.array([np.linalg.norm(x, axis=1) for x in gradients])
         sizes.append(stratum.astype(np.int32))
         with np.errstate(over="ignore"):
             sharpest.append(remainder.bounds(rows, moves).astype(np.float32))
@@ -157,6 +157,12 @@ def bound_rows(
     whole = np.bincount(stratum, candidates, len(raised)) >= 0.5 * count
     always = ~finite | ((candidates == 1.0) & ~whole[stratum])
     table = strata.table(stratum, bound, always, power)
+    if not np.all(np.isfinite(table.cubes)):
+        raise TallModelError(
+            "Third derivatives of the log-likelihood of "
+            f"{', '.join(map(repr, expansion.observed))} are not finite at the reference in some "
+            "rows. Use control_variate_order=2."
+        )
     beyond = np.ones((len(raised), len(bounds)))
     for j, wider in enumerate(bounds[1:], 1):
         with np.errstate(over="ignore", invalid="ignore"):

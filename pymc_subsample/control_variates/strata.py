@@ -1,13 +1,13 @@
 """Rows that see the same elements of phi, metrics in these, and tables to draw rows by."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from pymc_subsample.control_variates.affine import multiplicity
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.sums import LinearSums
-from pymc_subsample.kernels.strata import Bounds, add_cubes, alias_table, distances
+from pymc_subsample.kernels.strata import Bounds, add_cubes, alias_table, distances, whiten
 from pymc_subsample.likelihood import TallModelError
 
 # Elements of all strata's metrics, and of phi that all rows see.
@@ -17,6 +17,8 @@ _LEAST = 1e-3
 # What rounding to single precision may do to a bound.
 SINGLE = 1e-6
 _RIDGE, _TINY = 1e-10, 1e-300
+# a! b! c! of exponents, by how many pairs of three elements are equal.
+_BY_EQUAL_PAIRS = np.array([1.0, 2.0, np.nan, 6.0])
 
 
 class Strata:
@@ -44,7 +46,6 @@ class Strata:
     def __init__(self, expansion: Expansion, points: np.ndarray):
         sums = expansion.sums
         assert isinstance(sums, LinearSums)
-        self._observed = ", ".join(map(repr, expansion.observed))
         self.sums, self._points = sums, points
         self.size = len(sums.common) + len(sums.slots)
         keys = [np.zeros((1, len(sums.slots)), dtype=np.int64)]
@@ -90,19 +91,21 @@ class Strata:
             return np.zeros(rows.shape[1], dtype=np.int64)
         return self._codes(self.sums.levels(rows))
 
-    def add_cubes(self, rows: np.ndarray, stratum: np.ndarray) -> None:
+    def whitened(self, rows: np.ndarray, stratum: np.ndarray, predictor: int) -> np.ndarray:
+        """Return the gradient of a predictor of packed rows in u, shape (m, k)."""
+        found = np.empty((rows.shape[1], self.size))
+        whiten(self.factor, stratum, self.sums.local_design(rows, predictor), found)
+        return found
+
+    def add_cubes(
+        self, rows: np.ndarray, stratum: np.ndarray, gradients: Sequence[np.ndarray]
+    ) -> None:
         """Add the terms of order 3 of anchored rows, where the expansion has them."""
         if not self._cubes.size:
             return
         order = np.argsort(stratum, kind="stable")
-        for p, q, v in self.sums.thirds(rows):
-            parts = (np.ascontiguousarray(x.T[order]) for x in (p, q, v))
-            add_cubes(*parts, stratum[order], self._cubes)
-        if not np.all(np.isfinite(self._cubes)):
-            raise TallModelError(
-                f"Third derivatives of the log-likelihood of {self._observed} are not finite at "
-                "the reference. Use control_variate_order=2."
-            )
+        for parts in self.sums.thirds(rows, gradients):
+            add_cubes(*(x[order] for x in parts), stratum[order], self._cubes)
 
     def distances(self, center: np.ndarray) -> np.ndarray:
         """Return r_s at some of the points, shape (k, S)."""
@@ -165,5 +168,7 @@ class _Codes:
 
 def _repeated(size: int) -> np.ndarray:
     """Return what divides derivatives in a >= b >= c as Taylor coefficients, shape (K,)."""
-    which = [(a, b, c) for a in range(size) for b in range(a + 1) for c in range(b + 1)]
-    return np.array([multiplicity(three) for three in which])
+    b, c = np.tril_indices(size)
+    pairs = (np.add(b == a, c == a, dtype=int) + (b == c) for a in range(size))
+    found = [_BY_EQUAL_PAIRS[p[: (a + 1) * (a + 2) // 2]] for a, p in enumerate(pairs)]
+    return np.concatenate([np.zeros(0), *found])

@@ -1,6 +1,6 @@
 """Full-data sums of anchored rows: dense columns by BLAS, groups by counting."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import product
 
@@ -164,15 +164,17 @@ class LinearSums:
             x[len(self.common) + self.slots.index((first, group))] += value
         return x
 
-    def thirds(self, rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        r"""Yield terms of the third derivatives of anchored rows in the elements that they see.
+    def thirds(
+        self, rows: np.ndarray, x: Sequence[np.ndarray]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        r"""Yield terms of the third derivatives of anchored rows.
 
-        Each is p, q and v, shape (k, m), for :math:`p_{ai} q_{bi} v_{ci}` of row i.
+        `x` are the predictors' gradients, shape (m, k). Each term is p, q and v, of the same shape,
+        for :math:`p_{ia} q_{ib} v_{ic}` of row i.
         """
         size, columns = self._at.n_predictors, self._at.thirds()
-        x = [self.local_design(rows, e) for e in range(size)]
         for e, f in product(range(size), repeat=2):
-            weights = (rows[columns[tuple(sorted((e, f, g)))]] for g in range(size))
+            weights = (rows[columns[tuple(sorted((e, f, g)))], :, None] for g in range(size))
             yield x[e], x[f], sum((w * z for w, z in zip(weights, x, strict=True)), 0.0 * x[0])
 
     def _dense(self, rows: np.ndarray) -> Dense:

@@ -291,7 +291,7 @@ def transitions(dynamics):
             info[a] = 0.0
         info[_EXCEEDED] = -1.0
         estimate = surrogate(target, rows, counts, theta, phi, d, grad)
-        cubic = cubic_sum(bounds.elements, bounds.cubes, phi, sums.center)
+        cubic = cubic_sum(bounds.elements, bounds.metric, bounds.cubes, phi, sums.center)
         for _ in range(k):
             copy(theta, start)
             copy(grad, start_grad)
@@ -312,7 +312,8 @@ def transitions(dynamics):
                 continue
             info[_DECISIONS] += 1.0
             target.forward(theta, new_phi, logprior)
-            new_cubic = cubic_sum(bounds.elements, bounds.cubes, new_phi, sums.center)
+            new_cubic = cubic_sum(bounds.elements, bounds.metric, bounds.cubes, new_phi,
+                                  sums.center)  # fmt: skip
             known = rule.unit * (new_cubic - cubic)
             if accept(rng, reader, bounds, rule, phi, new_phi, known, info):
                 info[_ACCEPTED] += 1.0

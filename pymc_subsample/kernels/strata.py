@@ -1,7 +1,7 @@
 r"""Rows in strata: metrics in what their rows see, bounds, and tables to draw rows by.
 
-Rows of a stratum s see the same k elements of phi. With :math:`r_s = \|W_s (\phi - \phi^*)\|` in
-these, a row's remainder of order p - 1 is at most :math:`c_i r_s^p`.
+Rows of a stratum s see the same k elements of phi. With :math:`u = W_s (\phi - \phi^*)` in these
+and :math:`r_s = \|u\|`, a row's remainder of order p - 1 is at most :math:`c_i r_s^p`.
 """
 
 from collections import namedtuple
@@ -21,7 +21,7 @@ _CUBE = types.Array(types.float64, 3, "C")
 #
 # elements, metric : arrays (S, k), (S, k, k); W_s is lower triangular
 # power : p; control variates are of order p - 1
-# cubes : array (S, K), K = k (k + 1) (k + 2) / 6, or (S, 0); see `cubic_sum`
+# cubes : array (S, K), K = k (k + 1) (k + 2) / 6, or (S, 0), in u; see `cubic_sum`
 # limits, beyond : arrays (L,), (S, L); where r_s is within a limit, bounds are so much larger
 # total : array (S,); sum of the c_i of a stratum
 # start : array (S + 1,); where a stratum starts among the n' rows in `order`
@@ -55,21 +55,21 @@ def distances(elements, metric, strata, phi, center, out):
         out[s] = np.sqrt(total)
 
 
-@kept(types.void(_CUBE, INDEX, MATRIX, VECTOR))
-def reaches(factor, stratum, x, out):
-    r"""Write :math:`\|L_s' x_i\|`, the farthest that x_i' delta moves while r_s is one.
+@kept(types.void(_CUBE, INDEX, MATRIX, MATRIX))
+def whiten(factor, stratum, x, out):
+    r"""Write :math:`L_s' x_i`, the gradient of a predictor in u, shape (m, k).
 
-    `factor`, shape (S, k, k), holds L_s, the inverse of W_s; `x` has shape (k, m).
+    `factor`, shape (S, k, k), holds L_s, the inverse of W_s; `x` has shape (k, m). Its length is
+    the farthest that x_i' delta moves while r_s is one.
     """
     size = x.shape[0]
     for i in range(x.shape[1]):
-        s, total = stratum[i], 0.0
+        s = stratum[i]
         for b in range(size):
             moved = 0.0
             for a in range(b, size):
                 moved += factor[s, a, b] * x[a, i]
-            total += moved * moved
-        out[i] = np.sqrt(total)
+            out[i, b] = moved
 
 
 @kept(types.void(VECTOR, _SINGLE, _ROWS))
@@ -136,28 +136,31 @@ def add_cubes(p, q, v, stratum, out):
         i += 1
 
 
-@kept(SCALAR(_PLACES, MATRIX, VECTOR, VECTOR), fastmath=FAST)
-def cubic_sum(elements, cubes, phi, center):
-    r"""Sum :math:`C_{s,abc} \delta_a \delta_b \delta_c` over strata and a >= b >= c.
+@kept(SCALAR(_PLACES, _CUBE, MATRIX, VECTOR, VECTOR), fastmath=FAST)
+def cubic_sum(elements, metric, cubes, phi, center):
+    r"""Sum :math:`C_{s,abc} u_a u_b u_c` over strata and a >= b >= c, :math:`u = W_s \delta`.
 
-    Of the rows' Taylor expansions it is the term of order 3, if `cubes` are theirs.
+    Of the rows' Taylor expansions it is the term of order 3, if `cubes` are theirs. In delta itself
+    terms of columns far from zero would cancel each other, and leave their rounding.
     """
     total = 0.0
     if cubes.shape[1] == 0:
         return total
     k = elements.shape[1]
-    delta = np.empty(k)
+    u = np.empty(k)
     for s in range(elements.shape[0]):
         for a in range(k):
-            delta[a] = phi[elements[s, a]] - center[elements[s, a]]
+            u[a] = 0.0
+            for b in range(a + 1):
+                u[a] += metric[s, a, b] * (phi[elements[s, b]] - center[elements[s, b]])
         at = 0
         for a in range(k):
             outer = 0.0
             for b in range(a + 1):
                 inner = 0.0
                 for c in range(b + 1):
-                    inner += cubes[s, at + c] * delta[c]
+                    inner += cubes[s, at + c] * u[c]
                 at += b + 1
-                outer += inner * delta[b]
-            total += outer * delta[a]
+                outer += inner * u[b]
+            total += outer * u[a]
     return total

@@ -135,12 +135,13 @@ class ScalableMH(SubsampledStep):
         draws in the same time, by the correlation of the draws in tuning.
     bound : {"auto", "global", "local"} or float
         Where bounds on third derivatives of the rows' log-likelihoods in their linear predictors
-        come from. "global": over all values of the one predictor, where they are bounded
-        (logistic regression, for instance). "local": by interval arithmetic for up to ten
-        predictors, within some posterior standard deviations of the reference; proposals farther
-        away are decided by all rows. "auto" takes the smaller of both for each row. A number is a
-        bound of your own on the third derivative of every row in its one predictor. All are
-        verified on all rows at a few points at set-up, and on every row that is read.
+        come from, on fourth ones where control variates are of order 3. "global": over all values
+        of the one predictor, where they are bounded (logistic regression, for instance). "local":
+        by interval arithmetic for up to ten predictors, within some posterior standard deviations
+        of the reference; proposals farther away are decided by all rows. "auto" takes the smaller
+        of both for each row. A number is a bound of your own on the derivative of every row in its
+        one predictor: the third, or the fourth with ``control_variate_order=3``. All are verified
+        on all rows at a few points at set-up, and on every row that is read.
     control_variate_order : {"auto", 2, 3}, default "auto"
         Order of the expansions whose remainders rows decide on; the surrogate's is always 2. Terms
         of order 3 are summed over all rows at set-up, which takes about :math:`n k^3 / 6` products
