@@ -1,6 +1,6 @@
 """Columns of rows on disk, under the names of a model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from hashlib import sha256
 
@@ -136,11 +136,6 @@ class MappedRows(RowStore):
         in_order = isinstance(index, slice)
         records = self._store.records[index] if in_order else self._store.take(np.asarray(index))
         return [column.of(records) for column in self.columns]
-
-    def chunks(self, size: int) -> Iterator[list[np.ndarray]]:
-        """Yield consecutive rows, at most `size` at a time."""
-        for start in range(0, self.n_rows, size):
-            yield self.take(slice(start, start + size))
 
     @cached_property
     def fingerprint(self) -> str:
