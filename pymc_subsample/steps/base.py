@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import cloudpickle
 import numpy as np
 import pymc as pm
+import xarray as xr
 from pymc.blocking import PointType
 from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import BlockedStep
@@ -41,6 +42,7 @@ from pymc_subsample.steps.notices import begin_run
 from pymc_subsample.steps.setup import Preparation, Problem, prepare
 from pymc_subsample.steps.signatures import complete
 from pymc_subsample.storage import hint_for_bambi, refuse_beyond_memory
+from pymc_subsample.symbolic.graph import numpy_function
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -65,9 +67,11 @@ class SubsampledStep(BlockedStep):
     data : Rows, optional
         Rows on disk. The model is written on a sample of them, `Rows.sample`, as `pm.Data` by the
         names of columns; these take its place, and all rows are sampled.
-    reference : dict, optional
-        Expansion point: untransformed values by variable name, for every free variable. Default:
-        the posterior mode, found automatically.
+    reference : dict, step or DataTree, optional
+        Expansion point: untransformed values by variable name, for every free variable; or an
+        earlier run of the model, by its idata (posterior means) or its step. Then neither the mode
+        nor other modes are searched for. Values are used as given, those of a run may move in
+        tuning. Default: the posterior mode, found automatically.
     reparameterize : bool, default True
         Whether the chain moves effects of groups, and other variables whose scale depends on
         parameters, in coordinates of its own, between their centred and non-centred forms, however
@@ -138,7 +142,8 @@ class SubsampledStep(BlockedStep):
         if given is not None:
             variables.chosen_vars(given, model)
         arguments.blocked(kwargs.get("blocked", True), cls.__name__)
-        kwargs.pop("passes", None)  # PyMC pickles them all with the step
+        for name in ("passes", "reference"):  # PyMC pickles all that is left with the step
+            kwargs.pop(name, None)
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(
@@ -149,7 +154,7 @@ class SubsampledStep(BlockedStep):
         observed: Sequence[str] | None = None,
         dim: str | None = None,
         data: Rows | None = None,
-        reference: Mapping[str, Any] | None = None,
+        reference: "Mapping[str, Any] | SubsampledStep | xr.DataTree | None" = None,
         reparameterize: bool = True,
         passes: Any = None,
         rng: int | np.random.Generator | None = None,
@@ -157,12 +162,17 @@ class SubsampledStep(BlockedStep):
         compile_kwargs: dict | None = None,
         blocked: bool = True,
     ) -> None:
-        variables.given_reference(reference)
+        self._given_reference: Mapping[str, Any] | None = None
+        self._earlier: Any = None
+        if isinstance(reference, SubsampledStep | xr.DataTree):
+            self._earlier = reference
+        else:
+            variables.given_reference(reference)
+            self._given_reference = reference
         arguments.blocked(blocked, type(self).__name__)
         arguments.only_numba(compile_kwargs)
         self._made_by = arguments.passes(passes)
         self.rng = arguments.generator(rng)
-        self._given_reference = reference
         self._model = arguments.model_in_context(model, f"create {type(self).__name__}")
         self.vars = self._chosen(vars)
         self._reparameterize = arguments.flag("reparameterize", reparameterize)
@@ -308,11 +318,25 @@ class SubsampledStep(BlockedStep):
     def _problem(self, expansion: Expansion, **given: Any) -> Problem:
         """Return what a set-up needs to know, where the reference was given or not."""
         reference = self._given_reference
+        if self._earlier is not None:
+            if not isinstance(self._earlier, dict):  # the run itself need not be kept
+                self._earlier = variables.earlier(self._model, self._earlier)
+            reference = self._earlier
         if reference is not None:
             theta = variables.reference_theta(self._model, self._tall, reference)
             given["given"] = self._expansion.from_values(theta)
         start, free = starts(self._model, self._tall), self._continuous()
         return Problem(expansion, start, self._active, free, self.rng, **given)
+
+    def reference_values(self) -> dict[str, np.ndarray]:
+        """Return untransformed values of the free variables at the reference."""
+        at: Reference | None = getattr(self, "reference", None)
+        if at is None:
+            raise TypeError(f"This {type(self).__name__} has no reference to take over.")
+        free = self._tall.model.free_RVs
+        values = numpy_function([self._tall.theta], self._tall.over_theta(free))
+        found = values(self._expansion.values(at.theta))
+        return {v.name: np.asarray(x) for v, x in zip(free, found, strict=True)}
 
     def _found(self, problem: Problem) -> Preparation:
         """Find the reference point, or take the one that was given."""

@@ -106,9 +106,10 @@ class FireflyMC(ProposingStep):
         (PyMC's unconstrained space) and returns ``(new_point, log_factor)``, where `new_point` may
         hold only what changed and `log_factor` is ``log q(point | new) - log q(new | point)``.
         Default: `Langevin()`, since gradients cost no more rows than there are bright ones.
-    reference : dict, optional
+    reference : dict, step or DataTree, optional
         Where the bounds touch the likelihoods: untransformed values by variable name, for every
-        free variable. Default: the posterior mode, found automatically.
+        free variable, or an earlier run of the model, by its idata (posterior means) or its step.
+        Default: the posterior mode, found automatically.
     transitions_per_draw : int, default 10
         Transitions per recorded draw, all within one compiled call. Each updates brightness,
         then parameters.

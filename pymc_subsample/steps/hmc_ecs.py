@@ -119,10 +119,12 @@ class HMCECS(SubsampledStep):
         kept, that is for up to 5,000 parameters that meet the data, or for more where groups
         leave most of it zero; and 1 beyond, which takes as many rows per draw as half the square
         of the number of parameters. 2 raises where it cannot be had.
-    reference : dict, optional
-        Reference point: untransformed values by variable name, for every free variable. It is
-        used as given. Default: the posterior mode, found on growing random subsets, polished on
-        all rows and moved during tuning if the chain settles elsewhere.
+    reference : dict, step or DataTree, optional
+        Reference point: untransformed values by variable name, for every free variable, used as
+        given; or an earlier run of the model, by its idata (posterior means) or its step, without
+        a search for this or other modes, and moved as others are. Default: the posterior mode,
+        found on growing random subsets, polished on all rows and moved during tuning if the chain
+        settles elsewhere.
     target_accept : float, default 0.8
         Acceptance rate that the step size is tuned to, between 0 and 1.
     path_length : float, optional

@@ -153,10 +153,11 @@ class ScalableMH(SubsampledStep):
     intensity : float, default 1
         :math:`\kappa \ge 1`: how many times as many rows are drawn as the bounds ask for. More
         of them bring the acceptance of "mh-ss" nearer to that of all rows.
-    reference : dict, optional
+    reference : dict, step or DataTree, optional
         Where log-likelihoods are expanded: untransformed values by variable name, for every free
-        variable. It is used as given. Default: the posterior mode, found automatically, and moved
-        during tuning if the chain settles elsewhere.
+        variable, used as given; or an earlier run of the model, by its idata (posterior means) or
+        its step, without a search for this or other modes, and moved as others are. Default: the
+        posterior mode, found automatically, and moved during tuning if the chain settles elsewhere.
     target_accept : float, optional
         Acceptance rate of the surrogate's own test that the step size is tuned to, between 0 and
         1. Default: 0.8. `Langevin` and `AdaptiveMetropolis` have their own: 0.574; 0.234, or 0.44

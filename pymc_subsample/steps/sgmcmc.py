@@ -128,9 +128,10 @@ class SGMCMC(StochasticGradient):
         Order of the Taylor control variates: the gradient of their sum over all rows is exact and
         a batch estimates the remainder alone. "auto" is the highest there is, or 1 with "svrg";
         None takes plain batches.
-    reference : dict, optional
+    reference : dict, step or DataTree, optional
         Expansion point, and centre of metric and automatic step size: untransformed values by
-        variable name, for every free variable. Default: the posterior mode, found automatically.
+        variable name, for every free variable, or an earlier run of the model, by its idata
+        (posterior means) or its step. Default: the posterior mode, found automatically.
     metric : {"curvature", "identity"}, default "curvature"
         Units in which steps are taken: of the posterior's inverse curvature at the reference, or
         of PyMC's unconstrained space.

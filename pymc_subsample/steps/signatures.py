@@ -7,7 +7,7 @@ the rest to both when the class is made, for `help`, `inspect.signature` and the
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import Parameter, Signature
 from typing import Any, TypedDict, get_args
@@ -38,7 +38,7 @@ class Shared(TypedDict, total=False):
 class SharedContinuous(Shared, total=False):
     """Arguments of all steps on continuous variables."""
 
-    reference: Mapping[str, Any] | None
+    reference: Any
     reparameterize: bool
     initial_point: PointType | None
 

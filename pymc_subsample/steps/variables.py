@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import xarray as xr
 from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
@@ -134,6 +135,28 @@ def given_reference(value: Any) -> None:
         mapping("reference", value, "untransformed values by variable name")
         for name, x in value.items():
             finite(f"reference[{name!r}]", x)
+
+
+def earlier(model: pm.Model, run: Any) -> dict[str, np.ndarray]:
+    """Return a reference point from an earlier run, of which `run` is the step or the idata."""
+    if not isinstance(run, xr.DataTree):
+        return run.reference_values()
+    if "posterior" not in run.children:
+        raise ValueError(
+            f"reference has no posterior to take means of, but {list(run.children)}. Give the "
+            "idata that pm.sample returned."
+        )
+    draws = run["posterior"].dataset
+    found = {}
+    for rv in model.free_RVs:
+        if rv.name not in draws:
+            raise ValueError(
+                f"reference has no draws of {rv.name!r}; its posterior holds "
+                f"{list(draws.data_vars)}. Give an earlier run of the same model."
+            )
+        mean = draws[rv.name].mean(("chain", "draw")).to_numpy()
+        found[rv.name] = np.rint(mean) if rv.type.dtype.startswith(("int", "uint")) else mean
+    return found
 
 
 def reference_theta(model: pm.Model, tall: TallModel, reference: Mapping[str, Any]) -> np.ndarray:
