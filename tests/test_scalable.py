@@ -623,6 +623,10 @@ def test_global_bound_where_there_is_none(cases):
 
 
 def test_too_many_sets_of_parameters(model, monkeypatch):
+    monkeypatch.setattr(strata, "_MOST_CUBES", 3)
+    with pytest.raises(TallModelError, match=r"of 2 parameters .* are 4 sums, .* \(at most 3\)"):
+        pms.ScalableMH(model=model, control_variate_order=3)
+    assert pms.ScalableMH(model=model).control_variate_order == 2
     monkeypatch.setattr(strata, "_MOST_METRICS", 3)
     with pytest.raises(TallModelError, match="1 sets of 2 parameters"):
         pms.ScalableMH(model=model)

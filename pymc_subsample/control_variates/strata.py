@@ -12,6 +12,8 @@ from pymc_subsample.likelihood import TallModelError
 
 # Elements of all strata's metrics, and of phi that all rows see.
 _MOST_METRICS, _MOST_COMMON = 4_000_000, 500
+# Sums of terms of order 3: 200 MB.
+_MOST_CUBES = 25_000_000
 # Of a bound, over the mean of its stratum: below it, single precision would tell.
 _LEAST = 1e-3
 # What rounding to single precision may do to a bound.
@@ -61,6 +63,13 @@ class Strata:
                 f"ScalableMH keeps a metric for each set of parameters that rows see together: "
                 f"{count:,} sets of {self.size} parameters in this model, more than it can look at "
                 "in every draw. Use HMCECS."
+            )
+        cubes = math.comb(self.size + 2, 3) if expansion.order == 3 else 0
+        if count * cubes > _MOST_CUBES:
+            raise TallModelError(
+                f"Control variates of order 3 of {self.size} parameters that rows see together, in "
+                f"{count:,} such sets, are {count * cubes:,} sums, more than one can look at in "
+                f"every draw (at most {_MOST_CUBES:,}). Use control_variate_order=2."
             )
         common = np.tile(sums.common, (count, 1))
         self.elements = np.concatenate([common, self._keys[:, : len(sums.slots)]], axis=1)
