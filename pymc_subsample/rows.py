@@ -125,10 +125,14 @@ class RowStore:
             for start in range(first, last, size):
                 yield slice(start, min(start + size, last))
 
+    @cached_property
+    def numbers(self) -> int:
+        """How many numbers a row has in the raw columns."""
+        return sum(column[0].size for column in self.columns)
+
     def batch_size(self) -> int:
         """Return how many rows to evaluate at once so that their columns take little memory."""
-        numbers = sum(column[0].size for column in self.columns)
-        return max(1, min(_LARGEST_BATCH, _BATCH_BYTES // (8 * max(numbers, 1))))
+        return max(1, min(_LARGEST_BATCH, _BATCH_BYTES // (8 * max(self.numbers, 1))))
 
     def named(self, rows: Sequence[int]) -> str:
         """Say which rows these are: by number, and of what where there are several kinds."""

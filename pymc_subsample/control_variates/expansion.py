@@ -274,7 +274,7 @@ class Expansion:
 
     @property
     def _chunk_rows(self) -> int:
-        return max(1, _CHUNK_BYTES // (8 * self.width))
+        return max(1, _CHUNK_BYTES // (8 * max(self.width, self.store.numbers)))
 
     def parameters(self, theta: np.ndarray) -> tuple[np.ndarray, float]:
         """Return phi, shape (P,), and the log prior at theta."""

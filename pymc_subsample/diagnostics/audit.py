@@ -28,6 +28,7 @@ from pymc_subsample.diagnostics.thinned import (
 )
 from pymc_subsample.diagnostics.weights import Moments, plain_moments
 from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood.binding import require_rows
 from pymc_subsample.likelihood.differentiation import differentiated
 from pymc_subsample.likelihood.discovery import chosen_names, row_terms
 
@@ -119,6 +120,8 @@ def audit(
     arguments.choice("kind", kind, ("auto", "weights", "score"))
     wanted = arguments.count("draws", draws, smallest=_FEWEST)
     made_by = arguments.passes(passes)
+    if data is not None:
+        require_rows(data)
     generator = arguments.generator(rng)
     posterior = group(idata, "posterior", _SAID)
     model = arguments.model_in_context(model, f"call {_SAID}")

@@ -59,11 +59,7 @@ def bound(model: pm.Model, data: Any) -> dict[Variable, Column]:
     TallModelError
         If none has, or shape, type or numbers show that the column is another one.
     """
-    if not isinstance(data, Rows):
-        raise TypeError(
-            f"data must be pms.Rows, got {type(data).__name__}. Data in memory are given to the "
-            "model, as pm.Data or observed=."
-        )
+    require_rows(data)
     named = {v.name: v for v in model.data_vars if v.name in data}
     found = {v: _column(v, data) for v in named.values()}
     if not found:
@@ -80,6 +76,15 @@ def bound(model: pm.Model, data: Any) -> dict[Variable, Column]:
             "sample of the rows: rows.sample(5_000)."
         )
     return found
+
+
+def require_rows(data: Any) -> None:
+    """Raise `TypeError` if `data` are no rows on disk."""
+    if not isinstance(data, Rows):
+        raise TypeError(
+            f"data must be pms.Rows, got {type(data).__name__}. Data in memory are given to the "
+            "model, as pm.Data or observed=."
+        )
 
 
 def _value(var: Variable) -> np.ndarray:
