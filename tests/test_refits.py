@@ -125,3 +125,17 @@ def test_what_is_no_run_of_the_model_is_refused(first):
         pms.HMCECS(model=case.model, reference=plain)
     with pytest.raises(TypeError, match="reference must"):
         pms.HMCECS(model=case.model, reference=3.0)
+
+
+@pytest.mark.parametrize("given", ["values", "idata", "step"])
+def test_steps_without_control_variates_refuse_what_they_would_not_use(first, given):
+    case, step, idata = first
+    values = dict(zip(case.names, case.mean, strict=True))
+    reference = {"values": values, "idata": idata, "step": step}[given]
+    with pytest.raises(ValueError, match="reference"):
+        pms.MinibatchBarkerMH(model=case.model, control_variate_order=None, reference=reference)
+    with pytest.raises(ValueError, match="reference"):
+        pms.SGLD(
+            model=case.model, control_variate_order=None, reference=reference, step_size=1e-3,
+            metric="identity",
+        )  # fmt: skip

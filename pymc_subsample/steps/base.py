@@ -328,6 +328,11 @@ class SubsampledStep(BlockedStep):
         start, free = starts(self._model, self._tall), self._continuous()
         return Problem(expansion, start, self._active, free, self.rng, **given)
 
+    @property
+    def _reference_asked_for(self) -> bool:
+        """Whether a reference was given, by its values or by an earlier run."""
+        return self._given_reference is not None or self._earlier is not None
+
     def reference_values(self) -> dict[str, np.ndarray]:
         """Return untransformed values of the free variables at the reference."""
         at: Reference | None = getattr(self, "reference", None)

@@ -66,9 +66,9 @@ class Deciding:
 
     def connect(self, expansion: Expansion) -> None:
         """Take the model's compiled functions again, where this was unpickled."""
-        self._second = self._expansion = expansion
-        if vars(self).pop("_order") == 3:
-            self._expansion = expansion.third() or expansion
+        third = expansion.third() if vars(self).pop("_order") == 3 else expansion
+        assert third is not None  # it was there when the step was made
+        self._second, self._expansion = expansion, third
 
     @property
     def order(self) -> int:

@@ -117,7 +117,7 @@ class MinibatchMH(ProposingStep):
         order = arguments.order(control_variate_order, type(self).__name__, plain=True)
         arguments.optional_batch(batch_size, smallest=2)
         super().__init__(vars, **above)
-        if self._given_reference is not None and order is None:
+        if self._reference_asked_for and order is None:
             raise ValueError(
                 "reference is the expansion point of the control variates, and "
                 "control_variate_order is None. Give one or the other."

@@ -207,7 +207,7 @@ class SGMCMC(StochasticGradient):
         order = self._fitting(order)
         super().__init__(vars, **above)
         needed = order is not None or metric == "curvature" or self.schedule.automatic
-        if self._given_reference is not None and not needed:
+        if self._reference_asked_for and not needed:
             raise ValueError(
                 "reference is not used: there are no control variates, and metric and step_size "
                 "are given. Leave it out."
