@@ -31,10 +31,7 @@ from pymc_subsample.passes import Passes, processors
 from pymc_subsample.rows import RowStore
 from pymc_subsample.symbolic.graph import numpy_function
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked, to save time"),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 CHUNK = 7
 # Columns as they are, computed ones, groups, and no linear predictors.
@@ -43,6 +40,8 @@ CASES = ["bernoulli_logit", "poisson_offset", "slopes_noncentred", "row_softmax_
 
 def forked(workers):
     """Processes without an expansion: they were forked before there was one."""
+    if not hasattr(os, "fork"):
+        pytest.skip("needs fork")
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"))
     list(pool.map(abs, range(2 * workers)))
     return pool
