@@ -14,7 +14,7 @@ from exact_cases import exact, normal, poisson
 from scipy.signal import lfilter
 
 import pymc_subsample as pms
-from pymc_subsample import strata
+from pymc_subsample import clusters
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.diagnostics import stochastic
 from pymc_subsample.diagnostics.checks import recall
@@ -450,7 +450,7 @@ def test_rows_with_infinite_columns_are_clustered(monkeypatch):
         monkeypatch.setattr(strata, "_ROWS", seen)
         monkeypatch.setattr(Expansion, "take", lambda self, index: packed[:, index])
         monkeypatch.setattr(Expansion, "chunks", lambda self: iter([packed]))
-        order = strata.clustered_order(step._expansion, 2, np.random.default_rng(0))
+        order = clusters.clustered_order(step._expansion, 2, np.random.default_rng(0))
         assert sorted(order) == list(range(300))
 
 

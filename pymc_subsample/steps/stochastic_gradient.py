@@ -9,6 +9,7 @@ from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample import arguments
 from pymc_subsample.calling import given_start
+from pymc_subsample.clusters import clustered_order
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.factors import scaled, stretched
 from pymc_subsample.control_variates.reference import Reference, summed
@@ -20,7 +21,6 @@ from pymc_subsample.kernels.langevin import INFO, Settings, State, integrate
 from pymc_subsample.stationary import rescaled
 from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
 from pymc_subsample.steps.step_size import AutomaticStepSize
-from pymc_subsample.strata import clustered_order
 
 # A step diverges whose drift exceeds so many standard deviations of its noise, or its kick so many
 # of the momenta: it leads 4 to 5 posterior standard deviations away at automatic step sizes.
