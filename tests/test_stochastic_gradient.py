@@ -447,7 +447,7 @@ def test_rows_with_infinite_columns_are_clustered(monkeypatch):
     rows = step._expansion.take(np.arange(300))
     packed = np.concatenate([rows[:, :299], np.where(rows[:, 299:] == 1, 1, -np.inf)], axis=1)
     for seen in (50, 300):
-        monkeypatch.setattr(strata, "_ROWS", seen)
+        monkeypatch.setattr(clusters, "_ROWS", seen)
         monkeypatch.setattr(Expansion, "take", lambda self, index: packed[:, index])
         monkeypatch.setattr(Expansion, "chunks", lambda self: iter([packed]))
         order = clusters.clustered_order(step._expansion, 2, np.random.default_rng(0))
