@@ -119,10 +119,10 @@ class RowStore:
         found = places(index, self.starts)
         return [c.take(*found) if isinstance(c, Joined) else c[index] for c in self.columns]
 
-    def slices(self, size: int) -> Iterator[slice]:
-        """Yield consecutive rows of one kind, at most `size` at a time."""
+    def slices(self, size: int, begin: int = 0) -> Iterator[slice]:
+        """Yield consecutive rows of one kind from `begin` on, at most `size` at a time."""
         for first, last in pairwise(self.starts):
-            for start in range(first, last, size):
+            for start in range(max(first, begin), last, size):
                 yield slice(start, min(start + size, last))
 
     @cached_property

@@ -1,6 +1,7 @@
 """Linear predictors are found where there are any, and their affine forms are right."""
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pymc as pm
@@ -10,6 +11,7 @@ from models import MODELS, G, K, N, design, groups
 from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood.identity import extremes
 from pymc_subsample.likelihood.predictors import find_predictors
 from pymc_subsample.symbolic.graph import evaluate, rebuild
 
@@ -56,7 +58,7 @@ EXPECTED = {
 
 def predictors_of(tall):
     offsets = {var: part.start for var, part in tall.phi_slices.items()}
-    return find_predictors(tall.batch, offsets, tall.column_batches)
+    return find_predictors(tall.batch, offsets, partial(extremes, tall))
 
 
 def count(predictors):

@@ -6,11 +6,18 @@ import pickle
 import numpy as np
 import pymc as pm
 import pytest
+import scipy.sparse
 import xarray as xr
 from chains import assert_moments, sample
 from exact_cases import exact, logistic
 
 import pymc_subsample as pms
+from pymc_subsample.control_variates import Expansion
+from pymc_subsample.control_variates.curvature import add, as_array, empty_sum, sum_of, times
+from pymc_subsample.control_variates.reference import reference_at, summed
+from pymc_subsample.control_variates.residuals import residuals_around
+from pymc_subsample.data.kept import keep, kept
+from pymc_subsample.rows import RowStore
 from pymc_subsample.steps import setup
 
 STEPS = [pms.HMCECS, pms.ScalableMH, pms.MinibatchBarkerMH, pms.SGLD, pms.FireflyMC]
@@ -139,3 +146,229 @@ def test_steps_without_control_variates_refuse_what_they_would_not_use(first, gi
             model=case.model, control_variate_order=None, reference=reference, step_size=1e-3,
             metric="identity",
         )  # fmt: skip
+
+
+# Rows that are appended
+
+N, NEW = 6_000, 90
+COLUMNS = {"X": ["x", "z"], "group": "group", "late": "late"}
+
+
+def columns(n, seed, shift=0.0):
+    rng = np.random.default_rng(seed)
+    x, z, group = rng.gamma(2, size=n), 1 + rng.normal(size=n), rng.integers(0, 5, n)
+    eta = 0.5 * x - 0.4 * z + 0.2 * group - 0.8 + shift
+    return {"x": x, "z": z, "group": group, "late": rng.random(n) < 1 / (1 + np.exp(-eta))}
+
+
+def hierarchical(data, scale=1.5):
+    s = data.sample(150)
+    with pm.Model() as model:
+        X, group, late = (pm.Data(name, s[name]) for name in ("X", "group", "late"))
+        effect = pm.Normal("effect", 0, pm.HalfNormal("spread"), shape=5)
+        beta = pm.Normal("beta", shape=2)
+        pm.Bernoulli("obs", logit_p=effect[group] + (X / scale) @ beta, observed=late)
+    return model
+
+
+@pytest.fixture
+def grown(tmp_path):
+    """Return rows to which others were appended after a step was made; and that step's values."""
+    rows = pms.Rows.from_blocks([columns(N, 0)], cache=tmp_path / "x.rows", progressbar=False)
+    data = rows.select(**COLUMNS)
+    values = pms.HMCECS(model=hierarchical(data), data=data).reference_values()
+    rows.append(columns(NEW, 1), progressbar=False)
+    return rows, run_at(values)
+
+
+def run_at(values):
+    """Return the idata of a run that stayed at a point."""
+    draws = {
+        name: (("chain", "draw", *(f"{name}_{k}" for k in range(x.ndim))), x[None, None])
+        for name, x in values.items()
+    }
+    return xr.DataTree.from_dict({"posterior": xr.Dataset(draws)})
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Count the rows on disk that passes read: those of expansions, and of checks before them."""
+    found = {"sums": 0, "start": 0}
+    over, slices = Expansion._pack, RowStore.slices
+
+    def packed(self, chunk):
+        where, _ = chunk
+        found["sums"] += where.stop - where.start
+        return over(self, chunk)
+
+    def sliced(self, size, begin=0):
+        checked = self.shared and size == self.batch_size()
+        found["start"] += (self.n_rows - begin) * checked
+        return slices(self, size, begin)
+
+    monkeypatch.setattr(Expansion, "_pack", packed)
+    monkeypatch.setattr(RowStore, "slices", sliced)
+    return found
+
+
+@pytest.mark.parametrize("make", [pms.HMCECS, pms.SGLD, pms.ScalableMH])
+def test_of_rows_on_disk_new_ones_alone_are_read(make, grown, read):
+    rows, run = grown
+    data = rows.select(**COLUMNS)
+    step = make(model=hierarchical(data), data=data, reference=run)
+    at = step.reference
+    assert step.n_rows == N + NEW
+    if make is not pms.ScalableMH:  # which needs numbers of every row in memory
+        # For sums and residuals; for what the model computes of columns, and their log-likelihood.
+        assert read == {"sums": 2 * NEW, "start": 2 * NEW}
+    again = reference_at(step._expansion, at.theta)
+    for name in ("center", "level", "slope", "curvature"):
+        np.testing.assert_allclose(
+            getattr(at, name), getattr(again, name), rtol=1e-9, atol=1e-9 * N, err_msg=name
+        )
+    assert np.any(again.slope != reference_at_of_old(step, at.theta).slope)
+
+
+def reference_at_of_old(step, theta):
+    return summed(step._expansion, theta, [step._expansion.take(np.arange(N))], 1.0)
+
+
+def test_residuals_are_those_of_all_rows(grown, monkeypatch):
+    rows, run = grown
+    data = rows.select(**COLUMNS)
+    found = []
+
+    def around(expansion, at, pilot, far, before):
+        found.append((residuals_around(expansion, at, pilot, far, before), before))
+        found.append((residuals_around(expansion, at, pilot, far), None))
+        return found[0][0]
+
+    monkeypatch.setattr(setup, "residuals_around", around)
+    step = pms.HMCECS(model=hierarchical(data), data=data, reference=run)
+    (mine, before), (fresh, _) = found
+    assert before.n_rows == N
+    assert mine.n_rows == fresh.n_rows == step.n_rows == N + NEW
+    for always in (0, 50):
+        for name, value in vars(fresh.moments(always)).items():
+            np.testing.assert_allclose(
+                getattr(mine.moments(always), name), value, rtol=1e-6, err_msg=name
+            )
+    monkeypatch.setattr(setup, "residuals_around", residuals_around)
+    assert pms.HMCECS(model=hierarchical(data), data=data, reference=run).subsample_size > 0
+
+
+@pytest.mark.parametrize("what", ["scale", "far", "values", "temperature", "torn", "moved"])
+def test_sums_that_do_not_serve_are_made_anew(what, grown, read):
+    """Of another model, of a reference that is far, of a file that was cut, or not asked for."""
+    rows, run = grown
+    given = {"reference": run}
+    if what == "far":
+        given["reference"] = run_at(
+            {n: x.to_numpy()[0, 0] + 0.5 for n, x in run["posterior"].data_vars.items()}
+        )
+    if what == "values":
+        given["reference"] = {n: x.to_numpy()[0, 0] for n, x in run["posterior"].data_vars.items()}
+    if what == "temperature":
+        given["temperature"] = 2.0
+    if what == "torn":
+        for file in (rows.path / "kept").iterdir():
+            file.write_bytes(file.read_bytes()[:-100])
+    if what == "moved":
+        rows.append(columns(2_000, 3, shift=4.0), progressbar=False)
+    data = rows.select(**COLUMNS)
+    read |= {"sums": 0, "start": 0}
+    step = pms.HMCECS(model=hierarchical(data, 1.6 if what == "scale" else 1.5), data=data, **given)
+    assert read["sums"] >= len(rows)
+    again = reference_at(step._expansion, step.reference.theta, step.temperature)
+    np.testing.assert_allclose(step.reference.slope, again.slope, rtol=1e-9, atol=1e-9)
+
+
+def test_sums_of_other_rows_are_never_used(grown, read):
+    """Also where someone puts them there."""
+    rows, run = grown
+    kept = {file.name: file.read_bytes() for file in (rows.path / "kept").iterdir()}
+    other = pms.Rows.from_blocks(
+        [columns(N, 5), columns(NEW, 6)], cache=rows.path.parent / "y.rows", progressbar=False
+    )
+    (other.path / "kept").mkdir()
+    for name, content in kept.items():
+        (other.path / "kept" / name).write_bytes(content)
+    data = other.select(**COLUMNS)
+    pms.HMCECS(model=hierarchical(data), data=data, reference=run)
+    assert read["sums"] >= len(other)
+    assert read["start"] >= len(other)
+
+
+def test_sums_that_contradict_the_rows_are_told(grown, caplog):
+    rows, run = grown
+    [file] = [f for f in (rows.path / "kept").iterdir() if f.name.startswith("sums")]
+    arrays = dict(np.load(file))
+    np.savez(file, **arrays | {"level": 1.3 * arrays["level"]})
+    data = rows.select(**COLUMNS)
+    with caplog.at_level(logging.WARNING, "pymc.subsample"):
+        step = pms.HMCECS(model=hierarchical(data), data=data, reference=run)
+    assert "do not agree with a sample of its rows" in caplog.text
+    again = reference_at(step._expansion, step.reference.theta)
+    np.testing.assert_allclose(step.reference.slope, again.slope, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"group": 7}, "points outside the array"), ({"x": np.inf}, "is (NaN|-inf|inf)")],
+)
+def test_new_rows_are_checked(wrong, said, grown):
+    rows, run = grown
+    new = columns(40, 7)
+    for name, value in wrong.items():
+        new[name][3] = value
+    rows.append(new, progressbar=False)
+    data = rows.select(**COLUMNS)
+    with pytest.raises(pms.TallModelError, match=said):
+        pms.HMCECS(model=hierarchical(data), data=data, reference=run)
+
+
+def test_where_nothing_can_be_kept_nothing_is(tmp_path, monkeypatch):
+    rows = pms.Rows.from_blocks([columns(N, 0)], cache=tmp_path / "x.rows", progressbar=False)
+    data = rows.select(**COLUMNS)
+
+    def refuse(self, **kwargs):
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr("pathlib.Path.mkdir", refuse)
+    pms.HMCECS(model=hierarchical(data), data=data)
+    assert not (rows.path / "kept").exists()
+
+
+def test_few_files_are_kept_and_large_arrays_are_not(tmp_path):
+    rows = pms.Rows.from_blocks([columns(50, 0)], cache=tmp_path / "x.rows", progressbar=False)
+    for k in range(30):
+        keep(rows._store, f"a{k}", {"x": np.arange(k)})
+    assert len(list((rows.path / "kept").iterdir())) == 16
+    n, found = kept(rows._store, "a29")
+    assert n == 50
+    assert np.array_equal(found["x"], np.arange(29))
+    keep(rows._store, "large", {"x": np.zeros(2**24)})
+    assert kept(rows._store, "large") is None
+    assert kept(rows._store, "a0") is None
+    pms.Rows.from_blocks([columns(60, 1)], cache=rows.path, overwrite=True, progressbar=False)
+    assert kept(pms.Rows.open(rows.path)._store, "a29") is None
+
+
+@pytest.mark.parametrize("kind", ["full", "sparse", "diagonal"])
+def test_a_sum_goes_on_where_its_array_left(kind):
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(2, 6, 6)) * (rng.random((2, 6, 6)) < 0.4)
+
+    def increase(total, x):
+        if kind == "sparse":
+            total.add(scipy.sparse.csr_array(x))
+        else:
+            add(total, x if kind == "full" else np.diag(x))
+
+    total = empty_sum(kind, 6)
+    increase(total, first)
+    total = sum_of(as_array(total, 1.0), kind, 6)
+    increase(total, second)
+    x = rng.normal(size=6)
+    whole = first + second if kind != "diagonal" else np.diag(np.diag(first + second))
+    np.testing.assert_allclose(times(as_array(total, 1.0), x), whole @ x, rtol=1e-12)

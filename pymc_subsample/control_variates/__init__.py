@@ -1,6 +1,7 @@
 """Control variates: Taylor expansions of the row log-likelihoods and their full-data sums."""
 
 import logging
+from functools import partial
 
 import numpy as np
 from pymc.util import get_untransformed_name, is_transformed_name
@@ -11,6 +12,7 @@ from pymc_subsample.control_variates.general import general_expansion
 from pymc_subsample.control_variates.linear import is_small, linear_expansion
 from pymc_subsample.control_variates.verification import agrees, gradient_agrees
 from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood.identity import extremes
 from pymc_subsample.likelihood.predictors import Predictor, find_predictors
 
 __all__ = [
@@ -106,7 +108,7 @@ def refuse_steps(
 def linear_predictors(model: TallModel) -> list[Predictor] | None:
     """Return the linear predictors of a model's rows; None where they are not few."""
     starts = {v: part.start for v, part in model.phi_slices.items()}
-    predictors = find_predictors(model.batch, starts, model.column_batches)
+    predictors = find_predictors(model.batch, starts, partial(extremes, model))
     return predictors if predictors is not None and is_small(model, predictors) else None
 
 

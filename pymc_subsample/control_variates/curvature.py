@@ -50,6 +50,18 @@ def empty_sum(kind: str, size: int) -> Sum:
     return np.zeros((size, size) if kind == "full" else size)
 
 
+def sum_of(array: np.ndarray, kind: str, size: int) -> Sum:
+    """Return the sum that `as_array` makes into an array, for an expansion's kind of curvature."""
+    if kind == "full":
+        return array.copy()
+    row, column, value = array
+    if kind == "diagonal":
+        return value.copy()
+    total, where = SparseSum(size), (row.astype(np.int64), column.astype(np.int64))
+    total.add(scipy.sparse.csr_array((value, where), (size, size)))
+    return total
+
+
 def add(total: Sum, part: Sum) -> None:
     """Add a sum over some rows to that of those before."""
     if isinstance(total, SparseSum):

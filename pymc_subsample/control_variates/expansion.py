@@ -214,6 +214,7 @@ class Expansion:
         function: Callable[..., Any],
         *arguments: Any,
         without: np.ndarray | tuple = (),
+        begin: int = 0,
         result_bytes: int = 0,
     ) -> Iterator[Any]:
         """Yield ``function(expansion, batches, *arguments)`` of all rows, in their order.
@@ -227,10 +228,12 @@ class Expansion:
             Others.
         without : ndarray of int, shape (e,), default empty
             Rows to leave out, in order.
+        begin : int, default 0
+            The first row to read.
         result_bytes : int, default 0
             Size of a result. One batch at a time makes a result unless that is larger than a batch.
         """
-        parts = batched(self._chunks(without), max(1, result_bytes // _CHUNK_BYTES))
+        parts = batched(self._chunks(without, begin), max(1, result_bytes // _CHUNK_BYTES))
         work = partial(_worked, function, arguments)
         return self.passes.over(work, self, parts, result_bytes)
 
@@ -251,9 +254,9 @@ class Expansion:
             return part
         return [(self._columns(where), left_out) for where, left_out in part]
 
-    def _chunks(self, without: np.ndarray | tuple = ()) -> Iterator[Chunk]:
+    def _chunks(self, without: np.ndarray | tuple = (), begin: int = 0) -> Iterator[Chunk]:
         without = np.asarray(without, dtype=np.int64)
-        for where in self.store.slices(self._chunk_rows):
+        for where in self.store.slices(self._chunk_rows, begin):
             first, last = np.searchsorted(without, [where.start, where.stop])
             if last - first < where.stop - where.start:
                 yield where, without[first:last] - where.start

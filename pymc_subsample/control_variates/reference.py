@@ -6,7 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_subsample.blas import one_thread
-from pymc_subsample.control_variates.curvature import Sum, add, as_array, empty_sum, times
+from pymc_subsample.control_variates.curvature import (
+    Sum,
+    add,
+    as_array,
+    empty_sum,
+    sum_of,
+    times,
+)
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.kernels.model import Sums
 
@@ -56,6 +63,16 @@ def reference_at(expansion: Expansion, theta: np.ndarray, temperature: float = 1
     return summed(expansion, theta, None, 1.0 / temperature)
 
 
+def extended(expansion: Expansion, before: Reference, n_rows: int) -> Reference:
+    """Add rows from `n_rows` on to what a reference has summed over those before: no temperature.
+
+    The expansion's coordinates may be others than then.
+    """
+    curvature = sum_of(before.curvature, expansion.curvature, expansion.phi_size)
+    begun = np.array([before.level]), before.slope.copy(), curvature
+    return summed(expansion, before.theta, None, 1.0, begun=begun, begin=n_rows)
+
+
 @one_thread
 @np.errstate(all="ignore")  # what is not finite shows in the sums
 def summed(
@@ -64,16 +81,19 @@ def summed(
     batches: Sequence[np.ndarray] | None,
     weight: float,
     curved: bool = True,
+    *,
+    begun: tuple[np.ndarray, np.ndarray, Sum] | None = None,
+    begin: int = 0,
 ) -> Reference:
     """Sum some batches of rows, or all rows, at theta, each row times `weight`.
 
-    Without curvature if so asked.
+    Without curvature if so asked; from row `begin` on, to what was summed before.
     """
     center, _ = expansion.parameters(theta)
-    level, slope, curvature = total = _no_sum(expansion, curved)
+    level, slope, curvature = total = begun or _no_sum(expansion, curved)
     size = curvature.nbytes if isinstance(curvature, np.ndarray) else 0
     if batches is None:
-        parts = expansion.over(sums_at, center, curved, result_bytes=size)
+        parts = expansion.over(sums_at, center, curved, begin=begin, result_bytes=size)
     else:
         parts = expansion.passes.map(
             lambda rows: sums_at(expansion, [rows], center, curved), batches, size

@@ -88,10 +88,12 @@ def residuals_around(
     reference: Reference,
     thetas: np.ndarray,
     far: np.ndarray | tuple = (),
+    before: Residuals | None = None,
 ) -> Residuals:
     """Evaluate residuals over all rows at points theta, shape (k, d), in one pass.
 
-    At the points `far`, shape (j, d), only the largest residual and their sum count.
+    At the points `far`, shape (j, d), only the largest residual and their sum count. Those of the
+    first rows may be known, at the same points, from `before`.
 
     Raises
     ------
@@ -105,7 +107,10 @@ def residuals_around(
     kept = _Outlying(inner, len(far), most)
     bad: list[int] = []
     start = 0
-    for part in expansion.over(_split_at, center, points, inner, least):
+    if before is not None:
+        kept.begin(before)
+        start = before.n_rows
+    for part in expansion.over(_split_at, center, points, inner, least, begin=start):
         bad += (start + part.bad).tolist()
         if not bad:
             kept.add(start, part)
@@ -200,6 +205,11 @@ class _Outlying:
         self._largest = 0.0
         self._index = np.zeros(0, dtype=np.int64)
         self._kept = np.zeros((points + far, 0))
+
+    def begin(self, before: Residuals) -> None:
+        """Start with what is known of the rows before."""
+        self._drop(before.sums, before.outer, before.largest)
+        self._index, self._kept = before.index, before.outlying
 
     def add(self, start: int, part: _Part) -> None:
         """Add what is left of the rows from `start` on."""

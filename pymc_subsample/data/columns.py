@@ -116,7 +116,7 @@ class MappedRows(RowStore):
     Parameters
     ----------
     columns : sequence of Column
-        Of one store.
+        Of one store, which becomes `disk`.
     kinds : sequence of (tuple of str, int)
         What the rows are rows of, and how many there are.
     """
@@ -128,17 +128,17 @@ class MappedRows(RowStore):
     def __init__(
         self, columns: Sequence[Column], kinds: Sequence[tuple[tuple[str, ...], int]]
     ) -> None:
-        self._store = columns[0].store
-        super().__init__(columns, self._store.n_rows, kinds)  # type: ignore[arg-type]
+        self.disk = columns[0].store
+        super().__init__(columns, self.disk.n_rows, kinds)  # type: ignore[arg-type]
 
     def take(self, index: np.ndarray | slice) -> list[np.ndarray]:
         """Return rows `index`, shape (m,), of every column."""
         in_order = isinstance(index, slice)
-        records = self._store.records[index] if in_order else self._store.take(np.asarray(index))
+        records = self.disk.records[index] if in_order else self.disk.take(np.asarray(index))
         return [column.of(records) for column in self.columns]
 
     @cached_property
     def fingerprint(self) -> str:
         """Identifies the data, as `Store.fingerprint` does."""
         said = [(c.offsets, [t.str for t in c.types], c.dtype.str) for c in self.columns]
-        return sha256(f"{self._store.fingerprint}{said}".encode()).hexdigest()
+        return sha256(f"{self.disk.fingerprint}{said}".encode()).hexdigest()

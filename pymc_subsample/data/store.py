@@ -19,7 +19,7 @@ from pymc_subsample.data.layout import Field, field_from_json
 from pymc_subsample.data.statistics import Statistics, statistics_from_json
 
 FORMAT, VERSION = "pymc_subsample rows", 1
-HEADER, ROWS = "header.json", "rows.bin"
+HEADER, ROWS, KEPT = "header.json", "rows.bin", "kept"
 # Rows of a segment that are compared with the header whenever a folder is opened.
 _GLIMPSED = 64
 _PASS_BYTES = 2**24
@@ -207,8 +207,16 @@ class Store:
     @cached_property
     def fingerprint(self) -> str:
         """Identifies the rows: columns, types, and digests of all bytes."""
+        return self.fingerprint_of(self.n_rows)
+
+    def fingerprint_of(self, n_rows: int) -> str:
+        """Return the fingerprint that the first rows have alone, where segments end there."""
         columns = [[f.name, f.dtype.str, list(f.shape), f.offset] for f in self.fields.values()]
-        digests = [[s.n_rows, s.digest] for s in self.segments]
+        digests, end = [], 0
+        for s in self.segments:
+            end += s.n_rows
+            if end <= n_rows:
+                digests.append([s.n_rows, s.digest])
         return sha256(json.dumps([self.row_bytes, columns, digests]).encode()).hexdigest()
 
     def statistics(self, name: str) -> Statistics:

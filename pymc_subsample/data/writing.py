@@ -24,6 +24,7 @@ from pymc_subsample.data.statistics import Statistics, statistics
 from pymc_subsample.data.store import (
     FORMAT,
     HEADER,
+    KEPT,
     ROWS,
     Segment,
     Store,
@@ -321,7 +322,7 @@ def _refuse_foreign(path: Path) -> None:
     known = ROWS in names
     with suppress(StoreError):
         known = known or read_header(path).get("format") == FORMAT
-    if not known or names - {HEADER, ROWS, f"{HEADER}.{_PARTIAL}"}:
+    if not known or names - {HEADER, ROWS, KEPT, f"{HEADER}.{_PARTIAL}"}:
         raise StoreError(
             f"{path} was not made by Rows (it holds {_short(sorted(names))}) and is not replaced. "
             "Choose another path."

@@ -34,11 +34,11 @@ class Evaluation:
     # The same without `lift`, where that makes a difference.
     _plain: "Evaluation | None"
 
-    def column_batches(self, var: Variable) -> Iterator[np.ndarray]:
+    def column_batches(self, var: Variable, begin: int = 0) -> Iterator[np.ndarray]:
         """Yield the value of a data-only variable of the batch graph, some rows at a time."""
         [graph] = rebuild([var], dict(self.derived))
         function = numpy_function(self.raw, [graph])
-        for part in self.rows.slices(self.rows.batch_size()):
+        for part in self.rows.slices(self.rows.batch_size(), begin):
             yield function(*self._raw_batch(part))[0]
 
     def ravel(self, point: Mapping[str, np.ndarray]) -> np.ndarray:

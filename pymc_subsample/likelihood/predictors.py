@@ -6,9 +6,10 @@ here on arrays of symbolic affine forms, with plain NumPy semantics and a row ax
 the maximal affine variables are the predictors.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ class Predictor:
 def find_predictors(
     graph: BatchGraph,
     offsets: Mapping[Variable, int],
-    values: Callable[[Variable], Iterable[np.ndarray]],
+    extremes: Callable[[Variable, int], np.ndarray],
 ) -> list[Predictor] | None:
     """Find the predictors of a batch log-likelihood.
 
@@ -51,8 +52,9 @@ def find_predictors(
         The first output is the log-likelihood, shape (m,).
     offsets : mapping of Variable to int
         Position in phi of the first element of each parameter.
-    values : callable
-        Values of a data-only variable over all rows, in batches.
+    extremes : callable
+        ``extremes(var, axis)``: smallest and largest values of each element of a data-only variable
+        over all rows, shape (2, k).
 
     Returns
     -------
@@ -60,7 +62,7 @@ def find_predictors(
         None if the log-likelihood is not a function of affine predictors, data columns and
         elementwise-broadcast shared parameters alone.
     """
-    algebra = _Algebra(graph, offsets, values)
+    algebra = _Algebra(graph, offsets, extremes)
     found: dict[Variable, Predictor] = {}
     # (variable, row axis where a parameter shared by all rows is broadcast against them)
     pending: list[tuple[Variable, int | None]] = [(graph.outputs[0], None)]
@@ -114,13 +116,13 @@ class _Algebra(Forms):
         self,
         graph: BatchGraph,
         offsets: Mapping[Variable, int],
-        values: Callable[[Variable], Iterable[np.ndarray]],
+        extremes: Callable[[Variable, int], np.ndarray],
     ):
         self.dependent = depends_on(graph.outputs, list(offsets))
         self.axes = graph.axes
         self._columns = graph.columns
         self._offsets = offsets
-        self._values = values
+        self._extremes = cache(extremes)
         super().__init__({v: _terms(v.type.shape, start) for v, start in offsets.items()})
         with suppress(NoForm):
             self.evaluate(graph.outputs)
@@ -155,20 +157,13 @@ class _Algebra(Forms):
         for column in dict.fromkeys(columns):
             elements.setdefault((column.var, column.axis), []).append(column.element)
         return all(
-            np.isfinite(batch[:, chosen]).all()
+            np.isfinite(self._extremes(var, axis)[:, chosen]).all()
             for (var, axis), chosen in elements.items()
-            for batch in self._rows_first(var, axis)
         )
 
     def _smallest(self, column: Column) -> float:
-        batches = self._rows_first(column.var, column.axis)
-        return min(batch[:, column.element].min() for batch in batches)
-
-    def _rows_first(self, var: Variable, axis: int) -> Iterable[np.ndarray]:
-        """Values of a data-only variable, in batches of shape (m, elements of a row)."""
-        for batch in self._values(var):
-            rows = np.moveaxis(batch, axis, 0)
-            yield rows.reshape(len(rows), -1)
+        smallest, _ = self._extremes(column.var, column.axis)
+        return smallest[column.element]
 
     def parameters_of(self, var: Variable, given: set[Variable]) -> set[Variable]:
         """Return the parameters that `var` needs beside `given` variables."""

@@ -15,7 +15,9 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variabl
 
 from pymc_subsample import storage
 from pymc_subsample.data.columns import Column
+from pymc_subsample.data.kept import keep, kept_rows
 from pymc_subsample.likelihood.errors import TallModelError
+from pymc_subsample.likelihood.identity import archive
 from pymc_subsample.likelihood.terms import Whole
 from pymc_subsample.passes import current
 from pymc_subsample.rows import Joined
@@ -85,7 +87,8 @@ def _largest_number(column: np.ndarray | Column) -> float:
 def check_start(tall: "TallModel", batch: Loglik) -> None:
     """Evaluate prior and every row at the initial point; name the rows that are not finite.
 
-    The stable form of the log-likelihood decides, but `batch` is much faster in plain Python.
+    Of rows on disk, those that were found to be finite there before are not read again. The stable
+    form of the log-likelihood decides, but `batch` is much faster in plain Python.
     """
     theta = tall.ravel(tall.initial_point)
     logprior = tall.logprior(theta)
@@ -94,13 +97,15 @@ def check_start(tall: "TallModel", batch: Loglik) -> None:
             f"The log prior is not finite at the initial point ({logprior}); run "
             "model.point_logps() and change `initval`."
         )
+    place = archive(tall, "start", theta)
+    begin = kept_rows(*place) if place else 0
     bad: list[int] = []
     kinds: set[str] = set()
 
     def suspects(part: slice) -> np.ndarray:
         return part.start + np.flatnonzero(~np.isfinite(batch(theta, part)))
 
-    found = current().map(suspects, tall.rows.slices(tall.rows.batch_size()))
+    found = current().map(suspects, tall.rows.slices(tall.rows.batch_size(), begin))
     try:
         doubtful = [suspect for suspect in found if len(suspect)]
     except IndexError:
@@ -117,6 +122,8 @@ def check_start(tall: "TallModel", batch: Loglik) -> None:
             f"point in rows {shown}{' and maybe more' if len(bad) >= _SHOWN else ''}. "
             + _remedy(tall, np.array(bad[:_SHOWN]))
         )
+    if place and begin < tall.n_rows:
+        keep(*place, {})
 
 
 def _remedy(tall: "TallModel", rows: np.ndarray) -> str:

@@ -26,15 +26,18 @@ from pymc_subsample.calling import refuse_arguments_for_nuts
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand, refuse_steps, verify_gradient
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE
+from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.coordinates import find_coordinates, reparameterise
 from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, Rule
+from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.differentiation import WITHOUT_GRADIENT, differentiated
 from pymc_subsample.likelihood.discovery import chosen_names
+from pymc_subsample.likelihood.identity import archive
 from pymc_subsample.progress import doing
 from pymc_subsample.steps import guards, variables
 from pymc_subsample.steps.modes import number_of_chain, starts
@@ -325,6 +328,10 @@ class SubsampledStep(BlockedStep):
         if reference is not None:
             theta = variables.reference_theta(self._model, self._tall, reference)
             given["given"] = self._expansion.from_values(theta)
+            given["earlier"] = self._earlier is not None
+        sums = archive(self._tall, "sums")
+        if sums is not None and given.get("temperature", 1.0) == 1.0:
+            given["archive"] = Archive(*sums, given.get("kind", PERTURBED))
         start, free = starts(self._model, self._tall), self._continuous()
         return Problem(expansion, start, self._active, free, self.rng, **given)
 

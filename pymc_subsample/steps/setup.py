@@ -1,5 +1,6 @@
 """What a step prepares once: reference point, mass matrix, modes."""
 
+import logging
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -7,12 +8,14 @@ from scipy.special import chdtri
 
 from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates import Expansion
+from pymc_subsample.control_variates.causes import distance_to_mode
 from pymc_subsample.control_variates.curvature import MAX_DENSE, covariance_factor
 from pymc_subsample.control_variates.factors import (
     deviations,
     is_sparse,
     scaled,
     sparse_factor,
+    whiten,
 )
 from pymc_subsample.control_variates.hierarchy import (
     MAX_INNER,
@@ -21,25 +24,31 @@ from pymc_subsample.control_variates.hierarchy import (
     settle,
     split_hierarchy,
 )
+from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch, Starts, search_modes
 from pymc_subsample.control_variates.reference import (
     Reference,
+    extended,
     precision,
     reference_at,
     scales,
 )
-from pymc_subsample.control_variates.residuals import residuals_around
+from pymc_subsample.control_variates.residuals import Residuals, residuals_around
 from pymc_subsample.control_variates.search import find_reference, has_precision, polish
 from pymc_subsample.coordinates.fit import fitted, locate
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.progress import doing
 
+_log = logging.getLogger("pymc.subsample")
+
 _PILOT_POINTS = 4
 # Posterior probability outside the ellipsoid of the block-Poisson estimate, were it normal.
 _OUTSIDE = 1e-9
 _FAR_POINTS = 4
 _FAR = 3.0
+# Standard deviations per parameter between an earlier reference and a posterior that it serves.
+_SERVES = 0.5
 # Modes in which chains start.
 _MODES = 4
 
@@ -60,6 +69,8 @@ class Preparation:
         What other modes were found; None where none were looked for.
     others : tuple of Preparation
         The same at other modes, in which some of the chains start.
+    residuals : Residuals or None
+        At pilot and far points, where they are known from an earlier run.
     """
 
     reference: Reference
@@ -68,6 +79,7 @@ class Preparation:
     far: np.ndarray
     search: ModeSearch | None = None
     others: tuple["Preparation", ...] = ()
+    residuals: Residuals | None = None
 
     @property
     def at_modes(self) -> tuple["Preparation", ...]:
@@ -96,6 +108,10 @@ class Problem:
         The estimate.
     given : ndarray, shape (d,), or None
         A reference to be used as it is.
+    archive : Archive or None
+        Where sums are kept; None where they are not.
+    earlier : bool
+        Whether the reference is that of an earlier run, for which another one nearby may stand.
     """
 
     expansion: Expansion
@@ -106,6 +122,8 @@ class Problem:
     temperature: float = 1.0
     kind: int = PERTURBED
     given: np.ndarray | None = None
+    archive: Archive | None = None
+    earlier: bool = False
 
 
 @one_thread
@@ -113,12 +131,16 @@ def prepare(problem: Problem) -> Preparation:
     """Find the reference point, or take the one that was given, and what is known there."""
     expansion, rng, free = problem.expansion, problem.rng, problem.free
     search = None
+    if (earlier := _taken_over(problem)) is not None:
+        return earlier
     if problem.given is None:
         found, search = _automatic_reference(problem)
     else:
         found = reference_at(expansion, problem.given, problem.temperature)
         if expansion.coordinates is not None:
             found = fitted(expansion, found)
+    if problem.archive is not None:
+        problem.archive.keep(expansion, found)
 
     def prepared(at: Reference) -> Preparation:
         scale, spread = shape(expansion, at, problem.active, free)
@@ -131,6 +153,44 @@ def prepare(problem: Problem) -> Preparation:
     if expansion.coordinates is not None:
         modes = [fitted(expansion, mode) for mode in modes]
     return replace(first, others=tuple(map(prepared, modes)))
+
+
+@one_thread
+def _taken_over(problem: Problem) -> Preparation | None:
+    """Complete what is kept of an earlier run by the rows that came since, where it serves."""
+    expansion, given, free = problem.expansion, problem.given, problem.free
+    if problem.archive is None or not problem.earlier or given is None:
+        return None
+    known = problem.archive.known(expansion)
+    if known is None:
+        return None
+
+    def placed(at: Reference) -> Reference:
+        return at if expansion.coordinates is None else fitted(expansion, at)
+
+    at = placed(known.reference)
+    _, spread = shape(expansion, at, problem.active, free)
+    shift = expansion.from_values(expansion.values(given), at.theta) - at.theta
+    if not np.sqrt(np.mean(whiten(spread, shift[free]) ** 2)) <= _SERVES:
+        return None
+    at = placed(extended(expansion, known.reference, known.n_rows))
+    scale, spread = shape(expansion, at, problem.active, free)
+    if not distance_to_mode(expansion, at, spread, free) <= _SERVES:
+        return None
+    _log.info(
+        "Sums of %s rows are those of an earlier run; %s were read",
+        f"{known.n_rows:,}", f"{expansion.n_rows - known.n_rows:,}",
+    )  # fmt: skip
+    pilot, far = (
+        np.array([expansion.from_values(x, at.theta) for x in points]).reshape(-1, len(at.theta))
+        for points in (known.pilot, known.far)
+    )
+    if known.residuals is None:
+        pilot = _ellipsoid(at.theta, spread, free, problem.rng)
+        far = far_points(problem.kind, at.theta, spread, free, problem.rng)
+        return Preparation(at, scale, pilot, far)
+    residuals = residuals_around(expansion, at, pilot, far, known.residuals)
+    return Preparation(at, scale, pilot, far, residuals=residuals)
 
 
 @one_thread
@@ -147,7 +207,8 @@ def possible(problem: Problem, prepared: Preparation) -> Preparation:
         If it is the first mode; the message names the rows.
     """
     others = []
-    residuals_around(problem.expansion, prepared.reference, prepared.pilot)
+    if prepared.residuals is None:
+        residuals_around(problem.expansion, prepared.reference, prepared.pilot)
     for other in prepared.others:
         try:
             residuals_around(problem.expansion, other.reference, other.pilot)

@@ -64,9 +64,10 @@ def choose(
         rows as the data have are too few.
     """
     first, others = _chosen(problem, prepared, subsample_size, n_blocks), []
+    elsewhere = replace(problem, archive=None)
     for other in prepared.others:
         try:
-            others.append(_chosen(problem, other, subsample_size, n_blocks))
+            others.append(_chosen(elsewhere, other, subsample_size, n_blocks))
         except TallModelError:  # some likely parameters there make the data impossible
             continue
     return replace(first, others=tuple(others))
@@ -75,8 +76,8 @@ def choose(
 def _chosen(
     problem: Problem, prepared: Preparation, subsample_size: int | None, n_blocks: int | None
 ) -> Choice:
-    expansion, kind, temperature = problem.expansion, problem.kind, problem.temperature
-    residuals = residuals_around(expansion, prepared.reference, prepared.pilot, prepared.far)
+    kind, temperature = problem.kind, problem.temperature
+    residuals = _residuals(problem, prepared)
     always, moments = choose_always(kind, residuals, temperature, subsample_size)
     m, blocks = choose_subsample(kind, moments, temperature, subsample_size, n_blocks)
     if subsample_size is None:
@@ -90,8 +91,18 @@ def _chosen(
         if kind == BLOCK_POISSON and choose_products(judged, temperature) is None:
             raise TallModelError(_no_products(judged, problem, prepared.reference))
     return Choice(
-        **vars(prepared), always=always, moments=moments, subsample_size=m, n_blocks=blocks
-    )
+        **vars(prepared) | {"residuals": None},
+        always=always, moments=moments, subsample_size=m, n_blocks=blocks,
+    )  # fmt: skip
+
+
+def _residuals(problem: Problem, prepared: Preparation) -> Residuals:
+    """Return the residuals of all rows, and keep them where sums are kept."""
+    expansion, at = problem.expansion, prepared.reference
+    found = prepared.residuals or residuals_around(expansion, at, prepared.pilot, prepared.far)
+    if problem.archive is not None:
+        problem.archive.keep(expansion, at, prepared.pilot, prepared.far, found)
+    return found
 
 
 def check_blocks(kind: int, m: int | None, blocks: int | None) -> None:

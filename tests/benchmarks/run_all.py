@@ -41,7 +41,7 @@ SMALL = {
     "calibration": "--replications 40",
     "written": "--n 2000 --only logistic_miles poisson_noncentred",
     "other_steps": "--n 2000 --only logistic_miles --steps SGHMC",
-    "rows_on_disk": "--small --limit 400",
+    "rows_on_disk": "--small --limit 0",
     "scaling": "--n 10000 100000 --draws 500",
     "wide": "--small",
     "passes": "--small",

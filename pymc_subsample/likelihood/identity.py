@@ -1,0 +1,71 @@
+"""What tells the rows' log-likelihood of one model from that of another."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pymc as pm
+import pytensor
+from pytensor.graph.basic import Variable
+
+from pymc_subsample.compile import building_graphs, lower
+from pymc_subsample.data.columns import Column, MappedRows
+from pymc_subsample.data.kept import keep, kept
+from pymc_subsample.data.store import Store
+from pymc_subsample.symbolic.graph import rebuild
+
+if TYPE_CHECKING:
+    from pymc_subsample.likelihood.tall_model import TallModel
+
+
+def archive(
+    tall: "TallModel", what: str, *at: np.ndarray, of: Sequence[Variable] = ()
+) -> tuple[Store, str] | None:
+    """Return where something that was computed from rows on disk is kept, and its name there.
+
+    The name depends on the log-likelihood of a row as a function of phi and columns, or on other
+    columns `of` the batch graph, constants included, on the columns that the model's data are, and
+    on the numbers `at`.
+
+    Returns
+    -------
+    store, key
+        Or None where the rows are in memory, or PyTensor has no name for one of the functions.
+    """
+    if not isinstance(tall.rows, MappedRows):
+        return None
+    with building_graphs():
+        graphs = rebuild(of or tall.batch.outputs, dict(tall.derived))
+        _, function = lower([*tall.phi_slices, *tall.raw], graphs)
+    if function is None:
+        return None
+    columns = [(c.offsets, [t.str for t in c.types], c.dtype.str) for c in tall.rows.columns]
+    phi = [(place.start, v.type.shape) for v, place in tall.phi_slices.items()]
+    versions = import_module("pymc_subsample").__version__, pm.__version__, pytensor.__version__
+    said = repr((function, columns, phi, versions, [x.tobytes().hex() for x in at]))
+    return tall.rows.disk, f"{what}-{sha256(said.encode()).hexdigest()}"
+
+
+def extremes(tall: "TallModel", var: Variable, axis: int) -> np.ndarray:
+    """Return the smallest and largest value over all rows of each number that rows have.
+
+    Shape (2, k), for the elements of a data-only variable with rows on an axis, in order. Those of
+    columns on disk are known, and of what is computed from these they are kept.
+    """
+    source = tall.derived.get(var)
+    column = tall.rows.columns[tall.raw.index(source)] if source in tall.raw else None
+    if isinstance(column, Column):
+        known = [column.statistic(which).ravel() for which in ("low", "high")]
+        return np.array(known, var.type.dtype)
+    place, begin, parts = archive(tall, "extremes", of=[var]), 0, []
+    if place and (before := kept(*place)) is not None:
+        begin, arrays = before
+        parts.append(arrays["extremes"])
+    batches = tall.column_batches(var, begin)
+    parts += [np.array([x.min(axis).ravel(), x.max(axis).ravel()]) for x in batches]
+    found = np.array([np.min(parts, axis=(0, 1)), np.max(parts, axis=(0, 1))])
+    if place and begin < tall.n_rows:
+        keep(*place, {"extremes": found})
+    return found
