@@ -1,14 +1,18 @@
 """Columns of rows on disk, under the names of a model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
 
 import numpy as np
 
+from pymc_subsample.data.ahead import Ahead
 from pymc_subsample.data.layout import Field, view
 from pymc_subsample.data.store import Store
 from pymc_subsample.rows import RowStore
+
+# How often rows must have come from the disk before they are read ahead.
+_SLOW = 3
 
 
 class Column:
@@ -133,9 +137,23 @@ class MappedRows(RowStore):
 
     def take(self, index: np.ndarray | slice) -> list[np.ndarray]:
         """Return rows `index`, shape (m,), of every column."""
-        in_order = isinstance(index, slice)
-        records = self.disk.records[index] if in_order else self.disk.take(np.asarray(index))
+        records = self.disk.records[index] if isinstance(index, slice) else self._taken(index)
         return [column.of(records) for column in self.columns]
+
+    def _taken(self, index: np.ndarray) -> np.ndarray:
+        index = np.asarray(index)
+        found = self.ahead.take(index)
+        return self.disk.take(index) if found is None else found
+
+    def expect(self, batches: Callable[[], Iterator[np.ndarray]]) -> None:
+        """Read rows ahead where the disk is waited for; see `RowStore.expect`."""
+        if self.ahead.idle and self.disk.waits >= _SLOW:
+            self.ahead.expect(batches())
+
+    @cached_property
+    def ahead(self) -> Ahead:
+        """Who reads rows before they are asked for."""
+        return Ahead(self.disk)
 
     @cached_property
     def fingerprint(self) -> str:
