@@ -1,7 +1,6 @@
 """Tables that other libraries read, as blocks of NumPy arrays. They are imported where needed."""
 
 import glob
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,10 @@ _BLOCK = 2**17
 _PATTERN = set("*?[")
 # Of codes.
 _CODE = np.dtype("int32")
+
+
+# What identifies rows, as JSON, if it can be told; and how to read them, if they are not there yet.
+type Source = tuple[dict[str, Any] | None, Callable[[], Blocks]]
 
 
 class Options:
@@ -167,14 +170,19 @@ def arrow() -> Any:
     return pyarrow
 
 
-def parquet_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
-    """Return the files of a path, a pattern, a folder, or several of these, each in order.
+def of_parquet(path: str | Path | Sequence[str | Path], options: Options) -> Source:
+    """Read Parquet files: a path, a pattern, a folder, or several of these.
 
     Raises
     ------
     FileNotFoundError
         If there is none.
     """
+    files = _parquet_files(path)
+    return _identity(files, options), partial(_parquet_blocks, files, options)
+
+
+def _parquet_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
     several = [path] if isinstance(path, str | Path) else list(path)
     files: list[Path] = []
     for one in several:
@@ -196,14 +204,13 @@ def parquet_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
     return files
 
 
-def parquet_source(files: Sequence[Path], options: Options) -> dict[str, Any]:
-    """Return what identifies the content of files, as JSON."""
+def _identity(files: Sequence[Path], options: Options) -> dict[str, Any]:
     known = [(str(f.resolve()), f.stat()) for f in files]
     listed = [[name, s.st_size, s.st_mtime_ns] for name, s in known]
     return {"kind": "parquet", "files (path, size, mtime)": listed, **options.as_json}
 
 
-def parquet_blocks(files: Sequence[Path], options: Options) -> Blocks:
+def _parquet_blocks(files: Sequence[Path], options: Options) -> Blocks:
     """Read Parquet files, a few row groups in memory at a time."""
     pa = arrow()
     from pyarrow import parquet
@@ -241,18 +248,15 @@ def parquet_blocks(files: Sequence[Path], options: Options) -> Blocks:
     return _from_batches(batches, fields, options, None if options.drop_missing else n_rows)
 
 
-def arrow_blocks(
+def of_arrow(
     data: Any, options: Options, known: Mapping[str, Sequence] = MappingProxyType({})
-) -> tuple[dict[str, Any] | None, Callable[[], Blocks]]:
-    """Return what identifies Arrow data, if it can be told, and how to read it.
-
-    `known` are levels that the first codes stand for.
-    """
+) -> Source:
+    """Read Arrow data. `known` are levels that the first codes stand for."""
     pa = arrow()
     if type(data).__module__.startswith("pyarrow._dataset"):
         files = list(getattr(data, "files", []))
         exist = files and all(Path(f).exists() for f in files)
-        source = parquet_source(list(map(Path, files)), options) if exist else None
+        source = _identity(list(map(Path, files)), options) if exist else None
 
         def scanned() -> Blocks:
             names = options.chosen(data.schema.names, "the dataset")
@@ -376,13 +380,18 @@ def _matrix(pa: Any, size: int, x: Any, holes: np.ndarray) -> np.ndarray:
 # pandas and Dask
 
 
-def is_pandas(data: Any) -> bool:
-    """Whether this is a DataFrame of pandas."""
+def of_pandas(frame: Any, options: Options) -> Source:
+    """Read a data frame; its index is left out. Those of other libraries are read by Arrow."""
+    if not _is_pandas(frame):
+        return of_arrow(frame, options)
+    return _glimpsed(frame, options), partial(_pandas_blocks, frame, options)
+
+
+def _is_pandas(data: Any) -> bool:
     return type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "iloc")
 
 
-def pandas_source(frame: Any, options: Options) -> dict[str, Any] | None:
-    """Return what identifies a data frame, as JSON: a glimpse of every column."""
+def _glimpsed(frame: Any, options: Options) -> dict[str, Any] | None:
     names = options.chosen(list(frame.columns), "the data frame")
     digests = {}
     for name in names:
@@ -397,10 +406,9 @@ def pandas_source(frame: Any, options: Options) -> dict[str, Any] | None:
     return {"kind": "pandas", "n_rows": len(frame), "digests": digests, **options.as_json}
 
 
-def pandas_blocks(
+def _pandas_blocks(
     frame: Any, options: Options, known: Mapping[str, Sequence] | _Levels = MappingProxyType({})
 ) -> Blocks:
-    """Read a data frame; its index is left out. `known` are levels of the first codes."""
     names = options.chosen(list(frame.columns), "the data frame")
     levels = known if isinstance(known, _Levels) else _Levels(known)
     readers = _readable({name: _series(frame[name], options, levels) for name in names})
@@ -450,8 +458,12 @@ def _nullable(x: Any, holes: np.ndarray) -> np.ndarray:
     return x.to_numpy(dtype=dtype, na_value=0)
 
 
-def dask_blocks(frame: Any, options: Options) -> Blocks:
+def of_dask(frame: Any, options: Options) -> Source:
     """Read a Dask data frame, one partition in memory at a time."""
+    return None, partial(_dask_blocks, frame, options)
+
+
+def _dask_blocks(frame: Any, options: Options) -> Blocks:
     if not (type(frame).__module__.startswith("dask") and hasattr(frame, "partitions")):
         raise TypeError(
             "from_dask takes a dask.dataframe.DataFrame, got "
@@ -465,7 +477,7 @@ def dask_blocks(frame: Any, options: Options) -> Blocks:
     def read() -> Iterator[Block]:
         for k in range(frame.npartitions):
             part = frame.partitions[k].compute()
-            yield from pandas_blocks(part, options, levels)[0]
+            yield from _pandas_blocks(part, options, levels)[0]
 
     return read(), None, _Named(levels)
 
@@ -473,8 +485,12 @@ def dask_blocks(frame: Any, options: Options) -> Blocks:
 # xarray and blocks
 
 
-def xarray_blocks(data: Any, dim: str | None, options: Options) -> Blocks:
+def of_xarray(data: Any, dim: str | None, options: Options) -> Source:
     """Read the variables of a Dataset that have a dimension, which becomes that of the rows."""
+    return None, partial(_xarray_blocks, data, dim, options)
+
+
+def _xarray_blocks(data: Any, dim: str | None, options: Options) -> Blocks:
     if not hasattr(data, "data_vars"):
         if not hasattr(data, "to_dataset"):
             raise TypeError(
@@ -533,35 +549,43 @@ def _row_dim(data: Any, dim: str | None) -> str:
     return shared[0]
 
 
-def given_blocks(blocks: Any, n_rows: int | None) -> Blocks:
-    """Read blocks that the caller makes: dicts of arrays."""
+def of_blocks(
+    blocks: Any, n_rows: int | None, coords: Mapping[str, Sequence] | None, options: Options
+) -> Source:
+    """Read all of blocks that the caller makes: dicts of arrays."""
+    return None, lambda: (_given(blocks, n_rows), n_rows, dict(coords or {}))
+
+
+def more(data: Any, known: Mapping[str, Sequence | None]) -> Blocks:
+    """Read rows of columns that are known, with the levels of their categories so far."""
+    levels = {name: words for name, words in known.items() if words is not None}
+    options = Options(list(known), list(levels), drop_missing=False)
+    if _is_pandas(data):
+        return _pandas_blocks(data, options, levels)
+    if hasattr(data, "__arrow_c_stream__") or type(data).__module__.startswith("pyarrow."):
+        return of_arrow(data, options, levels)[1]()
+    return _given(data), None, levels
+
+
+def _given(blocks: Any, n_rows: int | None = None) -> Iterator[Block]:
     if isinstance(blocks, Mapping):
         blocks = [blocks]
-
-    def read() -> Iterator[Block]:
-        found = 0
-        for k, block in enumerate(blocks):
-            if not isinstance(block, Mapping):
-                raise TypeError(
-                    f"Block {k} must be a dict of arrays by column, got {type(block).__name__}."
-                )
-            arrays = {str(name): np.asarray(x) for name, x in block.items()}
-            wrong = {}
-            for name, x in arrays.items():
-                try:
-                    kept_type(name, x.dtype)
-                except TypeError:
-                    wrong[name] = str(x.dtype)
-            if wrong:
-                raise TypeError(not_numbers(wrong))
-            found += len(next(iter(arrays.values()), ()))
-            yield arrays
-        if n_rows is not None and found != n_rows:
-            raise ValueError(f"n_rows={n_rows:,}, but the blocks have {found:,} rows together.")
-
-    return read(), n_rows, {}
-
-
-def json_of(source: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return a source as it will be read from a header, for comparison."""
-    return None if source is None else json.loads(json.dumps(source))
+    found = 0
+    for k, block in enumerate(blocks):
+        if not isinstance(block, Mapping):
+            raise TypeError(
+                f"Block {k} must be a dict of arrays by column, got {type(block).__name__}."
+            )
+        arrays = {str(name): np.asarray(x) for name, x in block.items()}
+        wrong = {}
+        for name, x in arrays.items():
+            try:
+                kept_type(name, x.dtype)
+            except TypeError:
+                wrong[name] = str(x.dtype)
+        if wrong:
+            raise TypeError(not_numbers(wrong))
+        found += len(next(iter(arrays.values()), ()))
+        yield arrays
+    if n_rows is not None and found != n_rows:
+        raise ValueError(f"n_rows={n_rows:,}, but the blocks have {found:,} rows together.")
