@@ -139,10 +139,7 @@ class Rows(Columns):
     @classmethod
     @in_full
     def from_arrow(
-        cls,
-        data: Any,
-        columns: Sequence[str] | None = None,
-        **shared: Unpack[Shared],
+        cls, data: Any, columns: Sequence[str] | None = None, **shared: Unpack[Shared]
     ) -> "Rows":
         """Make rows from Arrow data, some batches in memory at a time.
 
@@ -162,10 +159,7 @@ class Rows(Columns):
     @classmethod
     @in_full
     def from_pandas(
-        cls,
-        frame: Any,
-        columns: Sequence[str] | None = None,
-        **shared: Unpack[Shared],
+        cls, frame: Any, columns: Sequence[str] | None = None, **shared: Unpack[Shared]
     ) -> "Rows":
         """Make rows from a pandas DataFrame; its index is left out.
 
@@ -185,10 +179,7 @@ class Rows(Columns):
     @classmethod
     @in_full
     def from_polars(
-        cls,
-        frame: Any,
-        columns: Sequence[str] | None = None,
-        **shared: Unpack[Shared],
+        cls, frame: Any, columns: Sequence[str] | None = None, **shared: Unpack[Shared]
     ) -> "Rows":
         """Make rows from a Polars DataFrame, by way of Arrow. A LazyFrame needs ``collect()``.
 
@@ -242,10 +233,7 @@ class Rows(Columns):
     @classmethod
     @in_full
     def from_dask(
-        cls,
-        frame: Any,
-        columns: Sequence[str] | None = None,
-        **shared: Unpack[Shared],
+        cls, frame: Any, columns: Sequence[str] | None = None, **shared: Unpack[Shared]
     ) -> "Rows":
         """Make rows from a Dask DataFrame, one partition in memory at a time.
 
