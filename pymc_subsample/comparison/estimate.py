@@ -12,8 +12,28 @@ from pymc_subsample.control_variates import Expansion
 
 # Log-likelihoods of rows at all draws, in memory at a time.
 _MATRIX = 2**23
+# Relative differences of log-likelihoods that are rounding.
+_EQUAL = 1e-11
 # The subsampling error over the standard error from which on no more rows are read.
 _NEGLIGIBLE = 0.1
+
+
+def smoothed(logliks: np.ndarray, r_eff: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Leave rows out by importance sampling of draws, log-likelihoods of shape (k, S).
+
+    Returns
+    -------
+    elpd, k, p : ndarray, shape (k,)
+        Log predictive density, Pareto k and effective parameters, as `arviz.loo` has them; where
+        log-likelihoods differ by no more than rounding does, k is 0.
+    """
+    elpd, k, p = logliks.mean(axis=1), np.zeros(len(logliks)), np.zeros(len(logliks))
+    some = np.ptp(logliks, axis=1) > _EQUAL * (1 + np.abs(elpd))
+    if some.any():
+        elpd[some], k[some], p[some] = array_stats.loo(
+            logliks[some], chain_axis=None, draw_axis=-1, r_eff=r_eff
+        )
+    return elpd, k, p
 
 
 @dataclass(frozen=True)
@@ -71,9 +91,7 @@ class LeftOut:
             some = index[start : start + size]
             values = self._logliks(some)
             self._refuse(some, values)
-            self.elpd[some], self.k[some], self.p[some] = array_stats.loo(
-                values, chain_axis=None, draw_axis=-1, r_eff=self._r_eff
-            )
+            self.elpd[some], self.k[some], self.p[some] = smoothed(values, self._r_eff)
 
     def _logliks(self, index: np.ndarray) -> np.ndarray:
         """Return log-likelihoods at all draws, shape (k, S)."""

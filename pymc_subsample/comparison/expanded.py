@@ -20,9 +20,13 @@ import numpy as np
 
 from pymc_subsample.comparison.groups import Groups
 from pymc_subsample.control_variates import Expansion
+from pymc_subsample.diagnostics.thinned import spread
 
-# Up to so many parameters, all directions of the posterior are gone; else as many draws.
-_DIRECTIONS = 64
+# How many log-likelihoods of rows the pass may evaluate, and in how many directions of the
+# posterior it goes at least and at most.
+_EVALUATIONS, _FEWEST, _MOST = 2e8, 64, 1_000
+# Slopes of groups along directions, in memory.
+_SLOPES = 2**23
 # The size of b from which it is taken to be no larger.
 _MOST_BEND = 0.75
 # Variances along a direction, as shares of the whole, that are rounding.
@@ -48,16 +52,16 @@ class Approximation:
     p: np.ndarray
 
 
-def directions(thetas: np.ndarray) -> tuple[np.ndarray, float]:
+def directions(thetas: np.ndarray, most: int) -> tuple[np.ndarray, float]:
     """Return steps f, shape (k, d), and w with w sum f f' the covariance of draws, shape (S, d).
 
-    Where d is large they are draws, spread evenly, and the sum is an estimate of it.
+    If d is above `most`, they are so many of the draws, and the sum is an estimate of it.
     """
     draws, size = thetas.shape
     away = thetas - thetas.mean(axis=0)
-    if size > _DIRECTIONS:
-        chosen = ((np.arange(_DIRECTIONS) + 0.5) * draws / _DIRECTIONS).astype(int)
-        return away[np.unique(chosen)], 1.0 / len(np.unique(chosen))
+    if size > most:
+        chosen = spread(draws, 1, most)
+        return away[chosen], 1.0 / len(chosen)
     scale = away.std(axis=0)
     scale[scale == 0] = 1.0
     away = away / scale
@@ -78,11 +82,14 @@ def approximate(
     ValueError
         If the log-likelihood of a row is not finite at the mean of the draws.
     """
+    n = expansion.n_rows if groups is None else groups.n
     center = thetas.mean(axis=0)
-    steps, weight = directions(thetas)
+    most = min(_EVALUATIONS / (2 * expansion.n_rows), _MOST)
+    if groups is not None:
+        most = min(most, _SLOPES / n)
+    steps, weight = directions(thetas, max(_FEWEST, int(most)))
     points = [center, *(center + sign * step for step in steps for sign in (1.0, -1.0))]
     points = [expansion.parameters(point)[0] for point in points]
-    n = expansion.n_rows if groups is None else groups.n
     found = np.zeros((3 if groups is None else 2 + len(steps), n))
     start, bad = 0, []
     for part in expansion.over(_terms_at, points, weight, groups is not None):

@@ -11,10 +11,10 @@ from arviz_stats.utils import ELPDData, ELPDDataLOO, ELPDDataLOOSubsample
 from scipy.stats import binomtest
 
 from pymc_subsample import arguments, array_stats
-from pymc_subsample.compile import building_graphs
 from pymc_subsample.comparison.estimate import Estimate, LeftOut, estimated
 from pymc_subsample.comparison.expanded import approximate
 from pymc_subsample.comparison.groups import Groups, read_groups
+from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.verification import loglik_agrees
 from pymc_subsample.data import Rows
@@ -33,6 +33,7 @@ from pymc_subsample.validation import is_whole, positive, shown
 _SAID = "pms.loo"
 # Rows, or groups, that are left out first; half as many that matter most come in addition.
 _FIRST = 400
+_FEWEST = 25
 # Rows whose compiled log-likelihood is compared with the model as it was written.
 _COMPARED = 200
 
@@ -141,6 +142,11 @@ def loo(
     wanted = _observations(observations)
     generator = arguments.generator(rng)
     posterior = group(idata, "posterior", _SAID)
+    if (draws := posterior.sizes["chain"] * posterior.sizes["draw"]) < _FEWEST:
+        raise ValueError(
+            f"{_SAID}: idata has {draws} draws; the tail of importance weights takes at least "
+            f"{_FEWEST}."
+        )
     model = arguments.model_in_context(model, f"call {_SAID}")
     arguments.text("dim", dim, "a dimension")
     names = arguments.name_list("var_name", var_name)
@@ -174,7 +180,7 @@ def loo(
     found, outlying = estimated(
         left, lambda: approximate(expansion, thetas, leaving), wanted, _FIRST, generator
     )
-    good_k = min(1 - 1 / np.log10(len(thetas)), 0.7) if len(thetas) > 1 else 0.7
+    good_k = float(min(1 - 1 / np.log10(len(thetas)), 0.7))
     warned = _warn_of_k(left, found, outlying, good_k, "rows" if leaving is None else "groups")
     return _result(left, found, len(thetas), good_k, warned, *_labels(model, tall, groups, leaving))
 
@@ -223,7 +229,7 @@ def _refuse_signs(idata: xr.DataTree) -> None:
     if signs_of(idata, "posterior", None) is not None:
         raise ValueError(
             f"{_SAID}: some draws carry a negative sign, and importance weights of signed draws "
-            'cannot be smoothed. Sample with pms.HMCECS(), whose draws have none, or with a larger '
+            "cannot be smoothed. Sample with pms.HMCECS(), whose draws have none, or with a larger "
             "subsample until no estimate is negative."
         )
 
@@ -332,7 +338,7 @@ def _result(
         return xr.DataArray(values, {} if coords is None else {dim: coords}, [dim], name)
 
     read = np.where(np.isnan(left.elpd), found.approx, left.elpd)
-    common = {
+    common: dict[str, Any] = {
         "elpd": found.elpd,
         "se": found.se,
         "p": found.p,
