@@ -142,7 +142,7 @@ def of_some(
     .. math:: \sum_i a_i + \frac{n}{m} \sum_{i \in S} (e_i - a_i)
 
     where a is the approximation that leaves less of the sample; of `outlying` rows it is e itself,
-    so that the sample does not have to hit them (Magnusson et al. 2020, section 2.4).
+    so that the sample does not have to hit them (Magnusson et al. 2020).
     """
     left.read(outlying)
     left.read(sample)

@@ -133,7 +133,7 @@ def loo(
        leave-one-out cross-validation and WAIC. Statistics and Computing 27.
     .. [2] M. Magnusson, M. R. Andersen, J. Jonasson and A. Vehtari (2019). Bayesian leave-one-out
        cross-validation for large data. ICML.
-    .. [3] M. Magnusson, M. R. Andersen, J. Jonasson and A. Vehtari (2020). Leave-one-out
+    .. [3] M. Magnusson, A. Vehtari, J. Jonasson and M. R. Andersen (2020). Leave-one-out
        cross-validation for Bayesian model comparison in large data. AISTATS.
     """
     made_by = arguments.passes(passes)
