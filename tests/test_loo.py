@@ -1,6 +1,8 @@
 """Leaving out some rows says what leaving out each of them would."""
 
 import warnings
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from types import SimpleNamespace
 
 import arviz as az
@@ -235,6 +237,36 @@ def test_threads_change_nothing():
     model, idata = logistic(np.random.default_rng(1))
     one, two = (pms.loo(idata, model=model, passes=k) for k in (1, 2))
     np.testing.assert_array_equal(one.elpd_i, two.elpd_i)
+
+
+def test_processes_change_nothing():
+    model, idata = logistic(np.random.default_rng(1))
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        found = pms.loo(idata, model=model, passes=pool)
+    np.testing.assert_array_equal(found.elpd_i, pms.loo(idata, model=model).elpd_i)
+
+
+def test_rows_that_are_impossible_nearby_are_among_those_that_matter():
+    y = np.random.default_rng(1).uniform(0, 0.9, N)
+    y[[3, 500]] = 1.04, 1.05
+    with pm.Model() as model:
+        top = pm.HalfNormal("top", initval=1.1)
+        pm.Potential("inside", pm.math.switch(y < top, -pm.math.log(top), -np.inf))
+    _, known = left_out(model, tree(top=around(np.random.default_rng(2), 1.1, 0.1)))
+    effect = np.abs(known.elpd - known.level)
+    assert set(np.argsort(-effect)[:2]) == {3, 500}
+    assert np.all(np.isfinite(known.elpd))
+
+
+def test_a_row_is_all_that_one_place_of_the_rows_holds():
+    rng = np.random.default_rng(1)
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("mu", shape=2), 1.0, observed=rng.normal(size=(300, 2)))
+    idata = tree(mu=around(rng, np.zeros(2), 0.06))
+    _, matrix = full(model, idata)
+    by_row = {"mu": idata["posterior"]["mu"].values}
+    by_row = az.from_dict({"posterior": by_row, "log_likelihood": {"y": matrix.sum(axis=-1)}})
+    assert pms.loo(idata, model=model).elpd == pytest.approx(az.loo(by_row).elpd, rel=1e-12)
 
 
 # How many rows are read

@@ -22,9 +22,9 @@ from pymc_subsample.comparison.groups import Groups
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.diagnostics.thinned import spread
 
-# How many log-likelihoods of rows the pass may evaluate, and in how many directions of the
-# posterior it goes at least and at most.
-_EVALUATIONS, _FEWEST, _MOST = 2e8, 64, 1_000
+# Up to so many parameters the pass goes in all directions of the posterior. Of more, in as many as
+# read so many numbers of the rows, within bounds.
+_ALL, _NUMBERS, _FEWEST, _MOST = 64, 1e10, 16, 1_000
 # Slopes of groups along directions, in memory.
 _SLOPES = 2**23
 # The size of b from which it is taken to be no larger.
@@ -84,10 +84,11 @@ def approximate(
     """
     n = expansion.n_rows if groups is None else groups.n
     center = thetas.mean(axis=0)
-    most = min(_EVALUATIONS / (2 * expansion.n_rows), _MOST)
+    most = min(_NUMBERS / (2 * expansion.n_rows * expansion.width), _MOST)
     if groups is not None:
         most = min(most, _SLOPES / n)
-    steps, weight = directions(thetas, max(_FEWEST, int(most)))
+    small = thetas.shape[1] <= _ALL
+    steps, weight = directions(thetas, _ALL if small else max(_FEWEST, int(most)))
     points = [center, *(center + sign * step for step in steps for sign in (1.0, -1.0))]
     points = [expansion.parameters(point)[0] for point in points]
     found = np.zeros((3 if groups is None else 2 + len(steps), n))
@@ -121,7 +122,7 @@ def _terms_at(
 ) -> np.ndarray:
     """Return what `Approximation` holds of some rows, or l, b and the slopes along all directions.
 
-    Rows that are impossible at a point have their level alone.
+    Rows that are impossible at a point have the largest b, which calls for a look at them.
     """
     [rows] = batches
     m = rows.shape[1]
@@ -137,9 +138,10 @@ def _terms_at(
         if apart:
             slopes.append(slope)
     known = np.isfinite(bend) & np.isfinite(spread)
+    bend = np.where(known, bend, -_MOST_BEND)
     if apart:
-        return np.where([np.full(m, True), *[known] * (1 + len(slopes))], [level, bend, *slopes], 0)
-    return _left_out(level, np.where(known, bend, 0.0), np.where(known, spread, 0.0))
+        return np.array([level, bend, *(np.where(known, slope, 0.0) for slope in slopes)])
+    return _left_out(level, bend, np.where(known, spread, 0.0))
 
 
 def _left_out(level: np.ndarray, bend: np.ndarray, spread: np.ndarray) -> np.ndarray:
