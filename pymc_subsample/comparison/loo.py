@@ -123,6 +123,9 @@ def loo(
     A row is all that a model's observed variable has in one place of the rows' dimension: of an
     array of shape (n, k), k numbers, which `arviz.loo` takes one by one.
 
+    `arviz.compare` takes the rows that both models read, and says so where one read more. With
+    ``observations=other.loo_subsample_observations`` both read the same.
+
     With `groups`, all rows of a group that is read are read at all draws. A posterior without a
     large group is far from the one with it: expect a large Pareto k, and use
     `arviz_stats.loo_kfold` then.
