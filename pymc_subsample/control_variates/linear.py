@@ -28,7 +28,7 @@ from pymc_subsample.control_variates.affine import AffineMap, Layout, affine_map
 from pymc_subsample.control_variates.coefficients import Coefficients
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE, MAX_DENSE, MAX_TERMS
-from pymc_subsample.control_variates.expansion import Expansion, parameter_functions
+from pymc_subsample.control_variates.expansion import LOGLIK, Expansion, parameter_functions
 from pymc_subsample.control_variates.fusion import fuse
 from pymc_subsample.control_variates.reach import derivative_bound, distinct, nearby, reach
 from pymc_subsample.control_variates.sources import Evaluation
@@ -119,6 +119,7 @@ def linear_expansion(
         "anchor": lambda: build("anchor", sources.anchor, code.second, ANCHOR),
         "change": lambda: build("change", sources.change, [code.loglik], CHANGE),
         "gather": packer.compile_gather,
+        "loglik": lambda: build("loglik", sources.loglik, [code.loglik], LOGLIK),
     }
     if order == 3:
         functions = {name: functions[name] for name in ("residual", "anchor", "change", "gather")}
