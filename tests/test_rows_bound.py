@@ -535,15 +535,14 @@ s = rows.sample(200)
 with pm.Model():
     x, y = pm.Data("x", s["x"]), pm.Data("y", s["y"])
     pm.Normal("obs", pm.Normal("slope") * x[:, 0], 1, observed=y)
-    pms.MinibatchBarkerMH  # what is loaded takes memory of its own
+    run = {"tune": 100, "draws": 100, "chains": 1, "progressbar": False}
+    run["compute_convergence_checks"] = False
+    pm.sample(step=pms.MinibatchBarkerMH(), **run)  # what is compiled takes memory of its own
     used = [int(l.split()[1]) for l in open("/proc/self/status") if l.startswith("VmData")][0]
     limit = 1024 * used + 250 * 2**20
     assert (size := rows._store.records.nbytes) > 300 * 2**20, size
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    idata = pm.sample(
-        step=pms.MinibatchBarkerMH(data=rows), tune=100, draws=100, chains=1, progressbar=False,
-        compute_convergence_checks=False,
-    )
+    idata = pm.sample(step=pms.MinibatchBarkerMH(data=rows), **run)
 print("slope", float(idata.posterior["slope"].mean()))
 try:
     np.ones(size // 8)
