@@ -10,6 +10,8 @@ import numpy as np
 
 # A row or a gradient takes so long per element and besides; a stratum and a term of order 3.
 _PER_ROW, _ROW, _GRADIENT, _STRATUM, _CUBE = 30.0, 500.0, 500.0, 10.0, 0.4
+# A row that is read for a gradient.
+EXACT = 15.0
 # A recorded draw, besides its proposals.
 DRAW = 100_000.0
 # Moves of the surrogate per proposal, at most.
@@ -43,9 +45,12 @@ class Reading:
         return self.rows * (_PER_ROW * (self.seen + 10) + _ROW) + measuring + _CUBE * self.cubes
 
 
-def gradient_time(parameters: int, size: int) -> float:
-    """Return the time of a gradient of the surrogate, of numbers phi that meet rows and of all."""
-    return size**2 + _PER_ROW * parameters + _GRADIENT
+def gradient_time(parameters: int, size: int, exact: int = 0) -> float:
+    """Return the time of a gradient of the surrogate.
+
+    Of so many parameters, numbers phi that meet rows, and rows that it reads.
+    """
+    return size**2 + _PER_ROW * parameters + _GRADIENT + EXACT * exact
 
 
 def better_acceptance(factorised: float, together: float, reading: float, others: float) -> str:

@@ -1,6 +1,7 @@
 """`ScalableMH`: bounds that hold, decisions that are exact, and a step like the others."""
 
 import logging
+import pickle
 from itertools import pairwise, product
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from scipy.stats import poisson as count
 import pymc_subsample as pms
 from pymc_subsample.compile import address_of, generator_at
 from pymc_subsample.control_variates import expand, strata
+from pymc_subsample.control_variates.exact_rows import exact_rows
 from pymc_subsample.control_variates.forecast import _accepted, forecast, underrated
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.control_variates.row_bounds import bound_rows
@@ -32,6 +34,7 @@ from pymc_subsample.kernels.scalable import (
 )
 from pymc_subsample.kernels.strata import alias_table, cubic_sum
 from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.steps import deciding
 
 SLOW = pytest.mark.slow
 # Error rate of a test, in standard errors of a normal estimate.
@@ -98,7 +101,13 @@ def six(request):
 
     return SimpleNamespace(
         expansion=expansion,
+        second=second,
         reference=at,
+        remainder=lambda b: (
+            rows(b) - rows(at.theta) - (y - p) * (design @ (b - at.theta))
+            + p * (1 - p) / 2 * (design @ (b - at.theta)) ** 2
+            - third * (design @ (b - at.theta)) ** 3
+        ),
         posterior=lambda b: norm.logpdf(b).sum() + rows(b).sum(),
         surrogate=surrogate,
         power=request.param + 1,
@@ -148,7 +157,8 @@ def decisions(generator, model, sums, bounds, rule, phi, new_phi, times, info):
 def accepted(six, table, one, other, form, intensity=1.0, times=200_000, seed=1):
     """Share of accepted proposals, its standard error, and what was read."""
     rng, rule = np.random.default_rng(seed), kernel.Decision(form, intensity, 1.0)
-    model, sums = six.expansion.model(*PARAMETER_FUNCTIONS, *ROW_FUNCTIONS), six.reference.sums(2)
+    names = (*PARAMETER_FUNCTIONS[:2], None, *ROW_FUNCTIONS)
+    model, sums = six.expansion.model(*names), six.reference.sums(2)
     info = np.zeros(len(INFO))
     info[INFO.index("exceeded")] = -1
     share = decisions(address_of(rng), model, sums, table, rule, one, other, times, info) / times
@@ -266,6 +276,48 @@ def test_rows_that_are_always_read_are_decided_exactly(six, form):
         bound=np.full(2, table.bound.max()), total=np.array([2.0 * table.bound.max()]),
     )  # fmt: skip
     assert np.abs(flows(six, some, FORMS[form], times=100_000)).max() < norm.isf(ALPHA / 8)
+
+
+def with_exact_rows(six, exact):
+    """Return the same six rows, of which the surrogate reads some."""
+    second = six.second
+    rows = second.take(exact)
+    second.anchor(six.reference.center, rows)
+
+    def left(b):
+        found, grad = np.empty(len(exact)), np.zeros(2)
+        second.difference(b, rows, six.reference.center, 1.0, 0.0, found, grad)
+        return found.sum()
+
+    return SimpleNamespace(**vars(six) | {"surrogate": lambda b: six.surrogate(b) + left(b)})
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_that_the_surrogate_reads_decide_nothing(six, form):
+    """In detailed balance with the posterior, and not where they decide as well."""
+    exact = np.array([0, 3, 4])
+    points = np.random.default_rng(0).normal(size=(500, 2)) @ np.diag([0.25, 0.2])
+    found = bound_rows(six.expansion, six.reference, points + six.reference.center, exact=exact)
+    assert sorted([*found.table.order, *found.table.always]) == [1, 2, 5]
+    nearer = with_exact_rows(six, exact)
+    worst = np.abs(flows(nearer, found.table, FORMS[form])).max()
+    assert worst < norm.isf(ALPHA / 2 / len(PAIRS))
+    assert np.abs(flows(nearer, bounds_of(six), FORMS[form])).max() > 2 * SIGMAS
+    far = np.array([[1.5, -1.0], [0.3, 2.0], [-1.0, 0.4]]) + six.reference.center
+    known = [found.known(b, six.reference.center) for b in far]
+    left = [np.delete(six.remainder(b), exact).sum() for b in far]
+    shares = forecast(six.expansion, six.reference, found, far)
+    whole = forecast(
+        six.expansion, six.reference, bound_rows(six.expansion, six.reference, far), far
+    )
+    assert shares.excess <= 1.0
+    total = np.array(known) + left
+    starts = np.exp(np.concatenate([total[:-1], total[1:]]))
+    ends = np.exp(np.concatenate([total[1:], total[:-1]]))
+    np.testing.assert_allclose(
+        shares.accepted[2], starts @ np.minimum(1, ends / starts) / starts.sum(), rtol=1e-6
+    )
+    assert whole.accepted[2] != pytest.approx(shares.accepted[2], rel=1e-3)
 
 
 def test_row_beyond_its_bound_stops_the_run(six):
@@ -502,6 +554,66 @@ def test_posterior_is_exact(cases, name, acceptance, order):
     for k, variable in enumerate(case.names):
         assert_moments(idata["posterior"][variable], case.mean[k], case.sd[k])
     assert pms.report(idata).status == "pass"
+
+
+@pytest.mark.parametrize(("acceptance", "order"), [("factorised", 2), ("mh-ss", 3)])
+@pytest.mark.parametrize("name", CASES)
+def test_posterior_is_exact_where_the_surrogate_reads_rows(
+    cases, name, acceptance, order, monkeypatch
+):
+    """Some rows of each outcome, so that what is left out or counted twice would show."""
+    case = cases(name)
+    rows = np.r_[0:40, 200:260, 590:600]
+    monkeypatch.setattr(deciding, "_ACCEPTED", 1.1)
+    monkeypatch.setattr(deciding, "exact_rows", lambda *args, **kwargs: rows)
+    step = pms.ScalableMH(model=case.model, acceptance=acceptance, control_variate_order=order)
+    np.testing.assert_array_equal(step.bounds.exact, rows)
+    idata = sample(step, case.model, draws=2_000)
+    for k, variable in enumerate(case.names):
+        assert_moments(idata["posterior"][variable], case.mean[k], case.sd[k])
+    stats = idata["sample_stats"]
+    counted = 3 * stats["rows_read"] + 2 * len(rows) * stats["n_steps"]
+    np.testing.assert_allclose(stats["n_evaluations"], counted)
+
+
+def of_small_groups(n_large=20_000):
+    """Return a model with forty groups of three rows and four large ones."""
+    rng = np.random.default_rng(4)
+    g = np.concatenate([np.repeat(np.arange(40), 3), rng.integers(40, 44, n_large)])
+    y = rng.random(len(g)) < 1 / (1 + np.exp(-rng.normal(size=44)[g]))
+    with pm.Model() as model:
+        a = pm.Normal("a", pm.Normal("mu"), pm.HalfNormal("tau", 1), shape=44)
+        pm.Bernoulli("y", logit_p=a[g], observed=y)
+    return model, 120
+
+
+def test_surrogate_reads_the_rows_of_small_groups(caplog):
+    model, few = of_small_groups()
+    with caplog.at_level(logging.INFO, "pymc.subsample"):
+        step = pms.ScalableMH(model=model)
+    rows = step.bounds.exact
+    assert few / 2 < np.sum(rows < few) > 0.9 * len(rows)
+    assert f"the surrogate reads {len(rows)} rows" in caplog.text
+    steps = [pms.ScalableMH(model=model) for _ in range(2)]
+    round_trip(*steps, model, 60, 80, 65)
+    again = pickle.loads(pickle.dumps(step))
+    assert_same(
+        chain(step, model.initial_point(), seed=3), chain(again, model.initial_point(), seed=3)
+    )
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_rows_for_the_surrogate_are_chosen_by_what_they_cost(small):
+    model, few = of_small_groups()
+    expansion = expand(TallModel(model), 2)
+    at = reference_at(expansion, np.zeros(expansion.theta_size))
+    points = np.random.default_rng(0).normal(size=(40, expansion.phi_size))
+    points *= np.r_[np.full(40, 1.0 if small else 0.05), np.full(4, 0.01)]
+    given = {"temperature": 1.0, "gradients": 8.0, "others": 1e5}
+    found = exact_rows(expansion, at, points + at.center, row=15.0, **given)
+    assert np.all(found < few)
+    assert (len(found) > few / 2) == small
+    assert not len(exact_rows(expansion, at, points + at.center, row=1e6, **given))
 
 
 PROPOSALS = {

@@ -70,8 +70,10 @@ def forecast(
     # What rows that are drawn lose and gain.
     parts, noise = np.zeros((2, len(pairs))), np.zeros(len(pairs))
     excess, row, at = 0.0, -1, 0
-    for left in expansion.over(_remainders, reference.center, points):
+    for left in expansion.over(remainders, reference.center, points):
         here = slice(at, at + left.shape[1])
+        first, last = np.searchsorted(bounds.exact, [here.start, here.stop])
+        left[:, bounds.exact[first:last] - at] = 0.0
         weights += left.sum(axis=1) / temperature
         for j, (raised, whole) in enumerate(zip(powers, wholes, strict=True)):
             with np.errstate(over="ignore", invalid="ignore"):
@@ -93,7 +95,7 @@ def forecast(
     return Forecast(excess, row, _accepted(weights, read, parts, noise / intensity))
 
 
-def _remainders(
+def remainders(
     expansion: Expansion, batches: Iterable[np.ndarray], center: np.ndarray, points: np.ndarray
 ) -> np.ndarray:
     """Return what control variates leave of rows at points phi, shape (K, m)."""
@@ -109,7 +111,7 @@ def _remainders(
 def _sums(
     expansion: Expansion, batches: Iterable[np.ndarray], center: np.ndarray, points: np.ndarray
 ) -> np.ndarray:
-    return _remainders(expansion, batches, center, points).sum(axis=1)
+    return remainders(expansion, batches, center, points).sum(axis=1)
 
 
 def _accepted(
@@ -158,7 +160,7 @@ def underrated(
     independent proposals rarely comes there, and then stays for long. One pass over the rows.
     """
     total = np.array([bounds.known(phi, reference.center) for phi in points]) / temperature
-    for left in expansion.over(_sums, reference.center, points):
+    for left in expansion.over(_sums, reference.center, points, without=bounds.exact):
         total += left / temperature
     return float(np.mean(~(total - np.median(total) <= _TWENTYFOLD)))
 

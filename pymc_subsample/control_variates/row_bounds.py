@@ -52,6 +52,8 @@ class RowBounds:
         As compiled transitions take them, at temperature 1; see `kernels.strata`.
     kind : {"global", "local"}
         Whether they hold everywhere.
+    exact : ndarray of int, shape (e,)
+        Rows without bounds, in order: those that the surrogate reads.
     drawn, passed : float
         Rows to be expected per decision: candidates and those that are read always, and those of
         strata that are read whole.
@@ -59,6 +61,7 @@ class RowBounds:
 
     table: Bounds
     kind: str
+    exact: np.ndarray
     drawn: float
     passed: float
 
@@ -102,6 +105,7 @@ def bound_rows(
     *,
     temperature: float = 1.0,
     intensity: float = 1.0,
+    exact: np.ndarray | tuple = (),
 ) -> RowBounds:
     """Bound all rows' remainders around a reference, in three passes over the rows.
 
@@ -118,6 +122,8 @@ def bound_rows(
         row in its predictor.
     temperature, intensity : float
         Of the log-likelihood, and kappa; see `kernels.scalable`.
+    exact : ndarray of int, shape (e,), default empty
+        Rows that do not decide, in order.
 
     Raises
     ------
@@ -127,18 +133,21 @@ def bound_rows(
     if kind == "auto" and expansion.slope() is not None:
         # Where these are sharp enough, intervals are not worth their time.
         scale = {"temperature": temperature, "intensity": intensity}
-        found = bound_rows(expansion, reference, points, "global", **scale)
+        found = bound_rows(expansion, reference, points, "global", **scale, exact=exact)
         if found.per_decision <= _FEW_ROWS:
             return found
     strata = Strata(expansion, points)
     power = expansion.order + 1
     remainder = _Remainder(expansion, reference.center, kind, strata.size)
     sizes, sharpest = [], []
+    without, at = np.asarray(exact, dtype=np.int64), 0
     for rows in expansion.chunks():
         expansion.anchor(reference.center, rows)
         stratum = strata.of(rows)
         gradients = [strata.whitened(rows, stratum, e) for e in range(expansion.n_predictors)]
-        strata.add_cubes(rows, stratum, gradients)
+        first, last = np.searchsorted(without, [at, at + rows.shape[1]])
+        strata.add_cubes(rows, stratum, gradients, without[first:last] - at)
+        at += rows.shape[1]
         moves = np.array([np.linalg.norm(x, axis=1) for x in gradients])
         sizes.append(stratum.astype(np.int32))
         with np.errstate(over="ignore"):
@@ -153,10 +162,12 @@ def bound_rows(
     if np.mean(~finite) > _MOST_ALWAYS:
         raise TallModelError(remainder.refusal())
     candidates = np.where(finite, np.minimum(bound * rate[stratum], 1.0), 1.0)
+    candidates[without] = 0.0
     # Strata that will be read whole need no rows that are read always.
     whole = np.bincount(stratum, candidates, len(raised)) >= 0.5 * count
     always = ~finite | ((candidates == 1.0) & ~whole[stratum])
-    table = strata.table(stratum, bound, always, power)
+    always[without] = True  # or they decide nothing at all
+    table = strata.table(stratum, bound, always, power, without)
     if not np.all(np.isfinite(table.cubes)):
         raise TallModelError(
             "Third derivatives of the log-likelihood of "
@@ -173,7 +184,8 @@ def bound_rows(
     thinned, left = table.total * rate, np.diff(table.start)
     few = thinned < left
     drawn = np.where(few, thinned, 0.0).sum() + len(table.always)
-    return RowBounds(table, remainder.kind, float(drawn), float(np.where(few, 0, left).sum()))
+    passed = float(np.where(few, 0, left).sum())
+    return RowBounds(table, remainder.kind, without, float(drawn), passed)
 
 
 class _Remainder:

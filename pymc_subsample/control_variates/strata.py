@@ -107,12 +107,17 @@ class Strata:
         return found
 
     def add_cubes(
-        self, rows: np.ndarray, stratum: np.ndarray, gradients: Sequence[np.ndarray]
+        self,
+        rows: np.ndarray,
+        stratum: np.ndarray,
+        gradients: Sequence[np.ndarray],
+        without: np.ndarray,
     ) -> None:
-        """Add the terms of order 3 of anchored rows, where the expansion has them."""
+        """Add the terms of order 3 of anchored rows but some, where the expansion has them."""
         if not self._cubes.size:
             return
         order = np.argsort(stratum, kind="stable")
+        order = order[~np.isin(order, without)]
         for parts in self.sums.thirds(rows, gradients):
             add_cubes(*(x[order] for x in parts), stratum[order], self._cubes)
 
@@ -124,10 +129,17 @@ class Strata:
         return found
 
     def table(
-        self, stratum: np.ndarray, bound: np.ndarray, always: np.ndarray, power: int
+        self,
+        stratum: np.ndarray,
+        bound: np.ndarray,
+        always: np.ndarray,
+        power: int,
+        without: np.ndarray,
     ) -> Bounds:
         """Sort rows by strata, and make the alias tables of those that are drawn."""
-        drawn = np.flatnonzero(~always)
+        decisive = np.ones(len(always), dtype=bool)
+        decisive[without] = False
+        drawn = np.flatnonzero(~always & decisive)
         drawn = drawn[np.argsort(stratum[drawn], kind="stable")]
         count = len(self.elements)
         start = np.concatenate([[0], np.cumsum(np.bincount(stratum[drawn], minlength=count))])
@@ -152,7 +164,7 @@ class Strata:
             np.ascontiguousarray(self.elements), self.metric, power, self._cubes / self._repeated,
                 np.zeros(0), np.ones((count, 0)),
             total, start.astype(np.int64), drawn.astype(np.int32), sizes, threshold, alias,
-            np.flatnonzero(always).astype(np.int32),
+            np.flatnonzero(always & decisive).astype(np.int32),
         )  # fmt: skip
 
 

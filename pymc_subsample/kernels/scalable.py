@@ -1,8 +1,9 @@
 r"""Scalable Metropolis-Hastings: proposals of a surrogate, decided by Poisson thinning of rows.
 
 The surrogate posterior is the prior times :math:`\exp(\sum_i q_i / T)`, with control variates
-:math:`q_i` of order 2 that are summed beforehand: it reads no rows. Its own transitions are
-reversible, so that a proposal :math:`\theta'` is accepted by what the control variates leave,
+:math:`q_i` of order 2 that are summed beforehand: it reads no rows, or a few, named beforehand, of
+which it has the log-likelihood itself; those decide nothing. Its own transitions are reversible, so
+that a proposal :math:`\theta'` is accepted by what the control variates leave,
 :math:`\Delta_i = [d_i(\theta') - d_i(\theta)] / T` with :math:`d_i = l_i - q_i`, alone. Where
 terms of order 3 are summed beforehand as well, their change is known, and d_i is what order 3
 leaves. Bounds :math:`|\Delta_i| \le b_i` decide on it exactly by a few rows: rows are candidates of
@@ -35,15 +36,33 @@ import numpy as np
 from numba import types
 
 from pymc_subsample.cache import compile_kept
-from pymc_subsample.compile import GENERATOR, SCALAR, VECTOR, function_at, generator_at, inner
+from pymc_subsample.compile import (
+    GENERATOR,
+    MATRIX,
+    SCALAR,
+    VECTOR,
+    function_at,
+    generator_at,
+    inner,
+)
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.dynamics import MOVES, draw_momentum, trajectory, tree
-from pymc_subsample.kernels.model import ANCHOR, BACKWARD, CHANGE, FORWARD, GATHER, MODEL, SUMS
+from pymc_subsample.kernels.model import (
+    ANCHOR,
+    BACKWARD,
+    CHANGE,
+    DIFFERENCE,
+    FORWARD,
+    GATHER,
+    MODEL,
+    SUMS,
+)
 from pymc_subsample.kernels.strata import BOUNDS, cubic_sum, distances
 from pymc_subsample.kernels.vectors import copy, is_finite, scale_up
 
 # Of the model, in the order of their addresses.
-PARAMETER_FUNCTIONS, ROW_FUNCTIONS = ("forward", "backward"), ("anchor", "change", "gather")
+PARAMETER_FUNCTIONS = ("forward", "backward", "difference")
+ROW_FUNCTIONS = ("anchor", "change", "gather")
 
 FACTORISED, MH_SS = 0, 1
 
@@ -77,7 +96,8 @@ _CHUNK, _MANY = 32, 256
 # What rounding may do to a row's remainder, over one.
 _ROUNDING = 1e-9
 
-Surrogate = namedtuple("Surrogate", "forward backward sums")
+# `exact`, shape (width, e), are the rows that it reads, packed and anchored.
+Surrogate = namedtuple("Surrogate", "forward backward difference sums exact unit")
 
 
 @inner
@@ -87,6 +107,12 @@ def surrogate(target, rows, counts, theta, phi, d, grad):
     grad_phi = np.zeros(phi.shape[0])
     target.forward(theta, phi, logprior)
     value = control_sum(phi, target.sums, target.sums.level, grad_phi)
+    read = target.exact.shape[1]
+    if read > 0:
+        left = np.empty(read)
+        target.difference(phi, target.exact, target.sums.center, target.unit, 0.0, left, grad_phi)
+        for j in range(read):
+            value += target.unit * left[j]
     target.backward(theta, grad_phi, grad)
     return logprior[0] + value, 0.0, 0.0
 
@@ -125,9 +151,9 @@ Reader = namedtuple("Reader", "anchor change gather columns center width unit")
 def reader_at(model, sums, unit):
     """Return a `Reader` from the addresses of the model's functions."""
     return Reader(
-        function_at(model.functions[2], ANCHOR),
-        function_at(model.functions[3], CHANGE),
-        function_at(model.functions[4], GATHER),
+        function_at(model.functions[3], ANCHOR),
+        function_at(model.functions[4], CHANGE),
+        function_at(model.functions[5], GATHER),
         model.columns, sums.center, model.width, unit,
     )  # fmt: skip
 
@@ -245,7 +271,8 @@ def accept(rng, reader, bounds, rule, phi, new_phi, known, info):
 
 
 _SIGNATURE = types.void(
-    GENERATOR, MODEL, SUMS, BOUNDS, DECISION, MOVES, types.int64, types.int64, VECTOR, VECTOR,
+    GENERATOR, MODEL, SUMS, MATRIX, BOUNDS, DECISION, MOVES, types.int64, types.int64, VECTOR,
+    VECTOR,
 )  # fmt: skip
 
 
@@ -254,7 +281,7 @@ def transitions(dynamics):
     """Compile the transitions of one dynamics of `DYNAMICS`, by name."""
     move = DYNAMICS[dynamics]
 
-    def transitions(generator, model, sums, bounds, rule, moves, steps, k, theta, info):
+    def transitions(generator, model, sums, exact, bounds, rule, moves, steps, k, theta, info):
         """Run k transitions, in place.
 
         Parameters
@@ -264,6 +291,8 @@ def transitions(dynamics):
         model : Model
             With `FUNCTIONS`.
         sums : Sums
+        exact : array (width, e)
+            Rows that the surrogate reads, packed and anchored; no bounds are of them.
         bounds : Bounds
         rule : Decision
         moves : Moves
@@ -279,8 +308,9 @@ def transitions(dynamics):
         target = Surrogate(
             function_at(model.functions[0], FORWARD),
             function_at(model.functions[1], BACKWARD),
-            sums,
-        )
+            function_at(model.functions[2], DIFFERENCE),
+            sums, exact, rule.unit,
+        )  # fmt: skip
         reader = reader_at(model, sums, rule.unit)
         size = theta.shape[0]
         phi, new_phi = np.empty(sums.center.shape[0]), np.empty(sums.center.shape[0])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pymc_subsample.control_variates import Expansion
+from pymc_subsample.control_variates.exact_rows import exact_rows
 from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.control_variates.forecast import Forecast, forecast, underrated
 from pymc_subsample.control_variates.reference import Reference
@@ -15,7 +16,8 @@ from pymc_subsample.kernels.model import Model
 from pymc_subsample.kernels.scalable import PARAMETER_FUNCTIONS, ROW_FUNCTIONS
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.steps.setup import Preparation
-from pymc_subsample.thinning import DRAW
+from pymc_subsample.steps.surrogate import GRADIENTS
+from pymc_subsample.thinning import DRAW, EXACT, gradient_time
 
 # Values of phi by which metrics are made: so many, or so many times its elements.
 _FEWEST_POINTS, _POINTS, _MOST_POINTS = 500, 100, 20_000
@@ -25,6 +27,12 @@ _KEPT_TABLES = 4
 _FEWEST_PAIRED, _MOST_PAIRED = 5, 17
 # Points at which the surrogate is compared with the posterior, and rows to be read for it.
 _FEWEST_COMPARED, _MOST_COMPARED, _COMPARED_ROWS = 16, 400, 4_000_000
+# Share of the proposals that all rows together accept, from which on the surrogate reads none; and
+# points at which those that it should read are looked for.
+_ACCEPTED, _FEWEST_TRIED, _MOST_TRIED, _TRIED_ROWS = 0.9, 32, 200, 40_000_000
+# How much wider than the posterior these are spread, as starts of chains: a surrogate that lacks
+# mass in a tail holds chains there.
+_WIDER = 1.5
 # Per decision: fewer are not worth looking for.
 _FEW_ROWS = 1.0
 # What sharper decisions, of which more accept, may take: of the time of others, and of a draw's.
@@ -59,16 +67,20 @@ class Deciding:
         self._scale = {"temperature": temperature, "intensity": intensity}
         self._tables: list[tuple[Reference, RowBounds]] = []
         self._second = self._expansion = expansion
+        # Rows that the surrogate reads, and what they are at some reference.
+        self.exact = np.zeros(0, dtype=np.int64)
+        self._packed: tuple[Reference, np.ndarray] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {k: v for k, v in vars(self).items() if k not in ("_second", "_expansion")}
+        unkept = ("_second", "_expansion", "_packed")
+        kept = {k: v for k, v in vars(self).items() if k not in unkept}
         return kept | {"_order": self.order}
 
     def connect(self, expansion: Expansion) -> None:
         """Take the model's compiled functions again, where this was unpickled."""
         third = expansion.third() if vars(self).pop("_order") == 3 else expansion
         assert third is not None  # it was there when the step was made
-        self._second, self._expansion = expansion, third
+        self._second, self._expansion, self._packed = expansion, third, None
 
     @property
     def order(self) -> int:
@@ -78,14 +90,53 @@ class Deciding:
     @property
     def model(self) -> Model:
         """As compiled transitions take it."""
-        parameters = self._second.model(*PARAMETER_FUNCTIONS).functions
+        names = PARAMETER_FUNCTIONS if len(self.exact) else (*PARAMETER_FUNCTIONS[:2], None)
+        parameters = self._second.model(*names).functions
         rows = self._expansion.model(*ROW_FUNCTIONS)
         return rows._replace(functions=np.concatenate([parameters, rows.functions]))
+
+    def packed(self, reference: Reference) -> np.ndarray:
+        """Return the rows that the surrogate reads, shape (width, e), anchored at a reference."""
+        if self._packed is None or self._packed[0] is not reference:
+            rows = self._second.take(self.exact)
+            if len(self.exact):
+                self._second.anchor(reference.center, rows)
+            self._packed = reference, rows
+        return self._packed[1]
 
     def choose(
         self, order: int | str, modes: Sequence[Preparation]
     ) -> list[tuple[Forecast, float]]:
-        """Choose the order, or take that one, and verify bounds at all modes; see `verify`."""
+        """Choose rows for the surrogate to read, and the order, or take that one.
+
+        Verifies bounds at all modes; see `verify`.
+        """
+        found = self._ordered(order, modes)
+        if min(f.accepted[2] for f, _ in found) >= _ACCEPTED:
+            return found
+        self.exact = self._exact(modes[0])
+        if not len(self.exact):
+            return found
+        self._tables = []
+        return self._ordered(order, modes)
+
+    def _exact(self, home: Preparation) -> np.ndarray:
+        at = home.reference
+        count = int(np.clip(_TRIED_ROWS / self._second.n_rows, _FEWEST_TRIED, _MOST_TRIED))
+        return exact_rows(
+            self._second, at, self._points(at, home.factor, count, _WIDER),
+            temperature=self._scale["temperature"], gradients=GRADIENTS, row=EXACT,
+            others=self._time(),
+        )  # fmt: skip
+
+    def _time(self) -> float:
+        """Time of a proposal."""
+        gradient = gradient_time(len(self._active), self._second.phi_size, len(self.exact))
+        return DRAW + GRADIENTS * gradient + self._tables[-1][1].reading.time
+
+    def _ordered(
+        self, order: int | str, modes: Sequence[Preparation]
+    ) -> list[tuple[Forecast, float]]:
         third = self._third(order, modes[0])
         for expansion in [self._second] if third is None else [third, self._second]:
             self._expansion = expansion
@@ -141,12 +192,16 @@ class Deciding:
         size = expansion.phi_size
         count = min(max(_FEWEST_POINTS, _POINTS * size), _MOST_POINTS)
         points = self._points(reference, factor, count)
-        bounds = bound_rows(expansion, reference, points, self._bound, **self._scale)
+        bounds = bound_rows(
+            expansion, reference, points, self._bound, **self._scale, exact=self.exact
+        )
         self._tables = [*self._tables[-_KEPT_TABLES:], (reference, bounds)]
         return bounds
 
-    def _points(self, reference: Reference, factor: np.ndarray, count: int) -> np.ndarray:
-        """Values of phi, shape (N, P), spread around a reference as the posterior is.
+    def _points(
+        self, reference: Reference, factor: np.ndarray, count: int, wider: float = 1.0
+    ) -> np.ndarray:
+        """Values of phi, shape (N, P), spread around a reference as the posterior is, or wider.
 
         They are the same for the same reference, wherever a chain goes on.
         """
@@ -154,7 +209,7 @@ class Deciding:
         theta = reference.theta.copy()
         found = np.empty((count, self._second.phi_size))
         for shift, out in zip(scaled(factor, z), found, strict=True):
-            theta[self._active] = reference.theta[self._active] + shift
+            theta[self._active] = reference.theta[self._active] + wider * shift
             out[:] = self._second.parameters(theta)[0]
         return found
 

@@ -75,6 +75,7 @@ def report_decisions(step: "ScalableMH") -> None:
         f"{max(bounds.drawn, 0.1):,.3g} rows{whole} ({min(rows / n, 1.0):.2%}) decide on a "
         f"proposal{f', {always:,} of them always' if always else ''}; predicted acceptance "
         f"{step.predicted_acceptance:.0%} ({step.acceptance}, {bounds.kind} bounds)"
+        f"{f'; the surrogate reads {len(bounds.exact):,} rows' if len(bounds.exact) else ''}"
         + (
             ". This is no small part of the data: pms.advise() compares other samplers"
             if rows > _NO_SMALL_SHARE * n

@@ -174,7 +174,7 @@ class ScalableMH(SubsampledStep):
     default_blocked = True
     _state_class = ScalableMHState
     _rules = RULES
-    _functions = PARAMETER_FUNCTIONS
+    _functions = (*PARAMETER_FUNCTIONS[:2], None)
     _without_gradient = "ScalableMH needs one for its proposals."
     reference: Reference
     underrated: float
@@ -323,7 +323,8 @@ class ScalableMH(SubsampledStep):
         self.step_size = given_scale(self.proposal) or float(self.tuning.step.current(self.tune))
         extent, form = surrogate.extent(self), surrogate.ACCEPTANCE[self.acceptance]
         compiled(self._dynamics)(
-            address_of(self.rng), self._compiled, reference.sums(2), bounds.table,
+            address_of(self.rng), self._compiled, reference.sums(2),
+            self._deciding.packed(reference), bounds.table,
             Decision(form, float(self.intensity), 1.0 / self.temperature),
             Moves(self._active, self.tuning.factor, self.step_size, extent),
             self.surrogate_transitions, self.transitions_per_draw, theta, info,
@@ -349,6 +350,7 @@ class ScalableMH(SubsampledStep):
         diverging = info["diverging"] > 0
         if not self.tune:
             self.record.divergences += diverging
+        exact = len(self._deciding.exact)
         read, decisions = info["rows_drawn"] + info["rows_passed"], max(info["decisions"], 1.0)
         return {
             "acceptance_rate": info["acceptance_rate"],
@@ -361,7 +363,7 @@ class ScalableMH(SubsampledStep):
             "rows_read": read,
             "passes": info["rows_passed"] / self.n_rows,
             "tightness": info["tightness"],
-            "n_evaluations": 3 * int(read),
+            "n_evaluations": 3 * int(read) + 2 * exact * int(info["n_steps"]),
             "n_steps": int(info["n_steps"]),
             "step_size": self.step_size,
             "tree_depth": info["tree_depth"],

@@ -105,7 +105,8 @@ def _reading_time(step: "ScalableMH") -> float:
 
 
 def _time(step: "ScalableMH") -> float:
-    return step.gradients * gradient_time(len(step._active), step._expansion.phi_size)
+    exact = len(step._deciding.exact)
+    return step.gradients * gradient_time(len(step._active), step._expansion.phi_size, exact)
 
 
 def _correlation(step: "ScalableMH") -> float:
