@@ -2,6 +2,7 @@
 
 from pymc_subsample.advice import Advice as Advice
 from pymc_subsample.advice import advise as advise
+from pymc_subsample.comparison.loo import loo as loo
 from pymc_subsample.correction import BarkerCorrection as BarkerCorrection
 from pymc_subsample.correction import barker_correction as barker_correction
 from pymc_subsample.data.rows import Rows as Rows

@@ -2,6 +2,7 @@
 
 from itertools import combinations, product
 
+import barker_errors
 import numba
 import numpy as np
 import pymc as pm
@@ -280,10 +281,10 @@ def test_barker_test(sigma, max_error):
             outcomes.add(("all", answer))
             continue
         variance = y.var(ddof=1) / b * (1 - b / n)
-        third = correction.third_cumulant(
+        third = barker_errors.third_cumulant(
             stats.skew(y), np.sqrt(y.var() / b * (1 - b / n)), b, b / n
         )
-        error = table.error + correction.worst_test_error(third)
+        error = table.error + barker_errors.worst_error(third)
         np.testing.assert_allclose(found[1:], [error, variance], rtol=1e-8)
         if variance >= sigma**2 or error > max_error:
             assert min(n, b + 15) <= answer <= n
@@ -356,17 +357,17 @@ def test_barker_acceptance_over_all_batches_is_as_predicted(values, sd):
     y, all_batches = batches(values, b, sd)
     skewness, kurtosis = stats.skew(y), stats.kurtosis(y)
     # The formulas take the sd that the cumulants of the population stand for.
-    k = correction.third_cumulant(skewness, np.sqrt(y.var() / b * (1 - b / n)), b, b / n)
-    c = correction.fourth_coefficient(kurtosis, np.sqrt(y.var() / b * (1 - b / n)), b, b / n)
+    k = barker_errors.third_cumulant(skewness, np.sqrt(y.var() / b * (1 - b / n)), b, b / n)
+    c = barker_errors.fourth_coefficient(kurtosis, np.sqrt(y.var() / b * (1 - b / n)), b, b / n)
     largest = 0.0
     for delta in (-2.0, -0.5, 0.0, 0.8, 2.5):
         found = np.mean([acceptance(a, n, delta, settings, table) for a in all_batches])
-        first = correction.test_error(delta, k)
-        second = correction.second_order_error(delta, k, c)
+        first = barker_errors.leading_error(delta, k)
+        second = barker_errors.second_order_error(delta, k, c)
         left = found - expit(delta) - first - second
-        assert abs(left) < table.error + 0.2 * (correction.worst_test_error(k) + 0.1 * sd**4)
+        assert abs(left) < table.error + 0.2 * (barker_errors.worst_error(k) + 0.1 * sd**4)
         largest = max(largest, abs(found - expit(delta)))
-    assert largest < 2 * correction.worst_test_error(k) + 0.1 * sd**4 + table.error
+    assert largest < 2 * barker_errors.worst_error(k) + 0.1 * sd**4 + table.error
 
 
 def test_without_its_correction_the_barker_test_is_another():

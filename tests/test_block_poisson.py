@@ -405,17 +405,18 @@ def test_signed_posterior_is_exact(kernel, logistic):
 
 
 def test_negative_signs_are_told(logistic, caplog):
+    """Of several chains, since one that hardly moves may have signs of one kind."""
     model, *_ = logistic
     with model:
         step = pms.HMCECS(
             estimator="block-poisson", control_variate_order=0, subsample_size=60, n_blocks=2
         )
-        idata = pm.sample(500, tune=300, chains=1, cores=1, step=step, random_seed=3, **{
+        idata = pm.sample(500, tune=300, chains=4, cores=1, step=step, random_seed=3, **{
             "progressbar": False})  # fmt: skip
-    negative = np.mean(idata.sample_stats["sign"].values < 0)
-    assert negative > 0.01
+    negative = (idata.sample_stats["sign"].values < 0).mean(axis=1)
+    assert negative.max() > 0.01
     assert "pms.summary" in caplog.text
-    assert idata.sample_stats["check_negative"].values[0, -1] == pytest.approx(negative)
+    np.testing.assert_allclose(idata.sample_stats["check_negative"].values[:, -1], negative)
 
 
 # The step

@@ -9,13 +9,13 @@ import numpy as np
 import pymc as pm
 import pytest
 import scipy.stats
+from barker_errors import worst_error
 from scipy.special import expit, log_expit, logsumexp
 
 import pymc_subsample as pms
 from pymc_subsample.compile import Compiled, address_of
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.reference import reference_at
-from pymc_subsample.correction import worst_test_error
 from pymc_subsample.kernels import austerity, barker, confidence
 from pymc_subsample.kernels.acceptance import Criterion
 from pymc_subsample.kernels.bounds import FULL_BOUND, GIVEN_BOUND, LINEAR_BOUND, Bound
@@ -169,7 +169,7 @@ def numpy_decision(test, settings, y, look, ratio, u, normal, spread):
         sigma, size = settings[2], int(settings[4])
         second, third = y.var(), scipy.stats.skew(y) * y.var() ** 1.5
         variance = y.var(ddof=1) / b * (1 - b / N)
-        error = settings[3] + worst_test_error((2 - b / N) * (1 - b / N) / 2 * third / b**2)
+        error = settings[3] + worst_error((2 - b / N) * (1 - b / N) / 2 * third / b**2)
         if variance >= sigma**2 or error > settings[1]:
             needed = y.var(ddof=1) / (sigma**2 + y.var(ddof=1) / N)
             return int(min(N, max(b + batch, 0.8 * needed)))

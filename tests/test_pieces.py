@@ -1,10 +1,14 @@
 """Kinks and jumps are told from two forms of one function, wherever they are."""
 
 import numpy as np
+import pytensor.scalar as ps
 import pytensor.tensor as pt
 import pytest
+from pytensor.scalar.basic import UnaryScalarOp
+from pytensor.tensor.elemwise import Elemwise
 from scipy.special import erfc, erfcx
 
+from pymc_subsample.control_variates.coefficients import Coefficients
 from pymc_subsample.symbolic.pieces import Pieces
 
 SHORT, LONG = 0.05, 2.0
@@ -139,6 +143,31 @@ EVERYWHERE = {
 def test_kinks_anywhere(name):
     function, smooth = EVERYWHERE[name]
     assert pieces(function).smooth_everywhere(np.array([[1.0, 2.0]]), 3) == smooth
+
+
+class Hinge(UnaryScalarOp):
+    """Somebody's own Op, whose derivative is zero on one side of a kink and one on the other."""
+
+    def impl(self, x):
+        return max(x, 0.0)
+
+    def pullback(self, inputs, outputs, gradients):
+        [x], [gradient] = inputs, gradients
+        return [ps.switch(ps.ge(x, 0.0), gradient, 0.0)]
+
+    L_op = pullback
+
+
+def test_nothing_is_known_of_ops_of_other_packages():
+    x = pt.vector("x", dtype="float64")
+    hinge = Elemwise(Hinge(ps.upgrade_to_float, name="hinge"))
+    assert not Pieces(hinge(x), [x], []).smooth_everywhere(np.zeros((0, 1)), 2)
+    bound = Coefficients(hinge(x), [x], [], 2)
+    assert bound(np.array([[0.1]]), np.zeros((0, 1)), np.ones((1, 1)), 1.0) == np.inf
+    slope = pt.grad(hinge(x).sum(), x)
+    derivative = pt.grad(slope.sum(), x, disconnected_inputs="ignore")
+    bound = Coefficients(hinge(x), [x], [], 2, [(0, 0)], [derivative])
+    assert bound(np.array([[0.1]]), np.zeros((0, 1)), np.ones((1, 1)), 1.0) == np.inf
 
 
 def test_guards_are_no_pieces():

@@ -5,16 +5,20 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import warnings
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from chains import run
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
-from pymc_subsample.data import Rows
+from pymc_subsample.data import Rows, ahead, columns
+from pymc_subsample.data.store import Store
 from pymc_subsample.likelihood import TallModel, TallModelError
 
 N = 4_000
@@ -435,6 +439,85 @@ def test_rows_that_change_after_the_set_up_are_refused(table, tmp_path):
     assert model is not None
 
 
+@pytest.mark.parametrize("estimator", ["perturbed", "block-poisson"])
+@pytest.mark.parametrize("close", [True, False])
+def test_rows_of_a_slow_disk_are_read_ahead_and_draws_are_the_same(
+    estimator, close, table, tmp_path, monkeypatch
+):
+    """Also those of a state that is saved within a buffer, and after the subsample has changed."""
+    cache = tmp_path / "x.rows"
+    view = Rows.from_blocks([table], cache=cache, progressbar=False).select(**MODELS["logistic"][1])
+    monkeypatch.setattr(ahead, "_NEAR", 2**17 if close else 0)
+    monkeypatch.setattr(ahead, "_MOST", 12)
+    model, found = logistic(view.sample(200)), []
+    for waits in (0, columns._SLOW):
+        step = pms.HMCECS(model=model, data=view, estimator=estimator)
+        rows = step._expansion.store
+        taken, served = [], []
+
+        def take(self, index, *, taken=taken, store_take=Store.take):
+            taken.append(threading.current_thread() is threading.main_thread())
+            return store_take(self, index)
+
+        def serve(self, index, *, served=served, ahead_take=ahead.Ahead.take):
+            result = ahead_take(self, index)
+            served.append(result is not None)
+            return result
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "take", take)
+            patch.setattr(ahead.Ahead, "take", serve)
+            patch.setattr(rows.disk, "waits", waits, raising=False)
+            patch.setattr(ThreadPoolExecutor, "submit", at_once)
+            step.setup_chain(np.random.default_rng(3), 40, 40)
+            before, _, point = run(step, model.initial_point(), 40)
+            step.stop_tuning()
+            middle, _, point = run(step, point, 7)
+            state = step.sampling_state
+            after, _, _ = run(step, point, 30)
+            step.sampling_state = state
+            again, _, _ = run(step, point, 30)
+        np.testing.assert_array_equal(after, again)
+        found.append(np.concatenate([before, middle, after]))
+        assert any(served) == (waits > 0)
+        if waits:
+            assert np.mean(served[-25:]) == 1
+            assert close or not all(taken[-2:])
+    np.testing.assert_array_equal(*found)
+
+
+def at_once(self, function, *arguments):
+    """Run what is handed to a thread, so that it is done when it is asked for."""
+    done = Future()
+    thread = threading.Thread(target=lambda: done.set_result(function(*arguments)))
+    thread.start()
+    thread.join()
+    return done
+
+
+def test_rows_that_are_not_read_yet_are_not_waited_for(rows):
+    store = rows._store
+    turns = [np.arange(k, k + 5) for k in range(100)]
+    reader = ahead.Ahead(store)
+    hold = threading.Event()
+    reader._reader.submit(hold.wait)
+    assert reader.idle
+    reader.expect(iter(turns))
+    assert reader.take(turns[0]) is None
+    hold.set()
+    reader._reader.submit(int).result()  # the thread has read what it was asked to
+    np.testing.assert_array_equal(reader.take(turns[1]), store.take(turns[1]))
+    assert reader.take(turns[3]) is None  # not its turn: what is expected no longer holds
+    assert reader.idle
+    assert reader.take(turns[2]) is None
+    reader.expect(iter(turns[:2]))
+    reader._reader.submit(int).result()
+    assert reader.take(turns[0]) is not None
+    assert reader.take(turns[1]) is not None
+    assert reader.take(turns[2]) is None
+    assert reader.idle
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 def test_sampling_takes_little_memory_beside_the_rows(tmp_path):
     """A chain on rows that are larger than the memory that the process may take."""
@@ -452,15 +535,14 @@ s = rows.sample(200)
 with pm.Model():
     x, y = pm.Data("x", s["x"]), pm.Data("y", s["y"])
     pm.Normal("obs", pm.Normal("slope") * x[:, 0], 1, observed=y)
-    pms.MinibatchBarkerMH  # what is loaded takes memory of its own
+    run = {"tune": 100, "draws": 100, "chains": 1, "progressbar": False}
+    run["compute_convergence_checks"] = False
+    pm.sample(step=pms.MinibatchBarkerMH(), **run)  # what is compiled takes memory of its own
     used = [int(l.split()[1]) for l in open("/proc/self/status") if l.startswith("VmData")][0]
     limit = 1024 * used + 250 * 2**20
     assert (size := rows._store.records.nbytes) > 300 * 2**20, size
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    idata = pm.sample(
-        step=pms.MinibatchBarkerMH(data=rows), tune=100, draws=100, chains=1, progressbar=False,
-        compute_convergence_checks=False,
-    )
+    idata = pm.sample(step=pms.MinibatchBarkerMH(data=rows), **run)
 print("slope", float(idata.posterior["slope"].mean()))
 try:
     np.ones(size // 8)

@@ -70,3 +70,23 @@ def test_unknown_arguments_are_refused_by_the_step_that_was_called(step, name):
         pm.Normal("y", pm.Normal("a"), observed=[0.0, 1.0])
     with pytest.raises(TypeError, match=f"^{step.__name__}: got an unexpected .* '{name}'"):
         step(model=model, **{name: 1})
+
+
+@pytest.mark.parametrize("source", ["parquet", "arrow", "pandas", "polars", "xarray", "dask"])
+def test_constructors_of_rows_have_the_same_options(source, tmp_path):
+    make = getattr(pms.Rows, f"from_{source}")
+    parameters = inspect.signature(make).parameters
+    options = [p for p in parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    defaults = {p.name: p.default for p in options if p.name != "dim"}
+    assert defaults == {
+        "cache": inspect.Parameter.empty,
+        "categorical": (),
+        "drop_missing": False,
+        "overwrite": False,
+        "progressbar": True,
+    }
+    assert all(name in make.__doc__ for name in parameters)
+    with pytest.raises(TypeError, match=rf"^Rows\.{make.__name__}\(\) got an unexpected .* 'drop'"):
+        make(None, cache=tmp_path / "x.rows", drop=True)
+    with pytest.raises(TypeError, match=rf"^Rows\.{make.__name__}\(\) missing .* 'cache'"):
+        make(None)

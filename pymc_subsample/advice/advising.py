@@ -29,7 +29,8 @@ from pymc_subsample.steps.barker import MinibatchBarkerMH
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.gibbs import AusterityGibbs
 from pymc_subsample.steps.hmc_ecs import HMCECS
-from pymc_subsample.steps.scalable import FEW_ACCEPTED, ScalableMH
+from pymc_subsample.steps.remarks import FEW_ACCEPTED
+from pymc_subsample.steps.scalable import ScalableMH
 from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, numpy_function
 
 

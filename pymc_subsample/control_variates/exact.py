@@ -3,6 +3,7 @@
 import numpy as np
 
 from pymc_subsample.control_variates.expansion import Expansion
+from pymc_subsample.control_variates.reach import metric
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.control_variates.sums import LinearSums
 
@@ -13,7 +14,7 @@ ELSE = (
 )
 # Rows looked at and the share of them that must have bounds; parameters that meet them at most.
 _ROWS, _SHARE, _SIZE = 200, 0.75, 500
-# Standard deviations beyond the usual distance, and the smallest curvature over the usual one.
+# Standard deviations beyond the usual distance, and the smallest curvature over the largest.
 _BEYOND, _FLAT = 2.0, 1e-6
 
 
@@ -33,12 +34,9 @@ def exact_step(expansion: Expansion, reference: Reference) -> list[str]:
     chosen = np.linspace(0, expansion.n_rows - 1, min(_ROWS, expansion.n_rows)).astype(np.int64)
     rows = expansion.take(chosen)
     expansion.anchor(reference.center, rows)
-    scale = np.sqrt(np.abs(np.diag(reference.curvature)))
-    scale[scale == 0] = 1.0
-    values, vectors = np.linalg.eigh(reference.curvature / np.outer(scale, scale))
-    root = (vectors / scale[:, None] / np.sqrt(np.maximum(np.abs(values), _FLAT))).T
+    _, inverse = metric(reference.curvature, _FLAT)
     designs = [sums.design(rows, e) for e in range(expansion.n_predictors)]
-    moves = np.array([np.linalg.norm(root @ x, axis=0) for x in designs])
+    moves = np.array([np.linalg.norm(inverse @ x, axis=0) for x in designs])
     with np.errstate(all="ignore"):
         bounds = near(rows, moves, np.sqrt(expansion.phi_size) + _BEYOND)
     if np.mean(np.isfinite(bounds)) < _SHARE:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
+from numba import types
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.compile import Compiled, building_graphs
+from pymc_subsample.compile import MATRIX, VECTOR, Compiled, building_graphs
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.loops import compile_loops
 from pymc_subsample.kernels.model import BACKWARD, FORWARD, Model
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 2**22
 # What the functions of worker processes read of an expansion, beside those that are compiled.
 _PORTABLE = ("order", "phi_size", "width", "linear", "sums", "packer", "curvature", "level")
+
+LOGLIK = types.void(VECTOR, MATRIX, VECTOR)
 
 # Which rows, or their raw columns, and which of them, shape (e,), are left out.
 Chunk = tuple[slice | list[np.ndarray], np.ndarray]
@@ -64,6 +67,9 @@ class Expansion:
     forward, backward, difference, gradient, products, residual, glow, anchor, change, gather
         The model's functions; see `pymc_subsample.kernels.model`. Only the linear-predictor path
         has `residual` and `glow`.
+    loglik : Compiled
+        ``loglik(phi, rows, value)`` writes log-likelihoods, shape (m,), of rows that need not be
+        anchored.
     sums : callable
         ``sums(center, rows, level, slope, curvature)`` adds sum l*, sum grad l* and, unless
         `curvature` is empty, sum hess l* of anchored rows: to a matrix, shape (P, P), a diagonal,
@@ -132,6 +138,7 @@ class Expansion:
     anchor = _compiled("anchor")
     change = _compiled("change")
     gather = _compiled("gather")
+    loglik = _compiled("loglik")
 
     def addresses(self, *names: str) -> np.ndarray:
         """Addresses of some of the functions, for a compiled transition."""

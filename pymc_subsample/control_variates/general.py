@@ -16,7 +16,7 @@ from pytensor.graph.basic import Variable
 from pymc_subsample.compile import MATRIX, VECTOR, Compiled, compile_graph, compile_source
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE
-from pymc_subsample.control_variates.expansion import Expansion, parameter_functions
+from pymc_subsample.control_variates.expansion import LOGLIK, Expansion, parameter_functions
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, MINIBATCH
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.symbolic.graph import rebuild
@@ -109,6 +109,9 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         "anchor": anchor,
         "change": change,
         "gather": packer.compile_gather,
+        "loglik": lambda: compile_graph(
+            "loglik", [phi, rows], {"value[i]": loglik(phi)}, ["value"], LOGLIK
+        ),
     }
     return Expansion(
         order=order,

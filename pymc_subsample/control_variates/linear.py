@@ -28,9 +28,9 @@ from pymc_subsample.control_variates.affine import AffineMap, Layout, affine_map
 from pymc_subsample.control_variates.coefficients import Coefficients
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE, MAX_DENSE, MAX_TERMS
-from pymc_subsample.control_variates.expansion import Expansion, parameter_functions
+from pymc_subsample.control_variates.expansion import LOGLIK, Expansion, parameter_functions
 from pymc_subsample.control_variates.fusion import fuse
-from pymc_subsample.control_variates.reach import derivative_bound, distinct, holds, nearby, reach
+from pymc_subsample.control_variates.reach import derivative_bound, distinct, nearby, reach
 from pymc_subsample.control_variates.sources import Evaluation
 from pymc_subsample.control_variates.sums import LinearSums
 from pymc_subsample.kernels import linear as kernels
@@ -119,6 +119,7 @@ def linear_expansion(
         "anchor": lambda: build("anchor", sources.anchor, code.second, ANCHOR),
         "change": lambda: build("change", sources.change, [code.loglik], CHANGE),
         "gather": packer.compile_gather,
+        "loglik": lambda: build("loglik", sources.loglik, [code.loglik], LOGLIK),
     }
     if order == 3:
         functions = {name: functions[name] for name in ("residual", "anchor", "change", "gather")}
@@ -135,8 +136,7 @@ def linear_expansion(
         data = list(code.data.values())
         if not Pieces(code.loglik, code.x, data).smooth_everywhere(kinds, order + 1):
             return None
-        derivatives = [code.derivative(k) for k in range(order + 2)]
-        return derivative_bound(derivatives, code.x[0], data, kinds)
+        return derivative_bound(code.derivative(order + 1), code.x[0], data, kinds)
 
     def remainder(center: np.ndarray) -> Callable | None:
         if not 0 < len(forms) <= MAX_PREDICTORS:
@@ -180,8 +180,7 @@ def linear_expansion(
         found = remainder(center)
         if found is None:
             return None
-        table = nearby(expansion, center, curvature, found, len(forms), sums.design)
-        return table if table is not None and holds(expansion, center, table) else None
+        return nearby(expansion, center, curvature, found, len(forms), sums.design)
 
     expansion = Expansion(
         order=order,

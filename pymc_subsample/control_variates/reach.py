@@ -13,7 +13,6 @@ third derivative while the predictors move so far, the remainder of order 2 is a
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 
 import numpy as np
 import scipy.linalg
@@ -26,11 +25,6 @@ from pymc_subsample.symbolic.graph import numpy_function
 _MOST_KINDS = 64
 _WIDEST = 30.0
 _ROUNDING = 1e-3
-# Slope that rounding may make of a constant.
-_STEEPEST = 1e-6
-# Points near the reference at which a bound is compared with the remainders of all rows, and what
-# these may exceed it by.
-_POINTS, _NOTHING = 8, 1e-9
 # Beyond this many elements of phi only the cruder of the two bounds is worth its set-up.
 _MAX_DENSE = 500
 _FAR = 1e300
@@ -39,18 +33,14 @@ _RADII = (3.0, 8.0)
 
 
 def derivative_bound(
-    derivatives: Sequence[Variable],
-    predictor: Variable,
-    data: Sequence[Variable],
-    kinds: np.ndarray,
+    derivative: Variable, predictor: Variable, data: Sequence[Variable], kinds: np.ndarray
 ) -> float | None:
     """Bound a derivative over all values of the predictor and all kinds of rows.
 
     Parameters
     ----------
-    derivatives : sequence of Variable
-        The rows' log-likelihood, its derivatives in increasing order, and last the one to be
-        bounded: vector graphs of `predictor` and `data`.
+    derivative : Variable
+        Of the rows' log-likelihood: a vector graph of `predictor` and `data`.
     predictor, data
         Its inputs.
     kinds : ndarray, shape (len(data), k)
@@ -60,12 +50,11 @@ def derivative_bound(
     -------
     float or None
         None where the derivative is not bounded. It is evaluated on a grid, and taken as bounded
-        where its supremum over the outer half of the grid is that over the inner half, and where
-        the graphs before it change along the grid as their derivatives say: a kink or a step
-        has derivatives of zero on either side. On grids around the data, where kinks may be, they
-        must do so too, and it must not be larger.
+        where its supremum over the outer half of the grid is that over the inner half, and no
+        larger on grids around the data. Of a kink or a step it says nothing: see
+        `Pieces.smooth_everywhere`.
     """
-    evaluate = numpy_function([predictor, *data], list(derivatives))
+    evaluate = numpy_function([predictor, *data], [derivative])
     # An even number of points: derivatives of powers are 0 * inf at zero.
     grid = np.linspace(-_WIDEST, _WIDEST, 6000)
     columns = [np.repeat(values, len(grid)) for values in kinds]
@@ -73,14 +62,8 @@ def derivative_bound(
     def values(origin: np.ndarray) -> np.ndarray | None:
         x = (np.asarray(origin)[:, None] + grid).ravel()
         with np.errstate(all="ignore"):
-            found = np.array(evaluate(x, *columns)).reshape(len(derivatives), -1, len(grid))
-            for one, slope in pairwise(found):
-                steps = np.diff(one) / (grid[1] - grid[0])
-                expected = (slope[:, 1:] + slope[:, :-1]) / 2
-                allowed = 0.5 * np.abs(slope).max() + _STEEPEST
-                if not np.all(np.abs(steps - expected) <= allowed):
-                    return None
-        return np.abs(found[-1]) if np.all(np.isfinite(found[-1])) else None
+            found = np.reshape(evaluate(x, *columns)[0], (-1, len(grid)))
+        return np.abs(found) if np.all(np.isfinite(found)) else None
 
     around = values(np.zeros(kinds.shape[1]))
     if around is None:
@@ -198,7 +181,7 @@ def nearby(
     size = len(center)
     if size > _MAX_DENSE:
         return None
-    metric, inverse = _metric(curvature)
+    factor, inverse = metric(curvature)
     radii = np.sqrt(size) + np.array(_RADII)
     largest = np.zeros(len(radii))
 
@@ -212,43 +195,18 @@ def nearby(
     if not np.isfinite(largest[0]):
         return None
     table = np.zeros((size + len(radii), max(size, 2)))
-    table[:size, :size] = metric
+    table[:size, :size] = factor
     table[size:, 0], table[size:, 1] = radii, (1 + _ROUNDING) * largest
     return table
 
 
-def holds(expansion: Expansion, center: np.ndarray, table: np.ndarray) -> bool:
-    """Whether no row exceeds the bounds of `nearby` at random points: derivatives see no kinks."""
-    rng, size, power = np.random.default_rng(0), len(center), expansion.order + 1
-    radii, largest = table[size:, 0], table[size:, 1]
-    at = np.searchsorted(radii, rng.uniform(0, radii[-1], _POINTS))
-    z = rng.normal(size=(size, _POINTS))
-    moves = np.linalg.solve(table[:size, :size], z * radii[at] / np.linalg.norm(z, axis=0))
-    allowed = largest[at] * radii[at] ** power + _NOTHING
-    return all(expansion.over(_within, center, moves.T, allowed))
+def metric(curvature: np.ndarray, flat: float = 1e-10) -> tuple[np.ndarray, np.ndarray]:
+    """Return W with W'W about the size of the curvature, and the transpose of its inverse.
 
-
-def _within(
-    expansion: Expansion,
-    batches: Iterable[np.ndarray],
-    center: np.ndarray,
-    moves: np.ndarray,
-    allowed: np.ndarray,
-) -> bool:
-    [rows] = batches
-    remainder = np.empty(rows.shape[1])
-    expansion.anchor(center, rows)
-    for move, most in zip(moves, allowed, strict=True):
-        expansion.change(center, center + move, center, rows, remainder)
-        if not np.all(np.abs(remainder) <= most):
-            return False
-    return True
-
-
-def _metric(curvature: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return W with W'W about the size of the curvature, and the transpose of its inverse."""
+    In units of its diagonal, every direction counts as at least `flat` times the most curved one.
+    """
     scale = np.sqrt(np.abs(np.diag(curvature)))
     scale = np.where(scale > 0, scale, 1.0)
     values, vectors = scipy.linalg.eigh(curvature / np.outer(scale, scale))
-    values = np.sqrt(np.maximum(np.abs(values), 1e-10 * max(np.abs(values).max(), 1e-300)))
+    values = np.sqrt(np.maximum(np.abs(values), flat * max(np.abs(values).max(), 1e-300)))
     return values[:, None] * vectors.T * scale, vectors.T / scale / values[:, None]

@@ -41,6 +41,12 @@ def _predict(affine: AffineMap, at: Layout, point: str) -> list[str]:
     ]
 
 
+def loglik(affine: AffineMap, at: Layout, row: Evaluation) -> str:
+    """Log-likelihoods alone."""
+    lines = ["def loglik(phi, rows, value):", *_predict(affine, at, "phi"), *row.before]
+    return "\n".join([*lines, "    for i in range(m):", row.call, "        value[i] = y0"])
+
+
 def difference(affine: AffineMap, at: Layout, row: Evaluation) -> str:
     """Residuals, and the gradient of the perturbed estimate."""
     return _with_gradient(affine, at, row, "difference", "weigh")

@@ -32,6 +32,17 @@ def agrees(model: TallModel, expansion: Expansion) -> bool:
     )
 
 
+def loglik_agrees(
+    model: TallModel, expansion: Expansion, theta: np.ndarray, index: np.ndarray
+) -> bool:
+    """Whether `Expansion.loglik` of some rows at theta is that of the model as written."""
+    expected, found = model.loglik_as_written(theta, index), np.empty(len(index))
+    expansion.loglik(expansion.parameters(theta)[0], expansion.take(index), found)
+    known = np.isfinite(expected)
+    allowed = tolerance(model, model.loglik_as_written, theta, index)
+    return bool(np.all(abs(found - expected)[known] <= allowed[known]))
+
+
 def gradient_agrees(model: TallModel, expansion: Expansion) -> bool:
     """Whether the gradient by which stochastic gradients move is that of the model as written.
 

@@ -1,14 +1,22 @@
 """Columns of rows on disk, under the names of a model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
 
 import numpy as np
 
+from pymc_subsample.data.ahead import Ahead
 from pymc_subsample.data.layout import Field, view
 from pymc_subsample.data.store import Store
 from pymc_subsample.rows import RowStore
+
+# How often rows must have come from the disk before they are read ahead.
+_SLOW = 3
+_SHOWN = 20
 
 
 class Column:
@@ -110,6 +118,239 @@ class Column:
         return sha256(said.encode()).digest()
 
 
+class Columns:
+    """Columns of a store by name, and what is known of them without reading rows."""
+
+    _store: Store
+    # Names, where others were chosen, of a column or of those that make a matrix.
+    _selection: Mapping[str, list[str] | str] | None
+
+    def _set(self, store: Store, selection: Mapping[str, list[str] | str] | None) -> None:
+        self._store = store
+        self._selection = selection
+        self.__dict__.pop("_columns", None)
+
+    @classmethod
+    def _of(cls, store: Store, selection: Mapping[str, list[str] | str] | None = None) -> Self:
+        rows = cls.__new__(cls)
+        rows._set(store, selection)
+        return rows
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._store.path
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies all rows and their types."""
+        return self._store.fingerprint
+
+    @cached_property
+    def _columns(self) -> dict[str, Column]:
+        fields = self._store.fields
+        if self._selection is None:
+            return {name: Column(self._store, [f], f.shape) for name, f in fields.items()}
+        columns = {}
+        for name, chosen in self._selection.items():
+            if isinstance(chosen, str):
+                columns[name] = Column(self._store, [fields[chosen]], fields[chosen].shape)
+            else:
+                columns[name] = Column(self._store, [fields[c] for c in chosen], (len(chosen),))
+        return columns
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Columns, or what `select` calls them."""
+        return tuple(self._columns)
+
+    @property
+    def shape(self) -> dict[str, tuple[int, ...]]:
+        """Shapes by name, rows first."""
+        return {name: column.shape for name, column in self._columns.items()}
+
+    @property
+    def dtype(self) -> dict[str, np.dtype]:
+        """Types by name."""
+        return {name: column.dtype for name, column in self._columns.items()}
+
+    @property
+    def coords(self) -> Mapping[str, list]:
+        """Levels of categorical columns by name."""
+        found = {}
+        for name, column in self._columns.items():
+            levels = column.fields[0].levels
+            if levels is not None and not column.row_shape:
+                found[name] = list(levels)
+        return MappingProxyType(found)
+
+    def __len__(self) -> int:
+        return self._store.n_rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def column(self, name: str) -> Column:
+        """Return a column, to be read some rows at a time: ``column[:100]``.
+
+        Parameters
+        ----------
+        name : str
+            One of `names`.
+        """
+        if name not in self._columns:
+            listed = ", ".join(map(repr, self.names[:_SHOWN]))
+            raise KeyError(f"These rows have no column {name!r}; they have {listed}.")
+        return self._columns[name]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Return a column, shape (n, ...), as it is on disk: nothing is read before it is used.
+
+        A matrix of columns of different types, or not side by side, has no such view: read it by
+        `column`.
+        """
+        column = self.column(name)
+        if not column.is_view:
+            raise TypeError(
+                f"{name!r} is made of columns that are apart on disk, so that all of it would be "
+                f"copied. Read some rows of it, rows.column({name!r})[:1000], or its columns one "
+                "by one."
+            )
+        return column[:]
+
+    def select(self, **names: str | Sequence[str]) -> Self:
+        """Return the same rows under other names: those of a model's `pm.Data`.
+
+        Parameters
+        ----------
+        **names : str or sequence of str
+            By the new name, a column, or columns of one number per row that become a matrix, shape
+            (n, k).
+
+        Returns
+        -------
+        Rows
+            A view: nothing is copied.
+
+        Raises
+        ------
+        KeyError
+            If there is no such column.
+        """
+        if self._selection is not None:
+            raise ValueError("These rows were selected already; select from all of them.")
+        if not names:
+            raise ValueError('select needs names: rows.select(X=["distance", "wind"], y="late").')
+        chosen: dict[str, list[str] | str] = {}
+        for name, wanted in names.items():
+            several = wanted if isinstance(wanted, str) else list(wanted)
+            listed = [several] if isinstance(several, str) else several
+            if not listed:
+                raise ValueError(f"{name} names no column.")
+            for column in listed:
+                shape = self.column(column).row_shape
+                if shape and not isinstance(several, str):
+                    raise ValueError(
+                        f"{name}: a list makes a matrix of columns of one number per row, and "
+                        f"{column!r} has shape {('n', *shape)}. Select it alone: "
+                        f'{name}="{column}".'
+                    )
+            chosen[name] = several
+        return self._of(self._store, chosen)
+
+    def mean(self, name: str) -> Any:
+        """Return the mean of a column over all rows, without those that are missing.
+
+        Parameters
+        ----------
+        name : str
+            One of `names`.
+
+        Returns
+        -------
+        float or ndarray
+            Of the shape that one row has. Known since the rows were written.
+        """
+        return self._statistic(name, "mean")
+
+    def std(self, name: str) -> Any:
+        """Return the standard deviation of a column over all rows, as `numpy.std` does.
+
+        Parameters
+        ----------
+        name : str
+            One of `names`.
+
+        Returns
+        -------
+        float or ndarray
+        """
+        return self._statistic(name, "std")
+
+    def min(self, name: str) -> Any:
+        """Return the smallest number of a column.
+
+        Parameters
+        ----------
+        name : str
+            One of `names`.
+
+        Returns
+        -------
+        float or ndarray
+        """
+        return self._statistic(name, "low")
+
+    def max(self, name: str) -> Any:
+        """Return the largest number of a column.
+
+        Parameters
+        ----------
+        name : str
+            One of `names`.
+
+        Returns
+        -------
+        float or ndarray
+        """
+        return self._statistic(name, "high")
+
+    def missing(self, name: str) -> Any:
+        """Return how many numbers of a column are NaN.
+
+        Parameters
+        ----------
+        name : str
+            One of `names`.
+
+        Returns
+        -------
+        int or ndarray
+        """
+        return self._statistic(name, "missing")
+
+    def _statistic(self, name: str, which: str) -> Any:
+        found = self.column(name).statistic(which)
+        return found if found.ndim else found.item()
+
+    def __repr__(self) -> str:
+        lines = [f"Rows: {len(self):,} rows of {self._store.row_bytes} bytes at {self.path}"]
+        for name, column in list(self._columns.items())[:_SHOWN]:
+            fields = ", ".join(f.name for f in column.fields)
+            of = f" of {fields}" if (name,) != tuple(f.name for f in column.fields) else ""
+            levels = column.fields[0].levels
+            kind = f", {len(levels):,} levels" if levels is not None else ""
+            shape = " x ".join(map(str, column.row_shape))
+            missing = int(column.statistic("missing").sum())
+            holes = f", {missing:,} missing" if missing else ""
+            lines.append(f"  {name}: {column.dtype}{f' x {shape}' * bool(shape)}{of}{kind}{holes}")
+        hidden = len(self._columns) - _SHOWN
+        return "\n".join(lines + [f"  and {hidden} more"] * (hidden > 0))
+
+
 class MappedRows(RowStore):
     """Raw columns of one store: a row is read in one piece, whatever columns it has.
 
@@ -133,9 +374,23 @@ class MappedRows(RowStore):
 
     def take(self, index: np.ndarray | slice) -> list[np.ndarray]:
         """Return rows `index`, shape (m,), of every column."""
-        in_order = isinstance(index, slice)
-        records = self.disk.records[index] if in_order else self.disk.take(np.asarray(index))
+        records = self.disk.records[index] if isinstance(index, slice) else self._taken(index)
         return [column.of(records) for column in self.columns]
+
+    def _taken(self, index: np.ndarray) -> np.ndarray:
+        index = np.asarray(index)
+        found = self.ahead.take(index)
+        return self.disk.take(index) if found is None else found
+
+    def expect(self, batches: Callable[[], Iterator[np.ndarray]]) -> None:
+        """Read rows ahead where the disk is waited for; see `RowStore.expect`."""
+        if self.ahead.idle and self.disk.waits >= _SLOW:
+            self.ahead.expect(batches())
+
+    @cached_property
+    def ahead(self) -> Ahead:
+        """Who reads rows before they are asked for."""
+        return Ahead(self.disk)
 
     @cached_property
     def fingerprint(self) -> str:

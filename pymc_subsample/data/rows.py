@@ -1,23 +1,20 @@
 """Rows on disk, as a user sees them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from pymc_subsample.data import sources
-from pymc_subsample.data.columns import Column
-from pymc_subsample.data.sources import Options
+from pymc_subsample.data.columns import Columns
+from pymc_subsample.data.making import Shared, folder_at, in_full, made
 from pymc_subsample.data.store import Store
-from pymc_subsample.data.writing import Blocks, appended, converted
-
-_SHOWN = 20
+from pymc_subsample.data.writing import appended
 
 
-class Rows:
+class Rows(Columns):
     r"""Rows on disk, for models of more data than memory holds.
 
     A folder that is made once, from Parquet files or any table, and holds one row after the other
@@ -73,21 +70,10 @@ class Rows:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._set(Store(_path(path)), None)
+        self._set(Store(folder_at(path)), None)
 
     # Whether a model was compared with all rows, and they with the model.
     checked = False
-
-    def _set(self, store: Store, selection: Mapping[str, list[str] | str] | None) -> None:
-        self._store = store
-        self._selection = selection
-        self.__dict__.pop("_columns", None)
-
-    @classmethod
-    def _of(cls, store: Store, selection: Mapping[str, list[str] | str] | None = None) -> "Rows":
-        rows = cls.__new__(cls)
-        rows._set(store, selection)
-        return rows
 
     @classmethod
     def open(cls, path: str | Path) -> "Rows":
@@ -101,16 +87,12 @@ class Rows:
         return cls(path)
 
     @classmethod
+    @in_full
     def from_parquet(
         cls,
         path: str | Path | Sequence[str | Path],
         columns: Sequence[str] | None = None,
-        *,
-        cache: str | Path,
-        categorical: Sequence[str] = (),
-        drop_missing: bool = False,
-        overwrite: bool = False,
-        progressbar: bool = True,
+        **shared: Unpack[Shared],
     ) -> "Rows":
         """Make rows from Parquet files, a few row groups in memory at a time.
 
@@ -152,24 +134,12 @@ class Rows:
         OSError
             If the disk is full, or does not allow writing; names bytes needed and free.
         """
-        files = sources.parquet_files(path)
-        options = Options(columns, categorical, drop_missing)
-        source = sources.parquet_source(files, options)
-        return cls._made(
-            cache, source, lambda: sources.parquet_blocks(files, options), overwrite, progressbar
-        )
+        return cls._of(made(partial(sources.of_parquet, path), columns, **shared))
 
     @classmethod
+    @in_full
     def from_arrow(
-        cls,
-        data: Any,
-        columns: Sequence[str] | None = None,
-        *,
-        cache: str | Path,
-        categorical: Sequence[str] = (),
-        drop_missing: bool = False,
-        overwrite: bool = False,
-        progressbar: bool = True,
+        cls, data: Any, columns: Sequence[str] | None = None, **shared: Unpack[Shared]
     ) -> "Rows":
         """Make rows from Arrow data, some batches in memory at a time.
 
@@ -184,21 +154,12 @@ class Rows:
         -------
         Rows
         """
-        options = Options(columns, categorical, drop_missing)
-        source, read = sources.arrow_blocks(data, options)
-        return cls._made(cache, source, read, overwrite, progressbar)
+        return cls._of(made(partial(sources.of_arrow, data), columns, **shared))
 
     @classmethod
+    @in_full
     def from_pandas(
-        cls,
-        frame: Any,
-        columns: Sequence[str] | None = None,
-        *,
-        cache: str | Path,
-        categorical: Sequence[str] = (),
-        drop_missing: bool = False,
-        overwrite: bool = False,
-        progressbar: bool = True,
+        cls, frame: Any, columns: Sequence[str] | None = None, **shared: Unpack[Shared]
     ) -> "Rows":
         """Make rows from a pandas DataFrame; its index is left out.
 
@@ -213,28 +174,12 @@ class Rows:
         -------
         Rows
         """
-        if not sources.is_pandas(frame):
-            return cls.from_arrow(
-                frame, columns, cache=cache, categorical=categorical, drop_missing=drop_missing,
-                overwrite=overwrite, progressbar=progressbar,
-            )  # fmt: skip
-        options = Options(columns, categorical, drop_missing)
-        source = sources.pandas_source(frame, options)
-        return cls._made(
-            cache, source, lambda: sources.pandas_blocks(frame, options), overwrite, progressbar
-        )
+        return cls._of(made(partial(sources.of_pandas, frame), columns, **shared))
 
     @classmethod
+    @in_full
     def from_polars(
-        cls,
-        frame: Any,
-        columns: Sequence[str] | None = None,
-        *,
-        cache: str | Path,
-        categorical: Sequence[str] = (),
-        drop_missing: bool = False,
-        overwrite: bool = False,
-        progressbar: bool = True,
+        cls, frame: Any, columns: Sequence[str] | None = None, **shared: Unpack[Shared]
     ) -> "Rows":
         """Make rows from a Polars DataFrame, by way of Arrow. A LazyFrame needs ``collect()``.
 
@@ -254,23 +199,17 @@ class Rows:
                 "from_polars takes a DataFrame. Of a LazyFrame, use .collect(), or write it with "
                 ".sink_parquet(...) and make the rows by Rows.from_parquet."
             )
-        return cls.from_arrow(
-            frame, columns, cache=cache, categorical=categorical, drop_missing=drop_missing,
-            overwrite=overwrite, progressbar=progressbar,
-        )  # fmt: skip
+        return cls.from_arrow(frame, columns, **shared)
 
     @classmethod
+    @in_full
     def from_xarray(
         cls,
         data: Any,
         columns: Sequence[str] | None = None,
         *,
-        cache: str | Path,
         dim: str | None = None,
-        categorical: Sequence[str] = (),
-        drop_missing: bool = False,
-        overwrite: bool = False,
-        progressbar: bool = True,
+        **shared: Unpack[Shared],
     ) -> "Rows":
         """Make rows from an xarray Dataset or DataArray, also one whose arrays are on disk.
 
@@ -289,22 +228,12 @@ class Rows:
         -------
         Rows
         """
-        options = Options(columns, categorical, drop_missing)
-        return cls._made(
-            cache, None, lambda: sources.xarray_blocks(data, dim, options), overwrite, progressbar
-        )
+        return cls._of(made(partial(sources.of_xarray, data, dim), columns, **shared))
 
     @classmethod
+    @in_full
     def from_dask(
-        cls,
-        frame: Any,
-        columns: Sequence[str] | None = None,
-        *,
-        cache: str | Path,
-        categorical: Sequence[str] = (),
-        drop_missing: bool = False,
-        overwrite: bool = False,
-        progressbar: bool = True,
+        cls, frame: Any, columns: Sequence[str] | None = None, **shared: Unpack[Shared]
     ) -> "Rows":
         """Make rows from a Dask DataFrame, one partition in memory at a time.
 
@@ -319,10 +248,7 @@ class Rows:
         -------
         Rows
         """
-        options = Options(columns, categorical, drop_missing)
-        return cls._made(
-            cache, None, lambda: sources.dask_blocks(frame, options), overwrite, progressbar
-        )
+        return cls._of(made(partial(sources.of_dask, frame), columns, **shared))
 
     @classmethod
     def from_blocks(
@@ -353,145 +279,8 @@ class Rows:
         -------
         Rows
         """
-
-        def read() -> Blocks:
-            found, expected, _ = sources.given_blocks(blocks, n_rows)
-            return found, expected, dict(coords or {})
-
-        return cls._made(cache, None, read, overwrite, progressbar)
-
-    @classmethod
-    def _made(
-        cls, cache: str | Path, source: Any, read: Any, overwrite: bool, progressbar: bool
-    ) -> "Rows":
-        known = sources.json_of(source)
-        store = converted(_path(cache), known, read, overwrite=overwrite, progressbar=progressbar)
-        return cls._of(store)
-
-    @property
-    def path(self) -> Path:
-        """The folder."""
-        return self._store.path
-
-    @property
-    def fingerprint(self) -> str:
-        """Identifies all rows and their types."""
-        return self._store.fingerprint
-
-    @cached_property
-    def _columns(self) -> dict[str, Column]:
-        fields = self._store.fields
-        if self._selection is None:
-            return {name: Column(self._store, [f], f.shape) for name, f in fields.items()}
-        columns = {}
-        for name, chosen in self._selection.items():
-            if isinstance(chosen, str):
-                columns[name] = Column(self._store, [fields[chosen]], fields[chosen].shape)
-            else:
-                columns[name] = Column(self._store, [fields[c] for c in chosen], (len(chosen),))
-        return columns
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Columns, or what `select` calls them."""
-        return tuple(self._columns)
-
-    @property
-    def shape(self) -> dict[str, tuple[int, ...]]:
-        """Shapes by name, rows first."""
-        return {name: column.shape for name, column in self._columns.items()}
-
-    @property
-    def dtype(self) -> dict[str, np.dtype]:
-        """Types by name."""
-        return {name: column.dtype for name, column in self._columns.items()}
-
-    @property
-    def coords(self) -> Mapping[str, list]:
-        """Levels of categorical columns by name."""
-        found = {}
-        for name, column in self._columns.items():
-            levels = column.fields[0].levels
-            if levels is not None and not column.row_shape:
-                found[name] = list(levels)
-        return MappingProxyType(found)
-
-    def __len__(self) -> int:
-        return self._store.n_rows
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._columns
-
-    def column(self, name: str) -> Column:
-        """Return a column, to be read some rows at a time: ``column[:100]``.
-
-        Parameters
-        ----------
-        name : str
-            One of `names`.
-        """
-        if name not in self._columns:
-            listed = ", ".join(map(repr, self.names[:_SHOWN]))
-            raise KeyError(f"These rows have no column {name!r}; they have {listed}.")
-        return self._columns[name]
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        """Return a column, shape (n, ...), as it is on disk: nothing is read before it is used.
-
-        A matrix of columns of different types, or not side by side, has no such view: read it by
-        `column`.
-        """
-        column = self.column(name)
-        if not column.is_view:
-            raise TypeError(
-                f"{name!r} is made of columns that are apart on disk, so that all of it would be "
-                f"copied. Read some rows of it, rows.column({name!r})[:1000], or its columns one "
-                "by one."
-            )
-        return column[:]
-
-    def select(self, **names: str | Sequence[str]) -> "Rows":
-        """Return the same rows under other names: those of a model's `pm.Data`.
-
-        Parameters
-        ----------
-        **names : str or sequence of str
-            By the new name, a column, or columns of one number per row that become a matrix, shape
-            (n, k).
-
-        Returns
-        -------
-        Rows
-            A view: nothing is copied.
-
-        Raises
-        ------
-        KeyError
-            If there is no such column.
-        """
-        if self._selection is not None:
-            raise ValueError("These rows were selected already; select from all of them.")
-        if not names:
-            raise ValueError('select needs names: rows.select(X=["distance", "wind"], y="late").')
-        chosen: dict[str, list[str] | str] = {}
-        for name, wanted in names.items():
-            several = wanted if isinstance(wanted, str) else list(wanted)
-            listed = [several] if isinstance(several, str) else several
-            if not listed:
-                raise ValueError(f"{name} names no column.")
-            for column in listed:
-                shape = self.column(column).row_shape
-                if shape and not isinstance(several, str):
-                    raise ValueError(
-                        f"{name}: a list makes a matrix of columns of one number per row, and "
-                        f"{column!r} has shape {('n', *shape)}. Select it alone: "
-                        f'{name}="{column}".'
-                    )
-            chosen[name] = several
-        return self._of(self._store, chosen)
+        source = partial(sources.of_blocks, blocks, n_rows, coords)
+        return cls._of(made(source, cache=cache, overwrite=overwrite, progressbar=progressbar))
 
     def sample(self, k: int, seed: int | np.random.Generator | None = 0) -> dict[str, np.ndarray]:
         """Return random rows, to write a model on.
@@ -512,81 +301,6 @@ class Rows:
             raise ValueError(f"k must be an integer from 1 up, got {k!r}.")
         records = self._store.take(sample_index(len(self), int(k), seed))
         return {name: np.array(c.of(records)) for name, c in self._columns.items()}
-
-    def mean(self, name: str) -> Any:
-        """Return the mean of a column over all rows, without those that are missing.
-
-        Parameters
-        ----------
-        name : str
-            One of `names`.
-
-        Returns
-        -------
-        float or ndarray
-            Of the shape that one row has. Known since the rows were written.
-        """
-        return self._statistic(name, "mean")
-
-    def std(self, name: str) -> Any:
-        """Return the standard deviation of a column over all rows, as `numpy.std` does.
-
-        Parameters
-        ----------
-        name : str
-            One of `names`.
-
-        Returns
-        -------
-        float or ndarray
-        """
-        return self._statistic(name, "std")
-
-    def min(self, name: str) -> Any:
-        """Return the smallest number of a column.
-
-        Parameters
-        ----------
-        name : str
-            One of `names`.
-
-        Returns
-        -------
-        float or ndarray
-        """
-        return self._statistic(name, "low")
-
-    def max(self, name: str) -> Any:
-        """Return the largest number of a column.
-
-        Parameters
-        ----------
-        name : str
-            One of `names`.
-
-        Returns
-        -------
-        float or ndarray
-        """
-        return self._statistic(name, "high")
-
-    def missing(self, name: str) -> Any:
-        """Return how many numbers of a column are NaN.
-
-        Parameters
-        ----------
-        name : str
-            One of `names`.
-
-        Returns
-        -------
-        int or ndarray
-        """
-        return self._statistic(name, "missing")
-
-    def _statistic(self, name: str, which: str) -> Any:
-        found = self.column(name).statistic(which)
-        return found if found.ndim else found.item()
 
     def verify(self) -> None:
         """Read all rows and compare them with what was written.
@@ -619,21 +333,9 @@ class Rows:
         if self._selection is not None:
             raise ValueError("Append to all rows, not to what select made of them.")
         store = self._store
-        self._set(appended(store, lambda: _more(store, data), progressbar=progressbar), None)
-
-    def __repr__(self) -> str:
-        lines = [f"Rows: {len(self):,} rows of {self._store.row_bytes} bytes at {self.path}"]
-        for name, column in list(self._columns.items())[:_SHOWN]:
-            fields = ", ".join(f.name for f in column.fields)
-            of = f" of {fields}" if (name,) != tuple(f.name for f in column.fields) else ""
-            levels = column.fields[0].levels
-            kind = f", {len(levels):,} levels" if levels is not None else ""
-            shape = " x ".join(map(str, column.row_shape))
-            missing = int(column.statistic("missing").sum())
-            holes = f", {missing:,} missing" if missing else ""
-            lines.append(f"  {name}: {column.dtype}{f' x {shape}' * bool(shape)}{of}{kind}{holes}")
-        hidden = len(self._columns) - _SHOWN
-        return "\n".join(lines + [f"  and {hidden} more"] * (hidden > 0))
+        known = {f.name: f.levels for f in store.fields.values()}
+        read = partial(sources.more, data, known)
+        self._set(appended(store, read, progressbar=progressbar), None)
 
     def as_checked(self) -> "Rows":
         """Return the same rows for a model that was compared with all of them."""
@@ -656,22 +358,3 @@ def _reopened(store: Store, selection: Mapping[str, list[str] | str] | None, che
     rows = Rows._of(store, selection)
     rows.checked = checked
     return rows
-
-
-def _path(path: str | Path) -> Path:
-    if not isinstance(path, str | Path) or not str(path):
-        raise TypeError(f'A folder for the rows must be named, such as "x.rows"; got {path!r}.')
-    return Path(path).expanduser().absolute()
-
-
-def _more(store: Store, data: Any) -> Blocks:
-    """Read rows to append, with the levels of categories so far."""
-    fields = store.fields.values()
-    known = {f.name: f.levels for f in fields if f.levels is not None}
-    options = Options([f.name for f in fields], list(known), drop_missing=False)
-    if sources.is_pandas(data):
-        return sources.pandas_blocks(data, options, known)
-    if hasattr(data, "__arrow_c_stream__") or type(data).__module__.startswith("pyarrow."):
-        return sources.arrow_blocks(data, options, known)[1]()
-    blocks, n_rows, _ = sources.given_blocks(data, None)
-    return blocks, n_rows, known

@@ -84,8 +84,8 @@ class Store:
         If the folder holds something else, was torn or was changed; says what is wrong.
     """
 
-    # Whether the last rows that were taken came from the disk.
-    _waited = False
+    # Whether the last rows that were taken came from the disk, and how often any did.
+    _waited, waits = False, 0
 
     def __init__(
         self, path: Path, n_rows: int | None = None, fingerprint: str | None = None
@@ -202,6 +202,7 @@ class Store:
         else:
             found = self.scattered[index]
         self._waited = perf_counter() - start > _WAITED * len(index) + _OVERHEAD
+        self.waits += self._waited
         return found
 
     @cached_property

@@ -1,24 +1,29 @@
 """Folders of rows, written so that they are there as a whole or not at all."""
 
-import errno
 import logging
-import os
-import re
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from io import FileIO
 from pathlib import Path
-from secrets import token_hex
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 from rich import get_console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from pymc_subsample.data.folders import (
+    PARTIAL,
+    complaints,
+    locked,
+    replace,
+    require_space,
+    sync,
+    sync_folder,
+    temporary,
+    write,
+)
 from pymc_subsample.data.layout import Field, laid_out, records_of
 from pymc_subsample.data.statistics import Statistics, statistics
 from pymc_subsample.data.store import (
@@ -35,12 +40,6 @@ from pymc_subsample.data.store import (
 )
 
 _log = logging.getLogger("pymc.subsample")
-
-_PARTIAL = "partial"
-_FULL = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
-# Left free on a disk.
-_SPARE = 2**24
-_MAKE_ROOM = "Free some, choose a cache on another disk, or keep fewer columns (columns=[...])."
 
 Block = Mapping[str, np.ndarray]
 # Blocks of rows, how many rows there will be if that is known, and levels, known at the end.
@@ -80,16 +79,16 @@ def converted(
         if path.exists():
             _refuse_foreign(path)
         blocks, n_rows, levels = read()
-        with _temporary(path) as folder:
+        with temporary(path) as folder:
             written = _Folder(folder, n_rows, path)
             with written.file, _progress(path, n_rows, progressbar) as advance:
                 for block in blocks:
                     advance(written.add(block))
-                with _complaints(path):
-                    _sync(written.file)
-            with _complaints(path):
+                with complaints(path):
+                    sync(written.file)
+            with complaints(path):
                 written.finish(source, levels)
-                _replace(folder, path)
+                replace(folder, path)
         return Store(path)
 
 
@@ -113,7 +112,7 @@ def appended(store: Store, read: Callable[[], Blocks], *, progressbar: bool) -> 
         written = _Appended(path, fields, current.row_bytes)
         start = current.n_rows * current.row_bytes
         require_space(path, None if n_rows is None else n_rows * current.row_bytes)
-        with _complaints(path):
+        with complaints(path):
             file = (path / ROWS).open("r+b", buffering=0)
         with file:
             file.truncate(start)
@@ -122,8 +121,8 @@ def appended(store: Store, read: Callable[[], Blocks], *, progressbar: bool) -> 
                 with _progress(path, n_rows, progressbar) as advance:
                     for block in blocks:
                         advance(written.write(file, block))
-                with _complaints(path):
-                    _sync(file)
+                with complaints(path):
+                    sync(file)
             except BaseException:
                 with suppress(OSError):
                     file.truncate(start)
@@ -133,11 +132,11 @@ def appended(store: Store, read: Callable[[], Blocks], *, progressbar: bool) -> 
             segments = [*current.segments, written.segment(after)]
             named = [_with_levels(f, levels, segments) for f in fields]
             text = header_of(current.source, named, current.row_bytes, segments)
-            new = path / f"{HEADER}.{_PARTIAL}"
-            with _complaints(path):
-                _write(new, text)
+            new = path / f"{HEADER}.{PARTIAL}"
+            with complaints(path):
+                write(new, text)
                 new.replace(path / HEADER)
-                _sync_folder(path)
+                sync_folder(path)
         return Store(path)
 
 
@@ -156,7 +155,7 @@ class _Appended:
         if not size:
             return 0
         records = records_of(self.fields, self.row_bytes, arrays)
-        with _complaints(self.path):
+        with complaints(self.path):
             left = memoryview(records).cast("B")
             while left:  # a disk that is nearly full takes some of it
                 left = left[file.write(left) :]
@@ -221,7 +220,7 @@ class _Folder:
     def __init__(self, folder: Path, n_rows: int | None, path: Path) -> None:
         self.folder, self.expected, self.path = folder, n_rows, path
         self.rows: _Appended | None = None
-        with _complaints(path):
+        with complaints(path):
             self.file = (folder / ROWS).open("wb", buffering=0)
 
     def add(self, block: Block) -> int:
@@ -250,8 +249,8 @@ class _Folder:
         records = np.memmap(self.folder / ROWS, np.uint8, "r", shape=shape)
         segment = rows.segment(records)
         fields = [_with_levels(f, levels, [segment]) for f in rows.fields]
-        _write(self.folder / HEADER, header_of(source, fields, rows.row_bytes, [segment]))
-        _sync_folder(self.folder)
+        write(self.folder / HEADER, header_of(source, fields, rows.row_bytes, [segment]))
+        sync_folder(self.folder)
 
 
 def _with_levels(
@@ -322,111 +321,11 @@ def _refuse_foreign(path: Path) -> None:
     known = ROWS in names
     with suppress(StoreError):
         known = known or read_header(path).get("format") == FORMAT
-    if not known or names - {HEADER, ROWS, KEPT, f"{HEADER}.{_PARTIAL}"}:
+    if not known or names - {HEADER, ROWS, KEPT, f"{HEADER}.{PARTIAL}"}:
         raise StoreError(
             f"{path} was not made by Rows (it holds {_short(sorted(names))}) and is not replaced. "
             "Choose another path."
         )
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Let one process at a time write a folder; clear away what killed ones left of theirs."""
-    with _complaints(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path.parent / f".{path.name}.lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            _log.info("%s is being written by another process: waiting for it", path)
-            lock.acquire()
-    try:
-        own = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.{_PARTIAL}")
-        for left in [path.parent / n for n in os.listdir(path.parent) if own.fullmatch(n)]:
-            _log.info("removing what an interrupted conversion left: %s", left)
-            shutil.rmtree(left, ignore_errors=True)
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
-def _temporary(path: Path) -> Iterator[Path]:
-    folder = path.parent / f".{path.name}.{token_hex(4)}.{_PARTIAL}"
-    with _complaints(path):
-        folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _replace(folder: Path, path: Path) -> None:
-    if path.exists():
-        old = path.parent / f".{path.name}.{token_hex(4)}.{_PARTIAL}"
-        path.rename(old)
-        folder.rename(path)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        folder.rename(path)
-    _sync_folder(path.parent)
-
-
-def _write(path: Path, text: str) -> None:
-    with path.open("wb") as file:
-        file.write(text.encode())
-        _sync(file)
-
-
-def _sync(file: IO[bytes] | FileIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    with suppress(OSError, AttributeError):  # not on Windows
-        descriptor = os.open(path, os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def require_space(path: Path, needed: int | None) -> None:
-    """Refuse to begin what the disk has no room for.
-
-    Raises
-    ------
-    OSError
-        Names the path, and the bytes that are needed and free.
-    """
-    free = shutil.disk_usage(path.parent).free
-    if needed is not None and needed + _SPARE > free:
-        raise OSError(
-            errno.ENOSPC,
-            f"{path} takes {needed:,} bytes, and {free:,} are free on its disk. {_MAKE_ROOM}",
-        )
-
-
-@contextmanager
-def _complaints(path: Path) -> Iterator[None]:
-    """Say of what the system refuses which folder it was for, and what to do."""
-    try:
-        yield
-    except PermissionError as error:
-        raise PermissionError(
-            f"{path} cannot be written: {error.strerror or error} "
-            f"({error.filename or path.parent}). Choose a cache in a folder that you may write to."
-        ) from error
-    except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        raise OSError(
-            error.errno,
-            f"The disk of {path} became full while its rows were written. What was written of them "
-            f"is removed; {shutil.disk_usage(path.parent).free:,} bytes are free at this moment. "
-            f"{_MAKE_ROOM}",
-        ) from error
 
 
 @contextmanager

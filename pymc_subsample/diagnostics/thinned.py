@@ -77,8 +77,8 @@ def require_free_variables(posterior: xr.Dataset, model: pm.Model, said: str) ->
     discrete = [model.values_to_rvs[v].name for v in model.discrete_value_vars]
     if discrete:
         raise TallModelError(
-            f"{said}: {', '.join(map(repr, discrete))} is discrete. An audit compares densities "
-            "of continuous variables only; marginalise it, or see pms.report(idata)."
+            f"{said}: {', '.join(map(repr, discrete))} is discrete, and densities of continuous "
+            "variables only are evaluated. Marginalise it."
         )
     names = [rv.name for rv in model.free_RVs]
     missing = [name for name in names if name not in posterior]

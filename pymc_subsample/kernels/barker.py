@@ -25,7 +25,7 @@ _settings = named(Settings)
 
 @kept()
 def skewness_error(third, n, b):
-    """Leading error of the acceptance probability; see `pymc_subsample.correction.test_error`."""
+    """Largest leading error of the acceptance probability; see `pymc_subsample.correction`."""
     share = b / n
     return abs(third) / (b * b) * (1.0 - share) * (2.0 - share) / 48.0
 

@@ -1,14 +1,21 @@
-"""Data-only columns of a batch graph, computed from batches of the raw columns."""
+"""Data-only columns of a batch graph, as functions of raw columns, and where those are kept."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 
+from pymc_subsample.data.columns import Column, MappedRows
 from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
 from pymc_subsample.likelihood.errors import CoupledRows
+from pymc_subsample.likelihood.kinds import chosen, joined, merged, per_row, shared_columns
+from pymc_subsample.likelihood.simplify import labelled, simplified
+from pymc_subsample.likelihood.terms import Rows
 from pymc_subsample.likelihood.trace import RowTrace
+from pymc_subsample.rows import RowStore
 from pymc_subsample.symbolic.graph import evaluate, on_disk, tensor_input
 
 
@@ -67,3 +74,94 @@ def row_number_test(
         return np.array_equal(value.ravel(), np.arange(value.size))
 
     return test
+
+
+class Placed(NamedTuple):
+    """Raw columns, and the graph over them.
+
+    Attributes
+    ----------
+    batch : BatchGraph
+        Stable and shared by kinds of rows.
+    written : Variable
+        Its log-likelihood by the model's own Ops.
+    rows : RowStore
+        The raw columns.
+    raw, raw_axes : list
+        Inputs that stand for a batch of each raw column, and their row axes.
+    derived : dict of Variable to Variable
+        Columns of the batch graph as functions of the raw columns.
+    """
+
+    batch: BatchGraph
+    written: Variable
+    rows: RowStore
+    raw: list[Variable]
+    raw_axes: list[int]
+    derived: dict[Variable, Variable]
+
+
+def stored(
+    batch: BatchGraph,
+    derived: dict[Variable, Variable],
+    arrays: Mapping[Variable, np.ndarray],
+    axes: Mapping[Variable, int],
+    kinds: Mapping[int, Sequence[Rows]],
+    guards: Sequence[tuple[Variable, int, int]],
+) -> Placed:
+    """Keep raw columns in memory, where they are; those that kinds of rows read alike are one.
+
+    `arrays` and `axes` are their values and row axes; the rest is as `kinds.per_row` has it.
+    """
+    values = {v: np.moveaxis(x, axes[v], 0) for v, x in arrays.items()}
+    lengths = list(kinds)
+    of_kind = {v: lengths.index(len(x)) for v, x in values.items()}
+    written = per_row(batch.outputs, kinds, guards)
+    rows, joins = [simplified(w) for w in written], {}
+    if len(kinds) > 1:
+        places = [axes[v] for v in values]
+        joins = shared_columns(rows, derived, list(values), places, list(of_kind.values()))
+        rows, derived = merged(rows, derived, joins)
+    branches = list(dict.fromkeys(rows))
+    first = [rows.index(branch) for branch in branches]
+    raw = [v for v in values if v not in joins]
+    raw_axes = [axes[v] for v in raw]
+    content = [
+        joined({of_kind[w]: x for w, x in values.items() if joins.get(w, w) is v}, lengths)
+        for v in raw
+    ]
+    if len(branches) > 1:
+        batch.kind, kind = (tensor_input("kind", "int8", (None,)) for _ in range(2))
+        batch.columns[batch.kind], batch.axes[batch.kind] = batch.kind, 0
+        batch.tests = [pt.eq(batch.kind, k) for k in range(1, len(branches))]
+        derived[batch.kind] = kind
+        numbers = {k: np.array([branches.index(r)], dtype="int8") for k, r in enumerate(rows)}
+        content.append(
+            joined({k: np.broadcast_to(x, lengths[k]) for k, x in numbers.items()}, lengths)
+        )
+        raw.append(kind)
+        raw_axes.append(0)
+    names = [_names(terms) for terms in kinds.values()]
+    store = RowStore(content, sum(kinds), list(zip(names, lengths, strict=True)))
+    graph = labelled(chosen(branches, batch.tests), batch)
+    as_written = chosen([written[k] for k in first], batch.tests)
+    return Placed(graph, as_written, store, raw, raw_axes, derived)
+
+
+def mapped(
+    batch: BatchGraph,
+    derived: dict[Variable, Variable],
+    columns: Mapping[Variable, Column],
+    kinds: Mapping[int, Sequence[Rows]],
+    guards: Sequence[tuple[Variable, int, int]],
+) -> Placed:
+    """Leave raw columns on disk; there is one kind of rows."""
+    [(n_rows, terms)] = kinds.items()
+    [written] = per_row(batch.outputs, kinds, guards)
+    rows = MappedRows(list(columns.values()), [(_names(terms), n_rows)])
+    graph = labelled(simplified(written), batch)
+    return Placed(graph, written, rows, list(columns), [0] * len(columns), derived)
+
+
+def _names(terms: Sequence[Rows]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(r.name for r in terms))

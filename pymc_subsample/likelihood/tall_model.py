@@ -16,25 +16,23 @@ from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.compile import without_c
 from pymc_subsample.data import Rows as RowsOnDisk
-from pymc_subsample.data.columns import MappedRows
 from pymc_subsample.likelihood import binding
 from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
 from pymc_subsample.likelihood.checks import sort_checks, split_checks
-from pymc_subsample.likelihood.columns import column_graph, row_number_test
+from pymc_subsample.likelihood.columns import column_graph, mapped, row_number_test, stored
 from pymc_subsample.likelihood.discovery import (
     find_rows,
     full_data_model,
     refuse_imputed,
     row_terms,
 )
-from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_name
+from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
 from pymc_subsample.likelihood.evaluation import Evaluation
-from pymc_subsample.likelihood.kinds import chosen, joined, merged, per_row, shared_columns
+from pymc_subsample.likelihood.kinds import per_row
 from pymc_subsample.likelihood.lifting import lifted
 from pymc_subsample.likelihood.selection import select_in_data
-from pymc_subsample.likelihood.simplify import labelled, simplified
-from pymc_subsample.likelihood.terms import Part, Rows, Whole, numbers_read, parts_of
-from pymc_subsample.likelihood.trace import RowTrace
+from pymc_subsample.likelihood.terms import Part, Rows, numbers_read, parts_of
+from pymc_subsample.likelihood.trace import RowTrace, coupled_term, traced
 from pymc_subsample.likelihood.verification import (
     check_batches,
     check_sizes,
@@ -43,7 +41,7 @@ from pymc_subsample.likelihood.verification import (
     warn_about_deterministics,
     warn_about_whole_terms,
 )
-from pymc_subsample.rows import RowStore, glimpse
+from pymc_subsample.rows import glimpse
 from pymc_subsample.symbolic.graph import (
     ReadsAllRows,
     concretize,
@@ -51,7 +49,6 @@ from pymc_subsample.symbolic.graph import (
     freeze,
     on_disk,
     rebuild,
-    tensor_input,
 )
 
 
@@ -223,7 +220,11 @@ class TallModel(Evaluation):
         dependent = depends_on([*graphs, prior, *(c.condition for c in checks)], self._values)
         cost = partial(numbers_read, dependent=dependent, arrays=self._arrays)
         found, whole = find_rows(model, parts, observed, dim, cost)
-        trace, kinds, others = self._trace(model, found, dependent)
+        rvs = {
+            v: model.values_to_rvs[x] for v, x in zip(self._values, self.value_vars, strict=True)
+        }
+        trace = RowTrace(lambda v: v not in dependent, row_number_test(self._arrays))
+        trace, kinds, others = traced(trace, found, rvs, self.binary, dependent)
         self.whole = [replace(w, numbers=cost(w.graph)) for w in [*whole, *others]]
         self.observed = tuple(dict.fromkeys(r.name for rows in kinds.values() for r in rows))
         named = {n: tuple(dict.fromkeys(r.name for r in rows)) for n, rows in kinds.items()}
@@ -233,12 +234,12 @@ class TallModel(Evaluation):
         try:
             batch = batch_graph(graphs, trace, dependent, self._arrays)
         except CoupledRows as error:
-            raise error.refusal(_name_of(error, kinds)) from None
+            raise error.refusal(coupled_term(error, kinds)) from None
         logprior = sum((w.graph.sum() for w in self.whole), prior)
         for condition in conditions:
             logprior = pt.switch(condition, logprior, -np.inf)
         self._place_parameters(batch, logprior)
-        self._as_written = self._place_columns(batch, trace.axes, kinds, guards)
+        self._place_columns(batch, trace.axes, kinds, guards)
         self._functions = {}
         return pt.concatenate(per_row(graphs, kinds, guards))
 
@@ -247,55 +248,6 @@ class TallModel(Evaluation):
         self.shapes = [np.shape(self.initial_point[name]) for name in self.names]
         self.slices, self.size = _consecutive(self.shapes)
         self.theta = pt.tensor("theta", dtype="float64", shape=(self.size,))
-
-    def _trace(
-        self, model: pm.Model, found: Sequence[Rows], dependent: set[Variable]
-    ) -> tuple[RowTrace, dict[int, list[Rows]], list[Whole]]:
-        """Trace the terms with rows; return them by number of rows, and those that have none."""
-        trace = RowTrace(lambda v: v not in dependent, row_number_test(self._arrays))
-        kinds: dict[int, list[Rows]] = {}
-        whole, refusal = [], None
-        for term in found:
-            before = trace.copy()
-            try:
-                self._follow(model, trace, term, dependent)
-            except TallModelError as error:
-                if term.strict:
-                    raise
-                trace, refusal = before, error
-                whole.append(Whole(term.name, term.graph, "rows that are not independent"))
-            else:
-                kinds.setdefault(term.n_rows, []).append(term)
-        if not kinds and refusal is not None:
-            raise refusal
-        return trace, kinds, whole
-
-    def _follow(
-        self, model: pm.Model, trace: RowTrace, term: Rows, dependent: set[Variable]
-    ) -> None:
-        others = dependent
-        if self.binary:
-            values = zip(self._values, self.value_vars, strict=True)
-            others = depends_on([term.graph], [v for v, x in values if x.name not in self.binary])
-        try:
-            trace.follow(term.graph, term.axis)
-            self._refuse_latents(model, trace, term)
-            trace.refuse_reductions(others, term.n_rows)
-        except CoupledRows as error:
-            raise error.refusal(term.name) from None
-
-    def _refuse_latents(self, model: pm.Model, trace: RowTrace, term: Rows) -> None:
-        read = set(ancestors([term.graph]))
-        for value, var in zip(self._values, self.value_vars, strict=True):
-            alike = term.n_rows in value.type.shape and var.name not in self.binary
-            if value in trace.axes or (alike and value in read):
-                rv = model.values_to_rvs[var]
-                raise TallModelError(
-                    f"Free variable {rv.name!r} ({op_name(rv.owner.op)}) has one element per row "
-                    f"of {term.name!r} (shape {value.type.shape}, {term.n_rows} rows): with a "
-                    "latent variable per row the rows cannot be subsampled. Marginalise it, or "
-                    "index group-level parameters with an integer column."
-                )
 
     def _place_parameters(self, batch: BatchGraph, logprior: Variable) -> None:
         """Lay the parameters out in one vector phi and express phi and the prior in theta."""
@@ -324,74 +276,24 @@ class TallModel(Evaluation):
         axes: dict[Variable, int],
         kinds: dict[int, list[Rows]],
         guards: list[tuple[Variable, int, int]],
-    ) -> Callable:
-        """Find the raw columns on which the batch graph's data depend, and join kinds of rows.
-
-        Sets `batch`, stable and shared, and returns the log-likelihood by the model's own Ops.
-        """
+    ) -> None:
+        """Find the raw columns on which the batch graph's data depend, and join kinds of rows."""
         arrays = dict(self._arrays)
         old = list(batch.columns.values())
         columns = column_graph(old, [axes[v] for v in old], arrays)
         derived = dict(zip(batch.columns, columns.outputs, strict=True))
         self._read_by_rows = [v for v in ancestors(old) if v in self._roots]
         if self.bound:
-            return self._place_bound(batch, columns, derived, kinds, guards)
-        values = {
-            v: np.moveaxis(arrays[root], columns.axes[v], 0) for v, root in columns.columns.items()
-        }
-        lengths = list(kinds)
-        of_kind = {v: lengths.index(len(x)) for v, x in values.items()}
-        written = per_row(batch.outputs, kinds, guards)
-        rows, joins = [simplified(w) for w in written], {}
-        if len(kinds) > 1:
-            places = [columns.axes[v] for v in values]
-            joins = shared_columns(rows, derived, list(values), places, list(of_kind.values()))
-            rows, derived = merged(rows, derived, joins)
-        branches = list(dict.fromkeys(rows))
-        first = [rows.index(branch) for branch in branches]
-        self.raw = [v for v in values if v not in joins]
-        self.raw_axes = [columns.axes[v] for v in self.raw]
-        stored = [
-            joined({of_kind[w]: x for w, x in values.items() if joins.get(w, w) is v}, lengths)
-            for v in self.raw
-        ]
-        if len(branches) > 1:
-            batch.kind, kind = (tensor_input("kind", "int8", (None,)) for _ in range(2))
-            batch.columns[batch.kind], batch.axes[batch.kind] = batch.kind, 0
-            batch.tests = [pt.eq(batch.kind, k) for k in range(1, len(branches))]
-            derived[batch.kind] = kind
-            numbers = {k: np.array([branches.index(r)], dtype="int8") for k, r in enumerate(rows)}
-            stored.append(
-                joined({k: np.broadcast_to(x, lengths[k]) for k, x in numbers.items()}, lengths)
-            )
-            self.raw.append(kind)
-            self.raw_axes.append(0)
-        self.derived = derived
-        names = [tuple(dict.fromkeys(r.name for r in terms)) for terms in kinds.values()]
-        self.rows = RowStore(stored, self.n_rows, list(zip(names, lengths, strict=True)))
-        self.batch = labelled(chosen(branches, batch.tests), batch)
-        return chosen([written[k] for k in first], batch.tests)
-
-    def _place_bound(
-        self,
-        batch: BatchGraph,
-        columns: BatchGraph,
-        derived: dict[Variable, Variable],
-        kinds: dict[int, list[Rows]],
-        guards: list[tuple[Variable, int, int]],
-    ) -> Callable:
-        """Do as `_place_columns` where the raw columns are on disk."""
-        roots = {v: self._roots.get(old) for v, old in columns.columns.items()}
-        binding.refuse_others(self.bound, roots, columns.axes, kinds)
-        self.raw, self.raw_axes = list(roots), [0] * len(roots)
-        self.raw_roots = list(roots.values())
-        self.derived = derived
-        [(n_rows, terms)] = kinds.items()
-        names = tuple(dict.fromkeys(r.name for r in terms))
-        self.rows = MappedRows([self.bound[r] for r in self.raw_roots], [(names, n_rows)])
-        [written] = per_row(batch.outputs, kinds, guards)
-        self.batch = labelled(simplified(written), batch)
-        return written
+            roots = {v: self._roots.get(old) for v, old in columns.columns.items()}
+            binding.refuse_others(self.bound, roots, columns.axes, kinds)
+            self.raw_roots = list(roots.values())
+            bound = {v: self.bound[root] for v, root in roots.items()}
+            placed = mapped(batch, derived, bound, kinds, guards)
+        else:
+            values = {v: arrays[root] for v, root in columns.columns.items()}
+            placed = stored(batch, derived, values, columns.axes, kinds, guards)
+        self.batch, self._as_written, self.rows = placed.batch, placed.written, placed.rows
+        self.raw, self.raw_axes, self.derived = placed.raw, placed.raw_axes, placed.derived
 
     def data_of_length(self, length: int) -> list[Variable]:
         """Return data of the model, constants or `pm.Data`, that have rows, or are so long."""
@@ -473,12 +375,3 @@ def _consecutive(shapes: Sequence[tuple[int, ...]]) -> tuple[list[slice], int]:
 
 def _part(vector: Variable, place: slice, like: Variable) -> Variable:
     return vector[place].reshape(like.type.shape).astype(like.type.dtype)
-
-
-def _name_of(error: CoupledRows, kinds: Mapping[int, Sequence[Rows]]) -> str:
-    """Return the name of the term in which an Op was found to couple rows."""
-    terms = [r for rows in kinds.values() for r in rows]
-    for term in terms:
-        if error.node is not None and error.node.outputs[0] in ancestors([term.graph]):
-            return term.name
-    return terms[0].name

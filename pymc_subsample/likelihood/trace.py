@@ -3,14 +3,16 @@
 The row axis is known at the per-row log-likelihood and is followed backwards, Op by Op.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.traversal import toposort
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
-from pymc_subsample.likelihood.errors import CoupledRows
+from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_name
 from pymc_subsample.likelihood.rules import IsRowNumber, carried_axes, indexed_axes
+from pymc_subsample.likelihood.terms import Rows, Whole
+from pymc_subsample.symbolic.graph import depends_on
 
 
 class RowTrace:
@@ -94,3 +96,80 @@ class RowTrace:
                     n for n in nodes if any(map(has_rows, n.inputs)) and not has_rows(n.outputs[0])
                 ]
                 raise CoupledRows(lost[0] if lost else self.whole[var])
+
+
+def traced(
+    trace: RowTrace,
+    terms: Sequence[Rows],
+    latents: Mapping[Variable, Variable],
+    binary: Collection[str],
+    dependent: set[Variable],
+) -> tuple[RowTrace, dict[int, list[Rows]], list[Whole]]:
+    """Trace terms with rows; return them by number of rows, and those that have none.
+
+    Parameters
+    ----------
+    trace : RowTrace
+        Empty.
+    terms : sequence of Rows
+        To be traced.
+    latents : mapping of Variable to Variable
+        Values of the free variables, and these.
+    binary : collection of str
+        Names of values that rows may gather one by one.
+    dependent : set of Variable
+        What depends on values.
+
+    Raises
+    ------
+    TallModelError
+        If a term has no rows that are independent, and must have, or none has.
+    """
+    kinds: dict[int, list[Rows]] = {}
+    whole, refusal = [], None
+    free = {value: rv for value, rv in latents.items() if value.name not in binary}
+    for term in terms:
+        before = trace.copy()
+        others = depends_on([term.graph], list(free)) if binary else dependent
+        try:
+            trace.follow(term.graph, term.axis)
+            _refuse_latents(trace, term, latents, free)
+            trace.refuse_reductions(others, term.n_rows)
+        except (CoupledRows, TallModelError) as error:
+            refused = error.refusal(term.name) if isinstance(error, CoupledRows) else error
+            if term.strict:
+                raise refused from None
+            trace, refusal = before, refused
+            whole.append(Whole(term.name, term.graph, "rows that are not independent"))
+        else:
+            kinds.setdefault(term.n_rows, []).append(term)
+    if not kinds and refusal is not None:
+        raise refusal
+    return trace, kinds, whole
+
+
+def _refuse_latents(
+    trace: RowTrace,
+    term: Rows,
+    latents: Mapping[Variable, Variable],
+    free: Mapping[Variable, Variable],
+) -> None:
+    read = set(ancestors([term.graph]))
+    for value, rv in latents.items():
+        alike = term.n_rows in value.type.shape and value in free
+        if value in trace.axes or (alike and value in read):
+            raise TallModelError(
+                f"Free variable {rv.name!r} ({op_name(rv.owner.op)}) has one element per row of "
+                f"{term.name!r} (shape {value.type.shape}, {term.n_rows} rows): with a latent "
+                "variable per row the rows cannot be subsampled. Marginalise it, or index "
+                "group-level parameters with an integer column."
+            )
+
+
+def coupled_term(error: CoupledRows, kinds: Mapping[int, Sequence[Rows]]) -> str:
+    """Return the name of the term in which an Op was found to couple rows."""
+    terms = [r for rows in kinds.values() for r in rows]
+    for term in terms:
+        if error.node is not None and error.node.outputs[0] in ancestors([term.graph]):
+            return term.name
+    return terms[0].name

@@ -54,6 +54,7 @@ _QUARTER = np.pi / 2
 class HMCECSState(ChainState):
     """Everything the next draw depends on. The rows themselves are taken anew from the data."""
 
+    row_rng: np.random.Generator
     start_at_reference: bool
     mode: int
     reference: Reference
@@ -239,6 +240,7 @@ class HMCECS(SubsampledStep):
         }
         problem = self._problem(self._expansion, temperature=self.temperature, kind=self._kind)
         self._prepared = choose(problem, self._found(problem), m, blocks)
+        self.row_rng = self.rng.spawn(1)[0]
         self._begin(tune=0, draws=0)
         remarks.report(self)
 
@@ -295,7 +297,7 @@ class HMCECS(SubsampledStep):
                 theta[self._active] = self._start()
             self.start_at_reference = False
         if not len(self.subsample.index):
-            self.subsample.draw(self.rng, self.n_rows)
+            self.subsample.draw(self.row_rng, self.n_rows)
         if self.subsample.rows is None:
             self.subsample.pack(self._expansion, self.reference.center)
         info = self._transitions(theta)
@@ -313,7 +315,7 @@ class HMCECS(SubsampledStep):
 
     def _transitions(self, theta: np.ndarray) -> dict[str, float]:
         k, sample, reference = self.transitions_per_draw, self.subsample, self.reference
-        new_index, new_rows, new_counts = sample.propose(self.rng, self._expansion, k)
+        new_index, new_rows, new_counts = sample.propose(self.row_rng, self._expansion, k)
         info = np.empty(len(INFO))
         self.step_size = float(self.tuning.step.current(self.tune))
         extent = float(min(self.path_length, _MOST_STEPS / 1.2 * self.step_size))

@@ -1,4 +1,4 @@
-"""What an HMC-ECS step says of its set-up, and of a subsample that changes on the way."""
+"""What steps say of their set-up, and of a subsample that changes on the way."""
 
 import logging
 from typing import TYPE_CHECKING
@@ -18,11 +18,14 @@ from pymc_subsample.steps.sizing import predicted_variance
 
 if TYPE_CHECKING:
     from pymc_subsample.steps.hmc_ecs import HMCECS
+    from pymc_subsample.steps.scalable import ScalableMH
 
 _log = logging.getLogger("pymc.subsample")
 
 # Of the rows, from which reading all of them may be faster, and from which it is tried.
 _NO_SMALL_SHARE, _LARGE_SHARE = 0.1, 0.25
+# Predicted acceptance, where rows decide, that is told.
+FEW_ACCEPTED = 0.5
 
 
 def report(step: "HMCECS") -> None:
@@ -58,6 +61,32 @@ def report(step: "HMCECS") -> None:
             + sentence(
                 remedies(m, step._largest, step._expansion.raisable, step.given["reference"])
             )
+        )
+
+
+def report_decisions(step: "ScalableMH") -> None:
+    """Log what the set-up predicts of proposals that rows decide on, and warn of few accepted."""
+    bounds, n = step.bounds, step.n_rows
+    always = len(bounds.table.always)
+    whole = f" and {bounds.passed:,.0f} of groups that are read as a whole" if bounds.passed else ""
+    rows = bounds.per_decision
+    _log.info(
+        f"ScalableMH: {n:,} rows of {', '.join(step.observed)}; about "
+        f"{max(bounds.drawn, 0.1):,.3g} rows{whole} ({min(rows / n, 1.0):.2%}) decide on a "
+        f"proposal{f', {always:,} of them always' if always else ''}; predicted acceptance "
+        f"{step.predicted_acceptance:.0%} ({step.acceptance}, {bounds.kind} bounds)"
+        + (
+            ". This is no small part of the data: pms.advise() compares other samplers"
+            if rows > _NO_SMALL_SHARE * n
+            else ""
+        )
+    )
+    if step.predicted_acceptance < FEW_ACCEPTED:
+        _log.warning(
+            f"ScalableMH: rows are predicted to accept only {step.predicted_acceptance:.0%} of "
+            f"the proposals, which move all {len(step._active):,} parameters at once: too many "
+            "for so few rows. Draws will be right, but few of them effective. HMCECS "
+            "does better here."
         )
 
 

@@ -1,6 +1,5 @@
 """Scalable Metropolis-Hastings as a PyMC step method."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Unpack
@@ -14,65 +13,28 @@ from pymc_subsample.calling import given_start
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.factors import scaled
-from pymc_subsample.control_variates.forecast import Forecast
-from pymc_subsample.control_variates.reference import Reference, reference_at
+from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.control_variates.row_bounds import BOUNDS, RowBounds
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.scalable import RULES, ProposalRecord, check_proposals
 from pymc_subsample.kernels.dynamics import Moves
-from pymc_subsample.kernels.scalable import (
-    FACTORISED,
-    INFO,
-    MH_SS,
-    PARAMETER_FUNCTIONS,
-    Decision,
-)
+from pymc_subsample.kernels.scalable import INFO, PARAMETER_FUNCTIONS, Decision
 from pymc_subsample.kernels.scalable import transitions as compiled
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.progress import doing
-from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
+from pymc_subsample.steps import surrogate
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.deciding import Deciding
 from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
 from pymc_subsample.steps.modes import warn_of_modes
 from pymc_subsample.steps.moves import given_factor, given_scale, in_own_units
+from pymc_subsample.steps.remarks import report_decisions
 from pymc_subsample.steps.signatures import SharedContinuous
 from pymc_subsample.steps.tuning import Tuning, TuningState
-from pymc_subsample.thinning import (
-    DRAW,
-    Reading,
-    better_acceptance,
-    gradient_time,
-    lag_one,
-    left_by_a_move,
-    most_effective_moves,
-)
 
-_log = logging.getLogger("pymc.subsample")
-
-_ACCEPTANCE = {"factorised": FACTORISED, "mh-ss": MH_SS}
-_TRAJECTORIES = ("hmc", "nuts")
-# How the surrogate is moved: its compiled dynamics and the acceptance rates of many parameters and
-# of one that step sizes are tuned to.
-_MOVES = {
-    "hmc": ("hmc", 0.8, 0.8),
-    "nuts": ("nuts", 0.8, 0.8),
-    "Langevin": ("hmc", 0.574, 0.574),
-    "AdaptiveMetropolis": ("random-walk", 0.234, 0.44),
-    "RandomWalk": ("random-walk", 0.234, 0.44),
-}
-type Proposal = str | Langevin | AdaptiveMetropolis | RandomWalk
-# Of the rows, from which reading all of them may be faster; predicted acceptance that is told.
-_LARGE_SHARE, FEW_ACCEPTED = 0.1, 0.5
-# Of a trajectory; lengths are jittered by 20%.
-_MOST_STEPS = 1024
+# Of a trajectory.
 _DEEPEST = 20
 _QUARTER = np.pi / 2
-# Gradients that a transition of the surrogate takes and correlation of draws that it leaves, before
-# a chain has shown them.
-_GRADIENTS, _LEFT = 8.0, 0.5
-# Draws over which their number is averaged.
-_REMEMBERED = 50
 
 
 @dataclass_state
@@ -235,7 +197,7 @@ class ScalableMH(SubsampledStep):
         vars: Sequence | None = None,
         *,
         acceptance: str = "auto",
-        proposal: Proposal = "auto",
+        proposal: surrogate.Proposal = "auto",
         surrogate_transitions: int | str = "auto",
         bound: str | float = "auto",
         intensity: float = 1.0,
@@ -247,8 +209,10 @@ class ScalableMH(SubsampledStep):
         temperature: float = 1.0,
         **above: Unpack[SharedContinuous],
     ):
-        acceptance = arguments.choice("acceptance", acceptance, ("auto", *_ACCEPTANCE))
-        proposal = arguments.surrogate_proposal(proposal, ("auto", *_TRAJECTORIES), target_accept)
+        acceptance = arguments.choice("acceptance", acceptance, ("auto", *surrogate.ACCEPTANCE))
+        proposal = arguments.surrogate_proposal(
+            proposal, ("auto", *surrogate.TRAJECTORIES), target_accept
+        )
         self.given_transitions = arguments.count(
             "surrogate_transitions", surrogate_transitions, auto=True
         )
@@ -273,7 +237,7 @@ class ScalableMH(SubsampledStep):
             proposal = "nuts" if curved else "hmc"
         self.proposal = proposal
         self.kind = proposal if isinstance(proposal, str) else type(proposal).__name__
-        self._dynamics, many, one = _MOVES[self.kind]
+        self._dynamics, many, one = surrogate.MOVES[self.kind]
         compiled(self._dynamics)  # once, before chains begin
         usual = one if len(self._active) == 1 else many
         given = getattr(proposal, "target_accept", target_accept)
@@ -287,9 +251,9 @@ class ScalableMH(SubsampledStep):
         self.control_variate_order = self._deciding.order
         self._compiled = self._deciding.model
         self._underrated = max(share for _, share in found)
-        self._choose(acceptance, found[0][0])
+        surrogate.choose(self, acceptance, found[0][0])
         self._begin(tune=0, draws=0)
-        self._report()
+        report_decisions(self)
         warn_of_modes(self)
 
     # Set-up
@@ -311,72 +275,6 @@ class ScalableMH(SubsampledStep):
 
     def _bounds_at(self, reference: Reference) -> RowBounds:
         return self._deciding.bounds(reference, self._home.factor)
-
-    def _choose(self, acceptance: str, predicted: Forecast):
-        """Choose how rows decide by what that costs and accepts."""
-        factorised, together, _ = predicted.accepted
-        self.predicted_acceptance, self.gradients = max(factorised, together), _GRADIENTS
-        others = DRAW / self.transitions_per_draw + self._moves(_LEFT) * self._move_time
-        better = better_acceptance(factorised, together, self._reading.time, others)
-        self.acceptance = better if acceptance == "auto" else acceptance
-        self.predicted_acceptance = predicted.accepted[_ACCEPTANCE[self.acceptance]]
-
-    @property
-    def _reading(self) -> Reading:
-        return self._bounds_at(self._home.reference).reading
-
-    @property
-    def _move_time(self) -> float:
-        return self.gradients * gradient_time(len(self._active), self._expansion.phi_size)
-
-    def _moves(self, left: float) -> int:
-        """Transitions of the surrogate per proposal, if each leaves such a correlation of draws."""
-        if self.given_transitions is not None:
-            return self.given_transitions
-        if self.kind == "nuts":
-            return 1
-        others = self._reading.time + DRAW / self.transitions_per_draw
-        return most_effective_moves(self.predicted_acceptance, left, self._move_time, others)
-
-    def _correlation(self) -> float:
-        """Correlation of successive draws of late."""
-        return lag_one(self.tuning.recent()[:, self._active])
-
-    def _independent(self) -> float:
-        """How many independent draws one is worth, of proposals that move by single steps."""
-        correlation = 0.0 if self.kind in _TRAJECTORIES else self._correlation()
-        return (1.0 - correlation) / (1.0 + correlation)
-
-    def _persistence(self) -> float:
-        """Correlation that one transition of the surrogate leaves, by the recent draws."""
-        between = self._correlation() ** (1.0 / self.transitions_per_draw)  # successive proposals
-        return left_by_a_move(between, self.predicted_acceptance, self.surrogate_transitions)
-
-    def _report(self):
-        bounds, n = self.bounds, self.n_rows
-        always = len(bounds.table.always)
-        whole = (
-            f" and {bounds.passed:,.0f} of groups that are read as a whole" if bounds.passed else ""
-        )
-        rows = bounds.per_decision
-        _log.info(
-            f"ScalableMH: {n:,} rows of {', '.join(self.observed)}; about "
-            f"{max(bounds.drawn, 0.1):,.3g} rows{whole} ({min(rows / n, 1.0):.2%}) decide on a "
-            f"proposal{f', {always:,} of them always' if always else ''}; predicted acceptance "
-            f"{self.predicted_acceptance:.0%} ({self.acceptance}, {bounds.kind} bounds)"
-            + (
-                ". This is no small part of the data: pms.advise() compares other samplers"
-                if rows > _LARGE_SHARE * n
-                else ""
-            )
-        )
-        if self.predicted_acceptance < FEW_ACCEPTED:
-            _log.warning(
-                f"ScalableMH: rows are predicted to accept only {self.predicted_acceptance:.0%} of "
-                f"the proposals, which move all {len(self._active):,} parameters at once: too many "
-                "for so few rows. Draws will be right, but few of them effective. HMCECS "
-                "does better here."
-            )
 
     @property
     def bounds(self) -> RowBounds:
@@ -401,8 +299,8 @@ class ScalableMH(SubsampledStep):
             prepared.factor if factor is None else factor, self.target_accept,
         )  # fmt: skip
         self.record = ProposalRecord(draws=draws, size=self._tall.size)
-        self.gradients = _GRADIENTS
-        self.surrogate_transitions = self._moves(_LEFT)
+        self.gradients = surrogate.GRADIENTS
+        self.surrogate_transitions = surrogate.transitions(self, surrogate.LEFT)
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Run `transitions_per_draw` proposals from a point of value variables."""
@@ -416,21 +314,17 @@ class ScalableMH(SubsampledStep):
         info = self._transitions(theta)
         stats = self._statistics(info)
         if self.tune:
-            self._adapt(theta, info)
+            surrogate.adapt(self, theta, info)
         self._judge(stats, None if self.tune else self._watch(theta, info))
         return self._point(point, theta), [stats]
 
     def _transitions(self, theta: np.ndarray) -> dict[str, float]:
         reference, bounds, info = self.reference, self.bounds, np.empty(len(INFO))
         self.step_size = given_scale(self.proposal) or float(self.tuning.step.current(self.tune))
-        extent = 0.0
-        if self.proposal == "hmc":
-            extent = float(min(self.path_length, _MOST_STEPS / 1.2 * self.step_size))
-        elif self.proposal == "nuts":
-            extent = float(self.max_treedepth)
+        extent, form = surrogate.extent(self), surrogate.ACCEPTANCE[self.acceptance]
         compiled(self._dynamics)(
             address_of(self.rng), self._compiled, reference.sums(2), bounds.table,
-            Decision(_ACCEPTANCE[self.acceptance], float(self.intensity), 1.0 / self.temperature),
+            Decision(form, float(self.intensity), 1.0 / self.temperature),
             Moves(self._active, self.tuning.factor, self.step_size, extent),
             self.surrogate_transitions, self.transitions_per_draw, theta, info,
         )  # fmt: skip
@@ -474,35 +368,6 @@ class ScalableMH(SubsampledStep):
             "tune": self.tune,
             "data_share": read / decisions / self.n_rows,
         }
-
-    def _adapt(self, theta: np.ndarray, info: dict[str, float]):
-        """Adapt to the surrogate, which costs no rows; move the reference if the chain has left."""
-        tuning = self.tuning
-        tuning.add(theta, info["acceptance_rate"], 0.0)
-        transitions = self.surrogate_transitions * self.transitions_per_draw
-        self.gradients += (info["n_steps"] / transitions - self.gradients) / _REMEMBERED
-        if not tuning.due():
-            return
-        self.surrogate_transitions = self._moves(self._persistence())
-        fixed = isinstance(self.proposal, RandomWalk)
-        better = None if fixed else tuning.better_factor(self._independent())
-        if better is not None:
-            tuning.factor = better
-        left = self._given_reference is None and tuning.left(self.reference.theta)
-        if left:
-            center, free = theta.copy(), self._continuous()
-            center[free] = tuning.recent()[:, free].mean(axis=0)
-            self._recentre(center)
-        tuning.restart(self.step_size if left or better is not None else None)
-
-    def _recentre(self, theta: np.ndarray):
-        """Take another reference, if rows have bounds there that hold."""
-        reference = reference_at(self._expansion, theta, self.temperature)
-        try:
-            _, share = self._deciding.verify(reference, self._home.factor, self.tuning.factor)
-        except TallModelError:
-            return
-        self.reference, self.underrated = reference, share
 
     # After tuning
 

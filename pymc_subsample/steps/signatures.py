@@ -9,14 +9,15 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from functools import wraps
-from inspect import Parameter, Signature
-from typing import Any, TypedDict, get_args
+from inspect import Signature
+from typing import Any, TypedDict
 
 import pymc as pm
 from pymc.blocking import PointType
 
 from pymc_subsample.data import Rows
 from pymc_subsample.progress import announced
+from pymc_subsample.signatures import completed
 
 _SECTION = re.compile(r"^(\w+)\n-{3,}\n", re.MULTILINE)
 _ENTRY = re.compile(r"^(?=\S)", re.MULTILINE)
@@ -49,7 +50,8 @@ def complete(cls: type) -> None:
     Its constructor refuses what is not in the signature, and says what a long set-up is at.
     """
     if "__init__" in vars(cls):
-        signature = _completed(cls)
+        above = inspect.signature(cls.__base__.__init__).parameters  # type: ignore[misc]
+        signature = completed(vars(cls)["__init__"], above)
         cls.__init__ = _announced(cls.__init__, signature)  # type: ignore[misc]
         shown = list(signature.parameters.values())[1:]
         cls.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
@@ -70,21 +72,6 @@ def _announced(initialise: Callable, signature: Signature) -> Callable:
 
     wrapped.__signature__ = signature  # type: ignore[attr-defined]
     return wrapped
-
-
-def _completed(cls: type) -> Signature:
-    """Return the signature of a constructor with the arguments that it hands on by name."""
-    own = inspect.signature(vars(cls)["__init__"])
-    *named, last = own.parameters.values()
-    if last.kind is not Parameter.VAR_KEYWORD:
-        return own
-    [shared] = get_args(last.annotation)
-    keys = shared.__required_keys__ | shared.__optional_keys__
-    above = inspect.signature(cls.__base__.__init__).parameters  # type: ignore[misc]
-    places = {name: place for place, name in enumerate(above)}
-    taken = [above[name] for name in above if name in keys]
-    known = sorted([*named, *taken], key=lambda p: (p.kind, places.get(p.name, -1)))
-    return own.replace(parameters=known)
 
 
 def _described(doc: str, above: str, names: Sequence[str]) -> str:

@@ -1,5 +1,8 @@
 """The subsample of an HMC-ECS chain: rows in groups that are refreshed one at a time."""
 
+import copy
+from collections.abc import Iterator
+
 import numpy as np
 from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
 
@@ -104,14 +107,27 @@ class Subsample(WithSamplingState):
         index, rows, counts : ndarray, shape (k, B), (k, C x B), (k,)
             Packed but not anchored; groups have room for them.
         """
-        counts = self._counts(rng, k)
-        capacity, used = self._capacity(counts), self._used(counts)
-        index = drawn_without(rng, expansion.n_rows, self.always, (k, capacity))
+        expansion.store.expect(lambda: self._upcoming(copy.deepcopy(rng), expansion.n_rows, k))
+        counts, capacity, index = self._drawn(rng, expansion.n_rows, k)
+        used = self._used(counts)
         rows = np.zeros((k, expansion.width * capacity))
         for row, numbers, size in zip(rows, index, used, strict=True):
             row[: expansion.width * size] = expansion.take(numbers[:size]).ravel()
         self._make_room(capacity, expansion.width)
         return index, rows, counts
+
+    def _drawn(
+        self, rng: np.random.Generator, n_rows: int, k: int
+    ) -> tuple[np.ndarray, int, np.ndarray]:
+        counts = self._counts(rng, k)
+        capacity = self._capacity(counts)
+        return counts, capacity, drawn_without(rng, n_rows, self.always, (k, capacity))
+
+    def _upcoming(self, rng: np.random.Generator, n_rows: int, k: int) -> Iterator[np.ndarray]:
+        """Yield the rows that `propose` will take, group by group, as long as nothing changes."""
+        while True:
+            counts, _, index = self._drawn(rng, n_rows, k)
+            yield from (part[:size] for part, size in zip(index, self._used(counts), strict=True))
 
     def _counts(self, rng: np.random.Generator, k: int) -> np.ndarray:
         if self.kind == PERTURBED:

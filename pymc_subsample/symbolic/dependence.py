@@ -13,17 +13,10 @@ import numpy as np
 import pytensor.scalar as ps
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
-from pytensor.tensor.special import (
-    LogAddExp,
-    LogSoftmax,
-    LogSumExp,
-    Softmax,
-    XLog1PY,
-    XLogY,
-)
+from pytensor.tensor.special import LogSumExp
 from pytensor.tensor.subtensor import unflatten_index_variables
 
-from pymc_subsample.symbolic.graph import elemwise_name
+from pymc_subsample.symbolic.graph import ALONG_AXES, ELEMENTWISE, elemwise_name
 from pymc_subsample.symbolic.interpreter import Interpreter, Merge, Move, NoForm, axes_of
 
 # Sources per element beyond which duplicates are looked for.
@@ -107,9 +100,9 @@ class Sources(Interpreter[Value]):
         if not any(value.sources for value in known):
             return [self._opaque(node, out) for out in node.outputs]
         try:
-            if isinstance(op, (LogAddExp, XLogY, XLog1PY)):
+            if isinstance(op, ELEMENTWISE):
                 found = self._elementwise(op, [self.value(i) for i in node.inputs])
-            elif isinstance(op, (LogSumExp, Softmax, LogSoftmax)):
+            elif isinstance(op, ALONG_AXES):
                 x = self.value(node.inputs[0])
                 axes = axes_of(op.axis, len(x.shape))
                 value = self._reduced(op, x, axes)

@@ -25,19 +25,12 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.graph.utils import MethodNotDefined
+from pytensor.tensor import special
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.shape import Shape, Shape_i
-from pytensor.tensor.special import (
-    LogAddExp,
-    LogSoftmax,
-    LogSumExp,
-    Softmax,
-    XLog1PY,
-    XLogY,
-)
 from pytensor.tensor.subtensor import Subtensor, unflatten_index_variables
 from pytensor.tensor.type import TensorType
 from pytensor.xtensor.basic import TensorFromXTensor, XTensorFromTensor
@@ -52,7 +45,8 @@ _SMALL = 4
 _FOLD = 64
 
 # Composed Ops that are kept; any other is replaced by the graph inside.
-_TELLING = (Softmax, LogSoftmax, LogSumExp, LogAddExp, XLogY, XLog1PY)
+ELEMENTWISE = (special.LogAddExp, special.XLogY, special.XLog1PY)
+ALONG_AXES = (special.LogSumExp, special.Softmax, special.LogSoftmax)
 
 
 @dataclass(frozen=True)
@@ -185,7 +179,7 @@ def fold(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
             return [x]
         if x.owner is not None and isinstance(x.owner.op, XTensorFromTensor):
             return x.owner.inputs
-    if isinstance(node.op, OpFromGraph) and not isinstance(node.op, _TELLING):
+    if isinstance(node.op, OpFromGraph) and not isinstance(node.op, ELEMENTWISE + ALONG_AXES):
         composed = node.op.make_node(*inputs)
         known = {i: i for i in inputs}
         return rebuild(inline_ofg_node(composed), known, fold, remake=True)

@@ -28,7 +28,7 @@ from pytensor.scalar.basic import BinaryScalarOp, Composite, UnaryScalarOp
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.special import LogSoftmax, LogSumExp, Softmax
 
-from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE
+from pymc_subsample.symbolic.graph import ALONG_AXES, UNDIFFERENTIABLE
 from pymc_subsample.symbolic.interpreter import NoForm, array_of, axes_of
 from pymc_subsample.symbolic.intervals import Enclosure, applied, enclose
 from pymc_subsample.symbolic.pieces import JUMPS, KINKS
@@ -162,7 +162,7 @@ class _Jets(Scalars):
             parts = zip(*(a.flat for a in arrays), strict=True)
             joined = self._joined[node]
             return [array_of((self._switch(p, joined) for p in parts), arrays[0].shape)]
-        if not isinstance(node.op, LogSumExp | LogSoftmax | Softmax):
+        if not isinstance(node.op, ALONG_AXES):
             return super()._results(node)
         x = self.value(node.inputs[0])
         axes = axes_of(node.op.axis, x.ndim)

@@ -8,6 +8,7 @@ pieces are compared beside it: with k - 1 derivatives in common, they differ by 
 `3 * (x > 0)`, jumps.
 """
 
+import re
 from collections.abc import Sequence
 from itertools import product
 
@@ -35,6 +36,8 @@ JUMPS = {"Ceil", "Floor", "RoundHalfAwayFromZero", "RoundHalfToEven", "Sign", "T
 # Smooth but for jumps, or kinks.
 _BROKEN = {"Angle", "ArcTan2", "IntDiv", "Mod"}
 _SORTED = {"ArgSortOp", "Argmax", "SortOp"}
+# Where Ops come from of which kinks and jumps are known.
+_OWN = re.compile(r"(pytensor|pymc)\.")
 # Ways through a row's box, each halved so many times, and points on it between which conditions
 # may turn.
 _WAYS, _HALVED, _STOPS = 8, 60, 17
@@ -325,6 +328,8 @@ def _jumps(node: Apply, varying: set[Variable]) -> bool:
         return False
     if isinstance(node.op, CAReduce) and type(node.op.scalar_op).__name__ in _EXTREMES:
         return True
+    if isinstance(node.op, Elemwise) and not _OWN.match(type(node.op.scalar_op).__module__):
+        return True  # nothing is known of it
     if type(node.op).__name__ in _SORTED or elemwise_name(node) in JUMPS | _BROKEN | _EXTREMES:
         return True
     if elemwise_name(node) == "Switch":

@@ -1,0 +1,214 @@
+"""Parquet files and Arrow tables, by PyArrow, which is imported where it is needed."""
+
+import glob
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pymc_subsample.data.sources.shared import BLOCK, Levels, Options, Reader, Source, blocks
+from pymc_subsample.data.writing import Blocks
+
+_PATTERN = set("*?[")
+
+
+def arrow() -> Any:
+    """Import PyArrow."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ImportError(
+            "Reading Parquet and Arrow tables needs PyArrow: pip install 'pymc-subsample[arrow]'."
+        ) from error
+    return pyarrow
+
+
+def of_parquet(path: str | Path | Sequence[str | Path], options: Options) -> Source:
+    """Read Parquet files: a path, a pattern, a folder, or several of these.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none.
+    """
+    files = _parquet_files(path)
+    return _identity(files, options), partial(_parquet_blocks, files, options)
+
+
+def _parquet_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
+    several = [path] if isinstance(path, str | Path) else list(path)
+    files: list[Path] = []
+    for one in several:
+        place = Path(one).expanduser()
+        if place.is_dir():
+            found = sorted(place.rglob("*.parquet"))
+        elif place.exists():
+            found = [place]
+        else:
+            found = [Path(f) for f in sorted(glob.glob(str(place), recursive=True))]
+            found = found if _PATTERN & set(str(place)) else []
+        if not found:
+            what = "holds no *.parquet files" if place.is_dir() else "is not there"
+            remote = " Files elsewhere: Rows.from_arrow(pyarrow.dataset.dataset(...))."
+            raise FileNotFoundError(f"{one} {what}.{remote if '://' in str(one) else ''}")
+        files += found
+    if not files:
+        raise FileNotFoundError("No Parquet files were named.")
+    return files
+
+
+def _identity(files: Sequence[Path], options: Options) -> dict[str, Any]:
+    known = [(str(f.resolve()), f.stat()) for f in files]
+    listed = [[name, s.st_size, s.st_mtime_ns] for name, s in known]
+    return {"kind": "parquet", "files (path, size, mtime)": listed, **vars(options)}
+
+
+def _parquet_blocks(files: Sequence[Path], options: Options) -> Blocks:
+    """Read Parquet files, a few row groups in memory at a time."""
+    pa = arrow()
+    from pyarrow import parquet
+
+    def opened(file: Path) -> Any:
+        try:
+            return parquet.ParquetFile(file)
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, PermissionError):
+                raise
+            raise ValueError(f"{file} cannot be read as Parquet: {error}.") from error
+
+    schemas, n_rows = [], 0
+    for file in files:
+        with opened(file) as one:
+            schemas.append(one.schema_arrow)
+            n_rows += one.metadata.num_rows
+    names = options.chosen(schemas[0].names, str(files[0]))
+    for file, schema in zip(files[1:], schemas[1:], strict=True):
+        for name in names:
+            if name not in schema.names or schema.field(name).type != schemas[0].field(name).type:
+                now = schema.field(name).type if name in schema.names else "missing"
+                raise ValueError(
+                    f"Column {name!r} is {schemas[0].field(name).type} in {files[0]} and {now} in "
+                    f"{file}. Files must have the same columns: leave it out (columns=[...]) or "
+                    "convert them."
+                )
+
+    def batches() -> Iterator[Any]:
+        for file in files:
+            with opened(file) as one:
+                yield from one.iter_batches(batch_size=BLOCK, columns=names)
+
+    fields = [schemas[0].field(name) for name in names]
+    return _of_batches(batches(), fields, options, n_rows, Levels())
+
+
+def of_arrow(data: Any, options: Options, levels: Levels | None = None) -> Source:
+    """Read Arrow data. `levels` are those that the first codes stand for."""
+    pa = arrow()
+    known = Levels() if levels is None else levels
+    if type(data).__module__.startswith("pyarrow._dataset"):
+        files = list(getattr(data, "files", []))
+        exist = files and all(Path(f).exists() for f in files)
+        source = _identity(list(map(Path, files)), options) if exist else None
+
+        def scanned() -> Blocks:
+            names = options.chosen(data.schema.names, "the dataset")
+            batches = data.to_batches(
+                columns=names, batch_size=BLOCK, batch_readahead=2, fragment_readahead=1
+            )
+            n_rows = None if options.drop_missing else data.count_rows()
+            fields = [data.schema.field(name) for name in names]
+            return _of_batches(batches, fields, options, n_rows, known)
+
+        return source, scanned
+    if not hasattr(data, "__arrow_c_stream__"):
+        raise TypeError(
+            "from_arrow takes a Table, a RecordBatchReader, a Dataset or anything else with "
+            f"__arrow_c_stream__, got {type(data).__module__}.{type(data).__name__}."
+        )
+
+    def streamed() -> Blocks:
+        table = isinstance(data, pa.Table)
+        reader = data.to_reader(BLOCK) if table else pa.RecordBatchReader.from_stream(data)
+        names = options.chosen(reader.schema.names, "the table")
+        batches = (b.slice(i, BLOCK) for b in reader for i in range(0, b.num_rows, BLOCK))
+        fields = [reader.schema.field(name) for name in names]
+        n_rows = len(data) if hasattr(data, "__len__") else None
+        return _of_batches(batches, fields, options, n_rows, known)
+
+    return None, streamed
+
+
+def _of_batches(
+    batches: Iterator[Any],
+    fields: Sequence[Any],
+    options: Options,
+    n_rows: int | None,
+    levels: Levels,
+) -> Blocks:
+    pa = arrow()
+    readers = {f.name: _reader(pa, f, options, levels) for f in fields}
+    parts = ((batch.num_rows, batch) for batch in batches)
+    return blocks(parts, readers, options, n_rows, levels, "The table")
+
+
+def _reader(pa: Any, field: Any, options: Options, levels: Levels) -> Reader | str:
+    """Return a function of an Arrow array and holes to count; or the type, where there is none."""
+    name, kind = field.name, field.type
+    if pa.types.is_dictionary(kind):
+        levels.of(name, [])
+        return partial(_codes, levels, name)
+    if name in options.categorical:
+        levels.of(name, [])
+        return lambda x, holes: _codes(levels, name, x.dictionary_encode(), holes)
+    if pa.types.is_fixed_size_list(kind):
+        inner = kind.value_type
+        if not (pa.types.is_floating(inner) or pa.types.is_integer(inner)):
+            return str(kind)
+        return partial(_matrix, pa, kind.list_size)
+    if pa.types.is_decimal(kind):
+        return lambda x, holes: _floats(x.cast(pa.float64()))
+    if pa.types.is_floating(kind):
+        return lambda x, holes: _floats(x)
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return partial(_integers, pa)
+    return str(kind)
+
+
+def _floats(x: Any) -> np.ndarray:
+    return x.to_numpy(zero_copy_only=False)
+
+
+def _integers(pa: Any, x: Any, holes: np.ndarray) -> np.ndarray:
+    if x.null_count:
+        holes += x.is_null().to_numpy(zero_copy_only=False)
+        x = x.fill_null(pa.scalar(0, x.type) if pa.types.is_integer(x.type) else False)
+    return x.to_numpy(zero_copy_only=False)
+
+
+def _codes(levels: Levels, name: str, x: Any, holes: np.ndarray) -> np.ndarray:
+    words = x.dictionary.to_pylist()
+    codes = x.indices.fill_null(len(words)).to_numpy(zero_copy_only=False).astype(np.int64)
+    codes[codes == len(words)] = -1
+    known = [k for k, w in enumerate(words) if w is not None]
+    places = np.full(len(words) + 1, -1)
+    places[known] = np.arange(len(known))
+    found = levels.recoded(name, places[codes], [words[k] for k in known])
+    holes += found < 0
+    return found
+
+
+def _matrix(pa: Any, size: int, x: Any, holes: np.ndarray) -> np.ndarray:
+    inner = x.values.slice(x.offset * size, len(x) * size)
+    missing = x.is_null().to_numpy(zero_copy_only=False)
+    if pa.types.is_integer(inner.type):
+        own = np.zeros(len(inner), dtype=np.int64)
+        numbers = _integers(pa, inner, own).reshape(len(x), size)
+        holes += own.reshape(len(x), size).any(axis=1) | missing
+        return numbers
+    numbers = _floats(inner).reshape(len(x), size)
+    if missing.any():
+        numbers = numbers.copy()
+        numbers[missing] = np.nan
+    return numbers

@@ -1,0 +1,157 @@
+"""What all tables share: which columns are kept, codes for words, and rows with missing values."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pymc_subsample.data.layout import not_numbers
+from pymc_subsample.data.writing import Block, Blocks
+
+# Rows of a block.
+BLOCK = 2**17
+# Of codes.
+_CODE = np.dtype("int32")
+
+# What identifies rows, as JSON, if it can be told; and how to read them, if they are not there yet.
+type Source = tuple[dict[str, Any] | None, Callable[[], Blocks]]
+type Reader = Callable[[Any, np.ndarray], np.ndarray]
+
+
+class Options:
+    """What of a table is kept.
+
+    Parameters
+    ----------
+    columns : sequence of str or None
+        Names; None for all.
+    categorical : sequence of str
+        Columns of words or numbers that are kept as codes.
+    drop_missing : bool
+        Whether rows with a missing value in a column that is kept are left out.
+    """
+
+    def __init__(
+        self, columns: Sequence[str] | None, categorical: Sequence[str], drop_missing: bool
+    ) -> None:
+        for name, value in (("columns", columns), ("categorical", categorical)):
+            if isinstance(value, str):
+                raise TypeError(f'{name} must be a list of names, got {value!r}: use ["{value}"].')
+        self.columns = None if columns is None else list(columns)
+        self.categorical, self.drop_missing = list(categorical), bool(drop_missing)
+        if self.columns is not None and len(set(self.columns)) < len(self.columns):
+            raise ValueError(f"columns names a column twice: {self.columns}.")
+
+    def chosen(self, known: list[str], what: str) -> list[str]:
+        """Return the names of the columns to keep, of those of a table."""
+        unfit = [name for name in known if not isinstance(name, str) or known.count(name) > 1]
+        if unfit:
+            raise ValueError(
+                f"Columns of {what} are called {_listed(list(dict.fromkeys(unfit)))}. Names must "
+                "be text, and each the name of one column."
+            )
+        wanted = known if self.columns is None else self.columns
+        for argument, names in (("columns", wanted), ("categorical", self.categorical)):
+            missing = [name for name in names if name not in known]
+            if missing:
+                raise ValueError(
+                    f"{argument} names {', '.join(map(repr, missing))}, which {what} has not. It "
+                    f"has {_listed(known)}."
+                )
+        beside = [name for name in self.categorical if name not in wanted]
+        if beside:
+            raise ValueError(f"categorical names {beside}, which columns does not keep.")
+        return wanted
+
+
+def _listed(names: Sequence) -> str:
+    shown = ", ".join(map(repr, names[:20]))
+    return shown + ", ..." * (len(names) > 20)
+
+
+class Levels(Mapping[str, list]):
+    """Words of each column seen so far, numbered in the order in which they came."""
+
+    def __init__(self, known: Mapping[str, Sequence] | None = None) -> None:
+        pairs = (known or {}).items()
+        self._codes = {name: {w: k for k, w in enumerate(words)} for name, words in pairs}
+
+    def __getitem__(self, name: str) -> list:
+        return list(self._codes[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._codes)
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def recoded(self, name: str, codes: np.ndarray, words: Sequence) -> np.ndarray:
+        """Return codes into all words for codes into some; -1 stays."""
+        known = self._codes.setdefault(name, {})
+        table = np.array([known.setdefault(word(w), len(known)) for w in words] + [-1], _CODE)
+        return table[codes]
+
+    def of(self, name: str, words: Sequence) -> None:
+        """Give words their numbers before codes come."""
+        self.recoded(name, np.empty(0, _CODE), words)
+
+
+def word(value: Any) -> Any:
+    """Return what a header can hold of a level: text, a finite number, or how it prints."""
+    value = value.item() if isinstance(value, np.generic) else value
+    plain = isinstance(value, str | int) or (isinstance(value, float) and np.isfinite(value))
+    return value if plain else str(value)
+
+
+def blocks(
+    parts: Iterable[tuple[int, Any]],
+    readers: Mapping[str, Reader | str],
+    options: Options,
+    n_rows: int | None,
+    levels: Levels,
+    what: str,
+) -> Blocks:
+    """Return the rows of a table, without those where something is missing if they are left out.
+
+    `parts` are numbers of rows, and what gives columns of them by name. `readers` read a part of a
+    column and count, in an array of shape (m,), what is missing where numbers cannot say it; a
+    type stands for those that there are none for. `levels` are the words that they find.
+
+    Raises
+    ------
+    TypeError
+        If there is no way to read a column.
+    ValueError
+        Where blocks are read: if something is missing of integers or categories.
+    """
+    wrong = {name: reader for name, reader in readers.items() if isinstance(reader, str)}
+    if wrong:
+        raise TypeError(not_numbers(wrong))
+    known = {name: reader for name, reader in readers.items() if not isinstance(reader, str)}
+
+    def read() -> Iterator[Block]:
+        start = 0
+        for size, part in parts:
+            holes = np.zeros(size, dtype=np.int64)
+            block: Block = {name: reader(part[name], holes) for name, reader in known.items()}
+            if options.drop_missing:
+                block = _whole(block, holes)
+            elif holes.any():
+                raise ValueError(
+                    f"{what} has missing values where there are integers or categories, first in "
+                    f"row {start + int(np.flatnonzero(holes)[0]):,}. Leave such rows out with "
+                    "drop_missing=True, or fill them in."
+                )
+            start += size
+            yield block
+
+    return read(), None if options.drop_missing else n_rows, levels
+
+
+def _whole(block: Block, holes: np.ndarray) -> Block:
+    """Leave out rows with something missing."""
+    missing = holes > 0
+    for x in block.values():
+        if x.dtype.kind == "f":
+            missing = missing | np.isnan(x).reshape(len(x), -1).any(axis=1)
+    return {name: x[~missing] for name, x in block.items()} if missing.any() else block
