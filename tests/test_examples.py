@@ -134,15 +134,19 @@ def test_snippets_run_as_they_are(page, blocks, monkeypatch, capsys):
 def test_rows_on_disk_are_made_and_sampled_as_the_page_says(tmp_path, monkeypatch, capsys):
     text = (ROOT / "docs" / "rows.md").read_text()
     found = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert len(found) == 5
+    assert len(found) == 6
     sample, load_file = pm.sample, np.load
 
     def shorter(**kwargs):
         short = {"draws": 20, "tune": 40, "chains": 2, "cores": 1, "progressbar": False}
         return sample(**kwargs | short)
 
+    def loaded(file, **given):
+        ours = Path(file).is_absolute()  # the page's own path is that of the flights
+        return load_file(file, **given) if ours else few_rows(load_file, ROOT / file)
+
     monkeypatch.setattr(pm, "sample", shorter)
-    monkeypatch.setattr(np, "load", lambda file: few_rows(load_file, ROOT / file))
+    monkeypatch.setattr(np, "load", loaded)
     monkeypatch.chdir(tmp_path)
     exec("\n".join(found), namespace := {})
     assert namespace["idata"].posterior.sizes["draw"] == 20
