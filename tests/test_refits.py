@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import scipy.sparse
 import xarray as xr
@@ -281,6 +282,57 @@ def test_sums_that_do_not_serve_are_made_anew(what, grown, read):
     assert read["sums"] >= len(rows)
     again = reference_at(step._expansion, step.reference.theta, step.temperature)
     np.testing.assert_allclose(step.reference.slope, again.slope, rtol=1e-9, atol=1e-9)
+
+
+def poisson(data, scale=1.0, prior=1.0, at=(0.0, 0.0), swapped=False, spread=False):
+    """Return a model whose rows see no more than rates, whatever these are computed from."""
+    s = data.sample(150)
+    with pm.Model() as model:
+        late, x = pm.Data("late", s["late"]), pm.Data("x", s["x"])
+        means = dict(zip("ab", at, strict=True))
+        slopes = {n: pm.Normal(n, means[n], prior) for n in ("ba" if swapped else "ab")}
+        if spread:
+            pm.Potential("narrow", -((slopes["a"] / pm.HalfNormal("spread")) ** 2))
+        rate = pt.exp(scale * pt.stack([slopes["a"], slopes["b"]]))
+        pm.Poisson("obs", rate[0] + rate[1] * x, observed=late)
+    return model
+
+
+@pytest.fixture
+def counted(tmp_path):
+    rows = pms.Rows.from_blocks([columns(N, 0)], cache=tmp_path / "x.rows", progressbar=False)
+    data = rows.select(late="late", x="x")
+    return data, pms.HMCECS(model=poisson(data), data=data).reference_values()
+
+
+@pytest.mark.parametrize("other", [{"scale": 1.03}, {"swapped": True}, {"spread": True}])
+def test_sums_of_parameters_that_are_computed_otherwise_are_never_used(other, counted, read):
+    """Of the same rows' log-likelihood at another phi, or of another vector theta."""
+    data, values = counted
+    pms.HMCECS(model=poisson(data, **other), data=data)
+    for given in ({}, other):
+        read["sums"] = 0
+        values = values | ({"spread": np.array(1.0)} if "spread" in given else {})
+        step = pms.HMCECS(model=poisson(data, **given), data=data, reference=run_at(values))
+        again = reference_at(step._expansion, step.reference.theta)
+        np.testing.assert_allclose(step.reference.slope, again.slope, rtol=1e-9, atol=1e-9)
+        if "scale" in given:
+            assert read["sums"] >= N
+
+
+def test_residuals_around_a_posterior_of_another_width_are_not_taken_over(counted, read):
+    """Sums do not depend on the prior, but how far the posterior goes does."""
+    data, values = counted
+    at = [float(values[name]) for name in "ab"]
+    for prior, passes in ((1.0, 0), (1e-3, 1), (1.0, 1), (0.9, 0)):
+        read["sums"] = 0
+        model = poisson(data, prior=prior, at=at)
+        step = pms.HMCECS(model=model, data=data, reference=run_at(values))
+        assert read["sums"] == passes * N
+        again = residuals_around(step._expansion, step.reference, step._prepared.pilot)
+        np.testing.assert_allclose(
+            step._prepared.moments.variance(100), again.moments().variance(100), rtol=1e-6
+        )
 
 
 def test_sums_of_other_rows_are_never_used(grown, read):

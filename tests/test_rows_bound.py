@@ -495,6 +495,17 @@ def at_once(self, function, *arguments):
     return done
 
 
+def test_what_reads_ahead_is_not_sent_to_other_processes(rows):
+    """As passes in processes do while tuning, when chains have asked for rows already."""
+    store = columns.MappedRows([rows.column("late")], [(("late",), len(rows))])
+    store.disk.waits = columns._SLOW
+    store.expect(lambda: iter([np.arange(5), np.arange(9)]))
+    assert not store.ahead.idle
+    there = pickle.loads(pickle.dumps(store))
+    np.testing.assert_array_equal(there.take(np.arange(5))[0], store.take(np.arange(5))[0])
+    assert there.ahead.idle
+
+
 def test_rows_that_are_not_read_yet_are_not_waited_for(rows):
     store = rows._store
     turns = [np.arange(k, k + 5) for k in range(100)]

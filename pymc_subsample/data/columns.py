@@ -372,6 +372,9 @@ class MappedRows(RowStore):
         self.disk = columns[0].store
         super().__init__(columns, self.disk.n_rows, kinds)  # type: ignore[arg-type]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: x for name, x in self.__dict__.items() if name != "ahead"}
+
     def take(self, index: np.ndarray | slice) -> list[np.ndarray]:
         """Return rows `index`, shape (m,), of every column."""
         records = self.disk.records[index] if isinstance(index, slice) else self._taken(index)

@@ -25,9 +25,9 @@ def archive(
 ) -> tuple[Store, str] | None:
     """Return where something that was computed from rows on disk is kept, and its name there.
 
-    The name depends on the log-likelihood of a row as a function of phi and columns, or on other
-    columns `of` the batch graph, constants included, on the columns that the model's data are, and
-    on the numbers `at`.
+    The name depends on the log-likelihood of a row as a function of phi and columns and on phi as
+    a function of theta, or on other columns `of` the batch graph, constants included, on the
+    columns that the model's data are, and on the numbers `at`. It does not depend on the prior.
 
     Returns
     -------
@@ -38,13 +38,18 @@ def archive(
         return None
     with building_graphs():
         graphs = rebuild(of or tall.batch.outputs, dict(tall.derived))
-        _, function = lower([*tall.phi_slices, *tall.raw], graphs)
-    if function is None:
+        functions = [lower([*tall.phi_slices, *tall.raw], graphs)]
+        functions += [] if of else [lower([tall.theta], tall.phi_graphs)]
+    names = [name for _, name in functions]
+    if None in names:
         return None
-    columns = [(c.offsets, [t.str for t in c.types], c.dtype.str) for c in tall.rows.columns]
-    phi = [(place.start, v.type.shape) for v, place in tall.phi_slices.items()]
+    columns = [
+        (c.row_shape, c.offsets, [t.str for t in c.types], c.dtype.str) for c in tall.rows.columns
+    ]
+    phi = [(place.start, str(v.type)) for v, place in tall.phi_slices.items()]
     versions = import_module("pymc_subsample").__version__, pm.__version__, pytensor.__version__
-    said = repr((function, columns, phi, versions, [x.tobytes().hex() for x in at]))
+    numbers = [x.tobytes().hex() for x in at]
+    said = repr((names, columns, phi, tall.size, versions, numbers))
     return tall.rows.disk, f"{what}-{sha256(said.encode()).hexdigest()}"
 
 

@@ -49,6 +49,8 @@ _FAR_POINTS = 4
 _FAR = 3.0
 # Standard deviations per parameter between an earlier reference and a posterior that it serves.
 _SERVES = 0.5
+# By what share a posterior may be wider or narrower than the one around which residuals are known.
+_ALIKE = 1.25
 # Modes in which chains start.
 _MODES = 4
 
@@ -185,12 +187,23 @@ def _taken_over(problem: Problem) -> Preparation | None:
         np.array([expansion.from_values(x, at.theta) for x in points]).reshape(-1, len(at.theta))
         for points in (known.pilot, known.far)
     )
-    if known.residuals is None:
+    if known.residuals is None or not _as_wide(spread, (far - at.theta)[:, free]):
         pilot = _ellipsoid(at.theta, spread, free, problem.rng)
         far = far_points(problem.kind, at.theta, spread, free, problem.rng)
         return Preparation(at, scale, pilot, far)
     residuals = residuals_around(expansion, at, pilot, far, known.residuals)
     return Preparation(at, scale, pilot, far, residuals=residuals)
+
+
+def _as_wide(spread: np.ndarray, moves: np.ndarray) -> bool:
+    """Whether moves to `far_points` of an earlier run are far in a posterior of some spread.
+
+    They are not where priors have changed: what the rows leave around there would say too little
+    of a wider posterior, and too much of a narrower one.
+    """
+    z = np.array([whiten(spread, move) for move in moves[:_FAR_POINTS]])
+    widths = np.abs(z).max(axis=0) / _FAR
+    return bool(np.all((widths <= _ALIKE) & (widths >= 1 / _ALIKE)))
 
 
 @one_thread
