@@ -28,13 +28,13 @@ N = 2_000
 FAR = 4.42
 
 
-def tree(**draws):
+def tree(draws=250, **values):
     """A result with draws of some variables, shape (chain, draw, ...)."""
     posterior = {
         name: (["chain", "draw", *(f"{name}_dim_{i}" for i in range(x.ndim - 2))], x)
-        for name, x in draws.items()
+        for name, x in values.items()
     }
-    coords = {"chain": np.arange(2), "draw": np.arange(250)}
+    coords = {"chain": np.arange(2), "draw": np.arange(draws)}
     return xr.DataTree.from_dict({"posterior": xr.Dataset(posterior, coords)})
 
 
@@ -280,7 +280,9 @@ class Known:
         self.n, self.elpd, self.read_so_far = n, rng.normal(size=n), np.zeros(n, dtype=bool)
         self.p = self.k = np.zeros(n)
         level = self.elpd + missing * rng.normal(size=n)
-        self.approximation = Approximation(level, level + 1e-9 * rng.normal(size=n), np.zeros(n))
+        self.approximation = Approximation(
+            level, level + 1e-9 * rng.normal(size=n), np.zeros(n), np.zeros(1), 0.0
+        )
 
     def read(self, index):
         self.read_so_far[index] = True
@@ -290,7 +292,7 @@ class Known:
 def test_rows_are_doubled_until_their_error_is_negligible(missing, size):
     """The ratio of the errors is that of the residuals times sqrt(n / m - 1), n = 20,000."""
     known = Known(20_000, missing)
-    found, _ = estimated(known, lambda: known.approximation, None, 400, np.random.default_rng(1))
+    found, _ = estimated(known, known.approximation, None, 400, np.random.default_rng(1))
     assert len(found.sample) == size
     assert found.subsampling_se < 0.1 * found.se
     assert abs(found.elpd - known.elpd.sum()) < FAR * found.subsampling_se
@@ -299,7 +301,7 @@ def test_rows_are_doubled_until_their_error_is_negligible(missing, size):
 
 def test_all_rows_are_read_where_half_would_not_do():
     known = Known(20_000, 1.0)
-    found, _ = estimated(known, lambda: known.approximation, None, 400, np.random.default_rng(1))
+    found, _ = estimated(known, known.approximation, None, 400, np.random.default_rng(1))
     assert known.read_so_far.all()
     assert found.subsampling_se == 0
     assert found.elpd == pytest.approx(known.elpd.sum(), rel=1e-12)
@@ -325,6 +327,58 @@ def test_few_rows_are_all_read_as_arviz_does():
     for name in ("elpd", "se", "p"):
         assert found[name] == pytest.approx(expected[name], rel=1e-9)
     np.testing.assert_allclose(found.pareto_k, expected.pareto_k, atol=1e-6)
+
+
+# Draws of another posterior
+
+
+def sampled(model):
+    return pm.sample(
+        500, tune=500, chains=2, cores=1, model=model, progressbar=False, random_seed=1, quiet=True,
+        compute_convergence_checks=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_draws_of_a_skewed_posterior_are_taken(centred):
+    """Means of a funnel are far from its mode; the mean gradient is zero all the same."""
+    rng = np.random.default_rng(0)
+    g = np.repeat(np.arange(60), 3)
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu"), pm.HalfNormal("tau", 1)
+        a = pm.Normal("a", mu, tau, shape=60) if centred else mu + tau * pm.Normal("z", shape=60)
+        pm.Bernoulli("y", logit_p=a[g], observed=rng.random(len(g)) < 0.5)
+    _, known = left_out(model, sampled(model))
+    assert known.off < 1.0
+
+
+def test_draws_of_another_model_are_refused():
+    """Of the same names and shapes: other columns, another outcome, Bambi's moved intercept."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(50.0, 10.0, size=(N, 2))
+    y = rng.random(N) < 1 / (1 + np.exp(3.0 - x @ [0.07, -0.01]))
+
+    def model_of(columns, outcome=y):
+        with pm.Model() as model:
+            eta = pm.Normal("Intercept", 0, 5) + columns @ pm.Normal("b", 0, 1, shape=2)
+            pm.Bernoulli("y", logit_p=eta, observed=outcome)
+        return model
+
+    right = model_of(x)
+    idata = sampled(model_of(x - x.mean(axis=0)))
+    shift = idata["posterior"]["b"].values @ x.mean(axis=0)
+    moved = tree(Intercept=idata["posterior"]["Intercept"].values - shift,
+                 b=idata["posterior"]["b"].values, draws=500)  # fmt: skip
+    assert pms.loo(moved, model=right).elpd > -0.7 * N
+    for given, model, name in (
+        (idata, right, "Intercept"),
+        (moved, model_of(x[:, ::-1]), "(Intercept|b)"),
+        (moved, model_of(x, ~y), "(Intercept|b)"),
+    ):
+        given = given.filter(lambda node: node.name != "observed_data")
+        said = f"no sample of this model's posterior.* off by [\\d.,e+]+ .* most in '{name}'"
+        with pytest.raises(ValueError, match=said + r".*pm\.sample\(model=model\.backend\.model"):
+            pms.loo(given, model=model)
 
 
 # Comparison

@@ -1,6 +1,5 @@
 """Log predictive densities of some rows that are left out, and from them those of all."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -164,7 +163,7 @@ def of_some(
 
 def estimated(
     left: LeftOut,
-    approximation: Callable[[], Approximation],
+    known: Approximation,
     observations: int | np.ndarray | None,
     first: int,
     rng: np.random.Generator,
@@ -180,7 +179,6 @@ def estimated(
         size = observations
     if 3 * size > left.n if observations is None else size == left.n:
         return of_all(left), none
-    known = approximation()
     most = max(1, size // 2)
     effect = -np.abs(known.elpd - known.level)
     outlying = np.argpartition(effect, most - 1)[:most]

@@ -13,7 +13,7 @@ and s it is the delta method of Magnusson et al. (2020). Derivatives are differe
 standard deviation, so that the terms also see what lies beyond order 2.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,11 +45,19 @@ class Approximation:
         Log density when it is left out, by terms of order 2.
     p : ndarray
         By how much that is below the log of its mean likelihood.
+    drift : ndarray, shape (d,)
+        The mean gradient of the log posterior over the draws, times their covariance, in their
+        standard deviations: how far off they are. It is zero for draws of this posterior, but for
+        Monte Carlo error and what order 2 leaves.
+    off : float
+        Its length by that covariance, per parameter.
     """
 
     level: np.ndarray
     elpd: np.ndarray
     p: np.ndarray
+    drift: np.ndarray
+    off: float
 
 
 def directions(thetas: np.ndarray, most: int) -> tuple[np.ndarray, float]:
@@ -93,7 +101,9 @@ def approximate(
     points = [expansion.parameters(point)[0] for point in points]
     found = np.zeros((3 if groups is None else 2 + len(steps), n))
     start, bad = 0, []
-    for part in expansion.over(_terms_at, points, weight, groups is not None):
+    slope = steps @ _prior_slope(expansion, thetas)
+    for part, rising in expansion.over(_terms_at, points, weight, groups is not None):
+        slope += rising
         here = slice(start, start + part.shape[1])
         start = here.stop
         bad += (here.start + np.flatnonzero(~np.isfinite(part[0]))).tolist()
@@ -110,24 +120,37 @@ def approximate(
     if groups is not None:
         spread = weight * np.sum(found[2:] ** 2, axis=0)
         found = _left_out(found[0], found[1], spread)
-    return Approximation(*found)
+    scale = thetas.std(axis=0)
+    drift = weight * steps.T @ slope / np.where(scale > 0, scale, 1.0)
+    level, elpd, p = found
+    off = float(np.sqrt(weight * slope @ slope / thetas.shape[1]))
+    return Approximation(level, elpd, p, drift, off)
+
+
+def _prior_slope(expansion: Expansion, thetas: np.ndarray) -> np.ndarray:
+    """Mean gradient of the log prior over draws; that of the log posterior has mean zero."""
+    none = np.zeros(expansion.phi_size)
+    some = spread(len(thetas), 1, _MOST)
+    return np.mean([expansion.pull_back(thetas[s], none) for s in some], axis=0)
 
 
 def _terms_at(
     expansion: Expansion,
     batches: Iterable[np.ndarray],
-    points: list[np.ndarray],
+    points: Sequence[np.ndarray],
     weight: float,
     apart: bool,
-) -> np.ndarray:
+) -> tuple[np.ndarray, np.ndarray]:
     """Return what `Approximation` holds of some rows, or l, b and the slopes along all directions.
+
+    And the slopes' sums.
 
     Rows that are impossible at a point have the largest b, which calls for a look at them.
     """
     [rows] = batches
     m = rows.shape[1]
     level, forth, back = np.empty((3, m))
-    bend, spread, slopes = np.zeros(m), np.zeros(m), []
+    bend, spread, slopes, rising = np.zeros(m), np.zeros(m), [], []
     expansion.loglik(points[0], rows, level)
     for there, here in zip(points[1::2], points[2::2], strict=True):
         expansion.loglik(there, rows, forth)
@@ -135,13 +158,16 @@ def _terms_at(
         slope = 0.5 * (forth - back)
         bend += weight * (forth + back - 2 * level)
         spread += weight * slope**2
+        rising.append(slope.sum())
         if apart:
             slopes.append(slope)
     known = np.isfinite(bend) & np.isfinite(spread)
     bend = np.where(known, bend, -_MOST_BEND)
     if apart:
-        return np.array([level, bend, *(np.where(known, slope, 0.0) for slope in slopes)])
-    return _left_out(level, bend, np.where(known, spread, 0.0))
+        terms = np.array([level, bend, *(np.where(known, slope, 0.0) for slope in slopes)])
+    else:
+        terms = _left_out(level, bend, np.where(known, spread, 0.0))
+    return terms, np.array(rising)
 
 
 def _left_out(level: np.ndarray, bend: np.ndarray, spread: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 
 from pymc_subsample import arguments, array_stats
 from pymc_subsample.comparison.estimate import Estimate, LeftOut, estimated
-from pymc_subsample.comparison.expanded import approximate
+from pymc_subsample.comparison.expanded import Approximation, approximate
 from pymc_subsample.comparison.groups import Groups, read_groups
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import expand
@@ -34,6 +34,8 @@ _SAID = "pms.loo"
 # Rows, or groups, that are left out first; half as many that matter most come in addition.
 _FIRST = 400
 _FEWEST = 25
+# Standard deviations per parameter that draws are off, from which on they are of another posterior.
+_OFF = 3.0
 # Rows whose compiled log-likelihood is compared with the model as it was written.
 _COMPARED = 200
 
@@ -105,6 +107,7 @@ def loo(
     ------
     ValueError
         If a free variable is missing from the posterior, `idata` is of other rows than the model,
+        its draws are not where the model's posterior is,
         a log-likelihood is not finite, draws carry negative signs, or an argument is out of range.
     TallModelError
         If the rows cannot be found, several variables have rows and `var_name` does not choose, or
@@ -180,9 +183,10 @@ def loo(
         expansion, thetas, relative_efficiency(posterior) if reff is None else reff, leaving
     )
     wanted = _within(wanted, left.n, "rows" if leaving is None else "groups")
-    found, outlying = estimated(
-        left, lambda: approximate(expansion, thetas, leaving), wanted, _FIRST, generator
-    )
+    known = approximate(expansion, thetas, leaving)
+    if not known.off <= _OFF:
+        raise ValueError(_of_another(known, tall, model))
+    found, outlying = estimated(left, known, wanted, _FIRST, generator)
     good_k = float(min(1 - 1 / np.log10(len(thetas)), 0.7))
     warned = _warn_of_k(left, found, outlying, good_k, "rows" if leaving is None else "groups")
     return _result(left, found, len(thetas), good_k, warned, *_labels(model, tall, groups, leaving))
@@ -263,6 +267,28 @@ def _require_one(tall: TallModel, names: list[str] | None) -> None:
             f"{_SAID}: {listed} have different numbers of rows ({tall.rows.counted}), which cannot "
             "be left out together. Name one of them as var_name."
         )
+
+
+def _of_another(known: Approximation, tall: TallModel, model: pm.Model) -> str:
+    """Say that draws are not of the model's posterior, and of which variable most."""
+    largest = {
+        name: float(np.max(np.abs(known.drift[place])))
+        for name, place in zip(tall.names, tall.slices, strict=True)
+    }
+    worst = max(largest, key=lambda name: largest[name])
+    rv = model.values_to_rvs[next(v for v in model.value_vars if v.name == worst)].name
+    bambi = (
+        " Results of Bambi's fit have the intercept moved, for predictors that its model centres: "
+        "sample with pm.sample(model=model.backend.model, step=...)."
+        if any(v.name == "Intercept" for v in model.free_RVs)
+        else ""
+    )
+    return (
+        f"{_SAID}: idata holds no sample of this model's posterior: by the mean gradient of its log "
+        f"density, the draws are off by {known.off:,.3g} of their standard deviations per "
+        f"parameter (at most {_OFF:g}), most in {rv!r} ({largest[worst]:,.3g}). Pass the model and "
+        f"the data that were sampled.{bambi}"
+    )
 
 
 def _require_same_data(idata: xr.DataTree, model: pm.Model, tall: TallModel) -> None:
