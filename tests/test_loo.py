@@ -582,6 +582,22 @@ def test_draws_given_other_data_are_refused(small):
             pms.loo(other, model=model)
 
 
+def test_draws_given_other_pm_data_are_refused():
+    """As those that were set after sampling, with rows or without."""
+    x = np.random.default_rng(3).normal(size=300)
+    with pm.Model() as model:
+        data, unit = pm.Data("x", x), pm.Data("unit", 2.0)
+        pm.Bernoulli("y", logit_p=data * pm.Normal("b") / unit, observed=x > 0)
+    idata = tree(b=np.random.default_rng(4).normal(2, 0.1, (2, 250)))
+    recorded = {"x": ("x_dim_0", x), "unit": ((), 2.0)}
+    idata["constant_data"] = xr.Dataset(recorded)
+    pms.loo(idata, model=model)
+    for name, wrong in (("x", ("x_dim_0", x[::-1])), ("unit", ((), 3.0))):
+        idata["constant_data"] = xr.Dataset(recorded | {name: wrong})
+        with pytest.raises(ValueError, match=f"given other values of '{name}'"):
+            pms.loo(idata, model=model)
+
+
 def test_signed_draws_are_refused(small):
     model, idata = small
     signed = idata.copy()

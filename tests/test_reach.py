@@ -97,6 +97,9 @@ def test_binomial_regression_takes_the_largest_number_of_trials(expansion):
         (lambda x: pt.log(x), None),
         (lambda x: pt.log1p(x**2), None),
         (lambda x: pt.exp(-x), None),
+        (lambda x: 2e-4 / (x**2 + 1e-4) ** 1.5, 200.0),  # narrower than a step of the grid
+        (lambda x: 1 / ((1e3 * (x - 0.1234)) ** 2 + 1), 1.0),
+        (lambda x: x / pt.sqrt(x**2), None),
     ],
 )
 def test_derivative_bound(derivative, expected):
@@ -112,6 +115,11 @@ ROW_FUNCTIONS = {
     "step": lambda x: pt.sigmoid(x) + pt.floor(x),
     "switch": lambda x: pt.switch(x > 1.0, 1.0, 0.0),
     "huber": lambda x: -pt.switch(abs(x) < 1, x**2 / 2, abs(x) - 0.5),
+    "root of a square": lambda x: -pt.sqrt((x - 0.2) ** 2),
+    "root of a fourth power": lambda x: -(((x - 0.2) ** 4) ** 0.25),
+    "log of a square": lambda x: -pt.exp(pt.log((x - 0.2) ** 2) / 2),
+    "saw": lambda x: pt.arcsin(pt.sin(x)),
+    "steps": lambda x: pt.arctan(pt.tan(x)),
 }
 
 

@@ -28,6 +28,7 @@ from pymc_subsample.diagnostics.thinned import (
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.binding import require_rows
 from pymc_subsample.likelihood.discovery import row_terms
+from pymc_subsample.symbolic.graph import root_array
 from pymc_subsample.validation import is_whole, positive, shown
 
 _SAID = "pms.loo"
@@ -292,24 +293,23 @@ def _of_another(known: Approximation, tall: TallModel, model: pm.Model) -> str:
 
 
 def _require_same_data(idata: xr.DataTree, model: pm.Model, tall: TallModel) -> None:
-    """Refuse draws given other observed values than the model's."""
-    if "observed_data" not in idata.children:
-        return
-    recorded = idata["observed_data"].to_dataset()
-    for rv in model.observed_RVs:
-        value = model.rvs_to_values[rv]
-        held = getattr(value, "data", None)
-        if held is None and hasattr(value, "get_value"):
-            held = value.get_value(borrow=True)
-        if rv.name not in tall.observed or rv.name not in recorded or held is None:
-            continue
-        held, seen = np.asarray(held), recorded[rv.name].values
-        if held.shape != seen.shape or not np.array_equal(held, seen.astype(held.dtype)):
-            raise ValueError(
-                f"{_SAID}: idata was sampled given other values of {rv.name!r} (shape "
-                f"{seen.shape}) than the model has (shape {held.shape}). Pass the model and the "
-                "data that were sampled."
-            )
+    """Refuse draws given other observed values, or other `pm.Data`, than the model's."""
+    held = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
+    held = {"observed_data": {n: v for n, v in held.items() if n in tall.observed}}
+    held["constant_data"] = {v.name: v for v in model.data_vars}
+    for group_name in set(held) & set(idata.children):
+        recorded = idata[group_name].to_dataset()
+        for name, var in held[group_name].items():
+            value = root_array(var)
+            if name not in recorded or value is None:
+                continue
+            seen = recorded[name].values
+            if value.shape != seen.shape or not np.array_equal(value, seen.astype(value.dtype)):
+                raise ValueError(
+                    f"{_SAID}: idata was sampled given other values of {name!r} (shape "
+                    f"{seen.shape}) than the model has (shape {value.shape}). Pass the model and "
+                    "the data that were sampled."
+                )
 
 
 # Results

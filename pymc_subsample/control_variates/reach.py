@@ -20,11 +20,16 @@ from pytensor.graph.basic import Variable
 
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.symbolic.graph import numpy_function
+from pymc_subsample.symbolic.interpreter import NoForm
+from pymc_subsample.symbolic.intervals import Enclosure, enclose
 
 # Kinds of rows, and range of predictors, over which a derivative is looked at.
 _MOST_KINDS = 64
 _WIDEST = 30.0
 _ROUNDING = 1e-3
+# Parts into which a step of the grid is divided at a time, how many there may be in all, and their
+# length.
+_PARTS, _MOST_PARTS, _NARROW = 16, 2**20, 1e-6
 # Beyond this many elements of phi only the cruder of the two bounds is worth its set-up.
 _MAX_DENSE = 500
 _FAR = 1e300
@@ -49,12 +54,14 @@ def derivative_bound(
     Returns
     -------
     float or None
-        None where the derivative is not bounded. It is evaluated on a grid, and taken as bounded
-        where its supremum over the outer half of the grid is that over the inner half, and no
-        larger on grids around the data. Of a kink or a step it says nothing: see
-        `Pieces.smooth_everywhere`.
+        None where the derivative is not bounded, or has no enclosure. It is evaluated on a grid,
+        and taken as bounded where its supremum over the outer half of the grid is that over the
+        inner half, and no larger on grids around the data. What it may do between the points of
+        the grid, as that of the root of a square, is enclosed. Of the kink or step of a switch it
+        says nothing: see `Pieces.smooth_everywhere`.
     """
     evaluate = numpy_function([predictor, *data], [derivative])
+    enclosed = enclose([derivative], [predictor, *data])
     # An even number of points: derivatives of powers are 0 * inf at zero.
     grid = np.linspace(-_WIDEST, _WIDEST, 6000)
     columns = [np.repeat(values, len(grid)) for values in kinds]
@@ -65,18 +72,38 @@ def derivative_bound(
             found = np.reshape(evaluate(x, *columns)[0], (-1, len(grid)))
         return np.abs(found) if np.all(np.isfinite(found)) else None
 
+    def between(origin: np.ndarray, known: float) -> float:
+        """Enclose what may be larger than is known, in smaller and smaller parts of the grid."""
+        x = np.asarray(origin)[:, None] + grid
+        low, high = x[:, :-1].ravel(), x[:, 1:].ravel()
+        columns = np.repeat(kinds, len(grid) - 1, axis=1)
+        while True:
+            [found] = enclosed([Enclosure(low, high), *(Enclosure(c, c) for c in columns)])
+            size = np.broadcast_to(found.size, low.shape)
+            larger = ~(size <= known)
+            if not larger.any() or larger.sum() * _PARTS > _MOST_PARTS or np.isnan(size).any():
+                return float(max(size.max(), known))
+            if np.all(high[larger] - low[larger] < _NARROW):
+                return float(size.max())
+            edges = np.linspace(low[larger], high[larger], _PARTS + 1)
+            low, high = edges[:-1].ravel(), edges[1:].ravel()
+            columns = np.tile(columns[:, larger], _PARTS)
+
     around = values(np.zeros(kinds.shape[1]))
     if around is None:
         return None
     inner = around[:, np.abs(grid) <= _WIDEST / 2].max(initial=0.0)
-    for origin in (None, *kinds):
-        if origin is not None:
-            if not np.any(np.abs(origin) > _WIDEST) or not np.all(np.isfinite(origin)):
-                continue
-            around = values(origin)
+    far = [x for x in kinds if np.any(np.abs(x) > _WIDEST) and np.all(np.isfinite(x))]
+    origins = [np.zeros(kinds.shape[1]), *far]
+    for origin in origins:
+        around = values(origin)
         if around is None or around.max(initial=0.0) > inner * (1 + 1e-5):
             return None
-    return float(inner * (1 + _ROUNDING))
+    try:
+        largest = max(between(origin, inner * (1 + _ROUNDING)) for origin in origins)
+    except NoForm:
+        return None
+    return float(largest) if np.isfinite(largest) else None
 
 
 def distinct(expansion: Expansion, positions: Sequence[int]) -> np.ndarray | None:
