@@ -370,13 +370,13 @@ def test_draws_of_another_model_are_refused():
     moved = tree(Intercept=idata["posterior"]["Intercept"].values - shift,
                  b=idata["posterior"]["b"].values, draws=500)  # fmt: skip
     assert pms.loo(moved, model=right).elpd > -0.7 * N
-    for given, model, name in (
-        (idata, right, "Intercept"),
-        (moved, model_of(x[:, ::-1]), "(Intercept|b)"),
-        (moved, model_of(x, ~y), "(Intercept|b)"),
+    for given, model in (
+        (idata, right),
+        (moved, model_of(x[:, ::-1])),
+        (moved, model_of(x, ~y)),
     ):
         given = given.filter(lambda node: node.name != "observed_data")
-        said = f"no sample of this model's posterior.* off by [\\d.,e+]+ .* most in '{name}'"
+        said = r"no sample of this model's posterior.* off by [\d.,e+]+ .* most in '(Intercept|b)'"
         with pytest.raises(ValueError, match=said + r".*pm\.sample\(model=model\.backend\.model"):
             pms.loo(given, model=model)
 

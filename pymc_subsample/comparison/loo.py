@@ -285,8 +285,8 @@ def _of_another(known: Approximation, tall: TallModel, model: pm.Model) -> str:
         else ""
     )
     return (
-        f"{_SAID}: idata holds no sample of this model's posterior: by the mean gradient of its log "
-        f"density, the draws are off by {known.off:,.3g} of their standard deviations per "
+        f"{_SAID}: idata holds no sample of this model's posterior: by the mean gradient of its "
+        f"log density, the draws are off by {known.off:,.3g} of their standard deviations per "
         f"parameter (at most {_OFF:g}), most in {rv!r} ({largest[worst]:,.3g}). Pass the model and "
         f"the data that were sampled.{bambi}"
     )
