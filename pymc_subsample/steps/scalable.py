@@ -158,6 +158,12 @@ class ScalableMH(SubsampledStep):
     bounds are so large that they would be drawn in most proposals are read always; groups of few
     rows as a whole.
 
+    Where fewer than nine in ten proposals would be accepted even if all rows decided, as with
+    groups of a few rows, whose log-likelihoods are no parabolas, the surrogate reads up to 4,096
+    rows itself, at each of its gradients: :math:`\tilde p` then has their :math:`d_i` too, and they
+    decide nothing. Which ones, two more passes tell, by what those rows cost and how much nearer
+    they bring the surrogate to the posterior.
+
     The number of rows per proposal falls with the number of rows n at fixed numbers of parameters
     d, about as :math:`d^{3} / \sqrt n`; where :math:`d^3` is beyond n, other steps are faster.
 
