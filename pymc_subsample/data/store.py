@@ -245,6 +245,12 @@ class Store:
                 )
             start = stop
 
+    @property
+    def written(self) -> tuple[int, bool]:
+        """When the file of rows was last written to, and whether the header was no earlier."""
+        rows, header = (os.stat(self.path / name).st_mtime_ns for name in (ROWS, HEADER))
+        return rows, rows <= header
+
     def refuse_changes(self) -> None:
         """Refuse rows that changed since they were opened.
 
