@@ -19,7 +19,7 @@ import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
 from pymc_subsample.data import Rows, ahead, columns
 from pymc_subsample.data.store import Store
-from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood import TallModel, TallModelError, binding
 
 N = 4_000
 
@@ -338,6 +338,20 @@ def exposure(s):
     count, error, group = (pm.Data(name, s[name]) for name in ("count", "error", "group"))
     rate = pm.math.exp(pm.Normal("effect", shape=5))[group] * error
     pm.Poisson("obs", rate, observed=count)
+
+
+def test_a_model_of_rows_before_some_were_appended_is_told_at_once(table, tmp_path, monkeypatch):
+    rows = Rows.from_blocks([table], cache=tmp_path / "x.rows", progressbar=False)
+    make, selection = MODELS["logistic"]
+    model = make(rows.select(**selection).sample(300))
+    rows.append({name: x[:50] for name, x in table.items()}, progressbar=False)
+    view = rows.select(**selection)
+    found = binding.bound(model, view)
+    monkeypatch.setattr(binding, "_PIECE", 0)  # nothing is looked for among all rows
+    binding.refuse_other_rows(found)
+    other = make(view.sample(300, seed=5))
+    with pytest.raises(ValueError, match="range"):
+        binding.refuse_other_rows(binding.bound(other, view))
 
 
 @pytest.mark.parametrize("seed", [0, 7])

@@ -150,14 +150,16 @@ def _refuse_others(name: str, value: np.ndarray, column: Column) -> None:
 def refuse_other_rows(found: Mapping[Variable, Column], seed: int = 0) -> None:
     """Refuse a sample that is not of these rows: columns that were changed, or coded anew.
 
-    A sample of `Rows.sample` with its own seed is told at once. Of any other one, some rows are
-    looked for among all rows.
+    A sample of `Rows.sample` with its own seed, of all rows or of those before some were appended,
+    is told at once. Of any other one, some rows are looked for among all rows.
     """
     values = {v: _value(v) for v in found}
     m, n = len(next(iter(values.values()))), len(next(iter(found.values())))
-    index = sample_index(n, m, seed)
-    if m <= n and all(np.array_equal(column[index], values[v]) for v, column in found.items()):
-        return
+    store = next(iter(found.values())).store
+    for end in np.cumsum([segment.n_rows for segment in store.segments])[::-1].tolist():
+        index = sample_index(end, m, seed)
+        if m <= end and all(np.array_equal(c[index], values[v]) for v, c in found.items()):
+            return
     rng = np.random.default_rng(0)
     wanted = np.sort(rng.choice(m, min(m, _LOOKED_FOR), replace=False))
     rows = np.column_stack([values[v][wanted].reshape(len(wanted), -1) for v in found])
