@@ -72,7 +72,7 @@ class Options:
         lengths = {x.shape[:1] for x in block.values()}
         if not self.drop_missing or len(lengths) != 1 or () in lengths:
             return block  # columns of different lengths are refused where they are written
-        missing = np.zeros(*lengths, dtype=bool) if holes is None else holes > 0
+        missing = np.zeros(lengths.pop(), dtype=bool) if holes is None else holes > 0
         for x in block.values():
             if x.dtype.kind == "f":
                 missing |= np.isnan(x).reshape(len(x), -1).any(axis=1)
