@@ -20,7 +20,7 @@ from pymc_subsample.control_variates.reference import reference_at, summed
 from pymc_subsample.control_variates.residuals import residuals_around
 from pymc_subsample.data.kept import keep, kept
 from pymc_subsample.rows import RowStore
-from pymc_subsample.steps import setup
+from pymc_subsample.steps import base, setup
 
 STEPS = [pms.HMCECS, pms.ScalableMH, pms.MinibatchBarkerMH, pms.SGLD, pms.FireflyMC]
 
@@ -134,6 +134,33 @@ def test_what_is_no_run_of_the_model_is_refused(first):
         pms.HMCECS(model=case.model, reference=plain)
     with pytest.raises(TypeError, match="reference must"):
         pms.HMCECS(model=case.model, reference=3.0)
+
+
+def test_a_run_of_other_levels_is_refused_before_any_row_is_read(monkeypatch):
+    """The values of a run of five groups do not fit a model of six."""
+
+    def model(groups):
+        group = np.arange(120) % groups
+        with pm.Model() as model:
+            effect = pm.Normal("effect", shape=groups)
+            pm.Normal("obs", effect[group], observed=np.cos(np.arange(120.0)))
+        return model
+
+    step = pms.HMCECS(model=model(5))
+    values = step.reference_values()
+
+    def set_up(*args, **kwargs):
+        raise AssertionError("set-up has begun")
+
+    monkeypatch.setattr(base, "TallModel", set_up)
+    with pytest.raises(AssertionError, match="set-up has begun"):
+        pms.HMCECS(model=model(5), reference=values)
+    said = r"reference\['effect'\] has shape \(5,\), expected \(6,\)\. "
+    for reference in (step, run_at(values)):
+        with pytest.raises(ValueError, match=f"{said}The model has changed .* leave reference="):
+            pms.HMCECS(model=model(6), reference=reference)
+    with pytest.raises(ValueError, match=f"{said}Give one value for each element"):
+        pms.HMCECS(model=model(6), reference=values)
 
 
 @pytest.mark.parametrize("given", ["values", "idata", "step"])

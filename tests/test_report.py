@@ -95,7 +95,8 @@ def test_a_healthy_run_passes_with_all_its_checks(healthy):
     signed = {"negative", "sign", "confined"}  # of the block-Poisson estimate alone
     names = {rule.name for rule in hmc.RULES} - signed
     assert names | {"r_hat", "ess"} == set(statuses(found))
-    assert "PASS: HMCECS, 2 chains of 500 draws" in str(found)
+    assert "PASS: HMCECS of 1,500 rows, 2 chains of 500 draws" in str(found)
+    assert found.rows == found.to_dict()["rows"] == 1500
     assert found.evaluations == healthy["sample_stats"]["n_evaluations"].sum()
     noise = next(f for f in found.findings if f.name == "loglik_variance")
     recorded = healthy["sample_stats"]["check_loglik_variance"].values[:, -1]
@@ -301,6 +302,7 @@ def test_minibatch_runs_are_recognised(model):
     idata = sample(model, pms.MinibatchBarkerMH(model=model))
     found = pms.report(idata)
     assert "MinibatchBarkerMH" in found.method
+    assert found.rows == 1500
     given = {"bound"}  # of a user's bound alone
     assert {rule.name for rule in metropolis.RULES} - given <= set(statuses(found))
     assert statuses(found)["acceptance_error"] == "pass"
@@ -314,6 +316,8 @@ def test_binary_runs_are_recognised():
         pm.Normal("y", 0.2 * z[group], 1, observed=rng.normal(0.1, 1, size=400))
     found = pms.report(sample(model, pms.AusterityGibbs(model=model, batch_size=20)))
     assert found.method == "AusterityGibbs"
+    assert np.isnan(found.rows)  # it reads the neighbours of a variable, and records no more
+    assert "rows" not in str(found).split("row evaluations")[0]
     assert statuses(found)["conditional_error"] in ("pass", "fail")
 
 
@@ -324,6 +328,7 @@ def test_several_methods_are_judged_by_their_bounds(model):
         mixed, same = sample(model, both), sample(model, twice)
     found = pms.report(mixed)
     assert found.method.startswith("HMCECS with MinibatchBarkerMH")
+    assert found.rows == 1500
     assert {"loglik_variance", "acceptance_error"} <= set(statuses(found))
     assert statuses(found)["loglik_variance"] == "pass"
     wrong = pms.report(written(mixed, chain=0, check_loglik_variance=5.0))
@@ -336,6 +341,13 @@ def test_several_methods_are_judged_by_their_bounds(model):
     failed = next(f for f in wrong.findings if f.status == "fail")
     assert (failed.name, failed.value) == ("loglik_variance", 5.0)
     assert failed.advice.startswith("Chain 1.")
+    stats = same["sample_stats"].to_dataset()
+    share = stats["data_share"].values  # as if a third step had recorded its share alone
+    shares = {"data_share": (("chain", "draw", "of"), np.dstack([share, share[..., :1]]))}
+    third = same.copy(deep=True)
+    third["sample_stats"] = xr.DataTree(stats.drop_vars("data_share").assign(shares))
+    assert pms.report(same).rows == 1500
+    assert np.isnan(pms.report(third).rows)
 
 
 def test_what_cannot_be_reported_is_refused(healthy):

@@ -284,11 +284,59 @@ def test_missing_numbers_are_counted_refused_or_left_out(tmp_path):
         ):
             with pytest.raises(ValueError, match=f"first in row {row}"):
                 make(data, [name], cache=tmp_path / "y.rows")
+            with pytest.raises(ValueError, match=r"categories: 'k', first in row 2, 'c', .* 3\."):
+                make(data, cache=tmp_path / "y.rows")
             left = make(data, cache=tmp_path / make.__name__, drop_missing=True)
             assert len(left) == 1
             assert left.sample(1) == {"x": [1.0], "k": [1], "c": [0]}
             shutil.rmtree(tmp_path / make.__name__)
     assert not (tmp_path / "y.rows").exists()
+
+
+def test_rows_are_appended_as_they_were_made(tmp_path, caplog):
+    caplog.set_level("INFO", "pymc.subsample")
+    rng = np.random.default_rng(7)
+    frame = pd.DataFrame(
+        {
+            "x": np.where(rng.random(900) < 0.3, np.nan, rng.normal(size=900)),
+            "k": pd.array(np.where(rng.random(900) < 0.3, None, 4), dtype="Int64"),
+            "c": pd.Categorical(np.where(rng.random(900) < 0.3, None, "a")),
+        }
+    )
+    whole = frame.dropna()
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    plain = {"x": frame["x"].to_numpy(), "k": np.ones(900, int), "c": np.zeros(900, int)}
+    rows = Rows.from_pandas(frame, cache=tmp_path / "x.rows", drop_missing=True)
+    assert f"{900 - len(whole)} rows with missing values were left out" in caplog.text
+    expected = whole["x"].to_numpy()
+    for more, of_more in (
+        (frame, whole["x"]),
+        (table, whole["x"]),
+        (plain, frame["x"].dropna()),
+        ([plain, plain], np.tile(frame["x"].dropna(), 2)),
+    ):
+        caplog.clear()
+        rows = Rows.open(rows.path)
+        before = len(rows)
+        rows.append(more)
+        expected = np.concatenate([expected, of_more])
+        np.testing.assert_array_equal(rows["x"], expected)
+        left = (1800 if isinstance(more, list) else 900) - (len(rows) - before)
+        assert f"{left} rows with missing values were left out" in caplog.text
+    caplog.clear()
+    rows.append(frame[frame["x"].isna()].iloc[:1])  # leaves nothing
+    assert "1 row with a missing value was left out" in caplog.text
+    rows.append(whole)
+    assert caplog.text.count("left out") == 1
+    np.testing.assert_array_equal(rows["x"], np.concatenate([expected, whole["x"]]))
+    with pytest.raises(ValueError, match="different numbers of rows"):
+        rows.append({**plain, "x": plain["x"][:5]})
+    with pytest.raises(ValueError, match="or has a missing value in each row"):
+        Rows.from_pandas(frame[frame["x"].isna()], cache=tmp_path / "y.rows", drop_missing=True)
+
+    kept = Rows.from_pandas(frame[["x"]], cache=tmp_path / "z.rows")
+    kept.append(frame[["x"]])
+    assert kept.missing("x") == 2 * frame["x"].isna().sum()
 
 
 def test_what_is_no_number_is_refused_by_name(frame, tmp_path):
@@ -420,7 +468,7 @@ def damaged(path, how):
         ("torn header", r"header\.json cannot be read"),
         ("header of something else", r"another format \('other'\)"),
         ("header without columns", "says nothing of 'columns'"),
-        ("other version", "version 99, and this pymc_subsample reads 1"),
+        ("other version", "version 99, and this pymc_subsample reads 2"),
         ("no rows", r"rows\.bin is missing"),
         ("cut off", r"23,999 bytes, and 1,000 rows of 24 bytes take 24,000: it was cut off"),
         ("changed", r"rows\.bin is not what header\.json describes"),
@@ -492,14 +540,20 @@ def test_appended_rows_leave_those_before_as_they_were(rows):
         old._store.refuse_changes()
 
 
-def test_categories_are_appended_by_their_words(frame, tmp_path):
+def test_categories_are_appended_by_their_words(frame, tmp_path, caplog):
+    caplog.set_level("INFO", "pymc.subsample")
     rows = Rows.from_pandas(frame, cache=tmp_path / "x.rows")
     more = frame.iloc[:4].astype({"side": str}).assign(side=["west", "east", "north", "east"])
     rows.append(more)
     assert rows.coords["side"] == [*frame["side"].cat.categories, "east"]
+    assert "new level of 'side': 'east'" in caplog.text
+    caplog.clear()
     rows.append(pa.Table.from_pandas(more, preserve_index=False))
     found = np.array(rows.coords["side"])[rows["side"][N:]]
     assert found.tolist() == ["west", "east", "north", "east"] * 2
+    assert "new level" not in caplog.text
+    rows.append(more.assign(side=[f"side {k % 2}" for k in range(4)]))
+    assert "2 new levels of 'side': 'side 0', 'side 1'" in caplog.text
 
 
 def test_codes_have_levels(rows, tmp_path):

@@ -416,8 +416,15 @@ def test_integers_that_the_models_type_does_not_hold_are_refused(tmp_path):
 def test_data_that_are_no_rows_are_refused(rows, table):
     with pm.Model() as model:
         regression()(rows.sample(200))
-    with pytest.raises(TypeError, match=r"data must be pms\.Rows, got dict"):
-        pms.HMCECS(model=model, data=table)
+    pandas = pytest.importorskip("pandas")
+    for data, said in (
+        (table, r"got dict\. Data in memory are given to the model"),
+        (str(rows.path), rf"got str\. Open the folder with pms\.Rows\.open\('{rows.path}'\)"),
+        (rows.path, r"got PosixPath\. Open the folder with pms\.Rows\.open"),
+        (pandas.DataFrame({"x": [1.0]}), r"got DataFrame\. .* pms\.Rows\.from_pandas\("),
+    ):
+        with pytest.raises(TypeError, match=rf"data must be pms\.Rows, {said}"):
+            pms.HMCECS(model=model, data=data)
     with pytest.raises(TallModelError, match=r"has columns 'other', and none of them"):
         pms.HMCECS(model=model, data=rows.select(other="x"))
 

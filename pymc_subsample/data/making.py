@@ -34,9 +34,15 @@ def made(
     progressbar: bool = True,
 ) -> Store:
     """Return the rows of a source, written to a folder now or before."""
-    identity, read = source(Options(columns, categorical, drop_missing))
+    options = Options(columns, categorical, drop_missing)
+    identity, read = source(options)
     known = None if identity is None else json.loads(json.dumps(identity))  # as in a header
-    return converted(folder_at(cache), known, read, overwrite=overwrite, progressbar=progressbar)
+    store = converted(
+        folder_at(cache), known, read,
+        drop_missing=options.drop_missing, overwrite=overwrite, progressbar=progressbar,
+    )  # fmt: skip
+    options.log_left_out()
+    return store
 
 
 def in_full[**P, R](constructor: Callable[P, R]) -> Callable[P, R]:

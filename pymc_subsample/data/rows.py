@@ -110,7 +110,8 @@ class Rows(Columns):
             dictionary type need not be named.
         drop_missing : bool, default False
             Whether rows with a missing value in any column that is kept are left out. Otherwise
-            they stay, as NaN, and steps refuse models that read them.
+            they stay, as NaN, and steps refuse models that read them. Appended rows are treated
+            alike, and how many were left out is logged.
         overwrite : bool, default False
             Whether rows that were made from something else are replaced.
         progressbar : bool, default True
@@ -316,7 +317,8 @@ class Rows(Columns):
         """Write more rows behind these.
 
         Steps, views and pickles that were made before go on with the rows that they had, which
-        stay as they are.
+        stay as they are. Rows with missing values are left out if those of the folder were
+        (``drop_missing=True``).
 
         Parameters
         ----------
@@ -333,9 +335,11 @@ class Rows(Columns):
         if self._selection is not None:
             raise ValueError("Append to all rows, not to what select made of them.")
         store = self._store
-        known = {f.name: f.levels for f in store.fields.values()}
-        read = partial(sources.more, data, known)
+        levels = {f.name: f.levels for f in store.fields.values() if f.levels is not None}
+        options = sources.Options(list(store.fields), list(levels), store.drop_missing)
+        read = partial(sources.more, data, options, levels)
         self._set(appended(store, read, progressbar=progressbar), None)
+        options.log_left_out()
 
     def as_checked(self) -> "Rows":
         """Return the same rows for a model that was compared with all of them."""

@@ -18,7 +18,7 @@ import numpy as np
 from pymc_subsample.data.layout import Field, field_from_json
 from pymc_subsample.data.statistics import Statistics, statistics_from_json
 
-FORMAT, VERSION = "pymc_subsample rows", 1
+FORMAT, VERSION = "pymc_subsample rows", 2
 HEADER, ROWS, KEPT = "header.json", "rows.bin", "kept"
 # Rows of a segment that are compared with the header whenever a folder is opened.
 _GLIMPSED = 64
@@ -116,6 +116,7 @@ class Store:
                 f"{VERSION}: make it anew"
             )
         self.source = header["source"]
+        self.drop_missing: bool = header["drop_missing"]
         self.row_bytes: int = header["row_bytes"]
         self.fields = {f.name: f for f in map(field_from_json, header["columns"])}
         self.segments: list[Segment] = []
@@ -323,7 +324,12 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def header_of(
-    source: Any, fields: Sequence[Field], row_bytes: int, segments: Sequence[Segment]
+    source: Any,
+    fields: Sequence[Field],
+    row_bytes: int,
+    segments: Sequence[Segment],
+    *,
+    drop_missing: bool,
 ) -> str:
     """Return the text of a header."""
     header = {
@@ -332,6 +338,7 @@ def header_of(
         "n_rows": sum(s.n_rows for s in segments),
         "row_bytes": row_bytes,
         "source": source,
+        "drop_missing": drop_missing,
         "columns": [f.as_json() for f in fields],
         "segments": [s.as_json() for s in segments],
     }

@@ -41,6 +41,9 @@ from pymc_subsample.data.store import (
 
 _log = logging.getLogger("pymc.subsample")
 
+# New levels that are named.
+_NAMED = 20
+
 Block = Mapping[str, np.ndarray]
 # Blocks of rows, how many rows there will be if that is known, and levels, known at the end.
 Blocks = tuple[Iterator[Block], int | None, Mapping[str, Sequence]]
@@ -51,6 +54,7 @@ def converted(
     source: Mapping[str, Any] | None,
     read: Callable[[], Blocks],
     *,
+    drop_missing: bool,
     overwrite: bool,
     progressbar: bool,
 ) -> Store:
@@ -66,6 +70,8 @@ def converted(
         What the rows are made from, as JSON; None where that cannot be told.
     read : callable
         Returns the blocks.
+    drop_missing : bool
+        Whether it leaves rows with missing values out: those that are appended will be too.
     overwrite : bool
         Whether a folder of other rows is replaced.
     progressbar : bool
@@ -87,7 +93,7 @@ def converted(
                 with complaints(path):
                     sync(written.file)
             with complaints(path):
-                written.finish(source, levels)
+                written.finish(source, levels, drop_missing=drop_missing)
                 replace(folder, path)
         return Store(path)
 
@@ -131,12 +137,16 @@ def appended(store: Store, read: Callable[[], Blocks], *, progressbar: bool) -> 
             after = np.memmap(path / ROWS, np.uint8, "r", start, (written.n_rows, store.row_bytes))
             segments = [*current.segments, written.segment(after)]
             named = [_with_levels(f, levels, segments) for f in fields]
-            text = header_of(current.source, named, current.row_bytes, segments)
+            dropped = current.drop_missing
+            text = header_of(
+                current.source, named, current.row_bytes, segments, drop_missing=dropped
+            )
             new = path / f"{HEADER}.{PARTIAL}"
             with complaints(path):
                 write(new, text)
                 new.replace(path / HEADER)
                 sync_folder(path)
+            _log_new_levels(fields, named)
         return Store(path)
 
 
@@ -240,17 +250,36 @@ class _Folder:
             self.rows = _Appended(self.path, fields, row_bytes)
         return self.rows.write(self.file, block)
 
-    def finish(self, source: Mapping[str, Any] | None, levels: Mapping[str, Sequence]) -> None:
+    def finish(
+        self,
+        source: Mapping[str, Any] | None,
+        levels: Mapping[str, Sequence],
+        *,
+        drop_missing: bool,
+    ) -> None:
         """Write the header, and see that everything is on the disk."""
         rows = self.rows
         if rows is None or not rows.n_rows:
-            raise ValueError(f"There are no rows to write to {self.path}: the source is empty.")
+            beside = ", or has a missing value in each row" * drop_missing
+            raise ValueError(
+                f"There are no rows to write to {self.path}: the source is empty{beside}."
+            )
         shape = (rows.n_rows, rows.row_bytes)
         records = np.memmap(self.folder / ROWS, np.uint8, "r", shape=shape)
         segment = rows.segment(records)
         fields = [_with_levels(f, levels, [segment]) for f in rows.fields]
-        write(self.folder / HEADER, header_of(source, fields, rows.row_bytes, [segment]))
+        text = header_of(source, fields, rows.row_bytes, [segment], drop_missing=drop_missing)
+        write(self.folder / HEADER, text)
         sync_folder(self.folder)
+
+
+def _log_new_levels(before: Sequence[Field], after: Sequence[Field]) -> None:
+    for old, new in zip(before, after, strict=True):
+        added = list(new.levels or ())[len(old.levels or ()) :]
+        if added:
+            shown = ", ".join(map(repr, added[:_NAMED])) + ", ..." * (len(added) > _NAMED)
+            said = "new level" if len(added) == 1 else f"{len(added):,} new levels"
+            _log.info("%s of %r: %s", said, new.name, shown)
 
 
 def _with_levels(

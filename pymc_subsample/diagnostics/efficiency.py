@@ -75,7 +75,7 @@ def efficiency(
         idata, var_names, filter_vars=filter_vars, coords=coords, kind="diagnostics",
         round_to="none",
     )  # fmt: skip
-    rows, share = _rows_and_share(stats)
+    rows, share = rows_and_share(stats)
     ess = table["ess_bulk"]
     seconds = idata["posterior"].attrs.get("sampling_time", np.nan) if _whole(stats) else np.nan
     evaluations = float(stats["n_evaluations"].sum())
@@ -116,7 +116,7 @@ def subsampling_statistics(idata: xr.DataTree, *names: str) -> xr.Dataset:
     return stats
 
 
-def _rows_and_share(stats: xr.Dataset) -> tuple[float, float]:
+def rows_and_share(stats: xr.Dataset) -> tuple[float, float]:
     """Return the number of rows and the mean share that is read, NaN where unknown."""
     steps = per_step(stats, ["data_share"])
     share = float(steps[0]["data_share"].mean()) if len(steps) == 1 else np.nan

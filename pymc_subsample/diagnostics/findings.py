@@ -70,6 +70,8 @@ class Report:
         Which step methods recorded the run.
     chains, draws : int
         Of the run.
+    rows : float
+        Of the data; NaN if not recorded.
     evaluations : float
         Row evaluations of all draws; NaN if not recorded.
     findings : tuple of Finding
@@ -79,6 +81,7 @@ class Report:
     method: str
     chains: int
     draws: int
+    rows: float
     evaluations: float
     findings: tuple[Finding, ...]
 
@@ -95,15 +98,17 @@ class Report:
             "method": self.method,
             "chains": self.chains,
             "draws": self.draws,
+            "rows": self.rows,
             "evaluations": self.evaluations,
             "checks": [{name: getattr(f, name) for name in names} for f in self.findings],
         }
 
     def _head(self) -> str:
         cost = f", {self.evaluations:.3g} row evaluations" if self.evaluations >= 0 else ""
+        rows = f" of {self.rows:,.0f} rows" if self.rows >= 0 else ""
         chains = "1 chain" if self.chains == 1 else f"{self.chains} chains"
         draws = "1 draw" if self.draws == 1 else f"{self.draws:,} draws"
-        return f"{self.status.upper()}: {self.method}, {chains} of {draws}{cost}"
+        return f"{self.status.upper()}: {self.method}{rows}, {chains} of {draws}{cost}"
 
     def __str__(self) -> str:
         return "\n".join([self._head(), *lines(self.findings)])

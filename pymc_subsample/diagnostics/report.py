@@ -1,6 +1,7 @@
 """One page on a run: what was checked, what failed, and what to change."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from pymc_subsample.diagnostics.checks import (
     Rule,
     recall,
 )
+from pymc_subsample.diagnostics.efficiency import rows_and_share
 from pymc_subsample.diagnostics.findings import Finding, Report, tiered, worst_chain
 from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.partial import from_draws
@@ -99,9 +101,18 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
     if audit is not None:
         findings += audit.of_subsampling
     cost = float(stats["n_evaluations"].sum()) if "n_evaluations" in stats else np.nan
+    size = stats.sizes
     return Report(
-        " with ".join(families), stats.sizes["chain"], stats.sizes["draw"], cost, tuple(findings)
+        " with ".join(families), size["chain"], size["draw"], _rows(stats), cost, tuple(findings)
     )
+
+
+def _rows(stats: xr.Dataset) -> float:
+    """Return the number of rows; NaN where the steps of a run don't tell."""
+    if "data_share" in stats:
+        with suppress(ValueError):  # several steps, of which not all record how many rows they read
+            return rows_and_share(stats)[0]
+    return np.nan
 
 
 def _recorded(stats: xr.Dataset, families: dict[str, Sequence[Rule]]) -> list[Finding]:

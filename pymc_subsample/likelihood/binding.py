@@ -8,6 +8,7 @@ the model.
 
 import warnings
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,14 @@ from pymc_subsample.symbolic.graph import ReadsAllRows, root_array
 if TYPE_CHECKING:
     from pymc_subsample.likelihood.tall_model import TallModel
 
+# What makes rows of the objects of a library.
+_MAKERS = {
+    "pandas": "from_pandas",
+    "polars": "from_polars",
+    "pyarrow": "from_arrow",
+    "dask": "from_dask",
+    "xarray": "from_xarray",
+}
 _PACKAGE = str(Path(__file__).parents[1])
 _REMEDY = (
     "Compute it over all rows, before the model, and write the number into it: rows.mean('x'), "
@@ -81,10 +90,14 @@ def bound(model: pm.Model, data: Any) -> dict[Variable, Column]:
 def require_rows(data: Any) -> None:
     """Raise `TypeError` if `data` are no rows on disk."""
     if not isinstance(data, Rows):
-        raise TypeError(
-            f"data must be pms.Rows, got {type(data).__name__}. Data in memory are given to the "
-            "model, as pm.Data or observed=."
-        )
+        if isinstance(data, str | PathLike):
+            todo = f"Open the folder with pms.Rows.open({str(data)!r})."
+        else:
+            todo = "Data in memory are given to the model, as pm.Data or observed=."
+            maker = _MAKERS.get(type(data).__module__.split(".")[0])
+            if maker is not None:
+                todo += f" Or make rows of them with pms.Rows.{maker}(..., cache=...)."
+        raise TypeError(f"data must be pms.Rows, got {type(data).__name__}. {todo}")
 
 
 def _value(var: Variable) -> np.ndarray:

@@ -166,18 +166,22 @@ class SubsampledStep(BlockedStep):
         blocked: bool = True,
     ) -> None:
         self._given_reference: Mapping[str, Any] | None = None
-        self._earlier: Any = None
-        if isinstance(reference, SubsampledStep | xr.DataTree):
-            self._earlier = reference
-        else:
+        self._earlier: Mapping[str, Any] | None = None
+        of_run = isinstance(reference, SubsampledStep | xr.DataTree)
+        if not of_run:
             variables.given_reference(reference)
-            self._given_reference = reference
         arguments.blocked(blocked, type(self).__name__)
         arguments.only_numba(compile_kwargs)
         self._made_by = arguments.passes(passes)
         self.rng = arguments.generator(rng)
         self._model = arguments.model_in_context(model, f"create {type(self).__name__}")
         self.vars = self._chosen(vars)
+        if of_run:  # of which these are kept, and not the run itself
+            self._earlier = reference = variables.earlier(self._model, reference)
+        else:
+            self._given_reference = reference
+        if reference is not None:
+            variables.refuse_other_variables(self._model, reference, earlier=of_run)
         self._reparameterize = arguments.flag("reparameterize", reparameterize)
         self._rows_of: dict[str, Any] = {
             "observed": chosen_names(observed) or None,
@@ -320,11 +324,7 @@ class SubsampledStep(BlockedStep):
 
     def _problem(self, expansion: Expansion, **given: Any) -> Problem:
         """Return what a set-up needs to know, where the reference was given or not."""
-        reference = self._given_reference
-        if self._earlier is not None:
-            if not isinstance(self._earlier, dict):  # the run itself need not be kept
-                self._earlier = variables.earlier(self._model, self._earlier)
-            reference = self._earlier
+        reference = self._given_reference if self._earlier is None else self._earlier
         if reference is not None:
             theta = variables.reference_theta(self._model, self._tall, reference)
             given["given"] = self._expansion.from_values(theta)

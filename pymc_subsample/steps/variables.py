@@ -159,8 +159,11 @@ def earlier(model: pm.Model, run: Any) -> dict[str, np.ndarray]:
     return found
 
 
-def reference_theta(model: pm.Model, tall: TallModel, reference: Mapping[str, Any]) -> np.ndarray:
-    """Return theta for a reference point given as untransformed values of the free variables."""
+def refuse_other_variables(model: pm.Model, reference: Mapping[str, Any], *, earlier: bool) -> None:
+    """Raise if a reference point is not of the model's free variables, with their shapes.
+
+    `earlier` says that it is of an earlier run.
+    """
     given_reference(reference)
     names = [rv.name for rv in model.free_RVs]
     missing = [n for n in names if n not in reference]
@@ -171,11 +174,25 @@ def reference_theta(model: pm.Model, tall: TallModel, reference: Mapping[str, An
             f"unknown {unknown}."
         )
     shapes = model.eval_rv_shapes()
+    for name in names:
+        found, expected = np.shape(reference[name]), tuple(map(int, shapes[name]))
+        if found != expected:
+            todo = "Give one value for each element."
+            if earlier:
+                todo = (
+                    "The model has changed since the earlier run, as by a new level of a category "
+                    "among appended rows: leave reference= out, so that the mode is searched for, "
+                    "or give values of all free variables by name."
+                )
+            raise ValueError(f"reference[{name!r}] has shape {found}, expected {expected}. {todo}")
+
+
+def reference_theta(model: pm.Model, tall: TallModel, reference: Mapping[str, Any]) -> np.ndarray:
+    """Return theta for a reference point given as untransformed values of the free variables."""
     values = {}
     for rv in model.free_RVs:
         said = f"reference[{rv.name!r}]"
         value = finite(said, reference[rv.name])
-        _check_shape(said, value, tuple(map(int, shapes[rv.name])))
         values[rv.name] = value.astype(rv.dtype)
         if rv.type.dtype.startswith(("int", "uint")) and np.any(values[rv.name] != value):
             raise ValueError(f"{said} must be whole, got {value}.")
@@ -183,11 +200,6 @@ def reference_theta(model: pm.Model, tall: TallModel, reference: Mapping[str, An
         point = make_initial_point_fn(model=model, overrides=values)(0)
     _check_support(model, point, values)
     return tall.ravel(point)
-
-
-def _check_shape(said: str, value: Any, shape: tuple[int, ...]) -> None:
-    if np.shape(value) != tuple(shape):
-        raise ValueError(f"{said} has shape {np.shape(value)}, expected {tuple(shape)}.")
 
 
 def _check_support(

@@ -15,12 +15,10 @@ __all__ = [
 ]  # fmt: skip
 
 
-def more(data: Any, known: Mapping[str, Sequence | None]) -> Blocks:
+def more(data: Any, options: Options, levels: Mapping[str, Sequence]) -> Blocks:
     """Read rows of columns that are known, with the levels of their categories so far."""
-    levels = {name: words for name, words in known.items() if words is not None}
-    options = Options(list(known), list(levels), drop_missing=False)
     if is_pandas(data):
         return pandas_blocks(data, options, Levels(levels))
     if hasattr(data, "__arrow_c_stream__") or type(data).__module__.startswith("pyarrow."):
         return of_arrow(data, options, Levels(levels))[1]()
-    return given(data), None, levels
+    return map(options.whole, given(data)), None, levels

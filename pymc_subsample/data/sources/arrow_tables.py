@@ -62,7 +62,7 @@ def _parquet_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
 def _identity(files: Sequence[Path], options: Options) -> dict[str, Any]:
     known = [(str(f.resolve()), f.stat()) for f in files]
     listed = [[name, s.st_size, s.st_mtime_ns] for name, s in known]
-    return {"kind": "parquet", "files (path, size, mtime)": listed, **vars(options)}
+    return {"kind": "parquet", "files (path, size, mtime)": listed, **options.as_json()}
 
 
 def _parquet_blocks(files: Sequence[Path], options: Options) -> Blocks:

@@ -35,7 +35,7 @@ def _glimpsed(frame: Any, options: Options) -> dict[str, Any] | None:
             digests[name] = [str(column.dtype), glimpse(column.to_numpy()).hex()]
         else:
             return None
-    return {"kind": "pandas", "n_rows": len(frame), "digests": digests, **vars(options)}
+    return {"kind": "pandas", "n_rows": len(frame), "digests": digests, **options.as_json()}
 
 
 def pandas_blocks(frame: Any, options: Options, levels: Levels) -> Blocks:

@@ -1,5 +1,6 @@
 """What all tables share: which columns are kept, codes for words, and rows with missing values."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,8 @@ import numpy as np
 
 from pymc_subsample.data.layout import not_numbers
 from pymc_subsample.data.writing import Block, Blocks
+
+_log = logging.getLogger("pymc.subsample")
 
 # Rows of a block.
 BLOCK = 2**17
@@ -29,6 +32,11 @@ class Options:
         Columns of words or numbers that are kept as codes.
     drop_missing : bool
         Whether rows with a missing value in a column that is kept are left out.
+
+    Attributes
+    ----------
+    left_out : int
+        Rows that were left out so far.
     """
 
     def __init__(
@@ -39,8 +47,37 @@ class Options:
                 raise TypeError(f'{name} must be a list of names, got {value!r}: use ["{value}"].')
         self.columns = None if columns is None else list(columns)
         self.categorical, self.drop_missing = list(categorical), bool(drop_missing)
+        self.left_out = 0
         if self.columns is not None and len(set(self.columns)) < len(self.columns):
             raise ValueError(f"columns names a column twice: {self.columns}.")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what tells rows of one source apart."""
+        names = ("columns", "categorical", "drop_missing")
+        return {name: getattr(self, name) for name in names}
+
+    def log_left_out(self) -> None:
+        """Say how many rows were left out, if any were."""
+        if self.left_out:
+            said = "1 row with a missing value was"
+            if self.left_out > 1:
+                said = f"{self.left_out:,} rows with missing values were"
+            _log.info("%s left out", said)
+
+    def whole(self, block: Block, holes: np.ndarray | None = None) -> Block:
+        """Return a block without the rows that are to be left out, and count these.
+
+        `holes`, shape (m,), counts what is missing where numbers cannot say it.
+        """
+        lengths = {x.shape[:1] for x in block.values()}
+        if not self.drop_missing or len(lengths) != 1 or () in lengths:
+            return block  # columns of different lengths are refused where they are written
+        missing = np.zeros(lengths.pop(), dtype=bool) if holes is None else holes > 0
+        for x in block.values():
+            if x.dtype.kind == "f":
+                missing |= np.isnan(x).reshape(len(x), -1).any(axis=1)
+        self.left_out += int(missing.sum())
+        return {name: x[~missing] for name, x in block.items()} if missing.any() else block
 
     def chosen(self, known: list[str], what: str) -> list[str]:
         """Return the names of the columns to keep, of those of a table."""
@@ -132,26 +169,22 @@ def blocks(
     def read() -> Iterator[Block]:
         start = 0
         for size, part in parts:
-            holes = np.zeros(size, dtype=np.int64)
-            block: Block = {name: reader(part[name], holes) for name, reader in known.items()}
-            if options.drop_missing:
-                block = _whole(block, holes)
-            elif holes.any():
-                raise ValueError(
-                    f"{what} has missing values where there are integers or categories, first in "
-                    f"row {start + int(np.flatnonzero(holes)[0]):,}. Leave such rows out with "
-                    "drop_missing=True, or fill them in."
-                )
+            holes = {name: np.zeros(size, dtype=np.int64) for name in known}
+            block = {name: reader(part[name], holes[name]) for name, reader in known.items()}
+            if not options.drop_missing:
+                _refuse_holes(holes, start, what)
             start += size
-            yield block
+            yield options.whole(block, np.sum([*holes.values()], axis=0))
 
     return read(), None if options.drop_missing else n_rows, levels
 
 
-def _whole(block: Block, holes: np.ndarray) -> Block:
-    """Leave out rows with something missing."""
-    missing = holes > 0
-    for x in block.values():
-        if x.dtype.kind == "f":
-            missing = missing | np.isnan(x).reshape(len(x), -1).any(axis=1)
-    return {name: x[~missing] for name, x in block.items()} if missing.any() else block
+def _refuse_holes(holes: Mapping[str, np.ndarray], start: int, what: str) -> None:
+    """Refuse what is missing of integers and categories: no number says so."""
+    found = {name: start + int(np.argmax(x > 0)) for name, x in holes.items() if x.any()}
+    if found:
+        places = ", ".join(f"{name!r}, first in row {row:,}" for name, row in found.items())
+        raise ValueError(
+            f"{what} has missing values where there are integers or categories: {places}. Leave "
+            "such rows out with drop_missing=True when the rows are made, or fill them in."
+        )
