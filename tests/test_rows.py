@@ -2,6 +2,7 @@
 
 import errno
 import json
+import mmap
 import multiprocessing
 import os
 import pickle
@@ -9,14 +10,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from pymc_subsample.data import Rows, writing
+from pymc_subsample.data import Rows, store, writing
 from pymc_subsample.data.store import Store
 
 pa = pytest.importorskip("pyarrow")
@@ -771,21 +771,38 @@ except MemoryError:
     assert done.stdout.strip().endswith("bounded"), done.stderr[-2000:]
 
 
-def test_threads_read_the_same_rows(rows, monkeypatch):
-    store, index = rows._store, np.random.default_rng(0).integers(0, N, 203)
-    expected = store.records[index]
-    np.testing.assert_array_equal(store.take(index), expected)
-    assert not store._waited  # they are in memory
-    used = []
-    kept = ThreadPoolExecutor.map
-    monkeypatch.setattr(
-        ThreadPoolExecutor, "map", lambda self, *args: used.append(1) or kept(self, *args)
-    )
-    store._waited = True
-    np.testing.assert_array_equal(store.take(index), expected)
-    assert used == [1]
-    np.testing.assert_array_equal(store.take(index[:3]), expected[:3])
-    assert used == [1]
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_disk_that_is_waited_for_is_asked_for_all_rows_at_once(slow, rows, monkeypatch):
+    path, row_bytes = rows.path, rows._store.row_bytes
+    opened, index = Rows.open(path)._store, np.random.default_rng(0).integers(0, N, 203)
+    index = np.r_[index, 0, N - 1]
+    expected = opened.records[index]
+    asked = []
+
+    class Memory(mmap.mmap):
+        def madvise(self, option, *where):
+            asked.append((option, *where))
+            super().madvise(option, *where)
+
+    monkeypatch.setattr(store.mmap, "mmap", Memory)
+    monkeypatch.setattr(store, "_OVERHEAD", -1.0 if slow else 10.0)
+    np.testing.assert_array_equal(opened.take(index), expected)
+    assert asked == [(mmap.MADV_RANDOM,)]
+    np.testing.assert_array_equal(opened.take(index), expected)
+    pages = asked[1:]
+    assert len(pages) == (len(index) if slow else 0)
+    for row, (option, start, length) in zip(index, pages, strict=slow):
+        assert option == mmap.MADV_WILLNEED
+        assert start % mmap.PAGESIZE == 0
+        assert start <= row * row_bytes
+        assert (row + 1) * row_bytes <= start + length <= N * row_bytes
+    monkeypatch.setattr(store, "_OVERHEAD", 10.0)
+    for _ in range(70):
+        opened.take(index[:2])
+    before = len(asked)
+    opened.take(index[:2])
+    assert len(asked) == before
+    assert opened.waits == 0
 
 
 def test_a_store_reads_only_whole_segments(rows):

@@ -4,7 +4,6 @@ import json
 import mmap
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from hashlib import sha256
@@ -23,10 +22,9 @@ HEADER, ROWS, KEPT = "header.json", "rows.bin", "kept"
 # Rows of a segment that are compared with the header whenever a folder is opened.
 _GLIMPSED = 64
 _PASS_BYTES = 2**24
-# Threads that wait for a disk, and rows from which on they are worth their while.
-_THREADS, _FEW = 8, 16
-# Seconds per row that memory takes at most, and those of starting threads.
-_WAITED, _OVERHEAD = 5e-6, 2e-3
+# Seconds that rows in memory take at most, per row and besides; what a fast disk takes beyond that,
+# asked for all rows at once; and how often it is asked so after it had to be waited for.
+_PER_ROW, _OVERHEAD, _SLOW, _ASKED = 5e-6, 1e-4, 2e-3, 64
 
 
 @dataclass(frozen=True)
@@ -84,8 +82,8 @@ class Store:
         If the folder holds something else, was torn or was changed; says what is wrong.
     """
 
-    # Whether the last rows that were taken came from the disk, and how often any did.
-    _waited, waits = False, 0
+    # How often the disk will still be asked for all rows at once, and was slow even so.
+    _asked, waits = 0, 0
 
     def __init__(
         self, path: Path, n_rows: int | None = None, fingerprint: str | None = None
@@ -169,42 +167,58 @@ class Store:
     @cached_property
     def records(self) -> np.ndarray:
         """The rows as bytes, shape (n, row_bytes), mapped and read-only: to read in order."""
-        return self._mapped()
+        return self._of(self._mapped())
 
     @cached_property
     def scattered(self) -> np.ndarray:
         """The same, to read rows here and there: the system does not read on beyond them."""
-        return self._mapped(getattr(mmap, "MADV_RANDOM", None))
+        return self._of(self._memory)
 
-    def _mapped(self, advice: int | None = None) -> np.ndarray:
+    @cached_property
+    def _memory(self) -> mmap.mmap:
+        memory = self._mapped()
+        if hasattr(mmap, "MADV_RANDOM"):
+            memory.madvise(mmap.MADV_RANDOM)
+        return memory
+
+    def _of(self, memory: mmap.mmap) -> np.ndarray:
+        return np.frombuffer(memory, np.uint8).reshape(self.n_rows, self.row_bytes)
+
+    def _mapped(self) -> mmap.mmap:
         try:
             with self._file.open("rb") as file:
                 size = self.n_rows * self.row_bytes
-                memory = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+                return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
         except PermissionError as error:
             raise PermissionError(
                 f"{self._file} cannot be read: {error.strerror}. Ask its owner for permission to "
                 "read it."
             ) from error
-        if advice is not None:
-            memory.madvise(advice)
-        return np.frombuffer(memory, np.uint8).reshape(self.n_rows, self.row_bytes)
 
     def take(self, index: np.ndarray) -> np.ndarray:
         """Return some rows as bytes, shape (m, row_bytes), copied.
 
-        By several threads at once while rows come from the disk, where one waits for each in turn.
+        While they come from the disk, that is asked for all of them at once, not for each in turn.
         """
         start = perf_counter()
-        if self._waited and len(index) >= _FEW:
-            with ThreadPoolExecutor(_THREADS) as threads:
-                parts = threads.map(self.scattered.__getitem__, np.array_split(index, _THREADS))
-                found = np.concatenate(list(parts))
-        else:
-            found = self.scattered[index]
-        self._waited = perf_counter() - start > _WAITED * len(index) + _OVERHEAD
-        self.waits += self._waited
+        if self._asked > 0:
+            self._asked -= 1
+            self._ask(index)
+        found = self.scattered[index]
+        beyond = perf_counter() - start - _PER_ROW * len(index)
+        if beyond > _OVERHEAD:
+            self._asked = _ASKED
+        self.waits += beyond > _SLOW
         return found
+
+    def _ask(self, index: np.ndarray) -> None:
+        """Have the system read the pages of rows; it does not wait for them."""
+        if not hasattr(mmap, "MADV_WILLNEED"):
+            return
+        first = index * self.row_bytes
+        pages = first // mmap.PAGESIZE * mmap.PAGESIZE
+        for start, length in zip(pages.tolist(), (first - pages).tolist(), strict=True):
+            self._memory.madvise(mmap.MADV_WILLNEED, start, length + self.row_bytes)
 
     @cached_property
     def fingerprint(self) -> str:
