@@ -130,7 +130,7 @@ def test_rows_of_many_predictors_are_for_hmcecs(monkeypatch):
 
 
 def test_too_many_parameters_for_the_rows_are_not_for_the_exact_step():
-    advice = pms.advise(crossed(levels=150), effective_draws=MANY, **SHORT)
+    advice = pms.advise(crossed(n=12_000, levels=400), effective_draws=MANY, **SHORT)
     assert advice.recommendation != "ScalableMH"
     assert advice.tried == "HMCECS"
     assert "ScalableMH, which is exact, would accept only about" in advice.reason

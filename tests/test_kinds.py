@@ -296,8 +296,11 @@ def test_posterior_of_three_likelihoods(known_posterior):
         )  # fmt: skip
     assert step.observed == ("counts", "waits", "unfinished")
     check_posterior(idata, exact)
-    # Weights from the log-likelihood of all rows, which reads the same rows.
-    assert pms.audit(idata, model=model, draws=50).k_hat < 0.7
+    # Weights from the log-likelihood of all rows, which reads the same rows. They are all but
+    # equal, so that the tail index of fifty says nothing; the audit knows.
+    audit = pms.audit(idata, model=model, draws=50)
+    assert str(audit).startswith("PASS")
+    assert audit.ess > 49
     assert str(pms.report(idata)).startswith("PASS")
 
 

@@ -152,7 +152,7 @@ def sampled(rows):
 def test_what_comes_after_works_on_all_rows(sampled):
     view, _, model, idata = sampled
     assert pms.efficiency(idata)["rows"].unique() == [N]
-    assert "HMCECS, 2 chains" in str(pms.report(idata))
+    assert "HMCECS of 4,000 rows, 2 chains" in str(pms.report(idata))
     audit = pms.audit(idata, model=model, data=view, draws=40)
     with pytest.raises(ValueError, match="the run sampled 4,000 rows, the model has 200"):
         pms.audit(idata, model=model)
