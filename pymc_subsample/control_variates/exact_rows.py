@@ -9,6 +9,8 @@ from pymc_subsample.control_variates.reference import Reference
 
 # At most so many, and how many numbers of them are tried.
 _MOST, _TRIED = 4096, 40
+# By how much effective proposals must become faster.
+_WORTHWHILE = 1.5
 # What a remainder counts for that is not finite.
 _IMPOSSIBLE = 1e6
 
@@ -65,7 +67,8 @@ def exact_rows(
     # Of normal log-ratios between posterior and surrogate, the share of draws that are effective.
     effective = np.exp(-left[:, tried].var(axis=0) / temperature**2)
     rate = effective / (others + gradients * row * tried)
-    return np.sort(index[: tried[np.argmax(rate)]])
+    best = int(np.argmax(rate))
+    return np.sort(index[: tried[best] if rate[best] > _WORTHWHILE * rate[0] else 0])
 
 
 def _varying(left: np.ndarray) -> np.ndarray:

@@ -162,7 +162,7 @@ class ScalableMH(SubsampledStep):
     groups of a few rows, whose log-likelihoods are no parabolas, the surrogate reads up to 4,096
     rows itself, at each of its gradients: :math:`\tilde p` then has their :math:`d_i` too, and they
     decide nothing. Which ones, two more passes tell, by what those rows cost and how much nearer
-    they bring the surrogate to the posterior.
+    they bring the surrogate to the posterior; none, unless that gains half as much again.
 
     The number of rows per proposal falls with the number of rows n at fixed numbers of parameters
     d, about as :math:`d^{3} / \sqrt n`; where :math:`d^3` is beyond n, other steps are faster.
