@@ -17,7 +17,7 @@ from chains import run
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
-from pymc_subsample.data import Rows, ahead, columns
+from pymc_subsample.data import Rows, ahead, mapped
 from pymc_subsample.data.store import Store
 from pymc_subsample.likelihood import TallModel, TallModelError, binding
 
@@ -471,7 +471,7 @@ def test_rows_of_a_slow_disk_are_read_ahead_and_draws_are_the_same(
     monkeypatch.setattr(ahead, "_NEAR", 2**17 if close else 0)
     monkeypatch.setattr(ahead, "_MOST", 12)
     model, found = logistic(view.sample(200)), []
-    for waits in (0, columns._SLOW):
+    for waits in (0, mapped._SLOW):
         step = pms.HMCECS(model=model, data=view, estimator=estimator)
         rows = step._expansion.store
         taken, served = [], []
@@ -518,8 +518,8 @@ def at_once(self, function, *arguments):
 
 def test_what_reads_ahead_is_not_sent_to_other_processes(rows):
     """As passes in processes do while tuning, when chains have asked for rows already."""
-    store = columns.MappedRows([rows.column("late")], [(("late",), len(rows))])
-    store.disk.waits = columns._SLOW
+    store = mapped.MappedRows([rows.column("late")], [(("late",), len(rows))])
+    store.disk.waits = mapped._SLOW
     store.expect(lambda: iter([np.arange(5), np.arange(9)]))
     assert not store.ahead.idle
     there = pickle.loads(pickle.dumps(store))

@@ -576,6 +576,25 @@ def test_posterior_is_exact_where_the_surrogate_reads_rows(
     np.testing.assert_allclose(stats["n_evaluations"], counted)
 
 
+@pytest.mark.parametrize(("acceptance", "order"), [("factorised", 2), ("mh-ss", 3)])
+def test_rows_of_the_surrogate_are_tempered_as_the_others(acceptance, order, monkeypatch):
+    case = logistic()
+
+    def tempered(a, b, *, logp=case.logp):
+        prior = norm.logpdf(a, 0, 2) + norm.logpdf(b, 0, 2)
+        return prior + (logp(a, b) - prior) / 3.0
+
+    case.logp = tempered
+    mean, sd = exact(case)
+    monkeypatch.setattr(deciding, "_ACCEPTED", 1.1)
+    monkeypatch.setattr(deciding, "exact_rows", lambda *args, **kwargs: np.arange(150, 400))
+    given = {"acceptance": acceptance, "control_variate_order": order, "temperature": 3.0}
+    step = pms.ScalableMH(model=case.model, **given)
+    idata = sample(step, case.model, draws=2_000)
+    for k, variable in enumerate(case.names):
+        assert_moments(idata["posterior"][variable], mean[k], sd[k])
+
+
 def of_small_groups(n_large=20_000):
     """Return a model with forty groups of three rows and four large ones."""
     rng = np.random.default_rng(4)

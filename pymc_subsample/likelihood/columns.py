@@ -8,7 +8,8 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.data.columns import Column, MappedRows
+from pymc_subsample.data.columns import Column
+from pymc_subsample.data.mapped import MappedRows
 from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
 from pymc_subsample.likelihood.errors import CoupledRows
 from pymc_subsample.likelihood.kinds import chosen, joined, merged, per_row, shared_columns

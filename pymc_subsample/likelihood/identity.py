@@ -11,8 +11,9 @@ import pytensor
 from pytensor.graph.basic import Variable
 
 from pymc_subsample.compile import building_graphs, lower
-from pymc_subsample.data.columns import Column, MappedRows
+from pymc_subsample.data.columns import Column
 from pymc_subsample.data.kept import keep, kept
+from pymc_subsample.data.mapped import MappedRows
 from pymc_subsample.data.store import Store
 from pymc_subsample.symbolic.graph import rebuild
 
