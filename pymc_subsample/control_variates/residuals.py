@@ -58,7 +58,7 @@ class Residuals:
         """Moments over all rows but the first `always` of the outlying ones."""
         points = self.sums.shape[1]
         left, outer = np.split(self.outlying[:, always:], [points])
-        sums = self.sums + [np.sum(left**power, axis=1) for power in (1, 2, 3, 4)]
+        sums = self.sums + _powers(left)
         finite = np.where(np.isfinite(outer), outer, 0.0)
         largest = max(self.largest, float(np.abs(finite).max(initial=0.0)))
         lowest = float(np.min(self.outer + finite.sum(axis=1), initial=np.inf))
@@ -188,12 +188,17 @@ def _split(d: np.ndarray, inner: int, least: float) -> _Part:
 def _summed(d: np.ndarray, inner: int) -> tuple[np.ndarray, np.ndarray, float]:
     """Sum the first four powers of residuals; of those further out return sum and largest."""
     inside, outside = np.split(d, [inner])
-    power, sums = np.ones_like(inside), []
-    for _ in range(4):
-        power *= inside
-        sums.append(power.sum(axis=1))
     finite = np.where(np.isfinite(outside), outside, 0.0)
-    return np.array(sums), finite.sum(axis=1), float(np.abs(finite).max(initial=0.0))
+    return _powers(inside), finite.sum(axis=1), float(np.abs(finite).max(initial=0.0))
+
+
+def _powers(d: np.ndarray) -> np.ndarray:
+    """Sum the first four powers of residuals over rows, shape (4, k)."""
+    power, sums = np.ones_like(d), []
+    for _ in range(4):
+        power *= d
+        sums.append(power.sum(axis=1))
+    return np.array(sums)
 
 
 class _Outlying:

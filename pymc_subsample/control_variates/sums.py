@@ -9,6 +9,7 @@ import scipy.sparse
 
 from pymc_subsample.control_variates.affine import AffineMap, Layout
 from pymc_subsample.control_variates.curvature import SparseSum, Sum
+from pymc_subsample.kernels.counting import count
 
 # Per predictor, columns with the elements of phi that they multiply, or the element of each row
 # with its coefficient.
@@ -53,7 +54,7 @@ class LinearSums:
             for where, z in dense[e]:
                 slope[where] += z @ g
             for index, value in groups[e]:
-                slope += _count(index, value * g, size)
+                slope += _count(index, value, g[None], size)[0]
         if isinstance(curvature, SparseSum):
             self._add_sparse(rows, curvature)
         elif curvature.ndim == 1:
@@ -73,14 +74,13 @@ class LinearSums:
                 for other, y in dense[f]:
                     block[where, other] += weighted @ y.T
                 for index, value in groups[f]:
-                    block[where] += [_count(index, value * w, size) for w in weighted]
+                    block[where] += _count(index, value, weighted, size)
             for index, value in groups[e]:
                 weight = value * h
                 for other, y in dense[f]:
-                    columns = [_count(index, weight * z, size) for z in y]
-                    block[:, other] += np.transpose(columns)
+                    block[:, other] += _count(index, weight, y, size).T
                 for second, factor in groups[f]:
-                    pairs = _count(index * size + second, weight * factor, size * size)
+                    pairs = _count(index * size + second, weight, factor[None], size * size)
                     block += pairs.reshape(size, size)
             if e != f:
                 curvature += block + block.T
@@ -117,8 +117,8 @@ class LinearSums:
                         diagonal[where] += (z * y) @ h
             for index, value in groups[e]:
                 for second, factor in groups[f]:
-                    shared = h * value * factor * (index == second)
-                    diagonal += _count(index, shared, len(diagonal))
+                    shared = h * factor * (index == second)
+                    diagonal += _count(index, value, shared[None], len(diagonal))[0]
 
     def design(self, rows: np.ndarray, predictor: int = 0) -> np.ndarray:
         """Return the gradient in phi of one predictor of packed rows, shape (P, m)."""
@@ -201,5 +201,7 @@ class LinearSums:
         return entries
 
 
-def _count(index: np.ndarray, weights: np.ndarray, size: int) -> np.ndarray:
-    return np.bincount(index, weights, minlength=size)
+def _count(index: np.ndarray, value: np.ndarray, weights: np.ndarray, size: int) -> np.ndarray:
+    out = np.zeros((len(weights), size))
+    count(index, value, weights, out)
+    return out

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
 from pymc_subsample.likelihood.batch import BatchGraph
+from pymc_subsample.passes import current
 from pymc_subsample.rows import RowStore
 from pymc_subsample.symbolic.graph import numpy_function, rebuild
 
@@ -34,12 +36,14 @@ class Evaluation:
     # The same without `lift`, where that makes a difference.
     _plain: "Evaluation | None"
 
-    def column_batches(self, var: Variable, begin: int = 0) -> Iterator[np.ndarray]:
-        """Yield the value of a data-only variable of the batch graph, some rows at a time."""
+    def over_column(
+        self, var: Variable, work: Callable[[np.ndarray], Any], begin: int = 0
+    ) -> Iterator[Any]:
+        """Yield ``work(value)`` of a data-only variable of the batch graph, in batches of rows."""
         [graph] = rebuild([var], dict(self.derived))
         function = numpy_function(self.raw, [graph])
-        for part in self.rows.slices(self.rows.batch_size(), begin):
-            yield function(*self._raw_batch(part))[0]
+        slices = self.rows.slices(self.rows.batch_size(), begin)
+        return current().map(lambda part: work(function(*self._raw_batch(part))[0]), slices)
 
     def ravel(self, point: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return theta, shape (d,), for a point of value variables."""

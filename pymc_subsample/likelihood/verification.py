@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,10 +165,10 @@ def _bad_index(tall: "TallModel") -> TallModelError:
                 continue
             rows, start = [], 0
             axis = tall.batch.axes[entry]
-            for value in tall.column_batches(entry):
-                outside = np.argwhere((value < -length) | (value >= length))
-                rows += sorted({start + row for row in outside[:, axis].tolist()})
-                start += value.shape[axis]
+            outside = partial(_outside, length=length, axis=axis)
+            for found, size in tall.over_column(entry, outside):
+                rows += (start + found).tolist()
+                start += size
             if rows:
                 columns = [v.name for v in ancestors([entry]) if v in tall.batch.columns]
                 names = "".join(f" {name!r}" for name in columns if name)
@@ -180,6 +181,12 @@ def _bad_index(tall: "TallModel") -> TallModelError:
         f"An index of {_names(tall)} points outside the array that it indexes. Check the integer "
         "columns of the model."
     )
+
+
+def _outside(value: np.ndarray, length: int, axis: int) -> tuple[np.ndarray, int]:
+    """Return the rows with an index outside of an array, and how many rows there are."""
+    outside = np.argwhere((value < -length) | (value >= length))
+    return np.unique(outside[:, axis]), value.shape[axis]
 
 
 def check_batches(
