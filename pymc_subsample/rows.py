@@ -1,6 +1,6 @@
 """Where the rows live."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
@@ -118,9 +118,6 @@ class RowStore:
         index = np.asarray(index)
         found = places(index, self.starts)
         return [c.take(*found) if isinstance(c, Joined) else c[index] for c in self.columns]
-
-    def expect(self, batches: Callable[[], Iterator[np.ndarray]]) -> None:
-        """Say which rows will be taken, turn by turn: in memory that changes nothing."""
 
     def slices(self, size: int, begin: int = 0) -> Iterator[slice]:
         """Yield consecutive rows of one kind from `begin` on, at most `size` at a time."""

@@ -138,8 +138,8 @@ class Sampler:
         ones = np.ones(max(self.n_blocks, len(new_index)), dtype=np.int64)
         transitions(PERTURBED, self.dynamics)(
             address_of(rng), *self.parts(), Subsample(index, rows, ones[: self.n_blocks], block),
-            Fresh(new_index, new_rows.reshape(len(new_rows), -1), ones[: len(new_index)]), theta,
-            info,
+            Fresh(new_index, new_rows.reshape(len(new_rows), -1), ones[: len(new_index)]),
+            theta[None], info[None],
         )  # fmt: skip
         return dict(zip(INFO, info, strict=True))
 

@@ -80,7 +80,8 @@ class Chain:
         state = State(self.theta, self.origin, self.momentum, self.state)
         integrate(INTEGRATORS[self.dynamics])(
             address_of(self.rng), address_of(self.row_rng), self.model, self.sums, batches, state,
-            np.asarray(sizes, dtype=float), settings, self.noise, self.squares, self.info,
+            settings, np.asarray([sizes], dtype=float), np.empty((1, len(self.theta))),
+            self.noise[None], self.squares[None], self.info[None],
         )  # fmt: skip
         self.done += len(sizes)
         return self.theta.copy()

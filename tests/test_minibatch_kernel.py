@@ -145,7 +145,7 @@ class Sampler:
         transitions(
             address_of(rng), address_of(row_rng), self.model, self.sums,
             Criterion(TESTS[self.test].address, self.settings), self.bound, proposing,
-            self.permutation, N / self.temperature, theta, k, info,
+            self.permutation, N / self.temperature, theta[None], k, info[None],
         )  # fmt: skip
         return dict(zip(INFO, info, strict=True))
 

@@ -1,18 +1,13 @@
-"""Rows of a model that are on disk: read in one piece each, and ahead where the disk is slow."""
+"""Rows of a model that are on disk: read in one piece each."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
 
 import numpy as np
 
-from pymc_subsample.data.ahead import Ahead
 from pymc_subsample.data.columns import Column
 from pymc_subsample.rows import RowStore
-
-# How often rows must have come from the disk before they are read ahead.
-_SLOW = 3
 
 
 class MappedRows(RowStore):
@@ -36,28 +31,10 @@ class MappedRows(RowStore):
         self.disk = columns[0].store
         super().__init__(columns, self.disk.n_rows, kinds)  # type: ignore[arg-type]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: x for name, x in self.__dict__.items() if name != "ahead"}
-
     def take(self, index: np.ndarray | slice) -> list[np.ndarray]:
         """Return rows `index`, shape (m,), of every column."""
-        records = self.disk.records[index] if isinstance(index, slice) else self._taken(index)
+        records = self.disk.records[index] if isinstance(index, slice) else self.disk.take(index)
         return [column.of(records) for column in self.columns]
-
-    def _taken(self, index: np.ndarray) -> np.ndarray:
-        index = np.asarray(index)
-        found = self.ahead.take(index)
-        return self.disk.take(index) if found is None else found
-
-    def expect(self, batches: Callable[[], Iterator[np.ndarray]]) -> None:
-        """Read rows ahead where the disk is waited for; see `RowStore.expect`."""
-        if self.ahead.idle and self.disk.waits >= _SLOW:
-            self.ahead.expect(batches())
-
-    @cached_property
-    def ahead(self) -> Ahead:
-        """Who reads rows before they are asked for."""
-        return Ahead(self.disk)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -246,10 +246,10 @@ class StepRecord(Record):
     last: np.ndarray = field(default_factory=lambda: np.zeros(0))
     before: list[np.ndarray] = field(default_factory=list)
 
-    def add(self, theta: np.ndarray, noise: np.ndarray, stats: dict[str, float]) -> None:
-        """Add a draw, shape (d,), the gradient's noise, shape (a,), and the draw's statistics."""
+    def add(self, theta: np.ndarray, info: dict[str, Any]) -> None:
+        """Add a draw, shape (d,), and what its steps report, the gradient's noise, shape (a,)."""
         if not self.done:
-            self.noise = np.zeros(len(noise))
+            self.noise = np.zeros(len(info["noise"]))
             affordable = max(_ELEMENTS // (2 * len(theta)), 2)
             batches = min(_STEP_BATCHES, affordable, max(self.draws, 1))
             self.origin, self.sizes = theta.copy(), np.zeros(batches)
@@ -260,14 +260,14 @@ class StepRecord(Record):
         self.sums[batch] += shift
         self.squares[batch] += shift * shift
         most = max(_FEWEST_STEPS, min(_KEPT, _ELEMENTS // len(theta)))
-        if stats["diverging"] and self.done and len(self.before) < most:
+        if info["diverging"] and self.done and len(self.before) < most:
             self.before.append(self.last)
         self.last = theta.copy()
         self.keep(self.last, most)
-        self.divergences += int(stats["diverging"])
-        self.step_size += stats["step_size"]
-        self.noise += noise
-        self.temperatures.append(stats["kinetic_temperature"])
+        self.divergences += int(info["diverging"])
+        self.step_size += info["step_size"]
+        self.noise += info["noise"]
+        self.temperatures.append(info["kinetic_temperature"])
 
     @property
     def mean(self) -> np.ndarray:

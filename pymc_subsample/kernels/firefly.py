@@ -24,8 +24,8 @@ from pymc_subsample.cache import kept
 from pymc_subsample.compile import (
     GENERATOR,
     INDEX,
+    MATRIX,
     SCALAR,
-    VECTOR,
     function_at,
     generator_at,
     inner,
@@ -200,35 +200,9 @@ def _bright_gradient(backward, glow, theta, phi, rows, sums, weight, d, grad_phi
     backward(theta, grad_phi, grad)
 
 
-@kept(
-    INDEX(
-        GENERATOR, GENERATOR, MODEL, SUMS, _LIGHTS, PROPOSING, SCALAR, VECTOR, types.int64, VECTOR
-    ),
-)
-def transitions(generator, row_generator, model, sums, given, proposing, weight, theta, k, info):
-    """Run k transitions from theta, in place; return the rows that are bright in the end.
-
-    Parameters
-    ----------
-    generator, row_generator : int
-        Addresses of the generators of proposals and decisions, and of the lights; see
-        `generator_at`.
-    model : Model
-        With `FUNCTIONS` and, for Langevin proposals, `GRADIENTS` (zeros otherwise).
-    sums : Sums
-        Of the log bounds, of order 2.
-    given : Lights
-    proposing : Proposing
-        Langevin's gradient is exact, without a batch.
-    weight : float
-        1 / T.
-    theta : array (d,)
-        Position; overwritten.
-    k : int
-        Number of transitions.
-    info : array (len(INFO),)
-        Written.
-    """
+@inner
+def _draw(generator, row_generator, model, sums, given, proposing, weight, theta, k, info):
+    """Run k transitions from theta, in place; return the rows that are bright in the end."""
     rng, row_rng = generator_at(generator), generator_at(row_generator)
     forward = function_at(model.functions[0], FORWARD)
     anchor = function_at(model.functions[1], ANCHOR)
@@ -300,3 +274,43 @@ def transitions(generator, row_generator, model, sums, given, proposing, weight,
     for j in range(size):
         lights[bright[j]] = 0
     return result
+
+
+@kept(
+    INDEX(
+        GENERATOR, GENERATOR, MODEL, SUMS, _LIGHTS, PROPOSING, SCALAR, MATRIX, types.int64, MATRIX
+    ),
+)
+def transitions(generator, row_generator, model, sums, given, proposing, weight, thetas, k, infos):
+    """Make draws of k transitions each; return the rows that are bright in the end.
+
+    Parameters
+    ----------
+    generator, row_generator : int
+        Addresses of the generators of proposals and decisions, and of the lights; see
+        `generator_at`.
+    model : Model
+        With `FUNCTIONS` and, for Langevin proposals, `GRADIENTS` (zeros otherwise).
+    sums : Sums
+        Of the log bounds, of order 2.
+    given : Lights
+    proposing : Proposing
+        Langevin's gradient is exact, without a batch.
+    weight : float
+        1 / T.
+    thetas : array (n, d)
+        The first is where the chain is; overwritten by the draws.
+    k : int
+        Transitions per draw.
+    infos : array (n, len(INFO))
+        Written.
+    """
+    bright = given.bright
+    for i in range(thetas.shape[0]):
+        if i > 0:
+            copy(thetas[i - 1], thetas[i])
+        fresh = given.fresh if i == 0 else 0
+        now = Lights(given.lights, bright, fresh, given.kind, given.rate)
+        bright = _draw(generator, row_generator, model, sums, now, proposing, weight, thetas[i], k,
+                       infos[i])  # fmt: skip
+    return bright

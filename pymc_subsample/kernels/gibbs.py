@@ -15,7 +15,15 @@ import numpy as np
 from numba import types
 
 from pymc_subsample.cache import kept
-from pymc_subsample.compile import GENERATOR, INDEX, VECTOR, function_at, generator_at
+from pymc_subsample.compile import (
+    GENERATOR,
+    INDEX,
+    MATRIX,
+    VECTOR,
+    function_at,
+    generator_at,
+    inner,
+)
 from pymc_subsample.kernels.acceptance import CRITERION, MEMBERS, Reader, accept, begun
 from pymc_subsample.kernels.batches import PERMUTATION
 from pymc_subsample.kernels.evidence import ACCEPT, DECIDE
@@ -37,35 +45,9 @@ Touching = namedtuple("Touching", "elements start members all_rows shuffled")
 _TOUCHING = types.NamedTuple([INDEX, INDEX, MEMBERS, types.boolean, types.boolean], Touching)
 
 
-@kept(
-    types.void(
-        GENERATOR, GENERATOR, MODEL, VECTOR, CRITERION, _TOUCHING, PERMUTATION, VECTOR, types.int64,
-        VECTOR,
-    ),
-)  # fmt: skip
-def sweeps(generator, row_generator, model, center, test, touching, permutation, theta, k, info):
-    """Run k sweeps from theta, in place.
-
-    Parameters
-    ----------
-    generator, row_generator : int
-        Addresses of the generators of thresholds and orders, and of the rows that are read: the
-        former do not depend on how many rows were needed. See `generator_at`.
-    model : Model
-        With `FUNCTIONS`.
-    center : array (P,)
-        Of zeros: not used without control variates.
-    test : Criterion
-    touching : Touching
-    permutation : array (N,) of uint32
-        0, 1, ..., N - 1, N at least the largest number of rows that touch one variable.
-    theta : array (d,)
-        Position; overwritten.
-    k : int
-        Number of sweeps.
-    info : array (len(INFO),)
-        Written.
-    """
+@inner
+def _draw(generator, row_generator, model, center, test, touching, permutation, theta, k, info):
+    """Run k sweeps from theta, in place."""
     elements, start, members, all_rows, shuffled = touching
     rng, row_rng = generator_at(generator), generator_at(row_generator)
     forward = function_at(model.functions[0], FORWARD)
@@ -131,3 +113,39 @@ def sweeps(generator, row_generator, model, center, test, touching, permutation,
                 new_theta[at] = theta[at]
     for field in range(4):
         info[field] /= k * size
+
+
+@kept(
+    types.void(
+        GENERATOR, GENERATOR, MODEL, VECTOR, CRITERION, _TOUCHING, PERMUTATION, MATRIX, types.int64,
+        MATRIX,
+    ),
+)  # fmt: skip
+def sweeps(generator, row_generator, model, center, test, touching, permutation, thetas, k, infos):
+    """Make draws of k sweeps each.
+
+    Parameters
+    ----------
+    generator, row_generator : int
+        Addresses of the generators of thresholds and orders, and of the rows that are read: the
+        former do not depend on how many rows were needed. See `generator_at`.
+    model : Model
+        With `FUNCTIONS`.
+    center : array (P,)
+        Of zeros: not used without control variates.
+    test : Criterion
+    touching : Touching
+    permutation : array (N,) of uint32
+        0, 1, ..., N - 1, N at least the largest number of rows that touch one variable.
+    thetas : array (n, d)
+        The first is where the chain is; overwritten by the draws.
+    k : int
+        Sweeps per draw.
+    infos : array (n, len(INFO))
+        Written.
+    """
+    for i in range(thetas.shape[0]):
+        if i > 0:
+            copy(thetas[i - 1], thetas[i])
+        _draw(generator, row_generator, model, center, test, touching, permutation, thetas[i], k,
+              infos[i])  # fmt: skip

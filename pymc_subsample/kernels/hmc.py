@@ -17,10 +17,11 @@ import numpy as np
 from numba import types
 
 from pymc_subsample.cache import compile_kept
-from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, VECTOR, generator_at, inner
+from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, generator_at, inner
 from pymc_subsample.kernels.dynamics import MOVES
 from pymc_subsample.kernels.estimates import DENSITY, ESTIMATE, PERTURBED, REFRESH, target_at
 from pymc_subsample.kernels.model import MINIBATCH, MODEL, SUMS
+from pymc_subsample.kernels.vectors import copy
 
 # Results of a transition, by position.
 INFO = (
@@ -52,7 +53,7 @@ Fresh = namedtuple("Fresh", "index rows counts")
 _SIGNATURE = types.void(
     GENERATOR, MODEL, SUMS, ESTIMATE, MOVES,
     types.NamedTuple([INDEX, MATRIX, INDEX, types.int64], Subsample),
-    types.NamedTuple([types.int64[:, ::1], MATRIX, INDEX], Fresh), VECTOR, VECTOR,
+    types.NamedTuple([types.int64[:, ::1], MATRIX, INDEX], Fresh), MATRIX, MATRIX,
 )  # fmt: skip
 
 
@@ -74,36 +75,13 @@ def transitions(estimator, dynamics):
     density, refresh = DENSITY[estimator], REFRESH[estimator]
     fixed = estimator == PERTURBED
 
-    def transitions(generator, model, sums, given, moves, subsample, fresh, theta, info):
-        """Run one transition per element of `fresh`, in place.
-
-        Parameters
-        ----------
-        generator : int
-            Address of the source of momenta, path jitter and acceptance; see `generator_at`.
-        model : Model
-            With `estimates.FUNCTIONS`, or `estimates.PRODUCT_FUNCTIONS`.
-        sums : Sums
-        given : Estimate
-        moves : Moves
-        subsample : Subsample
-            Groups are overwritten when accepted.
-        fresh : Fresh
-        theta : array (d,)
-            Position; overwritten.
-        info : array (len(INFO),)
-            Means over the k transitions, or sums of counts; position-valued ones are those of the
-            last.
-        """
-        rng = generator_at(generator)
-        target = target_at(model, sums, given, moves)
+    @inner
+    def draw(rng, target, given, moves, subsample, fresh, theta, info, phi, d, grad):
+        """Run one transition per element of `fresh`, in place."""
         index, rows, counts, group = subsample
         new_index, new_rows, new_counts = fresh
         size = index.shape[0] // counts.shape[0] if fixed else MINIBATCH
         k, n_groups, exact = new_rows.shape[0], counts.shape[0], given.exact.shape[1]
-        phi = np.empty(sums.center.shape[0])
-        d = np.empty(index.shape[0])
-        grad = np.empty(theta.shape[0])
         for a in range(info.shape[0]):
             info[a] = 0.0
 
@@ -138,6 +116,44 @@ def transitions(estimator, dynamics):
         info[VARIANCE] = estimate[2]
         info[POSTERIOR] = estimate[0]
         info[SIGN] = 1.0 if fixed else estimate[1]
+
+    def transitions(generator, model, sums, given, moves, subsample, fresh, thetas, infos):
+        """Make draws of the same number of transitions each.
+
+        Parameters
+        ----------
+        generator : int
+            Address of the source of momenta, path jitter and acceptance; see `generator_at`.
+        model : Model
+            With `estimates.FUNCTIONS`, or `estimates.PRODUCT_FUNCTIONS`.
+        sums : Sums
+        given : Estimate
+        moves : Moves
+        subsample : Subsample
+            Groups are overwritten when accepted.
+        fresh : Fresh
+            One element per transition.
+        thetas : array (n, d)
+            The first is where the chain is; overwritten by the draws.
+        infos : array (n, len(INFO))
+            Means over a draw's transitions, or sums of counts; position-valued ones are those of
+            the last.
+        """
+        rng = generator_at(generator)
+        target = target_at(model, sums, given, moves)
+        index, rows, counts, group = subsample
+        n, n_groups = thetas.shape[0], counts.shape[0]
+        k = fresh.counts.shape[0] // n
+        phi = np.empty(sums.center.shape[0])
+        d = np.empty(index.shape[0])
+        grad = np.empty(thetas.shape[1])
+        for i in range(n):
+            if i > 0:
+                copy(thetas[i - 1], thetas[i])
+            now = Subsample(index, rows, counts, (group + i * k) % n_groups)
+            own = slice(i * k, (i + 1) * k)
+            part = Fresh(fresh.index[own], fresh.rows[own], fresh.counts[own])
+            draw(rng, target, given, moves, now, part, thetas[i], infos[i], phi, d, grad)
 
     name = f"{__name__} {density.__name__} {dynamics.__name__}"
     compiled = compile_kept(transitions, name, [_SIGNATURE], no_cfunc_wrapper=True)

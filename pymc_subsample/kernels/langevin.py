@@ -10,7 +10,7 @@ import numpy as np
 from numba import types
 
 from pymc_subsample.cache import compile_kept
-from pymc_subsample.compile import GENERATOR, VECTOR, generator_at, inner
+from pymc_subsample.compile import GENERATOR, MATRIX, VECTOR, generator_at, inner
 from pymc_subsample.kernels.gradients import (
     BATCHES as DRAWN,
 )
@@ -24,7 +24,7 @@ from pymc_subsample.kernels.gradients import (
 )
 from pymc_subsample.kernels.integrators.integrator import Chain
 from pymc_subsample.kernels.model import MODEL, SUMS
-from pymc_subsample.kernels.vectors import named
+from pymc_subsample.kernels.vectors import copy, named
 
 # Where exponential weights expect the dynamics to go: on as before, nowhere, by one, to a stop.
 MOMENTUM, ZERO, ONE, STOP = range(4)
@@ -55,8 +55,8 @@ State = namedtuple("State", "theta origin momentum state")
 
 _SIGNATURE = types.void(
     GENERATOR, GENERATOR, MODEL, SUMS, DRAWN,
-    types.NamedTuple([VECTOR, VECTOR, VECTOR, VECTOR], State), VECTOR, VECTOR, VECTOR, VECTOR,
-    VECTOR,
+    types.NamedTuple([VECTOR, VECTOR, VECTOR, VECTOR], State), VECTOR, MATRIX, MATRIX, MATRIX,
+    MATRIX, MATRIX,
 )  # fmt: skip
 
 
@@ -76,29 +76,10 @@ def integrate(integrator):
     drift_ratio, expectation = integrator.drift_ratio, integrator.expectation
     weighted, reuses_gradient = integrator.weighted, integrator.reuses_gradient
 
-    def integrate(generator, row_generator, model, sums, batches, at, step_sizes, settings, noise,
-                  squares, info):  # fmt: skip
-        """Take one integration step per step size, in place.
-
-        Parameters
-        ----------
-        generator, row_generator : int
-            Addresses of the generators of the dynamics, and of the rows; see `generator_at`.
-        model : Model
-            With `kernels.gradients.FUNCTIONS`.
-        sums : Sums
-        batches : Batches
-        at : State
-        step_sizes : array (k,)
-            h of each step.
-        settings : array
-            `Settings`.
-        noise, squares : array (a,)
-            Written: an estimate of the variance of each element of a uniform batch's gradient at
-            one of the steps, and the mean square of each momentum.
-        info : array (len(INFO),)
-            Written.
-        """
+    @inner
+    def draw(generator, row_generator, model, sums, batches, at, done, step_sizes, settings, noise,
+             squares, info):  # fmt: skip
+        """Take one integration step per step size, in place, after `done` others."""
         theta, origin, momentum, state = at
         active, factor, batch = batches.active, batches.factor, batches.size
         n, size, p = batches.permutation.shape[0], active.shape[0], sums.center.shape[0]
@@ -107,7 +88,7 @@ def integrate(integrator):
         given = _settings(settings)
         friction, temperature = given.friction, given.temperature
         length, rule, refresh = int(given.index_chain), int(given.expected), int(given.resample)
-        done, hold = int(given.done), int(given.hold)
+        hold = int(given.hold)
         phi, control = np.empty(p), np.empty(p)
         index, rows = np.empty(batch, dtype=np.int64), np.zeros((model.width, batch))
         force, other, x, unused = np.empty(size), np.empty(size), np.empty(size), np.empty(size)
@@ -169,6 +150,38 @@ def integrate(integrator):
         for a in range(size):
             squares[a] /= steps
             info[KINETIC] += squares[a] / size
+
+    def integrate(generator, row_generator, model, sums, batches, at, settings, step_sizes, thetas,
+                  noise, squares, infos):  # fmt: skip
+        """Make draws of one integration step per step size each.
+
+        Parameters
+        ----------
+        generator, row_generator : int
+            Addresses of the generators of the dynamics, and of the rows; see `generator_at`.
+        model : Model
+            With `kernels.gradients.FUNCTIONS`.
+        sums : Sums
+        batches : Batches
+        at : State
+            Its position is overwritten, and is where the chain is in the end.
+        settings : array
+            `Settings`.
+        step_sizes : array (n, k)
+            h of each step.
+        thetas : array (n, d)
+            Written: the draws.
+        noise, squares : array (n, a)
+            Written: an estimate of the variance of each element of a uniform batch's gradient at
+            one of the steps, and the mean square of each momentum.
+        infos : array (n, len(INFO))
+            Written.
+        """
+        done, k = int(_settings(settings).done), step_sizes.shape[1]
+        for i in range(thetas.shape[0]):
+            draw(generator, row_generator, model, sums, batches, at, done + i * k, step_sizes[i],
+                 settings, noise[i], squares[i], infos[i])  # fmt: skip
+            copy(at.theta, thetas[i])
 
     name = f"{__name__} {integrator.name}"
     compiled = compile_kept(integrate, name, [_SIGNATURE], no_cfunc_wrapper=True)

@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 
 from pymc_subsample.cache import kept
-from pymc_subsample.compile import GENERATOR, SCALAR, VECTOR, function_at, generator_at, inner
+from pymc_subsample.compile import GENERATOR, MATRIX, SCALAR, function_at, generator_at, inner
 from pymc_subsample.kernels import proposals
 from pymc_subsample.kernels.acceptance import CRITERION, Reader, accept, begun
 from pymc_subsample.kernels.batches import PERMUTATION, draw_batch
@@ -72,39 +72,10 @@ def posterior_gradient(backward, gradient, theta, phi, rows, sums, weight, grad_
     backward(theta, grad_phi, grad)
 
 
-@kept(
-    types.void(
-        GENERATOR, GENERATOR, MODEL, SUMS, CRITERION, BOUND, PROPOSING, PERMUTATION, SCALAR, VECTOR,
-        types.int64, VECTOR,
-    ),
-)  # fmt: skip
-def transitions(generator, row_generator, model, sums, test, bound, proposing, permutation, weight,
-                theta, k, info):  # fmt: skip
-    """Run k transitions from theta, in place.
-
-    Parameters
-    ----------
-    generator, row_generator : int
-        Addresses of the generators of proposals and decisions, and of the rows that are read:
-        proposals and thresholds do not depend on how many rows were needed. See `generator_at`.
-    model : Model
-        With `FUNCTIONS` and, for Langevin proposals, `GRADIENTS` (zeros otherwise).
-    sums : Sums
-    test : Criterion
-    bound : Bound
-        Of y.
-    proposing : Proposing
-    permutation : array (n,) of uint32
-        0, 1, ..., n - 1.
-    weight : float
-        n / T.
-    theta : array (d,)
-        Position; overwritten.
-    k : int
-        Number of transitions.
-    info : array (len(INFO),)
-        Written.
-    """
+@inner
+def _draw(generator, row_generator, model, sums, test, bound, proposing, permutation, weight,
+          theta, k, info):  # fmt: skip
+    """Run k transitions from theta, in place."""
     rng, row_rng = generator_at(generator), generator_at(row_generator)
     forward = function_at(model.functions[0], FORWARD)
     anchor = function_at(model.functions[1], ANCHOR)
@@ -171,3 +142,43 @@ def transitions(generator, row_generator, model, sums, test, bound, proposing, p
         info[TESTED] += evidence.n_seen + (n if full else 0)
     for field in range(6):
         info[field] /= k
+
+
+@kept(
+    types.void(
+        GENERATOR, GENERATOR, MODEL, SUMS, CRITERION, BOUND, PROPOSING, PERMUTATION, SCALAR, MATRIX,
+        types.int64, MATRIX,
+    ),
+)  # fmt: skip
+def transitions(generator, row_generator, model, sums, test, bound, proposing, permutation, weight,
+                thetas, k, infos):  # fmt: skip
+    """Make draws of k transitions each.
+
+    Parameters
+    ----------
+    generator, row_generator : int
+        Addresses of the generators of proposals and decisions, and of the rows that are read:
+        proposals and thresholds do not depend on how many rows were needed. See `generator_at`.
+    model : Model
+        With `FUNCTIONS` and, for Langevin proposals, `GRADIENTS` (zeros otherwise).
+    sums : Sums
+    test : Criterion
+    bound : Bound
+        Of y.
+    proposing : Proposing
+    permutation : array (n,) of uint32
+        0, 1, ..., n - 1.
+    weight : float
+        n / T.
+    thetas : array (n, d)
+        The first is where the chain is; overwritten by the draws.
+    k : int
+        Transitions per draw.
+    infos : array (n, len(INFO))
+        Written.
+    """
+    for i in range(thetas.shape[0]):
+        if i > 0:
+            copy(thetas[i - 1], thetas[i])
+        _draw(generator, row_generator, model, sums, test, bound, proposing, permutation, weight,
+              thetas[i], k, infos[i])  # fmt: skip

@@ -40,7 +40,6 @@ from pymc_subsample.compile import (
     GENERATOR,
     MATRIX,
     SCALAR,
-    VECTOR,
     function_at,
     generator_at,
     inner,
@@ -271,8 +270,8 @@ def accept(rng, reader, bounds, rule, phi, new_phi, known, info):
 
 
 _SIGNATURE = types.void(
-    GENERATOR, MODEL, SUMS, MATRIX, BOUNDS, DECISION, MOVES, types.int64, types.int64, VECTOR,
-    VECTOR,
+    GENERATOR, MODEL, SUMS, MATRIX, BOUNDS, DECISION, MOVES, types.int64, types.int64, MATRIX,
+    MATRIX,
 )  # fmt: skip
 
 
@@ -281,37 +280,9 @@ def transitions(dynamics):
     """Compile the transitions of one dynamics of `DYNAMICS`, by name."""
     move = DYNAMICS[dynamics]
 
-    def transitions(generator, model, sums, exact, bounds, rule, moves, steps, k, theta, info):
-        """Run k transitions, in place.
-
-        Parameters
-        ----------
-        generator : int
-            Address of the source of random numbers; see `generator_at`.
-        model : Model
-            With `FUNCTIONS`.
-        sums : Sums
-        exact : array (width, e)
-            Rows that the surrogate reads, packed and anchored; no bounds are of them.
-        bounds : Bounds
-        rule : Decision
-        moves : Moves
-            The factor may be that of a random walk's covariance.
-        steps, k : int
-            Transitions of the surrogate per proposal, and proposals.
-        theta : array (d,)
-            Position; overwritten.
-        info : array (len(INFO),)
-            Written, but for a row that exceeds its bound at once: its number.
-        """
-        rng = generator_at(generator)
-        target = Surrogate(
-            function_at(model.functions[0], FORWARD),
-            function_at(model.functions[1], BACKWARD),
-            function_at(model.functions[2], DIFFERENCE),
-            sums, exact, rule.unit,
-        )  # fmt: skip
-        reader = reader_at(model, sums, rule.unit)
+    @inner
+    def draw(rng, target, reader, sums, bounds, rule, moves, steps, k, theta, info):
+        """Run k transitions, in place."""
         size = theta.shape[0]
         phi, new_phi = np.empty(sums.center.shape[0]), np.empty(sums.center.shape[0])
         scratch, logprior = np.empty(sums.center.shape[0]), np.empty(1)
@@ -360,6 +331,45 @@ def transitions(dynamics):
         info[_DEPTH] /= k * steps
         info[_ACCEPTED] /= max(info[_DECISIONS], 1.0)
         info[_SURROGATE] = estimate[0]
+
+    def transitions(generator, model, sums, exact, bounds, rule, moves, steps, k, thetas, infos):
+        """Make draws of k transitions each.
+
+        Parameters
+        ----------
+        generator : int
+            Address of the source of random numbers; see `generator_at`.
+        model : Model
+            With `FUNCTIONS`.
+        sums : Sums
+        exact : array (width, e)
+            Rows that the surrogate reads, packed and anchored; no bounds are of them.
+        bounds : Bounds
+        rule : Decision
+        moves : Moves
+            The factor may be that of a random walk's covariance.
+        steps, k : int
+            Transitions of the surrogate per proposal, and proposals.
+        thetas : array (n, d)
+            The first is where the chain is; overwritten by the draws.
+        infos : array (n, len(INFO))
+            Written; the last for a row that exceeds its bound, where its number is.
+        """
+        rng = generator_at(generator)
+        target = Surrogate(
+            function_at(model.functions[0], FORWARD),
+            function_at(model.functions[1], BACKWARD),
+            function_at(model.functions[2], DIFFERENCE),
+            sums, exact, rule.unit,
+        )  # fmt: skip
+        reader = reader_at(model, sums, rule.unit)
+        for i in range(thetas.shape[0]):
+            if i > 0:
+                copy(thetas[i - 1], thetas[i])
+            draw(rng, target, reader, sums, bounds, rule, moves, steps, k, thetas[i], infos[i])
+            if infos[i, _EXCEEDED] >= 0.0:
+                infos[thetas.shape[0] - 1, _EXCEEDED] = infos[i, _EXCEEDED]
+                break
 
     name = f"{__name__} {dynamics}"
     compiled = compile_kept(transitions, name, [_SIGNATURE], no_cfunc_wrapper=True)

@@ -66,13 +66,17 @@ class AusterityMH(MinibatchMH):
 
     @property
     def _exact(self) -> bool:
-        return self._level(self.draws_done) == 0
+        return self._level(self.record.done) == 0
+
+    @property
+    def _steady(self) -> bool:  # type: ignore[override]
+        return super()._steady and not callable(self.epsilon)
 
     def _cause(self) -> str:
         return "The t-test cannot decide on fewer: the rows' log-ratios vary too much."
 
     def _remedies(self) -> list[str]:
-        level = self._level(self.draws_done)
+        level = self._level(self.record.done)
         return [f"decrease epsilon (now {level:g})", "increase batch_size"]
 
     def _conclude(self, errors: AcceptanceErrors) -> None:
@@ -90,4 +94,4 @@ class AusterityMH(MinibatchMH):
         )
 
     def _settings(self) -> np.ndarray:
-        return np.array(austerity.Settings(self.batch_size, self._level(self.draws_done)))
+        return np.array(austerity.Settings(self.batch_size, self._level(self.record.done)))

@@ -4,7 +4,7 @@ import copyreg
 import logging
 import pickle
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import methodcaller
 from types import MappingProxyType
@@ -14,7 +14,7 @@ import cloudpickle
 import numpy as np
 import pymc as pm
 import xarray as xr
-from pymc.blocking import PointType
+from pymc.blocking import PointType, StatsType
 from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.compound import BlockedStep
 from pymc.step_methods.state import DataClassState, WithSamplingState
@@ -40,8 +40,9 @@ from pymc_subsample.likelihood.discovery import chosen_names
 from pymc_subsample.likelihood.identity import archive
 from pymc_subsample.progress import doing
 from pymc_subsample.steps import guards, variables
+from pymc_subsample.steps.ahead import Ahead
 from pymc_subsample.steps.modes import number_of_chain, starts
-from pymc_subsample.steps.notices import begin_run
+from pymc_subsample.steps.notices import Notice, begin_run
 from pymc_subsample.steps.setup import Preparation, Problem, prepare
 from pymc_subsample.steps.signatures import complete
 from pymc_subsample.storage import hint_for_bambi, refuse_beyond_memory
@@ -173,6 +174,7 @@ class SubsampledStep(BlockedStep):
         arguments.blocked(blocked, type(self).__name__)
         arguments.only_numba(compile_kwargs)
         self._made_by = arguments.passes(passes)
+        self._ahead = Ahead()
         self.rng = arguments.generator(rng)
         self._model = arguments.model_in_context(model, f"create {type(self).__name__}")
         self.vars = self._chosen(vars)
@@ -260,6 +262,7 @@ class SubsampledStep(BlockedStep):
         guards.refuse_changes(self)
         guards.refuse_threads(self)
         self._left, self._thread = None, threading.current_thread()
+        self._ahead = Ahead()
         super().setup_chain(rng, tune, draws)
         modes = len(self._prepared.at_modes) if tune and self._prepared is not None else 1
         self.mode = number_of_chain(self.rng) % modes
@@ -269,6 +272,56 @@ class SubsampledStep(BlockedStep):
     def _begin(self, tune: int, draws: int) -> None:
         """Start a chain, or what a set-up leaves of one."""
         raise NotImplementedError
+
+    def step(self, point: PointType) -> tuple[PointType, StatsType]:
+        """Return the next draw, from a point of value variables, and its statistics."""
+        return self._ahead.next(self, point)
+
+    @property
+    def left_alone(self) -> int:
+        """How many draws there are to make before anything but a compiled transition is due."""
+        alone = len(self._moved) == len(self._model.value_vars)
+        return max(1, self.draws_left) if alone and not self.tune and self._steady else 1
+
+    def make(self, point: PointType, size: int) -> list[tuple[PointType, StatsType]]:
+        """Make some draws, one after the other: their points and statistics."""
+        made = []
+        for theta, info in self._transitions(self._entered(point), size):
+            stats = self._statistics(info)
+            notice = self._adapt(theta, info) if self.tune else None
+            self._judge(stats, None if self.tune else self._watch(theta, info))
+            if notice is not None:
+                stats["warning"] = notice
+            made.append((self._point(point, theta), [stats]))
+        return made
+
+    # What subclasses fill in.
+
+    # Whether successive draws need nothing from Python.
+    _steady = True
+
+    def _entered(self, point: PointType) -> np.ndarray:
+        """Read a point into the chain's vector, or start elsewhere."""
+        return self._theta(point)
+
+    def _transitions(
+        self, theta: np.ndarray, size: int
+    ) -> Iterator[tuple[np.ndarray, dict[str, float]]]:
+        """Yield draws, arrays of their own, and what their transitions report."""
+        raise NotImplementedError
+
+    def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
+        """Return the statistics of a draw."""
+        raise NotImplementedError
+
+    def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> Notice | None:
+        """Record a draw of tuning, and change what it asks for; return what is to be said."""
+
+    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> list[Check] | None:
+        """Record a draw, and after the last one check whether the chain can be trusted."""
+        raise NotImplementedError
+
+    # Where a chain starts and what is known there
 
     @property
     def _home(self) -> Preparation:
@@ -401,23 +454,27 @@ class SubsampledStep(BlockedStep):
 
     def __getstate__(self) -> dict[str, Any]:
         guards.refuse_changes(self)
+        self._ahead.undo(self)
         state = self.__dict__.copy()
-        for connected in (*self._connected, "_seen", "_thread", "_left"):
+        for connected in (*self._connected, "_seen", "_thread", "_left", "_ahead"):
             state.pop(connected, None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._ahead = Ahead()
         self._connect()
         self._seen = guards.contents(self._model, self._tall)
 
     @property
     def sampling_state(self) -> Any:
         """Everything the next draw depends on."""
+        self._ahead.undo(self)
         return WithSamplingState.sampling_state.fget(self)
 
     @sampling_state.setter
     def sampling_state(self, state: DataClassState) -> None:
+        self._ahead.forget()
         WithSamplingState.sampling_state.fset(self, state)
         self._left = None
         self._forget()

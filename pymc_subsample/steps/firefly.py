@@ -6,6 +6,7 @@ from dataclasses import field, replace
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
+from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample import arguments
@@ -44,6 +45,8 @@ _PILOT, _FAR = 4, 10.0
 # Dark rows to look at per transition: so many at least, or so many times the bright ones.
 _LOOKED_AT, _PER_BRIGHT = 2.0, 2.0
 _RESAMPLED = 0.1
+# What the exact ratio has of the noise of estimated ones.
+_NO_NOISE = {"loglik_ratio_variance": 0.0}
 
 
 class _Above(SharedContinuous, total=False):
@@ -268,22 +271,23 @@ class FireflyMC(ProposingStep):
         super()._recentre(theta)
         self._darken()
 
-    def _transitions(self, theta: np.ndarray) -> dict[str, float]:
+    def _entered(self, point: PointType) -> np.ndarray:
+        theta = super()._entered(point)
         # Brightness belongs to parameters that meet the data: another step may have moved those.
         phi, at = self._expansion.parameters(theta)[0], self.bright_at
         if len(phi) != len(at) or not np.allclose(phi, at, _ROUNDING, _ROUNDING):
             self._darken()
-        return super()._transitions(theta) | {"loglik_ratio_variance": 0.0}
+        return theta
 
     def _together(self, infos: list[dict[str, float]]) -> dict[str, float]:
         info = {name: sum(i[name] for i in infos) for name in INFO}
         info |= {name: info[name] / len(infos) for name in INFO[:3]}
-        return info | {"lowest": min(i["lowest"] for i in infos)}
+        return info | {"lowest": min(i["lowest"] for i in infos)} | _NO_NOISE
 
     def _run(
-        self, theta: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
-    ) -> dict[str, float]:
-        info, at = np.empty(len(INFO)), self.reference
+        self, thetas: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
+    ) -> list[dict[str, float]]:
+        infos, at = np.empty((len(thetas), len(INFO))), self.reference
         self.bright = _transitions(
             address_of(self.rng), address_of(self.row_rng), self._compiled, at.sums(2),
             Lights(
@@ -291,10 +295,10 @@ class FireflyMC(ProposingStep):
                 _BRIGHTNESS[self.brightness], float(self.rate),
             ),
             Proposing(kind, self._active, self.tuning.factor, self.scaling, 0, given, log_factor),
-            1.0 / self.temperature, theta, k, info,
+            1.0 / self.temperature, thetas, k, infos,
         )  # fmt: skip
-        self.bright_at = self._expansion.parameters(theta)[0]
-        return dict(zip(INFO, info.tolist(), strict=True))
+        self.bright_at = self._expansion.parameters(thetas[-1])[0]
+        return [dict(zip(INFO, x, strict=True)) | _NO_NOISE for x in infos.tolist()]
 
     def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
         per_move = 4 if isinstance(self.proposal, Langevin) else 1

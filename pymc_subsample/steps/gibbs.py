@@ -1,12 +1,12 @@
 """Austerity Gibbs sampling as a PyMC step method."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
-from pymc.blocking import PointType, StatsType
+from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample import arguments
@@ -45,7 +45,6 @@ _DECISIONS, _UPDATES = 1_000, 16
 class AusterityGibbsState(ChainState):
     """Everything the next draw depends on. The rows themselves are taken anew from the model."""
 
-    draws_done: int
     row_rng: np.random.Generator
     record: MoveRecord
     batch_size: int = field(metadata={"frozen": True})
@@ -226,14 +225,10 @@ class AusterityGibbs(SubsampledStep):
     def _begin(self, tune: int, draws: int) -> None:
         self.tune = tune > 0
         self.draws_left = draws
-        self.draws_done = 0
         self.record = MoveRecord(draws=draws)
 
-    def step(self, point: PointType) -> tuple[PointType, StatsType]:
-        """Run `sweeps_per_draw` sweeps from a point of value variables."""
-        theta = self._theta(point)
-        info = self._run(theta)
-        stats = {
+    def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
+        return {
             "flips": info["flips"],
             "batch_size": info["batch_size"],
             "data_share": info["rows_read"] / max(info["rows_touching"], 1.0),
@@ -242,10 +237,6 @@ class AusterityGibbs(SubsampledStep):
             "n_evaluations": int(2 * info["rows_read"]),
             "tune": self.tune,
         }
-        if not self.tune:
-            self.draws_done += 1
-        self._judge(stats, None if self.tune else self._watch(theta, info))
-        return self._point(point, theta), [stats]
 
     def _point(self, point: PointType, theta: np.ndarray) -> PointType:
         new = super()._point(point, theta)
@@ -254,11 +245,18 @@ class AusterityGibbs(SubsampledStep):
         return new
 
     def _settings(self) -> np.ndarray:
-        level = self._level(self.draws_done)
+        level = self._level(self.record.done)
         return np.array(austerity.Settings(self.batch_size if level > 0 else self.n_rows, level))
 
-    def _run(self, theta: np.ndarray) -> dict[str, float]:
-        info, touching = np.empty(len(kernel.INFO)), self._touching
+    @property
+    def _steady(self) -> bool:  # type: ignore[override]
+        return not callable(self.epsilon)
+
+    def _transitions(
+        self, theta: np.ndarray, size: int
+    ) -> Iterator[tuple[np.ndarray, dict[str, float]]]:
+        thetas, infos = np.empty((size, len(theta))), np.empty((size, len(kernel.INFO)))
+        thetas[0], touching = theta, self._touching
         _sweeps(
             address_of(self.rng), address_of(self.row_rng), self._compiled, self._center,
             Criterion(self._test.address, self._settings()),
@@ -266,9 +264,10 @@ class AusterityGibbs(SubsampledStep):
                 self._active, touching.start, touching.rows, touching.unknown is not None,
                 self.scan == "random",
             ),
-            self._permutation, theta, self.sweeps_per_draw, info,
+            self._permutation, thetas, self.sweeps_per_draw, infos,
         )  # fmt: skip
-        return dict(zip(kernel.INFO, info.tolist(), strict=True))
+        for at, info in zip(thetas, infos.tolist(), strict=True):
+            yield at.copy(), dict(zip(kernel.INFO, info, strict=True))
 
     # After tuning
 
@@ -279,7 +278,7 @@ class AusterityGibbs(SubsampledStep):
         self.draws_left -= 1
         if self.draws_left != 0:
             return None
-        level = self._level(self.draws_done)
+        level = self._level(self.record.done)
         if level == 0 or self.n_touching.max() <= self.batch_size:
             return []  # exact
         errors = self._errors()

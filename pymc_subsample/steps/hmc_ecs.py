@@ -1,11 +1,11 @@
 """HMC with energy-conserving subsampling as a PyMC step method."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
-from pymc.blocking import PointType, StatsType
+from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample import arguments
@@ -29,13 +29,14 @@ from pymc_subsample.kernels.estimates import (
     PRODUCT_FUNCTIONS,
     Estimate,
 )
-from pymc_subsample.kernels.hmc import INFO, Fresh, transitions
+from pymc_subsample.kernels.hmc import INFO, transitions
 from pymc_subsample.kernels.hmc import Subsample as Drawn
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.steps import remarks
 from pymc_subsample.steps.adaptation import adapt
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
+from pymc_subsample.steps.notices import Notice
 from pymc_subsample.steps.setup import radius
 from pymc_subsample.steps.signatures import SharedContinuous
 from pymc_subsample.steps.sizing import Choice, check_blocks, choose
@@ -288,8 +289,7 @@ class HMCECS(SubsampledStep):
         )
         self.record = ChainRecord(draws=draws, size=self._tall.size)
 
-    def step(self, point: PointType) -> tuple[PointType, StatsType]:
-        """Run `transitions_per_draw` iterations from a point of value variables."""
+    def _entered(self, point: PointType) -> np.ndarray:
         theta = self._theta(point)
         if self.start_at_reference:
             inside = self._kind == BLOCK_POISSON or self.tuning.done > 0
@@ -300,31 +300,44 @@ class HMCECS(SubsampledStep):
             self.subsample.draw(self.row_rng, self.n_rows)
         if self.subsample.rows is None:
             self.subsample.pack(self._expansion, self.reference.center)
-        info = self._transitions(theta)
-        stats = self._statistics(info)
-        notice = adapt(self, theta, info) if self.tune else None
-        self._judge(stats, None if self.tune else self._watch(theta, info))
-        if notice is not None:
-            stats["warning"] = notice
-        return self._point(point, theta), [stats]
+        return theta
 
     def _start(self) -> np.ndarray:
         """Draw around the reference, wider than the posterior."""
         z = self.rng.standard_normal(len(self._active))
         return self.reference.theta[self._active] + 1.5 * scaled(self.tuning.factor, z[None])[0]
 
-    def _transitions(self, theta: np.ndarray) -> dict[str, float]:
+    def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> Notice | None:
+        return adapt(self, theta, info)
+
+    def _transitions(
+        self, theta: np.ndarray, size: int
+    ) -> Iterator[tuple[np.ndarray, dict[str, float]]]:
+        coordinates = self._expansion.coordinates
+        while size:
+            thetas, infos = self._together(theta, size)
+            size -= len(thetas)
+            for at, values in zip(thetas, infos.tolist(), strict=True):
+                theta, info = at.copy(), dict(zip(INFO, values, strict=True))
+                if coordinates is not None:  # the density is that of the model's variables
+                    info["log_posterior"] -= coordinates.to_theta(theta)[1]
+                yield theta, info
+
+    def _together(self, theta: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+        """Make a few draws in one compiled call: shapes (n, d) and (n, len(INFO))."""
         k, sample, reference = self.transitions_per_draw, self.subsample, self.reference
-        new_index, new_rows, new_counts = sample.propose(self.row_rng, self._expansion, k)
-        info = np.empty(len(INFO))
+        fresh = sample.propose(self.row_rng, self._expansion, k, most)
+        n = len(fresh.counts) // k
+        thetas, infos = np.empty((n, len(theta))), np.empty((n, len(INFO)))
+        thetas[0] = theta
         self.step_size = float(self.tuning.step.current(self.tune))
         extent = float(min(self.path_length, _MOST_STEPS / 1.2 * self.step_size))
-        size = MINIBATCH if self._kind == BLOCK_POISSON else sample.size
+        rows = MINIBATCH if self._kind == BLOCK_POISSON else sample.size
         others = self.n_rows - len(sample.always)
         transitions(self._kind, _DYNAMICS[self.kernel])(
             address_of(self.rng), self._compiled, reference.sums(self.control_variate_order),
             Estimate(
-                others / (size * self.temperature), self._setting(), float(sample.products),
+                others / (rows * self.temperature), self._setting(), float(sample.products),
                 reference.theta, radius(len(self._active)), sample.exact, 1.0 / self.temperature,
             ),
             Moves(
@@ -332,13 +345,10 @@ class HMCECS(SubsampledStep):
                 float(self.max_treedepth) if self.kernel == "nuts" else extent,
             ),
             Drawn(sample.index, sample.rows, sample.counts, sample.group),
-            Fresh(new_index, new_rows, new_counts), theta, info,
+            fresh, thetas, infos,
         )  # fmt: skip
-        sample.group = (sample.group + k) % sample.n_groups
-        found = dict(zip(INFO, info.tolist(), strict=True))
-        if self._expansion.coordinates is not None:  # the density is that of the model's variables
-            found["log_posterior"] -= self._expansion.coordinates.to_theta(theta)[1]
-        return found
+        sample.group = (sample.group + n * k) % sample.n_groups
+        return thetas, infos
 
     @property
     def _may_resize(self) -> bool:

@@ -186,21 +186,21 @@ class MinibatchMH(ProposingStep):
         return {name: v if name.startswith("rows") else v / k for name, v in totals.items()}
 
     def _run(
-        self, theta: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
-    ) -> dict[str, float]:
-        info = np.empty(len(INFO))
+        self, thetas: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
+    ) -> list[dict[str, float]]:
+        infos = np.empty((len(thetas), len(INFO)))
         batch = 0
         if isinstance(self.proposal, Langevin):
             batch = self.proposal.batch_size or min(_GRADIENT_ROWS, self.n_rows)
         _transitions(
             address_of(self.rng), address_of(self.row_rng), self._compiled, self._sums(),
-            Criterion(self._test.address, self._settings()), self._bound(theta, given),
+            Criterion(self._test.address, self._settings()), self._bound(thetas[0], given),
             Proposing(
                 kind, self._active, self.tuning.factor, self.scaling, batch, given, log_factor
             ),
-            self._permutation, self.n_rows / self.temperature, theta, k, info,
+            self._permutation, self.n_rows / self.temperature, thetas, k, infos,
         )  # fmt: skip
-        return dict(zip(INFO, info.tolist(), strict=True))
+        return [dict(zip(INFO, info, strict=True)) for info in infos.tolist()]
 
     def _sums(self) -> Sums:
         if self.reference is None:

@@ -1,18 +1,17 @@
 """Metropolis-Hastings steps: what proposals need, whatever decides about them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
-from pymc.blocking import PointType, StatsType
+from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample import arguments
 from pymc_subsample.calling import given_start
 from pymc_subsample.control_variates.factors import factor, scaled
 from pymc_subsample.control_variates.reference import Reference, reference_at
-from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
@@ -60,7 +59,6 @@ class SharedProposing(SharedContinuous, total=False):
 class ProposingState(ChainState):
     """Of chains that propose moves."""
 
-    draws_done: int
     start_at_reference: bool
     mode: int
     reference: Reference | None
@@ -113,33 +111,30 @@ class ProposingStep(SubsampledStep):
         super().__init__(vars, **above)
         self._reparameterize &= not in_own_units(self.proposal)
 
-    def _transitions(self, theta: np.ndarray) -> dict[str, float]:
-        """Run a draw's transitions from theta, in place; return what they report."""
-        k = self.transitions_per_draw
-        if not self._one_by_one:
-            kind = LANGEVIN if isinstance(self.proposal, Langevin) else RANDOM_WALK
-            return self._run(theta, kind, theta, 0.0, k)
-        infos = []
-        for _ in range(k):
-            given, log_factor = self._moved_from(theta, self.rng)
-            infos.append(self._run(theta, GIVEN, given, float(log_factor), 1))
-        return self._together(infos)
+    def _transitions(
+        self, theta: np.ndarray, size: int
+    ) -> Iterator[tuple[np.ndarray, dict[str, float]]]:
+        k, thetas = self.transitions_per_draw, np.empty((size, len(theta)))
+        thetas[0] = theta
+        if self._one_by_one:
+            infos = []
+            for _ in range(k):
+                given, log_factor = self._moved_from(thetas[0], self.rng)
+                infos += self._run(thetas, GIVEN, given, float(log_factor), 1)
+            yield thetas[0], self._together(infos)
+            return
+        kind = LANGEVIN if isinstance(self.proposal, Langevin) else RANDOM_WALK
+        for at, info in zip(thetas, self._run(thetas, kind, theta, 0.0, k), strict=True):
+            yield at.copy(), info
 
     def _run(
-        self, theta: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
-    ) -> dict[str, float]:
-        """Run k transitions of the compiled code."""
+        self, thetas: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
+    ) -> list[dict[str, float]]:
+        """Make draws of k compiled transitions each, in place, from the first of `thetas`."""
         raise NotImplementedError
 
     def _together(self, infos: list[dict[str, float]]) -> dict[str, float]:
         """Return what single transitions report as one draw's."""
-        raise NotImplementedError
-
-    def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> list[Check] | None:
-        """Record a draw, and after the last one check whether the chain can be trusted."""
         raise NotImplementedError
 
     # Chains
@@ -151,7 +146,6 @@ class ProposingStep(SubsampledStep):
     def _begin(self, tune: int, draws: int) -> None:
         self.tune = tune > 0
         self.draws_left = draws
-        self.draws_done = 0
         self.start_at_reference = tune > 0 and self._prepared is not None
         self.reference = None if self._prepared is None else self._home.reference
         self.record = MoveRecord(draws=draws)
@@ -192,21 +186,13 @@ class ProposingStep(SubsampledStep):
     def _adapts(self) -> bool:
         return isinstance(self.proposal, AdaptiveMetropolis | Langevin)
 
-    def step(self, point: PointType) -> tuple[PointType, StatsType]:
-        """Run `transitions_per_draw` transitions from a point of value variables."""
+    def _entered(self, point: PointType) -> np.ndarray:
         theta = self._theta(point)
         if self.start_at_reference and self._prepared is not None:
             if not given_start(self, point):
                 theta[self._active] = self._start(self._home)
             self.start_at_reference = False
-        info = self._transitions(theta)
-        stats = self._statistics(info)
-        if self.tune:
-            self._adapt(theta, info)
-        else:
-            self.draws_done += 1
-        self._judge(stats, None if self.tune else self._watch(theta, info))
-        return self._point(point, theta), [stats]
+        return theta
 
     def _start(self, prepared: Preparation) -> np.ndarray:
         """Draw around the reference, wider than the posterior."""
@@ -217,6 +203,10 @@ class ProposingStep(SubsampledStep):
     def _one_by_one(self) -> bool:
         """Whether Python code takes part in every transition."""
         return callable(self.proposal)
+
+    @property
+    def _steady(self) -> bool:  # type: ignore[override]
+        return not self._one_by_one
 
     def _moved_from(self, theta: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
         """Propose from theta; a Langevin proposal without its drift."""

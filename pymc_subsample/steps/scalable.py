@@ -1,11 +1,11 @@
 """Scalable Metropolis-Hastings as a PyMC step method."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
-from pymc.blocking import PointType, StatsType
+from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample import arguments
@@ -308,8 +308,7 @@ class ScalableMH(SubsampledStep):
         self.gradients = surrogate.GRADIENTS
         self.surrogate_transitions = surrogate.transitions(self, surrogate.LEFT)
 
-    def step(self, point: PointType) -> tuple[PointType, StatsType]:
-        """Run `transitions_per_draw` proposals from a point of value variables."""
+    def _entered(self, point: PointType) -> np.ndarray:
         theta = self._theta(point)
         if self.start_at_reference:
             if self.tuning.done > 0 or not given_start(self, point):
@@ -317,15 +316,17 @@ class ScalableMH(SubsampledStep):
                 shift = 1.5 * scaled(self.tuning.factor, z[None])[0]
                 theta[self._active] = self.reference.theta[self._active] + shift
             self.start_at_reference = False
-        info = self._transitions(theta)
-        stats = self._statistics(info)
-        if self.tune:
-            surrogate.adapt(self, theta, info)
-        self._judge(stats, None if self.tune else self._watch(theta, info))
-        return self._point(point, theta), [stats]
+        return theta
 
-    def _transitions(self, theta: np.ndarray) -> dict[str, float]:
-        reference, bounds, info = self.reference, self.bounds, np.empty(len(INFO))
+    def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> None:
+        surrogate.adapt(self, theta, info)
+
+    def _transitions(
+        self, theta: np.ndarray, size: int
+    ) -> Iterator[tuple[np.ndarray, dict[str, float]]]:
+        reference, bounds = self.reference, self.bounds
+        thetas, infos = np.empty((size, len(theta))), np.empty((size, len(INFO)))
+        thetas[0] = theta
         self.step_size = given_scale(self.proposal) or float(self.tuning.step.current(self.tune))
         extent, form = surrogate.extent(self), surrogate.ACCEPTANCE[self.acceptance]
         compiled(self._dynamics)(
@@ -333,12 +334,13 @@ class ScalableMH(SubsampledStep):
             self._deciding.packed(reference), bounds.table,
             Decision(form, float(self.intensity), 1.0 / self.temperature),
             Moves(self._active, self.tuning.factor, self.step_size, extent),
-            self.surrogate_transitions, self.transitions_per_draw, theta, info,
+            self.surrogate_transitions, self.transitions_per_draw, thetas, infos,
         )  # fmt: skip
-        found = dict(zip(INFO, info.tolist(), strict=True))
-        if found["exceeded"] >= 0:
-            self._refuse_row(int(found["exceeded"]))
-        return found
+        exceeded = infos[-1, INFO.index("exceeded")]
+        if exceeded >= 0:
+            self._refuse_row(int(exceeded))
+        for at, info in zip(thetas, infos.tolist(), strict=True):
+            yield at.copy(), dict(zip(INFO, info, strict=True))
 
     def _refuse_row(self, row: int):
         given = "" if isinstance(self.bound, str) else f" with bound={self.bound:g}"

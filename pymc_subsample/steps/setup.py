@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from scipy.special import chdtri
@@ -296,6 +297,7 @@ def _off(expansion: Expansion, start: np.ndarray, free: np.ndarray) -> np.ndarra
     return moved
 
 
+@cache
 def radius(size: int, outside: float = _OUTSIDE) -> float:
     """Radius of the ball that a standard normal vector leaves with probability `outside`."""
     return float(np.sqrt(chdtri(size, outside)))

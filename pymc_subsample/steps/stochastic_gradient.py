@@ -1,10 +1,11 @@
 """Chains of stochastic-gradient samplers as PyMC step methods."""
 
+from collections.abc import Iterator
 from dataclasses import field
 from typing import Any, ClassVar
 
 import numpy as np
-from pymc.blocking import PointType, StatsType
+from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample import arguments
@@ -143,8 +144,7 @@ class StochasticGradient(AutomaticStepSize):
         self.origin = np.zeros(0)
         self.record = StepRecord(draws=draws)
 
-    def step(self, point: PointType) -> tuple[PointType, StatsType]:
-        """Take `transitions_per_draw` integration steps from a point of value variables."""
+    def _entered(self, point: PointType) -> np.ndarray:
         theta = self._theta(point)
         if self.start_at_reference and self._prepared is not None:
             self.start_at_reference, self.near_reference = False, not given_start(self, point)
@@ -156,46 +156,73 @@ class StochasticGradient(AutomaticStepSize):
             self.origin = theta.copy()
             if self.near_reference and self._prepared is not None:
                 self.origin[self._active] = self._home.reference.theta[self._active]
-        stats, noise = self._steps(theta)
-        found = None
-        if not self.tune:
-            self.record.add(theta, noise, stats)
-            stats["divergences"] = self.record.divergences
-            self.draws_left -= 1
-            found = self._check() if self.draws_left == 0 else None
-        self._judge(stats, found)
-        return self._point(point, theta), [stats]
+        return theta
 
-    def _steps(self, theta: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
-        """Integrate, in place; return statistics and the gradient's noise, shape (a,)."""
-        left, evaluations, divergences, total = self.transitions_per_draw, 0, 0.0, 0.0
-        noise = np.zeros(len(self._active))
+    @property
+    def _steady(self) -> bool:  # type: ignore[override]
+        return self.gradient != "svrg"
+
+    def _transitions(
+        self, theta: np.ndarray, size: int
+    ) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
+        k = self.transitions_per_draw
+        if self._steady:
+            for at, *report in zip(*self._integrate(theta, self._sizes(size, k)), strict=True):
+                yield at, self._reported([(k, *report)])
+            return
+        reports, left = [], k
         while left:
             count = min(left, self._until_centring(theta))
-            sizes = self.schedule.sizes(self.done + np.arange(count), self.automatic_step_size)
-            piece, info = self._integrate(theta, sizes)
-            noise += count / self.transitions_per_draw * piece
-            self.done += count
+            [theta], *report = self._integrate(theta, self._sizes(1, count))
+            reports.append((count, *(one for [one] in report)))
             left -= count
+        yield theta, self._reported(reports)
+
+    def _sizes(self, size: int, k: int) -> np.ndarray:
+        """Step sizes of the next draws of k steps each, shape (size, k)."""
+        steps = self.done + np.arange(size * k)
+        return self.schedule.sizes(steps, self.automatic_step_size).reshape(size, k)
+
+    def _reported(self, reports: list[tuple[int, float, np.ndarray, dict]]) -> dict[str, Any]:
+        """Put together what pieces of a draw report: steps, their total size, noise and counts."""
+        k, evaluations, divergences, total = self.transitions_per_draw, 0, 0.0, 0.0
+        noise = np.zeros(len(self._active))
+        for count, length, piece, info in reports:
+            noise += count / k * piece
             divergences += info["divergences"]
-            total += float(sizes.sum())
+            total += length
             read = info["batches"] if self.control_variate_order else 0
             evaluations += round(2 * self.batch_size * (info["gradients"] + read))
-        evaluations += self._centring_cost()
         return {
-            "batch_size": float(self.batch_size),
-            "data_share": self.batch_size / self.n_rows,
+            "noise": noise,
             "diverging": divergences > 0,
-            "divergences": 0,
-            "gradient_variance": float(noise.sum()),
             "kinetic_temperature": (
                 info["kinetic_temperature"] if self._integrator.has_momenta else np.nan
             ),
-            "n_evaluations": evaluations,
-            "step_size": total / self.transitions_per_draw,
+            "n_evaluations": evaluations + self._centring_cost(),
+            "step_size": total / k,
+        }
+
+    def _statistics(self, info: dict[str, Any]) -> dict[str, Any]:
+        diverging = info["diverging"]
+        return {
+            "batch_size": float(self.batch_size),
+            "data_share": self.batch_size / self.n_rows,
+            "diverging": diverging,
+            "divergences": 0 if self.tune else self.record.divergences + diverging,
+            "gradient_variance": float(info["noise"].sum()),
+            "kinetic_temperature": info["kinetic_temperature"],
+            "n_evaluations": info["n_evaluations"],
+            "step_size": info["step_size"],
             "temperature": self.temperature,
             "tune": self.tune,
-        }, noise
+        }
+
+    def _watch(self, theta: np.ndarray, info: dict[str, Any]) -> list[Check] | None:
+        """Record a draw, and after the last one check whether the chain can be trusted."""
+        self.record.add(theta, info)
+        self.draws_left -= 1
+        return self._check() if self.draws_left == 0 else None
 
     def _until_centring(self, theta: np.ndarray) -> int:
         """Centre the control variates if it is time, and return how many steps they serve."""
@@ -214,9 +241,11 @@ class StochasticGradient(AutomaticStepSize):
 
     def _integrate(
         self, theta: np.ndarray, sizes: np.ndarray
-    ) -> tuple[np.ndarray, dict[str, float]]:
-        size = len(self._active)
-        noise, squares, info = np.empty(size), np.empty(size), np.empty(len(INFO))
+    ) -> tuple[np.ndarray, list[float], np.ndarray, list[dict[str, float]]]:
+        """Make draws of some steps each: positions, total step sizes, noise and counts."""
+        n, size = len(sizes), len(self._active)
+        thetas, infos = np.empty((n, len(theta))), np.empty((n, len(INFO)))
+        noise, squares = np.empty((n, size)), np.empty((n, size))
         settings = np.array(
             Settings(
                 self.friction, self.temperature, self._averages(), self._floor, self._index_chain,
@@ -227,10 +256,12 @@ class StochasticGradient(AutomaticStepSize):
         )  # fmt: skip
         integrate(self._integrator)(
             address_of(self.rng), address_of(self.row_rng), self._compiled, self._sums(),
-            self._batches(), State(theta, self.origin, self.momentum, self.integrator_state), sizes,
-            settings, noise, squares, info,
+            self._batches(), State(theta, self.origin, self.momentum, self.integrator_state),
+            settings, sizes, thetas, noise, squares, infos,
         )  # fmt: skip
-        return noise, dict(zip(INFO, info.tolist(), strict=True))
+        self.done += sizes.size
+        counts = [dict(zip(INFO, info, strict=True)) for info in infos.tolist()]
+        return thetas, [float(x.sum()) for x in sizes], noise, counts
 
     # After tuning
 

@@ -1,15 +1,16 @@
 """The subsample of an HMC-ECS chain: rows in groups that are refreshed one at a time."""
 
-import copy
-from collections.abc import Iterator
-
 import numpy as np
 from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
 
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
+from pymc_subsample.kernels.hmc import Fresh
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.rows import drawn_without
+
+# Bytes of new rows that are read for several draws at a time: they stay in a processor's cache.
+_AT_ONCE = 2**18
 
 # By the names that users give.
 ESTIMATORS = {"perturbed": PERTURBED, "block-poisson": BLOCK_POISSON}
@@ -97,37 +98,34 @@ class Subsample(WithSamplingState):
         for row, part in zip(self.rows, parts, strict=True):
             row[: part.size] = part.ravel()
 
-    def propose(
-        self, rng: np.random.Generator, expansion: Expansion, k: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Draw k groups anew.
+    def propose(self, rng: np.random.Generator, expansion: Expansion, k: int, most: int) -> Fresh:
+        """Draw k groups anew for each of the next draws, at most so many, and read their rows.
 
-        Returns
-        -------
-        index, rows, counts : ndarray, shape (k, B), (k, C x B), (k,)
-            Packed but not anchored; groups have room for them.
+        The same as draw by draw: `most` may be any number.
         """
-        expansion.store.expect(lambda: self._upcoming(copy.deepcopy(rng), expansion.n_rows, k))
-        counts, capacity, index = self._drawn(rng, expansion.n_rows, k)
-        used = self._used(counts)
-        rows = np.zeros((k, expansion.width * capacity))
-        for row, numbers, size in zip(rows, index, used, strict=True):
-            row[: expansion.width * size] = expansion.take(numbers[:size]).ravel()
+        bytes_per_draw = 8 * k * expansion.width * max(self.size // self.n_groups, MINIBATCH)
+        groups = k * min(most, max(1, _AT_ONCE // bytes_per_draw))
+        if self.kind == PERTURBED:
+            size = self.size // self.n_groups
+            index = drawn_without(rng, expansion.n_rows, self.always, (groups, size))
+            parts = expansion.take(index.ravel()).reshape(expansion.width, groups, size)
+            return Fresh(index, parts.swapaxes(0, 1).reshape(groups, -1), self._counts(rng, groups))
+        counts, numbers = np.empty(0, dtype=np.int64), []
+        for _ in range(groups // k):
+            new = self._counts(rng, k)
+            shape = k, self._capacity(new)
+            numbers += list(drawn_without(rng, expansion.n_rows, self.always, shape))
+            counts = np.append(counts, new)
+        used, capacity = self._used(counts), self._capacity(counts)
         self._make_room(capacity, expansion.width)
-        return index, rows, counts
-
-    def _drawn(
-        self, rng: np.random.Generator, n_rows: int, k: int
-    ) -> tuple[np.ndarray, int, np.ndarray]:
-        counts = self._counts(rng, k)
-        capacity = self._capacity(counts)
-        return counts, capacity, drawn_without(rng, n_rows, self.always, (k, capacity))
-
-    def _upcoming(self, rng: np.random.Generator, n_rows: int, k: int) -> Iterator[np.ndarray]:
-        """Yield the rows that `propose` will take, group by group, as long as nothing changes."""
-        while True:
-            counts, _, index = self._drawn(rng, n_rows, k)
-            yield from (part[:size] for part, size in zip(index, self._used(counts), strict=True))
+        index = np.zeros((groups, capacity), dtype=np.int64)
+        rows = np.zeros((groups, expansion.width * capacity))
+        taken = [own[:size] for own, size in zip(numbers, used, strict=True)]
+        packed = np.split(expansion.take(np.concatenate(taken)), np.cumsum(used)[:-1], axis=1)
+        for i, (own, part) in enumerate(zip(numbers, packed, strict=True)):
+            index[i, : len(own)] = own
+            rows[i, : part.size] = part.ravel()
+        return Fresh(index, rows, counts)
 
     def _counts(self, rng: np.random.Generator, k: int) -> np.ndarray:
         if self.kind == PERTURBED:
