@@ -802,7 +802,6 @@ def test_a_disk_that_is_waited_for_is_asked_for_all_rows_at_once(slow, rows, mon
     before = len(asked)
     opened.take(index[:2])
     assert len(asked) == before
-    assert opened.waits == 0
 
 
 def test_a_store_reads_only_whole_segments(rows):

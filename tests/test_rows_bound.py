@@ -5,9 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 import warnings
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pymc as pm
@@ -17,7 +15,7 @@ from chains import run
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
-from pymc_subsample.data import Rows, ahead, mapped
+from pymc_subsample.data import Rows
 from pymc_subsample.data.store import Store
 from pymc_subsample.likelihood import TallModel, TallModelError, binding
 
@@ -460,94 +458,22 @@ def test_rows_that_change_after_the_set_up_are_refused(table, tmp_path):
     assert model is not None
 
 
-@pytest.mark.parametrize("estimator", ["perturbed", "block-poisson"])
-@pytest.mark.parametrize("close", [True, False])
-def test_rows_of_a_slow_disk_are_read_ahead_and_draws_are_the_same(
-    estimator, close, table, tmp_path, monkeypatch
-):
-    """Also those of a state that is saved within a buffer, and after the subsample has changed."""
-    cache = tmp_path / "x.rows"
-    view = Rows.from_blocks([table], cache=cache, progressbar=False).select(**MODELS["logistic"][1])
-    monkeypatch.setattr(ahead, "_NEAR", 2**17 if close else 0)
-    monkeypatch.setattr(ahead, "_MOST", 12)
-    model, found = logistic(view.sample(200)), []
-    for waits in (0, mapped._SLOW):
-        step = pms.HMCECS(model=model, data=view, estimator=estimator)
-        rows = step._expansion.store
-        taken, served = [], []
+def test_rows_are_read_for_several_draws_at_once(rows, monkeypatch):
+    view = rows.select(**MODELS["logistic"][1])
+    step = pms.HMCECS(model=logistic(view.sample(200)), data=view)
+    taken = []
 
-        def take(self, index, *, taken=taken, store_take=Store.take):
-            taken.append(threading.current_thread() is threading.main_thread())
-            return store_take(self, index)
+    def take(self, index, *, take=Store.take):
+        taken.append(len(index))
+        return take(self, index)
 
-        def serve(self, index, *, served=served, ahead_take=ahead.Ahead.take):
-            result = ahead_take(self, index)
-            served.append(result is not None)
-            return result
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Store, "take", take)
-            patch.setattr(ahead.Ahead, "take", serve)
-            patch.setattr(rows.disk, "waits", waits, raising=False)
-            patch.setattr(ThreadPoolExecutor, "submit", at_once)
-            step.setup_chain(np.random.default_rng(3), 40, 40)
-            before, _, point = run(step, model.initial_point(), 40)
-            step.stop_tuning()
-            middle, _, point = run(step, point, 7)
-            state = step.sampling_state
-            after, _, _ = run(step, point, 30)
-            step.sampling_state = state
-            again, _, _ = run(step, point, 30)
-        np.testing.assert_array_equal(after, again)
-        found.append(np.concatenate([before, middle, after]))
-        assert any(served) == (waits > 0)
-        if waits:
-            assert np.mean(served[-25:]) == 1
-            assert close or not all(taken[-2:])
-    np.testing.assert_array_equal(*found)
-
-
-def at_once(self, function, *arguments):
-    """Run what is handed to a thread, so that it is done when it is asked for."""
-    done = Future()
-    thread = threading.Thread(target=lambda: done.set_result(function(*arguments)))
-    thread.start()
-    thread.join()
-    return done
-
-
-def test_what_reads_ahead_is_not_sent_to_other_processes(rows):
-    """As passes in processes do while tuning, when chains have asked for rows already."""
-    store = mapped.MappedRows([rows.column("late")], [(("late",), len(rows))])
-    store.disk.waits = mapped._SLOW
-    store.expect(lambda: iter([np.arange(5), np.arange(9)]))
-    assert not store.ahead.idle
-    there = pickle.loads(pickle.dumps(store))
-    np.testing.assert_array_equal(there.take(np.arange(5))[0], store.take(np.arange(5))[0])
-    assert there.ahead.idle
-
-
-def test_rows_that_are_not_read_yet_are_not_waited_for(rows):
-    store = rows._store
-    turns = [np.arange(k, k + 5) for k in range(100)]
-    reader = ahead.Ahead(store)
-    hold = threading.Event()
-    reader._reader.submit(hold.wait)
-    assert reader.idle
-    reader.expect(iter(turns))
-    assert reader.take(turns[0]) is None
-    hold.set()
-    reader._reader.submit(int).result()  # the thread has read what it was asked to
-    np.testing.assert_array_equal(reader.take(turns[1]), store.take(turns[1]))
-    assert reader.take(turns[3]) is None  # not its turn: what is expected no longer holds
-    assert reader.idle
-    assert reader.take(turns[2]) is None
-    reader.expect(iter(turns[:2]))
-    reader._reader.submit(int).result()
-    assert reader.take(turns[0]) is not None
-    assert reader.take(turns[1]) is not None
-    assert reader.take(turns[2]) is None
-    assert reader.idle
+    monkeypatch.setattr(Store, "take", take)
+    step.setup_chain(np.random.default_rng(3), 40, 512)
+    *_, point = run(step, step.model.initial_point(), 40)
+    step.stop_tuning()
+    before = len(taken)
+    run(step, point, 512)
+    assert len(taken) - before < 512 / 4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")

@@ -22,9 +22,9 @@ HEADER, ROWS, KEPT = "header.json", "rows.bin", "kept"
 # Rows of a segment that are compared with the header whenever a folder is opened.
 _GLIMPSED = 64
 _PASS_BYTES = 2**24
-# Seconds that rows in memory take at most, per row and besides; what a fast disk takes beyond that,
-# asked for all rows at once; and how often it is asked so after it had to be waited for.
-_PER_ROW, _OVERHEAD, _SLOW, _ASKED = 5e-6, 1e-4, 2e-3, 64
+# Seconds that rows in memory take at most, per row and besides, and how often a disk is asked for
+# all rows at once after it had to be waited for.
+_PER_ROW, _OVERHEAD, _ASKED = 5e-6, 1e-4, 64
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Store:
         If the folder holds something else, was torn or was changed; says what is wrong.
     """
 
-    # How often the disk will still be asked for all rows at once, and was slow even so.
-    _asked, waits = 0, 0
+    # How often the disk will still be asked for all rows at once.
+    _asked = 0
 
     def __init__(
         self, path: Path, n_rows: int | None = None, fingerprint: str | None = None
@@ -205,10 +205,8 @@ class Store:
             self._asked -= 1
             self._ask(index)
         found = self.scattered[index]
-        beyond = perf_counter() - start - _PER_ROW * len(index)
-        if beyond > _OVERHEAD:
+        if perf_counter() - start - _PER_ROW * len(index) > _OVERHEAD:
             self._asked = _ASKED
-        self.waits += beyond > _SLOW
         return found
 
     def _ask(self, index: np.ndarray) -> None:

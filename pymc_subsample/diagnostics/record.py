@@ -1,8 +1,9 @@
 """What a chain did after tuning."""
 
 from bisect import insort
+from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -42,6 +43,14 @@ class Record:
         self.done += 1
         if self.done * most // max(self.draws, 1) > len(self.kept):
             self.kept.append(draw)
+
+    def __deepcopy__(self, memo: dict) -> Self:
+        """Copy what changes: draws, once they are in a list, do not."""
+        new = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, list | np.ndarray):
+                setattr(new, name, value.copy())
+        return new
 
 
 @dataclass

@@ -1,0 +1,194 @@
+"""Draws that are made ahead: the same as one by one, whatever happens between them."""
+
+import copy
+import pickle
+
+import numpy as np
+import pymc as pm
+import pytest
+from chains import QUIET, assert_same, run
+from exact_cases import logistic
+
+import pymc_subsample as pms
+from pymc_subsample.compile import address_of
+from pymc_subsample.steps import hmc_ecs
+from pymc_subsample.steps.base import SubsampledStep
+
+TUNE, DRAWS = 30, 90
+WAYS = {
+    "hmc": (pms.HMCECS, {}),
+    "nuts": (pms.HMCECS, {"kernel": "nuts", "transitions_per_draw": 3}),
+    "signs": (pms.HMCECS, {"estimator": "block-poisson"}),
+    "scalable": (pms.ScalableMH, {}),
+    "barker": (pms.MinibatchBarkerMH, {}),
+    "austerity": (pms.AusterityMH, {}),
+    "schedule": (pms.AusterityMH, {"epsilon": lambda draw: 0.1 / (1 + draw)}),
+    "confidence": (pms.ConfidenceMH, {}),
+    "firefly": (pms.FireflyMC, {}),
+    "explicit": (pms.FireflyMC, {"brightness": "explicit"}),
+    "sgld": (pms.SGLD, {}),
+    "schedules": (pms.SGLD, {"step_size": pms.PolynomialDecay(0.01, 10.0, 0.5)}),
+    "svrg": (pms.SVRGLD, {}),
+    "sghmc": (pms.SGHMC, {}),
+    "thermostat": (pms.SGNHT, {}),
+    "ewsg": (pms.EWSG, {}),
+    "preconditioned": (pms.PSGLD, {}),
+}
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Return a step of a kind, which the tests of this module share."""
+    case, steps = logistic(), {}
+
+    def make(name):
+        if name not in steps:
+            kind, options = WAYS[name]
+            steps[name] = kind(model=case.model, **options)
+        return steps[name]
+
+    return make
+
+
+def begun(step, seed=1, draws=DRAWS):
+    """Begin a chain, and return its point after tuning."""
+    step.setup_chain(np.random.default_rng(seed), TUNE, draws)
+    *_, point = run(step, step.model.initial_point(), TUNE)
+    step.stop_tuning()
+    return point
+
+
+def one_by_one(step, n, **kwargs):
+    """Draws that are made when they are asked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SubsampledStep, "left_alone", 1)
+        return run(step, begun(step, **kwargs), n)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_draws_are_those_made_one_by_one(made, name):
+    """To the end of the chain, with the checks there, and with the state that it leaves."""
+    step = made(name)
+    expected = one_by_one(step, DRAWS)
+    state = pickle.dumps(step.sampling_state)
+    found = run(step, begun(step), DRAWS)
+    assert_same(found, expected)
+    assert found[1][-1]["warning"] == expected[1][-1]["warning"]
+    if name != "signs":  # where memory for rows that are not used may hold others
+        assert pickle.dumps(step.sampling_state) == state
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_state_between_draws_is_that_after_the_last_one(made, name):
+    step = made(name)
+    draws, stats, _ = one_by_one(step, DRAWS)
+    point = begun(step)
+    for count in (1, 6, 20, 13):  # within what is made at a time, and at its end
+        *_, point = run(step, point, count)
+        state = copy.deepcopy(step.sampling_state)
+    assert_same(run(step, point, 15), (draws[40:55], stats[40:55]))
+    other = copy.copy(WAYS[name][0])(model=step.model, **WAYS[name][1])
+    other.sampling_state = state
+    assert_same(run(other, point, 15), (draws[40:55], stats[40:55]))
+    step.sampling_state = state
+    assert_same(run(step, point, 15), (draws[40:55], stats[40:55]))
+
+
+@pytest.mark.parametrize("name", ["hmc", "scalable", "sgld"])
+def test_a_point_that_is_not_the_last_draw(made, name):
+    """An equal one is gone on from; one that something else moved is refused, as ever."""
+    step = made(name)
+    draws, stats, _ = one_by_one(step, DRAWS)
+    *_, point = run(step, begun(step), 20)
+    for start in (20, 33):
+        found = run(step, dict(point), 13)
+        assert_same(found, (draws[start : start + 13], stats[start : start + 13]))
+        point = found[2]
+    moved = {value: x + 0.01 for value, x in point.items()}
+    with pytest.raises(ValueError, match="moved between two draws"):
+        step.step(moved)
+
+
+def test_a_step_that_is_pickled_between_draws(made):
+    step = made("hmc")
+    draws, stats, _ = one_by_one(step, DRAWS)
+    *_, point = run(step, begun(step), 20)
+    copied = pickle.loads(pickle.dumps(step))
+    for one in (copied, step):
+        assert_same(run(one, point, 20), (draws[20:40], stats[20:40]))
+
+
+def test_an_interrupt_loses_no_state(made, monkeypatch):
+    step = made("hmc")
+    draws, stats, _ = one_by_one(step, DRAWS)
+    point, count = begun(step), 9
+
+    def interrupted(*arguments):
+        step.rng.random(3)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        *_, point = run(step, point, 9)
+        patch.setattr(hmc_ecs, "transitions", lambda *kind: interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            while True:
+                point, _ = step.step(point)
+                count += 1
+    assert_same(run(step, point, 20), (draws[count : count + 20], stats[count : count + 20]))
+
+
+def test_nothing_is_made_ahead_while_another_step_moves_parameters():
+    """Nor in tuning."""
+    rng = np.random.default_rng(2)
+    with pm.Model() as model:
+        a, b = pm.Normal("a"), pm.Normal("b")
+        pm.Normal("y", a + b * rng.normal(size=500), observed=rng.normal(size=500))
+    made = []
+    step = pms.HMCECS([a], model=model)
+    make = type(step).make
+
+    def counted(self, point, size):
+        made.append((self.tune, size))
+        return make(self, point, size)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(step), "make", counted)
+        both = [step, pm.Metropolis([b], model=model)]
+        pm.sample(40, tune=20, chains=1, cores=1, step=both, model=model, random_seed=1, **QUIET)
+        assert {size for _, size in made} == {1}
+        alone = pms.HMCECS(model=model)
+        made.clear()
+        pm.sample(60, tune=20, chains=1, cores=1, step=alone, model=model, random_seed=1, **QUIET)
+        assert {size for tune, size in made if tune} == {1}
+        assert max(size for tune, size in made if not tune) > 8
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_who_asks_for_every_state_waits_little_longer(made, every, monkeypatch):
+    """Draws that are thrown away are few: what is made ahead adapts to how often that happens."""
+    step, made_in_all = made("hmc"), 0
+    make = type(step).make
+
+    def counted(self, point, size):
+        nonlocal made_in_all
+        made_in_all += size
+        return make(self, point, size)
+
+    point = begun(step, draws=200)
+    monkeypatch.setattr(type(step), "make", counted)
+    for i in range(200):
+        point, _ = step.step(point)
+        if i % every == 0:
+            assert step.sampling_state is not None
+    assert made_in_all < 3 * 200
+
+
+def test_row_numbers_do_not_depend_on_how_many_are_drawn_at_a_time():
+    """As `Subsample.propose` relies on, also where half a word is left over."""
+    for n in (1000, 2**31 + 5, 2**40):
+        one, many = (np.random.default_rng(3) for _ in range(2))
+        for size in (1, 3, 7):
+            parts = [one.integers(0, n, (2, size)) for _ in range(9)]
+            np.testing.assert_array_equal(np.concatenate(parts), many.integers(0, n, (18, size)))
+        assert address_of(one) != address_of(many)
+        assert one.random() == many.random()
