@@ -109,6 +109,32 @@ def test_a_point_that_is_not_the_last_draw(made, name):
         step.step(moved)
 
 
+@pytest.mark.parametrize("name", ["hmc", "svrg"])
+def test_points_in_arrays_that_are_written_again(made, name, monkeypatch):
+    """As PyMC's worker processes keep them: draws are made ahead there too, and may be undone."""
+    step = made(name)
+    draws, stats, _ = one_by_one(step, DRAWS)
+    shared = {value: np.array(x) for value, x in begun(step).items()}
+    found, sizes, make = [], [], type(step).make
+
+    def counted(self, point, size):
+        sizes.append(size)
+        return make(self, point, size)
+
+    monkeypatch.setattr(type(step), "make", counted)
+    for i in range(DRAWS):
+        point, [stat] = step.step(shared)
+        for value, x in point.items():
+            shared[value][...] = x
+        found.append((np.concatenate([np.ravel(point[v.name]) for v in step.vars]), stat))
+        if i == 0:
+            assert len(sizes) == 1
+        if i == 40:
+            assert step.sampling_state is not None
+    assert_same((np.array([x for x, _ in found]), [s for _, s in found]), (draws, stats))
+    assert max(sizes) > 8 or name == "svrg"
+
+
 def test_a_step_that_is_pickled_between_draws(made):
     step = made("hmc")
     draws, stats, _ = one_by_one(step, DRAWS)
@@ -131,7 +157,7 @@ def test_an_interrupt_loses_no_state(made, monkeypatch):
         *_, point = run(step, point, 9)
         patch.setattr(hmc_ecs, "transitions", lambda *kind: interrupted)
         with pytest.raises(KeyboardInterrupt):  # noqa: PT012
-            for count in range(9, DRAWS):
+            for count in range(9, DRAWS):  # noqa: B007
                 point, _ = step.step(point)
     assert_same(run(step, point, 20), (draws[count : count + 20], stats[count : count + 20]))
 

@@ -5,6 +5,7 @@ from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+import numpy as np
 from pymc.blocking import PointType, StatsType
 from pymc.step_methods.state import DataClassState, WithSamplingState
 
@@ -25,18 +26,25 @@ class Ahead:
 
     def __init__(self) -> None:
         self._ready: deque[tuple[PointType, StatsType]] = deque()
-        self._last: PointType | None = None
+        self._last: PointType
         self._before: tuple[DataClassState, PointType, Thread | None]
         self._made = 0
         self._most = 1
 
     def next(self, step: "SubsampledStep", point: PointType) -> tuple[PointType, StatsType]:
         """Return the draw after `point`, and its statistics."""
-        if not self._ready or point is not self._last:
+        if not self._ready or not self._is_last(point):
             self.undo(step)
             self._make(step, point)
         self._last, stats = self._ready.popleft()
         return self._last, stats
+
+    def _is_last(self, point: PointType) -> bool:
+        """Whether a point is the last draw; worker processes of PyMC go on from a copy of it."""
+        last = self._last
+        return point is last or all(
+            np.asarray(point[name]).tobytes() == value.tobytes() for name, value in last.items()
+        )
 
     def forget(self) -> None:
         """Drop what is not handed out: the state is another one."""
@@ -56,7 +64,8 @@ class Ahead:
         size = min(self._most, step.left_alone)
         if size > 1:
             state = WithSamplingState.sampling_state.fget(step)
-            self._before = state, point, step._thread
+            # PyMC's workers write every draw into the same arrays.
+            self._before = state, {name: np.copy(x) for name, x in point.items()}, step._thread
         start = perf_counter()
         try:
             self._ready.extend(step.make(point, size))
