@@ -15,7 +15,8 @@ from steps_of_all_kinds import STEPS
 
 import pymc_subsample as pms
 from pymc_subsample.diagnostics.checks import FAILED
-from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.steps import guards
 
 N = 60
 _PACKAGE = Path(pms.__file__).parent
@@ -408,3 +409,11 @@ def test_whole_numbers_are_numbers(tiny, function, given):
             2, tune=2, chains=1, cores=1, step=function(**given), progressbar=False,
             compute_convergence_checks=False,
         )  # fmt: skip
+
+
+def test_rows_that_32_bits_cannot_number_are_refused():
+    step = SimpleNamespace(n_rows=2**32 + 1, observed=("late",))
+    with pytest.raises(TallModelError, match="There are 4,294,967,297 rows of 'late', and Simple"):
+        guards.row_numbers(step)
+    step.n_rows = 3
+    np.testing.assert_array_equal(guards.row_numbers(step), [0, 1, 2])

@@ -7,11 +7,12 @@ import numpy as np
 import pymc as pm
 
 from pymc_subsample.calling import steps_beside
-from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood import TallModel, TallModelError
 
 if TYPE_CHECKING:
     from pymc_subsample.steps.base import SubsampledStep
 
+_MOST_ROWS = 2**32
 _IN_THREADS = (
     "This {step} runs a chain in another thread ({thread}). Make a step for each thread; if that "
     "chain was interrupted, make a new one."
@@ -71,6 +72,17 @@ def refuse_company(step: "SubsampledStep", theta: np.ndarray) -> None:
             f"{type(step).__name__}. Another step samples the same variables: give each "
             "variable to one step (vars=)."
         )
+
+
+def row_numbers(step: "SubsampledStep") -> np.ndarray:
+    """Return 0, 1, ..., n - 1, for a step that draws rows without replacement; refuse too many."""
+    if step.n_rows > _MOST_ROWS:
+        raise TallModelError(
+            f"There are {step.n_rows:,} rows of {', '.join(map(repr, step.observed))}, and "
+            f"{type(step).__name__} keeps the number of each in 32 bits: at most {_MOST_ROWS:,}. "
+            "Use HMCECS, which keeps nothing per row."
+        )
+    return np.arange(step.n_rows, dtype=np.uint32)
 
 
 def company(step: "SubsampledStep") -> str:

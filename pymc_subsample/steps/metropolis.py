@@ -31,6 +31,7 @@ from pymc_subsample.kernels.model import Sums
 from pymc_subsample.kernels.proposals import Proposing
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps.declarations import Statistics, statistics
+from pymc_subsample.steps.guards import row_numbers
 from pymc_subsample.steps.modes import warn_of_modes
 from pymc_subsample.steps.moves import ProposingState, ProposingStep, SharedProposing
 from pymc_subsample.steps.sizing import Choice, choose
@@ -170,7 +171,7 @@ class MinibatchMH(ProposingStep):
         names = (*kernel.FUNCTIONS, *kernel.GRADIENTS)
         self._functions = tuple(None if name in unused else name for name in names)
         super()._connect()
-        self._permutation = np.arange(self.n_rows, dtype=np.uint32)
+        self._permutation = row_numbers(self)
 
     # The test: what subclasses fill in.
 

@@ -21,6 +21,7 @@ from pymc_subsample.kernels import gradients
 from pymc_subsample.kernels.langevin import INFO, Settings, State, integrate
 from pymc_subsample.stationary import rescaled
 from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
+from pymc_subsample.steps.guards import row_numbers
 from pymc_subsample.steps.step_size import AutomaticStepSize
 
 # A step diverges whose drift exceeds so many standard deviations of its noise, or its kick so many
@@ -107,8 +108,9 @@ class StochasticGradient(AutomaticStepSize):
 
     def _ordered(self) -> np.ndarray:
         """Rows in the order of their strata, or of the data."""
+        numbers = row_numbers(self)
         if self._sampling == gradients.UNIFORM:
-            return np.arange(self.n_rows, dtype=np.uint32)
+            return numbers
         arguments.count("n_clusters", self.n_clusters, self.n_rows)
         return clustered_order(self._expansion, self.n_clusters, np.random.default_rng(0))
 

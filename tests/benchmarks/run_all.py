@@ -45,6 +45,7 @@ SMALL = {
     "scaling": "--n 10000 100000 --draws 500",
     "wide": "--small",
     "passes": "--small",
+    "per_draw": "--n 20000 --draws 1000 --tune 100 --rounds 1 --steps HMCECS SGLD",
     "loo": "--n 3000 --tall 20000",
     "covertype": "--n 20000 --draws 6000",
     "logistic": "--n 20000 --draws 6000 --peer-draws 200",
