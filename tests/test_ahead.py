@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 
 import numpy as np
 import pymc as pm
@@ -107,6 +108,43 @@ def test_a_point_that_is_not_the_last_draw(made, name):
     moved = {value: x + 0.01 for value, x in point.items()}
     with pytest.raises(ValueError, match="moved between two draws"):
         step.step(moved)
+
+
+def test_a_point_that_was_changed_in_place(made):
+    step = made("hmc")
+    *_, point = run(step, begun(step), 20)
+    name = next(iter(point))
+    point[name] = point[name] + 0.01
+    with pytest.raises(ValueError, match="moved between two draws"):
+        step.step(point)
+
+
+def test_a_chain_that_is_tuned_again(made):
+    step, found = made("hmc"), []
+    for ahead in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            if not ahead:
+                patch.setattr(SubsampledStep, "left_alone", 1)
+            *_, point = run(step, begun(step), 20)
+            step.reset_tuning()
+            found.append(run(step, point, 40))
+    assert_same(*found)
+
+
+def test_another_thread_takes_no_draws(made):
+    step, said = made("hmc"), []
+    *_, point = run(step, begun(step), 20)
+
+    def take():
+        try:
+            step.step(point)
+        except ValueError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    assert "in another thread" in said[0]
 
 
 @pytest.mark.parametrize("name", ["hmc", "svrg"])

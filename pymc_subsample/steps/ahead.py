@@ -36,14 +36,15 @@ class Ahead:
         if not self._ready or not self._is_last(point):
             self.undo(step)
             self._make(step, point)
-        self._last, stats = self._ready.popleft()
-        return self._last, stats
+        point, stats = self._ready.popleft()
+        self._last = point.copy()
+        return point, stats
 
     def _is_last(self, point: PointType) -> bool:
         """Whether a point is the last draw; worker processes of PyMC go on from a copy of it."""
-        last = self._last
-        return point is last or all(
-            np.asarray(point[name]).tobytes() == value.tobytes() for name, value in last.items()
+        return all(
+            point[name] is value or np.asarray(point[name]).tobytes() == value.tobytes()
+            for name, value in self._last.items()
         )
 
     def forget(self) -> None:

@@ -45,6 +45,7 @@ from pymc_subsample.steps.modes import number_of_chain, starts
 from pymc_subsample.steps.notices import Notice, begin_run
 from pymc_subsample.steps.setup import Preparation, Problem, prepare
 from pymc_subsample.steps.signatures import complete
+from pymc_subsample.steps.tuning import ProposalTuning, Tuning
 from pymc_subsample.storage import hint_for_bambi, refuse_beyond_memory
 from pymc_subsample.symbolic.graph import numpy_function
 
@@ -134,6 +135,7 @@ class SubsampledStep(BlockedStep):
     _thread: threading.Thread | None = None
     _left: np.ndarray | None = None
     draws_left: int
+    tuning: Tuning | ProposalTuning
     # None where there is no reference.
     _prepared: Preparation | None = None
     # Which of the modes that the set-up found this chain starts in.
@@ -269,12 +271,18 @@ class SubsampledStep(BlockedStep):
         self.row_rng = self.rng.spawn(1)[0]
         self._begin(tune, draws)
 
+    def reset_tuning(self) -> None:
+        """Start again whatever adapts."""
+        self._ahead.undo(self)
+        self._begin(self.tuning.total, self.draws_left)
+
     def _begin(self, tune: int, draws: int) -> None:
         """Start a chain, or what a set-up leaves of one."""
         raise NotImplementedError
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Return the next draw, from a point of value variables, and its statistics."""
+        guards.refuse_other_thread(self)
         return self._ahead.next(self, point)
 
     @property

@@ -220,6 +220,7 @@ class AusterityGibbs(SubsampledStep):
 
     def reset_tuning(self) -> None:
         """Start anew; nothing is tuned."""
+        self._ahead.undo(self)
         self._begin(int(self.tune), self.draws_left)
 
     def _begin(self, tune: int, draws: int) -> None:

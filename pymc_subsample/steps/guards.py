@@ -59,14 +59,17 @@ def refuse_threads(step: "SubsampledStep") -> None:
         raise ValueError(_IN_THREADS.format(step=type(step).__name__, thread=thread.name))
 
 
-def refuse_company(step: "SubsampledStep", theta: np.ndarray) -> None:
-    """Refuse to go on where something else moves this chain, or moved its variables."""
+def refuse_other_thread(step: "SubsampledStep") -> None:
+    """Refuse to go on with a chain that another thread runs."""
     thread = step._thread
-    if thread is None:
-        return
-    if thread is not threading.current_thread():
+    if thread is not None and thread is not threading.current_thread():
         raise ValueError(_IN_THREADS.format(step=type(step).__name__, thread=thread.name))
-    if step._left is not None and not np.array_equal(step._left, theta[step._active]):
+
+
+def refuse_company(step: "SubsampledStep", theta: np.ndarray) -> None:
+    """Refuse to go on where something else moved this chain's variables."""
+    left = None if step._thread is None else step._left
+    if left is not None and not np.array_equal(left, theta[step._active]):
         raise ValueError(
             f"{', '.join(repr(v.name) for v in step.vars)}: moved between two draws of this "
             f"{type(step).__name__}. Another step samples the same variables: give each "

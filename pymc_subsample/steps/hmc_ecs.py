@@ -269,10 +269,6 @@ class HMCECS(SubsampledStep):
 
     # Chains
 
-    def reset_tuning(self) -> None:
-        """Start the adaptation of step size, mass matrix and reference again."""
-        self._begin(self.tuning.total, self.draws_left)
-
     def _begin(self, tune: int, draws: int) -> None:
         prepared = self._home
         assert isinstance(prepared, Choice)

@@ -139,10 +139,6 @@ class ProposingStep(SubsampledStep):
 
     # Chains
 
-    def reset_tuning(self) -> None:
-        """Start the adaptation of the proposal again."""
-        self._begin(self.tuning.total, self.draws_left)
-
     def _begin(self, tune: int, draws: int) -> None:
         self.tune = tune > 0
         self.draws_left = draws

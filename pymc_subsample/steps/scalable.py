@@ -289,10 +289,6 @@ class ScalableMH(SubsampledStep):
 
     # Chains
 
-    def reset_tuning(self):
-        """Start the adaptation of step size, mass matrix and reference again."""
-        self._begin(self.tuning.total, self.draws_left)
-
     def _begin(self, tune: int, draws: int):
         prepared = self._home
         self.tune = tune > 0
