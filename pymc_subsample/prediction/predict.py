@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from pymc_subsample import arguments
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.data import Rows
+from pymc_subsample.data.columns import Column
 from pymc_subsample.diagnostics import signed
 from pymc_subsample.diagnostics.draws import signs_of
 from pymc_subsample.diagnostics.thinned import group, spread
@@ -108,7 +109,7 @@ def predict(
     generator = arguments.generator(rng)
     posterior = group(idata, "posterior", SAID)
     each = spread(posterior.sizes["draw"], posterior.sizes["chain"], count("draws", draws))
-    signs = signs_of(idata.isel(draw=each, missing_dims="ignore"), "posterior", None)
+    signs = signs_of(_stats(idata, posterior.sizes["draw"], each), "posterior", None)
     posterior = posterior.isel(draw=each)
     with building_graphs():
         wanted = quantity(model, what, kind)
@@ -139,6 +140,20 @@ def predict(
     if chunksize is not None:
         return _in_parts(part, n, min(size, chunksize), chunksize, named, probs)
     return _joined(part, 0, n, size, named, probs)
+
+
+def _stats(idata: xr.DataTree, n_draws: int, each: np.ndarray) -> xr.DataTree:
+    """Return the signs of some draws, in a tree of their own."""
+    groups = {}
+    if "sample_stats" in idata.children and "sign" in idata["sample_stats"]:
+        stats = idata["sample_stats"].to_dataset()[["sign"]]
+        if stats.sizes.get("draw") != n_draws:
+            raise ValueError(
+                f"{SAID}: sample_stats has {stats.sizes.get('draw')} draws and posterior "
+                f"{n_draws}: the signs don't belong to these draws. Select from the whole DataTree."
+            )
+        groups["sample_stats"] = stats.isel(draw=each)
+    return xr.DataTree.from_dict(groups)
 
 
 def _probabilities(prob: Any) -> np.ndarray:
@@ -207,9 +222,7 @@ def _new_names(raw: Sequence[Raw], data: Any, model: pm.Model) -> list[str]:
     if isinstance(data, Mapping):
         unknown = [name for name in data if name not in known]
         if unknown:
-            raise ValueError(
-                f"{SAID}: data holds {unknown}; the pm.Data of the model are {known}."
-            )
+            raise ValueError(f"{SAID}: data holds {unknown}; the pm.Data of the model are {known}.")
     for r in raw:
         if r.whole:
             raise ValueError(
@@ -218,8 +231,8 @@ def _new_names(raw: Sequence[Raw], data: Any, model: pm.Model) -> list[str]:
             )
         if r.name is None:
             raise ValueError(
-                f"{SAID}: the model reads an array of shape {r.value.shape} that is not pm.Data, so "
-                "that new rows cannot take its place. Write the same model with pm.Data('name', "
+                f"{SAID}: the model reads an array of shape {r.value.shape} that is not pm.Data, "
+                "whose place new rows cannot take. Write the same model with pm.Data('name', "
                 "...) for every column; its draws need not be made anew."
             )
     names = [r.name for r in raw if r.name is not None]
@@ -230,13 +243,13 @@ def _new_names(raw: Sequence[Raw], data: Any, model: pm.Model) -> list[str]:
 
 
 def _new_column(r: Raw, given: Any) -> Any:
-    column = given if isinstance(given, np.ndarray) or hasattr(given, "on_disk") else None
-    column = np.asarray(given) if column is None else column
-    shape, held = list(column.shape), list(r.value.shape)
-    if len(shape) != len(held) or np.delete(shape, r.axis).tolist() != np.delete(held, r.axis).tolist():
+    column = given if isinstance(given, Column) else np.asarray(given)
+    row, held = (list(np.delete(x.shape, r.axis)) if x.ndim > r.axis else None
+                 for x in (column, r.value))  # fmt: skip
+    if row != held:
         raise ValueError(
-            f"{SAID}: data[{r.name!r}] has shape {tuple(shape)}; one row must have the shape that "
-            f"it has in the model, {tuple(held)}, with rows on axis {r.axis}."
+            f"{SAID}: data[{r.name!r}] has shape {column.shape}; one row must have the shape that "
+            f"it has in the model, {r.value.shape}, with rows on axis {r.axis}."
         )
     if column.dtype.kind not in "biuf":
         raise TypeError(
@@ -288,9 +301,8 @@ def _statistics(
 
 
 def _named(wanted: Quantity, ndim: int) -> list[str]:
-    given = list(wanted.dims[:ndim])
-    given += [None] * (ndim - len(given))
-    return [d or ("row" if not k else f"dim_{k}") for k, d in enumerate(given)]
+    """Name the dimensions of what is predicted, rows first."""
+    return [*wanted.dims, *("row", *(f"dim_{k}" for k in range(1, ndim)))[len(wanted.dims) :]]
 
 
 def _joined(

@@ -10,8 +10,8 @@ import xarray as xr
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.moments.means import mean
 from pymc.exceptions import UndefinedMomentException
+from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.ops import ViewOp
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.random.op import RandomVariable
@@ -28,6 +28,7 @@ from pymc_subsample.symbolic.graph import (
     freeze,
     numpy_function,
     rebuild,
+    root_array,
 )
 from pymc_subsample.validation import shown
 
@@ -35,6 +36,10 @@ SAID = "pms.predict"
 # Numbers of what is predicted up to which it is also computed as the model is written.
 _COMPARED = 2**22
 _TOLERANCE = 1e-9
+_NOT_DRAWN = (
+    f"{SAID}: outcomes of {{}} are not drawn here. Use pm.sample_posterior_predictive on some rows "
+    "at a time, or predict an expression."
+)
 
 
 @dataclass(frozen=True)
@@ -49,14 +54,17 @@ class Quantity:
         The quantity, or the parameters of the distribution that it is drawn from.
     dims : tuple of str or None
         Dimensions that the model gives it; may be empty.
-    rv : Variable or None
-        The observed variable that is drawn.
+    op : RandomVariable or None
+        What draws it.
+    shape : tuple of int
+        Of what the model observed of it.
     """
 
     name: str
     graphs: list[Variable]
-    dims: tuple[str | None, ...]
-    rv: Variable | None = None
+    dims: tuple[str, ...]
+    op: RandomVariable | None = None
+    shape: tuple[int, ...] = ()
 
 
 def quantity(model: pm.Model, given: Any, kind: str) -> Quantity:
@@ -75,9 +83,11 @@ def quantity(model: pm.Model, given: Any, kind: str) -> Quantity:
         )
     name = repr(var.name or "the expression")
     dims = tuple(model.named_vars_to_dims.get(var.name, ())) if var.name else ()
-    if isinstance(var.type, XTensorType):
-        dims = var.type.dims
-        var = var if var in model.observed_RVs else var.values
+    if any(isinstance(v.type, XTensorType) for v in ancestors([var])):
+        raise TallModelError(
+            f"{SAID}: {name} is made of variables with named dimensions (pymc.dims), which are not "
+            "predicted here. Use pm.sample_posterior_predictive on some rows at a time."
+        )
     if var not in model.observed_RVs:
         if kind == "outcome":
             raise ValueError(
@@ -85,21 +95,25 @@ def quantity(model: pm.Model, given: Any, kind: str) -> Quantity:
                 f"{[v.name for v in model.observed_RVs]}; {name} is none."
             )
         return Quantity(name, [var], dims)
+    held = model.rvs_to_values[var]
+    while isinstance(var.owner.op, MinibatchRandomVariable):
+        var = var.owner.inputs[0]
     op = var.owner.op
+    drawn = isinstance(op, RandomVariable)
     if kind == "outcome":
-        if not isinstance(op, RandomVariable) or isinstance(op, SymbolicRandomVariable):
-            raise ValueError(
-                f"{SAID}: outcomes of {name} ({op_name(op)}) are not drawn here. Use "
-                "pm.sample_posterior_predictive on some rows, or predict an expression."
-            )
-        return Quantity(name, op.dist_params(var.owner), dims, var)
+        if not drawn:
+            raise ValueError(_NOT_DRAWN.format(f"{name} ({op_name(op)})"))
+        lengths = root_array(held)
+        shape = (0,) * var.type.ndim if lengths is None else lengths.shape
+        return Quantity(name, op.dist_params(var.owner), dims, op, shape)
     try:
         return Quantity(name, [mean(var)], dims)
     except (NotImplementedError, UndefinedMomentException):
+        also = ', or kind="outcome"' if drawn else ""
         raise ValueError(
             f"{SAID}: PyMC knows no mean of {name} ({op_name(op)}). Pass the expression that you "
-            "want, such as the probabilities or the location as you wrote them in the model, or "
-            'kind="outcome".'
+            "want, such as the probabilities or the location as you wrote them in the model"
+            f"{also}."
         ) from None
 
 
@@ -161,23 +175,10 @@ class RowFunction:
         arrays, values = concrete.arrays, concrete.values
         outputs = concrete.outputs
         dependent = depends_on(outputs, values)
-        self._op = None if what.rv is None else what.rv.owner.op
-        self._draw_shape = () if what.rv is None else np.shape(_held(model, what.rv))[1:]
-        self.n_rows, rows = self._rows(what, outputs)
+        self._what = what
+        self.n_rows, rows = _rows(what, outputs)
         trace = RowTrace(lambda v: v not in dependent, row_number_test(arrays))
-        try:
-            for out in rows:
-                trace.follow(out, 0)
-            trace.refuse_reductions(dependent, self.n_rows)
-        except CoupledRows as error:
-            op = "an axis used twice" if error.node is None else op_name(error.node.op)
-            raise TallModelError(
-                f"{SAID}: the rows of {what.name} are coupled by {op}, so that they cannot be "
-                "predicted some at a time. Use pm.sample_posterior_predictive."
-            ) from None
-        own = [v.name for v in values if v in trace.axes]
-        if own or not any(trace.stop(v) or v.owner is None for v in trace.axes):
-            raise _no_rows(what.name, f"its first axis is that of {own[0]!r}" if own else "")
+        _trace(trace, what.name, rows, dependent, self.n_rows, values)
         batch = batch_graph(rows, trace, dependent, arrays)
         old = list(batch.columns.values())
         known = set(arrays)
@@ -185,8 +186,7 @@ class RowFunction:
         self.raw = []
         for new, var in columns.columns.items():
             root = concrete.roots.get(var)
-            named = root is not None and isinstance(root, SharedVariable)
-            name = root.name if named and root in model.data_vars else None
+            name = root.name if root is not None and root in model.data_vars else None
             self.raw.append(Raw(name, arrays[var], columns.axes[new], var not in known))
         others = [out for out in outputs if out not in rows]
         parameters = list(batch.parameters.values())
@@ -202,28 +202,9 @@ class RowFunction:
         self._function = numpy_function(inputs, [made[out] for out in outputs])
         if all(np.prod(out.type.shape) <= _COMPARED for out in outputs):
             givens = {v: np.asarray(point[v.name], v.type.dtype) for v in values}
-            self._compare(what, point, evaluate(outputs, arrays | givens))
+            self._compare(point, evaluate(outputs, arrays | givens))
 
-    def _rows(self, what: Quantity, outputs: list[Variable]) -> tuple[int, list[Variable]]:
-        """Return how many rows there are, and which outputs have them, on their first axis."""
-        if self._op is None:
-            [out] = outputs
-            if not out.type.ndim or not out.type.shape[0]:
-                raise _no_rows(what.name, f"its shape is {out.type.shape}")
-            return out.type.shape[0], [out]
-        batch = what.rv.type.ndim - self._op.ndim_supp
-        full = [
-            out
-            for out, core in zip(outputs, self._op.ndims_params, strict=True)
-            if batch and out.type.ndim - core == batch and out.type.shape[0] != 1
-        ]
-        if not full:
-            raise _no_rows(what.name, "none of its parameters has rows")
-        return full[0].type.shape[0], list(dict.fromkeys(full))
-
-    def _compare(
-        self, what: Quantity, point: dict[str, np.ndarray], written: Sequence[np.ndarray]
-    ) -> None:
+    def _compare(self, point: dict[str, np.ndarray], written: Sequence[np.ndarray]) -> None:
         """Compare two parts of the rows with the quantity as the model has it."""
         values = [np.asarray(point[name]) for name in self.leaves]
         for part in (slice(0, self.n_rows // 2), slice(self.n_rows // 2, None)):
@@ -235,8 +216,8 @@ class RowFunction:
                     new, old, rtol=_TOLERANCE, atol=_TOLERANCE * scale, equal_nan=True
                 ):
                     raise TallModelError(
-                        f"{SAID}: {what.name} of some rows is not what the model has for them: "
-                        "its graph was misread. Please report the model, and use "
+                        f"{SAID}: {self._what.name} of some rows is not what the model has for "
+                        "them: its graph was misread. Please report the model, and use "
                         "pm.sample_posterior_predictive."
                     )
 
@@ -247,29 +228,72 @@ class RowFunction:
         rng: np.random.Generator,
     ) -> np.ndarray:
         """Return the quantity of m rows at S draws, shape (S, m, ...)."""
-        result: list[np.ndarray] = []
-        m = columns[0].shape[self.raw[0].axis]
-        for values in draws:
+        result, m = np.empty(0), columns[0].shape[self.raw[0].axis]
+        for k, values in enumerate(draws):
             found = self._function(*values, *columns)
-            if self._op is not None:
-                size = (m, *self._draw_shape)
-                size = size[: len(size) - self._op.ndim_supp]
-                found = [self._op.rng_fn(rng, *found, size)]
-            if not result:
-                result = [np.empty((len(draws), *np.shape(found[0])))]
-                rows = iter(result[0])
-            next(rows)[...] = found[0]
-        return result[0]
+            value = found[0] if self._what.op is None else self._drawn(found, m, rng)
+            if not k:
+                result = np.empty((len(draws), *np.shape(value)))
+            result[k] = value
+        return result
+
+    def _drawn(
+        self, parameters: Sequence[np.ndarray], m: int, rng: np.random.Generator
+    ) -> np.ndarray:
+        op, shape = self._what.op, (m, *self._what.shape[1:])
+        assert op is not None
+        try:
+            return op.rng_fn(rng, *parameters, shape[: len(shape) - op.ndim_supp])
+        except NotImplementedError:
+            raise ValueError(_NOT_DRAWN.format(f"{self._what.name} ({op_name(op)})")) from None
+
+
+def _rows(what: Quantity, outputs: list[Variable]) -> tuple[int, list[Variable]]:
+    """Return how many rows there are, and which outputs have them, on their first axis."""
+    if what.op is None:
+        [out] = outputs
+        if not out.type.ndim or not out.type.shape[0]:
+            raise _no_rows(what.name, f"its shape is {out.type.shape}")
+        return out.type.shape[0], [out]
+    batch = len(what.shape) - what.op.ndim_supp
+    full = [
+        out
+        for out, core in zip(outputs, what.op.ndims_params, strict=True)
+        if batch and out.type.ndim - core == batch and out.type.shape[0] != 1
+    ]
+    if not full:
+        raise _no_rows(what.name, "none of its parameters has rows")
+    return full[0].type.shape[0], list(dict.fromkeys(full))
+
+
+def _trace(
+    trace: RowTrace,
+    name: str,
+    rows: Sequence[Variable],
+    dependent: set[Variable],
+    n_rows: int,
+    values: Sequence[Variable],
+) -> None:
+    """Follow the rows to data, or refuse."""
+    try:
+        for out in rows:
+            trace.follow(out, 0)
+        trace.refuse_reductions(dependent, n_rows)
+    except CoupledRows as error:
+        op = "an axis used twice" if error.node is None else op_name(error.node.op)
+        raise TallModelError(
+            f"{SAID}: the rows of {name} are coupled by {op}, so that they cannot be predicted "
+            "some at a time. Use pm.sample_posterior_predictive."
+        ) from None
+    own = [v.name for v in values if v in trace.axes]
+    if own or not any(trace.stop(v) or v.owner is None for v in trace.axes):
+        why = f"its first axis is that of {own[0]!r}" if own else "it is the same for all rows"
+        raise _no_rows(name, why)
 
 
 def _viewed(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
     """Go through `pm.Deterministic`."""
     return inputs if isinstance(node.op, ViewOp) else None
-
-
-def _held(model: pm.Model, rv: Variable) -> Any:
-    value = model.rvs_to_values[rv]
-    return value.get_value(borrow=True) if isinstance(value, SharedVariable) else value.eval()
 
 
 def _leaves(model: pm.Model, what: Quantity, posterior: xr.Dataset) -> list[Variable]:
@@ -296,6 +320,10 @@ def _leaves(model: pm.Model, what: Quantity, posterior: xr.Dataset) -> list[Vari
                 f"{SAID}: {what.name} contains random numbers of its own ({op_name(node.op)}). "
                 "Predict a function of parameters and data, or use pm.sample_posterior_predictive."
             )
+    if not found:
+        raise TallModelError(
+            f"{SAID}: {what.name} depends on no variable of the model: there is nothing to predict."
+        )
     shapes = model.eval_rv_shapes()
     for v in found:
         shape = posterior[v.name].shape[2:]
@@ -310,6 +338,6 @@ def _leaves(model: pm.Model, what: Quantity, posterior: xr.Dataset) -> list[Vari
 
 def _no_rows(name: str, why: str) -> TallModelError:
     return TallModelError(
-        f"{SAID}: {name} has no rows of data{f' ({why})' if why else ''}. Predict an observed "
+        f"{SAID}: {name} has no rows of data: {why}. Predict an observed "
         "variable, or an expression with one entry for each row, rows first."
     )
