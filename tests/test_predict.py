@@ -3,6 +3,7 @@
 import tracemalloc
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
@@ -415,23 +416,37 @@ def test_a_misread_graph_is_found_out(idata, monkeypatch):
         pms.predict(idata, "won_", model=model_of())
 
 
-def test_intercepts_that_bambi_moved_are_refused():
-    bmb = pytest.importorskip("bambi")
-    import pandas as pd
+def likely(x, y, draws=400):
+    """Draws from the normal approximation of a logistic regression's posterior, flat priors."""
+    X, beta = np.column_stack([np.ones_like(x), x]), np.zeros(2)
+    for _ in range(20):
+        p = 1 / (1 + np.exp(-X @ beta))
+        hessian = (X * (p * (1 - p))[:, None]).T @ X
+        beta = beta + np.linalg.solve(hessian, X.T @ (y - p))
+    rng = np.random.default_rng(0)
+    found = rng.multivariate_normal(beta, np.linalg.inv(hessian), size=(2, draws // 2))
+    return {"Intercept": found[..., 0], "x": found[..., 1]}
 
+
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize("far", [1.0, 5.0])
+def test_intercepts_that_bambi_moved_are_refused(centred, far):
+    bmb = pytest.importorskip("bambi")
     rng = np.random.default_rng(1)
-    frame = pd.DataFrame({"x": rng.normal(5, 1, 300), "won": rng.integers(0, 2, 300)})
-    for centred in (True, False):
-        model = bmb.Model("won ~ x", frame, family="bernoulli", center_predictors=centred)
-        model.build()
-        idata = tree(Intercept=rng.normal(size=(1, 50)), x=rng.normal(size=(1, 50)))
-        pms.predict(idata, "p", model=model.backend.model)  # of pm.sample: draws of this model
+    x = rng.normal(far, 1, 2_000)
+    frame = pd.DataFrame({"x": x, "won": (rng.random(2_000) < 1 / (1 + np.exp(far - x))) + 0})
+    model = bmb.Model("won ~ x", frame, family="bernoulli", center_predictors=centred)
+    model.build()
+    of_formula = likely(x, frame["won"].values)
+    of_model = likely(x - x.mean(), frame["won"].values) if centred else of_formula
+    theirs = model.predict(tree(**of_formula), kind="response_params", inplace=False)
+    theirs = theirs["posterior"]["p"].mean(("chain", "draw"))
+    for draws in (of_model, of_formula):
+        idata = tree(**draws)
         idata["posterior"].attrs["modeling_interface"] = "bambi"
-        if centred:
-            with pytest.raises(ValueError, match="intercept moved"):
-                pms.predict(idata, "p", model=model.backend.model)
+        if draws is of_model:
+            found = pms.predict(idata, "p", model=model.backend.model)["mean"]
+            np.testing.assert_allclose(found, theirs, atol=0.02 if centred else 1e-12)
         else:
-            found = pms.predict(idata, "p", model=model.backend.model)
-            theirs = model.predict(idata, kind="response_params", inplace=False)
-            p = theirs["posterior"]["p"].mean(("chain", "draw"))
-            np.testing.assert_allclose(found["mean"], p, rtol=1e-9)
+            with pytest.raises(ValueError, match="'Intercept' in idata is not that"):
+                pms.predict(idata, "p", model=model.backend.model)

@@ -17,13 +17,12 @@ from pymc_subsample.diagnostics.draws import signs_of
 from pymc_subsample.diagnostics.thinned import group, spread
 from pymc_subsample.likelihood.discovery import full_data_model
 from pymc_subsample.passes import current
+from pymc_subsample.prediction.moved import refuse_moved
 from pymc_subsample.prediction.rowwise import SAID, Quantity, Raw, RowFunction, quantity
 from pymc_subsample.validation import choice, count, numbers, shown
 
 # Predictions that are in memory at a time, per thread.
 _MATRIX = 2**21
-# Means of standardised columns that are rounding.
-_ZERO = 1e-9
 
 
 def predict(
@@ -100,6 +99,14 @@ def predict(
     Numbers that the model computes from all its rows, such as ``X - X.mean()``, stay those of the
     rows that the model holds, where `pm.set_data` would compute them anew. Signed draws count with
     their signs, as in `summary`.
+
+    Examples
+    --------
+    >>> found = pms.predict(idata, "late", model=model)
+    >>> share = float(found["mean"].mean())  # of late flights, as the model has it
+    >>> found = pms.predict(idata, a + b[1] * hour, model=model, prob=[0.05, 0.95])
+    >>> for part in pms.predict(idata, "late", model=model, chunksize=100_000):
+    ...     some = part["mean"].values
     """
     model = full_data_model(arguments.model_in_context(model, f"call {SAID}"))
     choice("kind", kind, ("mean", "outcome"))
@@ -114,7 +121,7 @@ def predict(
     with building_graphs():
         wanted = quantity(model, what, kind)
         function = RowFunction(model, wanted, posterior)
-    _refuse_moved(posterior, function)
+        refuse_moved(model, posterior)
     n, read = _reader(function, data, model)
     values = [posterior[name].values for name in function.leaves]
     values = [v.reshape(-1, *v.shape[2:]) for v in values]
@@ -161,20 +168,6 @@ def _probabilities(prob: Any) -> np.ndarray:
     if not (given.size and given.ndim == 1 and np.all((given > 0) & (given < 1))):
         raise ValueError(f"prob must be strictly between 0 and 1, got {shown(prob)}.")
     return given
-
-
-def _refuse_moved(posterior: xr.Dataset, function: RowFunction) -> None:
-    """Refuse what Bambi's fit returns of a model with centred predictors."""
-    if posterior.attrs.get("modeling_interface") != "bambi":
-        return
-    columns = [r.value for r in function.raw if r.value.dtype.kind == "f" and not r.axis]
-    if any(np.all(np.abs(c.mean(axis=0)) <= _ZERO * c.std(axis=0)) for c in columns):
-        raise ValueError(
-            f"{SAID}: results of Bambi's fit have the intercept moved, for predictors that its "
-            "model centres, so that they are not draws of the PyMC model. Write "
-            "bmb.Model(..., center_predictors=False), or use Bambi's model.predict on some rows at "
-            "a time."
-        )
 
 
 # Columns
