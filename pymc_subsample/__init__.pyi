@@ -19,6 +19,7 @@ from pymc_subsample.plots import plot_audit as plot_audit
 from pymc_subsample.plots import plot_batch_sizes as plot_batch_sizes
 from pymc_subsample.plots import plot_evaluations as plot_evaluations
 from pymc_subsample.plots import plot_subsample as plot_subsample
+from pymc_subsample.prediction.predict import predict as predict
 from pymc_subsample.proposals import AdaptiveMetropolis as AdaptiveMetropolis
 from pymc_subsample.proposals import Langevin as Langevin
 from pymc_subsample.proposals import RandomWalk as RandomWalk

@@ -1,0 +1,335 @@
+"""Predictions for all rows or new ones, some rows at a time."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from numpy.typing import ArrayLike
+
+from pymc_subsample import arguments
+from pymc_subsample.compile import building_graphs
+from pymc_subsample.data import Rows
+from pymc_subsample.data.columns import Column
+from pymc_subsample.diagnostics import signed
+from pymc_subsample.diagnostics.draws import signs_of
+from pymc_subsample.diagnostics.thinned import group, spread
+from pymc_subsample.likelihood.discovery import full_data_model
+from pymc_subsample.passes import current
+from pymc_subsample.prediction.moved import refuse_moved
+from pymc_subsample.prediction.rowwise import SAID, Quantity, Raw, RowFunction, quantity
+from pymc_subsample.validation import choice, count, numbers, shown
+
+# Predictions that are in memory at a time, per thread.
+_MATRIX = 2**21
+
+
+def predict(
+    idata: xr.DataTree,
+    what: Any,
+    *,
+    model: pm.Model | None = None,
+    data: Mapping[str, ArrayLike] | Rows | None = None,
+    kind: str = "mean",
+    draws: int = 500,
+    prob: float | Sequence[float] | None = None,
+    chunksize: int | None = None,
+    rng: int | np.random.Generator | None = None,
+) -> xr.Dataset | Iterator[xr.Dataset]:
+    r"""Predict each row: mean, standard deviation and quantiles over draws.
+
+    For data of any length: rows are read some at a time, and of each a few numbers are kept. There
+    is no matrix of rows and draws.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree
+        What `pm.sample` returned, by any sampler.
+    what : str or Variable
+        What to predict, with one entry (or more) for each row, rows first: an observed variable; a
+        `pm.Deterministic`, which need not be in `idata`; or an expression of the model's variables,
+        such as ``pm.math.sigmoid(logit)``.
+    model : pymc.Model, optional
+        The model that was sampled. Default: the model on the context stack.
+    data : dict of str to array_like, or Rows, optional
+        New rows: by the names of the model's `pm.Data`, all that `what` reads; observed values are
+        not needed. Default: the rows that the model holds. A model that was written on a sample of
+        `Rows` holds that sample: pass the `Rows` to predict all.
+    kind : {"mean", "outcome"}
+        Of an observed variable y, predict its expectation given the parameters,
+        :math:`E[y_i \mid \theta]` (the probability, of a binary one), which says how well it is
+        known; or draw y itself, once for each draw, for prediction intervals.
+    draws : int, default 500
+        How many of the draws to use, evenly spread over chains.
+    prob : float or sequence of float, optional
+        Probabilities of quantiles, strictly between 0 and 1.
+    chunksize : int, optional
+        Return an iterator over results of so many rows each, so that memory does not grow with
+        the rows at all.
+    rng : int or Generator, optional
+        Random numbers of outcomes. Default: a fixed seed.
+
+    Returns
+    -------
+    xarray.Dataset, or iterator of these
+        `mean` and `sd` over the posterior, and `quantiles` if `prob` is given, with a dimension
+        `quantile` behind the others. The rows' dimension is that of the variable, else ``row``; its
+        coordinates are row numbers from 0. Eight bytes per row and statistic.
+
+    Raises
+    ------
+    TypeError
+        If there is no model, or an argument is of the wrong kind.
+    ValueError
+        If the posterior lacks a variable that `what` is made of, or is Bambi's with the intercept
+        moved; columns are missing, unknown, of other shapes, lengths or types than the model's, or
+        point outside of what they index; or the mean sign of signed draws is not known well enough.
+    TallModelError
+        If `what` has no rows, or they depend on each other, or new rows are wanted where the model
+        reads an array that is not `pm.Data`.
+
+    Warns
+    -----
+    UserWarning
+        As `summary`, of signed draws.
+
+    Notes
+    -----
+    Numbers that the model computes from all its rows, such as ``X - X.mean()``, stay those of the
+    rows that the model holds, where `pm.set_data` would compute them anew. Signed draws count with
+    their signs, as in `summary`.
+
+    Examples
+    --------
+    >>> found = pms.predict(idata, "late", model=model)
+    >>> share = float(found["mean"].mean())  # of late flights, as the model has it
+    >>> found = pms.predict(idata, a + b[1] * hour, model=model, prob=[0.05, 0.95])
+    >>> for part in pms.predict(idata, "late", model=model, chunksize=100_000):
+    ...     some = part["mean"].values
+    """
+    model = full_data_model(arguments.model_in_context(model, f"call {SAID}"))
+    choice("kind", kind, ("mean", "outcome"))
+    probs = None if prob is None else _probabilities(prob)
+    if chunksize is not None:
+        count("chunksize", chunksize)
+    generator = arguments.generator(rng)
+    posterior = group(idata, "posterior", SAID)
+    each = spread(posterior.sizes["draw"], posterior.sizes["chain"], count("draws", draws))
+    signs = signs_of(_stats(idata, posterior.sizes["draw"], each), "posterior", None)
+    posterior = posterior.isel(draw=each)
+    with building_graphs():
+        wanted = quantity(model, what, kind)
+        function = RowFunction(model, wanted, posterior)
+        refuse_moved(model, posterior)
+    n, read = _reader(function, data, model)
+    values = [posterior[name].values for name in function.leaves]
+    values = [v.reshape(-1, *v.shape[2:]) for v in values]
+    points = list(zip(*values, strict=True))
+    weights = None if signs is None else signs.values
+    seeds = generator.spawn(1)[0].bit_generator.seed_seq
+
+    def part(start: int, stop: int) -> dict[str, np.ndarray]:
+        own = np.random.default_rng([*seeds.generate_state(4).tolist(), start])
+        try:
+            found = function(points, read(start, stop), own)
+        except IndexError as error:
+            raise ValueError(
+                f"{SAID}: an integer column points outside the array that it indexes, in rows "
+                f"{start} to {stop - 1} ({error}). A level that the model does not know has no "
+                "draws: leave its rows out, or predict it from the distribution of the levels."
+            ) from None
+        return _statistics(found, weights, probs)
+
+    one = function(points[:1], read(0, 1), np.random.default_rng(0))
+    size = max(1, _MATRIX // (len(points) * one[0].size))
+    named = _named(wanted, one.ndim - 1)
+    if chunksize is not None:
+        return _in_parts(part, n, min(size, chunksize), chunksize, named, probs)
+    return _joined(part, 0, n, size, named, probs)
+
+
+def _stats(idata: xr.DataTree, n_draws: int, each: np.ndarray) -> xr.DataTree:
+    """Return the signs of some draws, in a tree of their own."""
+    groups = {}
+    if "sample_stats" in idata.children and "sign" in idata["sample_stats"]:
+        stats = idata["sample_stats"].to_dataset()[["sign"]]
+        if stats.sizes.get("draw") != n_draws:
+            raise ValueError(
+                f"{SAID}: sample_stats has {stats.sizes.get('draw')} draws and posterior "
+                f"{n_draws}: the signs don't belong to these draws. Select from the whole DataTree."
+            )
+        groups["sample_stats"] = stats.isel(draw=each)
+    return xr.DataTree.from_dict(groups)
+
+
+def _probabilities(prob: Any) -> np.ndarray:
+    given = np.atleast_1d(numbers("prob", prob))
+    if not (given.size and given.ndim == 1 and np.all((given > 0) & (given < 1))):
+        raise ValueError(f"prob must be strictly between 0 and 1, got {shown(prob)}.")
+    return given
+
+
+# Columns
+
+
+def _reader(
+    function: RowFunction, data: Any, model: pm.Model
+) -> tuple[int, Callable[[int, int], list[np.ndarray]]]:
+    """Return how many rows there are, and a function that reads some of them."""
+    axes = [r.axis for r in function.raw]
+    if data is None:
+        columns: list[Any] = [r.value for r in function.raw]
+        n = function.n_rows
+    else:
+        names = _new_names(function.raw, data, model)
+        columns = [
+            _new_column(r, data.column(name) if isinstance(data, Rows) else data[name])
+            for r, name in zip(function.raw, names, strict=True)
+        ]
+        lengths = {name: c.shape[a] for name, c, a in zip(names, columns, axes, strict=True)}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"{SAID}: columns of data have different numbers of rows: {lengths}.")
+        n = next(iter(lengths.values()))
+        if not n:
+            raise ValueError(f"{SAID}: data has no rows.")
+
+    def read(start: int, stop: int) -> list[np.ndarray]:
+        parts = [c[(slice(None),) * a + (slice(start, stop),)] if a else c[start:stop]
+                 for c, a in zip(columns, axes, strict=True)]  # fmt: skip
+        if data is not None:
+            parts = [_cast(r, x, start) for r, x in zip(function.raw, parts, strict=True)]
+        return parts
+
+    return n, read
+
+
+def _new_names(raw: Sequence[Raw], data: Any, model: pm.Model) -> list[str]:
+    """Return the names of columns that are read, which new rows must have."""
+    if not isinstance(data, Rows | Mapping):
+        raise TypeError(
+            f"{SAID}: data must be a dict of columns by the names of the model's pm.Data, or "
+            f"pms.Rows; got {shown(data)}."
+        )
+    known = [v.name for v in model.data_vars]
+    if isinstance(data, Mapping):
+        unknown = [name for name in data if name not in known]
+        if unknown:
+            raise ValueError(f"{SAID}: data holds {unknown}; the pm.Data of the model are {known}.")
+    for r in raw:
+        if r.whole:
+            raise ValueError(
+                f"{SAID}: the model computes a column (shape {r.value.shape}) from all of its rows "
+                "at once, which new rows have no part in. Compute it before the model."
+            )
+        if r.name is None:
+            raise ValueError(
+                f"{SAID}: the model reads an array of shape {r.value.shape} that is not pm.Data, "
+                "whose place new rows cannot take. Write the same model with pm.Data('name', "
+                "...) for every column; its draws need not be made anew."
+            )
+    names = [r.name for r in raw if r.name is not None]
+    missing = [name for name in names if name not in data]
+    if missing:
+        raise ValueError(f"{SAID}: data lacks {missing}; the rows are made of {names}.")
+    return names
+
+
+def _new_column(r: Raw, given: Any) -> Any:
+    column = given if isinstance(given, Column) else np.asarray(given)
+    row, held = (list(np.delete(x.shape, r.axis)) if x.ndim > r.axis else None
+                 for x in (column, r.value))  # fmt: skip
+    if row != held:
+        raise ValueError(
+            f"{SAID}: data[{r.name!r}] has shape {column.shape}; one row must have the shape that "
+            f"it has in the model, {r.value.shape}, with rows on axis {r.axis}."
+        )
+    if column.dtype.kind not in "biuf":
+        raise TypeError(
+            f"{SAID}: data[{r.name!r}] must be of numbers, got type {column.dtype}. Turn labels "
+            "into the integers that the model was fitted with."
+        )
+    return column
+
+
+def _cast(r: Raw, part: np.ndarray, start: int) -> np.ndarray:
+    """Bring new numbers into the type of the model's, and refuse those that it does not hold."""
+    to = r.value.dtype
+    new = part.astype(to)
+    if to.kind != "f" and np.any(new != part):
+        raise ValueError(
+            f"{SAID}: data[{r.name!r}] is of type {part.dtype} with numbers that the model's type, "
+            f"{to}, does not hold, in rows from {start}."
+        )
+    if to.kind == "i" and np.any(new < 0) and not np.any(r.value < 0):
+        raise ValueError(
+            f"{SAID}: data[{r.name!r}] goes down to {new.min()}, and in the model to "
+            f"{r.value.min()}: negative codes often stand for what is missing, and as an index "
+            "would count from the end."
+        )
+    return new
+
+
+# Results
+
+
+def _statistics(
+    found: np.ndarray, signs: np.ndarray | None, probs: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    """Return statistics over draws, shape (S, m, ...)."""
+    if signs is None:
+        result = {"mean": found.mean(axis=0), "sd": found.std(axis=0, ddof=min(1, len(found) - 1))}
+        if probs is not None:
+            result["quantiles"] = np.moveaxis(np.quantile(found, probs, axis=0), 0, -1)
+        return result
+    weights = signs.ravel() / signs.sum()
+    mean = np.tensordot(weights, found, 1)
+    variance = np.tensordot(weights, (found - mean) ** 2, 1)
+    result = {"mean": mean, "sd": np.sqrt(np.where(variance >= 0, variance, np.nan))}
+    if probs is not None:
+        flat = found.reshape(len(found), -1).T
+        each = [signed.quantile(x, signs.ravel(), probs) for x in flat]
+        result["quantiles"] = np.array(each).reshape(*found.shape[1:], len(probs))
+    return result
+
+
+def _named(wanted: Quantity, ndim: int) -> list[str]:
+    """Name the dimensions of what is predicted, rows first."""
+    return [*wanted.dims, *("row", *(f"dim_{k}" for k in range(1, ndim)))[len(wanted.dims) :]]
+
+
+def _joined(
+    part: Callable[[int, int], dict[str, np.ndarray]],
+    begin: int,
+    end: int,
+    size: int,
+    dims: list[str],
+    probs: np.ndarray | None,
+) -> xr.Dataset:
+    """Predict some rows, in pieces."""
+    result: dict[str, np.ndarray] = {}
+    starts = range(begin, end, size)
+    found = current().map(lambda start: part(start, min(start + size, end)), starts)
+    for start, piece in zip(starts, found, strict=True):
+        for name, values in piece.items():
+            whole = result.setdefault(name, np.empty((end - begin, *values.shape[1:])))
+            whole[start - begin : start - begin + len(values)] = values
+    coords: dict[str, Any] = {dims[0]: np.arange(begin, end)}
+    if probs is not None:
+        coords["quantile"] = probs
+    return xr.Dataset(
+        {name: ([*dims, "quantile"] if name == "quantiles" else dims, values)
+         for name, values in result.items()}, coords
+    )  # fmt: skip
+
+
+def _in_parts(
+    part: Callable[[int, int], dict[str, np.ndarray]],
+    n: int,
+    size: int,
+    chunksize: int,
+    dims: list[str],
+    probs: np.ndarray | None,
+) -> Iterator[xr.Dataset]:
+    for start in range(0, n, chunksize):
+        yield _joined(part, start, min(start + chunksize, n), size, dims, probs)

@@ -1,0 +1,343 @@
+"""A quantity of a model's rows, as a function of one draw and of the columns of some rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from pymc.distributions.distribution import SymbolicRandomVariable
+from pymc.distributions.moments.means import mean
+from pymc.exceptions import UndefinedMomentException
+from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.compile.ops import ViewOp
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.xtensor.type import XTensorType
+
+from pymc_subsample.likelihood.batch import batch_graph
+from pymc_subsample.likelihood.columns import column_graph, row_number_test
+from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_name
+from pymc_subsample.likelihood.trace import RowTrace
+from pymc_subsample.symbolic.graph import (
+    concretize,
+    depends_on,
+    evaluate,
+    freeze,
+    numpy_function,
+    rebuild,
+    root_array,
+)
+from pymc_subsample.validation import shown
+
+SAID = "pms.predict"
+# Numbers of what is predicted up to which it is also computed as the model is written.
+_COMPARED = 2**22
+_TOLERANCE = 1e-9
+_NOT_DRAWN = (
+    f"{SAID}: outcomes of {{}} are not drawn here. Use pm.sample_posterior_predictive on some rows "
+    "at a time, or predict an expression."
+)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What is predicted.
+
+    Attributes
+    ----------
+    name : str
+        For messages.
+    graphs : list of Variable
+        The quantity, or the parameters of the distribution that it is drawn from.
+    dims : tuple of str or None
+        Dimensions that the model gives it; may be empty.
+    op : RandomVariable or None
+        What draws it.
+    shape : tuple of int
+        Of what the model observed of it.
+    """
+
+    name: str
+    graphs: list[Variable]
+    dims: tuple[str, ...]
+    op: RandomVariable | None = None
+    shape: tuple[int, ...] = ()
+
+
+def quantity(model: pm.Model, given: Any, kind: str) -> Quantity:
+    """Return what a name or a graph stands for; of observed variables their mean, or a draw."""
+    if isinstance(given, str):
+        if given not in model.named_vars:
+            known = [v.name for v in [*model.observed_RVs, *model.deterministics]]
+            raise ValueError(f"{SAID}: the model has no variable {given!r}, only {known}.")
+        var = model[given]
+    elif isinstance(given, Variable):
+        var = given
+    else:
+        raise TypeError(
+            f"{SAID}: what is predicted must be the name of a variable, or an expression of the "
+            f"model's variables such as pm.math.sigmoid(eta); got {shown(given)}."
+        )
+    name = repr(var.name or "the expression")
+    dims = tuple(model.named_vars_to_dims.get(var.name, ())) if var.name else ()
+    if any(isinstance(v.type, XTensorType) for v in ancestors([var])):
+        raise TallModelError(
+            f"{SAID}: {name} is made of variables with named dimensions (pymc.dims), which are not "
+            "predicted here. Use pm.sample_posterior_predictive on some rows at a time."
+        )
+    if var not in model.observed_RVs:
+        if kind == "outcome":
+            raise ValueError(
+                f'{SAID}: kind="outcome" draws an observed variable, one of '
+                f"{[v.name for v in model.observed_RVs]}; {name} is none."
+            )
+        return Quantity(name, [var], dims)
+    held = model.rvs_to_values[var]
+    while isinstance(var.owner.op, MinibatchRandomVariable):
+        var = var.owner.inputs[0]
+    op = var.owner.op
+    drawn = isinstance(op, RandomVariable)
+    if kind == "outcome":
+        if not drawn:
+            raise ValueError(_NOT_DRAWN.format(f"{name} ({op_name(op)})"))
+        lengths = root_array(held)
+        shape = (0,) * var.type.ndim if lengths is None else lengths.shape
+        return Quantity(name, op.dist_params(var.owner), dims, op, shape)
+    try:
+        return Quantity(name, [mean(var)], dims)
+    except (NotImplementedError, UndefinedMomentException):
+        also = ', or kind="outcome"' if drawn else ""
+        raise ValueError(
+            f"{SAID}: PyMC knows no mean of {name} ({op_name(op)}). Pass the expression that you "
+            "want, such as the probabilities or the location as you wrote them in the model"
+            f"{also}."
+        ) from None
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A column that is read.
+
+    Attributes
+    ----------
+    name : str or None
+        Of its `pm.Data`; None of any other array.
+    value : ndarray
+        What the model holds.
+    axis : int
+        Where its rows are.
+    whole : bool
+        Whether it was computed from all rows at once.
+    """
+
+    name: str | None
+    value: np.ndarray
+    axis: int
+    whole: bool
+
+
+class RowFunction:
+    """The quantity of a batch of rows at one draw.
+
+    Parameters
+    ----------
+    model : pm.Model
+    what : Quantity
+    posterior : xarray.Dataset
+        Draws, chain and draw first.
+
+    Attributes
+    ----------
+    n_rows : int
+        Rows that the model holds.
+    leaves : list of str
+        Variables of the posterior that are read.
+    raw : list of Raw
+        Columns that are read.
+
+    Raises
+    ------
+    TallModelError
+        If it has no rows, or they depend on each other.
+    ValueError
+        If the posterior lacks a variable, or has it in another shape.
+    """
+
+    def __init__(self, model: pm.Model, what: Quantity, posterior: xr.Dataset) -> None:
+        leaves = _leaves(model, what, posterior)
+        self.leaves = [v.name for v in leaves]
+        point = {name: posterior[name].values[0, 0] for name in self.leaves}
+        graphs = rebuild(what.graphs, {v: v for v in leaves}, _viewed)
+        concrete = concretize(graphs, leaves, point)
+        arrays, values = concrete.arrays, concrete.values
+        outputs = concrete.outputs
+        dependent = depends_on(outputs, values)
+        self._what = what
+        self.n_rows, rows = _rows(what, outputs)
+        trace = RowTrace(lambda v: v not in dependent, row_number_test(arrays))
+        _trace(trace, what.name, rows, dependent, self.n_rows, values)
+        batch = batch_graph(rows, trace, dependent, arrays)
+        old = list(batch.columns.values())
+        known = set(arrays)
+        columns = column_graph(old, [trace.axes[v] for v in old], arrays)
+        self.raw = []
+        for new, var in columns.columns.items():
+            root = concrete.roots.get(var)
+            name = root.name if root is not None and root in model.data_vars else None
+            self.raw.append(Raw(name, arrays[var], columns.axes[new], var not in known))
+        others = [out for out in outputs if out not in rows]
+        parameters = list(batch.parameters.values())
+        memo = {v: v for v in values} | freeze([*parameters, *others], dependent, arrays)
+        placed = {
+            new: graph.astype(new.type.dtype)
+            for new, graph in zip(batch.parameters, rebuild(parameters, dict(memo)), strict=True)
+        }
+        placed |= zip(batch.columns, columns.outputs, strict=True)
+        made = dict(zip(rows, rebuild(batch.outputs, placed), strict=True))
+        made |= zip(others, rebuild(others, dict(memo)), strict=True)
+        inputs = [*values, *columns.columns]
+        self._function = numpy_function(inputs, [made[out] for out in outputs])
+        if all(np.prod(out.type.shape) <= _COMPARED for out in outputs):
+            givens = {v: np.asarray(point[v.name], v.type.dtype) for v in values}
+            self._compare(point, evaluate(outputs, arrays | givens))
+
+    def _compare(self, point: dict[str, np.ndarray], written: Sequence[np.ndarray]) -> None:
+        """Compare two parts of the rows with the quantity as the model has it."""
+        values = [np.asarray(point[name]) for name in self.leaves]
+        for part in (slice(0, self.n_rows // 2), slice(self.n_rows // 2, None)):
+            columns = [np.take(r.value, np.arange(self.n_rows)[part], r.axis) for r in self.raw]
+            for new, old in zip(self._function(*values, *columns), written, strict=True):
+                old = old[part] if np.ndim(old) and len(old) == self.n_rows else old
+                scale = np.max(np.abs(old[np.isfinite(old)]), initial=0.0)
+                if new.shape != np.shape(old) or not np.allclose(
+                    new, old, rtol=_TOLERANCE, atol=_TOLERANCE * scale, equal_nan=True
+                ):
+                    raise TallModelError(
+                        f"{SAID}: {self._what.name} of some rows is not what the model has for "
+                        "them: its graph was misread. Please report the model, and use "
+                        "pm.sample_posterior_predictive."
+                    )
+
+    def __call__(
+        self,
+        draws: Sequence[Sequence[np.ndarray]],
+        columns: Sequence[np.ndarray],
+        rng: np.random.Generator,
+    ) -> np.ndarray:
+        """Return the quantity of m rows at S draws, shape (S, m, ...)."""
+        result, m = np.empty(0), columns[0].shape[self.raw[0].axis]
+        for k, values in enumerate(draws):
+            found = self._function(*values, *columns)
+            value = found[0] if self._what.op is None else self._drawn(found, m, rng)
+            if not k:
+                result = np.empty((len(draws), *np.shape(value)))
+            result[k] = value
+        return result
+
+    def _drawn(
+        self, parameters: Sequence[np.ndarray], m: int, rng: np.random.Generator
+    ) -> np.ndarray:
+        op, shape = self._what.op, (m, *self._what.shape[1:])
+        assert op is not None
+        try:
+            return op.rng_fn(rng, *parameters, shape[: len(shape) - op.ndim_supp])
+        except NotImplementedError:
+            raise ValueError(_NOT_DRAWN.format(f"{self._what.name} ({op_name(op)})")) from None
+
+
+def _rows(what: Quantity, outputs: list[Variable]) -> tuple[int, list[Variable]]:
+    """Return how many rows there are, and which outputs have them, on their first axis."""
+    if what.op is None:
+        [out] = outputs
+        if not out.type.ndim or not out.type.shape[0]:
+            raise _no_rows(what.name, f"its shape is {out.type.shape}")
+        return out.type.shape[0], [out]
+    batch = len(what.shape) - what.op.ndim_supp
+    full = [
+        out
+        for out, core in zip(outputs, what.op.ndims_params, strict=True)
+        if batch and out.type.ndim - core == batch and out.type.shape[0] != 1
+    ]
+    if not full:
+        raise _no_rows(what.name, "none of its parameters has rows")
+    return full[0].type.shape[0], list(dict.fromkeys(full))
+
+
+def _trace(
+    trace: RowTrace,
+    name: str,
+    rows: Sequence[Variable],
+    dependent: set[Variable],
+    n_rows: int,
+    values: Sequence[Variable],
+) -> None:
+    """Follow the rows to data, or refuse."""
+    try:
+        for out in rows:
+            trace.follow(out, 0)
+        trace.refuse_reductions(dependent, n_rows)
+    except CoupledRows as error:
+        op = "an axis used twice" if error.node is None else op_name(error.node.op)
+        raise TallModelError(
+            f"{SAID}: the rows of {name} are coupled by {op}, so that they cannot be predicted "
+            "some at a time. Use pm.sample_posterior_predictive."
+        ) from None
+    own = [v.name for v in values if v in trace.axes]
+    if own or not any(trace.stop(v) or v.owner is None for v in trace.axes):
+        why = f"its first axis is that of {own[0]!r}" if own else "it is the same for all rows"
+        raise _no_rows(name, why)
+
+
+def _viewed(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+    """Go through `pm.Deterministic`."""
+    return inputs if isinstance(node.op, ViewOp) else None
+
+
+def _leaves(model: pm.Model, what: Quantity, posterior: xr.Dataset) -> list[Variable]:
+    """Return variables of the posterior that the quantity is computed from.
+
+    Free variables; those that are missing may be hidden behind deterministic ones.
+    """
+    stored = [v for v in model.free_RVs if v.name in posterior]
+    seen = set(ancestors(what.graphs, blockers=stored))
+    missing = [v.name for v in model.free_RVs if v in seen and v not in stored]
+    if missing:
+        stored += [v for v in model.deterministics if v.name in posterior]
+        seen = set(ancestors(what.graphs, blockers=stored))
+        missing = [v.name for v in model.free_RVs if v in seen and v not in stored]
+    if missing:
+        raise ValueError(
+            f"{SAID}: idata.posterior lacks {', '.join(map(repr, missing))}, of which {what.name} "
+            "is made. Sample without var_names, or keep them."
+        )
+    found = [v for v in stored if v in seen]
+    for node in toposort(what.graphs, blockers=found):
+        if isinstance(node.op, RandomVariable | SymbolicRandomVariable):
+            raise ValueError(
+                f"{SAID}: {what.name} contains random numbers of its own ({op_name(node.op)}). "
+                "Predict a function of parameters and data, or use pm.sample_posterior_predictive."
+            )
+    if not found:
+        raise TallModelError(
+            f"{SAID}: {what.name} depends on no variable of the model: there is nothing to predict."
+        )
+    shapes = model.eval_rv_shapes()
+    for v in found:
+        shape = posterior[v.name].shape[2:]
+        expected = tuple(map(int, shapes[v.name])) if v.name in shapes else shape
+        if shape != expected:
+            raise ValueError(
+                f"{SAID}: idata.posterior[{v.name!r}] has shape {shape} per draw, the model's "
+                f"variable {expected}. Pass the model that was sampled."
+            )
+    return found
+
+
+def _no_rows(name: str, why: str) -> TallModelError:
+    return TallModelError(
+        f"{SAID}: {name} has no rows of data: {why}. Predict an observed "
+        "variable, or an expression with one entry for each row, rows first."
+    )

@@ -1,0 +1,452 @@
+"""`pms.predict`: what PyMC says of all rows at once, some rows at a time."""
+
+import tracemalloc
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+import xarray as xr
+from models import MODELS
+from pymc.distributions.moments.means import mean
+from scipy import stats
+
+import pymc_subsample as pms
+from pymc_subsample.data import Rows
+from pymc_subsample.likelihood.discovery import full_data_model
+from pymc_subsample.prediction import predict as module
+
+SLOW_PYTHON = {"mode": "FAST_COMPILE"}  # no minutes of compilation
+N, GROUPS = 1_000, 6
+
+
+def tree(sign=None, **draws):
+    posterior = {k: (("chain", "draw", *(f"{k}_{i}" for i in range(v.ndim - 2))), v)
+                 for k, v in draws.items()}  # fmt: skip
+    groups = {"posterior": xr.Dataset(posterior)}
+    if sign is not None:
+        groups["sample_stats"] = xr.Dataset({"sign": (("chain", "draw"), sign)})
+    return xr.DataTree.from_dict(groups)
+
+
+def from_prior(model, draws=20):
+    """Draws of the prior, as if they were those of a posterior."""
+    with model:
+        names = [v.name for v in model.free_RVs]
+        found = pm.sample_prior_predictive(
+            draws, var_names=names, random_seed=1, compile_kwargs=SLOW_PYTHON
+        )
+    return xr.DataTree.from_dict({"posterior": found["prior"].to_dataset()})
+
+
+def columns(n=N, seed=1):
+    rng = np.random.default_rng(seed)
+    return {
+        "X": rng.normal(2.0, 3.0, size=(n, 2)),
+        "group": rng.integers(0, GROUPS, n),
+        "won": rng.integers(0, 2, n),
+    }
+
+
+def classifier(given, *, containers=True, centred=False):
+    """Effects of groups and slopes; `eta` is at hand for expressions."""
+    with pm.Model(coords={"flight": np.arange(len(given["won"]))}) as model:
+        hold = pm.Data if containers else lambda name, x: x
+        X, group, won = (hold(name, given[name]) for name in ("X", "group", "won"))
+        if centred:
+            X = X - X.mean(axis=0)
+        a, b = pm.Normal("a"), pm.Normal("b", sigma=0.3, shape=2)
+        z = pm.Normal("z", shape=GROUPS)
+        model.eta = a + z[group] + X @ b
+        pm.Bernoulli("won_", logit_p=model.eta, observed=won)
+    return model
+
+
+@pytest.fixture(scope="module")
+def idata():
+    return from_prior(classifier(columns()), 40)
+
+
+def by_hand(idata, given, center=0.0):
+    """Probabilities of all rows at all draws, shape (chain, draw, n)."""
+    p = {name: v.values for name, v in idata["posterior"].data_vars.items()}
+    eta = p["a"][..., None] + p["z"][..., given["group"]]
+    eta = eta + np.einsum("cdk,nk->cdn", p["b"], np.asarray(given["X"]) - center)
+    return 1 / (1 + np.exp(-eta))
+
+
+# The numbers
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bernoulli_logit",
+        "binomial",
+        "poisson_offset",
+        "negative_binomial",
+        "zero_inflated_poisson",
+        "normal_deterministic_mu",
+        "gamma_mu_sigma",
+        "lognormal",
+        "multinomial",
+        "normal_matrix_outcome",
+        "mixture_of_regressions",
+        "slopes_noncentred",
+        "effects_nested",
+        "data_containers_with_dims",
+        "pandas_columns",
+        "rows_last",
+        "rows_middle",
+        "standardised_in_graph",
+        "covariates_over_all_rows",
+        "linear_trend_in_graph",
+        "two_layer_network",
+        "minibatch_normal",
+    ],
+)
+def test_means_are_those_that_pymc_computes(name, monkeypatch):
+    model = MODELS[name](np.random.default_rng(1))
+    idata = from_prior(model)
+    monkeypatch.setattr(module, "_MATRIX", 20 * 13)  # pieces of 13 rows, or fewer
+    found = pms.predict(idata, model.observed_RVs[0].name, model=model, prob=[0.1, 0.8])
+    model = full_data_model(model)
+    [rv, *_] = model.observed_RVs
+    with model:
+        pm.Deterministic("expected_mean", mean(rv.owner.inputs[0] if "minibatch" in name else rv))
+    every = pm.compute_deterministics(
+        idata["posterior"].to_dataset(),
+        var_names=["expected_mean"],
+        model=model,
+        progressbar=False,
+        compile_kwargs=SLOW_PYTHON,
+    )["expected_mean"].values
+    every = every.reshape(-1, *every.shape[2:])
+    np.testing.assert_allclose(found["mean"], every.mean(axis=0), rtol=1e-9)
+    sd = every.std(axis=0, ddof=1)
+    np.testing.assert_allclose(found["sd"], sd, rtol=1e-6, atol=1e-9 * sd.max())
+    quantiles = np.moveaxis(np.quantile(every, [0.1, 0.8], axis=0), 0, -1)
+    np.testing.assert_allclose(found["quantiles"], quantiles, rtol=1e-9, atol=1e-9 * sd.max())
+
+
+def test_new_rows_are_predicted_as_by_set_data(idata):
+    new = columns(50, seed=2)
+    model = classifier(columns())
+    found = pms.predict(idata, "won_", model=model, data={k: new[k] for k in ("X", "group")})
+    with classifier(columns()) as other:
+        pm.Deterministic("p", pm.math.sigmoid(other.eta))
+        pm.set_data(new)
+        every = pm.sample_posterior_predictive(
+            idata, var_names=["p"], progressbar=False, compile_kwargs=SLOW_PYTHON
+        )
+    expected = every["posterior_predictive"]["p"].mean(("chain", "draw"))
+    np.testing.assert_allclose(found["mean"], expected, rtol=1e-12)
+    np.testing.assert_array_equal(model["X"].get_value(), columns()["X"])  # as it was
+
+
+@pytest.mark.parametrize("containers", [True, False])
+def test_expressions_and_deterministics_are_predicted_as_the_outcome(idata, containers):
+    model = classifier(columns(), containers=containers)
+    outcome = pms.predict(idata, "won_", model=model)
+    xr.testing.assert_equal(outcome, pms.predict(idata, model["won_"], model=model))
+    expression = pms.predict(idata, pm.math.sigmoid(model.eta), model=model)
+    with model:
+        pm.Deterministic("p", pm.math.sigmoid(model.eta), dims="flight")
+        named = pms.predict(idata, "p")
+    np.testing.assert_allclose(outcome["mean"], by_hand(idata, columns()).mean((0, 1)), rtol=1e-12)
+    np.testing.assert_array_equal(outcome["mean"], expression["mean"])
+    np.testing.assert_array_equal(outcome["mean"], named["mean"])
+    assert expression["mean"].dims == ("row",)
+    assert named["mean"].dims == ("flight",)
+
+
+def test_probabilities_of_categories_have_a_dimension_of_their_own():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=N)
+    with pm.Model() as model:
+        b = pm.Normal("b", shape=3)
+        p = pm.math.softmax(x[:, None] * b, axis=1)
+        pm.Categorical("y", p, observed=rng.integers(0, 3, N))
+    b = rng.normal(size=(1, 30, 3))
+    found = pms.predict(tree(b=b), p, model=model)
+    e = np.exp(x[:, None] * b[0][:, None])
+    assert found["mean"].dims == ("row", "dim_1")
+    expected = (e / e.sum(-1, keepdims=True)).mean(axis=0)
+    np.testing.assert_allclose(found["mean"], expected, rtol=1e-9)
+
+
+def test_what_a_model_computes_from_all_rows_stays_that_of_the_rows_that_were_sampled(idata):
+    """`pm.set_data` would centre the new rows by their own mean."""
+    given, new = columns(), columns(50, seed=2)
+    data = {k: new[k] for k in ("X", "group")}
+    found = pms.predict(idata, "won_", model=classifier(given, centred=True), data=data)
+    center = given["X"].mean(axis=0)
+    right = by_hand(idata, new, center).mean((0, 1))
+    wrong = by_hand(idata, new, new["X"].mean(axis=0)).mean((0, 1))
+    np.testing.assert_allclose(found["mean"], right, rtol=1e-9)
+    assert np.max(np.abs(found["mean"].values - wrong)) > 1e-3
+
+
+def test_draws_are_spread_evenly_over_chains():
+    model = classifier(columns())
+    rng = np.random.default_rng(1)
+    draws = {"a": (2, 90), "b": (2, 90, 2), "z": (2, 90, GROUPS)}
+    idata = tree(**{k: rng.normal(size=shape) for k, shape in draws.items()})
+    found = pms.predict(idata, "won_", model=model, draws=60)
+    every = by_hand(idata, columns())[:, 1::3]
+    np.testing.assert_allclose(found["mean"], every.mean((0, 1)), rtol=1e-12)
+
+
+# Outcomes
+
+
+def drawn(model, idata, draws, **given):
+    """Means and sds of outcomes over many draws of one and the same parameter."""
+    [(name, value)] = idata.items()
+    repeated = tree(**{name: np.broadcast_to(value, (1, draws, *np.shape(value))).copy()})
+    return pms.predict(repeated, "y", model=model, kind="outcome", draws=draws, **given)
+
+
+@pytest.mark.parametrize("family", ["normal", "bernoulli", "poisson", "binomial"])
+def test_outcomes_have_the_distribution_that_they_were_given(family):
+    n, draws = 40, 4_000
+    x, trials = np.linspace(-1, 1, n), np.arange(1, n + 1)
+    with pm.Model() as model:
+        b = pm.Normal("b")
+        eta, y = 0.3 + b * x, np.zeros(n, dtype=int)
+        if family == "normal":
+            pm.Normal("y", eta, 0.7, observed=y)
+            exact = stats.norm(0.3 + 0.8 * x, 0.7)
+        elif family == "bernoulli":
+            pm.Bernoulli("y", logit_p=eta, observed=y)
+            exact = stats.bernoulli(1 / (1 + np.exp(-0.3 - 0.8 * x)))
+        elif family == "poisson":
+            pm.Poisson("y", pm.math.exp(eta), observed=y)
+            exact = stats.poisson(np.exp(0.3 + 0.8 * x))
+        else:
+            pm.Binomial("y", trials, logit_p=eta, observed=y)
+            exact = stats.binom(trials, 1 / (1 + np.exp(-0.3 - 0.8 * x)))
+    found = drawn(model, {"b": 0.8}, draws)
+    z = (found["mean"].values - exact.mean()) / (exact.std() / np.sqrt(draws))
+    # A sum of n squares of independent normals: an error rate of 1e-5 at either end.
+    low, high = stats.chi2(n).ppf([1e-5, 1 - 1e-5])
+    assert low < np.sum(z**2) < high
+    np.testing.assert_allclose(found["sd"], exact.std(), rtol=0.15)
+    assert np.sum((z + 0.05 * np.sqrt(draws)) ** 2) > high  # a twentieth of an sd is seen
+
+
+def test_outcomes_do_not_depend_on_threads_and_are_drawn_anew_in_each_piece(monkeypatch):
+    monkeypatch.setattr(module, "_MATRIX", 50 * 100)
+    x = np.ones(400)
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("b") * x, 1.0, observed=x)
+    first, again = (drawn(model, {"b": 0.0}, 50) for _ in range(2))
+    xr.testing.assert_equal(first, again)
+    assert len(np.unique(first["mean"])) == 400
+    other = drawn(model, {"b": 0.0}, 50, rng=1)
+    assert not np.any(other["mean"] == first["mean"])
+
+
+# Signed draws
+
+
+def test_signed_draws_count_with_their_signs():
+    given, rng = columns(30), np.random.default_rng(3)
+    sign = np.where(rng.random((2, 200)) < 0.9, 1, -1)
+    draws = {"a": (2, 200), "b": (2, 200, 2), "z": (2, 200, GROUPS)}
+    draws = {k: rng.normal(size=shape) for k, shape in draws.items()}
+    draws["a"][sign < 0] += 2.0
+    model = classifier(given)
+    p = by_hand(tree(**draws), given)
+    with_p = tree(sign, **draws, p=p)
+    found = pms.predict(tree(sign, **draws), "won_", model=model, prob=[0.2, 0.7])
+    expected = pms.expectation(with_p, lambda d: d["p"])["mean"]
+    np.testing.assert_allclose(found["mean"], expected, rtol=1e-9)
+    table = pms.summary(with_p, "p", fmt="xarray", round_to="none")["p"]
+    np.testing.assert_allclose(found["sd"], table.sel(summary="sd"), rtol=1e-9)
+    quantiles = pms.quantile(with_p, [0.2, 0.7], "p")["p"]
+    np.testing.assert_allclose(found["quantiles"], quantiles.T, rtol=1e-12)
+    unsigned = pms.predict(tree(**draws), "won_", model=model)
+    assert np.min(np.abs(unsigned["mean"] - found["mean"])) > 1e-3
+
+
+def test_signs_of_no_use_are_refused():
+    sign = np.tile([1, -1], (2, 100))
+    rng = np.random.default_rng(3)
+    draws = {"a": (2, 200), "b": (2, 200, 2), "z": (2, 200, GROUPS)}
+    idata = tree(sign, **{k: rng.normal(size=shape) for k, shape in draws.items()})
+    with pytest.raises(ValueError, match="may as well be zero"):
+        pms.predict(idata, "won_", model=classifier(columns(30)))
+    with pytest.raises(ValueError, match="don't belong"):
+        pms.predict(
+            tree(sign[:, :50], **{k: v.values for k, v in idata["posterior"].items()}),
+            "won_", model=classifier(columns(30)),
+        )  # fmt: skip
+
+
+# Rows on disk, and many rows
+
+
+def test_rows_on_disk_are_predicted_as_those_in_memory(idata, tmp_path):
+    given = columns()
+    rows = Rows.from_blocks([given], cache=tmp_path / "rows")
+    memory = pms.predict(idata, "won_", model=classifier(given))
+    model = classifier(rows.sample(100))
+    disk = pms.predict(idata, "won_", model=model, data=rows)
+    np.testing.assert_array_equal(disk["mean"], memory["mean"])
+    np.testing.assert_array_equal(disk["sd"], memory["sd"])
+    assert pms.predict(idata, "won_", model=model).sizes == {"row": 100}  # those that it holds
+
+
+def test_parts_are_those_of_the_whole(idata):
+    model = classifier(columns())
+    whole = pms.predict(idata, "won_", model=model)
+    parts = list(pms.predict(idata, "won_", model=model, chunksize=300))
+    assert [part.sizes["row"] for part in parts] == [300, 300, 300, 100]
+    xr.testing.assert_equal(xr.concat(parts, "row"), whole)
+
+
+def test_memory_is_that_of_some_rows(idata):
+    """A matrix of rows and draws would take 32 and 64 MB, and what is computed of it as much."""
+    peaks = []
+    model = classifier(columns(100))
+    for n in (100_000, 200_000):
+        new = columns(n)
+        new.pop("won")
+        tracemalloc.start()
+        seen = sum(
+            len(part["mean"])
+            for part in pms.predict(idata, "won_", model=model, data=new, chunksize=10_000)
+        )
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert seen == n
+    assert peaks[1] < 1.1 * peaks[0]
+    assert peaks[1] < 32_000_000
+
+
+# Refusals
+
+
+def model_of(**made):
+    return classifier(columns(), **made)
+
+
+def coupled():
+    with pm.Model() as model:
+        b = pm.Normal("b")
+        x = np.arange(20.0)
+        pm.Normal("y", pm.math.sum(b * x) + x, 1.0, observed=x)
+        pm.Deterministic("rank", (b * x).cumsum())
+    return model
+
+
+NEW = {k: v for k, v in columns(5).items() if k != "won"}
+
+
+@pytest.mark.parametrize(
+    ("what", "given", "error", "said"),
+    [
+        ("nothing", {}, ValueError, "no variable 'nothing'"),
+        (3, {}, TypeError, "must be the name of a variable"),
+        ("a", {}, pms.TallModelError, "'a' has no rows of data: its shape is"),
+        ("z", {}, pms.TallModelError, "its first axis is that of 'z'"),
+        ("X", {}, pms.TallModelError, "depends on no variable"),
+        ("won_", {"kind": "both"}, ValueError, "kind must be one of"),
+        ("won_", {"draws": 0}, ValueError, "draws must be a positive integer"),
+        ("won_", {"prob": 1.0}, ValueError, "prob must be strictly between 0 and 1"),
+        ("won_", {"chunksize": 0}, ValueError, "chunksize must be a positive integer"),
+        ("won_", {"data": [1, 2]}, TypeError, "data must be a dict of columns"),
+        ("won_", {"data": {"X": NEW["X"]}}, ValueError, r"data lacks \['group'\]"),
+        ("won_", {"data": NEW | {"Y": 1}}, ValueError, r"data holds \['Y'\]"),
+        ("won_", {"data": NEW | {"X": NEW["X"][:4]}}, ValueError, "different numbers of rows"),
+        ("won_", {"data": NEW | {"X": NEW["X"][:, :1]}}, ValueError, r"has shape \(5, 1\)"),
+        ("won_", {"data": NEW | {"group": list("abcde")}}, TypeError, "must be of numbers"),
+        ("won_", {"data": NEW | {"group": NEW["group"] + 0.5}}, ValueError, "does not hold"),
+        ("won_", {"data": NEW | {"group": np.arange(5) - 1}}, ValueError, "down to -1"),
+        ("won_", {"data": NEW | {"group": np.arange(5) + 2}}, ValueError, "points outside"),
+        ("won_", {"data": {k: v[:0] for k, v in NEW.items()}}, ValueError, "no rows"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_refused(idata, what, given, error, said):
+    with pytest.raises(error, match=said):
+        pms.predict(idata, what, model=model_of(), **given)
+
+
+def test_models_that_cannot_be_predicted_are_refused_by_name(idata):
+    draws = {k: v.values for k, v in idata["posterior"].items()}
+    lost, short = ({**draws}, {**draws, "z": draws["z"][..., :3]})
+    lost.pop("z")
+    with pytest.raises(ValueError, match=r"that is not pm\.Data"):
+        pms.predict(idata, "won_", model=model_of(containers=False), data={})
+    with pytest.raises(ValueError, match="lacks 'z'"):
+        pms.predict(tree(**lost), "won_", model=model_of())
+    with pytest.raises(ValueError, match=r"shape \(3,\) per draw"):
+        pms.predict(tree(**short), "won_", model=model_of())
+    with pytest.raises(TypeError, match=r"must be an xarray\.DataTree"):
+        pms.predict(idata["posterior"].to_dataset(), "won_", model=model_of())
+    with pytest.raises(pms.TallModelError, match="coupled by CumOp"):
+        pms.predict(tree(b=np.ones((1, 9))), "rank", model=coupled())
+    with pytest.raises(ValueError, match='kind="outcome" draws an observed variable'):
+        pms.predict(tree(b=np.ones((1, 9))), "rank", model=coupled(), kind="outcome")
+    for name, said in [("categorical_softmax", "knows no mean"), ("dims_bernoulli", "pymc.dims")]:
+        model = MODELS[name](np.random.default_rng(1))
+        with pytest.raises(ValueError, match=said):
+            pms.predict(from_prior(model, 3), model.observed_RVs[0].name, model=model)
+    model = MODELS["hurdle_poisson"](np.random.default_rng(1))
+    with pytest.raises(ValueError, match=r"outcomes of 'y' .* are not drawn"):
+        pms.predict(from_prior(model, 3), "y", model=model, kind="outcome")
+
+
+def test_random_numbers_inside_of_what_is_predicted_are_refused(idata):
+    model = model_of()
+    with pytest.raises(ValueError, match="random numbers of its own"):
+        pms.predict(idata, model.eta + pm.Normal.dist(shape=N), model=model)
+
+
+def test_a_misread_graph_is_found_out(idata, monkeypatch):
+    from pymc_subsample.prediction import rowwise
+
+    def moved(inputs, outputs):
+        return numpy_function(inputs, [outputs[0] + 1e-6])
+
+    numpy_function = rowwise.numpy_function
+    monkeypatch.setattr(rowwise, "numpy_function", moved)
+    with pytest.raises(pms.TallModelError, match="misread"):
+        pms.predict(idata, "won_", model=model_of())
+
+
+def likely(x, y, draws=400):
+    """Draws from the normal approximation of a logistic regression's posterior, flat priors."""
+    X, beta = np.column_stack([np.ones_like(x), x]), np.zeros(2)
+    for _ in range(20):
+        p = 1 / (1 + np.exp(-X @ beta))
+        hessian = (X * (p * (1 - p))[:, None]).T @ X
+        beta = beta + np.linalg.solve(hessian, X.T @ (y - p))
+    rng = np.random.default_rng(0)
+    found = rng.multivariate_normal(beta, np.linalg.inv(hessian), size=(2, draws // 2))
+    return {"Intercept": found[..., 0], "x": found[..., 1]}
+
+
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize("far", [1.0, 5.0])
+def test_intercepts_that_bambi_moved_are_refused(centred, far):
+    bmb = pytest.importorskip("bambi")
+    rng = np.random.default_rng(1)
+    x = rng.normal(far, 1, 2_000)
+    frame = pd.DataFrame({"x": x, "won": (rng.random(2_000) < 1 / (1 + np.exp(far - x))) + 0})
+    model = bmb.Model("won ~ x", frame, family="bernoulli", center_predictors=centred)
+    model.build()
+    of_formula = likely(x, frame["won"].values)
+    of_model = likely(x - x.mean(), frame["won"].values) if centred else of_formula
+    theirs = model.predict(tree(**of_formula), kind="response_params", inplace=False)
+    theirs = theirs["posterior"]["p"].mean(("chain", "draw"))
+    for draws in (of_model, of_formula):
+        idata = tree(**draws)
+        idata["posterior"].attrs["modeling_interface"] = "bambi"
+        if draws is of_model:
+            found = pms.predict(idata, "p", model=model.backend.model)["mean"]
+            np.testing.assert_allclose(found, theirs, atol=0.02 if centred else 1e-12)
+        else:
+            with pytest.raises(ValueError, match="'Intercept' in idata is not that"):
+                pms.predict(idata, "p", model=model.backend.model)
