@@ -76,6 +76,13 @@ class Report:
         Row evaluations of all draws; NaN if not recorded.
     findings : tuple of Finding
         Causes before their effects.
+
+    Examples
+    --------
+    >>> report = pms.report(idata)
+    >>> report.status in ("pass", "warn", "fail")
+    True
+    >>> [finding.name for finding in report.findings if finding.status == "fail"]
     """
 
     method: str
