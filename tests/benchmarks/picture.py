@@ -10,9 +10,10 @@ slowest coefficient; errors are the largest of a mean, in posterior standard dev
 standard deviation, as a ratio, against the exact posterior of all rows, and hold the Monte Carlo
 error of so many draws. Seconds are the processor's: give BLAS one thread (OMP_NUM_THREADS=1).
 
-Writes `speed.csv`, with the commit and the load of the machine in its first lines, and the picture
-without a background, for light and for dark pages (`speed-light.svg`, `speed-dark.svg`), and with
-one (`speed.png`).
+Writes `speed.csv`, with the commit and the load of the machine in its first lines, the two halves
+of the picture for light pages and dark ones, without a background
+(`speed-light.svg`, `error-dark.svg`, ...), and both with one (`speed.png`). Those on the site are
+made with `--folder docs/_static`.
 """
 
 import argparse
@@ -29,6 +30,10 @@ COLORS = {
     "HMCECS": ("#c2500a", "#f79a5b"),
     "nutpie": ("#6a6a6a", "#b0b0b0"),
     "PyMC NUTS": ("#6a6a6a", "#b0b0b0"),
+}
+PANELS = {
+    "speed": ("per_second", "Effective draws per second"),
+    "error": ("mean", "Largest error of a mean, in posterior sds"),
 }
 STYLES = {"nutpie": "--", "PyMC NUTS": ":"}
 
@@ -76,14 +81,18 @@ def read(file):
 
 
 def write(file, lines, notes):
-    texts = [",".join(line if isinstance(line, str) else f"{line:.4g}" for line in found)
-             for found in ([str(n), *rest] for n, *rest in lines)]  # fmt: skip
+    def text(cell):
+        if isinstance(cell, str):
+            return cell
+        return f"{cell:.0f}" if cell >= 100 else f"{cell:.3g}"
+
+    cells = [COLUMNS, *([text(cell) for cell in line] for line in lines)]
     notes = [f"# {note}" for note in notes]
-    file.write_text("\n".join([*notes, ",".join(COLUMNS), *texts]) + "\n")
+    file.write_text("\n".join([*notes, *(",".join(line) for line in cells)]) + "\n")
 
 
 def draw(lines, folder):
-    """Two panels, speed and accuracy, in the colours of light pages and of dark ones."""
+    """Draw the panels one by one, for light pages and dark ones, and both in one picture."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -94,39 +103,43 @@ def draw(lines, folder):
     for dark, text in enumerate(["#222222", "#dddddd"]):
         ink = ["text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"]
         with matplotlib.rc_context(style | dict.fromkeys(ink, text)):
-            figure = panels(lines, dark, text)
-            name = f"speed-{['light', 'dark'][dark]}.svg"
-            figure.savefig(folder / name, transparent=True, metadata={"Date": None})
+            for name in PANELS:
+                file = folder / f"{name}-{['light', 'dark'][dark]}.svg"
+                figure = panels([name], lines, dark)
+                figure.savefig(file, transparent=True, metadata={"Date": None})
             if not dark:
-                figure.savefig(folder / "speed.png", dpi=160, facecolor="white")
+                panels(PANELS, lines, dark).savefig(
+                    folder / "speed.png", dpi=160, facecolor="white"
+                )
 
 
-def panels(lines, dark, text):
+def panels(names, lines, dark):
     from matplotlib import pyplot as plt
 
-    figure, (speed, error) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    ends, worst = {}, {}
-    for name, colors in COLORS.items():
-        n, rate, off = (
-            np.array([line[COLUMNS.index(key)] for line in lines if line[1] == name])
-            for key in ("rows", "per_second", "mean")
-        )
-        look = {
-            "color": colors[dark], "linestyle": STYLES.get(name, "-"), "marker": "o",
-            "markersize": 4,
-        }  # fmt: skip
-        speed.loglog(n, rate, **look)
-        error.semilogx(n, off, **look)
-        ends[name], worst[name] = (n[-1], rate[-1]), (n[-1], off[-1])
-    error.axhline(0.1, color=text, linewidth=0.8, alpha=0.5)
-    error.set_ylim(0, max(0.12, *(1.1 * line[COLUMNS.index("mean")] for line in lines)))
-    label_ends(speed, ends, dark)
-    label_ends(error, worst, dark)
-    speed.set_title("Effective draws per second", loc="left", fontsize=11)
-    error.set_title("Largest error of a mean, in posterior sds", loc="left", fontsize=11)
-    for axes in (speed, error):
-        axes.set_xlabel("rows")
-        axes.grid(which="major", alpha=0.2, linewidth=0.6)
+    figure, axes = plt.subplots(
+        1, len(names), figsize=(4.5 * len(names), 3.4), layout="constrained", squeeze=False
+    )
+    for name, panel in zip(names, axes[0], strict=True):
+        key, title = PANELS[name]
+        panel.set_xscale("log")
+        ends = {}
+        for sampler, colors in COLORS.items():
+            n, values = (
+                [line[COLUMNS.index(which)] for line in lines if line[1] == sampler]
+                for which in ("rows", key)
+            )
+            look = {"color": colors[dark], "linestyle": STYLES.get(sampler, "-")}
+            panel.plot(n, values, marker="o", markersize=4, **look)
+            ends[sampler] = n[-1], values[-1]
+        if name == "speed":
+            panel.set_yscale("log")
+        else:
+            panel.axhline(0.1, linewidth=0.8, alpha=0.5, color=panel.xaxis.label.get_color())
+            panel.set_ylim(0, max(0.12, *(1.1 * line[COLUMNS.index(key)] for line in lines)))
+        label_ends(panel, ends, dark)
+        panel.set_title(title, loc="left", fontsize=11)
+        panel.set_xlabel("rows")
+        panel.grid(which="major", alpha=0.2, linewidth=0.6)
     plt.close(figure)
     return figure
 
@@ -144,6 +157,10 @@ def label_ends(axes, ends, dark, apart=0.09):
         )  # fmt: skip
 
 
+def times(a, b, column):
+    return f"{a[column] / b[column]:,.{0 if a[column] >= 10 * b[column] else 1}f}"
+
+
 def ratios(lines, checks):
     """Print what the README says of these runs: speeds as ratios of this run, and errors."""
     print(
@@ -156,8 +173,7 @@ def ratios(lines, checks):
         for other in ("nutpie", "PyMC NUTS"):
             pairs = [(at[n, ours], at[n, other]) for n in rows]
             found = ", ".join(
-                f"{a[rate] / b[rate]:,.2g} ({a[in_all] / b[in_all]:,.2g}) at {a[0]:,}"
-                for a, b in pairs
+                f"{times(a, b, rate)} ({times(a, b, in_all)}) at {a[0]:,}" for a, b in pairs
             )
             print(f"  {ours} over {other}: {found}")
         worst = [max(at[n, ours][i] for n in rows) for i in (-2, -1)]
@@ -185,11 +201,13 @@ if __name__ == "__main__":
     if args.redraw:
         lines = read(file)
     else:
-        print(before := provenance(), flush=True)
-        lines = list(measured(args))
-        print(after := f"at the end: {provenance()}")
         settings = {key: vars(args)[key] for key in ("d", "draws", "peer_draws", "tune", "seed")}
-        write(file, lines, [before, after, f"logistic regression, {settings}"])
+        notes, lines = [f"{settings}", *provenance().split("; ")], []
+        print(*notes, sep="\n", flush=True)
+        for line in measured(args):
+            lines.append(line)
+            now = f"in the end: {provenance().split('; ')[-1]}"
+            write(file, lines, [*notes, now])  # what a run has that is interrupted
     table(COLUMNS, lines)
     ratios(lines, checks)
     draw(lines, args.folder)
