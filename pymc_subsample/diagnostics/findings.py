@@ -82,7 +82,7 @@ class Report:
     >>> report = pms.report(idata)
     >>> report.status in ("pass", "warn", "fail")
     True
-    >>> [finding.name for finding in report.findings if finding.status == "fail"]
+    >>> failed = [x.name for x in report.findings if x.status == "fail"]
     """
 
     method: str
