@@ -117,7 +117,7 @@ def shorten(monkeypatch):
     monkeypatch.setattr(pm, "sample", shorter)
 
 
-PAGES = [("README.md", 2), ("docs/quickstart.md", 5)]
+PAGES = [("README.md", 1), ("docs/quickstart.md", 5)]
 
 
 @pytest.mark.parametrize(("page", "blocks"), PAGES)
