@@ -17,6 +17,7 @@ made with `--folder docs/_static`.
 """
 
 import argparse
+from itertools import product
 from pathlib import Path
 from time import process_time
 
@@ -157,29 +158,21 @@ def label_ends(axes, ends, dark, apart=0.09):
         )  # fmt: skip
 
 
-def times(a, b, column):
-    return f"{a[column] / b[column]:,.{0 if a[column] >= 10 * b[column] else 1}f}"
-
-
-def ratios(lines, checks):
-    """Print what the README says of these runs: speeds as ratios of this run, and errors."""
-    print(
-        "\nSpeed over all rows' samplers, after tuning (set-up, compilation and tuning included):"
-    )
+def compared(lines, checks):
+    """Print speeds as ratios of this run, after tuning and in all, and errors."""
     at = {(line[0], line[1]): line for line in lines}
-    rows = sorted({line[0] for line in lines})
+    sizes = sorted({line[0] for line in lines})
     rate, in_all = COLUMNS.index("per_second"), COLUMNS.index("per_second_in_all")
     for ours in ("ScalableMH", "HMCECS"):
-        for other in ("nutpie", "PyMC NUTS"):
-            pairs = [(at[n, ours], at[n, other]) for n in rows]
-            found = ", ".join(
-                f"{times(a, b, rate)} ({times(a, b, in_all)}) at {a[0]:,}" for a, b in pairs
-            )
-            print(f"  {ours} over {other}: {found}")
-        worst = [max(at[n, ours][i] for n in rows) for i in (-2, -1)]
+        for other, n in product(("nutpie", "PyMC NUTS"), sizes):
+            a, b = at[n, ours], at[n, other]
+            name = f"{ours} over {other}, {n:,} rows"
+            checks.at_least(f"{name}: speed after tuning", a[rate] / b[rate], 1)
+            checks.at_least(f"{name}: with set-up and tuning", a[in_all] / b[in_all], 1)
+        worst = [max(at[n, ours][i] for n in sizes) for i in (-2, -1)]
         checks.at_most(f"{ours}: largest error of a mean, in sds", worst[0], 0.1)
         checks.at_most(f"{ours}: largest relative error of an sd", worst[1], 0.05)
-        drawn = min(at[n, ours][COLUMNS.index("ess")] for n in rows)
+        drawn = min(at[n, ours][COLUMNS.index("ess")] for n in sizes)
         checks.at_least(f"{ours}: effective draws", drawn, 1000)
 
 
@@ -209,6 +202,7 @@ if __name__ == "__main__":
             now = f"in the end: {provenance().split('; ')[-1]}"
             write(file, lines, [*notes, now])  # what a run has that is interrupted
     table(COLUMNS, lines)
-    ratios(lines, checks)
+    print()
+    compared(lines, checks)
     draw(lines, args.folder)
     checks.exit()
