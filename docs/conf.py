@@ -11,6 +11,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
+    "sphinx_design",
 ]
 templates_path = ["_templates"]
 exclude_patterns = ["_build", "_templates", "jupyter_execute"]
@@ -29,5 +30,19 @@ nb_merge_streams = True
 
 html_theme = "pydata_sphinx_theme"
 html_title = "pymc_subsample"
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
-html_sidebars = {"**": []}
+html_favicon = "_static/icon.svg"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {
+    "logo": {
+        "image_light": "_static/logo.svg",
+        "image_dark": "_static/logo.svg",
+        "text": "pymc_subsample",
+    },
+    "navbar_center": [],
+    "navigation_with_keys": False,
+    "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
+    "show_toc_level": 2,
+}
+# The groups of the first page, on every page.
+html_sidebars = {"**": ["groups.html"]}

@@ -8,7 +8,7 @@ from typing import Any
 from pymc_subsample.collection import without_collection
 from pymc_subsample.progress import announced, doing
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # A step's compiled transition is loaded with the step, which takes a tenth of a second.
 _STUB = Path(__file__).with_name("__init__.pyi").read_text(encoding="utf-8")

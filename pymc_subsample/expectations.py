@@ -101,6 +101,11 @@ def summary(
     ----------
     .. [1] K.-D. Dang, M. Quiroz, R. Kohn, M.-N. Tran and M. Villani (2019). Hamiltonian Monte Carlo
        with energy conserving subsampling. Journal of Machine Learning Research 20(100), section 5.
+
+    Examples
+    --------
+    >>> table = pms.summary(idata, kind="stats")
+    >>> table = pms.summary(idata, var_names=["b"], ci_prob=0.9)
     """
     check_selection(idata, var_names, filter_vars, group, coords)
     choice("kind", kind, _COLUMNS)
@@ -181,6 +186,14 @@ def expectation(
     -----
     UserWarning
         As `summary`.
+
+    Examples
+    --------
+    The chance that flights late in the day are late more often:
+
+    >>> found = pms.expectation(idata, lambda draws: draws["b"][..., 1] > 0)
+    >>> sorted(found)
+    ['ess', 'mcse', 'mean']
     """
     check_selection(idata, group=group, coords=coords)
     signs = signs_of(idata, group, coords)
@@ -269,6 +282,11 @@ def quantile(
     -----
     UserWarning
         As `summary`.
+
+    Examples
+    --------
+    >>> interval = pms.quantile(idata, [0.05, 0.95], "b")
+    >>> errors = pms.quantile(idata, [0.05, 0.95], "b", kind="mcse")
     """
     given = _probabilities("prob", prob)
     choice("kind", kind, ("value", "mcse", "ess"))

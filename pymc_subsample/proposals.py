@@ -49,6 +49,14 @@ class RandomWalk:
     ------
     ValueError
         If the scale is not positive or the covariance not positive definite.
+
+    Examples
+    --------
+    Steps of known size in each of three parameters:
+
+    >>> proposal = pms.RandomWalk(covariance=[0.01, 1e-8, 1e-6])
+    >>> with model:
+    ...     idata = pm.sample(step=pms.AusterityMH(proposal=proposal))
     """
 
     scale: float = 1.0
@@ -79,6 +87,12 @@ class AdaptiveMetropolis:
     ------
     ValueError
         If `target_accept` is not between 0 and 1 or the covariance not positive definite.
+
+    Examples
+    --------
+    >>> proposal = pms.AdaptiveMetropolis(target_accept=0.3)
+    >>> with model:
+    ...     idata = pm.sample(step=pms.AusterityMH(proposal=proposal))
     """
 
     target_accept: float | None = None
@@ -116,6 +130,12 @@ class Langevin:
     ------
     ValueError
         If an argument is out of range.
+
+    Examples
+    --------
+    >>> proposal = pms.Langevin(batch_size=200)
+    >>> with model:
+    ...     idata = pm.sample(step=pms.AusterityMH(proposal=proposal))
     """
 
     step_size: float | None = None

@@ -30,6 +30,12 @@ class PolynomialDecay:
     ----------
     .. [1] Y. W. Teh, A. H. Thiery and S. J. Vollmer (2016). Consistency and fluctuations for
        stochastic gradient Langevin dynamics. Journal of Machine Learning Research 17(7).
+
+    Examples
+    --------
+    >>> decay = pms.PolynomialDecay(offset=500)
+    >>> with model:
+    ...     idata = pm.sample(step=pms.SGLD(step_size=decay))
     """
 
     initial: float | None = None
@@ -75,6 +81,12 @@ class Cyclical:
     ----------
     .. [1] R. Zhang, C. Li, J. Zhang, C. Chen and A. G. Wilson (2020). Cyclical stochastic gradient
        MCMC for Bayesian deep learning. ICLR.
+
+    Examples
+    --------
+    >>> cycles = pms.Cyclical(length=200)
+    >>> with model:
+    ...     idata = pm.sample(step=pms.SGHMC(step_size=cycles))
     """
 
     largest: float | None = None

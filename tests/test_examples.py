@@ -1,6 +1,8 @@
-"""Every example script runs at a small size and does what it says."""
+"""Every example runs at a small size and does what it says: scripts, pages and docstrings."""
 
+import doctest
 import importlib.util
+import inspect
 import logging
 import re
 from contextlib import contextmanager
@@ -103,7 +105,19 @@ def few_rows(load, file):
     yield {name: x[rows] if len(x) == n else x for name, x in columns.items()}
 
 
-PAGES = [("README.md", 2), ("docs/quickstart.md", 5)]
+def shorten(monkeypatch):
+    """Let runs have few draws; a pilot's own settings stay."""
+    sample = pm.sample
+    short = {"draws": 20, "tune": 40, "chains": 2, "cores": 1, "progressbar": False}
+
+    def shorter(**kwargs):
+        pilot = "callback" in kwargs
+        return sample(**(kwargs if pilot else kwargs | short))
+
+    monkeypatch.setattr(pm, "sample", shorter)
+
+
+PAGES = [("README.md", 1), ("docs/quickstart.md", 5)]
 
 
 @pytest.mark.parametrize(("page", "blocks"), PAGES)
@@ -115,14 +129,7 @@ def test_snippets_run_as_they_are(page, blocks, monkeypatch, capsys):
     code = "\n".join(found)
     if "bambi" in code:
         pytest.importorskip("bambi")
-    sample = pm.sample
-    short = {"draws": 20, "tune": 40, "chains": 2, "cores": 1, "progressbar": False}
-
-    def shorter(**kwargs):
-        pilot = "callback" in kwargs
-        return sample(**(kwargs if pilot else kwargs | short))
-
-    monkeypatch.setattr(pm, "sample", shorter)
+    shorten(monkeypatch)
     monkeypatch.setattr(np, "load", partial(few_rows, np.load))
     monkeypatch.chdir(ROOT)
     exec(code, namespace := {})
@@ -161,3 +168,58 @@ def test_flights_data_are_complete():
     assert len(data["arrival_delay"]) == 327_346
     assert len(data["carrier_names"]) == 16
     assert np.mean(data["arrival_delay"] > 15) == pytest.approx(0.237, abs=0.001)
+
+
+REFERENCE = (ROOT / "docs" / "api" / "index.md").read_text()
+
+
+class Run(doctest.OutputChecker):
+    """Compares outputs where an example shows one; most change from run to run."""
+
+    def check_output(self, want, got, optionflags):
+        return not want or super().check_output(want, got, optionflags)
+
+
+def failures(doc, name, namespace):
+    """How many lines of a docstring's examples raise or print something else than they say."""
+    test = doctest.DocTestParser().get_doctest(doc, dict(namespace), name, None, 0)
+    return doctest.DocTestRunner(Run()).run(test).failed
+
+
+@pytest.fixture(scope="module")
+def begun():
+    """What the page of reference begins with: a model of a few flights and a short run."""
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch)
+        patch.setattr(np, "load", partial(few_rows, np.load))
+        patch.chdir(ROOT)
+        [code] = re.findall(r"^```python\n(.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL)
+        exec(code, namespace := {})
+    return namespace
+
+
+@pytest.mark.usefixtures("matplotlib_without_a_screen")
+@pytest.mark.parametrize("name", sorted(pms.__all__))
+def test_examples_in_docstrings_run(name, begun, tmp_path, monkeypatch):
+    doc = inspect.getdoc(getattr(pms, name))
+    assert re.search(r"^Examples\n--------$", doc, re.MULTILINE)
+    examples = doc.split("Examples\n--------\n")[1]
+    called = {"Report": "report", "Audit": "audit", "Advice": "advise"}
+    called["BarkerCorrection"] = "barker_correction"
+    assert f"pms.{called.get(name, name)}" in examples
+    if name == "ClusteredSGHMC":
+        pytest.importorskip("sklearn")
+    shorten(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    assert failures(examples, name, begun) == 0
+
+
+def test_examples_that_fail_are_found(begun):
+    assert failures(">>> pms.HMCEC()", "no such name", begun) == 1
+    assert failures(">>> 1 + 1\n3", "another output", begun) == 1
+    assert failures(">>> len(late)\n3000", "the same output", begun) == 0
+
+
+def test_the_reference_names_all_that_is_public():
+    listed = re.findall(r"^   (\w+)$", REFERENCE, re.MULTILINE)
+    assert sorted(listed) == sorted(pms.__all__)

@@ -52,6 +52,11 @@ class Advice:
     pays_from : float
         Effective draws from which the step that was tried is the faster one; 0 if always, inf if
         never.
+
+    Examples
+    --------
+    >>> advice = pms.advise(model)
+    >>> print(advice.recommendation, advice.code)
     """
 
     recommendation: str

@@ -142,6 +142,11 @@ def loo(
        cross-validation for large data. ICML.
     .. [3] M. Magnusson, A. Vehtari, J. Jonasson and M. R. Andersen (2020). Leave-one-out
        cross-validation for Bayesian model comparison in large data. AISTATS.
+
+    Examples
+    --------
+    >>> elpd = pms.loo(idata, model=model)
+    >>> print(elpd)
     """
     made_by = arguments.passes(passes)
     if data is not None:

@@ -67,6 +67,19 @@ class Rows(Columns):
 
     When a folder is opened, and whenever a chain starts, 64 rows are compared with their digest,
     and all of them if the file was written to in between. `verify` compares all bytes.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"miles": miles, "hour": hour, "late": late})
+    >>> rows = pms.Rows.from_pandas(frame, cache="flights.rows", progressbar=False)
+    >>> some = rows.sample(1_000)  # to write the model on
+    >>> with pm.Model():
+    ...     a = pm.Normal("a", 0, 5)
+    ...     b = pm.Normal("b")
+    ...     logit = a + b * pm.Data("hour", some["hour"])
+    ...     pm.Bernoulli("y", logit_p=logit, observed=pm.Data("late", some["late"]))
+    ...     idata = pm.sample(step=pms.HMCECS(data=rows.select(hour="hour", late="late")))
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -115,6 +115,11 @@ def audit(
        sampling. Journal of Machine Learning Research 25(72).
     .. [2] K. Chwialkowski, H. Strathmann and A. Gretton (2016). A kernel test of goodness of fit.
        ICML.
+
+    Examples
+    --------
+    >>> audit = pms.audit(idata, model=model)
+    >>> print(audit)
     """
     start = time.perf_counter()
     arguments.choice("kind", kind, ("auto", "weights", "score"))

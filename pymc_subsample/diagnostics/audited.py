@@ -73,6 +73,13 @@ class Audit:
         Passes over all rows, each of one log-likelihood and gradient.
     seconds : float
         Time taken.
+
+    Examples
+    --------
+    >>> audit = pms.audit(idata, model=model)
+    >>> audit.status in ("pass", "warn", "fail")
+    True
+    >>> audit.table  # errors of means and standard deviations, by parameter
     """
 
     table: xr.Dataset

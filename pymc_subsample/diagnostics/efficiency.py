@@ -67,6 +67,11 @@ def efficiency(
     Evaluations compare algorithms; seconds also compare implementations, and depend on the
     machine. Tuning is in the seconds but not in the evaluations, which PyMC drops along with the
     draws of the tuning phase.
+
+    Examples
+    --------
+    >>> table = pms.efficiency(idata)
+    >>> table["evaluations_per_effective_draw"]
     """
     stats = subsampling_statistics(idata, "n_evaluations", "data_share")
     check_selection(idata, var_names, filter_vars, coords=coords)

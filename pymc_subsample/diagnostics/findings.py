@@ -76,6 +76,13 @@ class Report:
         Row evaluations of all draws; NaN if not recorded.
     findings : tuple of Finding
         Causes before their effects.
+
+    Examples
+    --------
+    >>> report = pms.report(idata)
+    >>> report.status in ("pass", "warn", "fail")
+    True
+    >>> failed = [x.name for x in report.findings if x.status == "fail"]
     """
 
     method: str

@@ -73,6 +73,14 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
     Where several step methods made the run, PyMC does not say which of them recorded which
     verdict: numbers are then compared with their bounds anew, which is stricter where a step found
     that going beyond one did no harm.
+
+    Examples
+    --------
+    >>> print(pms.report(idata))
+
+    With what all rows say:
+
+    >>> print(pms.report(idata, audit=pms.audit(idata, model=model)))
     """
     stats = group(idata, "sample_stats", _SAID)
     posterior = group(idata, "posterior", _SAID)

@@ -5,7 +5,20 @@ from pytensor.graph.op import Op
 
 
 class TallModelError(ValueError):
-    """The model's rows cannot be subsampled; the message says why and what to do."""
+    """The model's rows cannot be subsampled; the message says why and what to do.
+
+    Examples
+    --------
+    A random walk over the rows, each of which depends on the one before:
+
+    >>> with pm.Model() as dependent:
+    ...     walk = pm.GaussianRandomWalk("walk", init_dist=pm.Normal.dist(), shape=len(miles))
+    ...     pm.Normal("y", walk, 1, observed=miles)
+    >>> try:
+    ...     pms.HMCECS(model=dependent)
+    ... except pms.TallModelError as error:
+    ...     print(error)
+    """
 
 
 class CoupledRows(Exception):

@@ -57,6 +57,10 @@ def plot_audit(
     ----------
     .. [1] A. Vehtari, D. Simpson, A. Gelman, Y. Yao and J. Gabry (2024). Pareto smoothed importance
        sampling. Journal of Machine Learning Research 25(72).
+
+    Examples
+    --------
+    >>> pc = pms.plot_audit(pms.audit(idata, model=model))
     """
     count("max_parameters", max_parameters)
     errors = _errors(audit)

@@ -41,6 +41,14 @@ def plot_batch_sizes(
     ----------
     .. [1] D. Seita, X. Pan, H. Chen and J. Canny (2017). An efficient minibatch acceptance test for
        Metropolis-Hastings. UAI.
+
+    Examples
+    --------
+    >>> runs = {}
+    >>> with model:
+    ...     runs["t-test"] = pm.sample(step=pms.AusterityMH())
+    ...     runs["Barker"] = pm.sample(step=pms.MinibatchBarkerMH())
+    >>> pc = pms.plot_batch_sizes(runs)
     """
     sizes, rows = {}, {}
     for name, idata in named(runs).items():

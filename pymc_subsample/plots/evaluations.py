@@ -60,6 +60,10 @@ def plot_evaluations(
     Notes
     -----
     Evaluations of the tuning phase are not in the results of `pm.sample`, nor here.
+
+    Examples
+    --------
+    >>> pc = pms.plot_evaluations({"HMCECS": idata}, var_names=["b"])
     """
     count("n_points", n_points, smallest=2, most=_MOST_POINTS)
     lines = {}

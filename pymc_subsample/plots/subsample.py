@@ -45,6 +45,11 @@ def plot_subsample(
         If `idata` is not a DataTree.
     ValueError
         If it lacks the statistics, or they have lost the dimension chain or draw.
+
+    Examples
+    --------
+    >>> pc = pms.plot_subsample(idata)
+    >>> pc.savefig("subsample.png")
     """
     stats = subsampling_statistics(idata, "data_share")
     steps = apart(stats[[name for name in _PANELS if name in stats]])

@@ -44,6 +44,11 @@ class AusterityMH(MinibatchMH):
     ----------
     .. [1] A. Korattikara, Y. Chen and M. Welling (2014). Austerity in MCMC land: cutting the
        Metropolis-Hastings budget. ICML, section 4.
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=pms.AusterityMH(epsilon=0.01), chains=4)
     """
 
     name = "austerity_mh"

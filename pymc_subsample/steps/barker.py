@@ -34,6 +34,12 @@ class MinibatchBarkerMH(MinibatchMH):
     ----------
     .. [1] D. Seita, X. Pan, H. Chen and J. Canny (2017). An efficient minibatch acceptance test for
        Metropolis-Hastings. UAI, sections 3 to 5.
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=pms.MinibatchBarkerMH(), chains=4)
+    >>> pc = pms.plot_batch_sizes({"Barker": idata})
     """
 
     name = "minibatch_barker_mh"

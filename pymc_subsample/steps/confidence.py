@@ -54,6 +54,11 @@ class ConfidenceMH(MinibatchMH):
     ----------
     .. [1] R. Bardenet, A. Doucet and C. Holmes (2014). Towards scaling up Markov chain Monte Carlo:
        an adaptive subsampling approach. ICML, section 2.
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=pms.ConfidenceMH(delta=0.01), chains=4)
     """
 
     name = "confidence_mh"

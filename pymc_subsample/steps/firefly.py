@@ -144,6 +144,12 @@ class FireflyMC(ProposingStep):
     ----------
     .. [1] D. Maclaurin and R. P. Adams (2014). Firefly Monte Carlo: exact MCMC with subsets of
        data. UAI, sections 2 and 3.
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=pms.FireflyMC(), chains=4)
+    >>> idata["sample_stats"]["n_bright"].mean()  # rows that were read
     """
 
     name = "firefly_mc"

@@ -133,6 +133,19 @@ class AusterityGibbs(SubsampledStep):
     ----------
     .. [1] A. Korattikara, Y. Chen and M. Welling (2014). Austerity in MCMC land: cutting the
        Metropolis-Hastings budget. ICML, section 5.
+
+    Examples
+    --------
+    Twenty variables that are 0 or 1, and thousands of factors that reward pairs for being equal:
+
+    >>> rng = np.random.default_rng(1)
+    >>> pairs = rng.integers(0, 20, size=(5_000, 2))
+    >>> strength = rng.normal(0, 0.02, size=5_000)
+    >>> with pm.Model():
+    ...     x = pm.Bernoulli("x", 0.5, shape=20)
+    ...     equal = pm.math.eq(x[pairs[:, 0]], x[pairs[:, 1]])
+    ...     pm.Potential("factors", strength * equal)
+    ...     idata = pm.sample(step=pms.AusterityGibbs())
     """
 
     name = "austerity_gibbs"

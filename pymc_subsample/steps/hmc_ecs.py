@@ -174,6 +174,17 @@ class HMCECS(SubsampledStep):
        sections 3 and 4.
     .. [2] The same, section 5, and A.-M. Lyne et al. (2015). On Russian roulette estimates for
        Bayesian inference with doubly-intractable likelihoods. Statistical Science 30(4).
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=pms.HMCECS(), chains=4)
+    >>> print(pms.report(idata))
+
+    A larger subsample than the automatic one, drawn anew in smaller blocks, and smaller steps:
+
+    >>> with model:
+    ...     idata = pm.sample(step=pms.HMCECS(subsample_size=500, n_blocks=50, target_accept=0.9))
     """
 
     name = "hmc_ecs"

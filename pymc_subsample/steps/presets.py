@@ -26,6 +26,16 @@ class SGLD(SGMCMC):
        dynamics. ICML.
     .. [2] J. Baker, P. Fearnhead, E. B. Fox and C. Nemeth (2019). Control variates for stochastic
        gradient MCMC. Statistics and Computing 29.
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=pms.SGLD(), chains=4)
+
+    With steps that shrink:
+
+    >>> with model:
+    ...     idata = pm.sample(step=pms.SGLD(step_size=pms.PolynomialDecay()))
     """
 
     name = "sgld"
@@ -62,6 +72,11 @@ class PSGLD(SGMCMC):
     ----------
     .. [1] C. Li, C. Chen, D. Carlson and L. Carin (2016). Preconditioned stochastic gradient
        Langevin dynamics for deep neural networks. AAAI.
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=pms.PSGLD(), chains=4)
     """
 
     name = "psgld"
@@ -95,6 +110,11 @@ class SVRGLD(SGMCMC):
     ----------
     .. [1] K. A. Dubey, S. J. Reddi, S. A. Williamson, B. Poczos, A. J. Smola and E. P. Xing (2016).
        Variance reduction in stochastic gradient Langevin dynamics. NeurIPS, algorithm 2.
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=pms.SVRGLD(), chains=4)
     """
 
     name = "svrg_ld"
@@ -139,6 +159,11 @@ class SGHMC(SGMCMC):
        methods for molecular sampling. Applied Mathematics Research eXpress 2013(1).
     .. [3] R. Li, X. Wang, H. Zha and M. Tao (2020). Improving sampling accuracy of stochastic
        gradient MCMC methods via non-uniform subsampling of gradients. arXiv:2002.08949, eq. 3.
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=pms.SGHMC(batch_size=200), chains=4)
     """
 
     name = "sghmc"
@@ -171,6 +196,11 @@ class SGNHT(SGMCMC):
     ----------
     .. [1] N. Ding, Y. Fang, R. Babbush, C. Chen, R. D. Skeel and H. Neven (2014). Bayesian sampling
        using stochastic gradient thermostats. NeurIPS.
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=pms.SGNHT(), chains=4)
     """
 
     name = "sgnht"
@@ -204,6 +234,11 @@ class ClusteredSGHMC(SGMCMC):
     ----------
     .. [1] T. Fu and Z. Zhang (2017). CPSG-MCMC: clustering-based preprocessing method for
        stochastic gradient MCMC. AISTATS.
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=pms.ClusteredSGHMC(n_clusters=5), chains=4)
     """
 
     name = "clustered_sghmc"
@@ -258,6 +293,11 @@ class EWSG(SGMCMC):
     ----------
     .. [1] R. Li, X. Wang, H. Zha and M. Tao (2020). Improving sampling accuracy of stochastic
        gradient MCMC methods via non-uniform subsampling of gradients. arXiv:2002.08949.
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=pms.EWSG(), chains=4)
     """
 
     name = "ewsg"

@@ -174,6 +174,12 @@ class ScalableMH(SubsampledStep):
     .. [2] E. Prado, C. Nemeth and C. Sherlock (2024). Metropolis-Hastings with scalable
        subsampling. arXiv:2407.19602, section 3; R. Zhang, A. F. Cooper and C. De Sa (2020).
        Asymptotically optimal exact minibatch Metropolis-Hastings. NeurIPS.
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=pms.ScalableMH(), chains=4)
+    >>> idata["sample_stats"]["rows_read"].mean()  # rows that decided on a draw
     """
 
     name = "scalable_mh"

@@ -153,6 +153,14 @@ class SGMCMC(StochasticGradient):
     ----------
     .. [1] Y.-A. Ma, T. Chen and E. B. Fox (2015). A complete recipe for stochastic gradient MCMC.
        NeurIPS.
+
+    Examples
+    --------
+    The thermostat, on gradients of batches of 500 rows without control variates:
+
+    >>> with model:
+    ...     step = pms.SGMCMC(integrator="thermostat", batch_size=500, control_variate_order=None)
+    ...     idata = pm.sample(step=step)
     """
 
     name = "sgmcmc"

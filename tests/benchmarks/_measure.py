@@ -8,10 +8,28 @@ import signal
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
+from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
+
+
+def provenance():
+    """What was measured, and how busy the machine is: a line to print beside every table."""
+    here = Path(__file__).parent
+
+    def git(*command):
+        found = subprocess.run(["git", *command], cwd=here, capture_output=True, text=True)
+        return found.stdout.strip()
+
+    changed = ", with changes" if git("status", "--porcelain", "--untracked-files=no") else ""
+    versions = ", ".join(f"{name} {version(name)}" for name in ("pymc", "pytensor", "numba"))
+    return (
+        f"commit {git('rev-parse', '--short', 'HEAD') or 'unknown'}{changed}; {versions}; "
+        f"load {os.getloadavg()[0]:.2f} on {os.cpu_count()} processors"
+    )
 
 
 def empty_compile_cache():

@@ -1,9 +1,9 @@
-"""Other samplers on the same logistic regression: NumPyro's HMCECS, and nutpie on all rows."""
+"""Other samplers on one logistic regression: NumPyro's HMCECS; nutpie and PyMC on all rows."""
 
 from time import perf_counter
 
 import numpy as np
-from _measure import Run
+from _measure import Clock, Run
 from _problems import logistic_model
 
 
@@ -114,4 +114,22 @@ def nutpie_all_rows(
     return Run(
         "nutpie, all rows", values, drawing * per_gradient, total, note, projected,
         2.0 * len(X) * drawing,
+    )  # fmt: skip
+
+
+def pymc_all_rows(X, y, prior_sd, *, tune=1000, draws=1000, seed=1, time=perf_counter):
+    """PyMC's own NUTS, one chain."""
+    import pymc as pm
+
+    start = time()
+    with logistic_model(X, y, prior_sd):
+        clock = Clock(time)
+        idata = pm.sample(
+            draws, tune=tune, chains=1, cores=1, nuts_sampler="pymc", callback=clock,
+            progressbar=False, quiet=True, random_seed=seed, compute_convergence_checks=False,
+        )  # fmt: skip
+    steps = int(idata["sample_stats"]["n_steps"].sum())
+    return Run(
+        "PyMC NUTS, all rows", idata["posterior"]["beta"].values[0], clock.seconds, time() - start,
+        f"{steps / draws:.1f} gradients per draw", evaluations=2.0 * len(X) * steps,
     )  # fmt: skip

@@ -1,7 +1,10 @@
-"""Run every benchmark in turn and print all tables.
+"""Run every benchmark in turn, print all tables, and at the end all that was compared with a bound.
 
 python tests/benchmarks/run_all.py            # full size
+python tests/benchmarks/run_all.py --readme   # what the README says
 python tests/benchmarks/run_all.py --small    # does everything run?
+
+Ratios and errors carry over to other machines; the commit and the load are printed beside them.
 """
 
 import argparse
@@ -9,6 +12,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+from _measure import provenance
 
 SMALL = {
     "advise": "--only small laplace --draws 100",
@@ -49,7 +54,9 @@ SMALL = {
     "loo": "--n 3000 --tall 20000",
     "covertype": "--n 20000 --draws 6000",
     "logistic": "--n 20000 --draws 6000 --peer-draws 200",
+    "picture": "--rows 1000 10000 --draws 2000",
 }
+README = ["picture", "logistic", "bank", "rows_on_disk"]
 
 NEED_DATA = {
     "covertype",
@@ -66,18 +73,27 @@ parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
 )
 parser.add_argument("--small", action="store_true", help="small sizes: the bounds need not hold")
-parser.add_argument("--only", nargs="+", choices=SMALL, default=list(SMALL))
+which = parser.add_mutually_exclusive_group()
+which.add_argument("--only", nargs="+", choices=SMALL, default=list(SMALL))
+which.add_argument("--readme", dest="only", action="store_const", const=README)
 args = parser.parse_args()
 
-failed = []
+failed, compared = [], []
 for name in args.only:
-    print(f"\n=== {name} ===", flush=True)
+    print(f"\n=== {name} ===\n{provenance()}", flush=True)
     if name in NEED_DATA and "PYMC_SUBSAMPLE_DATA" not in os.environ:
         print("skipped: set PYMC_SUBSAMPLE_DATA to the folder that holds the data sets")
         continue
     script = Path(__file__).with_name(f"{name}.py")
     options = SMALL[name].split() if args.small else []
-    if subprocess.run([sys.executable, str(script), *options]).returncode:
+    command = [sys.executable, "-u", str(script), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        for line in running.stdout:
+            print(line, end="", flush=True)
+            if line.startswith(("pass  ", "FAIL  ")):
+                compared.append(f"{line[:6]}{name}: {line[6:].rstrip()}")
+    if running.returncode:
         failed.append(name)
+print(f"\n=== in short ===\n{provenance()}", *compared, sep="\n")
 print(f"\nbounds missed or script failed: {', '.join(failed)}" if failed else "\nall bounds met")
 sys.exit(bool(failed))
