@@ -384,7 +384,7 @@ def excesses(step, theta):
 def move(step, theta, given, bright, k=1):
     """Run the kernel with a proposal that is given; return the bright rows."""
     step.bright, step.bright_at = np.array(bright, dtype=np.int64), np.ones(2)
-    step._run(theta, GIVEN, given, 0.0, k)
+    step._run(theta[None], GIVEN, given, 0.0, k)
     return step.bright
 
 
