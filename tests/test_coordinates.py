@@ -244,6 +244,24 @@ def test_effects_are_found_where_rows_belong_to_two_groups(scale):
     assert np.isclose(found, model.compile_logp()(tall.unravel(theta)), rtol=1e-10)
 
 
+@pytest.mark.parametrize("both", [True, False])
+def test_what_rows_meet_is_the_effect_whatever_else_is_made_of_it(both):
+    """An effect shared by two likelihoods, in the second of them times a loading of any sign."""
+    rng = np.random.default_rng(3)
+    group = rng.integers(0, 20, 400)
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu"), pm.HalfNormal("tau")
+        a, loading = pm.Normal("a"), pm.Normal("loading")
+        shared = mu + tau * pm.Normal("z", shape=20)
+        if both:
+            pm.Bernoulli("y", logit_p=shared[group], observed=rng.random(400) < 0.3)
+        pm.Normal("x", a + loading * shared[group], observed=rng.normal(size=400))
+    tall = TallModel(model)
+    assert find_coordinates(tall, tall.names).blocks["z"].scales == (
+        {"tau_log__"} if both else {"tau_log__", "loading"}
+    )
+
+
 def test_few_effects_are_one_unit():
     def blocks(groups):
         with pm.Model() as model:

@@ -289,6 +289,15 @@ def test_unstable_step_sizes_are_told_before_sampling(model, caplog):
     assert "SGLD: at step_size 3 the dynamics are unstable" in caplog.text
 
 
+@pytest.mark.parametrize("share", [1e-4, 0.5])
+def test_step_sizes_of_other_units_are_told_before_sampling(model, caplog, share):
+    """Such as BlackJAX's, of a posterior that is a hundredth of a unit wide."""
+    auto = pms.SGLD(model=model).automatic_step_size
+    caplog.set_level(logging.WARNING, "pymc")
+    pms.SGLD(model=model, step_size=share * auto)
+    assert ("is so small, in units of the metric" in caplog.text) == (share < 0.1)
+
+
 def test_a_narrow_direction_is_not_taken_for_noise(caplog):
     """With all rows in every batch there is no noise."""
     rng = np.random.default_rng(4)

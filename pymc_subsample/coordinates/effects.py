@@ -79,7 +79,7 @@ def follow(x: Variable, graphs: Sequence[Variable], free: set[Variable]) -> Effe
     order = np.arange(int(np.prod(x.type.shape, dtype=int))).reshape(x.type.shape)
     current, factor, offset = x, pt.ones((1,) * x.type.ndim), pt.zeros((1,) * x.type.ndim)
     untouched, gathered, shape = True, False, x.type.shape
-    while True:
+    while current not in graphs:  # where rows meet it as it is, whatever else is made of it
         node = _only(clients.get(current, ()))
         if node is None:
             break

@@ -43,6 +43,8 @@ _HOLDS = (1, 2, 5, 10)
 _HELD_ERROR = 0.002
 # Integration steps per effective draw above which a chain hardly moves.
 _SLOW = 10_000
+# A given step size that is so small beside the automatic one is most likely of other units.
+_TINY = 0.1
 # Passes over the rows per effective draw above which noise makes subsampling useless.
 _MANY_PASSES = 10
 
@@ -87,8 +89,8 @@ class AutomaticStepSize(SubsampledStep):
             _log.info(rows)
             return
         curvature, noise = self._spectrum(prepared)
+        chosen = choose_step_size(integrator, self.friction, curvature, noise)
         if self.schedule.automatic:
-            chosen = choose_step_size(integrator, self.friction, curvature, noise)
             self.automatic_step_size = self._chosen_step_size = chosen
         h = float(self.schedule.sizes(np.zeros(1), self.automatic_step_size)[0])
         if not h or not self.temperature:
@@ -123,11 +125,20 @@ class AutomaticStepSize(SubsampledStep):
             quiet = choose_step_size(integrator, self.friction, curvature, np.zeros_like(noise))
             best = autocorrelation_time(integrator, quiet, self.friction, curvature)
             self._warn_if_slow(h, steps, best)
+        elif self._is_slow(steps) and h < _TINY * chosen:
+            _log.warning(
+                f"{name}: step_size {h:.2g} is so small, in units of the metric, that an effective "
+                f'draw takes {steps:,.0f} steps. Use a larger one, or step_size="auto", which is '
+                f"{chosen:.2g} here."
+            )
+
+    def _is_slow(self, steps: float) -> bool:
+        return steps > max(_SLOW, 100 * self.transitions_per_draw)
 
     def _warn_if_slow(self, h: float, steps: float, best: float) -> None:
         """Say why an effective draw takes many steps; without noise it would take `best`."""
         name, passes = type(self).__name__, steps * self.batch_size / self.n_rows
-        slow = steps > max(_SLOW, 100 * self.transitions_per_draw)
+        slow = self._is_slow(steps)
         if steps > 2 * best and (slow or passes > _MANY_PASSES):
             quieter = [] if self.control_variate_order == 2 else ["use control_variate_order=2"]
             _log.warning(

@@ -1,0 +1,122 @@
+"""`docs/howto/messages.md` has an entry for every message that the package can give.
+
+A message is what an error, a warning, a log record, a check of a chain or a line of a report is
+made with, as it stands in the source, with "…" for its parts that vary. An entry is code in the
+first cell of a table: the beginning of its messages. Messages of fewer than nine letters of their
+own pass on what somebody else said and have none, nor have exceptions that the package raises for
+itself and what developers of integrators are told.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "howto" / "messages.md").read_text()
+SOURCES = {path: ast.parse(path.read_text()) for path in (ROOT / "pymc_subsample").rglob("*.py")}
+# Which argument of a call is told; of everything else whose name ends in "Error", the first.
+TOLD = {"warn": 0, "info": 0, "warning": 0, "Check": 3, "Rule": 1, "Notice": 1, "Finding": 1}
+WITHIN = {"PicklingError", "AssertionError", "AttributeError", "NotImplementedError"}
+LEAST = 9
+APART = {ROOT / "pymc_subsample" / "kernels" / "integrators" / "integrator.py"}
+
+
+def letters(said: str) -> int:
+    return len(re.sub("[^a-z]", "", said.lower()))
+
+
+@cache
+def assigned(name: str, tree: ast.Module) -> list[ast.expr]:
+    """Return what a name is assigned in a module."""
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Assign))
+    return [node.value for node in nodes if any(ast.unparse(t) == name for t in node.targets)]
+
+
+@cache
+def returned(name: str) -> list[tuple[ast.expr, ast.Module]]:
+    """Return what functions of a name return, anywhere."""
+    return [
+        (found.value, tree)
+        for tree in SOURCES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name == name
+        for found in ast.walk(node)
+        if isinstance(found, ast.Return) and found.value is not None
+    ]
+
+
+def texts(node: ast.expr, tree: ast.Module, deep: int = 2) -> list[str]:
+    """Return what an expression may say, "…" for the parts that vary."""
+    match node:
+        case ast.Constant(value=str(said)):
+            return [re.sub(r"%(\.\d)?[srdfg]|\{\w+(=\w+)?\}", "…", said)]
+        case ast.JoinedStr(values=parts):
+            said = ""
+            for part in parts:  # what has a name of its own in the module is as good as its text
+                inner = part.value if isinstance(part, ast.FormattedValue) else part
+                [known, *others] = assigned(ast.unparse(inner), tree) or [inner]
+                fixed = isinstance(known, ast.Constant | ast.JoinedStr) and not others
+                said += texts(known, tree)[0] if fixed else "…"
+            return [said]
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return [a + b for a in texts(left, tree, deep) for b in texts(right, tree, 0)]
+        case ast.IfExp(body=one, orelse=other):
+            return texts(one, tree, deep) + texts(other, tree, deep)
+        case ast.Name(id=name) if deep:
+            found = [said for x in assigned(name, tree) for said in texts(x, tree, deep - 1)]
+        case ast.Call(func=ast.Attribute(value=said, attr="format")):
+            return texts(said, tree, deep)
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if deep:
+            found = [said for x, home in returned(name) for said in texts(x, home, deep - 1)]
+        case _:
+            found = []
+    return [said for said in found if said.strip("…")] or ["…"]
+
+
+def messages() -> Iterator[tuple[str, str]]:
+    """Yield where a message is given, and what it says."""
+    for path, tree in SOURCES.items():
+        for node in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            name = ast.unparse(node.func).rsplit(".", 1)[-1]
+            place = TOLD.get(name, 0 if name.endswith("Error") else None)
+            if place is None or name in WITHIN or path in APART or len(node.args) <= place:
+                continue
+            for said in texts(node.args[-1 if name == "OSError" else place], tree):
+                if letters(said) >= LEAST:
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}", re.sub("…+", "…", said)
+
+
+def entries() -> list[str]:
+    cells = re.findall(r"^\| (`.+?) \|", PAGE, flags=re.MULTILINE)
+    return [entry for cell in cells for entry in re.findall("`(.+?)`", cell)]
+
+
+def begins(message: str, entry: str) -> bool:
+    pattern = ".*?".join(re.escape(part) for part in entry.removesuffix(" …").split("…"))
+    return re.match(pattern, message, flags=re.DOTALL) is not None
+
+
+def test_every_message_has_an_entry():
+    known = entries()
+    missing = [
+        f"{place}: {said}"
+        for place, said in messages()
+        if not any(begins(said, entry) for entry in known)
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def test_every_entry_is_a_message():
+    said = [message for _, message in messages()]
+    for entry in entries():
+        assert letters(entry) >= LEAST, entry
+        assert any(begins(message, entry) for message in said), entry
+
+
+def test_a_new_message_is_missed():
+    source = ast.parse('f"{name} is not what anybody expected" + " here."')
+    [made] = texts(source.body[0].value, source)
+    assert made == "… is not what anybody expected here."
+    assert not any(begins(made, entry) for entry in entries())
