@@ -97,6 +97,7 @@ def plot_error_against_cost(
     ).to_dataset(name="error")
     pc_kwargs["aes"] = {"color": ["run"]} | mapping("aes", pc_kwargs.get("aes"), "dimensions")
     pc = collection(points, [], (6.4, 4.2), backend, pc_kwargs)
+    pc.map(visuals.line_xy, "lines", data=points)
     decorate(
         pc, points, xlabel=_COSTS[cost], ylabel="Error of means, posterior sds", xscale="log",
         yscale="log",
@@ -105,7 +106,6 @@ def plot_error_against_cost(
     tolerated, known = (xr.Dataset({"error": value}) for value in (SHIFT_BOUND, noise))
     pc.map(visuals.hline, "tolerated", data=tolerated, linestyle=":", **plain)
     pc.map(visuals.hline, "reference", data=known, linestyle="--", **plain)
-    pc.map(visuals.line_xy, "lines", data=points)
     if len(lines) > 1:
         pc.add_legend("run", title="")
     return pc
