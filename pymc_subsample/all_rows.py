@@ -43,6 +43,10 @@ _TIMED_SECONDS = 0.1
 _PROBE, _FIRST, _PROBE_SECONDS = 12, 4, 5.0
 
 _NUTS_TUNE, _NUTS_DRAWS, _NUTS_FEWEST_TUNE, _NUTS_FEWEST = 200, 400, 50, 100
+# Ratio of posterior standard deviations, in unconstrained space, from which on NUTS, which starts
+# its tuning with one step size for all, spends more of it on finding them than a trial that knows
+# them beforehand.
+_UNITS = 100.0
 # Tuning's share of a trial of NUTS; shares of draws whose divergences make its effective draws a
 # bound, and of tuning draws from which on the expansion is no density.
 _TUNING_SHARE, _FEW_DIVERGENCES, _OFTEN = 0.4, 0.05, 0.5
@@ -182,8 +186,8 @@ class Gradients(NamedTuple):
     per_effective_draw, per_tuning_draw : float
         Their numbers.
     at_least : bool
-        Whether these are bounds: a trial was over before its draws told how they mix, or they did
-        not, by divergences.
+        Whether these are bounds: a trial was over before its draws told how they mix, they did
+        not, by divergences, or NUTS has to find scales far apart, which the trial knew.
     """
 
     per_effective_draw: float
@@ -230,7 +234,8 @@ def nuts_gradients(
     if len(draws) < _NUTS_FEWEST:
         return Gradients(per_draw, later, True)
     unfit = diverging > _FEW_DIVERGENCES * len(draws)
-    return Gradients(float(sizes.sum() / smallest_ess(draws)), later, unfit)
+    apart = pilot.sd.max() > _UNITS * pilot.sd.min()
+    return Gradients(float(sizes.sum() / smallest_ess(draws)), later, bool(unfit or apart))
 
 
 def smallest_ess(draws: np.ndarray) -> float:

@@ -12,7 +12,7 @@ import xarray as xr
 from exact_cases import regression_on_itself
 
 import pymc_subsample as pms
-from pymc_subsample.advice.result import NO_PILOT, Option
+from pymc_subsample.advice.result import NO_PILOT, Option, duration
 from pymc_subsample.diagnostics.checks import FAILED, PREFIX
 from pymc_subsample.diagnostics.findings import Finding
 from pymc_subsample.diagnostics.hmc import RULES
@@ -440,7 +440,9 @@ def test_advice():
     ]  # fmt: skip
     assert axes.get_xlim()[0] < 2.0
     assert axes.get_xlim()[1] > 32_400
-    assert [text.get_text() for text in axes.get_xticklabels()][:2] == ["1 s", "5 s"]
+    ticks = axes.get_xticks()
+    assert 3 <= len(ticks) <= 8
+    assert [text.get_text() for text in axes.get_xticklabels()] == [duration(t) for t in ticks]
 
 
 def test_advice_without_times_is_refused():

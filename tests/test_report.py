@@ -195,7 +195,7 @@ def test_a_check_that_failed_without_a_number_is_reported(healthy):
 
 def test_numbers_near_a_bound_show_on_which_side_they_are():
     def shown(value, bound=1.01):
-        return Finding("r_hat", "", "warn", value, bound, False, "")._row()[2]
+        return Finding("r_hat", "", "warn", value, bound, False, "").row()[2]
 
     assert shown(1.0112) == "1.011"
     assert shown(1.00999) == "1.00999"

@@ -36,13 +36,12 @@ def say_beforehand(left: LeftOut, known: Approximation, enough: float, first: in
     left.read(largest)
     spent = perf_counter() - start
     high = left.k[largest] > enough
-    if high.all():
+    if high.any():
         seconds = spent * (work / (left.rows_in(largest) * left.draws) - 1)
         _log.warning(
-            f"pms.loo: Pareto k is {left.k[largest].min():.2g} or more (should be at most "
-            f"{enough:.2f}) in the {len(largest)} groups that matter most. Leaving out the others "
-            f"takes about {seconds:,.0f} s; interrupt it if these are enough, and use "
-            "arviz_stats.loo_kfold, which fits without them."
+            f"pms.loo: Pareto k is above {enough:.2f} in {high.sum()} of the {len(largest)} groups "
+            f"that matter most. Leaving out the others takes about {seconds:,.0f} s; interrupt it "
+            "if these are enough, and use arviz_stats.loo_kfold, which fits without them."
         )
 
 
