@@ -98,7 +98,8 @@ def advise(
       the time is then said to be over what an effective draw per draw takes. Where the expansion is
       no density, gradients are the pilot's leapfrog steps. The trial begins in the posterior, and
       knows its scales: where these are far apart, as of predictors in natural units, NUTS has to
-      find them while tuning, and the time is said to be over the projection too.
+      find them while tuning, and the time is said to be over the projection too. Such bounds take
+      a gradient to be as fast as the step's own.
     - A gradient of all rows takes 2.5 times as long as the step's own compiled value and gradient
       on all rows. PyTensor's took 1.4 to 4.5 times as long in trials; whole runs of nutpie
       in `tests/benchmarks/advise.py` were within a factor of 2.6 of the projection.

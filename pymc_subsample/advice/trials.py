@@ -15,6 +15,7 @@ from pymc_subsample.all_rows import (
     COMPILE_SECONDS,
     DRAWS,
     SAVED_SECONDS,
+    SLOWER,
     Gradients,
     nuts,
     nuts_gradients,
@@ -198,9 +199,10 @@ class Trials:
             if gradients is None:
                 own = pilot.gradients_per_draw if pilot.gradients_per_draw > 0 else float(_USUAL)
                 gradients = Gradients(own / pilot.ess_per_draw, own, True)
+            least = each / SLOWER if gradients.at_least else each  # as fast as our own
             found = {
-                "full_ess_per_second": 1 / (gradients.per_effective_draw * each),
-                "full_fixed": COMPILE_SECONDS + DRAWS * gradients.per_tuning_draw * each,
+                "full_ess_per_second": 1 / (gradients.per_effective_draw * least),
+                "full_fixed": COMPILE_SECONDS + DRAWS * gradients.per_tuning_draw * least,
                 "full_at_least": gradients.at_least,
             }
             full = found["full_fixed"] + wanted / found["full_ess_per_second"]
