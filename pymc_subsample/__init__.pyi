@@ -15,9 +15,12 @@ from pymc_subsample.expectations import expectation as expectation
 from pymc_subsample.expectations import quantile as quantile
 from pymc_subsample.expectations import summary as summary
 from pymc_subsample.likelihood import TallModelError as TallModelError
+from pymc_subsample.plots import plot_advice as plot_advice
 from pymc_subsample.plots import plot_audit as plot_audit
 from pymc_subsample.plots import plot_batch_sizes as plot_batch_sizes
+from pymc_subsample.plots import plot_error_against_cost as plot_error_against_cost
 from pymc_subsample.plots import plot_evaluations as plot_evaluations
+from pymc_subsample.plots import plot_report as plot_report
 from pymc_subsample.plots import plot_subsample as plot_subsample
 from pymc_subsample.prediction.predict import predict as predict
 from pymc_subsample.proposals import AdaptiveMetropolis as AdaptiveMetropolis

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from time import thread_time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -42,7 +42,14 @@ _TIMED_SECONDS = 0.1
 # Draws of a step that are timed, the first few that are not counted, and time that is enough.
 _PROBE, _FIRST, _PROBE_SECONDS = 12, 4, 5.0
 
-_NUTS_TUNE, _NUTS_DRAWS, _NUTS_FEWEST = 200, 400, 100
+_NUTS_TUNE, _NUTS_DRAWS, _NUTS_FEWEST_TUNE, _NUTS_FEWEST = 200, 400, 50, 100
+# Ratio of posterior standard deviations, in unconstrained space, from which on NUTS, which starts
+# its tuning with one step size for all, spends more of it on finding them than a trial that knows
+# them beforehand.
+_UNITS = 100.0
+# Tuning's share of a trial of NUTS; shares of draws whose divergences make its effective draws a
+# bound, and of tuning draws from which on the expansion is no density.
+_TUNING_SHARE, _FEW_DIVERGENCES, _OFTEN = 0.4, 0.05, 0.5
 # Standard deviations.
 _ASTRAY = 12.0
 # Normal draws in the chain's own coordinates that show variances of the model's variables.
@@ -171,9 +178,26 @@ class _Expansion:
         return not np.all(np.abs(draws - self.reference.theta) < _ASTRAY * self.sd)
 
 
+class Gradients(NamedTuple):
+    """Gradients of all rows that NUTS needs.
+
+    Attributes
+    ----------
+    per_effective_draw, per_tuning_draw : float
+        Their numbers.
+    at_least : bool
+        Whether these are bounds: a trial was over before its draws told how they mix, they did
+        not, by divergences, or NUTS has to find scales far apart, which the trial knew.
+    """
+
+    per_effective_draw: float
+    per_tuning_draw: float
+    at_least: bool
+
+
 def nuts_gradients(
     model: pm.Model, step: "SubsampledStep", seconds: float, seed: int
-) -> tuple[float, float] | None:
+) -> Gradients | None:
     """Gradients that NUTS needs: per effective draw, and per draw of its tuning phase.
 
     Parameters
@@ -183,29 +207,35 @@ def nuts_gradients(
     step : SubsampledStep
         Samples all variables, with a reference point.
     seconds : float
-        Time for tuning, and again for draws.
+        Time for tuning and draws.
     seed : int
         Of the chain.
 
     Returns
     -------
-    tuple of float, or None
+    Gradients or None
         Where `seconds` are over before, an effective draw takes the gradients of a draw, at least.
         None where the expansion is no density away from the reference.
     """
     if step._expansion.curvature == "diagonal":
         return None
     pilot = _Expansion(model, step, _NUTS_TUNE, _NUTS_DRAWS, seed)
-    tuning, _, _ = pilot.run(_NUTS_TUNE, seconds)
-    if len(tuning) < _NUTS_TUNE:
-        return float(np.mean(tuning)), float(np.mean(tuning))
-    pilot.nuts.stop_tuning()
-    sizes, draws, diverging = pilot.run(_NUTS_DRAWS, seconds)
-    if diverging > 0.05 * len(draws) or pilot.astray(draws):
+    tuning, draws, diverging = pilot.run(_NUTS_TUNE, _TUNING_SHARE * seconds)
+    if pilot.astray(draws) or diverging > _OFTEN * len(draws):
         return None
+    later = float(np.mean(tuning[len(tuning) // 3 :]))
+    if len(tuning) < _NUTS_FEWEST_TUNE:
+        return Gradients(later, later, True)
+    pilot.nuts.stop_tuning()
+    sizes, draws, diverging = pilot.run(_NUTS_DRAWS, (1 - _TUNING_SHARE) * seconds)
+    if pilot.astray(draws):
+        return None
+    per_draw = float(np.mean(sizes))
     if len(draws) < _NUTS_FEWEST:
-        return float(np.mean(sizes)), float(np.mean(tuning))
-    return float(sizes.sum() / smallest_ess(draws)), float(np.mean(tuning))
+        return Gradients(per_draw, later, True)
+    unfit = diverging > _FEW_DIVERGENCES * len(draws)
+    apart = pilot.sd.max() > _UNITS * pilot.sd.min()
+    return Gradients(float(sizes.sum() / smallest_ess(draws)), later, bool(unfit or apart))
 
 
 def smallest_ess(draws: np.ndarray) -> float:

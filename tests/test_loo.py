@@ -15,6 +15,7 @@ from scipy.special import logsumexp
 from scipy.stats import chi2
 
 import pymc_subsample as pms
+from pymc_subsample.comparison import doubts, estimate
 from pymc_subsample.comparison.estimate import LeftOut, estimated, of_all, of_some
 from pymc_subsample.comparison.expanded import Approximation, approximate, directions
 from pymc_subsample.comparison.loo import relative_efficiency
@@ -440,6 +441,38 @@ def test_groups_are_left_out_together():
     np.testing.assert_allclose(some.pareto_k[read], expected.pareto_k.values[read], atol=1e-6)
     error = (some.elpd_i - expected.elpd_i.values).values[~read]
     assert np.std(error) < 0.01
+
+
+def test_large_groups_are_doubted_before_all_are_read(monkeypatch, caplog):
+    """Each of the four groups has an intercept of its own, which no draws without it would have."""
+    rng = np.random.default_rng(12)
+    codes = np.repeat(np.arange(4), 300)
+    y = rng.normal(codes, 1.0)
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("a", 0, 10, shape=4)[codes], 1.0, observed=y)
+        idata = pm.sample(
+            500, tune=300, chains=2, cores=1, step=pms.ScalableMH(), progressbar=False,
+            random_seed=1,
+        )  # fmt: skip
+    caplog.clear()
+    read = []
+    whole = estimate.LeftOut.read
+
+    def spied(self, index):
+        read.append((len(index), len(caplog.records)))
+        whole(self, index)
+
+    monkeypatch.setattr(estimate.LeftOut, "read", spied)
+    with pytest.warns(UserWarning, match="of the 4 groups that were read"):
+        plain = pms.loo(idata, model=model, groups=codes)
+    assert read == [(4, 0)]
+    monkeypatch.setattr(doubts, "_LONG", 1)
+    with pytest.warns(UserWarning, match="of the 4 groups that were read"):
+        found = pms.loo(idata, model=model, groups=codes)
+    assert read == [(4, 0), (3, 0), (4, 1)]  # said after three, before all
+    assert "of the 3 groups that matter most" in caplog.records[0].getMessage()
+    assert found.elpd == pytest.approx(plain.elpd, rel=1e-12)
+    np.testing.assert_allclose(found.pareto_k, plain.pareto_k)
 
 
 def test_groups_have_names_and_may_be_a_column():

@@ -12,6 +12,11 @@ import xarray as xr
 from exact_cases import regression_on_itself
 
 import pymc_subsample as pms
+from pymc_subsample.advice.result import NO_PILOT, Option, duration
+from pymc_subsample.diagnostics.checks import FAILED, PREFIX
+from pymc_subsample.diagnostics.findings import Finding
+from pymc_subsample.diagnostics.hmc import RULES
+from pymc_subsample.plots.report import reach
 
 matplotlib.use("agg")
 SHAPE = (3, 400)
@@ -295,6 +300,242 @@ def test_what_is_no_audit_is_refused():
         pms.plot_audit(audit(corrected_sd=[1.0, 0.0, 2.0]))
     with pytest.raises(ValueError, match="max_parameters must be a positive integer"):
         pms.plot_audit(audit(), max_parameters=0)
+
+
+# Reports
+
+
+def judged(failed=(), **numbers):
+    """A run of `HMCECS` whose checks are given by name; others are where they should be."""
+    last = {rule.name: rule.bound if rule.at_least or rule.equal else 0.0 for rule in RULES}
+    last |= numbers
+    idata = hmc()
+    stats = idata["sample_stats"].to_dataset()
+    for name, value in last.items():
+        stats[PREFIX + name] = (("chain", "draw"), np.full(SHAPE, np.nan))
+        stats[PREFIX + name][:, -1] = value
+    stats[FAILED] = (("chain", "draw"), np.full(SHAPE, -1))
+    stats[FAILED][:, -1] = sum(1 << k for k, rule in enumerate(RULES) if rule.name in failed)
+    idata["sample_stats"] = stats
+    return idata
+
+
+def test_report_places_checks_between_pass_and_fail():
+    idata = judged(
+        ["loglik_variance", "reference_distance"], loglik_variance=3.0, reference_distance=2.0,
+        subset_accepted=0.75,
+    )  # fmt: skip
+    found = pms.report(idata)
+    pc = pms.plot_report(idata)
+    of_checks, variance, size = panels(pc)
+    assert pc.viz["figure"].item().get_suptitle() == found.head
+    assert found.head.startswith("FAIL")
+    labels = [" ".join(t.get_text().split()) for t in of_checks.get_yticklabels()]
+    assert len(labels) == len(found.findings)
+    places = {f.name: -k for k, f in enumerate(found.findings)}
+    at = {}
+    for status in ("pass", "warn", "fail"):
+        names = {f.name for f in found.findings if f.status == status}
+        points = pc.viz[status]["checks"].item().get_offsets()
+        assert set(points[:, 1]) == {places[name] for name in names}
+        at |= {y: x for x, y in points}
+        ends = np.ravel(pc.viz[f"{status} bars"]["checks"].item().get_xdata())
+        np.testing.assert_allclose(ends.reshape(-1, 3)[:, :2], [[0, x] for x in points[:, 0]])
+    # b's cumulative sums have not mixed.
+    assert {f.name for f in found.findings if f.status == "fail"} == {
+        "loglik_variance", "r_hat", "ess",
+    }  # fmt: skip
+    assert at[places["loglik_variance"]] == pytest.approx(3 / 4)
+    assert at[places["subset_accepted"]] == pytest.approx(0.5 / 1.25)
+    assert at[places["reference_distance"]] == pytest.approx(2 / 3)
+    assert at[places["perturbation"]] == 0
+    assert at[places["temperature"]] == 0
+    assert at[places["ess"]] > 0.5
+    assert labels[-places["loglik_variance"]] == "variance of the estimate: 3 (<= 1)"
+    assert (
+        labels[-places["subset_accepted"]] == "accepted refreshes of the subsample: 0.75 (>= 0.5)"
+    )
+    assert title(variance) == "Variance of estimate"
+    assert title(size) == "Rows in subsample"
+    drawn = pc.viz["means"]["loglik_variance"].sel(chain=1).item().get_ydata()
+    values = idata["sample_stats"]["loglik_variance"].values[1]
+    np.testing.assert_allclose(drawn, values.reshape(50, 8).mean(axis=1))
+    assert list(pc.viz["bounds"].data_vars) == ["loglik_variance"]
+    legend = pc.viz["figure"].item().legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("value", "bound", "more", "expected"),
+    [
+        (0.0, 1.0, {}, 0.0),
+        (1.0, 1.0, {}, 0.5),
+        (3.0, 1.0, {}, 0.75),
+        (np.inf, 1.0, {}, 1.0),
+        (-np.inf, 0.7, {}, 0.0),
+        (0.0, 0.0, {}, 0.0),
+        (2.0, 0.0, {}, 1.0),
+        (np.nan, 1.0, {}, 1.0),
+        (np.nan, 1.0, {"status": "pass"}, 0.0),
+        (400.0, 400.0, {"at_least": True}, 0.5),
+        (100.0, 400.0, {"at_least": True}, 0.8),
+        (0.0, 400.0, {"at_least": True}, 1.0),
+        (1.0, 1.0, {"equal": True}, 0.0),
+        (2.0, 1.0, {"equal": True}, 1.0),
+        (1.0, 1.01, {"name": "r_hat"}, 0.0),
+        (1.01, 1.01, {"name": "r_hat"}, 0.5),
+    ],
+)
+def test_half_the_way_is_the_bound(value, bound, more, expected):
+    given = {"name": "x", "title": "x", "status": "warn", "at_least": False, "advice": ""} | more
+    assert reach(Finding(value=value, bound=bound, **given)) == pytest.approx(expected)
+
+
+# Advice
+
+
+def advised():
+    options = (
+        Option("ScalableMH", True, "passed", 3.0, setup_seconds=2.0, rows=14.0),
+        Option("HMCECS", False, "failed", 40.0, setup_seconds=2.5, note="variance 4"),
+        Option("FireflyMC", True, "refused", note="FireflyMC needs a bound. It has none."),
+        Option("SGHMC", False, "untried", note=f"{NO_PILOT}another step pays"),
+        Option("nutpie", True, "projected", 32_400.0, True),
+    )
+    return pms.Advice(
+        "ScalableMH", "", "", tried="ScalableMH", against="nutpie", subsample_size=14.0,
+        options=options,
+    )  # fmt: skip
+
+
+def test_advice():
+    advice = advised()
+    pc = pms.plot_advice(advice)
+    (axes,) = pc.viz["figure"].item().axes
+    assert axes.get_xscale() == "log"
+    assert pc.viz["figure"].item().get_suptitle() == (
+        "use ScalableMH: exact, 14 rows per draw, 1,000 effective draws in 3 s; nutpie over 9 h"
+    )
+    labels = [text.get_text() for text in axes.get_yticklabels()]
+    assert labels == [
+        "ScalableMH (exact)", "HMCECS (perturbed)", "nutpie (exact)", "FireflyMC (exact)",
+        "SGHMC (perturbed)",
+    ]  # fmt: skip
+    colours = {}
+    known = {option.sampler: option for option in advice.options}
+    for k, option in enumerate(known[name] for name in ("ScalableMH", "HMCECS", "nutpie")):
+        points = pc.viz[option.sampler]["seconds"].item()
+        np.testing.assert_allclose(points.get_offsets(), [[option.seconds, -k]])
+        assert len(points.get_facecolor()) == option.exact  # open if perturbed
+        colours[option.sampler] = tuple(points.get_edgecolor()[0])
+        line = pc.viz[f"{option.sampler} line"]["seconds"].item().get_xdata()
+        assert line[1] == option.seconds
+        if option.setup_seconds > 0:
+            assert line[0] == option.setup_seconds
+    assert colours["ScalableMH"] != colours["HMCECS"] == colours["nutpie"]
+    said = [text.get_text() for text in axes.texts]
+    assert said == [
+        "3 s, recommended", "40 s, failed its checks", "over 9 h",
+        "refused: FireflyMC needs a bound", "untried: another step pays",
+    ]  # fmt: skip
+    assert axes.get_xlim()[0] < 2.0
+    assert axes.get_xlim()[1] > 32_400
+    ticks = axes.get_xticks()
+    assert 3 <= len(ticks) <= 8
+    assert [text.get_text() for text in axes.get_xticklabels()] == [duration(t) for t in ticks]
+
+
+def test_advice_without_times_is_refused():
+    with pytest.raises(TypeError, match=r"what pms\.advise returned, got int"):
+        pms.plot_advice(3)
+    nothing = pms.Advice("nutpie", "It is not smooth.", "", options=advised().options[2:3])
+    with pytest.raises(ValueError, match="predicts no times: It is not smooth"):
+        pms.plot_advice(nothing)
+
+
+# Errors
+
+
+def of_normals(shift=0.0, seed=0, draws=400, evaluations=7.0, **more):
+    rng = np.random.default_rng(seed)
+    a = 5 + 2 * (rng.normal(size=(3, draws)) + shift)
+    b = rng.normal(size=(3, draws, 2)) + shift
+    stats = {"n_evaluations": np.full((3, draws), evaluations)} | more
+    idata = az.from_dict({"posterior": {"a": a, "b": b}, "sample_stats": stats})
+    idata["posterior"].attrs |= {"sampling_time": 10.0, "tuning_steps": 100}
+    return idata
+
+
+def test_errors_are_those_of_running_means():
+    reference = of_normals(seed=9, draws=5_000)
+    runs = {"exact": of_normals(), "off": of_normals(0.5, 1, evaluations=2.0)}
+    pc = pms.plot_error_against_cost(runs, reference=reference, n_points=5)
+    posterior = reference["posterior"].to_dataset()
+    for name, each in (("exact", 7.0), ("off", 2.0)):
+        x, y = pc.viz["lines"]["error"].sel(run=name).item().get_data()
+        assert len(x) == 5
+        assert x[0] == 5 * each
+        assert x[-1] == 400 * each
+        for cost, error in ((x[0], y[0]), (x[-1], y[-1])):
+            k = round(cost / each)
+            off = []
+            for variable in ("a", "b"):
+                all_draws = posterior[variable].values
+                draws = runs[name]["posterior"][variable].values[:, :k]
+                mean, sd = (f(all_draws, axis=(0, 1)) for f in (np.mean, np.std))
+                off.append(np.ravel((draws.mean(axis=1) - mean) / sd))
+            assert error == pytest.approx(np.sqrt(np.mean(np.concatenate(off) ** 2)))
+    assert y[-1] == pytest.approx(0.5, abs=0.1)
+    noise = pc.viz["reference"]["error"].item().get_ydata()[0]
+    assert noise == pytest.approx(1 / np.sqrt(15_000), rel=0.2)
+    assert pc.viz["tolerated"]["error"].item().get_ydata()[0] == 0.1
+    (axes,) = panels(pc)
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    assert axes.get_xlabel() == "Row evaluations of a chain"
+
+
+def test_errors_of_signed_draws_weigh_them():
+    sign = np.where(np.random.default_rng(5).random((3, 400)) < 0.1, -1, 1)
+    run, reference = of_normals(sign=sign), of_normals(seed=9, draws=5_000)
+    pc = pms.plot_error_against_cost(run, ["a"], reference=reference, n_points=2)
+    draws, known = run["posterior"]["a"].values, reference["posterior"]["a"].values
+    mean = (sign * draws).sum(axis=1) / sign.sum(axis=1)
+    expected = np.sqrt(np.mean(((mean - known.mean()) / known.std()) ** 2))
+    assert pc.viz["lines"]["error"].item().get_ydata()[-1] == pytest.approx(expected)
+
+
+def test_errors_against_seconds_and_of_nuts():
+    reference = of_normals(seed=9, draws=5_000)
+    pc = pms.plot_error_against_cost(of_normals(), reference=reference, cost="seconds", n_points=2)
+    x = pc.viz["lines"]["error"].item().get_xdata()
+    np.testing.assert_allclose(x, [10 * 105 / 500, 10.0])
+    nuts = of_normals(n_steps=np.full((3, 400), 4))
+    del nuts["sample_stats"]["n_evaluations"]
+    with pytest.raises(ValueError, match="does not say how many rows it evaluated"):
+        pms.plot_error_against_cost({"NUTS": nuts}, reference=reference)
+    nuts["observed_data"] = xr.Dataset({"y": ("row", np.zeros(1_000)), "z": ("one", [0.0])})
+    pc = pms.plot_error_against_cost({"NUTS": nuts}, reference=reference, n_points=2)
+    x = pc.viz["lines"]["error"].sel(run="NUTS").item().get_xdata()
+    np.testing.assert_allclose(x, 2 * 1_000 * 4 * np.array([5, 400]))
+
+
+def test_errors_of_what_does_not_fit_are_refused():
+    run, reference = of_normals(), of_normals(seed=9)
+    with pytest.raises(TypeError, match="reference must be the DataTree"):
+        pms.plot_error_against_cost(run, reference=3)
+    with pytest.raises(ValueError, match="cost must be one of 'evaluations', 'seconds'"):
+        pms.plot_error_against_cost(run, reference=reference, cost="rows")
+    lacks = run.copy()
+    lacks["posterior"] = lacks["posterior"].to_dataset().isel(b_dim_0=slice(0, 1))
+    with pytest.raises(ValueError, match=r"lacks has no 'b' of the shape .* \(2,\)"):
+        pms.plot_error_against_cost({"lacks": lacks}, reference=reference)
+    run["posterior"].attrs.clear()
+    with pytest.raises(ValueError, match="the run does not hold the time"):
+        pms.plot_error_against_cost(run, reference=reference, cost="seconds")
+    constant = reference.copy()
+    constant["posterior"] = 0 * constant["posterior"].to_dataset()
+    with pytest.raises(ValueError, match="no element of its variables varies"):
+        pms.plot_error_against_cost(run, reference=constant)
 
 
 # All of them

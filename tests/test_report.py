@@ -1,6 +1,7 @@
 """One page says what failed, by how much and what to do; a healthy run passes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from pymc_subsample.diagnostics import hmc, metropolis
 from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.findings import Finding
 from pymc_subsample.diagnostics.report import FAMILIES
+from pymc_subsample.diagnostics.weights import MOST_K, good_k
 
 xr = pytest.importorskip("xarray")
 
@@ -193,7 +195,7 @@ def test_a_check_that_failed_without_a_number_is_reported(healthy):
 
 def test_numbers_near_a_bound_show_on_which_side_they_are():
     def shown(value, bound=1.01):
-        return Finding("r_hat", "", "warn", value, bound, False, "")._row()[2]
+        return Finding("r_hat", "", "warn", value, bound, False, "").row()[2]
 
     assert shown(1.0112) == "1.011"
     assert shown(1.00999) == "1.00999"
@@ -251,7 +253,9 @@ def test_signs_count_in_the_effective_sample_size(healthy):
     ("kind", "numbers", "expected"),
     [
         ("weights", {"k_hat": 0.2}, {"k_hat": "pass", "bias": "pass", "sd_error": "pass"}),
-        ("weights", {"k_hat": 0.6}, {"k_hat": "warn"}),
+        ("weights", {"k_hat": 0.56}, {"k_hat": "pass"}),  # 1 - 1 / log10(200) is 0.5654
+        ("weights", {"k_hat": 0.57}, {"k_hat": "warn"}),
+        ("weights", {"k_hat": 0.69}, {"k_hat": "warn"}),
         ("weights", {"k_hat": 0.8}, {"k_hat": "fail"}),
         (
             "weights",
@@ -272,6 +276,15 @@ def test_an_audit_is_judged(healthy, kind, numbers, expected):
     assert expected.items() <= statuses(found).items()
     worst = "fail" if "fail" in expected.values() else "warn" if "warn" in expected.values() else ""
     assert found.status == (worst or "pass")
+
+
+def test_more_draws_bear_weights_that_are_less_even(healthy):
+    found = {}
+    for draws in (200, 1_000, 10**6):
+        audit = replace(audited(k_hat=0.66), n_draws=draws, ess=0.75 * draws)
+        found[draws] = statuses(pms.report(healthy, audit=audit))["k_hat"]
+    assert found == {200: "warn", 1_000: "pass", 10**6: "pass"}
+    assert good_k(10**6) == MOST_K
 
 
 def test_even_weights_are_harmless_whatever_their_tail(healthy):

@@ -57,7 +57,7 @@ def packed(_, batches):
 def test_expansion_leaves_rows_out_of_its_chunks(expansion, monkeypatch):
     ex = expansion("poisson_exposure")
     without = np.array([0, 5, 6, 96])
-    monkeypatch.setattr(type(ex), "_chunk_rows", 7)
+    monkeypatch.setattr(type(ex), "chunk_rows", 7)
     found = np.concatenate(list(ex.over(packed, without=without)), axis=1)
     np.testing.assert_array_equal(found, ex.take(np.delete(np.arange(97), without)))
 

@@ -5,14 +5,11 @@ from dataclasses import replace
 import numpy as np
 
 from pymc_subsample.advice.pilot import Pilot
-from pymc_subsample.advice.result import Advice, shown
+from pymc_subsample.advice.result import EXACT, Advice, duration, shown
 from pymc_subsample.all_rows import DRAWS, SAVED_SECONDS, nuts, pays
 
 # A share of the rows that the reason mentions.
 _LARGE_SHARE = 0.1
-# What draws are.
-_EXACT = "ScalableMH"
-_KINDS = {_EXACT: "exact", "HMCECS": "perturbed"}
 # Times as long that an exact step may take: effective draws of two pilots are good to about 30%
 # each, and so their ratio to about 40%.
 _ALIKE = 1.5
@@ -27,6 +24,7 @@ def compared(
     full_ess_per_second: float,
     full_fixed: float,
     instead: tuple[str, str],
+    full_at_least: bool = False,
 ) -> Advice:
     """Fill in the numbers, and recommend the step or what is `instead`: its name and code."""
     setup += pilot.overhead_seconds
@@ -43,13 +41,15 @@ def compared(
         setup_seconds=setup,
         seconds=fixed + wanted / rate,
         full_seconds=full_fixed + wanted / full_ess_per_second,
+        full_at_least=full_at_least,
         pays_from=_pays_from(fixed, rate, full_fixed, full_ess_per_second),
         passed=not pilot.failed,
     )
-    exact = advice.tried == _EXACT
+    exact = advice.tried in EXACT
+    about = "over" if full_at_least else "about"
     times = (
-        f"{wanted:,} effective draws take about {shown(advice.seconds)} s with {advice.tried}, and "
-        f"{shown(advice.full_seconds)} s with {advice.against} on all rows"
+        f"{wanted:,} effective draws take about {duration(advice.seconds)} with {advice.tried}, "
+        f"and {about} {duration(advice.full_seconds)} with {advice.against} on all rows"
     )
     if pilot.failed:
         reason = f"The pilot of {advice.tried} failed its own checks: {'; '.join(pilot.failed)}."
@@ -61,8 +61,8 @@ def compared(
             advice,
             recommendation=advice.tried,
             exact=exact,
-            reason=f"{times}. {advice.tried} is {_KINDS.get(advice.tried, 'approximate')} and "
-            f"reads {shown(advice.subsample_size)} rows ({shown(100 * advice.data_share)}%) "
+            reason=f"{times}. {advice.tried} is {kind(advice.tried)} and reads "
+            f"{shown(advice.subsample_size)} rows ({shown(100 * advice.data_share)}%) "
             f"{'per draw' if exact else 'at a time'}; its pilot passed its checks.",
             code=code(advice.tried, given, option),
         )
@@ -76,19 +76,8 @@ def compared(
     return replace(advice, recommendation=name, reason=reason, code=line)
 
 
-def worth_another(advice: Advice, seconds: float) -> bool:
-    """Whether to try another step too, by a pilot of so many seconds.
-
-    Not where not even draws that cost nothing would pay, or where all draws that are wanted take
-    less time than trying.
-    """
-    drawing = advice.seconds - advice.setup_seconds
-    long = not advice.passed or drawing > advice.setup_seconds + seconds
-    return long and pays(advice.setup_seconds, advice.full_seconds)
-
-
 def preferred(found: list[Advice]) -> Advice:
-    """Choose among steps that were tried, and say how the other one did.
+    """Choose among steps that were tried, and say how the other one did, if there is one.
 
     The set-up of the first counts for both: the second finds compiled what they share.
     """
@@ -96,14 +85,14 @@ def preferred(found: list[Advice]) -> Advice:
 
     def order(advice: Advice) -> tuple[bool, bool, float]:
         seconds = setup + advice.seconds - advice.setup_seconds
-        factor = 1.0 if advice.tried == _EXACT else _ALIKE
+        factor = 1.0 if advice.tried in EXACT else _ALIKE
         return advice.recommendation != advice.tried, not advice.passed, factor * seconds
 
     best, *others = sorted(found, key=order)
     said = [best.reason]
-    for other in others:
-        seconds = f"takes about {shown(other.seconds)} s"
-        took = f"{other.tried}, which is {_KINDS[other.tried]}, {seconds}."
+    for other in others if len(others) == 1 else ():
+        takes = f"takes about {duration(other.seconds)}."
+        took = f"{other.tried}, which is {kind(other.tried)}, {takes}"
         said.append(took if other.passed else other.reason)
     return replace(best, reason=" ".join(said))
 
@@ -115,9 +104,14 @@ def _pays_from(fixed: float, rate: float, full_fixed: float, full_rate: float) -
     return np.inf
 
 
-def on_all_rows(empty: Advice, reason: str) -> Advice:
-    """Recommend NUTS on all rows, for a reason."""
-    name, line = nuts()
+def kind(name: str) -> str:
+    """Say what draws of a sampler are."""
+    return "exact" if name in EXACT else "perturbed"
+
+
+def on_all_rows(empty: Advice, reason: str, instead: tuple[str, str] | None = None) -> Advice:
+    """Recommend NUTS on all rows, or what is `instead`, for a reason."""
+    name, line = instead or nuts()
     return replace(empty, recommendation=name, reason=reason, code=line)
 
 

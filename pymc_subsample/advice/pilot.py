@@ -44,7 +44,13 @@ class Pilot:
     failed: tuple[str, ...]
 
 
-def run_pilot(model: pm.Model, step: SubsampledStep, seconds: float, seed: int) -> Pilot:
+def run_pilot(
+    model: pm.Model,
+    step: SubsampledStep,
+    seconds: float,
+    seed: int,
+    per_draw: float | None = None,
+) -> Pilot:
     """Run one tuned chain of a step through `pm.sample` and look at it.
 
     Parameters
@@ -57,9 +63,12 @@ def run_pilot(model: pm.Model, step: SubsampledStep, seconds: float, seed: int) 
         Time that the chain should take. It has from 150 to 1,500 draws, tuning included.
     seed : int
         Of the chain.
+    per_draw : float, optional
+        Seconds of a draw, if they are known.
     """
     with quiet(), model:
-        total = int(np.clip(seconds / seconds_per_draw(model, step, seed)[0], _FEWEST, _MOST))
+        per_draw = per_draw or seconds_per_draw(model, step, seed)[0]
+        total = int(np.clip(seconds / per_draw, _FEWEST, _MOST))
         tune = int(_TUNE_SHARE * total)
         times: list[float] = []
         start = thread_time()

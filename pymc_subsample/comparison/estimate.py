@@ -64,6 +64,8 @@ class LeftOut:
 
     Attributes
     ----------
+    draws : int
+        Of the posterior.
     elpd, p, k : ndarray, shape (n,)
         Log predictive density, effective parameters and Pareto k; NaN of those not read yet.
     """
@@ -73,7 +75,7 @@ class LeftOut:
     ) -> None:
         self._expansion, self._thetas, self._groups = expansion, thetas, groups
         self._r_eff = r_eff
-        self.n = expansion.n_rows if groups is None else groups.n
+        self.n, self.draws = expansion.n_rows if groups is None else groups.n, len(thetas)
         self.elpd, self.p, self.k = np.full((3, self.n), np.nan)
 
     def read(self, index: np.ndarray) -> None:
@@ -97,18 +99,29 @@ class LeftOut:
         rows, owner = index, np.arange(len(index))
         if self._groups is not None:
             rows, owner = self._groups.rows(index)
-        total, start = np.zeros((len(self._thetas), len(index))), 0
-        for batch in self._expansion.batches(rows):
-            value = np.empty(batch.shape[1])
-            of = owner[start : start + len(value)]
-            start += len(value)
-            for draw, theta in zip(total, self._thetas, strict=True):
+        total = np.zeros((len(index), len(self._thetas)))
+        size = self._expansion.chunk_rows
+        parts = [slice(i, i + size) for i in range(0, len(rows), size)]
+
+        def added(part: slice) -> tuple[np.ndarray, np.ndarray]:
+            """Log-likelihoods of some rows, those of one group added up, shape (groups, S)."""
+            of, starts = np.unique(owner[part], return_index=True)
+            batch, value = self._expansion.take(rows[part]), np.empty(len(rows[part]))
+            sums = np.empty((len(of), len(self._thetas)))
+            for s, theta in enumerate(self._thetas):
                 self._expansion.loglik(self._expansion.parameters(theta)[0], batch, value)
-                if self._groups is None:
-                    draw[of] = value
-                else:
-                    draw += np.bincount(of, value, minlength=len(index))
-        return np.ascontiguousarray(total.T)
+                sums[:, s] = np.add.reduceat(value, starts)
+            return of, sums
+
+        most = size if self._groups is None else 1 + len(index) // len(parts)
+        result_bytes = 8 * most * len(self._thetas)
+        for of, sums in self._expansion.passes.map(added, parts, result_bytes):
+            total[of] += sums
+        return total
+
+    def rows_in(self, index: np.ndarray) -> int:
+        """Return the number of rows of some groups, or of some rows."""
+        return len(index if self._groups is None else self._groups.rows(index)[0])
 
     def _refuse(self, index: np.ndarray, values: np.ndarray) -> None:
         bad = np.flatnonzero(~np.isfinite(values).all(axis=1))

@@ -8,9 +8,9 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from arviz_stats.utils import ELPDData, ELPDDataLOO, ELPDDataLOOSubsample
-from scipy.stats import binomtest
 
 from pymc_subsample import arguments, array_stats
+from pymc_subsample.comparison.doubts import say_beforehand, warn_of_k
 from pymc_subsample.comparison.estimate import Estimate, LeftOut, estimated
 from pymc_subsample.comparison.expanded import Approximation, approximate
 from pymc_subsample.comparison.groups import Groups, read_groups
@@ -25,6 +25,7 @@ from pymc_subsample.diagnostics.thinned import (
     require_same_rows,
     to_theta,
 )
+from pymc_subsample.diagnostics.weights import good_k
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.binding import require_rows
 from pymc_subsample.likelihood.discovery import row_terms
@@ -132,7 +133,8 @@ def loo(
 
     With `groups`, all rows of a group that is read are read at all draws. A posterior without a
     large group is far from the one with it: expect a large Pareto k, and use
-    `arviz_stats.loo_kfold` then.
+    `arviz_stats.loo_kfold` then. Where reading takes long, the three groups that matter most are
+    read first, and the log says so if their k is large, and how long the others take.
 
     References
     ----------
@@ -192,10 +194,12 @@ def loo(
     known = approximate(expansion, thetas, leaving)
     if not known.off <= _OFF:
         raise ValueError(_of_another(known, tall, model))
+    enough = good_k(len(thetas))
+    if leaving is not None and wanted is None:
+        say_beforehand(left, known, enough, _FIRST)
     found, outlying = estimated(left, known, wanted, _FIRST, generator)
-    good_k = float(min(1 - 1 / np.log10(len(thetas)), 0.7))
-    warned = _warn_of_k(left, found, outlying, good_k, "rows" if leaving is None else "groups")
-    return _result(left, found, len(thetas), good_k, warned, *_labels(model, tall, groups, leaving))
+    warned = warn_of_k(left, found, outlying, enough, "rows" if leaving is None else "groups")
+    return _result(left, found, len(thetas), enough, warned, *_labels(model, tall, groups, leaving))
 
 
 def relative_efficiency(posterior: xr.Dataset) -> float:
@@ -318,35 +322,6 @@ def _require_same_data(idata: xr.DataTree, model: pm.Model, tall: TallModel) -> 
 
 
 # Results
-
-
-def _warn_of_k(
-    left: LeftOut, found: Estimate, outlying: np.ndarray, good_k: float, what: str
-) -> bool:
-    """Say of how many rows Pareto k is large, and of about how many of all."""
-    high = left.k > good_k
-    if not high.any():
-        return False
-    others = np.setdiff1d(found.sample, outlying)
-    said = f"in {high.sum():,} of the {np.sum(~np.isnan(left.elpd)):,} {what} that were read"
-    if len(found.sample) < left.n:
-        sure, rest = int(high[outlying].sum()), left.n - len(outlying)
-        counted = binomtest(int(high[others].sum()), max(len(others), 1))
-        share = counted.proportion_ci(method="exact")
-        least, most = (100 * (sure + rest * p) / left.n for p in (share.low, share.high))
-        middle = 100 * (sure + rest * counted.statistic) / left.n
-        said += (
-            f", {sure} of them among the {len(outlying)} that matter most: {middle:.2g}% of all "
-            f"{left.n:,} {what} (95% interval {least:.2g}% to {most:.2g}%)"
-        )
-    warnings.warn(
-        f"{_SAID}: the estimated shape parameter of the Pareto distribution, k, is above "
-        f"{good_k:.2f} {said}. Their log predictive densities, and with them elpd and its errors, "
-        "are not to be trusted: the posterior without them is far from the one with them. A more "
-        "robust model has fewer; arviz_stats.loo_kfold fits without them.",
-        stacklevel=3,
-    )
-    return True
 
 
 def _labels(

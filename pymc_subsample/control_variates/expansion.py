@@ -263,7 +263,7 @@ class Expansion:
 
     def _chunks(self, without: np.ndarray | tuple = (), begin: int = 0) -> Iterator[Chunk]:
         without = np.asarray(without, dtype=np.int64)
-        for where in self.store.slices(self._chunk_rows, begin):
+        for where in self.store.slices(self.chunk_rows, begin):
             first, last = np.searchsorted(without, [where.start, where.stop])
             if last - first < where.stop - where.start:
                 yield where, without[first:last] - where.start
@@ -279,11 +279,12 @@ class Expansion:
 
     def batches(self, index: np.ndarray) -> list[np.ndarray]:
         """Return rows `index`, shape (m,), as `take` does, in pieces of a chunk's size."""
-        size = self._chunk_rows
+        size = self.chunk_rows
         return [self.take(index[i : i + size]) for i in range(0, len(index), size)]
 
     @property
-    def _chunk_rows(self) -> int:
+    def chunk_rows(self) -> int:
+        """Rows of a batch of usual size."""
         return max(1, _CHUNK_BYTES // (8 * max(self.width, self.store.numbers)))
 
     def parameters(self, theta: np.ndarray) -> tuple[np.ndarray, float]:

@@ -1,6 +1,6 @@
 """What an audit found, and how it is judged."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +9,8 @@ import xarray as xr
 from pymc_subsample.diagnostics import hmc
 from pymc_subsample.diagnostics.checks import Rule
 from pymc_subsample.diagnostics.findings import Finding, as_html, lines, tiered, worst
+from pymc_subsample.diagnostics.weights import MOST_K, good_k
 
-# Above this, weighted means are not reliable whatever their number (Vehtari et al. 2024).
-K_HAT_BOUND = 0.7
 _SHOWN = 20
 
 _UNWEIGHTED = (
@@ -21,10 +20,11 @@ _UNWEIGHTED = (
 )
 _UNKNOWN = "The audit cannot tell how far it is off: its weights have no known error."
 _NO_P_VALUE = "Too few effective draws for a p-value. Sample for longer."
-K_HAT = Rule("k_hat", "audit: Pareto k-hat of the weights", K_HAT_BOUND, _UNWEIGHTED)
+K_HAT = Rule("k_hat", "audit: Pareto k-hat of the weights", MOST_K, _UNWEIGHTED)
 # Weights this even are harmless whatever the shape of their tail: the share of the effective size.
 _EVEN = 0.99
-K_HAT_DOUBT = Rule("k_hat", K_HAT.title, 0.5, "Audit more draws.", severity="warn")
+# Up to that of `good_k`, the draws that were audited are enough for what is corrected.
+_MORE_DRAWS = "Audit more draws: so uneven weights take more of them."
 _OFF = "Use the audit's corrected moments, and do what the failed checks above say."
 BIAS = Rule("bias", "audit: bias of a mean, in sds, beyond 3 errors", hmc.SHIFT_BOUND, _OFF)
 SD_ERROR = Rule(
@@ -60,7 +60,8 @@ class Audit:
     mixing : tuple of Finding
         R-hat and effective sample size of all draws, of the worst element.
     k_hat : float
-        Pareto shape of the weights: the corrections are reliable below 0.7. NaN for "score".
+        Pareto shape of the weights. The corrections are reliable up to min(1 - 1 / log10 S, 0.7)
+        with S = `n_draws`; from there to 0.7 more draws would be enough. NaN for "score".
     ess : float
         How many equally weighted draws would say as much as the weighted ones. NaN for "score".
     p_value : float
@@ -127,9 +128,9 @@ class Audit:
         ]  # fmt: skip
         frame = self.table[names].to_dataframe()[names]
         total = len(frame)
-        if self.kind == "weights" and not self.k_hat < K_HAT_BOUND:
+        if self.kind == "weights" and not self.k_hat < MOST_K:
             return frame[:_SHOWN], (
-                f"k-hat is above {K_HAT_BOUND}: the weights are too uneven, and what is corrected "
+                f"k-hat is above {MOST_K}: the weights are too uneven, and what is corrected "
                 "is not reliable. The run is wrong, or it sampled another model than this one."
             )
         if total <= _SHOWN:
@@ -165,10 +166,12 @@ def _judged(audit: Audit) -> list[Finding]:
     findings = []
     if audit.kind == "weights":
         even = audit.ess >= _EVEN * audit.n_draws
+        bound = good_k(audit.n_draws)
+        doubt = replace(K_HAT, bound=bound, remedy=_MORE_DRAWS, severity="warn")
         findings.append(
             Finding(K_HAT.name, K_HAT.title, "pass", audit.k_hat, K_HAT.bound, False, "")
             if even and np.isfinite(audit.k_hat)
-            else tiered(K_HAT, K_HAT_DOUBT, audit.k_hat)
+            else tiered(K_HAT, doubt, audit.k_hat)
         )
     for rule, number in ((BIAS, "bias"), (SD_ERROR, "sd_error")):
         size, error = np.abs(audit.table[number].values), audit.table[f"{number}_mcse"].values

@@ -10,7 +10,7 @@ import numpy as np
 from pymc_subsample.diagnostics.checks import Rule
 
 _ORDER = {"pass": 0, "warn": 1, "fail": 2}
-_COLOURS = {"pass": "#2e7d32", "warn": "#b26a00", "fail": "#b71c1c"}
+COLOURS = {"pass": "#2e7d32", "warn": "#b26a00", "fail": "#b71c1c"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Finding:
     advice: str
     equal: bool = False
 
-    def _row(self) -> tuple[str, str, str, str, str]:
+    def row(self) -> tuple[str, str, str, str, str]:
+        """Return status, title, number, bound with its sign, and advice, as text."""
         sign = "=" if self.equal else ">=" if self.at_least else "<="
         bound = "" if np.isnan(self.bound) else f"{sign} {self.bound:g}"
         return self.status.upper(), self.title, self._value(), bound, self.advice
@@ -110,7 +111,9 @@ class Report:
             "checks": [{name: getattr(f, name) for name in names} for f in self.findings],
         }
 
-    def _head(self) -> str:
+    @property
+    def head(self) -> str:
+        """What was run, and what it came to, in one line."""
         cost = f", {self.evaluations:.3g} row evaluations" if self.evaluations >= 0 else ""
         rows = f" of {self.rows:,.0f} rows" if self.rows >= 0 else ""
         chains = "1 chain" if self.chains == 1 else f"{self.chains} chains"
@@ -118,12 +121,12 @@ class Report:
         return f"{self.status.upper()}: {self.method}{rows}, {chains} of {draws}{cost}"
 
     def __str__(self) -> str:
-        return "\n".join([self._head(), *lines(self.findings)])
+        return "\n".join([self.head, *lines(self.findings)])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f"<p><b>{html.escape(self._head())}</b></p>{as_html(self.findings)}"
+        return f"<p><b>{html.escape(self.head)}</b></p>{as_html(self.findings)}"
 
 
 def worst(findings: Sequence[Finding]) -> str:
@@ -133,7 +136,7 @@ def worst(findings: Sequence[Finding]) -> str:
 
 def lines(findings: Sequence[Finding]) -> list[str]:
     """Return lines of text: status, title, number and bound, and what to do below."""
-    rows = [f._row() for f in findings]
+    rows = [f.row() for f in findings]
     width = [max((len(row[i]) for row in rows), default=0) for i in range(4)]
     text = []
     for *cells, advice in rows:
@@ -147,8 +150,8 @@ def as_html(findings: Sequence[Finding]) -> str:
     """Return the same as a table for notebooks."""
     body = []
     for finding in findings:
-        cells = [html.escape(cell) for cell in finding._row()]
-        cells[0] = f'<b style="color:{_COLOURS[finding.status]}">{cells[0]}</b>'
+        cells = [html.escape(cell) for cell in finding.row()]
+        cells[0] = f'<b style="color:{COLOURS[finding.status]}">{cells[0]}</b>'
         body.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     head = "".join(f"<th>{x}</th>" for x in ("", "check", "value", "bound", "what to do"))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"

@@ -16,6 +16,8 @@ from pymc_subsample import array_stats
 
 # Spread of log weights below which smoothing them is rounding.
 _EQUAL = 1e-9
+# Pareto shape of weights from which on no feasible number of draws makes their means reliable.
+MOST_K = 0.7
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,16 @@ def smooth(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     smoothed, k_hat = array_stats.psislw(-shifted, r_eff=r_eff, axis=(0, 1))
     weights = np.exp(smoothed - np.max(smoothed))
     return weights / weights.mean(), float(k_hat) if np.isfinite(k_hat) else np.inf
+
+
+def good_k(draws: int) -> float:
+    r"""Largest Pareto shape at which weighted means of so many draws are reliable.
+
+    .. math:: \min(1 - 1 / \log_{10} S,\ 0.7)
+
+    Of a larger one below 0.7 more draws would be enough (Vehtari et al. 2024, section 3.2.4).
+    """
+    return float(min(1 - 1 / np.log10(max(draws, 10)), MOST_K))
 
 
 def effective_size(weights: np.ndarray) -> float:

@@ -7,13 +7,13 @@ import xarray as xr
 from arviz_plots import PlotCollection, visuals
 from matplotlib.ticker import MaxNLocator
 
-from pymc_subsample.diagnostics.audited import K_HAT_BOUND, Audit
+from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.hmc import SHIFT_BOUND, STRETCH_BOUND
+from pymc_subsample.diagnostics.weights import MOST_K
 from pymc_subsample.plots.parts import GREY, collection, decorate, picture
 from pymc_subsample.validation import count, mapping
 
 _AUDITED = ("mean", "sd", "corrected_mean", "corrected_sd", "corrected_mean_mcse")
-# Pareto shape of weights above which their means are not reliable.
 
 # Titles, and the ends of the bands.
 _PANELS = {
@@ -95,9 +95,9 @@ def plot_audit(
         some = f"\n{k} of {total:,} parameters" if k < total else ""
         decorate(pc, panels[[name]], title=title + some, **marks)
     k_hat = getattr(audit, "k_hat", np.nan)
-    if getattr(audit, "kind", None) == "weights" and not k_hat < K_HAT_BOUND:
+    if getattr(audit, "kind", None) == "weights" and not k_hat < MOST_K:
         pc.add_title(
-            f"The corrections are not reliable: k-hat {k_hat:.2f} (should be below {K_HAT_BOUND})"
+            f"The corrections are not reliable: k-hat {k_hat:.2f} (should be below {MOST_K})"
             + ("; their errors are not known" if not k_hat < 1 else "")
         )
     return pc

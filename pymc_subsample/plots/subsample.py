@@ -1,6 +1,7 @@
 """How the subsample fared."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -51,33 +52,53 @@ def plot_subsample(
     >>> pc = pms.plot_subsample(idata)
     >>> pc.savefig("subsample.png")
     """
-    stats = subsampling_statistics(idata, "data_share")
-    steps = apart(stats[[name for name in _PANELS if name in stats]])
-    panels, parts = {}, {}
-    for name, found in steps.items():
-        title, bound = _PANELS[name]
-        for k, of_step in enumerate(found, start=1):
-            several = len(found) > 1
-            label = f"{k} {name}" if several else name
-            panels[label] = (f"{title}, step {k}" if several else title, bound)
-            parts[label] = of_step
-    stats = xr.Dataset(parts)
+    traced = traces(subsampling_statistics(idata, "data_share"), _PANELS)
+    stats = traced.stats
     pc_kwargs["aes"] = {"color": ["chain"]} | mapping("aes", pc_kwargs.get("aes"), "dimensions")
-    pc = collection(stats, ["__variable__"], (4.2 * len(panels), 3.4), backend, pc_kwargs)
-    noisy = stats[[name for name in panels if name.endswith("variance")]]
+    pc = collection(stats, ["__variable__"], (4.2 * len(stats), 3.4), backend, pc_kwargs)
+    draw_traces(pc, traced)
+    if stats.sizes["chain"] > 1:
+        pc.add_legend("chain")
+    return pc
+
+
+class Traces(NamedTuple):
+    """Statistics, shape (chain, draw), by the names of their panels; titles and bounds of these."""
+
+    stats: xr.Dataset
+    titles: dict[str, str]
+    bounds: dict[str, float]
+
+
+def traces(stats: xr.Dataset, panels: Mapping[str, tuple[str, float | None]]) -> Traces:
+    """Return what is drawn of some statistics, apart where several steps record them."""
+    found, titles, bounds = {}, {}, {}
+    for name, steps in apart(stats[[name for name in panels if name in stats]]).items():
+        title, bound = panels[name]
+        for k, of_step in enumerate(steps, start=1):
+            several = len(steps) > 1
+            label = f"{k} {name}" if several else name
+            found[label] = of_step
+            titles[label] = f"{title}, step {k}" if several else title
+            if bound is not None:
+                bounds[label] = bound
+    return Traces(xr.Dataset(found), titles, bounds)
+
+
+def draw_traces(pc: PlotCollection, traced: Traces) -> None:
+    """Draw means over stretches of each chain, noisy draws and bounds, one panel per statistic."""
+    stats, titles, bounds = traced
+    noisy = stats[[name for name in titles if name.endswith("variance")]]
     if noisy.data_vars:
         pc.map(visuals.scatter_xy, "draws", data=xy(noisy["draw"], noisy), alpha=0.25, size=3)
     stretch = max(stats.sizes["draw"] // _WINDOWS, 1)
     means = stats.coarsen(draw=stretch, boundary="trim").mean()
     pc.map(visuals.line_xy, "means", data=xy(means["draw"], means))
-    bounds = xr.Dataset({name: bound for name, (_, bound) in panels.items() if bound is not None})
-    if bounds.data_vars:
-        pc.map(visuals.hline, "bounds", data=bounds, ignore_aes="all", color=GREY, linestyle="--")
-    for name, (title, bound) in panels.items():
+    if bounds:
+        line = {"ignore_aes": "all", "color": GREY, "linestyle": "--"}
+        pc.map(visuals.hline, "bounds", data=xr.Dataset(bounds), **line)
+    for name, title in titles.items():
         values = stats[name].values
-        top = max(values[np.isfinite(values)].max(initial=0), bound or 0) or 1.0
+        top = max(values[np.isfinite(values)].max(initial=0), bounds.get(name, 0)) or 1.0
         ylim = (-0.03 * top, 1.08 * top)
         decorate(pc, stats[[name]], title=title, xlabel="Draw", ylim=ylim)
-    if stats.sizes["chain"] > 1:
-        pc.add_legend("chain")
-    return pc

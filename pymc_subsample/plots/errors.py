@@ -1,0 +1,184 @@
+"""How far posterior means are off, by what was spent on them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from arviz_plots import PlotCollection, visuals
+
+from pymc_subsample.diagnostics.draws import (
+    SAMPLE_DIMS,
+    check_selection,
+    draws_of,
+    signs_of,
+)
+from pymc_subsample.diagnostics.efficiency import refuse_parts
+from pymc_subsample.diagnostics.hmc import SHIFT_BOUND
+from pymc_subsample.plots.parts import GREY, collection, decorate, named, picture
+from pymc_subsample.validation import choice, count, mapping
+
+_FIRST = 5
+_MOST_POINTS = 1000
+_COSTS = {"evaluations": "Row evaluations of a chain", "seconds": "Seconds of the run"}
+
+
+@picture
+def plot_error_against_cost(
+    runs: xr.DataTree | Mapping[str, xr.DataTree],
+    var_names: str | Sequence[str] | None = None,
+    *,
+    reference: xr.DataTree,
+    cost: str = "evaluations",
+    filter_vars: str | None = None,
+    coords: Mapping[str, Any] | None = None,
+    n_points: int = 40,
+    backend: str | None = None,
+    **pc_kwargs: Any,
+) -> PlotCollection:
+    r"""Plot how far the means of the first draws are off, against what these draws have cost.
+
+    Each line is a run: after k draws of a chain, the error of its running means
+
+    .. math:: \sqrt{\frac{1}{CP} \sum_{c,p} \Bigl(\frac{\bar\theta_{cp}^{(k)} - \mu_p}{\sigma_p}
+              \Bigr)^2}
+
+    over C chains and P elements, with means :math:`\mu` and standard deviations :math:`\sigma` of
+    `reference`: what to expect of one chain. Exact samplers fall like one over the root of the
+    cost, down to the error of the reference itself, the dashed line; one that is perturbed stops
+    falling at its bias. The dotted line is the error of a mean that the checks tolerate. Log-log
+    scales. Signed draws are weighed by their signs.
+
+    Parameters
+    ----------
+    runs : xarray.DataTree or mapping of str to xarray.DataTree
+        Results of `pm.sample` by name: of this package's step methods, or of NUTS.
+    var_names, filter_vars, coords
+        Variables to look at, in all runs and the reference. As for `summary`.
+    reference : xarray.DataTree
+        A long run that is right, such as NUTS on all rows.
+    cost : {"evaluations", "seconds"}, default "evaluations"
+        "evaluations": of single rows by a chain after tuning; of a run of NUTS, two per row of its
+        largest observed variable and gradient. "seconds": the run's wall-clock time as PyMC
+        measures it, tuning included and spread evenly over all draws; set-up is not in it.
+    n_points : int, default 40
+        Points per line, from 5 draws of each chain up to all.
+
+    Raises
+    ------
+    TypeError
+        If `runs` or `reference` hold anything but DataTrees.
+    ValueError
+        If a run does not say what it cost, was thinned, or lacks variables or elements that the
+        reference has; if the reference has none that vary, or an argument is out of range.
+    """
+    count("n_points", n_points, smallest=2, most=_MOST_POINTS)
+    choice("cost", cost, tuple(_COSTS))
+    if not isinstance(reference, xr.DataTree):
+        raise TypeError(
+            f"reference must be the DataTree of a long run, got {type(reference).__name__}."
+        )
+    mean, sd, noise = _moments(reference, var_names, filter_vars, coords)
+    lines = {}
+    for name, idata in named(runs).items():
+        label = name or "the run"
+        check_selection(idata, var_names, filter_vars, coords=coords)
+        spent = _spent(idata, label, cost, coords or {})
+        ends = np.unique(np.geomspace(_FIRST, len(spent), n_points).round().astype(int))
+        ends = ends[ends <= len(spent)]
+        draws = draws_of(idata, var_names, filter_vars, "posterior", coords)
+        error = _errors(draws, signs_of(idata, "posterior", coords), mean, sd, ends, label)
+        pad = np.full(n_points - len(ends), np.nan)
+        lines[name] = [np.append(spent[ends - 1], pad), np.append(error, pad)]
+    points = xr.DataArray(
+        list(lines.values()),
+        dims=["run", "plot_axis", "point"],
+        coords={"run": list(lines), "plot_axis": ["x", "y"]},
+    ).to_dataset(name="error")
+    pc_kwargs["aes"] = {"color": ["run"]} | mapping("aes", pc_kwargs.get("aes"), "dimensions")
+    pc = collection(points, [], (6.4, 4.2), backend, pc_kwargs)
+    pc.map(visuals.line_xy, "lines", data=points)
+    decorate(
+        pc, points, xlabel=_COSTS[cost], ylabel="Error of means, posterior sds", xscale="log",
+        yscale="log",
+    )  # fmt: skip
+    plain: dict[str, Any] = {"ignore_aes": "all", "color": GREY}
+    tolerated, known = (xr.Dataset({"error": value}) for value in (SHIFT_BOUND, noise))
+    pc.map(visuals.hline, "tolerated", data=tolerated, linestyle=":", **plain)
+    pc.map(visuals.hline, "reference", data=known, linestyle="--", **plain)
+    if len(lines) > 1:
+        pc.add_legend("run", title="")
+    return pc
+
+
+def _moments(
+    reference: xr.DataTree, var_names: Any, filter_vars: Any, coords: Any
+) -> tuple[xr.Dataset, xr.Dataset, float]:
+    """Means and standard deviations of elements that vary, NaN elsewhere, and the means' error."""
+    check_selection(reference, var_names, filter_vars, coords=coords)
+    draws = draws_of(reference, var_names, filter_vars, "posterior", coords)
+    mean, sd = draws.mean(SAMPLE_DIMS), draws.std(SAMPLE_DIMS)
+    sd = sd.where(sd > 0)
+    if not any(np.isfinite(values).any() for values in sd.values()):
+        raise ValueError("reference: no element of its variables varies.")
+    relative = draws.azstats.mcse(sample_dims=SAMPLE_DIMS, method="mean") / sd
+    return mean, sd, _root_mean_square([values.values for values in relative.values()])
+
+
+def _errors(
+    draws: xr.Dataset,
+    signs: xr.DataArray | None,
+    mean: xr.Dataset,
+    sd: xr.Dataset,
+    ends: np.ndarray,
+    label: str,
+) -> np.ndarray:
+    """Errors of running means after some draws, in sds, over chains and elements."""
+    weight = xr.ones_like(draws["draw"], float) if signs is None else signs
+    parts = []
+    for name, mu in mean.items():
+        if name not in draws or draws[name].isel(chain=0, draw=0).shape != mu.shape:
+            raise ValueError(
+                f"runs: {label} has no {str(name)!r} of the shape that reference has, {mu.shape}. "
+                "Choose variables that all have: var_names=."
+            )
+        sums = (weight * draws[name]).cumsum("draw") / weight.cumsum("draw")
+        some = sums.isel(draw=ends - 1).transpose("draw", "chain", ...).values
+        scaled = (some - mu.values) / sd[name].values
+        parts.append(scaled.reshape(len(ends), -1))
+    return np.array([_root_mean_square([row]) for row in np.concatenate(parts, axis=1)])
+
+
+def _root_mean_square(parts: Sequence[np.ndarray]) -> float:
+    values = np.concatenate([np.ravel(part) for part in parts])
+    return float(np.sqrt(np.nanmean(values**2)))
+
+
+def _spent(idata: xr.DataTree, label: str, cost: str, coords: Mapping[str, Any]) -> np.ndarray:
+    """Return what the first draws had cost, for growing numbers of them."""
+    stats = idata["sample_stats"].to_dataset() if "sample_stats" in idata.children else xr.Dataset()
+    refuse_parts(stats, coords)
+    if cost == "seconds":
+        attrs, draws = idata["posterior"].attrs, idata["posterior"].sizes["draw"]
+        if "sampling_time" not in attrs:
+            raise ValueError(
+                f'runs: {label} does not hold the time that it took, which cost="seconds" needs. '
+                "PyMC keeps it as the posterior's attribute sampling_time."
+            )
+        tune = int(attrs.get("tuning_steps", 0))
+        share = (tune + 1 + np.arange(draws)) / (tune + draws)
+        return float(attrs["sampling_time"]) * share
+    if "n_evaluations" in stats:
+        of_draws = stats["n_evaluations"]
+    elif "n_steps" in stats and "observed_data" in idata.children:
+        observed = idata["observed_data"].to_dataset()
+        rows = max(values.shape[0] if values.ndim else 1 for values in observed.values())
+        of_draws = 2 * rows * stats["n_steps"]
+    else:
+        raise ValueError(
+            f"runs: {label} does not say how many rows it evaluated: its sample_stats have neither "
+            "'n_evaluations', as of this package's steps, nor 'n_steps' of NUTS beside observed "
+            f'data. They hold {sorted(map(str, stats))}. cost="seconds" needs neither.'
+        )
+    of_steps = of_draws.sum([d for d in of_draws.dims if d not in SAMPLE_DIMS])
+    return of_steps.mean("chain").cumsum("draw").values
