@@ -77,8 +77,11 @@ def _largest_number(column: np.ndarray | Column) -> float:
         extremes = np.array([column.statistic("low"), column.statistic("high")])
         if np.all(np.isfinite(extremes)):
             return float(np.max(np.abs(extremes), initial=0.0))
-        parts = (column[i : i + _PIECE] for i in range(0, len(column), _PIECE))
-        return max(map(_largest_number, parts))
+    parts = (column[i : i + _PIECE] for i in range(0, len(column), _PIECE))
+    return max(current().map(_largest_of, parts, compiled=True), default=0.0)
+
+
+def _largest_of(column: np.ndarray) -> float:
     extremes = np.array([np.fmin.reduce(column, axis=None), np.fmax.reduce(column, axis=None)])
     if not np.all(np.isfinite(extremes)):  # such as the bounds of what is not censored
         extremes = column[np.isfinite(column)]
@@ -212,13 +215,18 @@ def check_batches(
         Its data.
     """
     affordable = not tall.bound and _largest(rows) <= _LARGEST_BYTES
-    for theta, index in probes(tall):
-        if affordable:
-            point = zip(values, tall.unravel(theta).values(), strict=True)
-            givens = {**arrays, **{v: x.astype(v.type.dtype) for v, x in point}}
-            expected = evaluate([rows], givens)[0][index]
-        else:
-            expected = np.concatenate([batch(theta, [i]) for i in index])
+
+    def among_all(probe: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        theta, index = probe
+        if not affordable:
+            return np.concatenate([batch(theta, [i]) for i in index])
+        point = zip(values, tall.unravel(theta).values(), strict=True)
+        givens = {**arrays, **{v: x.astype(v.type.dtype) for v, x in point}}
+        return evaluate([rows], givens)[0][index]
+
+    tried = list(probes(tall))
+    evaluated = current().map(among_all, tried, compiled=True)
+    for (theta, index), expected in zip(tried, evaluated, strict=True):
         # Before PyTensor's rewrites a log-likelihood may overflow where the batch's does not.
         known = np.isfinite(expected)
         error = abs(batch(theta, index)[known] - expected[known])
