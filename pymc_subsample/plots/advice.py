@@ -39,6 +39,11 @@ def plot_advice(advice: Advice, *, backend: str | None = None, **pc_kwargs: Any)
         If `advice` is something else.
     ValueError
         If it predicts nothing, for no sampler was tried.
+
+    Examples
+    --------
+    >>> advice = pms.advise(model)
+    >>> pc = pms.plot_advice(advice)
     """
     if not isinstance(advice, Advice):
         raise TypeError(f"advice must be what pms.advise returned, got {type(advice).__name__}.")

@@ -71,6 +71,11 @@ def plot_error_against_cost(
     ValueError
         If a run does not say what it cost, was thinned, or lacks variables or elements that the
         reference has; if the reference has none that vary, or an argument is out of range.
+
+    Examples
+    --------
+    >>> runs = {"HMCECS": idata}
+    >>> pc = pms.plot_error_against_cost(runs, reference=idata)
     """
     count("n_points", n_points, smallest=2, most=_MOST_POINTS)
     choice("cost", cost, tuple(_COSTS))

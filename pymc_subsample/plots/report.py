@@ -61,6 +61,10 @@ def plot_report(
     ValueError
         If no step method of this package made the run, or its statistics have lost the dimension
         chain or draw.
+
+    Examples
+    --------
+    >>> pc = pms.plot_report(idata)
     """
     found = report(idata, audit=audit)
     checks, k = found.findings, len(found.findings)
