@@ -13,7 +13,7 @@ from exact_cases import logistic
 import pymc_subsample as pms
 from pymc_subsample.compile import address_of
 from pymc_subsample.steps import hmc_ecs
-from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.chains import ChainStep
 
 TUNE, DRAWS = 30, 90
 WAYS = {
@@ -62,7 +62,7 @@ def begun(step, seed=1, draws=DRAWS):
 def one_by_one(step, n, **kwargs):
     """Draws that are made when they are asked for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SubsampledStep, "left_alone", 1)
+        patch.setattr(ChainStep, "left_alone", 1)
         return run(step, begun(step, **kwargs), n)
 
 
@@ -124,7 +124,7 @@ def test_a_chain_that_is_tuned_again(made):
     for ahead in (False, True):
         with pytest.MonkeyPatch.context() as patch:
             if not ahead:
-                patch.setattr(SubsampledStep, "left_alone", 1)
+                patch.setattr(ChainStep, "left_alone", 1)
             *_, point = run(step, begun(step), 20)
             step.reset_tuning()
             found.append(run(step, point, 40))

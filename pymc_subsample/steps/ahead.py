@@ -10,7 +10,7 @@ from pymc.blocking import PointType, StatsType
 from pymc.step_methods.state import DataClassState, WithSamplingState
 
 if TYPE_CHECKING:
-    from pymc_subsample.steps.base import SubsampledStep
+    from pymc_subsample.steps.chains import ChainStep
 
 # For which draws are made at a time: an interrupt waits for them.
 _SECONDS = 0.02
@@ -31,7 +31,7 @@ class Ahead:
         self._made = 0
         self._most = 1
 
-    def next(self, step: "SubsampledStep", point: PointType) -> tuple[PointType, StatsType]:
+    def next(self, step: "ChainStep", point: PointType) -> tuple[PointType, StatsType]:
         """Return the draw after `point`, and its statistics."""
         if not self._ready or not self._is_last(point):
             self.undo(step)
@@ -51,7 +51,7 @@ class Ahead:
         """Drop what is not handed out: the state is another one."""
         self._ready.clear()
 
-    def undo(self, step: "SubsampledStep") -> None:
+    def undo(self, step: "ChainStep") -> None:
         """Bring the state back to the last draw that was handed out."""
         if not self._ready:
             return
@@ -61,7 +61,7 @@ class Ahead:
             [(point, _)] = step.make(point, 1)
         self._most = handed_out
 
-    def _make(self, step: "SubsampledStep", point: PointType) -> None:
+    def _make(self, step: "ChainStep", point: PointType) -> None:
         size = min(self._most, step.left_alone)
         if size > 1:
             state = WithSamplingState.sampling_state.fget(step)

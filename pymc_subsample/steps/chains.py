@@ -1,0 +1,172 @@
+"""What a step does in a chain: draws, the state between them, and the checks at its end."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import pymc as pm
+from pymc.blocking import PointType, StatsType
+from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.step_methods.compound import BlockedStep
+from pymc.step_methods.state import DataClassState, WithSamplingState
+from rich.progress import TextColumn
+from rich.table import Column
+
+from pymc_subsample.calling import refuse_arguments_for_nuts
+from pymc_subsample.control_variates.modes import ModeSearch
+from pymc_subsample.diagnostics import checks
+from pymc_subsample.diagnostics.checks import Check, Rule
+from pymc_subsample.steps import guards
+from pymc_subsample.steps.ahead import Ahead
+from pymc_subsample.steps.notices import Notice, begin_run
+from pymc_subsample.steps.tuning import ProposalTuning, Tuning
+from pymc_subsample.storage import hint_for_bambi, refuse_beyond_memory
+
+
+class ChainStep(BlockedStep):
+    """A step method that makes draws; `SubsampledStep` knows the model."""
+
+    tune: bool
+    _ahead: Ahead
+    _model: pm.Model
+    # Variables that it moves: name, place in the model's vector and shape.
+    _moved: list[tuple[str, slice, tuple[int, ...]]]
+    # What the progress bar shows: title and format by statistic.
+    _shown: ClassVar[dict[str, tuple[str, str]]]
+    # Of the checks at the end of a chain.
+    _rules: ClassVar[Sequence[Rule]]
+    # Within a chain: its thread, and the values that its last draw left behind.
+    _thread: threading.Thread | None = None
+    _left: np.ndarray | None = None
+    draws_left: int
+    tuning: Tuning | ProposalTuning
+
+    @property
+    def _search(self) -> ModeSearch | None:
+        """What the search for modes found, if there was one."""
+        raise NotImplementedError
+
+    def _theta(self, point: PointType) -> np.ndarray:
+        """Read a point of value variables into the chain's vector."""
+        raise NotImplementedError
+
+    def _point(self, point: PointType, theta: np.ndarray) -> PointType:
+        """Return `point` with this step's variables as in the chain's vector."""
+        raise NotImplementedError
+
+    def reset_tuning(self) -> None:
+        """Start again whatever adapts."""
+        self._ahead.undo(self)
+        self._begin(self.tuning.total, self.draws_left)
+
+    def _begin(self, tune: int, draws: int) -> None:
+        """Start a chain, or what a set-up leaves of one."""
+        raise NotImplementedError
+
+    def step(self, point: PointType) -> tuple[PointType, StatsType]:
+        """Return the next draw, from a point of value variables, and its statistics."""
+        guards.refuse_other_thread(self)
+        return self._ahead.next(self, point)
+
+    @property
+    def left_alone(self) -> int:
+        """How many draws there are to make before anything but a compiled transition is due."""
+        alone = len(self._moved) == len(self._model.value_vars)
+        return max(1, self.draws_left) if alone and not self.tune and self._steady else 1
+
+    def make(self, point: PointType, size: int) -> list[tuple[PointType, StatsType]]:
+        """Make some draws, one after the other: their points and statistics."""
+        made = []
+        for theta, info in self._transitions(self._entered(point), size):
+            stats = self._statistics(info)
+            notice = self._adapt(theta, info) if self.tune else None
+            self._judge(stats, None if self.tune else self._watch(theta, info))
+            if notice is not None:
+                stats["warning"] = notice
+            made.append((self._point(point, theta), [stats]))
+        return made
+
+    # What subclasses fill in.
+
+    # Whether successive draws need nothing from Python.
+    _steady = True
+
+    def _entered(self, point: PointType) -> np.ndarray:
+        """Read a point into the chain's vector, or start elsewhere."""
+        return self._theta(point)
+
+    def _transitions(
+        self, theta: np.ndarray, size: int
+    ) -> Iterator[tuple[np.ndarray, dict[str, float]]]:
+        """Yield draws, arrays of their own, and what their transitions report."""
+        raise NotImplementedError
+
+    def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
+        """Return the statistics of a draw."""
+        raise NotImplementedError
+
+    def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> Notice | None:
+        """Record a draw of tuning, and change what it asks for; return what is to be said."""
+
+    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> list[Check] | None:
+        """Record a draw, and after the last one check whether the chain can be trusted."""
+        raise NotImplementedError
+
+    def _judge(self, stats: dict[str, Any], found: list[Check] | None) -> None:
+        """Record a finished chain's checks in the statistics of its last draw, and warn of them."""
+        if found is None:
+            stats |= self._unjudged
+            stats["warning"] = None
+            return
+        self._thread = None
+        search = self._search
+        if search is not None:
+            found = [*found, checks.check_modes(search)]
+        stats |= checks.record(self._rules, found, search)
+        said = checks.warning(type(self).__name__, found)
+        stats["warning"] = said and SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
+
+    @cached_property
+    def _unjudged(self) -> dict[str, float]:
+        """Statistics of a draw that is not the chain's last."""
+        return checks.record(self._rules, None)
+
+    @property
+    def sampling_state(self) -> Any:
+        """Everything the next draw depends on."""
+        self._ahead.undo(self)
+        return WithSamplingState.sampling_state.fget(self)
+
+    @sampling_state.setter
+    def sampling_state(self, state: DataClassState) -> None:
+        self._ahead.forget()
+        WithSamplingState.sampling_state.fset(self, state)
+        self._left = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop what is cached of the state."""
+
+    # Progress bar
+
+    def _progressbar_config(self, n_chains: int = 1) -> tuple[list, dict[str, list[int]]]:
+        # Called once in a run, before its chains begin and wherever they run.
+        begin_run()
+        refuse_arguments_for_nuts(type(self).__name__)
+        refuse_beyond_memory(self._model)
+        hint_for_bambi(self._model)
+        columns = [
+            TextColumn(f"{{task.fields[{name}]:{form}}}", table_column=Column(title, ratio=1))
+            for name, (title, form) in self._shown.items()
+        ]
+        return columns, {name: [0] * n_chains for name in self._shown}
+
+    @classmethod
+    def _make_progressbar_update_functions(cls) -> tuple[Callable]:
+        def update(stats: dict[str, Any]) -> dict[str, Any]:
+            shown = {name: stats[name] for name in cls._shown}
+            return shown | {"failing": bool(stats.get("divergences", 0))}
+
+        return (update,)
