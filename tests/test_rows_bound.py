@@ -15,7 +15,7 @@ from chains import run
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
-from pymc_subsample.data import Rows
+from pymc_subsample.data import Rows, store
 from pymc_subsample.data.store import Store
 from pymc_subsample.likelihood import TallModel, TallModelError, binding
 
@@ -456,6 +456,20 @@ def test_rows_that_change_after_the_set_up_are_refused(table, tmp_path):
     with pytest.raises(ValueError, match="cut off while it was in use"):
         step.setup_chain(np.random.default_rng(0), 10, 10)
     assert model is not None
+
+
+def test_a_disk_that_is_waited_for_changes_nothing(rows, monkeypatch):
+    """From set-up to draws, with all rows asked for at once."""
+    view, found = rows.select(**MODELS["logistic"][1]), []
+    for overhead in (10.0, -1.0):
+        monkeypatch.setattr(store, "_OVERHEAD", overhead)
+        step = pms.HMCECS(model=logistic(view.sample(200)), data=view)
+        assert (step._expansion.store.disk._asked > 0) == (overhead < 0)
+        step.setup_chain(np.random.default_rng(3), 40, 30)
+        draws, _, point = run(step, step.model.initial_point(), 40)
+        step.stop_tuning()
+        found.append(np.concatenate([draws, run(step, point, 30)[0]]))
+    np.testing.assert_array_equal(*found)
 
 
 def test_rows_are_read_for_several_draws_at_once(rows, monkeypatch):

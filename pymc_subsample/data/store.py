@@ -200,7 +200,7 @@ class Store:
 
         While they come from the disk, that is asked for all of them at once, not for each in turn.
         """
-        start = perf_counter()
+        start, index = perf_counter(), np.asarray(index)
         if self._asked > 0:
             self._asked -= 1
             self._ask(index)
