@@ -12,7 +12,7 @@ from exact_cases import logistic
 
 import pymc_subsample as pms
 from pymc_subsample.compile import address_of
-from pymc_subsample.steps import hmc_ecs
+from pymc_subsample.steps import ahead, hmc_ecs
 from pymc_subsample.steps.chains import ChainStep
 
 TUNE, DRAWS = 30, 90
@@ -114,7 +114,7 @@ def test_a_point_that_was_changed_in_place(made):
     step = made("hmc")
     *_, point = run(step, begun(step), 20)
     name = next(iter(point))
-    point[name] = point[name] + 0.01
+    point[name] += 0.01
     with pytest.raises(ValueError, match="moved between two draws"):
         step.step(point)
 
@@ -198,6 +198,69 @@ def test_an_interrupt_loses_no_state(made, monkeypatch):
             for count in range(9, DRAWS):  # noqa: B007
                 point, _ = step.step(point)
     assert_same(run(step, point, 20), (draws[count : count + 20], stats[count : count + 20]))
+
+
+def test_an_interrupt_while_draws_are_undone(made, monkeypatch):
+    """They are undone again when the state is next asked for, or the chain goes on."""
+    step = made("hmc")
+    draws, stats, _ = one_by_one(step, DRAWS)
+    for ask in (True, False):
+        point = begun(step)
+        *_, point = run(step, point, 20)
+        make, left = type(step).make, [3]
+
+        def interrupted(self, *arguments, make=make, left=left):
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+            return make(self, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(step), "make", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                assert step.sampling_state
+        if ask:
+            assert step.sampling_state.draws_left == DRAWS - 20
+        assert_same(run(step, point, 20), (draws[20:40], stats[20:40]))
+
+
+def test_checks_wait_for_the_last_draw(made, monkeypatch):
+    """All others are handed out before, and a state is asked for without checking twice."""
+    step, watched, handed = made("austerity"), [], []
+    watch = type(step)._watch
+
+    def counted(self, theta, info):
+        found = watch(self, theta, info)
+        if found is not None:
+            watched.append(len(handed))
+        return found
+
+    monkeypatch.setattr(type(step), "_watch", counted)
+    point = begun(step)
+    for i in range(DRAWS):
+        point, _ = step.step(point)
+        handed.append(i)
+        if i > DRAWS - 5:
+            assert step.sampling_state is not None
+    assert watched == [DRAWS - 1]
+
+
+def test_a_state_that_takes_long_to_copy_is_not_copied(made, monkeypatch):
+    step, copied = made("hmc"), []
+    monkeypatch.setattr(ahead, "_SHARE", 0.0)
+    monkeypatch.setattr(
+        ahead, "_changing", lambda step, f=ahead._changing: copied.append(1) or f(step)
+    )
+    draws, stats, _ = one_by_one(step, DRAWS)
+    assert_same(run(step, begun(step), DRAWS), (draws, stats))
+    assert len(copied) == 1
+
+
+def test_rows_are_not_summed_up_for_a_chain(monkeypatch):
+    """As the fingerprint does, which takes a pass over all of them."""
+    step = pms.HMCECS(model=logistic().model)
+    run(step, begun(step), 40)
+    assert "fingerprint" not in vars(step._tall.rows)
 
 
 def test_nothing_is_made_ahead_while_another_step_moves_parameters():

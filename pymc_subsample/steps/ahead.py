@@ -1,19 +1,22 @@
 """Draws that are made several at a time, and handed out one by one."""
 
 from collections import deque
+from copy import deepcopy
+from dataclasses import fields
 from threading import Thread
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pymc.blocking import PointType, StatsType
-from pymc.step_methods.state import DataClassState, WithSamplingState
+from pymc.step_methods.state import WithSamplingState
 
 if TYPE_CHECKING:
     from pymc_subsample.steps.chains import ChainStep
 
-# For which draws are made at a time: an interrupt waits for them.
-_SECONDS = 0.02
+# For which draws are made at a time: an interrupt waits for them. A state that takes more than a
+# share of that to copy, as of thousands of parameters, is not copied: draws are made one by one.
+_SECONDS, _SHARE = 0.02, 0.05
 
 
 class Ahead:
@@ -26,54 +29,93 @@ class Ahead:
 
     def __init__(self) -> None:
         self._ready: deque[tuple[PointType, StatsType]] = deque()
-        self._last: PointType
-        self._before: tuple[DataClassState, PointType, Thread | None]
-        self._made = 0
-        self._most = 1
+        self._last: dict[str, bytes] = {}
+        self._before: tuple[dict[str, Any], PointType, Thread | None]
+        self._handed_out = 0
+        self._undoing = False
+        self._most, self._pays = 1, True
 
     def next(self, step: "ChainStep", point: PointType) -> tuple[PointType, StatsType]:
         """Return the draw after `point`, and its statistics."""
-        if not self._ready or not self._is_last(point):
+        if self._undoing or not self._ready or not self._is_last(point):
             self.undo(step)
             self._make(step, point)
-        point, stats = self._ready.popleft()
-        self._last = point.copy()
+        point, stats = self._ready[0]
+        self._last = {name: value.tobytes() for name, value in point.items()}
+        self._handed_out += 1
+        self._ready.popleft()
         return point, stats
 
     def _is_last(self, point: PointType) -> bool:
         """Whether a point is the last draw; worker processes of PyMC go on from a copy of it."""
-        return all(
-            point[name] is value or np.asarray(point[name]).tobytes() == value.tobytes()
-            for name, value in self._last.items()
-        )
+        return all(np.asarray(point[name]).tobytes() == value for name, value in self._last.items())
 
     def forget(self) -> None:
         """Drop what is not handed out: the state is another one."""
         self._ready.clear()
+        self._undoing = False
 
     def undo(self, step: "ChainStep") -> None:
         """Bring the state back to the last draw that was handed out."""
-        if not self._ready:
+        if not self._ready and not self._undoing:
             return
-        handed_out = self._made - len(self._ready)
-        step.sampling_state, point, step._thread = self._before
-        for _ in range(handed_out):
+        self._undoing = True  # until it is done: an interrupt may come meanwhile
+        state, point, step._thread = self._before
+        _restore(step, state)
+        for _ in range(self._handed_out):
             [(point, _)] = step.make(point, 1)
-        self._most = handed_out
+        self._most = max(1, self._handed_out)
+        self.forget()
 
     def _make(self, step: "ChainStep", point: PointType) -> None:
-        size = min(self._most, step.left_alone)
-        if size > 1:
-            state = WithSamplingState.sampling_state.fget(step)
-            # PyMC's workers write every draw into the same arrays.
-            self._before = state, {name: np.copy(x) for name, x in point.items()}, step._thread
+        size = min(self._most, step.left_alone) if self._pays else 1
         start = perf_counter()
+        if size > 1:
+            # PyMC's workers write every draw into the same arrays.
+            fixed = {name: np.copy(x) for name, x in point.items()}
+            self._before = _changing(step), fixed, step._thread
+            self._pays = perf_counter() - start < _SHARE * _SECONDS
+        begin = perf_counter()
         try:
-            self._ready.extend(step.make(point, size))
+            made = step.make(point, size)
         except BaseException:
             if size > 1:
-                step.sampling_state = state
+                _restore(step, self._before[0])
             raise
-        self._made = size
-        if size == self._most and perf_counter() - start < _SECONDS / 2:
+        self._handed_out = 0
+        self._ready.extend(made)
+        took = perf_counter() - begin
+        if size == self._most and took < _SECONDS / 2:
             self._most *= 2
+        elif took > 2 * _SECONDS:
+            self._most = max(1, self._most // 2)
+
+
+def _changing(step: "ChainStep") -> dict[str, Any]:
+    """Copy what of a step's state changes in a chain."""
+    found = {}
+    for field in fields(step._state_class):
+        if field.metadata.get("frozen") or field.metadata.get("tensor_name"):
+            continue
+        value = getattr(step, field.name)
+        if isinstance(value, WithSamplingState):
+            found[field.name] = value.sampling_state
+        elif isinstance(value, np.random.Generator):
+            found[field.name] = value.bit_generator.state
+        else:
+            found[field.name] = deepcopy(value)
+    return found
+
+
+def _restore(step: "ChainStep", state: dict[str, Any]) -> None:
+    """Bring back what `_changing` copied, which may be needed again."""
+    for name, value in state.items():
+        own = getattr(step, name)
+        if isinstance(own, WithSamplingState):
+            own.sampling_state = value
+        elif isinstance(own, np.random.Generator):
+            own.bit_generator.state = value
+        else:
+            setattr(step, name, deepcopy(value))
+    step._left = None
+    step._forget()

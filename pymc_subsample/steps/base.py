@@ -297,7 +297,7 @@ class SubsampledStep(ChainStep):
 
     def _point(self, point: PointType, theta: np.ndarray) -> PointType:
         """Return `point` with this step's variables as in the chain's vector."""
-        new, values = dict(point), self._expansion.values(theta)
+        new, values = dict(point), self._expansion.values(theta).copy()
         for name, part, shape in self._moved:
             new[name] = values[part].reshape(shape)
         self._left = values[self._active].copy() if self._thread is not None else None

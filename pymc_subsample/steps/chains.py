@@ -72,9 +72,12 @@ class ChainStep(BlockedStep):
 
     @property
     def left_alone(self) -> int:
-        """How many draws there are to make before anything but a compiled transition is due."""
+        """How many draws there are to make before anything but a compiled transition is due.
+
+        The chain's last one is made alone: its checks may take long, and somebody may not wait.
+        """
         alone = len(self._moved) == len(self._model.value_vars)
-        return max(1, self.draws_left) if alone and not self.tune and self._steady else 1
+        return max(1, self.draws_left - 1) if alone and not self.tune and self._steady else 1
 
     def make(self, point: PointType, size: int) -> list[tuple[PointType, StatsType]]:
         """Make some draws, one after the other: their points and statistics."""
