@@ -121,9 +121,9 @@ def test_a_point_that_was_changed_in_place(made):
 
 def test_a_chain_that_is_tuned_again(made):
     step, found = made("hmc"), []
-    for ahead in (False, True):
+    for several in (False, True):
         with pytest.MonkeyPatch.context() as patch:
-            if not ahead:
+            if not several:
                 patch.setattr(ChainStep, "left_alone", 1)
             *_, point = run(step, begun(step), 20)
             step.reset_tuning()

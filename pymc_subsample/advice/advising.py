@@ -16,6 +16,7 @@ from pymc_subsample.data import Rows
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.discovery import chosen_names, row_terms
 from pymc_subsample.steps import variables
+from pymc_subsample.storage import is_bambis
 
 
 def advise(
@@ -141,6 +142,8 @@ def advise(
         advice = _on_few(model, terms, replace(empty, rows=few[0]), few[1])
     else:
         advice = trials.advice(chosen)
+    if any(is_bambis(model, v.name) for v in model.deterministics):
+        advice = replace(advice, code=_by_fit(advice.code))
     if data is None or f"pms.{advice.tried}(" in advice.code:
         return advice
     reason = f"{advice.reason} That takes a model that holds all rows in memory."
@@ -173,6 +176,15 @@ def _on_few(model: pm.Model, terms: Iterable[str], empty: Advice, seconds: float
     )
     option = Option(name, True, "projected", seconds, rows=empty.rows)
     return replace(on_all_rows(empty, reason), full_seconds=seconds, options=(option,))
+
+
+def _by_fit(line: str) -> str:
+    """Return the line that samples one of Bambi's models with a step."""
+    if not line.startswith(start := "pm.sample(step="):
+        return line
+    step, _, options = line.removeprefix(start).partition("(")
+    given = ", ".join(filter(None, ["model=model.backend.model", options.removesuffix("))")]))
+    return f"model.fit(step={step}({given}))"
 
 
 # Bad input

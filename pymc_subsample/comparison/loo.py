@@ -29,6 +29,7 @@ from pymc_subsample.diagnostics.weights import good_k
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.binding import require_rows
 from pymc_subsample.likelihood.discovery import row_terms
+from pymc_subsample.prediction.moved import refuse_moved
 from pymc_subsample.symbolic.graph import root_array
 from pymc_subsample.validation import is_whole, positive, shown
 
@@ -171,12 +172,15 @@ def loo(
     if reff is not None:
         reff = positive("reff", reff)
 
+    with building_graphs():
+        refuse_moved(model, posterior, _SAID)
     with building_graphs(), made_by.in_use():
         tall = TallModel(model, names, dim, data=data)
         _require_one(tall, names)
         expansion = expand(tall, 0)
         expansion.addresses("forward", "loglik")
-    require_same_rows(idata, tall, _SAID)
+    if names is None:
+        require_same_rows(idata, tall, _SAID)
     if data is None:
         _require_same_data(idata, model, tall)
     leaving = read_groups(groups, tall.n_rows, model, data)
@@ -289,7 +293,7 @@ def _of_another(known: Approximation, tall: TallModel, model: pm.Model) -> str:
     rv = model.values_to_rvs[next(v for v in model.value_vars if v.name == worst)].name
     bambi = (
         " Results of Bambi's fit have the intercept moved, for predictors that its model centres: "
-        "sample with pm.sample(model=model.backend.model, step=...)."
+        "write bmb.Model(..., center_predictors=False), with center(x) in the formula."
         if any(v.name == "Intercept" for v in model.free_RVs)
         else ""
     )

@@ -125,15 +125,8 @@ def rows_and_share(stats: xr.Dataset) -> tuple[float, float]:
     """Return the number of rows and the mean share that is read, NaN where unknown."""
     steps = per_step(stats, ["data_share"])
     share = float(steps[0]["data_share"].mean()) if len(steps) == 1 else np.nan
-    sizes = [name for name in ("subsample_size", "batch_size") if name in stats]
-    if "flips" in stats:
-        return np.nan, share
-    rows = {
-        float(np.round(step[name].mean() / step["data_share"].mean()))
-        for name in sizes
-        for step in per_step(stats, [name, "data_share"])
-    }
-    return (rows.pop() if len(rows) == 1 else np.nan), share
+    rows = np.unique(stats["n_rows"]) if "n_rows" in stats else np.zeros(0)
+    return (float(rows[0]) if len(rows) == 1 else np.nan), share
 
 
 def per_step(stats: xr.Dataset, names: Sequence[str]) -> list[xr.Dataset]:

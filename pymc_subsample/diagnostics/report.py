@@ -152,6 +152,8 @@ def _recorded(stats: xr.Dataset, families: dict[str, Sequence[Rule]]) -> list[Fi
                 found.setdefault(rule.name, []).append((label, value, passed))
         title = "" if alone else f"{name.split(',')[0]}: "
         named = [_searched(rule, stats) if rule is MODES else rule for rule in rules]
+        if SEARCHES in stats and not stats[SEARCHES].any():  # nothing was looked for
+            found.pop(MODES.name, None)
         findings += [
             worst_chain(rule, found[rule.name], title) for rule in named if rule.name in found
         ]

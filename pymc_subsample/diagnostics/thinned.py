@@ -121,19 +121,19 @@ def why_not_weights(idata: xr.DataTree) -> str:
 
 def require_same_rows(idata: xr.DataTree, tall: TallModel, said: str) -> None:
     """Refuse a model of other rows than the run recorded."""
-    stats = _statistics(idata)
-    sizes = [name for name in ("subsample_size", "batch_size") if name in stats]
-    if not sizes or "data_share" not in stats or "flips" in stats:  # Gibbs counts factors
-        return
-    size, share = stats[sizes[0]], stats["data_share"]
-    if size.ndim != 2 or share.ndim != 2 or not share.mean() > 0:
-        return
-    n = round(float(size.mean() / share.mean()))
-    if n != tall.n_rows:
+    rows = sampled_rows(idata)
+    if rows not in (None, tall.n_rows):
         raise ValueError(
-            f"{said}: the run sampled {n:,} rows, the model has {tall.n_rows:,}. Pass the model "
-            "and the data that were sampled."
+            f"{said}: the run sampled {rows:,} rows, the model has {tall.n_rows:,}. Pass the model "
+            "and the data that were sampled: rows on disk by data=."
         )
+
+
+def sampled_rows(idata: xr.DataTree) -> int | None:
+    """Return how many rows the steps of a run sampled, or None where they do not say."""
+    stats = _statistics(idata)
+    rows = np.unique(stats["n_rows"]) if "n_rows" in stats else np.zeros(0)
+    return int(rows[0]) if len(rows) == 1 else None
 
 
 def to_theta(model: pm.Model, tall: TallModel, posterior: xr.Dataset, said: str) -> np.ndarray:

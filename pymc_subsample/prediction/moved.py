@@ -7,7 +7,7 @@ import pymc as pm
 import xarray as xr
 
 from pymc_subsample.likelihood.checks import split_checks
-from pymc_subsample.prediction.rowwise import SAID, Quantity, RowFunction
+from pymc_subsample.prediction.rowwise import Quantity, RowFunction
 
 # How far the most likely intercept may be from the draws' mean, the other variables at theirs: in
 # standard deviations of the draws, and of an intercept of which all else is known.
@@ -15,7 +15,7 @@ _OFF, _FAR = 0.5, 10.0
 _PIECE = 2**20
 
 
-def refuse_moved(model: pm.Model, posterior: xr.Dataset) -> None:
+def refuse_moved(model: pm.Model, posterior: xr.Dataset, said: str) -> None:
     """Refuse a posterior of Bambi's whose intercepts are not the model's.
 
     Raises
@@ -35,7 +35,7 @@ def refuse_moved(model: pm.Model, posterior: xr.Dataset) -> None:
             for k in np.ndindex(spread.shape):
                 if _is_off(function, center, name, k, float(spread[k])):
                     raise ValueError(
-                        f"{SAID}: {name!r} in idata is not that of the PyMC model: Bambi's fit "
+                        f"{said}: {name!r} in idata is not that of the PyMC model: Bambi's fit "
                         "moves it where the model centres predictors. Write "
                         "bmb.Model(..., center_predictors=False), with center(x) in the formula "
                         "for predictors that are far from 0, or use Bambi's own model.predict."
@@ -50,7 +50,8 @@ def _is_off(
     curvature = 2 * there[0] - there[1] - there[-1]
     # In units of `spread`, in which the conditional sd is 1 / sqrt(curvature).
     step = slope / curvature if curvature > 0 else np.inf * abs(slope)
-    return bool(abs(step) > max(_OFF, _FAR / np.sqrt(max(curvature, np.finfo(float).tiny))))
+    # Where nothing is a number, or the likelihood is flat, the intercept is far from anywhere.
+    return not abs(step) <= max(_OFF, _FAR / np.sqrt(max(curvature, np.finfo(float).tiny)))
 
 
 def _total(

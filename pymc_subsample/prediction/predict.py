@@ -121,7 +121,7 @@ def predict(
     with building_graphs():
         wanted = quantity(model, what, kind)
         function = RowFunction(model, wanted, posterior)
-        refuse_moved(model, posterior)
+        refuse_moved(model, posterior, SAID)
     n, read = _reader(function, data, model)
     values = [posterior[name].values for name in function.leaves]
     values = [v.reshape(-1, *v.shape[2:]) for v in values]

@@ -41,6 +41,7 @@ class ChainStep(BlockedStep):
     _thread: threading.Thread | None = None
     _left: np.ndarray | None = None
     draws_left: int
+    n_rows: int
     tuning: Tuning | ProposalTuning
 
     @property
@@ -119,9 +120,8 @@ class ChainStep(BlockedStep):
 
     def _judge(self, stats: dict[str, Any], found: list[Check] | None) -> None:
         """Record a finished chain's checks in the statistics of its last draw, and warn of them."""
+        stats |= self._unjudged
         if found is None:
-            stats |= self._unjudged
-            stats["warning"] = None
             return
         self._thread = None
         search = self._search
@@ -132,9 +132,9 @@ class ChainStep(BlockedStep):
         stats["warning"] = said and SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
 
     @cached_property
-    def _unjudged(self) -> dict[str, float]:
-        """Statistics of a draw that is not the chain's last."""
-        return checks.record(self._rules, None)
+    def _unjudged(self) -> dict[str, Any]:
+        """Statistics that draws share, but for the checks of the chain's last."""
+        return checks.record(self._rules, None) | {"n_rows": self.n_rows, "warning": None}
 
     @property
     def sampling_state(self) -> Any:

@@ -33,6 +33,7 @@ def statistics(rules: Sequence[Rule], numbers: Iterable[str], **others: type) ->
     return {name: (np.float64, []) for name in numbers} | {
         **{name: (kind, []) for name, kind in others.items()},
         "n_evaluations": (np.int64, []),
+        "n_rows": (np.int64, []),
         "tune": (bool, []),
         "warning": (SamplerWarning, None),
         **checks.statistics(rules),
