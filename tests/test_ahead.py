@@ -34,18 +34,41 @@ WAYS = {
     "thermostat": (pms.SGNHT, {}),
     "ewsg": (pms.EWSG, {}),
     "preconditioned": (pms.PSGLD, {}),
+    "gibbs": (pms.AusterityGibbs, {}),
+    "coordinates": (pms.HMCECS, {}),
+    "scalable in coordinates": (pms.ScalableMH, {}),
 }
+
+
+def pairs(n=20, m=500):
+    rng = np.random.default_rng(2)
+    i, j = rng.integers(0, n, (2, m))
+    with pm.Model() as model:
+        x = pm.Bernoulli("x", 0.5, shape=n)
+        pm.Potential("psi", rng.normal(0, 0.05, m) * x[i] * x[j])
+    return model
+
+
+def hierarchy(n=3000, groups=8):
+    rng = np.random.default_rng(3)
+    g = rng.integers(0, groups, n)
+    y = rng.random(n) < 1 / (1 + np.exp(-rng.normal(size=groups)[g]))
+    with pm.Model() as model:
+        a = pm.Normal("a", pm.Normal("mu"), pm.HalfNormal("tau", 1), shape=groups)
+        pm.Bernoulli("y", logit_p=a[g], observed=y)
+    return model
 
 
 @pytest.fixture(scope="module")
 def made():
     """Return a step of a kind, which the tests of this module share."""
-    case, steps = logistic(), {}
+    models, steps = {"gibbs": pairs(), "coordinates": hierarchy()}, {}
+    models["scalable in coordinates"], usual = models["coordinates"], logistic().model
 
     def make(name):
         if name not in steps:
             kind, options = WAYS[name]
-            steps[name] = kind(model=case.model, **options)
+            steps[name] = kind(model=models.get(name, usual), **options)
         return steps[name]
 
     return make

@@ -324,7 +324,7 @@ def test_refresh_equals_the_algorithm_in_numpy(poisson):
     accepted, grew = 0, 0
     for t in range(80):
         g = t % 3
-        new_index, new_rows, new_counts = sample.propose(setup, poisson.ex, 1)
+        new_index, new_rows, new_counts = sample.propose(setup, poisson.ex, 1, 1)
         index, counts = sample.index.reshape(3, -1).copy(), sample.counts.copy()
         before = poisson.log_estimate(theta, index, counts, bound, sample.products)[2][g]
         wanted, k = index.copy(), new_counts[0]

@@ -100,6 +100,7 @@ def assert_survives(name, n_children, n_interrupts):
 
     def again():
         step._left = None  # from one point over and over, which a run never does
+        step._ahead.forget()
         step.step(point)
 
     statuses = interrupted(again, n_children, n_interrupts, 0.002)

@@ -76,7 +76,7 @@ def assert_right(tall):
     columns = {}
     for v in tall.batch.columns:
         axis = tall.batch.axes[v]
-        every = np.concatenate(list(tall.column_batches(v)), axis=axis)
+        every = np.concatenate(list(tall.over_column(v, np.copy)), axis=axis)
         columns[v] = np.take(every, index, axis=axis)
     givens = columns | {
         v: phi[part].reshape(v.type.shape).astype(v.type.dtype)

@@ -168,7 +168,13 @@ def test_monte_carlo_errors_are_those_of_dependent_draws():
         x = lfilter([0.6], [1, -0.8], rng.normal(size=(1100, 1)), axis=0)[100:] + 50
         for theta in x:
             record.add(
-                theta, np.zeros(1), {"diverging": 0, "step_size": 1, "kinetic_temperature": 1}
+                theta,
+                {
+                    "noise": np.zeros(1),
+                    "diverging": 0,
+                    "step_size": 1,
+                    "kinetic_temperature": 1,
+                },
             )
         found.append([x.mean(), x.var(), *np.concatenate(record.errors())])
     mean, variance, *claimed = np.transpose(found)
@@ -230,7 +236,13 @@ def test_no_start_is_too_far_to_be_noticed(far):
         record = StepRecord(draws=320)
         for theta in [np.full(2, far), *rng.normal(size=(319, 2))]:
             record.add(
-                theta, np.zeros(2), {"diverging": 0, "step_size": 1, "kinetic_temperature": 1}
+                theta,
+                {
+                    "noise": np.zeros(2),
+                    "diverging": 0,
+                    "step_size": 1,
+                    "kinetic_temperature": 1,
+                },
             )
         [check] = stochastic._from_start(record, np.arange(2))
         assert not check.passed

@@ -14,6 +14,7 @@ from pymc_subsample.advice.trials import AVAILABLE, Trials, few_rows, refuse_bad
 from pymc_subsample.all_rows import nuts
 from pymc_subsample.data import Rows
 from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.likelihood.binding import require_rows
 from pymc_subsample.likelihood.discovery import chosen_names, row_terms
 from pymc_subsample.steps import variables
 from pymc_subsample.storage import is_bambis
@@ -130,6 +131,8 @@ def advise(
     random_seed = arguments.seed("random_seed", random_seed)
     chosen = _chosen(samplers)
     arguments.text("dim", dim, "a dimension")
+    if data is not None:
+        require_rows(data)
     variables.continuous_vars(None, model)
     terms = row_terms(model, observed)
     _check_dim(model, terms, dim)
@@ -193,6 +196,8 @@ def _by_fit(line: str) -> str:
 def _chosen(samplers: Any) -> list[str] | None:
     if isinstance(samplers, str) and samplers == "auto":
         return None
+    if not isinstance(samplers, str | Iterable):
+        raise TypeError(f'samplers must be "auto" or names of steps, got {samplers!r}.')
     names = [samplers] if isinstance(samplers, str) else list(samplers)
     unknown = [name for name in names if name not in AVAILABLE]
     if unknown or not names:

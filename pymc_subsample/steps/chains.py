@@ -15,6 +15,7 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_subsample.calling import refuse_arguments_for_nuts
+from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.modes import ModeSearch
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, Rule
@@ -31,6 +32,7 @@ class ChainStep(BlockedStep):
     tune: bool
     _ahead: Ahead
     _model: pm.Model
+    _expansion: Expansion
     # Variables that it moves: name, place in the model's vector and shape.
     _moved: list[tuple[str, slice, tuple[int, ...]]]
     # What the progress bar shows: title and format by statistic.
@@ -76,9 +78,11 @@ class ChainStep(BlockedStep):
         """How many draws there are to make before anything but a compiled transition is due.
 
         The chain's last one is made alone: its checks may take long, and somebody may not wait.
+        Coordinates are found anew from each draw, which changes their last bits.
         """
         alone = len(self._moved) == len(self._model.value_vars)
-        return max(1, self.draws_left - 1) if alone and not self.tune and self._steady else 1
+        steady = self._steady and self._expansion.coordinates is None
+        return max(1, self.draws_left - 1) if alone and steady and not self.tune else 1
 
     def make(self, point: PointType, size: int) -> list[tuple[PointType, StatsType]]:
         """Make some draws, one after the other: their points and statistics."""
