@@ -373,6 +373,35 @@ def test_wrong_arguments_are_refused(idata, what, given, error, said):
         pms.predict(idata, what, model=model_of(), **given)
 
 
+def with_constants():
+    """A scale, and effects with a table of groups; `prior` is behind the draws of b."""
+    given = columns()
+    with pm.Model() as model:
+        x, group = pm.Data("x", given["X"][:, 0]), pm.Data("group", given["group"])
+        scale, table = pm.Data("scale", 2.0), pm.Data("table", np.arange(GROUPS) / GROUPS)
+        b = pm.Normal("b", sigma=pm.Data("prior", 1.0))
+        y = pm.Data("y", given["won"])
+        pm.Normal("y_", scale * b * x + table[group], 1.0, observed=y, shape=y.shape)
+    return model
+
+
+@pytest.mark.parametrize("name", ["scale", "table"])
+def test_new_values_of_constants_are_refused_and_those_of_no_effect_ignored(name, tmp_path):
+    model = with_constants()
+    idata, new = tree(b=np.ones((1, 9))), {"x": np.arange(6.0), "group": np.arange(6)}
+    same = pms.predict(idata, "y_", model=model, data=new | {"y": np.zeros(6), "prior": 3.0})
+    np.testing.assert_allclose(same["mean"], 2 * np.arange(6.0) + np.arange(6) / GROUPS)
+    other = new | {name: np.zeros(6) if name == "table" else 3.0}
+    with pytest.raises(ValueError, match=rf"data\['{name}'\] would have no effect.*pm\.set_data"):
+        pms.predict(idata, "y_", model=model, data=other)
+    rows = Rows.from_blocks([new | {name: np.zeros(6)}], cache=tmp_path / "rows")
+    with pytest.raises(ValueError, match="would have no effect"):
+        pms.predict(idata, "y_", model=model, data=rows)
+    pm.set_data({name: np.zeros(model[name].get_value().shape)}, model=model)
+    changed = pms.predict(idata, "y_", model=model, data=new)
+    assert np.min(np.abs(changed["mean"] - same["mean"])[1:]) > 1e-3
+
+
 def test_models_that_cannot_be_predicted_are_refused_by_name(idata):
     draws = {k: v.values for k, v in idata["posterior"].items()}
     lost, short = ({**draws}, {**draws, "z": draws["z"][..., :3]})

@@ -83,8 +83,9 @@ def predict(
         If there is no model, or an argument is of the wrong kind.
     ValueError
         If the posterior lacks a variable that `what` is made of, or is Bambi's with the intercept
-        moved; columns are missing, unknown, of other shapes, lengths or types than the model's, or
-        point outside of what they index; or the mean sign of signed draws is not known well enough.
+        moved; columns are missing, unknown, constants of the model, of other shapes, lengths or
+        types than the model's, or point outside of what they index; or the mean sign of signed
+        draws is not known well enough.
     TallModelError
         If `what` has no rows, or they depend on each other, or new rows are wanted where the model
         reads an array that is not `pm.Data`.
@@ -182,7 +183,7 @@ def _reader(
         columns: list[Any] = [r.value for r in function.raw]
         n = function.n_rows
     else:
-        names = _new_names(function.raw, data, model)
+        names = _new_names(function, data, model)
         columns = [
             _new_column(r, data.column(name) if isinstance(data, Rows) else data[name])
             for r, name in zip(function.raw, names, strict=True)
@@ -204,7 +205,7 @@ def _reader(
     return n, read
 
 
-def _new_names(raw: Sequence[Raw], data: Any, model: pm.Model) -> list[str]:
+def _new_names(function: RowFunction, data: Any, model: pm.Model) -> list[str]:
     """Return the names of columns that are read, which new rows must have."""
     if not isinstance(data, Rows | Mapping):
         raise TypeError(
@@ -216,7 +217,16 @@ def _new_names(raw: Sequence[Raw], data: Any, model: pm.Model) -> list[str]:
         unknown = [name for name in data if name not in known]
         if unknown:
             raise ValueError(f"{SAID}: data holds {unknown}; the pm.Data of the model are {known}.")
-    for r in raw:
+    for name in (name for name in function.constants if name in data):
+        held = model[name].get_value(borrow=True)
+        # Rows may have what only the model's means and the like were computed from.
+        if isinstance(data, Mapping) or function.n_rows not in held.shape[:1]:
+            raise ValueError(
+                f"{SAID}: data[{name!r}] would have no effect: it is a constant of the model, "
+                f"shape {held.shape}, and no column of rows. Change it by pm.set_data before, or "
+                "leave it out."
+            )
+    for r in function.raw:
         if r.whole:
             raise ValueError(
                 f"{SAID}: the model computes a column (shape {r.value.shape}) from all of its rows "
@@ -228,7 +238,7 @@ def _new_names(raw: Sequence[Raw], data: Any, model: pm.Model) -> list[str]:
                 "whose place new rows cannot take. Write the same model with pm.Data('name', "
                 "...) for every column; its draws need not be made anew."
             )
-    names = [r.name for r in raw if r.name is not None]
+    names = [r.name for r in function.raw if r.name is not None]
     missing = [name for name in names if name not in data]
     if missing:
         raise ValueError(f"{SAID}: data lacks {missing}; the rows are made of {names}.")

@@ -15,6 +15,7 @@ from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.likelihood.batch import batch_graph
@@ -157,6 +158,8 @@ class RowFunction:
         Variables of the posterior that are read.
     raw : list of Raw
         Columns that are read.
+    constants : list of str
+        `pm.Data` that it is computed from, and that have no rows.
 
     Raises
     ------
@@ -188,6 +191,8 @@ class RowFunction:
             root = concrete.roots.get(var)
             name = root.name if root is not None and root in model.data_vars else None
             self.raw.append(Raw(name, arrays[var], columns.axes[new], var not in known))
+        read = _read(graphs, leaves) - {r.name for r in self.raw}
+        self.constants = [v.name for v in model.data_vars if v.name in read]
         others = [out for out in outputs if out not in rows]
         parameters = list(batch.parameters.values())
         memo = {v: v for v in values} | freeze([*parameters, *others], dependent, arrays)
@@ -334,6 +339,12 @@ def _leaves(model: pm.Model, what: Quantity, posterior: xr.Dataset) -> list[Vari
                 f"variable {expected}. Pass the model that was sampled."
             )
     return found
+
+
+def _read(graphs: Sequence[Variable], leaves: Sequence[Variable]) -> set[str | None]:
+    """Return the names of what graphs are computed from, of the values and not only the lengths."""
+    lengths = [v for v in ancestors(graphs) if v.owner and isinstance(v.owner.op, Shape | Shape_i)]
+    return {v.name for v in ancestors(graphs, blockers=[*leaves, *lengths])}
 
 
 def _no_rows(name: str, why: str) -> TallModelError:
