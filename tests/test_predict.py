@@ -277,11 +277,29 @@ def test_signs_of_no_use_are_refused():
     idata = tree(sign, **{k: rng.normal(size=shape) for k, shape in draws.items()})
     with pytest.raises(ValueError, match="may as well be zero"):
         pms.predict(idata, "won_", model=classifier(columns(30)))
-    with pytest.raises(ValueError, match="don't belong"):
-        pms.predict(
-            tree(sign[:, :50], **{k: v.values for k, v in idata["posterior"].items()}),
-            "won_", model=classifier(columns(30)),
-        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"draw": slice(50)},
+        {"draw": slice(None, None, -1)},
+        {"chain": [0]},
+        {"chain": [1, 0]},
+        {"draw": slice(1, None)},
+    ],
+)
+@pytest.mark.parametrize("which", ["posterior", "sample_stats"])
+def test_signs_of_other_draws_are_refused(chosen, which):
+    rng = np.random.default_rng(3)
+    draws = {"a": (2, 200), "b": (2, 200, 2), "z": (2, 200, GROUPS)}
+    draws = {k: rng.normal(size=shape) for k, shape in draws.items()}
+    groups = tree(np.where(rng.random((2, 200)) < 0.95, 1, -1), **draws)
+    groups = {name: found.to_dataset() for name, found in groups.children.items()}
+    groups = {k: g.assign_coords(chain=[0, 1], draw=np.arange(200)) for k, g in groups.items()}
+    groups[which] = groups[which].isel(chosen)
+    with pytest.raises(ValueError, match=r"sample_stats has the .*don't belong"):
+        pms.predict(xr.DataTree.from_dict(groups), "won_", model=classifier(columns(30)))
 
 
 # Rows on disk, and many rows

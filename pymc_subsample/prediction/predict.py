@@ -13,7 +13,7 @@ from pymc_subsample.compile import building_graphs
 from pymc_subsample.data import Rows
 from pymc_subsample.data.columns import Column
 from pymc_subsample.diagnostics import signed
-from pymc_subsample.diagnostics.draws import signs_of
+from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, signs_of
 from pymc_subsample.diagnostics.thinned import group, spread
 from pymc_subsample.likelihood.discovery import full_data_model
 from pymc_subsample.passes import current
@@ -117,7 +117,7 @@ def predict(
     generator = arguments.generator(rng)
     posterior = group(idata, "posterior", SAID)
     each = spread(posterior.sizes["draw"], posterior.sizes["chain"], count("draws", draws))
-    signs = signs_of(_stats(idata, posterior.sizes["draw"], each), "posterior", None)
+    signs = signs_of(_stats(idata, posterior, each), "posterior", None)
     posterior = posterior.isel(draw=each)
     with building_graphs():
         wanted = quantity(model, what, kind)
@@ -150,16 +150,19 @@ def predict(
     return _joined(part, 0, n, size, named, probs)
 
 
-def _stats(idata: xr.DataTree, n_draws: int, each: np.ndarray) -> xr.DataTree:
+def _stats(idata: xr.DataTree, posterior: xr.Dataset, each: np.ndarray) -> xr.DataTree:
     """Return the signs of some draws, in a tree of their own."""
     groups = {}
     if "sample_stats" in idata.children and "sign" in idata["sample_stats"]:
         stats = idata["sample_stats"].to_dataset()[["sign"]]
-        if stats.sizes.get("draw") != n_draws:
-            raise ValueError(
-                f"{SAID}: sample_stats has {stats.sizes.get('draw')} draws and posterior "
-                f"{n_draws}: the signs don't belong to these draws. Select from the whole DataTree."
-            )
+        for dim in SAMPLE_DIMS:
+            own = stats.get_index(dim).tolist() if dim in stats.dims else None
+            if own != (known := posterior.get_index(dim).tolist()):
+                raise ValueError(
+                    f"{SAID}: sample_stats has the {dim}s {shown(own)} and posterior "
+                    f"{shown(known)}: the signs don't belong to these draws. Select from the "
+                    "whole DataTree."
+                )
         groups["sample_stats"] = stats.isel(draw=each)
     return xr.DataTree.from_dict(groups)
 
