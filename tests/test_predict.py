@@ -197,6 +197,31 @@ def test_draws_are_spread_evenly_over_chains():
     np.testing.assert_allclose(found["mean"], every.mean((0, 1)), rtol=1e-12)
 
 
+@pytest.mark.parametrize("dims", [("kind", "place"), None])
+def test_dimensions_of_draws_are_taken_by_name(dims):
+    given = columns(50)
+    with pm.Model(coords={"kind": np.arange(3), "place": list("xyz")}) as model:
+        table = pm.Normal("table", shape=(3, 3), dims=dims)
+        mu = table[given["group"] % 3, given["won"]] + given["X"][:, 0]
+        pm.Normal("y", mu, 1.0, observed=np.zeros(50))
+    idata = from_prior(model)
+    right = pms.predict(idata, "y", model=model)
+    table = idata["posterior"]["table"]
+    by_hand = table.values[0].mean(axis=0)[given["group"] % 3, given["won"]] + given["X"][:, 0]
+    np.testing.assert_allclose(right["mean"], by_hand)
+    _, _, first, second = table.dims
+    for order in ([second, first, "draw", "chain"], ["chain", "draw", second, first]):
+        moved = xr.DataTree.from_dict({"posterior": xr.Dataset({"table": table.transpose(*order)})})
+        xr.testing.assert_identical(pms.predict(moved, "y", model=model), right)
+    renamed = table.drop_vars([first], errors="ignore").rename({first: "other"})
+    other = xr.DataTree.from_dict({"posterior": xr.Dataset({"table": renamed})})
+    if dims is None:  # without a name in the model, any will do
+        xr.testing.assert_identical(pms.predict(other, "y", model=model), right)
+    else:
+        with pytest.raises(ValueError, match=r"'table'\] has the dimensions \('other', 'place'\)"):
+            pms.predict(other, "y", model=model)
+
+
 # Outcomes
 
 

@@ -18,7 +18,7 @@ from pymc_subsample.diagnostics.thinned import group, spread
 from pymc_subsample.likelihood.discovery import full_data_model
 from pymc_subsample.passes import current
 from pymc_subsample.prediction.moved import refuse_moved
-from pymc_subsample.prediction.rowwise import SAID, Quantity, Raw, RowFunction, quantity
+from pymc_subsample.prediction.rowwise import SAID, Quantity, Raw, RowFunction, in_order, quantity
 from pymc_subsample.validation import choice, count, numbers, shown
 
 # Predictions that are in memory at a time, per thread.
@@ -82,10 +82,11 @@ def predict(
     TypeError
         If there is no model, or an argument is of the wrong kind.
     ValueError
-        If the posterior lacks a variable that `what` is made of, or is Bambi's with the intercept
-        moved; columns are missing, unknown, constants of the model, of other shapes, lengths or
-        types than the model's, or point outside of what they index; or the mean sign of signed
-        draws is not known well enough.
+        If the posterior lacks a variable that `what` is made of, or has it in another shape or with
+        other dimensions, or is Bambi's with the intercept moved; columns are missing, unknown,
+        constants of the model, of other shapes, lengths or types than the model's, or point outside
+        of what they index; or the mean sign of signed draws is not known well enough, or signs
+        and draws don't belong together.
     TallModelError
         If `what` has no rows, or they depend on each other, or new rows are wanted where the model
         reads an array that is not `pm.Data`.
@@ -118,7 +119,7 @@ def predict(
     posterior = group(idata, "posterior", SAID)
     each = spread(posterior.sizes["draw"], posterior.sizes["chain"], count("draws", draws))
     signs = signs_of(_stats(idata, posterior, each), "posterior", None)
-    posterior = posterior.isel(draw=each)
+    posterior = in_order(model, posterior.isel(draw=each))
     with building_graphs():
         wanted = quantity(model, what, kind)
         function = RowFunction(model, wanted, posterior)

@@ -18,6 +18,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.xtensor.type import XTensorType
 
+from pymc_subsample.diagnostics.draws import SAMPLE_DIMS
 from pymc_subsample.likelihood.batch import batch_graph
 from pymc_subsample.likelihood.columns import column_graph, row_number_test
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_name
@@ -148,7 +149,7 @@ class RowFunction:
     model : pm.Model
     what : Quantity
     posterior : xarray.Dataset
-        Draws, chain and draw first.
+        Draws, as `in_order` has them.
 
     Attributes
     ----------
@@ -253,6 +254,24 @@ class RowFunction:
             raise ValueError(_NOT_DRAWN.format(f"{self._what.name} ({op_name(op)})")) from None
 
 
+def in_order(model: pm.Model, posterior: xr.Dataset) -> xr.Dataset:
+    """Return draws with chain and draw first, and dimensions in the order of the model's names."""
+    found = posterior.transpose(*SAMPLE_DIMS, ...)
+    for name in posterior.data_vars:
+        if set(dims := _dims(model, name)) == set(found[name].dims[2:]):
+            found[name] = found[name].transpose(*SAMPLE_DIMS, *dims)
+    return found
+
+
+def _dims(model: pm.Model, name: Any) -> tuple[str, ...]:
+    """Return the dimensions of a variable as `pm.sample` names them; none if there is none."""
+    if name not in model.named_vars:
+        return ()
+    ndim = model[name].type.ndim
+    dims = model.named_vars_to_dims.get(name, (None,) * ndim)
+    return tuple(f"{name}_dim_{k}" if d is None else d for k, d in enumerate(dims))
+
+
 def _rows(what: Quantity, outputs: list[Variable]) -> tuple[int, list[Variable]]:
     """Return how many rows there are, and which outputs have them, on their first axis."""
     if what.op is None:
@@ -331,6 +350,13 @@ def _leaves(model: pm.Model, what: Quantity, posterior: xr.Dataset) -> list[Vari
         )
     shapes = model.eval_rv_shapes()
     for v in found:
+        own, given = _dims(model, v.name), posterior[v.name].dims[2:]
+        # Dimensions that the model doesn't name may have any name.
+        if any(a != b for a, b in zip(own, given, strict=False) if a in model.coords):
+            raise ValueError(
+                f"{SAID}: idata.posterior[{v.name!r}] has the dimensions {given}, the model's "
+                f"variable {own}. Pass the model that was sampled."
+            )
         shape = posterior[v.name].shape[2:]
         expected = tuple(map(int, shapes[v.name])) if v.name in shapes else shape
         if shape != expected:
