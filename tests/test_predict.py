@@ -272,6 +272,18 @@ def test_outcomes_do_not_depend_on_threads_and_are_drawn_anew_in_each_piece(monk
     assert not np.any(other["mean"] == first["mean"])
 
 
+def test_a_generator_is_advanced_and_a_seed_is_the_same_again():
+    x = np.ones(40)
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("b") * x, 1.0, observed=x)
+    rng = np.random.default_rng(5)
+    one, two = (drawn(model, {"b": 0.0}, 50, rng=rng) for _ in range(2))
+    assert not np.any(one["mean"] == two["mean"])
+    xr.testing.assert_equal(one, drawn(model, {"b": 0.0}, 50, rng=np.random.default_rng(5)))
+    seeded = (drawn(model, {"b": 0.0}, 50, rng=5) for _ in range(2))
+    xr.testing.assert_equal(*seeded)
+
+
 # Signed draws
 
 

@@ -68,7 +68,9 @@ def predict(
         Return an iterator over results of so many rows each, so that memory does not grow with
         the rows at all.
     rng : int or Generator, optional
-        Random numbers of outcomes. Default: a fixed seed.
+        Random numbers of outcomes. Default: a fixed seed. A generator is advanced, so that another
+        call with it draws others. The same seed draws other outcomes where `chunksize`, `draws` or
+        what a row holds are others.
 
     Returns
     -------
@@ -115,7 +117,8 @@ def predict(
     probs = None if prob is None else _probabilities(prob)
     if chunksize is not None:
         count("chunksize", chunksize)
-    generator = arguments.generator(rng)
+    # PyMC copies a generator; that of the caller is to be advanced.
+    generator = rng if isinstance(rng, np.random.Generator) else arguments.generator(rng)
     posterior = group(idata, "posterior", SAID)
     each = spread(posterior.sizes["draw"], posterior.sizes["chain"], count("draws", draws))
     signs = signs_of(_stats(idata, posterior, each), "posterior", None)
@@ -129,10 +132,10 @@ def predict(
     values = [v.reshape(-1, *v.shape[2:]) for v in values]
     points = list(zip(*values, strict=True))
     weights = None if signs is None else signs.values
-    seeds = generator.spawn(1)[0].bit_generator.seed_seq
+    key = generator.integers(2**32, size=4).tolist()
 
     def part(start: int, stop: int) -> dict[str, np.ndarray]:
-        own = np.random.default_rng([*seeds.generate_state(4).tolist(), start])
+        own = np.random.default_rng([*key, start])
         try:
             found = function(points, read(start, stop), own)
         except IndexError as error:
