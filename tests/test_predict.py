@@ -457,6 +457,20 @@ def test_new_values_of_constants_are_refused_and_those_of_no_effect_ignored(name
     assert np.min(np.abs(changed["mean"] - same["mean"])[1:]) > 1e-3
 
 
+def test_integers_may_be_negative_where_they_are_no_index():
+    """Whatever an index is computed from may not be."""
+    degrees, level = np.arange(30), np.arange(30) % 3
+    with pm.Model() as model:
+        t, g = pm.Data("degrees", degrees), pm.Data("level", level)
+        z = pm.Normal("z", shape=3)
+        pm.Normal("y", z[(2 * g) // 2] + 0.5 * t, 1.0, observed=np.zeros(30))
+    idata, new = tree(z=np.tile([1.0, 2.0, 4.0], (1, 9, 1))), {"level": np.array([2, 0])}
+    found = pms.predict(idata, "y", model=model, data=new | {"degrees": np.array([-5, 3])})
+    np.testing.assert_allclose(found["mean"], [4 - 2.5, 1 + 1.5])
+    with pytest.raises(ValueError, match=r"data\['level'\] goes down to -1"):
+        pms.predict(idata, "y", model=model, data={"level": [-1, 0], "degrees": [5, 3]})
+
+
 def test_models_that_cannot_be_predicted_are_refused_by_name(idata):
     draws = {k: v.values for k, v in idata["posterior"].items()}
     lost, short = ({**draws}, {**draws, "z": draws["z"][..., :3]})

@@ -278,7 +278,7 @@ def _cast(r: Raw, part: np.ndarray, start: int) -> np.ndarray:
             f"{SAID}: data[{r.name!r}] is of type {part.dtype} with numbers that the model's type, "
             f"{to}, does not hold, in rows from {start}."
         )
-    if to.kind == "i" and np.any(new < 0) and not np.any(r.value < 0):
+    if r.index and to.kind == "i" and np.any(new < 0) and not np.any(r.value < 0):
         raise ValueError(
             f"{SAID}: data[{r.name!r}] goes down to {new.min()}, and in the model to "
             f"{r.value.min()}: negative codes often stand for what is missing, and as an index "

@@ -14,8 +14,10 @@ from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.subtensor import BaseSubtensor
 from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS
@@ -133,12 +135,15 @@ class Raw:
         Where its rows are.
     whole : bool
         Whether it was computed from all rows at once.
+    index : bool
+        Whether it says which entries of an array are read.
     """
 
     name: str | None
     value: np.ndarray
     axis: int
     whole: bool
+    index: bool
 
 
 class RowFunction:
@@ -187,13 +192,6 @@ class RowFunction:
         old = list(batch.columns.values())
         known = set(arrays)
         columns = column_graph(old, [trace.axes[v] for v in old], arrays)
-        self.raw = []
-        for new, var in columns.columns.items():
-            root = concrete.roots.get(var)
-            name = root.name if root is not None and root in model.data_vars else None
-            self.raw.append(Raw(name, arrays[var], columns.axes[new], var not in known))
-        read = _read(graphs, leaves) - {r.name for r in self.raw}
-        self.constants = [v.name for v in model.data_vars if v.name in read]
         others = [out for out in outputs if out not in rows]
         parameters = list(batch.parameters.values())
         memo = {v: v for v in values} | freeze([*parameters, *others], dependent, arrays)
@@ -204,6 +202,15 @@ class RowFunction:
         placed |= zip(batch.columns, columns.outputs, strict=True)
         made = dict(zip(rows, rebuild(batch.outputs, placed), strict=True))
         made |= zip(others, rebuild(others, dict(memo)), strict=True)
+        indices = _indices([made[out] for out in outputs])
+        self.raw = []
+        for new, var in columns.columns.items():
+            root = concrete.roots.get(var)
+            name = root.name if root is not None and root in model.data_vars else None
+            axis = columns.axes[new]
+            self.raw.append(Raw(name, arrays[var], axis, var not in known, new in indices))
+        read = _read(graphs, leaves) - {r.name for r in self.raw}
+        self.constants = [v.name for v in model.data_vars if v.name in read]
         inputs = [*values, *columns.columns]
         self._function = numpy_function(inputs, [made[out] for out in outputs])
         if all(np.prod(out.type.shape) <= _COMPARED for out in outputs):
@@ -371,6 +378,16 @@ def _read(graphs: Sequence[Variable], leaves: Sequence[Variable]) -> set[str | N
     """Return the names of what graphs are computed from, of the values and not only the lengths."""
     lengths = [v for v in ancestors(graphs) if v.owner and isinstance(v.owner.op, Shape | Shape_i)]
     return {v.name for v in ancestors(graphs, blockers=[*leaves, *lengths])}
+
+
+def _indices(graphs: Sequence[Variable]) -> set[Variable]:
+    """Return what indices in graphs are computed from."""
+    found: list[Variable] = []
+    for node in toposort(graphs):
+        op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
+        if isinstance(op, BaseSubtensor):
+            found += node.inputs[len(node.inputs) - op.n_index_vars :]
+    return set(ancestors(found))
 
 
 def _no_rows(name: str, why: str) -> TallModelError:
