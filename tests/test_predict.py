@@ -471,6 +471,19 @@ def test_integers_may_be_negative_where_they_are_no_index():
         pms.predict(idata, "y", model=model, data={"level": [-1, 0], "degrees": [5, 3]})
 
 
+def test_data_that_were_set_and_do_not_fit_are_refused(idata):
+    with pm.Model() as model:
+        x, b = pm.Data("x", np.arange(20.0)), pm.Normal("b")
+        pm.Normal("y", b * x, 1.0, observed=np.zeros(20))
+    pm.set_data({"x": np.arange(5.0)}, model=model)
+    with pytest.raises(ValueError, match=r"don't fit together for 'y' .* as data="):
+        pms.predict(tree(b=np.ones((1, 9))), "y", model=model)
+    model = model_of()
+    pm.set_data({"group": np.arange(N)}, model=model)
+    with pytest.raises(ValueError, match=r"points outside .* in rows of the model"):
+        pms.predict(idata, "won_", model=model)
+
+
 def test_models_that_cannot_be_predicted_are_refused_by_name(idata):
     draws = {k: v.values for k, v in idata["posterior"].items()}
     lost, short = ({**draws}, {**draws, "z": draws["z"][..., :3]})

@@ -18,7 +18,15 @@ from pymc_subsample.diagnostics.thinned import group, spread
 from pymc_subsample.likelihood.discovery import full_data_model
 from pymc_subsample.passes import current
 from pymc_subsample.prediction.moved import refuse_moved
-from pymc_subsample.prediction.rowwise import SAID, Quantity, Raw, RowFunction, in_order, quantity
+from pymc_subsample.prediction.rowwise import (
+    SAID,
+    Quantity,
+    Raw,
+    RowFunction,
+    in_order,
+    outside,
+    quantity,
+)
 from pymc_subsample.validation import choice, count, numbers, shown
 
 # Predictions that are in memory at a time, per thread.
@@ -139,11 +147,7 @@ def predict(
         try:
             found = function(points, read(start, stop), own)
         except IndexError as error:
-            raise ValueError(
-                f"{SAID}: an integer column points outside the array that it indexes, in rows "
-                f"{start} to {stop - 1} ({error}). A level that the model does not know has no "
-                "draws: leave its rows out, or predict it from the distribution of the levels."
-            ) from None
+            raise outside(f"{start} to {stop - 1}", error) from None
         return _statistics(found, weights, probs)
 
     one = function(points[:1], read(0, 1), np.random.default_rng(0))

@@ -172,7 +172,8 @@ class RowFunction:
     TallModelError
         If it has no rows, or they depend on each other.
     ValueError
-        If the posterior lacks a variable, or has it in another shape.
+        If the posterior lacks a variable, or has it in another shape; or the model's data have
+        lengths that don't fit together, or point outside of what they index.
     """
 
     def __init__(self, model: pm.Model, what: Quantity, posterior: xr.Dataset) -> None:
@@ -180,7 +181,14 @@ class RowFunction:
         self.leaves = [v.name for v in leaves]
         point = {name: posterior[name].values[0, 0] for name in self.leaves}
         graphs = rebuild(what.graphs, {v: v for v in leaves}, _viewed)
-        concrete = concretize(graphs, leaves, point)
+        try:
+            concrete = concretize(graphs, leaves, point)
+        except ValueError as error:
+            raise ValueError(
+                f"{SAID}: the data that the model holds don't fit together for {what.name} "
+                f"({error}). Where pm.set_data gave some of them another length, give the model "
+                "back its rows, and pass the new ones as data=."
+            ) from None
         arrays, values = concrete.arrays, concrete.values
         outputs = concrete.outputs
         dependent = depends_on(outputs, values)
@@ -215,7 +223,10 @@ class RowFunction:
         self._function = numpy_function(inputs, [made[out] for out in outputs])
         if all(np.prod(out.type.shape) <= _COMPARED for out in outputs):
             givens = {v: np.asarray(point[v.name], v.type.dtype) for v in values}
-            self._compare(point, evaluate(outputs, arrays | givens))
+            try:
+                self._compare(point, evaluate(outputs, arrays | givens))
+            except IndexError as error:
+                raise outside("of the model", error) from None
 
     def _compare(self, point: dict[str, np.ndarray], written: Sequence[np.ndarray]) -> None:
         """Compare two parts of the rows with the quantity as the model has it."""
@@ -388,6 +399,16 @@ def _indices(graphs: Sequence[Variable]) -> set[Variable]:
         if isinstance(op, BaseSubtensor):
             found += node.inputs[len(node.inputs) - op.n_index_vars :]
     return set(ancestors(found))
+
+
+def outside(where: str, error: IndexError) -> ValueError:
+    """Return what to say of an index that is out of bounds."""
+    said = str(error).partition("\n")[0]
+    return ValueError(
+        f"{SAID}: an integer column points outside the array that it indexes, in rows {where} "
+        f"({said}). A level that the model does not know has no draws: leave its rows out, or "
+        "predict it from the distribution of the levels."
+    )
 
 
 def _no_rows(name: str, why: str) -> TallModelError:
