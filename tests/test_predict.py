@@ -484,6 +484,36 @@ def test_data_that_were_set_and_do_not_fit_are_refused(idata):
         pms.predict(idata, "won_", model=model)
 
 
+def test_one_row_is_refused_in_the_model_and_predicted_as_data():
+    def written(n):
+        with pm.Model() as model:
+            x, b = pm.Data("x", np.full(n, 2.0)), pm.Normal("b")
+            model.eta = b * x
+            pm.Normal("y", model.eta, 1.0, observed=np.zeros(n))
+        return model
+
+    idata, model = tree(b=np.full((1, 9), 3.0)), written(1)
+    for what, kind in [("y", "mean"), ("y", "outcome"), (model.eta, "mean")]:
+        with pytest.raises(pms.TallModelError, match="holds a single row of"):
+            pms.predict(idata, what, model=model, kind=kind)
+    found = pms.predict(idata, "y", model=written(2), data={"x": [5.0]})
+    np.testing.assert_allclose(found["mean"], [15.0])
+
+
+def test_dimensions_without_a_name_are_numbered():
+    x = np.arange(20.0)
+    with pm.Model(coords={"obs": np.arange(20), "kind": list("xyz")}) as model:
+        mu = x[:, None] * pm.Normal("b", shape=3)
+        pm.Normal("y", mu, 1.0, observed=np.zeros((20, 3)))
+        pm.Deterministic("late", mu, dims=("obs", None))
+        pm.Deterministic("early", mu, dims=(None, "kind"))
+    idata = tree(b=np.ones((1, 9, 3)))
+    for what, dims in [("late", ("obs", "dim_1")), ("early", ("row", "kind"))]:
+        found = pms.predict(idata, what, model=model, prob=0.5)
+        assert found["mean"].dims == dims
+        assert found["quantiles"].dims == (*dims, "quantile")
+
+
 def test_models_that_cannot_be_predicted_are_refused_by_name(idata):
     draws = {k: v.values for k, v in idata["posterior"].items()}
     lost, short = ({**draws}, {**draws, "z": draws["z"][..., :3]})

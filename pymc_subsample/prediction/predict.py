@@ -316,7 +316,8 @@ def _statistics(
 
 def _named(wanted: Quantity, ndim: int) -> list[str]:
     """Name the dimensions of what is predicted, rows first."""
-    return [*wanted.dims, *("row", *(f"dim_{k}" for k in range(1, ndim)))[len(wanted.dims) :]]
+    own = [*wanted.dims, *(None,) * ndim][:ndim]
+    return [d or (f"dim_{k}" if k else "row") for k, d in enumerate(own)]
 
 
 def _joined(

@@ -303,6 +303,8 @@ def _rows(what: Quantity, outputs: list[Variable]) -> tuple[int, list[Variable]]
         for out, core in zip(outputs, what.op.ndims_params, strict=True)
         if batch and out.type.ndim - core == batch and out.type.shape[0] != 1
     ]
+    if not full and what.shape[:1] == (1,):
+        raise _one_row(what.name)
     if not full:
         raise _no_rows(what.name, "none of its parameters has rows")
     return full[0].type.shape[0], list(dict.fromkeys(full))
@@ -322,6 +324,8 @@ def _trace(
             trace.follow(out, 0)
         trace.refuse_reductions(dependent, n_rows)
     except CoupledRows as error:
+        if n_rows == 1:
+            raise _one_row(name) from None
         op = "an axis used twice" if error.node is None else op_name(error.node.op)
         raise TallModelError(
             f"{SAID}: the rows of {name} are coupled by {op}, so that they cannot be predicted "
@@ -329,6 +333,8 @@ def _trace(
         ) from None
     own = [v.name for v in values if v in trace.axes]
     if own or not any(trace.stop(v) or v.owner is None for v in trace.axes):
+        if n_rows == 1 and not own:
+            raise _one_row(name)
         why = f"its first axis is that of {own[0]!r}" if own else "it is the same for all rows"
         raise _no_rows(name, why)
 
@@ -408,6 +414,13 @@ def outside(where: str, error: IndexError) -> ValueError:
         f"{SAID}: an integer column points outside the array that it indexes, in rows {where} "
         f"({said}). A level that the model does not know has no draws: leave its rows out, or "
         "predict it from the distribution of the levels."
+    )
+
+
+def _one_row(name: str) -> TallModelError:
+    return TallModelError(
+        f"{SAID}: the model holds a single row of {name}, which looks as what all rows share. "
+        "Give it two rows or more, with the same draws, and pass the row as data=."
     )
 
 
