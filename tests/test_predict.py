@@ -197,6 +197,31 @@ def test_draws_are_spread_evenly_over_chains():
     np.testing.assert_allclose(found["mean"], every.mean((0, 1)), rtol=1e-12)
 
 
+@pytest.mark.parametrize("dims", [("kind", "place"), None])
+def test_dimensions_of_draws_are_taken_by_name(dims):
+    given = columns(50)
+    with pm.Model(coords={"kind": np.arange(3), "place": list("xyz")}) as model:
+        table = pm.Normal("table", shape=(3, 3), dims=dims)
+        mu = table[given["group"] % 3, given["won"]] + given["X"][:, 0]
+        pm.Normal("y", mu, 1.0, observed=np.zeros(50))
+    idata = from_prior(model)
+    right = pms.predict(idata, "y", model=model)
+    table = idata["posterior"]["table"]
+    by_hand = table.values[0].mean(axis=0)[given["group"] % 3, given["won"]] + given["X"][:, 0]
+    np.testing.assert_allclose(right["mean"], by_hand)
+    _, _, first, second = table.dims
+    for order in ([second, first, "draw", "chain"], ["chain", "draw", second, first]):
+        moved = xr.DataTree.from_dict({"posterior": xr.Dataset({"table": table.transpose(*order)})})
+        xr.testing.assert_identical(pms.predict(moved, "y", model=model), right)
+    renamed = table.drop_vars([first], errors="ignore").rename({first: "other"})
+    other = xr.DataTree.from_dict({"posterior": xr.Dataset({"table": renamed})})
+    if dims is None:  # without a name in the model, any will do
+        xr.testing.assert_identical(pms.predict(other, "y", model=model), right)
+    else:
+        with pytest.raises(ValueError, match=r"'table'\] has the dimensions \('other', 'place'\)"):
+            pms.predict(other, "y", model=model)
+
+
 # Outcomes
 
 
@@ -247,6 +272,18 @@ def test_outcomes_do_not_depend_on_threads_and_are_drawn_anew_in_each_piece(monk
     assert not np.any(other["mean"] == first["mean"])
 
 
+def test_a_generator_is_advanced_and_a_seed_is_the_same_again():
+    x = np.ones(40)
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("b") * x, 1.0, observed=x)
+    rng = np.random.default_rng(5)
+    one, two = (drawn(model, {"b": 0.0}, 50, rng=rng) for _ in range(2))
+    assert not np.any(one["mean"] == two["mean"])
+    xr.testing.assert_equal(one, drawn(model, {"b": 0.0}, 50, rng=np.random.default_rng(5)))
+    seeded = (drawn(model, {"b": 0.0}, 50, rng=5) for _ in range(2))
+    xr.testing.assert_equal(*seeded)
+
+
 # Signed draws
 
 
@@ -277,11 +314,29 @@ def test_signs_of_no_use_are_refused():
     idata = tree(sign, **{k: rng.normal(size=shape) for k, shape in draws.items()})
     with pytest.raises(ValueError, match="may as well be zero"):
         pms.predict(idata, "won_", model=classifier(columns(30)))
-    with pytest.raises(ValueError, match="don't belong"):
-        pms.predict(
-            tree(sign[:, :50], **{k: v.values for k, v in idata["posterior"].items()}),
-            "won_", model=classifier(columns(30)),
-        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"draw": slice(50)},
+        {"draw": slice(None, None, -1)},
+        {"chain": [0]},
+        {"chain": [1, 0]},
+        {"draw": slice(1, None)},
+    ],
+)
+@pytest.mark.parametrize("which", ["posterior", "sample_stats"])
+def test_signs_of_other_draws_are_refused(chosen, which):
+    rng = np.random.default_rng(3)
+    draws = {"a": (2, 200), "b": (2, 200, 2), "z": (2, 200, GROUPS)}
+    draws = {k: rng.normal(size=shape) for k, shape in draws.items()}
+    groups = tree(np.where(rng.random((2, 200)) < 0.95, 1, -1), **draws)
+    groups = {name: found.to_dataset() for name, found in groups.children.items()}
+    groups = {k: g.assign_coords(chain=[0, 1], draw=np.arange(200)) for k, g in groups.items()}
+    groups[which] = groups[which].isel(chosen)
+    with pytest.raises(ValueError, match=r"sample_stats has the .*don't belong"):
+        pms.predict(xr.DataTree.from_dict(groups), "won_", model=classifier(columns(30)))
 
 
 # Rows on disk, and many rows
@@ -371,6 +426,92 @@ NEW = {k: v for k, v in columns(5).items() if k != "won"}
 def test_wrong_arguments_are_refused(idata, what, given, error, said):
     with pytest.raises(error, match=said):
         pms.predict(idata, what, model=model_of(), **given)
+
+
+def with_constants():
+    """A scale, and effects with a table of groups; `prior` is behind the draws of b."""
+    given = columns()
+    with pm.Model() as model:
+        x, group = pm.Data("x", given["X"][:, 0]), pm.Data("group", given["group"])
+        scale, table = pm.Data("scale", 2.0), pm.Data("table", np.arange(GROUPS) / GROUPS)
+        b = pm.Normal("b", sigma=pm.Data("prior", 1.0))
+        y = pm.Data("y", given["won"])
+        pm.Normal("y_", scale * b * x + table[group], 1.0, observed=y, shape=y.shape)
+    return model
+
+
+@pytest.mark.parametrize("name", ["scale", "table"])
+def test_new_values_of_constants_are_refused_and_those_of_no_effect_ignored(name, tmp_path):
+    model = with_constants()
+    idata, new = tree(b=np.ones((1, 9))), {"x": np.arange(6.0), "group": np.arange(6)}
+    same = pms.predict(idata, "y_", model=model, data=new | {"y": np.zeros(6), "prior": 3.0})
+    np.testing.assert_allclose(same["mean"], 2 * np.arange(6.0) + np.arange(6) / GROUPS)
+    other = new | {name: np.zeros(6) if name == "table" else 3.0}
+    with pytest.raises(ValueError, match=rf"data\['{name}'\] would have no effect.*pm\.set_data"):
+        pms.predict(idata, "y_", model=model, data=other)
+    rows = Rows.from_blocks([new | {name: np.zeros(6)}], cache=tmp_path / "rows")
+    with pytest.raises(ValueError, match="would have no effect"):
+        pms.predict(idata, "y_", model=model, data=rows)
+    pm.set_data({name: np.zeros(model[name].get_value().shape)}, model=model)
+    changed = pms.predict(idata, "y_", model=model, data=new)
+    assert np.min(np.abs(changed["mean"] - same["mean"])[1:]) > 1e-3
+
+
+def test_integers_may_be_negative_where_they_are_no_index():
+    """Whatever an index is computed from may not be."""
+    degrees, level = np.arange(30), np.arange(30) % 3
+    with pm.Model() as model:
+        t, g = pm.Data("degrees", degrees), pm.Data("level", level)
+        z = pm.Normal("z", shape=3)
+        pm.Normal("y", z[(2 * g) // 2] + 0.5 * t, 1.0, observed=np.zeros(30))
+    idata, new = tree(z=np.tile([1.0, 2.0, 4.0], (1, 9, 1))), {"level": np.array([2, 0])}
+    found = pms.predict(idata, "y", model=model, data=new | {"degrees": np.array([-5, 3])})
+    np.testing.assert_allclose(found["mean"], [4 - 2.5, 1 + 1.5])
+    with pytest.raises(ValueError, match=r"data\['level'\] goes down to -1"):
+        pms.predict(idata, "y", model=model, data={"level": [-1, 0], "degrees": [5, 3]})
+
+
+def test_data_that_were_set_and_do_not_fit_are_refused(idata):
+    with pm.Model() as model:
+        x, b = pm.Data("x", np.arange(20.0)), pm.Normal("b")
+        pm.Normal("y", b * x, 1.0, observed=np.zeros(20))
+    pm.set_data({"x": np.arange(5.0)}, model=model)
+    with pytest.raises(ValueError, match=r"don't fit together for 'y' .* as data="):
+        pms.predict(tree(b=np.ones((1, 9))), "y", model=model)
+    model = model_of()
+    pm.set_data({"group": np.arange(N)}, model=model)
+    with pytest.raises(ValueError, match=r"points outside .* in rows of the model"):
+        pms.predict(idata, "won_", model=model)
+
+
+def test_one_row_is_refused_in_the_model_and_predicted_as_data():
+    def written(n):
+        with pm.Model() as model:
+            x, b = pm.Data("x", np.full(n, 2.0)), pm.Normal("b")
+            model.eta = b * x
+            pm.Normal("y", model.eta, 1.0, observed=np.zeros(n))
+        return model
+
+    idata, model = tree(b=np.full((1, 9), 3.0)), written(1)
+    for what, kind in [("y", "mean"), ("y", "outcome"), (model.eta, "mean")]:
+        with pytest.raises(pms.TallModelError, match="holds a single row of"):
+            pms.predict(idata, what, model=model, kind=kind)
+    found = pms.predict(idata, "y", model=written(2), data={"x": [5.0]})
+    np.testing.assert_allclose(found["mean"], [15.0])
+
+
+def test_dimensions_without_a_name_are_numbered():
+    x = np.arange(20.0)
+    with pm.Model(coords={"obs": np.arange(20), "kind": list("xyz")}) as model:
+        mu = x[:, None] * pm.Normal("b", shape=3)
+        pm.Normal("y", mu, 1.0, observed=np.zeros((20, 3)))
+        pm.Deterministic("late", mu, dims=("obs", None))
+        pm.Deterministic("early", mu, dims=(None, "kind"))
+    idata = tree(b=np.ones((1, 9, 3)))
+    for what, dims in [("late", ("obs", "dim_1")), ("early", ("row", "kind"))]:
+        found = pms.predict(idata, what, model=model, prob=0.5)
+        assert found["mean"].dims == dims
+        assert found["quantiles"].dims == (*dims, "quantile")
 
 
 def test_models_that_cannot_be_predicted_are_refused_by_name(idata):

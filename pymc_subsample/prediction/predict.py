@@ -13,12 +13,20 @@ from pymc_subsample.compile import building_graphs
 from pymc_subsample.data import Rows
 from pymc_subsample.data.columns import Column
 from pymc_subsample.diagnostics import signed
-from pymc_subsample.diagnostics.draws import signs_of
+from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, signs_of
 from pymc_subsample.diagnostics.thinned import group, spread
 from pymc_subsample.likelihood.discovery import full_data_model
 from pymc_subsample.passes import current
 from pymc_subsample.prediction.moved import refuse_moved
-from pymc_subsample.prediction.rowwise import SAID, Quantity, Raw, RowFunction, quantity
+from pymc_subsample.prediction.rowwise import (
+    SAID,
+    Quantity,
+    Raw,
+    RowFunction,
+    in_order,
+    outside,
+    quantity,
+)
 from pymc_subsample.validation import choice, count, numbers, shown
 
 # Predictions that are in memory at a time, per thread.
@@ -68,7 +76,9 @@ def predict(
         Return an iterator over results of so many rows each, so that memory does not grow with
         the rows at all.
     rng : int or Generator, optional
-        Random numbers of outcomes. Default: a fixed seed.
+        Random numbers of outcomes. Default: a fixed seed. A generator is advanced, so that another
+        call with it draws others. The same seed draws other outcomes where `chunksize`, `draws` or
+        what a row holds are others.
 
     Returns
     -------
@@ -82,9 +92,11 @@ def predict(
     TypeError
         If there is no model, or an argument is of the wrong kind.
     ValueError
-        If the posterior lacks a variable that `what` is made of, or is Bambi's with the intercept
-        moved; columns are missing, unknown, of other shapes, lengths or types than the model's, or
-        point outside of what they index; or the mean sign of signed draws is not known well enough.
+        If the posterior lacks a variable that `what` is made of, or has it in another shape or with
+        other dimensions, or is Bambi's with the intercept moved; columns are missing, unknown,
+        constants of the model, of other shapes, lengths or types than the model's, or point outside
+        of what they index; or the mean sign of signed draws is not known well enough, or signs
+        and draws don't belong together.
     TallModelError
         If `what` has no rows, or they depend on each other, or new rows are wanted where the model
         reads an array that is not `pm.Data`.
@@ -113,11 +125,12 @@ def predict(
     probs = None if prob is None else _probabilities(prob)
     if chunksize is not None:
         count("chunksize", chunksize)
-    generator = arguments.generator(rng)
+    # PyMC copies a generator; that of the caller is to be advanced.
+    generator = rng if isinstance(rng, np.random.Generator) else arguments.generator(rng)
     posterior = group(idata, "posterior", SAID)
     each = spread(posterior.sizes["draw"], posterior.sizes["chain"], count("draws", draws))
-    signs = signs_of(_stats(idata, posterior.sizes["draw"], each), "posterior", None)
-    posterior = posterior.isel(draw=each)
+    signs = signs_of(_stats(idata, posterior, each), "posterior", None)
+    posterior = in_order(model, posterior.isel(draw=each))
     with building_graphs():
         wanted = quantity(model, what, kind)
         function = RowFunction(model, wanted, posterior)
@@ -127,18 +140,14 @@ def predict(
     values = [v.reshape(-1, *v.shape[2:]) for v in values]
     points = list(zip(*values, strict=True))
     weights = None if signs is None else signs.values
-    seeds = generator.spawn(1)[0].bit_generator.seed_seq
+    key = generator.integers(2**32, size=4).tolist()
 
     def part(start: int, stop: int) -> dict[str, np.ndarray]:
-        own = np.random.default_rng([*seeds.generate_state(4).tolist(), start])
+        own = np.random.default_rng([*key, start])
         try:
             found = function(points, read(start, stop), own)
         except IndexError as error:
-            raise ValueError(
-                f"{SAID}: an integer column points outside the array that it indexes, in rows "
-                f"{start} to {stop - 1} ({error}). A level that the model does not know has no "
-                "draws: leave its rows out, or predict it from the distribution of the levels."
-            ) from None
+            raise outside(f"{start} to {stop - 1}", error) from None
         return _statistics(found, weights, probs)
 
     one = function(points[:1], read(0, 1), np.random.default_rng(0))
@@ -149,16 +158,19 @@ def predict(
     return _joined(part, 0, n, size, named, probs)
 
 
-def _stats(idata: xr.DataTree, n_draws: int, each: np.ndarray) -> xr.DataTree:
+def _stats(idata: xr.DataTree, posterior: xr.Dataset, each: np.ndarray) -> xr.DataTree:
     """Return the signs of some draws, in a tree of their own."""
     groups = {}
     if "sample_stats" in idata.children and "sign" in idata["sample_stats"]:
         stats = idata["sample_stats"].to_dataset()[["sign"]]
-        if stats.sizes.get("draw") != n_draws:
-            raise ValueError(
-                f"{SAID}: sample_stats has {stats.sizes.get('draw')} draws and posterior "
-                f"{n_draws}: the signs don't belong to these draws. Select from the whole DataTree."
-            )
+        for dim in SAMPLE_DIMS:
+            own = stats.get_index(dim).tolist() if dim in stats.dims else None
+            if own != (known := posterior.get_index(dim).tolist()):
+                raise ValueError(
+                    f"{SAID}: sample_stats has the {dim}s {shown(own)} and posterior "
+                    f"{shown(known)}: the signs don't belong to these draws. Select from the "
+                    "whole DataTree."
+                )
         groups["sample_stats"] = stats.isel(draw=each)
     return xr.DataTree.from_dict(groups)
 
@@ -182,7 +194,7 @@ def _reader(
         columns: list[Any] = [r.value for r in function.raw]
         n = function.n_rows
     else:
-        names = _new_names(function.raw, data, model)
+        names = _new_names(function, data, model)
         columns = [
             _new_column(r, data.column(name) if isinstance(data, Rows) else data[name])
             for r, name in zip(function.raw, names, strict=True)
@@ -204,7 +216,7 @@ def _reader(
     return n, read
 
 
-def _new_names(raw: Sequence[Raw], data: Any, model: pm.Model) -> list[str]:
+def _new_names(function: RowFunction, data: Any, model: pm.Model) -> list[str]:
     """Return the names of columns that are read, which new rows must have."""
     if not isinstance(data, Rows | Mapping):
         raise TypeError(
@@ -216,7 +228,16 @@ def _new_names(raw: Sequence[Raw], data: Any, model: pm.Model) -> list[str]:
         unknown = [name for name in data if name not in known]
         if unknown:
             raise ValueError(f"{SAID}: data holds {unknown}; the pm.Data of the model are {known}.")
-    for r in raw:
+    for name in (name for name in function.constants if name in data):
+        held = model[name].get_value(borrow=True)
+        # Rows may have what only the model's means and the like were computed from.
+        if isinstance(data, Mapping) or function.n_rows not in held.shape[:1]:
+            raise ValueError(
+                f"{SAID}: data[{name!r}] would have no effect: it is a constant of the model, "
+                f"shape {held.shape}, and no column of rows. Change it by pm.set_data before, or "
+                "leave it out."
+            )
+    for r in function.raw:
         if r.whole:
             raise ValueError(
                 f"{SAID}: the model computes a column (shape {r.value.shape}) from all of its rows "
@@ -228,7 +249,7 @@ def _new_names(raw: Sequence[Raw], data: Any, model: pm.Model) -> list[str]:
                 "whose place new rows cannot take. Write the same model with pm.Data('name', "
                 "...) for every column; its draws need not be made anew."
             )
-    names = [r.name for r in raw if r.name is not None]
+    names = [r.name for r in function.raw if r.name is not None]
     missing = [name for name in names if name not in data]
     if missing:
         raise ValueError(f"{SAID}: data lacks {missing}; the rows are made of {names}.")
@@ -261,7 +282,7 @@ def _cast(r: Raw, part: np.ndarray, start: int) -> np.ndarray:
             f"{SAID}: data[{r.name!r}] is of type {part.dtype} with numbers that the model's type, "
             f"{to}, does not hold, in rows from {start}."
         )
-    if to.kind == "i" and np.any(new < 0) and not np.any(r.value < 0):
+    if r.index and to.kind == "i" and np.any(new < 0) and not np.any(r.value < 0):
         raise ValueError(
             f"{SAID}: data[{r.name!r}] goes down to {new.min()}, and in the model to "
             f"{r.value.min()}: negative codes often stand for what is missing, and as an index "
@@ -295,7 +316,8 @@ def _statistics(
 
 def _named(wanted: Quantity, ndim: int) -> list[str]:
     """Name the dimensions of what is predicted, rows first."""
-    return [*wanted.dims, *("row", *(f"dim_{k}" for k in range(1, ndim)))[len(wanted.dims) :]]
+    own = [*wanted.dims, *(None,) * ndim][:ndim]
+    return [d or (f"dim_{k}" if k else "row") for k, d in enumerate(own)]
 
 
 def _joined(

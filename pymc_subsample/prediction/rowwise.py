@@ -14,9 +14,13 @@ from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.subtensor import BaseSubtensor
 from pytensor.xtensor.type import XTensorType
 
+from pymc_subsample.diagnostics.draws import SAMPLE_DIMS
 from pymc_subsample.likelihood.batch import batch_graph
 from pymc_subsample.likelihood.columns import column_graph, row_number_test
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_name
@@ -131,12 +135,15 @@ class Raw:
         Where its rows are.
     whole : bool
         Whether it was computed from all rows at once.
+    index : bool
+        Whether it says which entries of an array are read.
     """
 
     name: str | None
     value: np.ndarray
     axis: int
     whole: bool
+    index: bool
 
 
 class RowFunction:
@@ -147,7 +154,7 @@ class RowFunction:
     model : pm.Model
     what : Quantity
     posterior : xarray.Dataset
-        Draws, chain and draw first.
+        Draws, as `in_order` has them.
 
     Attributes
     ----------
@@ -157,13 +164,16 @@ class RowFunction:
         Variables of the posterior that are read.
     raw : list of Raw
         Columns that are read.
+    constants : list of str
+        `pm.Data` that it is computed from, and that have no rows.
 
     Raises
     ------
     TallModelError
         If it has no rows, or they depend on each other.
     ValueError
-        If the posterior lacks a variable, or has it in another shape.
+        If the posterior lacks a variable, or has it in another shape; or the model's data have
+        lengths that don't fit together, or point outside of what they index.
     """
 
     def __init__(self, model: pm.Model, what: Quantity, posterior: xr.Dataset) -> None:
@@ -171,7 +181,14 @@ class RowFunction:
         self.leaves = [v.name for v in leaves]
         point = {name: posterior[name].values[0, 0] for name in self.leaves}
         graphs = rebuild(what.graphs, {v: v for v in leaves}, _viewed)
-        concrete = concretize(graphs, leaves, point)
+        try:
+            concrete = concretize(graphs, leaves, point)
+        except ValueError as error:
+            raise ValueError(
+                f"{SAID}: the data that the model holds don't fit together for {what.name} "
+                f"({error}). Where pm.set_data gave some of them another length, give the model "
+                "back its rows, and pass the new ones as data=."
+            ) from None
         arrays, values = concrete.arrays, concrete.values
         outputs = concrete.outputs
         dependent = depends_on(outputs, values)
@@ -183,11 +200,6 @@ class RowFunction:
         old = list(batch.columns.values())
         known = set(arrays)
         columns = column_graph(old, [trace.axes[v] for v in old], arrays)
-        self.raw = []
-        for new, var in columns.columns.items():
-            root = concrete.roots.get(var)
-            name = root.name if root is not None and root in model.data_vars else None
-            self.raw.append(Raw(name, arrays[var], columns.axes[new], var not in known))
         others = [out for out in outputs if out not in rows]
         parameters = list(batch.parameters.values())
         memo = {v: v for v in values} | freeze([*parameters, *others], dependent, arrays)
@@ -198,11 +210,23 @@ class RowFunction:
         placed |= zip(batch.columns, columns.outputs, strict=True)
         made = dict(zip(rows, rebuild(batch.outputs, placed), strict=True))
         made |= zip(others, rebuild(others, dict(memo)), strict=True)
+        indices = _indices([made[out] for out in outputs])
+        self.raw = []
+        for new, var in columns.columns.items():
+            root = concrete.roots.get(var)
+            name = root.name if root is not None and root in model.data_vars else None
+            axis = columns.axes[new]
+            self.raw.append(Raw(name, arrays[var], axis, var not in known, new in indices))
+        read = _read(graphs, leaves) - {r.name for r in self.raw}
+        self.constants = [v.name for v in model.data_vars if v.name in read]
         inputs = [*values, *columns.columns]
         self._function = numpy_function(inputs, [made[out] for out in outputs])
         if all(np.prod(out.type.shape) <= _COMPARED for out in outputs):
             givens = {v: np.asarray(point[v.name], v.type.dtype) for v in values}
-            self._compare(point, evaluate(outputs, arrays | givens))
+            try:
+                self._compare(point, evaluate(outputs, arrays | givens))
+            except IndexError as error:
+                raise outside("of the model", error) from None
 
     def _compare(self, point: dict[str, np.ndarray], written: Sequence[np.ndarray]) -> None:
         """Compare two parts of the rows with the quantity as the model has it."""
@@ -248,6 +272,24 @@ class RowFunction:
             raise ValueError(_NOT_DRAWN.format(f"{self._what.name} ({op_name(op)})")) from None
 
 
+def in_order(model: pm.Model, posterior: xr.Dataset) -> xr.Dataset:
+    """Return draws with chain and draw first, and dimensions in the order of the model's names."""
+    found = posterior.transpose(*SAMPLE_DIMS, ...)
+    for name in posterior.data_vars:
+        if set(dims := _dims(model, name)) == set(found[name].dims[2:]):
+            found[name] = found[name].transpose(*SAMPLE_DIMS, *dims)
+    return found
+
+
+def _dims(model: pm.Model, name: Any) -> tuple[str, ...]:
+    """Return the dimensions of a variable as `pm.sample` names them; none if there is none."""
+    if name not in model.named_vars:
+        return ()
+    ndim = model[name].type.ndim
+    dims = model.named_vars_to_dims.get(name, (None,) * ndim)
+    return tuple(f"{name}_dim_{k}" if d is None else d for k, d in enumerate(dims))
+
+
 def _rows(what: Quantity, outputs: list[Variable]) -> tuple[int, list[Variable]]:
     """Return how many rows there are, and which outputs have them, on their first axis."""
     if what.op is None:
@@ -261,6 +303,8 @@ def _rows(what: Quantity, outputs: list[Variable]) -> tuple[int, list[Variable]]
         for out, core in zip(outputs, what.op.ndims_params, strict=True)
         if batch and out.type.ndim - core == batch and out.type.shape[0] != 1
     ]
+    if not full and what.shape[:1] == (1,):
+        raise _one_row(what.name)
     if not full:
         raise _no_rows(what.name, "none of its parameters has rows")
     return full[0].type.shape[0], list(dict.fromkeys(full))
@@ -280,6 +324,8 @@ def _trace(
             trace.follow(out, 0)
         trace.refuse_reductions(dependent, n_rows)
     except CoupledRows as error:
+        if n_rows == 1:
+            raise _one_row(name) from None
         op = "an axis used twice" if error.node is None else op_name(error.node.op)
         raise TallModelError(
             f"{SAID}: the rows of {name} are coupled by {op}, so that they cannot be predicted "
@@ -287,6 +333,8 @@ def _trace(
         ) from None
     own = [v.name for v in values if v in trace.axes]
     if own or not any(trace.stop(v) or v.owner is None for v in trace.axes):
+        if n_rows == 1 and not own:
+            raise _one_row(name)
         why = f"its first axis is that of {own[0]!r}" if own else "it is the same for all rows"
         raise _no_rows(name, why)
 
@@ -326,6 +374,13 @@ def _leaves(model: pm.Model, what: Quantity, posterior: xr.Dataset) -> list[Vari
         )
     shapes = model.eval_rv_shapes()
     for v in found:
+        own, given = _dims(model, v.name), posterior[v.name].dims[2:]
+        # Dimensions that the model doesn't name may have any name.
+        if any(a != b for a, b in zip(own, given, strict=False) if a in model.coords):
+            raise ValueError(
+                f"{SAID}: idata.posterior[{v.name!r}] has the dimensions {given}, the model's "
+                f"variable {own}. Pass the model that was sampled."
+            )
         shape = posterior[v.name].shape[2:]
         expected = tuple(map(int, shapes[v.name])) if v.name in shapes else shape
         if shape != expected:
@@ -334,6 +389,39 @@ def _leaves(model: pm.Model, what: Quantity, posterior: xr.Dataset) -> list[Vari
                 f"variable {expected}. Pass the model that was sampled."
             )
     return found
+
+
+def _read(graphs: Sequence[Variable], leaves: Sequence[Variable]) -> set[str | None]:
+    """Return the names of what graphs are computed from, of the values and not only the lengths."""
+    lengths = [v for v in ancestors(graphs) if v.owner and isinstance(v.owner.op, Shape | Shape_i)]
+    return {v.name for v in ancestors(graphs, blockers=[*leaves, *lengths])}
+
+
+def _indices(graphs: Sequence[Variable]) -> set[Variable]:
+    """Return what indices in graphs are computed from."""
+    found: list[Variable] = []
+    for node in toposort(graphs):
+        op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
+        if isinstance(op, BaseSubtensor):
+            found += node.inputs[len(node.inputs) - op.n_index_vars :]
+    return set(ancestors(found))
+
+
+def outside(where: str, error: IndexError) -> ValueError:
+    """Return what to say of an index that is out of bounds."""
+    said = str(error).partition("\n")[0]
+    return ValueError(
+        f"{SAID}: an integer column points outside the array that it indexes, in rows {where} "
+        f"({said}). A level that the model does not know has no draws: leave its rows out, or "
+        "predict it from the distribution of the levels."
+    )
+
+
+def _one_row(name: str) -> TallModelError:
+    return TallModelError(
+        f"{SAID}: the model holds a single row of {name}, which looks as what all rows share. "
+        "Give it two rows or more, with the same draws, and pass the row as data=."
+    )
 
 
 def _no_rows(name: str, why: str) -> TallModelError:
