@@ -21,6 +21,7 @@ def tree(seconds=4.0, share=0.02, **stats):
                 "n_evaluations": np.full(shape, 1200),
                 "data_share": np.full(shape, share),
                 "subsample_size": np.full(shape, 100),
+                "n_rows": np.full(shape, 5000),
             }
             | {name: np.broadcast_to(value, shape) for name, value in stats.items()},
         }
@@ -66,8 +67,9 @@ def test_what_is_unknown_is_not_a_number():
     table = pms.efficiency(tree(seconds=None))
     assert table["effective_draws_per_second"].isna().all()
     assert table["evaluations_per_effective_draw"].notna().all()
-    gibbs = tree(flips=0.5)
-    assert pms.efficiency(gibbs)[["rows", "passes_per_effective_draw"]].isna().all(axis=None)
+    others = tree()
+    others["sample_stats"] = others["sample_stats"].to_dataset().drop_vars("n_rows")
+    assert pms.efficiency(others)[["rows", "passes_per_effective_draw"]].isna().all(axis=None)
     several = tree()
     stats = several["sample_stats"].to_dataset()
     for name in ("n_evaluations", "data_share"):
@@ -127,7 +129,7 @@ def of_steps(name_values, **stats):
 def test_runs_of_several_steps():
     both = {"subsample_size": (100, 300), "data_share": (0.02, 0.06)}
     np.testing.assert_array_equal(pms.efficiency(of_steps(both, sign=1))["rows"], 5000)
-    other = both | {"data_share": (0.02, 0.05)}  # other rows
+    other = both | {"n_rows": (5000, 6000)}
     assert pms.efficiency(of_steps(other))["rows"].isna().all()
     batch = 100 + 20 * np.random.default_rng(0).integers(0, 9, (2, 300))
     mixed = of_steps({"data_share": (batch / 5000, 100 / 5000)}, batch_size=batch)

@@ -591,3 +591,23 @@ def test_intercepts_that_bambi_moved_are_refused(centred, far):
         else:
             with pytest.raises(ValueError, match="'Intercept' in idata is not that"):
                 pms.predict(idata, "p", model=model.backend.model)
+
+
+def test_rows_that_are_not_those_of_the_run_are_noticed():
+    """As where `data=` is forgotten, of a model that is written on a sample."""
+    rng = np.random.default_rng(1)
+
+    def of(n):
+        x = rng.normal(size=n)
+        with pm.Model() as model:
+            a = pm.Normal("a")
+            pm.Normal("y", a * pm.Data("x", x), observed=x + rng.normal(size=n))
+        return model
+
+    model = of(900)
+    idata = pm.sample(
+        50, tune=100, chains=1, cores=1, step=pms.HMCECS(model=model), model=model, random_seed=1,
+        progressbar=False, compute_convergence_checks=False,
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="the run sampled 900 rows, and these are the 200 that"):
+        pms.predict(idata, "y", model=of(200))

@@ -1,5 +1,6 @@
 """Predictions for all rows or new ones, some rows at a time."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from pymc_subsample.data import Rows
 from pymc_subsample.data.columns import Column
 from pymc_subsample.diagnostics import signed
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, signs_of
-from pymc_subsample.diagnostics.thinned import group, spread
+from pymc_subsample.diagnostics.thinned import group, sampled_rows, spread
 from pymc_subsample.likelihood.discovery import full_data_model
 from pymc_subsample.passes import current
 from pymc_subsample.prediction.moved import refuse_moved
@@ -136,6 +137,12 @@ def predict(
         function = RowFunction(model, wanted, posterior)
         refuse_moved(model, posterior, SAID)
     n, read = _reader(function, data, model)
+    if data is None and sampled_rows(idata) not in (None, n):
+        warnings.warn(
+            f"{SAID}: the run sampled {sampled_rows(idata):,} rows, and these are the {n:,} that "
+            "the model holds. Pass data= to predict others.",
+            stacklevel=2,
+        )
     values = [posterior[name].values for name in function.leaves]
     values = [v.reshape(-1, *v.shape[2:]) for v in values]
     points = list(zip(*values, strict=True))
