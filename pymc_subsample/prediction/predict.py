@@ -137,7 +137,8 @@ def predict(
         function = RowFunction(model, wanted, posterior)
         refuse_moved(model, posterior, SAID)
     n, read = _reader(function, data, model)
-    if data is None and sampled_rows(idata) not in (None, n):
+    alone = len(model.observed_RVs) == 1 and not model.potentials
+    if data is None and alone and sampled_rows(idata) not in (None, n):
         warnings.warn(
             f"{SAID}: the run sampled {sampled_rows(idata):,} rows, and these are the {n:,} that "
             "the model holds. Pass data= to predict others.",
