@@ -1,3 +1,5 @@
+from pathlib import Path
+
 from pymc_subsample import __version__
 
 project = "pymc_subsample"
@@ -46,3 +48,8 @@ html_theme_options = {
 }
 # The groups of the first page, on every page.
 html_sidebars = {"**": ["groups.html"]}
+
+
+def setup(app):
+    """Make the folder for static files, to which the theme copies logos before Sphinx makes it."""
+    Path(app.outdir, "_static").mkdir(parents=True, exist_ok=True)

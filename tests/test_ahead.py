@@ -74,6 +74,12 @@ def made():
     return make
 
 
+@pytest.fixture(autouse=True)
+def _as_on_a_fast_machine(monkeypatch):
+    """How many draws are made at a time does not depend on who else uses the processors."""
+    monkeypatch.setattr(ahead, "_SECONDS", 1e6)
+
+
 def begun(step, seed=1, draws=DRAWS):
     """Begin a chain, and return its point after tuning."""
     step.setup_chain(np.random.default_rng(seed), TUNE, draws)

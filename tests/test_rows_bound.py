@@ -473,9 +473,12 @@ def test_a_disk_that_is_waited_for_changes_nothing(rows, monkeypatch):
 
 
 def test_rows_are_read_for_several_draws_at_once(rows, monkeypatch):
-    view = rows.select(**MODELS["logistic"][1])
-    step = pms.HMCECS(model=logistic(view.sample(200)), data=view)
-    taken = []
+    view, taken = rows.select(x="x", y="y"), []
+    sample = view.sample(200)
+    with pm.Model() as model:
+        eta = pm.Normal("a") + pm.Normal("b") * pm.Data("x", sample["x"])
+        pm.Normal("obs", eta, 1, observed=pm.Data("y", sample["y"]))
+    step = pms.HMCECS(model=model, data=view)
 
     def take(self, index, *, take=Store.take):
         taken.append(len(index))

@@ -196,9 +196,10 @@ def _by_fit(line: str) -> str:
 def _chosen(samplers: Any) -> list[str] | None:
     if isinstance(samplers, str) and samplers == "auto":
         return None
-    if not isinstance(samplers, str | Iterable):
+    names = [samplers] if isinstance(samplers, str) else samplers
+    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
         raise TypeError(f'samplers must be "auto" or names of steps, got {samplers!r}.')
-    names = [samplers] if isinstance(samplers, str) else list(samplers)
+    names = list(names)
     unknown = [name for name in names if name not in AVAILABLE]
     if unknown or not names:
         raise ValueError(

@@ -29,7 +29,6 @@ from pymc_subsample.diagnostics.weights import good_k
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.binding import require_rows
 from pymc_subsample.likelihood.discovery import row_terms
-from pymc_subsample.prediction.moved import refuse_moved
 from pymc_subsample.symbolic.graph import root_array
 from pymc_subsample.validation import is_whole, positive, shown
 
@@ -172,8 +171,6 @@ def loo(
     if reff is not None:
         reff = positive("reff", reff)
 
-    with building_graphs():
-        refuse_moved(model, posterior, _SAID)
     with building_graphs(), made_by.in_use():
         tall = TallModel(model, names, dim, data=data)
         _require_one(tall, names)
