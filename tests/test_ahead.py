@@ -19,6 +19,7 @@ TUNE, DRAWS = 30, 90
 WAYS = {
     "hmc": (pms.HMCECS, {}),
     "nuts": (pms.HMCECS, {"kernel": "nuts", "transitions_per_draw": 3}),
+    "single rows": (pms.HMCECS, {"subsample_size": 10, "n_blocks": 10}),
     "signs": (pms.HMCECS, {"estimator": "block-poisson"}),
     "scalable": (pms.ScalableMH, {}),
     "barker": (pms.MinibatchBarkerMH, {}),

@@ -109,7 +109,9 @@ class Subsample(WithSamplingState):
             size = self.size // self.n_groups
             index = drawn_without(rng, expansion.n_rows, self.always, (groups, size))
             parts = expansion.take(index.ravel()).reshape(expansion.width, groups, size)
-            return Fresh(index, parts.swapaxes(0, 1).reshape(groups, -1), self._counts(rng, groups))
+            # Of groups of one row a reshaped array may be a view, which compiled code misreads.
+            rows = np.ascontiguousarray(parts.swapaxes(0, 1).reshape(groups, -1))
+            return Fresh(index, rows, self._counts(rng, groups))
         counts, numbers = np.empty(0, dtype=np.int64), []
         for _ in range(groups // k):
             new = self._counts(rng, k)
