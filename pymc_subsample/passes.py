@@ -96,12 +96,7 @@ class Passes:
             _current.reset(token)
 
     def map(
-        self,
-        function: Callable[[Any], Any],
-        items: Iterable,
-        result_bytes: int = 0,
-        *,
-        compiled: bool = False,
+        self, function: Callable[[Any], Any], items: Iterable, result_bytes: int = 0
     ) -> Iterator[Any]:
         """Yield ``function(item)`` of items in their order, by threads of this process.
 
@@ -116,11 +111,9 @@ class Passes:
             Is read a few items ahead.
         result_bytes : int, default 0
             Size of a result; of large ones, few are made at a time.
-        compiled : bool, default False
-            Whether the function has nothing to compile, so that all may begin at once.
         """
         items = iter(items)
-        for item in () if compiled else items:
+        for item in items:
             yield quietly(function, item)
             break
         most = max(1, _AHEAD_BYTES // max(result_bytes, 1))

@@ -111,3 +111,13 @@ def wide(n, kind):
         b = pm.Normal("b", 0, 1, shape=6)
         pm.Bernoulli("y", logit_p=pm.math.dot(x, b), observed=y)
     return model
+
+
+def pairs(n=20, m=500):
+    """Return binary variables that factors of two of them tie together."""
+    rng = np.random.default_rng(2)
+    i, j = rng.integers(0, n, (2, m))
+    with pm.Model() as model:
+        x = pm.Bernoulli("x", 0.5, shape=n)
+        pm.Potential("psi", rng.normal(0, 0.05, m) * x[i] * x[j])
+    return model

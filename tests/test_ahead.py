@@ -3,16 +3,28 @@
 import copy
 import pickle
 import threading
+from functools import partial
 
 import numpy as np
 import pymc as pm
 import pytest
 from chains import QUIET, assert_same, run
-from exact_cases import logistic
+from exact_cases import logistic, pairs
+from numba import types
+from numba.np.numpy_support import as_dtype
 
 import pymc_subsample as pms
+from pymc_subsample import kernels
 from pymc_subsample.compile import address_of
-from pymc_subsample.steps import ahead, hmc_ecs
+from pymc_subsample.steps import (
+    ahead,
+    firefly,
+    gibbs,
+    hmc_ecs,
+    metropolis,
+    scalable,
+    stochastic_gradient,
+)
 from pymc_subsample.steps.chains import ChainStep
 
 TUNE, DRAWS = 30, 90
@@ -39,15 +51,6 @@ WAYS = {
     "coordinates": (pms.HMCECS, {}),
     "scalable in coordinates": (pms.ScalableMH, {}),
 }
-
-
-def pairs(n=20, m=500):
-    rng = np.random.default_rng(2)
-    i, j = rng.integers(0, n, (2, m))
-    with pm.Model() as model:
-        x = pm.Bernoulli("x", 0.5, shape=n)
-        pm.Potential("psi", rng.normal(0, 0.05, m) * x[i] * x[j])
-    return model
 
 
 def hierarchy(n=3000, groups=8):
@@ -107,6 +110,60 @@ def test_draws_are_those_made_one_by_one(made, name):
     assert found[1][-1]["warning"] == expected[1][-1]["warning"]
     if name != "signs":  # where memory for rows that are not used may hold others
         assert pickle.dumps(step.sampling_state) == state
+
+
+ENTRIES = {
+    hmc_ecs: ("transitions", kernels.hmc._SIGNATURE),
+    scalable: ("compiled", kernels.scalable._SIGNATURE),
+    stochastic_gradient: ("integrate", kernels.langevin._SIGNATURE),
+    metropolis: ("_transitions", kernels.metropolis.transitions.nopython_signatures[0]),
+    firefly: ("_transitions", kernels.firefly.transitions.nopython_signatures[0]),
+    gibbs: ("_sweeps", kernels.gibbs.sweeps.nopython_signatures[0]),
+}
+
+
+def misread(value, expected):
+    """Yield arrays that compiled code, which does not look, would take for something else."""
+    if isinstance(expected, types.NamedTuple):
+        assert len(value) == len(expected.types)
+        for part, kind in zip(value, expected.types, strict=True):
+            yield from misread(part, kind)
+    elif isinstance(expected, types.Array):
+        dtype = as_dtype(expected.dtype)
+        if (value.ndim, value.dtype) != (expected.ndim, dtype) or not value.flags.c_contiguous:
+            yield value.shape, value.dtype, value.strides, expected
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_compiled_code_is_handed_what_it_reads(made, name, monkeypatch):
+    """Number of dimensions, type and order of every array: a call by address checks none."""
+    step, found, called = made(name), [], []
+    for module, (entry, signature) in ENTRIES.items():
+        real = getattr(module, entry)
+        makes = not entry.startswith("_")
+
+        def checked(*given, function, signature=signature):
+            called.append(len(given))
+            for value, expected in zip(given, signature.args, strict=True):
+                found.extend(misread(value, expected))
+            return function(*given)
+
+        def stand_in(*given, real=real, makes=makes, checked=checked):
+            if makes:
+                return partial(checked, function=real(*given))
+            return checked(*given, function=real)
+
+        monkeypatch.setattr(module, entry, stand_in)
+    run(step, begun(step), DRAWS)
+    assert called
+    assert not found
+
+
+def test_what_is_handed_over_wrongly_is_noticed():
+    rows = np.zeros((3, 4, 1)).swapaxes(0, 1).reshape(4, -1)
+    wrong = [rows, rows[0], np.zeros((4, 3), "f4")]
+    assert [len(list(misread(x, types.float64[:, ::1]))) for x in wrong] == [1, 1, 1]
+    assert not list(misread(np.zeros((4, 3)), types.float64[:, ::1]))
 
 
 @pytest.mark.parametrize("name", WAYS)

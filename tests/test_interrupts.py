@@ -15,6 +15,7 @@ import numba
 import numpy as np
 import pymc as pm
 import pytest
+from exact_cases import pairs
 from numba import types
 from steps_of_all_kinds import STEPS
 
@@ -47,15 +48,6 @@ def logistic(n=2000, d=3):
     with pm.Model() as model:
         beta = pm.Normal("beta", 0, 1, shape=d)
         pm.Bernoulli("y", logit_p=X @ beta, observed=y.astype(int))
-    return model
-
-
-def pairs(n=20, m=500):
-    rng = np.random.default_rng(2)
-    i, j = rng.integers(0, n, (2, m))
-    with pm.Model() as model:
-        x = pm.Bernoulli("x", 0.5, shape=n)
-        pm.Potential("psi", rng.normal(0, 0.05, m) * x[i] * x[j])
     return model
 
 

@@ -29,9 +29,15 @@ def letters(said: str) -> int:
 
 @cache
 def assigned(name: str, tree: ast.Module) -> list[ast.expr]:
-    """Return what a name is assigned in a module."""
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Assign))
-    return [node.value for node in nodes if any(ast.unparse(t) == name for t in node.targets)]
+    """Return what a name is assigned in a module, or in the one that it is imported from."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and any(ast.unparse(t) == name for t in node.targets):
+            found.append(node.value)
+        if isinstance(node, ast.ImportFrom) and any(a.name == name for a in node.names):
+            home = SOURCES.get((ROOT / (node.module or "").replace(".", "/")).with_suffix(".py"))
+            found += [] if home is None else assigned(name, home)
+    return found
 
 
 @cache

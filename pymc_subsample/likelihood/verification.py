@@ -78,7 +78,7 @@ def _largest_number(column: np.ndarray | Column) -> float:
         if np.all(np.isfinite(extremes)):
             return float(np.max(np.abs(extremes), initial=0.0))
     parts = (column[i : i + _PIECE] for i in range(0, len(column), _PIECE))
-    return max(current().map(_largest_of, parts, compiled=True), default=0.0)
+    return max(current().map(_largest_of, parts), default=0.0)
 
 
 def _largest_of(column: np.ndarray) -> float:

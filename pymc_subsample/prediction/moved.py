@@ -7,7 +7,8 @@ import pymc as pm
 import xarray as xr
 
 from pymc_subsample.likelihood.checks import split_checks
-from pymc_subsample.prediction.rowwise import Quantity, RowFunction
+from pymc_subsample.prediction.quantity import Quantity
+from pymc_subsample.prediction.rowwise import RowFunction
 
 # How far the most likely intercept may be from the draws' mean, the other variables at theirs: in
 # standard deviations of the draws, and of an intercept of which all else is known.

@@ -19,15 +19,8 @@ from pymc_subsample.diagnostics.thinned import group, sampled_rows, spread
 from pymc_subsample.likelihood.discovery import full_data_model
 from pymc_subsample.passes import current
 from pymc_subsample.prediction.moved import refuse_moved
-from pymc_subsample.prediction.rowwise import (
-    SAID,
-    Quantity,
-    Raw,
-    RowFunction,
-    in_order,
-    outside,
-    quantity,
-)
+from pymc_subsample.prediction.quantity import SAID, Quantity, quantity
+from pymc_subsample.prediction.rowwise import Raw, RowFunction, in_order, outside
 from pymc_subsample.validation import choice, count, numbers, shown
 
 # Predictions that are in memory at a time, per thread.
