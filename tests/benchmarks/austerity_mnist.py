@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from _chains import sample, show_warnings
-from _measure import Checks, sample_hmcecs, table
+from _measure import Checks, one_by_one, sample_hmcecs, table
 from _problems import logistic_model
 from _reference import exact_posterior, laplace
 from scipy.special import expit, stdtr
@@ -87,6 +87,7 @@ at = np.linspace(0, len(reference.draws) - 1, args.decisions).astype(int)
 def decisions(step):
     """Decisions at posterior draws, and rows read; proposal and u depend on the draw alone."""
     step.setup_chain(np.random.default_rng(args.seed), 0, args.decisions)
+    one_by_one(step)
     accepted, rows = np.zeros(args.decisions, dtype=bool), np.zeros(args.decisions)
     for i, beta in enumerate(reference.draws[at]):
         step.rng = np.random.default_rng([args.seed, i])

@@ -22,7 +22,7 @@ from _handwritten import (
     poisson_curve,
     poisson_row,
 )
-from _measure import Checks, command_line, table
+from _measure import Checks, command_line, one_by_one, table
 from _problems import linear_model, logistic_model, poisson_model
 from numba import njit
 
@@ -144,6 +144,7 @@ def transitions(n, d, m, rounds, draws=40):
             model=model, kernel=kernel, subsample_size=m, n_blocks=10, transitions_per_draw=50
         )
         step.setup_chain(np.random.default_rng(1), 20, draws * rounds)
+        one_by_one(step)
         point = model.initial_point()
         for _ in range(20):
             point, _ = step.step(point)

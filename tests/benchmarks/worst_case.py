@@ -19,7 +19,7 @@ python tests/benchmarks/worst_case.py
 
 import numpy as np
 import pymc as pm
-from _measure import Checks, command_line, table
+from _measure import Checks, command_line, one_by_one, table
 
 import pymc_subsample as pms
 
@@ -92,6 +92,7 @@ def run_tests(step, mode, sd, tests):
     Proposals and thresholds depend on the seed alone, not on the test.
     """
     step.setup_chain(np.random.default_rng(7), 0, tests)
+    one_by_one(step)
     rng, found = np.random.default_rng(3), []
     for _ in range(tests):
         point = {"mu": np.array(mode + sd * rng.standard_normal())}
