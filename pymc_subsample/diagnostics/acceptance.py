@@ -181,7 +181,8 @@ def acceptance_errors(
     test, settings
         Address of the test and its numbers.
     exact : callable
-        `metropolis` or `barker`: what the test decides with all rows.
+        `metropolis`, `barker` or another: the probability with which the test is meant to accept,
+        by log-ratio, and its decisions with all rows by uniform numbers.
     most_rows : int
         Rows that the decisions may read in all. Proposals about which the test then decides fewer
         than 30 times are left out: it reads nearly all rows for them.

@@ -28,7 +28,7 @@ class Evidence(NamedTuple):
     n_rows, n_seen, look : float
         All rows, rows seen, and tests so far of this proposal.
     mean, second, third : float
-        Mean and central moments of y, over the rows seen.
+        Mean and central moments of y over the rows seen, with divisor `n_seen`.
     low, high : float
         Bounds of y over all rows, where the test needs them.
     known : float
@@ -61,7 +61,7 @@ class Answer(NamedTuple):
     decision : float
         `ACCEPT`, `REJECT`, or how many rows it wants to have seen in all.
     probability : float
-        Estimate of the acceptance probability.
+        Estimate of the acceptance probability, over the test's random numbers.
     error : float
         Of the probability, or of the decision.
     variance : float
