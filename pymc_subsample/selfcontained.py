@@ -7,10 +7,15 @@ one that reads it from the disk.
 """
 
 from typing import Any
+from uuid import uuid4
 
 from llvmlite.binding import Linkage
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+
+# How the names of functions begin that were Python: not those that count references, which numba
+# knows by name.
+_OF_PYTHON = "_ZN"
 
 
 class _Library(JITCodeLibrary):
@@ -21,9 +26,14 @@ class _Library(JITCodeLibrary):
         super().finalize()
 
     def _optimize_final_module(self) -> None:
+        # Under names that nobody else calls: LLVM finds local functions by name too, and may have
+        # changed what arguments they take.
+        mark = uuid4().hex
         for function in self._final_module.functions:
-            if not function.is_declaration and function.name not in self._own:
+            called = not function.is_declaration and function.name not in self._own
+            if called and function.name.startswith(_OF_PYTHON):
                 function.linkage = Linkage.internal
+                function.name = f"{function.name}.{mark}"
         super()._optimize_final_module()
 
 
