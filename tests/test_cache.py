@@ -52,6 +52,31 @@ def test_code_is_loaded_again(empty):
     assert len(files(empty)) == 2
 
 
+def outer(factor, *, power=1, helper=None):
+    @numba.njit
+    def part(x):
+        return factor * x**power
+
+    def function(x):
+        return part(x) if helper is None else helper(x)
+
+    return function
+
+
+def test_functions_are_told_apart_by_what_they_close_over():
+    other = numba.njit(lambda x: x)
+    made = [outer(2), outer(2.0), outer((2, "a")), outer(2, power=2), outer(2, helper=other)]
+    names = [cache.identity(function) for function in made]
+    assert len(set(names)) == len(names)
+    assert cache.identity(outer(2)) == names[0]
+    assert cache.identity(test_functions_are_told_apart_by_what_they_close_over).endswith("over()")
+
+
+def test_what_cannot_be_told_apart_is_not_kept():
+    with pytest.raises(TypeError, match="part cannot be told from others.*`factor`.*ndarray"):
+        cache.identity(outer(np.ones(2)))
+
+
 # Transitions
 
 _TRANSITION = """
@@ -146,7 +171,7 @@ def test_a_changed_helper_runs(copied, decorator, stale):
 def stamp(tmp_path, monkeypatch):
     """Name of the directory for a copy of the sources."""
     shutil.copytree(PACKAGE / "kernels", tmp_path / "kernels")
-    for name in ("cache.py", "compile.py"):
+    for name in ("cache.py", "compile.py", "selfcontained.py"):
         shutil.copy(PACKAGE / name, tmp_path)
     monkeypatch.setattr(cache, "__file__", str(tmp_path / "cache.py"))
     return lambda: cache.directory.__wrapped__().name

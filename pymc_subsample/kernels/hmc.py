@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 from numba import types
 
-from pymc_subsample.cache import compile_kept
+from pymc_subsample.cache import kept
 from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, generator_at, inner
 from pymc_subsample.kernels.dynamics import MOVES
 from pymc_subsample.kernels.estimates import DENSITY, ESTIMATE, PERTURBED, REFRESH, target_at
@@ -71,7 +71,6 @@ def transitions(estimator, dynamics):
     """Compile the transition of one estimate, `PERTURBED` or `BLOCK_POISSON`, and one dynamics.
 
     The latter is `dynamics.trajectory` or `dynamics.tree`. What runs is compiled, and no more.
-    The name under which it is kept has to hold all that is chosen here.
     """
     density, refresh = DENSITY[estimator], REFRESH[estimator]
     fixed = estimator == PERTURBED
@@ -156,6 +155,4 @@ def transitions(estimator, dynamics):
             part = Fresh(fresh.index[own], fresh.rows[own], fresh.counts[own])
             draw(rng, target, given, moves, now, part, thetas[i], infos[i], phi, d, grad)
 
-    name = f"{__name__} {density.__name__} {dynamics.__name__}"
-    compiled = compile_kept(transitions, name, [_SIGNATURE], no_cfunc_wrapper=True)
-    return compiled.get_overload(_SIGNATURE)
+    return kept(_SIGNATURE, no_cfunc_wrapper=True)(transitions).get_overload(_SIGNATURE)

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 from numba import types
 
-from pymc_subsample.cache import compile_kept
+from pymc_subsample.cache import kept
 from pymc_subsample.compile import GENERATOR, MATRIX, VECTOR, generator_at, inner
 from pymc_subsample.kernels.gradients import (
     BATCHES as DRAWN,
@@ -183,6 +183,4 @@ def integrate(integrator):
                  settings, noise[i], squares[i], infos[i])  # fmt: skip
             copy(at.theta, thetas[i])
 
-    name = f"{__name__} {integrator.name}"
-    compiled = compile_kept(integrate, name, [_SIGNATURE], no_cfunc_wrapper=True)
-    return compiled.get_overload(_SIGNATURE)
+    return kept(_SIGNATURE, no_cfunc_wrapper=True)(integrate).get_overload(_SIGNATURE)

@@ -35,7 +35,7 @@ from functools import cache
 import numpy as np
 from numba import types
 
-from pymc_subsample.cache import compile_kept
+from pymc_subsample.cache import kept
 from pymc_subsample.compile import (
     GENERATOR,
     MATRIX,
@@ -371,6 +371,4 @@ def transitions(dynamics):
                 infos[thetas.shape[0] - 1, _EXCEEDED] = infos[i, _EXCEEDED]
                 break
 
-    name = f"{__name__} {dynamics}"
-    compiled = compile_kept(transitions, name, [_SIGNATURE], no_cfunc_wrapper=True)
-    return compiled.get_overload(_SIGNATURE)
+    return kept(_SIGNATURE, no_cfunc_wrapper=True)(transitions).get_overload(_SIGNATURE)
