@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # Time that PyTensor's own log density and gradient of all rows take over that of the compiled
 # expansion: 1.4 to 4.5 times for logistic and linear regressions, BLAS on one thread.
-SLOWER = 2.5
+SLOWER, LEAST_SLOWER = 2.5, 1.4
 # To compile a model's log density and gradient: nutpie 0.16, which keeps nothing on disk, took 5
 # to 10 s of processor time.
 COMPILE_SECONDS = 5.0
@@ -50,6 +50,9 @@ _UNITS = 100.0
 # Tuning's share of a trial of NUTS; shares of draws whose divergences make its effective draws a
 # bound, and of tuning draws from which on the expansion is no density.
 _TUNING_SHARE, _FEW_DIVERGENCES, _OFTEN = 0.4, 0.05, 0.5
+# Why a projection is a bound.
+CUT, _DIVERGED = "its trial was cut short", "many draws of its trial diverged"
+_APART = "it has to find scales that are far apart, which its trial knew"
 # Standard deviations.
 _ASTRAY = 12.0
 # Normal draws in the chain's own coordinates that show variances of the model's variables.
@@ -91,6 +94,16 @@ def seconds_per_pass(
             evaluate(rows)
         passes += 1
     return spent / passes * expansion.n_rows / sum(c.shape[1] for c in chunks)
+
+
+def seconds_per_evaluation(step: "SubsampledStep") -> float:
+    """Seconds of the log-likelihood of all rows, by the step's own code."""
+    phi, _ = step._expansion.parameters(step._tall.ravel(step._tall.initial_point))
+
+    def evaluate(rows: np.ndarray) -> None:
+        step._expansion.change(phi, phi, phi, rows, np.empty(rows.shape[1]))
+
+    return 0.5 * seconds_per_pass(step._expansion, evaluate)  # evaluates every row twice
 
 
 def seconds_per_full_gradient(
@@ -185,20 +198,17 @@ class Gradients(NamedTuple):
     ----------
     per_effective_draw, per_tuning_draw : float
         Their numbers.
-    at_least : bool
-        Whether these are bounds: a trial was over before its draws told how they mix, they did
-        not, by divergences, or NUTS has to find scales far apart, which the trial knew.
+    bound : str
+        Why these are lower bounds, if they are.
     """
 
     per_effective_draw: float
     per_tuning_draw: float
-    at_least: bool
+    bound: str = ""
 
 
-def nuts_gradients(
-    model: pm.Model, step: "SubsampledStep", seconds: float, seed: int
-) -> Gradients | None:
-    """Gradients that NUTS needs: per effective draw, and per draw of its tuning phase.
+class NutsTrial:
+    """NUTS on the expansion of a model's rows, which tells how many gradients it needs.
 
     Parameters
     ----------
@@ -206,44 +216,62 @@ def nuts_gradients(
         The model that the step was made for.
     step : SubsampledStep
         Samples all variables, with a reference point.
-    seconds : float
-        Time for tuning and draws.
     seed : int
         Of the chain.
-
-    Returns
-    -------
-    Gradients or None
-        Where `seconds` are over before, an effective draw takes the gradients of a draw, at least.
-        None where the expansion is no density away from the reference.
     """
-    if step._expansion.curvature == "diagonal":
-        return None
-    pilot = _Expansion(model, step, _NUTS_TUNE, _NUTS_DRAWS, seed)
-    tuning, draws, diverging = pilot.run(_NUTS_TUNE, _TUNING_SHARE * seconds)
-    if pilot.astray(draws) or diverging > _OFTEN * len(draws):
-        return None
-    later = float(np.mean(tuning[len(tuning) // 3 :]))
-    if len(tuning) < _NUTS_FEWEST_TUNE:
-        return Gradients(later, later, True)
-    pilot.nuts.stop_tuning()
-    sizes, draws, diverging = pilot.run(_NUTS_DRAWS, (1 - _TUNING_SHARE) * seconds)
-    if pilot.astray(draws):
-        return None
-    per_draw = float(np.mean(sizes))
-    if len(draws) < _NUTS_FEWEST:
-        return Gradients(per_draw, later, True)
-    unfit = diverging > _FEW_DIVERGENCES * len(draws)
-    apart = pilot.sd.max() > _UNITS * pilot.sd.min()
-    return Gradients(float(sizes.sum() / smallest_ess(draws)), later, bool(unfit or apart))
+
+    def __init__(self, model: pm.Model, step: "SubsampledStep", seed: int) -> None:
+        diagonal = step._expansion.curvature == "diagonal"
+        self._chain = None if diagonal else _Expansion(model, step, _NUTS_TUNE, _NUTS_DRAWS, seed)
+        self._tuned, self._diverging = False, 0
+        self._tuning, self._sizes, self._draws = (list[np.ndarray]() for _ in range(3))
+
+    def gradients(self, seconds: float) -> Gradients | None:
+        """Go on for some time, while it was too short; return gradients that NUTS needs.
+
+        Until there are 100 draws, an effective one takes the gradients of a draw, at least. None
+        where the expansion is no density away from the reference.
+        """
+        chain = self._chain
+        if chain is None:
+            return None
+        if not self._tuned:
+            done = sum(map(len, self._tuning))
+            sizes, draws, diverging = chain.run(_NUTS_TUNE - done, _TUNING_SHARE * seconds)
+            if chain.astray(draws) or diverging > _OFTEN * len(draws):
+                self._chain = None
+                return None
+            self._tuning.append(sizes)
+        tuning = np.concatenate(self._tuning)
+        later = float(np.mean(tuning[len(tuning) // 3 :]))
+        if len(tuning) < _NUTS_FEWEST_TUNE:
+            return Gradients(later, later, CUT)
+        if not self._tuned:
+            chain.nuts.stop_tuning()
+            self._tuned = True
+        sizes, draws, diverging = chain.run(_NUTS_DRAWS, (1 - _TUNING_SHARE) * seconds)
+        if chain.astray(draws):
+            self._chain = None
+            return None
+        self._sizes.append(sizes)
+        self._draws.append(draws)
+        self._diverging += diverging
+        sizes, draws = np.concatenate(self._sizes), np.concatenate(self._draws)
+        if len(draws) < _NUTS_FEWEST:
+            return Gradients(float(np.mean(sizes)), later, CUT)
+        unfit = _DIVERGED if self._diverging > _FEW_DIVERGENCES * len(draws) else ""
+        apart = _APART if chain.sd.max() > _UNITS * chain.sd.min() else ""
+        return Gradients(float(sizes.sum() / smallest_ess(draws)), later, unfit or apart)
 
 
 def smallest_ess(draws: np.ndarray) -> float:
-    """Smallest bulk effective sample size of columns, shape (draws, k), that vary at all."""
-    varying = [x for x in draws.T.astype(float) if np.ptp(x) > 0]
-    if not varying:
-        return 1.0
-    return float(min(array_stats.ess(x[None, :], method="bulk") for x in varying))
+    """Smallest bulk effective sample size of columns, shape (draws, k), that vary at all.
+
+    At least 1, which stands for those of too few draws, or such that are not finite.
+    """
+    varying = [x for x in draws.T.astype(float) if np.ptp(x) != 0]
+    found = [array_stats.ess(x[None, :], method="bulk") for x in varying]
+    return max(float(np.min(found)), 1.0) if found and np.all(np.isfinite(found)) else 1.0
 
 
 # Beside a step that reads a large share of the rows
@@ -319,9 +347,13 @@ def seconds_per_draw(model: pm.Model, step: "SubsampledStep", seed: int) -> tupl
     return float(np.mean(times[_FIRST:])), float(np.mean(steps[_FIRST:]))
 
 
-def pays(seconds: float, full_seconds: float) -> bool:
-    """Whether an approximation saves enough, for the projection is a rough one."""
-    return bool(full_seconds - seconds >= max(SAVED_SECONDS, _SAVED_SHARE * full_seconds))
+def pays(seconds: float, full_seconds: float, bound: str = "") -> bool:
+    """Whether an approximation saves enough: 10 s, and half the time if that is a projection.
+
+    Projections are rough, but a lower bound errs to one side.
+    """
+    share = 0.0 if bound else _SAVED_SHARE
+    return bool(full_seconds - seconds >= max(SAVED_SECONDS, share * full_seconds))
 
 
 def nuts() -> tuple[str, str]:

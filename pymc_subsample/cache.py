@@ -103,8 +103,8 @@ def _described(function: Callable, name: str, value: Any) -> str:
     if isinstance(value, str | bool | int | float | None):
         return repr(value)
     raise TypeError(
-        f"{function.__qualname__} cannot be told from others, to be kept on disk, by `{name}`, which "
-        f"it closes over: {type(value).__name__}. Close over functions, numbers or texts."
+        f"{function.__qualname__} cannot be told from others, to be kept on disk, by `{name}`, "
+        f"which it closes over: {type(value).__name__}. Close over functions, numbers or texts."
     )
 
 

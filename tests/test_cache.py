@@ -73,7 +73,7 @@ def test_functions_are_told_apart_by_what_they_close_over():
 
 
 def test_what_cannot_be_told_apart_is_not_kept():
-    with pytest.raises(TypeError, match="part cannot be told from others.*`factor`.*ndarray"):
+    with pytest.raises(TypeError, match=r"part cannot be told from others.*`factor`.*ndarray"):
         cache.identity(outer(np.ones(2)))
 
 

@@ -1,5 +1,6 @@
 """Pictures show the numbers that they are about, and wrong input is named."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import arviz as az
@@ -12,7 +13,7 @@ import xarray as xr
 from exact_cases import regression_on_itself
 
 import pymc_subsample as pms
-from pymc_subsample.advice.result import NO_PILOT, Option, duration
+from pymc_subsample.advice.result import Option, duration
 from pymc_subsample.diagnostics.checks import FAILED, PREFIX
 from pymc_subsample.diagnostics.findings import Finding
 from pymc_subsample.diagnostics.hmc import RULES
@@ -399,7 +400,7 @@ def advised():
         Option("ScalableMH", True, "passed", 3.0, setup_seconds=2.0, rows=14.0),
         Option("HMCECS", False, "failed", 40.0, setup_seconds=2.5, note="variance 4"),
         Option("FireflyMC", True, "refused", note="FireflyMC needs a bound. It has none."),
-        Option("SGHMC", False, "untried", note=f"{NO_PILOT}another step pays"),
+        Option("SGHMC", False, "untried", note="another step pays"),
         Option("nutpie", True, "projected", 32_400.0, True),
     )
     return pms.Advice(
@@ -414,7 +415,8 @@ def test_advice():
     (axes,) = pc.viz["figure"].item().axes
     assert axes.get_xscale() == "log"
     assert pc.viz["figure"].item().get_suptitle() == (
-        "use ScalableMH: exact, 14 rows per draw, 1,000 effective draws in 3 s; nutpie over 9 h"
+        "use ScalableMH: exact, 14 rows per draw, 1,000 effective draws in 3 s; "
+        "nutpie over 9 h (a lower bound)"
     )
     labels = [text.get_text() for text in axes.get_yticklabels()]
     assert labels == [
@@ -443,6 +445,18 @@ def test_advice():
     ticks = axes.get_xticks()
     assert 3 <= len(ticks) <= 8
     assert [text.get_text() for text in axes.get_xticklabels()] == [duration(t) for t in ticks]
+
+
+def test_advice_of_infinite_times():
+    options = [*advised().options, Option("SGLD", False, "passed", np.inf, setup_seconds=2.0)]
+    pc = pms.plot_advice(replace(advised(), options=tuple(options)))
+    (axes,) = pc.viz["figure"].item().axes
+    [[x, _]] = pc.viz["SGLD"]["seconds"].item().get_offsets()
+    assert 32_400 < x < axes.get_xlim()[1] < np.inf
+    assert "forever" in [text.get_text() for text in axes.texts]
+    alone = replace(advised(), options=(Option("SGLD", False, "passed", np.inf),))
+    (axes,) = pms.plot_advice(alone).viz["figure"].item().axes
+    assert np.all(np.isfinite(axes.get_xlim()))
 
 
 def test_advice_without_times_is_refused():

@@ -177,9 +177,8 @@ def test_steps_are_sent_without_rows(sampled, table, monkeypatch):
 def test_advice_names_the_rows(rows, monkeypatch):
     from pymc_subsample.advice.decision import code
 
-    assert (
-        code("HMCECS", {"observed": None, "data": rows}) == "pm.sample(step=pms.HMCECS(data=rows))"
-    )
+    line = f"pm.sample(step=pms.HMCECS(data=pms.Rows({str(rows.path)!r})))"
+    assert code("HMCECS", {"data": rows}) == line
     make, selection = MODELS["mixed"]
     view = rows.select(**selection)
     advice = pms.advise(make(view.sample(200)), data=view, seconds=0.1)

@@ -8,16 +8,21 @@ import numpy as np
 import pymc as pm
 
 from pymc_subsample import arguments
-from pymc_subsample.advice.decision import code, on_all_rows
+from pymc_subsample.advice.decision import on_all_rows
 from pymc_subsample.advice.result import Advice, Option, duration
-from pymc_subsample.advice.trials import AVAILABLE, Trials, few_rows, refuse_bad_start
-from pymc_subsample.all_rows import nuts
+from pymc_subsample.advice.trials import AVAILABLE, USUAL, Trials, refuse_bad_start
+from pymc_subsample.all_rows import COMPILE_SECONDS, DRAWS, SAVED_SECONDS, nuts
 from pymc_subsample.data import Rows
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.binding import require_rows
 from pymc_subsample.likelihood.discovery import chosen_names, row_terms
 from pymc_subsample.steps import variables
 from pymc_subsample.storage import is_bambis
+from pymc_subsample.symbolic.graph import root_array
+
+# Seconds per row and gradient, up to ten parameters, that few models exceed; gradients per draw of
+# NUTS that are many.
+_PER_ROW, _TEN, _MANY = 5e-8, 10, 100
 
 
 def advise(
@@ -33,24 +38,29 @@ def advise(
 ) -> Advice:
     r"""Say in one line which sampler to take for a model, from short pilots.
 
-    Steps are made and run one short tuned chain each through `pm.sample`: `ScalableMH`, which is
-    exact, or `HMCECS` where the log-likelihood can be differentiated, `MinibatchBarkerMH` without
-    control variates where it cannot, `AusterityGibbs` where all variables are binary. One is
-    recommended if its pilot passes its own checks and one chain of it, which takes
+    Steps are made and run one short tuned chain each through `pm.sample`: `HMCECS` and
+    `ScalableMH`, which is exact, where the log-likelihood can be differentiated,
+    `MinibatchBarkerMH` without control variates where it cannot, `AusterityGibbs` where all
+    variables are binary. One is recommended if its pilot passes its own checks and one chain of it,
+    which takes
 
     .. math:: S + 1000\,t + N / r
 
     seconds with set-up and compilation S, t per (tuning) draw, r effective draws per second and
     N = `effective_draws`, takes at most half the time of a sampler that reads all rows and saves
-    at least 10 s. Below that the sampler on all rows is fast enough, and as exact as any.
+    at least 10 s. Below that the sampler on all rows is fast enough, and as exact as any. Where the
+    time of that is a lower bound alone, which is said, saving 10 s of it is enough.
 
-    The first pilot takes at most about a tenth of the run that it is of, and the set-up before it
-    is not lost: `Advice.step` goes on with it. Another step is made where the first one is refused,
-    is predicted to accept fewer than half of its proposals, or fails, and where trying it takes at
-    most a tenth of the best run so far: `HMCECS`, then `FireflyMC`, `SGHMC` and
-    `MinibatchBarkerMH` while none pays. Of those that pay an exact one is recommended if it takes
-    up to 1.5 times as long: pilots cannot tell times apart that are closer, so that exactness is
-    free. Where there are so few rows that no sampler could save 10 s, none is tried.
+    A pilot takes at most about a tenth of the run that it is of, and the set-up before it is not
+    lost: `Advice.step` goes on with it. Of steps that pay an exact one is recommended if it takes
+    up to 1.5 times as long, or a second more: pilots cannot tell times apart that are closer, so
+    that exactness is free. `HMCECS` is tried first, since its set-up is the shorter one; then
+    `ScalableMH`, which takes over its reference, unless it could not be the one to recommend: by
+    its set-up, which takes twice as long as that of `HMCECS` usually, or by the cube of the number
+    of parameters, where that is over twenty times the number of rows and its set-up, which may then
+    take fifty times as long, over a tenth of the run. In runs of seconds that set-up, of which
+    3 s are never minded, may be more than the rest. Where there are so few rows that no sampler
+    could save 10 s, none is tried.
 
     Parameters
     ----------
@@ -96,15 +106,16 @@ def advise(
 
     - Gradients per effective draw, and per tuning draw, are those of PyMC's NUTS with its diagonal
       mass matrix on the prior and the rows' second-order expansion (up to 200 tuning draws, 400
-      draws; no rows are read). Its trial is cut short where it is clear already that a step pays:
-      the time is then said to be over what an effective draw per draw takes. Where the expansion is
-      no density, gradients are the pilot's leapfrog steps. The trial begins in the posterior, and
-      knows its scales: where these are far apart, as of predictors in natural units, NUTS has to
-      find them while tuning, and the time is said to be over the projection too. Such bounds take
-      a gradient to be as fast as the step's own.
+      draws; no rows are read). Its trial is cut short where it is clear already that a step pays,
+      and goes on where it is not, for up to twice `seconds`: a time from fewer than 100 draws is
+      over what an effective draw per draw takes. Where the expansion is no density, gradients are
+      the pilot's leapfrog steps. The trial begins in the posterior, and knows its scales: where
+      these are far apart, as of predictors in natural units, NUTS has to find them while tuning,
+      and the time is over the projection too. Whatever is over some time is called a lower bound.
     - A gradient of all rows takes 2.5 times as long as the step's own compiled value and gradient
-      on all rows. PyTensor's took 1.4 to 4.5 times as long in trials; whole runs of nutpie
-      in `tests/benchmarks/advise.py` were within a factor of 2.6 of the projection.
+      on all rows, and in bounds 1.4 times. PyTensor's took 1.4 to 4.5 times as long in trials;
+      whole runs of nutpie in `tests/benchmarks/advise.py` were within a factor of 2.6 of the
+      projection.
     - Compilation takes 5 s, as nutpie's does with warm caches. The set-up of the step is measured:
       where its compiled code was not on disk yet, a later run will take less.
     - Other costs of its draws are nothing, which favours NUTS on small data.
@@ -136,15 +147,15 @@ def advise(
     variables.continuous_vars(None, model)
     terms = row_terms(model, observed)
     _check_dim(model, terms, dim)
-    given: dict[str, Any] = {"observed": chosen_names(observed) or None, "dim": dim, "data": data}
+    given = {"observed": chosen_names(observed) or None, "dim": dim, "data": data}
+    given = {name: value for name, value in given.items() if value is not None}
     empty = Advice("", "", "", effective_draws=wanted, parameters=_size(model))
     trials = Trials(model, given, empty, seconds, random_seed)
     if model.discrete_value_vars:
         advice = _discrete(model, trials, empty)
-    elif chosen is None and (few := few_rows(model, terms, data, empty.parameters)):
-        advice = _on_few(model, terms, replace(empty, rows=few[0]), few[1])
     else:
-        advice = trials.advice(chosen)
+        few = None if chosen is not None else _of_few(model, terms, data, empty)
+        advice = few or trials.advice(chosen)
     if any(is_bambis(model, v.name) for v in model.deterministics):
         advice = replace(advice, code=_by_fit(advice.code))
     if data is None or f"pms.{advice.tried}(" in advice.code:
@@ -162,23 +173,41 @@ def _discrete(model: pm.Model, trials: Trials, empty: Advice) -> Advice:
             "AusterityGibbs binary ones. If you can, marginalise what is discrete."
         )
         return on_all_rows(empty, reason, ("pm.sample", "pm.sample()"))
-    return trials.binary(code("AusterityGibbs", trials.given, "epsilon=0"))
+    return trials.binary()
 
 
-def _on_few(model: pm.Model, terms: Iterable[str], empty: Advice, seconds: float) -> Advice:
+def _of_few(
+    model: pm.Model, terms: Iterable[str], data: Rows | None, empty: Advice
+) -> Advice | None:
+    """Recommend all rows where they are so few that many gradients per draw would not take 10 s."""
+    sizes = [] if data is None else [len(data)]
+    for name in terms if data is None else ():
+        variable = model[name]
+        observed = variable in model.observed_RVs
+        array = root_array(model.rvs_to_values[variable]) if observed else None
+        if array is None or not np.ndim(array):
+            return None
+        sizes.append(len(array))
+    rows = max(sizes)
+    gradient = rows * _PER_ROW * max(1.0, empty.parameters / _TEN)
+    if 2 * DRAWS * _MANY * gradient > SAVED_SECONDS:
+        return None
     names = ", ".join(map(repr, terms))
-    refusal = TallModelError(
-        f"The log-likelihood of {names} is not finite where sampling would start: the data are "
-        "impossible there. Check them, or give an initval."
+    refuse_bad_start(
+        model,
+        TallModelError(
+            f"The log-likelihood of {names} is not finite where sampling would start: the data are "
+            "impossible there. Check them, or give an initval."
+        ),
     )
-    refuse_bad_start(model, refusal)
-    name = nuts()[0]
+    seconds = COMPILE_SECONDS + 2 * DRAWS * USUAL * gradient
     reason = (
-        f"All rows are fast enough: so few ({empty.rows:,}) take about {duration(seconds)}, most "
-        "of which is compilation, and no sampler saves much of it. None was tried."
+        f"All rows are fast enough: so few ({rows:,}) take about {duration(seconds)}, most of "
+        "which is compilation, and no sampler saves much of it. None was tried."
     )
-    option = Option(name, True, "projected", seconds, rows=empty.rows)
-    return replace(on_all_rows(empty, reason), full_seconds=seconds, options=(option,))
+    option = Option(nuts()[0], True, "projected", seconds, rows=rows)
+    empty = replace(empty, rows=rows, full_seconds=seconds, options=(option,))
+    return on_all_rows(empty, reason)
 
 
 def _by_fit(line: str) -> str:

@@ -1,92 +1,112 @@
 """When subsampling is recommended: its time against that of a sampler on all rows."""
 
 from dataclasses import replace
+from keyword import iskeyword
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pymc_subsample.advice.pilot import Pilot
-from pymc_subsample.advice.result import EXACT, Advice, duration, shown
+from pymc_subsample.advice.result import EXACT, Advice, duration, percent, read
 from pymc_subsample.all_rows import DRAWS, SAVED_SECONDS, nuts, pays
+from pymc_subsample.data import Rows
 
 # A share of the rows that the reason mentions.
 _LARGE_SHARE = 0.1
-# Times as long that an exact step may take: effective draws of two pilots are good to about 30%
-# each, and so their ratio to about 40%.
-_ALIKE = 1.5
+# Times as long that an exact step may take, since effective draws of two pilots are good to about
+# 30% each, and so their ratio to about 40%; or seconds more.
+_ALIKE, _SOONER = 1.5, 1.0
 
 
-def compared(
-    advice: Advice,
-    pilot: Pilot,
-    given: dict,
-    setup: float,
-    *,
-    full_ess_per_second: float,
-    full_fixed: float,
-    instead: tuple[str, str],
-    full_at_least: bool = False,
-) -> Advice:
-    """Fill in the numbers, and recommend the step or what is `instead`: its name and code."""
+class AllRows(NamedTuple):
+    """A sampler that reads all rows.
+
+    Attributes
+    ----------
+    against : str
+        Its name.
+    instead : tuple of str
+        What is recommended if it is the better one: name and code.
+    ess_per_second, fixed : float
+        Effective draws per second, and seconds before the first.
+    bound : str
+        Why these are bounds, if they are: it takes as long or longer.
+    """
+
+    against: str
+    instead: tuple[str, str]
+    ess_per_second: float
+    fixed: float
+    bound: str = ""
+
+    def seconds(self, draws: int) -> float:
+        """Seconds to some effective draws."""
+        return self.fixed + draws / self.ess_per_second
+
+
+def compared(advice: Advice, pilot: Pilot, given: dict, setup: float, full: AllRows) -> Advice:
+    """Fill in the numbers, and recommend the step or what is instead of it."""
     setup += pilot.overhead_seconds
     fixed = setup + DRAWS * pilot.seconds_per_draw
     rate, wanted = pilot.ess_per_draw / pilot.seconds_per_draw, advice.effective_draws
     advice = replace(
         advice,
+        against=full.against,
         subsample_size=pilot.subsample_size,
         data_share=pilot.data_share,
         ess_per_draw=pilot.ess_per_draw,
         ess_per_second=rate,
-        full_ess_per_second=full_ess_per_second,
-        ratio=rate / full_ess_per_second,
+        full_ess_per_second=full.ess_per_second,
+        ratio=rate / full.ess_per_second,
         setup_seconds=setup,
         seconds=fixed + wanted / rate,
-        full_seconds=full_fixed + wanted / full_ess_per_second,
-        full_at_least=full_at_least,
-        pays_from=_pays_from(fixed, rate, full_fixed, full_ess_per_second),
+        full_seconds=full.seconds(wanted),
+        full_bound=full.bound,
+        pays_from=_pays_from(fixed, rate, full.fixed, full.ess_per_second),
         passed=not pilot.failed,
     )
     exact = advice.tried in EXACT
-    about = "over" if full_at_least else "about"
     times = (
         f"{wanted:,} effective draws take about {duration(advice.seconds)} with {advice.tried}, "
-        f"and {about} {duration(advice.full_seconds)} with {advice.against} on all rows"
+        f"and {'over' if full.bound else 'about'} {duration(advice.full_seconds)} with "
+        f"{full.against} on all rows"
     )
+    bounded = f" That is a lower bound: {full.bound}." if full.bound else ""
     if pilot.failed:
         reason = f"The pilot of {advice.tried} failed its own checks: {'; '.join(pilot.failed)}."
         if advice.data_share >= _LARGE_SHARE:
-            reason += f" It read {advice.data_share:.0%} of the rows."
-    elif pays(advice.seconds, advice.full_seconds):
-        option = "control_variate_order=None" if advice.tried == "MinibatchBarkerMH" else ""
+            reason += f" It read {percent(advice.data_share)} of the rows."
+    elif pays(advice.seconds, advice.full_seconds, full.bound):
+        rows = read(advice.tried, advice.subsample_size)
+        reads = f" and reads {rows} ({percent(advice.data_share)} of all)" if rows else ""
         return replace(
             advice,
             recommendation=advice.tried,
             exact=exact,
-            reason=f"{times}. {advice.tried} is {kind(advice.tried)} and reads "
-            f"{shown(advice.subsample_size)} rows ({shown(100 * advice.data_share)}%) "
-            f"{'per draw' if exact else 'at a time'}; its pilot passed its checks.",
-            code=code(advice.tried, given, option),
+            reason=f"{times}.{bounded} {advice.tried} is {kind(advice.tried)}{reads}; its pilot "
+            "passed its checks.",
+            code=code(advice.tried, given),
         )
+    elif full.bound:
+        reason = f"{advice.tried} may not save enough: {times}.{bounded}"
     elif advice.full_seconds < 2 * SAVED_SECONDS:
         reason = f"All rows are fast enough{'' if exact else ', and exact'}: {times}."
     elif advice.data_share >= _LARGE_SHARE:
-        reason = f"A subsample of {advice.data_share:.0%} of the rows saves too little: {times}."
+        reason = (
+            f"A subsample of {percent(advice.data_share)} of the rows saves too little: {times}."
+        )
     else:
         reason = f"Subsampling saves too little: {times}."
-    name, line = instead
+    name, line = full.instead
     return replace(advice, recommendation=name, reason=reason, code=line)
 
 
 def preferred(found: list[Advice]) -> Advice:
-    """Choose among steps that were tried, and say how the other one did, if there is one.
-
-    The set-up of the first counts for both: the second finds compiled what they share.
-    """
-    setup = max(advice.setup_seconds for advice in found)
+    """Choose among steps that were tried, and say how the other one did, if there is one."""
 
     def order(advice: Advice) -> tuple[bool, bool, float]:
-        seconds = setup + advice.seconds - advice.setup_seconds
-        factor = 1.0 if advice.tried in EXACT else _ALIKE
-        return advice.recommendation != advice.tried, not advice.passed, factor * seconds
+        seconds = advice.seconds if advice.tried in EXACT else exact_may_take(advice.seconds)
+        return advice.recommendation != advice.tried, not advice.passed, seconds
 
     best, *others = sorted(found, key=order)
     said = [best.reason]
@@ -95,6 +115,11 @@ def preferred(found: list[Advice]) -> Advice:
         took = f"{other.tried}, which is {kind(other.tried)}, {takes}"
         said.append(took if other.passed else other.reason)
     return replace(best, reason=" ".join(said))
+
+
+def exact_may_take(seconds: float) -> float:
+    """Seconds within which exact draws are preferred to perturbed ones that take some seconds."""
+    return max(_ALIKE * seconds, seconds + _SOONER)
 
 
 def _pays_from(fixed: float, rate: float, full_fixed: float, full_rate: float) -> float:
@@ -115,9 +140,16 @@ def on_all_rows(empty: Advice, reason: str, instead: tuple[str, str] | None = No
     return replace(empty, recommendation=name, reason=reason, code=line)
 
 
-def code(step: str, given: dict, option: str = "") -> str:
+def code(step: str, given: dict) -> str:
     """Return the line that samples with a step, given some of its arguments."""
-    options = [option] if option else []
-    words = {key: "rows" if key == "data" else repr(value) for key, value in given.items()}
-    options += [f"{key}={words[key]}" for key, value in given.items() if value is not None]
+    words = {k: _opened(v) if isinstance(v, Rows) else repr(v) for k, v in given.items()}
+    options = [f"{name}={word}" for name, word in words.items()]
     return f"pm.sample(step=pms.{step}({', '.join(options)}))"
+
+
+def _opened(rows: Rows) -> str:
+    """Return the code that opens rows on disk, whatever they are called where they are used."""
+    chosen: dict[str, Any] = dict(rows._selection or {})
+    words = all(name.isidentifier() and not iskeyword(name) for name in chosen)
+    named = ", ".join(f"{k}={v!r}" for k, v in chosen.items()) if words else f"**{chosen!r}"
+    return f"pms.Rows({str(rows.path)!r}){f'.select({named})' if chosen else ''}"

@@ -51,20 +51,10 @@ def run_pilot(
     seed: int,
     per_draw: float | None = None,
 ) -> Pilot:
-    """Run one tuned chain of a step through `pm.sample` and look at it.
+    """Run one tuned chain of a step, which samples all free variables, and look at it.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model that the step was made for.
-    step : SubsampledStep
-        Samples all free variables.
-    seconds : float
-        Time that the chain should take. It has from 150 to 1,500 draws, tuning included.
-    seed : int
-        Of the chain.
-    per_draw : float, optional
-        Seconds of a draw, if they are known.
+    It takes about so many seconds, at `per_draw` a draw if that is known, and has from 150 to 1,500
+    draws, tuning included.
     """
     with quiet(), model:
         per_draw = per_draw or seconds_per_draw(model, step, seed)[0]

@@ -1,5 +1,6 @@
 """What `advise` hands back."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -7,12 +8,10 @@ from typing import Any
 import numpy as np
 
 EXACT = frozenset({"ScalableMH", "FireflyMC", "nutpie", "pm.NUTS", "pm.Metropolis", "pm.sample"})
-NO_PILOT = "no pilot: "
-_OF_A_DRAW = frozenset({"ScalableMH"})
 _MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Option:
     """What one sampler would take.
 
@@ -30,7 +29,7 @@ class Option:
         One chain's time to the effective draws that are wanted, with set-up, compilation and 1,000
         tuning draws; nan if refused or untried.
     at_least : bool
-        Whether `seconds` is a lower bound alone.
+        Whether `seconds` is a lower bound, and no estimate.
     setup_seconds : float
         The part of it before and after the draws.
     rows : float
@@ -38,7 +37,7 @@ class Option:
     ess_per_second : float
         Smallest bulk effective sample size of a parameter, per second of drawing.
     note : str
-        Why it failed, was refused or was not tried; empty otherwise.
+        Why it failed, was refused, was not tried or is a bound; empty otherwise.
     """
 
     sampler: str
@@ -51,31 +50,25 @@ class Option:
     ess_per_second: float = np.nan
     note: str = ""
 
+    def __repr__(self) -> str:
+        known = {name: value for name, value in vars(self).items() if value == value != ""}
+        return f"Option({', '.join(f'{name}={value!r}' for name, value in known.items())})"
+
     def _cells(self) -> tuple[str, ...]:
-        rows, setup = (
-            "" if np.isnan(value) else show(value)
-            for value, show in ((self.rows, shown), (self.setup_seconds, duration))
-        )
         return (
             self.sampler,
             "exact" if self.exact else "perturbed",
-            rows,
-            setup,
+            read(self.sampler, self.rows) if self.rows < 1.5 else shown(self.rows),
+            duration(self.setup_seconds),
             self.taking,
             ": ".join(filter(None, [self.status, shortened(self.note)])),
         )
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing at all is known about it."""
-        return self.status == "untried" and self.note.startswith(NO_PILOT)
-
-    @property
     def taking(self) -> str:
         """Its seconds in words; empty if they are not known."""
-        if np.isnan(self.seconds):
-            return ""
-        return f"over {duration(self.seconds)}" if self.at_least else duration(self.seconds)
+        said = duration(self.seconds)
+        return f"over {said}" if said and self.at_least else said
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,17 +114,17 @@ class Advice:
     seconds, full_seconds : float
         One chain's time to them, with set-up, compilation and 1,000 tuning draws, by the step
         that was tried and by `against`.
-    full_at_least : bool
-        Whether the numbers of `against` are bounds: it takes `full_seconds` or longer.
+    full_bound : str
+        Why `full_seconds` is a lower bound; empty if it is an estimate.
     pays_from : float
         Effective draws from which the step that was tried is the faster one; 0 if always, inf if
         never.
     options : tuple of Option
         All samplers: tried, projected, refused and untried.
     step : step or None
-        The recommended step, set up: ``pm.sample(step=advice.step)`` need not do that again, and
-        draws what a new one would. None where all rows are recommended, and where the pilot took
-        its reference from another step.
+        The recommended step, set up: ``pm.sample(step=advice.step)`` need not do that again, says
+        what a new one says of its set-up, and draws what it would, or equally good draws where
+        another step was tried before, whose reference it took. None where all rows are recommended.
 
     Examples
     --------
@@ -160,7 +153,7 @@ class Advice:
     effective_draws: int = 1000
     seconds: float = np.nan
     full_seconds: float = np.nan
-    full_at_least: bool = False
+    full_bound: str = ""
     pays_from: float = np.nan
     options: tuple[Option, ...] = ()
     step: Any = field(default=None, compare=False)
@@ -168,58 +161,52 @@ class Advice:
     @property
     def answer(self) -> str:
         """The advice in one line."""
-        chosen, others = None, []
-        for option in self.options:
-            if option.sampler == self.recommendation:
-                chosen = option
-            elif option.taking and option.sampler in (self.tried, self.against):
-                failed = " (failed its checks)" if option.status == "failed" else ""
-                others.append(f"{option.sampler} {option.taking}{failed}")
-        said = ["exact" if self.exact else "perturbed"]
+        rows = f"all {self.rows:,} rows" if self.rows else ""
         if self.recommendation == self.tried:
-            unit = "draw" if self.tried in _OF_A_DRAW else "estimate"
-            said.append(f"{shown(self.subsample_size)} rows per {unit}")
-        elif self.rows:
-            said.append(f"all {self.rows:,} rows")
-        if chosen is not None and chosen.taking:
-            said.append(f"{self.effective_draws:,} effective draws in {chosen.taking}")
-        return "; ".join([f"use {self.recommendation}: {', '.join(said)}", *others])
+            rows = read(self.tried, self.subsample_size)
+        said, others = ["exact" if self.exact else "perturbed", rows], []
+        for option in self.options:
+            takes = option.taking
+            takes += " (a lower bound)" if option.at_least else ""
+            takes += " (failed its checks)" if option.status == "failed" else ""
+            if takes and option.sampler == self.recommendation:
+                said.append(f"{self.effective_draws:,} effective draws in {takes}")
+            elif takes and option.sampler in (self.tried, self.against):
+                others.append(f"{option.sampler} {takes}")
+        return "; ".join([f"use {self.recommendation}: {', '.join(filter(None, said))}", *others])
 
     def _numbers(self) -> list[tuple[str, str]]:
+        never = self.pays_from == np.inf
         found = [
-            ("rows", self.rows or np.nan),
-            ("parameters", self.parameters),
-            ("percent of the rows", 100 * self.data_share),
-            ("predicted variance", self.loglik_variance),
-            ("predicted perturbation", self.perturbation),
-            ("effective draws per draw", self.ess_per_draw),
-            (f"effective draws per second over {self.against or 'all rows'}", self.ratio),
-            ("pays from effective draws", self.pays_from),
+            ("rows", shown(self.rows or np.nan)),
+            ("parameters", shown(self.parameters)),
+            ("share of the rows", percent(self.data_share)),
+            ("predicted variance", shown(self.loglik_variance)),
+            ("predicted perturbation", shown(self.perturbation)),
+            ("effective draws per draw", shown(self.ess_per_draw)),
+            (f"effective draws per second over {self.against or 'all rows'}", shown(self.ratio)),
+            ("pays from effective draws", "never" if never else shown(self.pays_from)),
         ]
-        return [(name, shown(value)) for name, value in found if not np.isnan(value)]
+        return [(name, value) for name, value in found if value]
 
     def _table(self) -> list[tuple[str, ...]]:
+        if not self.options:
+            return []
         head = ("sampler", "draws", "rows", "set-up", f"{self.effective_draws:,} effective", "")
-        return [head, *(o._cells() for o in self.options if not o.idle)]
+        return [head, *(o._cells() for o in self.options if o.status != "untried")]
 
     def _untried(self) -> str:
-        """Name the samplers that nothing is known about, and why."""
-        idle = [option for option in self.options if option.idle]
-        names = ", ".join(option.sampler for option in idle)
-        return f"Not tried: {names} ({idle[0].note}; samplers= tries them)." if idle else ""
+        """Name the samplers that were not tried, and why if they could have been."""
+        said = [
+            f"{o.sampler} ({o.note})" if o.note else o.sampler
+            for o in self.options
+            if o.status == "untried"
+        ]
+        return f"Not tried: {', '.join(said)}; samplers= tries them." if said else ""
 
     def __repr__(self) -> str:
-        numbers = self._numbers()
-        width = max(len(name) for name, _ in numbers)
-        lines = [f"  {name:<{width}}  {value}" for name, value in numbers]
-        table = self._table() if self.options else []
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        rows = [
-            "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
-            for row in table
-        ]
-        said = [self.answer, self.code, self.reason, *rows, self._untried(), *lines]
-        return "\n".join(filter(None, said))
+        said = [self.answer, self.code, self.reason, *_aligned(self._table())]
+        return "\n".join(filter(None, [*said, self._untried(), *_aligned(self._numbers())]))
 
     def _repr_html_(self) -> str:
         def rows(cells: list[tuple[str, ...]]) -> str:
@@ -234,17 +221,44 @@ class Advice:
         )
 
 
+def _aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
+    """Write a table in columns."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    padded = [[c.ljust(w) for c, w in zip(row, widths, strict=True)] for row in table]
+    return ["  " + "  ".join(row).rstrip() for row in padded]
+
+
 def shown(value: float) -> str:
-    """Show a number to three digits."""
+    """Show a number to three digits; nothing if it is not known."""
     if not np.isfinite(value):
-        return "never" if value > 0 else "none"
+        return "" if np.isnan(value) else "infinite"
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
+def unit(sampler: str) -> str:
+    """Name what a sampler reads its rows for."""
+    return "draw" if sampler == "ScalableMH" else "estimate"
+
+
+def read(sampler: str, rows: float) -> str:
+    """Say how many rows a sampler reads: "14 rows per draw", "1 row per 27 draws"."""
+    if np.isnan(rows):
+        return ""
+    if rows == 0 or rows >= 1.5:
+        return f"{shown(rows) if rows else 'no'} rows per {unit(sampler)}"
+    between = float(f"{1 / rows:.2g}")
+    return f"1 row per {unit(sampler) if between < 1.5 else f'{between:,.0f} {unit(sampler)}s'}"
+
+
+def percent(share: float) -> str:
+    """Show a share of the rows; nothing if it is not known."""
+    return "under 0.01%" if 0 < share < 1e-4 else shown(100 * share) + "%" * (share == share)
+
+
 def duration(seconds: float) -> str:
-    """Say how long so many seconds are, to two digits."""
+    """Say how long so many seconds are, to two digits; nothing if that is not known."""
     if not np.isfinite(seconds):
-        return "forever"
+        return "" if np.isnan(seconds) else "forever"
     for unit, size in (("days", _DAY), ("h", _HOUR), ("min", _MINUTE)):
         if seconds >= 2 * size:
             return f"{float(f'{seconds / size:.2g}'):,g} {unit}"

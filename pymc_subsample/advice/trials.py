@@ -1,6 +1,5 @@
 """Steps that are tried one after the other, while that costs little beside the run it is for."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from time import thread_time
 from typing import Any
@@ -8,24 +7,17 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
-from pymc_subsample.advice.decision import compared, on_all_rows, preferred
-from pymc_subsample.advice.pilot import Pilot, run_pilot
-from pymc_subsample.advice.result import EXACT, NO_PILOT, Advice, Option
-from pymc_subsample.all_rows import (
-    COMPILE_SECONDS,
-    DRAWS,
-    SAVED_SECONDS,
-    SLOWER,
-    Gradients,
-    nuts,
-    nuts_gradients,
-    pays,
-    quiet,
-    seconds_per_draw,
-    seconds_per_full_gradient,
-    seconds_per_pass,
+from pymc_subsample import all_rows
+from pymc_subsample.advice.decision import (
+    AllRows,
+    code,
+    compared,
+    exact_may_take,
+    on_all_rows,
+    preferred,
 )
-from pymc_subsample.data import Rows
+from pymc_subsample.advice.pilot import Pilot, run_pilot
+from pymc_subsample.advice.result import EXACT, Advice, Option
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.steps.austerity import AusterityMH
 from pymc_subsample.steps.barker import MinibatchBarkerMH
@@ -34,44 +26,37 @@ from pymc_subsample.steps.confidence import ConfidenceMH
 from pymc_subsample.steps.firefly import FireflyMC
 from pymc_subsample.steps.gibbs import AusterityGibbs
 from pymc_subsample.steps.hmc_ecs import HMCECS
+from pymc_subsample.steps.notices import held_back
 from pymc_subsample.steps.presets import SGHMC, SGLD
 from pymc_subsample.steps.remarks import FEW_ACCEPTED
 from pymc_subsample.steps.scalable import ScalableMH
-from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, numpy_function, root_array
+from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, numpy_function
 
 _KINDS: tuple[type[SubsampledStep], ...] = (
-    ScalableMH, HMCECS, FireflyMC, SGHMC, MinibatchBarkerMH, AusterityMH, ConfidenceMH, SGLD,
+    HMCECS, ScalableMH, FireflyMC, SGHMC, MinibatchBarkerMH, AusterityMH, ConfidenceMH, SGLD,
 )  # fmt: skip
 AVAILABLE = {kind.__name__: kind for kind in _KINDS}
-# Tried first, and what is tried while none of those pays.
-_FIRST, _FURTHER = ("ScalableMH", "HMCECS"), ("FireflyMC", "SGHMC", "MinibatchBarkerMH")
+# Tried unless others are named: the one whose set-up is the shorter before the other.
+_FIRST = ("HMCECS", "ScalableMH")
 # Of a run, what its pilot and the projection beside it may take, and seconds that nobody minds.
 _SHARE, _LEAST = 0.1, 0.2
 # Share of that for a pilot's draws.
 _OF_DRAWS = 0.4
-# Seconds per row and gradient, up to ten parameters, that few models exceed; gradients per draw of
-# NUTS that are many, and usual.
-_PER_ROW, _MANY, _USUAL = 5e-8, 100, 15
-_TEN = 10
-_FEW = "accept only about {:.0%} of its proposals: too many parameters for so few rows"
-_UNDECIDED = f"{NO_PILOT}trying them would take too long beside the run"
-_ENOUGH = f"{NO_PILOT}another step pays"
+# Set-up of ScalableMH over that of HMCECS: 1 to 5 in trials, twice usually; up to 50 where the cube
+# of the number of parameters is many times the number of rows, of which rows then accept little.
+_DEARER, _DEAREST, _CROWDED = 2.0, 50.0, 20.0
+# Seconds beyond a run that a set-up is tried for, whatever comes of it.
+_TRIED = 3.0
+# Gradients per draw of NUTS that are usual.
+USUAL = 15
+_CROWD = "too many parameters for so few rows"
+_FEW = f"it would accept only about {{:.0%}} of its proposals, with {_CROWD}"
+_DEAR = "its set-up would take too long beside the run"
+_UNTRIED = "no trial of it was possible, and it takes the gradients of the step that was tried"
 
 
 class Trials:
-    """Steps of one model, as they are tried.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    given : dict
-        Arguments of all steps.
-    empty : Advice
-        What is known beforehand.
-    seconds : float
-        For a pilot's draws, at most.
-    seed : int
-    """
+    """Steps of one model as they are tried, given arguments of all, and what is known before."""
 
     def __init__(
         self, model: pm.Model, given: dict[str, Any], empty: Advice, seconds: float, seed: int
@@ -79,220 +64,181 @@ class Trials:
         self.model, self.given, self.empty = model, given, empty
         self.seconds, self.seed = seconds, seed
         self.found: list[Advice] = []
-        self.refused: list[Option] = []
-        self.said: list[str] = []
+        self.others: dict[str, Option] = {}
         self._refusals: dict[str, TallModelError] = {}
-        # The first step that was set up whole, its seconds, and what they took.
+        # The first step that was set up whole, its seconds, and all rows beside it.
         self._first: SubsampledStep | None = None
         self._setup = 0.0
-        self._full: dict[str, Any] | None = None
+        self._full: AllRows | None = None
 
     def advice(self, chosen: list[str] | None) -> Advice:
         """Try some steps, or those that it takes, and choose."""
-        smooth = True
-        for name in chosen or (*_FIRST, *_FURTHER):
-            if chosen is None and self.found and not self._worth(name):
+        for name in chosen or _FIRST:
+            if chosen is None and self.found and (note := self._unworthy()):
+                self.others[name] = Option(name, name in EXACT, "untried", note=note)
                 continue
             try:
                 self._try(AVAILABLE[name], asked=chosen is not None)
             except TallModelError as refusal:
-                if smooth and isinstance(refusal.__cause__, UNDIFFERENTIABLE):
+                self._refuse(name, refusal)
+                if isinstance(refusal.__cause__, UNDIFFERENTIABLE):
                     refuse_bad_start(self.model, refusal)
-                    smooth = False
                     if chosen is None:
-                        return self._without_gradient(refusal)
-                self._refusals[name] = refusal
-                self.refused.append(Option(name, name in EXACT, "refused", note=str(refusal)))
-            if chosen is None and not self.found and name == _FIRST[-1]:
-                break
+                        for other in (*_FIRST, "FireflyMC", "SGHMC", "SGLD"):
+                            self._refuse(other, refusal)
+                        self._try(MinibatchBarkerMH, asked=True, control_variate_order=None)
+                        break
         if not self.found:
-            return self._none(chosen)
-        advice = preferred(self.found)
-        said = [advice.reason, *self.said]
-        if advice.tried != "ScalableMH" and "ScalableMH" in self._refusals:
-            said += [str(self._refusals["ScalableMH"]).removesuffix(" Use HMCECS.")]
-        search = None if self._first is None else self._first._search
-        if search is not None and len(search.modes) > 1:
+            name, error = next(iter(self._refusals.items()))
+            refuse_bad_start(self.model, error)
+            reason = f"{name} refuses the model. {error}"
+            return self._with_options(on_all_rows(self.empty, reason))
+        advice, said = preferred(self.found), []
+        exact = self.others.get("ScalableMH")
+        if exact is not None and advice.recommendation == "HMCECS":
+            untried = f"ScalableMH, which is exact, was not tried: {exact.note}."
+            refused = exact.note.removesuffix(" Use HMCECS.")
+            said += [refused if exact.status == "refused" else untried]
+        if len(self._modes) > 1:
             said += [
                 "The posterior has at least two modes, and a chain of any sampler may see only one."
             ]
-        return self._with_options(replace(advice, reason=" ".join(filter(None, said))))
-
-    def _none(self, chosen: list[str] | None) -> Advice:
-        name, refusal = list(self._refusals.items())[-1] if self._refusals else ("", None)
-        if refusal is None:
-            return self._with_options(on_all_rows(self.empty, " ".join(self.said)))
-        refuse_bad_start(self.model, refusal)
-        advice = on_all_rows(self.empty, " ".join([f"{name} refuses the model. {refusal}"]))
-        return self._with_options(advice)
-
-    def _worth(self, name: str) -> bool:
-        """Whether to try another step: where it costs little beside the best run so far."""
-        trying = self._setup + min(self.seconds, _SHARE * self._best)
-        passed = [a for a in self.found if a.passed]
-        if name in _FURTHER and any(a.recommendation == a.tried for a in passed):
-            return False
-        needed = not passed and pays(self._setup, self.found[0].full_seconds)
-        if name in _FIRST and needed:
-            return True
-        return trying <= _SHARE * self._best and pays(self._setup, self.found[0].full_seconds)
+        return self._with_options(replace(advice, reason=" ".join([advice.reason, *said])))
 
     @property
-    def _best(self) -> float:
-        """Seconds of the best run so far."""
-        return min([self.found[0].full_seconds, *(a.seconds for a in self.found if a.passed)])
+    def _modes(self) -> list:
+        search = None if self._first is None else self._first._search
+        return [] if search is None else list(search.modes)
 
-    def _try(self, kind: type[SubsampledStep], asked: bool) -> None:
+    def _refuse(self, name: str, refusal: TallModelError) -> None:
+        self._refusals[name] = refusal
+        self.others[name] = Option(name, name in EXACT, "refused", note=str(refusal))
+
+    def _unworthy(self) -> str:
+        """Say why `ScalableMH` is not worth its set-up, if it is not, by how the first step did."""
+        [first] = self.found
+        full, setup = first.full_seconds, self._setup
+        if not all_rows.pays(setup, full, first.full_bound):
+            return "no step could save enough"
+        best = min(full, first.seconds) if first.passed else np.inf
+        if self.empty.parameters**3 > _CROWDED * first.rows:
+            return _CROWD if _DEAREST * setup > _SHARE * best else ""
+        most = max(exact_may_take(best), best + _TRIED)
+        return _DEAR if _DEARER * setup > most else ""
+
+    def _try(self, kind: type[SubsampledStep], asked: bool, **options: Any) -> None:
         """Make a step, run its pilot, and keep what it comes to."""
-        name = kind.__name__
-        shared = {} if self._first is None else {"reference": self._first}
-        step, setup = made(kind, self.model, self.given, **shared)
-        if self._first is None:
+        first, given = self._first, self.given | options
+        shared = {} if first is None or len(self._modes) > 1 else {"reference": first}
+        step, setup = made(kind, self.model, given, **shared)
+        if first is None:
             self._first, self._setup = step, setup
-        advice = replace(self.empty, tried=name, against=nuts()[0], rows=step.n_rows)
+        elif shared and step._prepared is not None:  # it need not search what the first one found
+            setup += first.seconds_to_reference - step.seconds_to_reference
+            step._prepared = replace(step._prepared, search=first._search)
+        known: dict[str, Any] = {}
         if isinstance(step, HMCECS):
             moments, m = step.moments, step.subsample_size
-            advice = replace(
-                advice,
-                loglik_variance=float(np.max(moments.variance(m))),
-                perturbation=float(np.max(moments.perturbation(m))),
-            )
+            known["loglik_variance"] = float(np.max(moments.variance(m)))
+            known["perturbation"] = float(np.max(moments.perturbation(m)))
         if isinstance(step, ScalableMH) and not asked:
             share = step.predicted_acceptance
             if share < FEW_ACCEPTED:
-                self.said.append(f"ScalableMH, which is exact, would {_FEW.format(share)}.")
-                self.refused.append(
-                    Option(name, True, "untried", note=f"would {_FEW.format(share)}")
-                )
+                note = _FEW.format(share)
+                self.others["ScalableMH"] = Option("ScalableMH", True, "untried", note=note)
                 return
-        setup = max(setup, self._setup)
-        with quiet():
-            per_draw = seconds_per_draw(self.model, step, self.seed)[0]
-        spare = max(_SHARE * (setup + 2 * DRAWS * per_draw), _LEAST)
-        pilot = run_pilot(
-            self.model, step, min(self.seconds, _OF_DRAWS * spare), self.seed, per_draw
-        )
+        with all_rows.quiet():
+            per_draw = all_rows.seconds_per_draw(self.model, step, self.seed)[0]
+        spare = max(_SHARE * (setup + 2 * all_rows.DRAWS * per_draw), _LEAST)
+        seconds = min(self.seconds, _OF_DRAWS * spare)
+        pilot = run_pilot(self.model, step, seconds, self.seed, per_draw)
         if self._full is None:
             self._full = self._projected(step, pilot, setup, (1 - _OF_DRAWS) * spare)
-        found = compared(advice, pilot, self.given, setup, **self._full, instead=nuts())
-        ready = found.recommendation == name and not shared
-        self.found.append(replace(found, step=step) if ready else found)
+        known |= {"tried": kind.__name__, "rows": step.n_rows}
+        found = compared(replace(self.empty, **known), pilot, given, setup, self._full)
+        ready = step if found.recommendation == found.tried else None
+        self.found.append(replace(found, step=ready))
 
-    def _projected(
-        self, step: SubsampledStep, pilot: Pilot, setup: float, spare: float
-    ) -> dict[str, Any]:
-        """Effective draws per second of NUTS on all rows, and its seconds before them.
+    def _projected(self, step: SubsampledStep, pilot: Pilot, setup: float, spare: float) -> AllRows:
+        """NUTS on all rows, of which a bound is enough where the step pays by that already.
 
-        A bound is enough where the step pays by that already.
+        Metropolis, with one pass per transition, in place of a step that has no gradients.
         """
-        assert step._prepared is not None
+        if step._prepared is None:
+            each = step.transitions_per_draw * all_rows.seconds_per_evaluation(step)
+            fixed = all_rows.COMPILE_SECONDS + all_rows.DRAWS * each
+            rate = pilot.ess_per_draw / each
+            return AllRows("pm.Metropolis", ("pm.sample", "pm.sample()"), rate, fixed)
         start = thread_time()
-        each = seconds_per_full_gradient(
+        each = all_rows.seconds_per_full_gradient(
             step._expansion, step._prepared.reference, min(0.1, 0.2 * spare)
         )
+        trial = all_rows.NutsTrial(self.model, step, self.seed)
         spare -= thread_time() - start
         wanted = self.empty.effective_draws
-        seconds = setup + DRAWS * pilot.seconds_per_draw
+        seconds = setup + all_rows.DRAWS * pilot.seconds_per_draw
         seconds += wanted * pilot.seconds_per_draw / pilot.ess_per_draw
-        for trial in (min(spare, self.seconds), 2 * self.seconds):
-            gradients = nuts_gradients(self.model, step, trial, self.seed)
-            if gradients is None:
-                own = pilot.gradients_per_draw if pilot.gradients_per_draw > 0 else float(_USUAL)
-                gradients = Gradients(own / pilot.ess_per_draw, own, True)
-            least = each / SLOWER if gradients.at_least else each  # as fast as our own
-            found = {
-                "full_ess_per_second": 1 / (gradients.per_effective_draw * least),
-                "full_fixed": COMPILE_SECONDS + DRAWS * gradients.per_tuning_draw * least,
-                "full_at_least": gradients.at_least,
-            }
-            full = found["full_fixed"] + wanted / found["full_ess_per_second"]
-            if not gradients.at_least or pays(seconds, full):
+        for more in (min(spare, self.seconds), 2 * self.seconds):
+            needed = trial.gradients(more)
+            if needed is None:
+                own = pilot.gradients_per_draw if pilot.gradients_per_draw > 0 else float(USUAL)
+                needed = all_rows.Gradients(own / pilot.ess_per_draw, own, _UNTRIED)
+            gradient = each * all_rows.LEAST_SLOWER / all_rows.SLOWER if needed.bound else each
+            found = AllRows(
+                all_rows.nuts()[0],
+                all_rows.nuts(),
+                1 / (needed.per_effective_draw * gradient),
+                all_rows.COMPILE_SECONDS + all_rows.DRAWS * needed.per_tuning_draw * gradient,
+                needed.bound,
+            )
+            if needed.bound != all_rows.CUT or all_rows.pays(
+                seconds, found.seconds(wanted), all_rows.CUT
+            ):
                 break
         return found
 
-    def _without_gradient(self, refusal: TallModelError) -> Advice:
-        step, setup = made(MinibatchBarkerMH, self.model, self.given, control_variate_order=None)
-        pilot = run_pilot(self.model, step, self.seconds, self.seed)
-        expansion = step._expansion
-        phi, _ = expansion.parameters(step._tall.ravel(step._tall.initial_point))
-
-        def evaluate(rows: np.ndarray) -> None:
-            expansion.change(phi, phi, phi, rows, np.empty(rows.shape[1]))
-
-        # `change` evaluates every row twice, Metropolis once.
-        transition = 0.5 * seconds_per_pass(expansion, evaluate)
-        full_ess = pilot.ess_per_draw / (step.transitions_per_draw * transition)
-        name = "MinibatchBarkerMH"
-        found = compared(
-            replace(self.empty, tried=name, against="pm.Metropolis", rows=step.n_rows),
-            pilot,
-            self.given,
-            setup,
-            full_ess_per_second=full_ess,
-            full_fixed=COMPILE_SECONDS + DRAWS * step.transitions_per_draw * transition,
-            instead=("pm.sample", "pm.sample()"),
-        )
-        self.found = [replace(found, step=step) if found.recommendation == name else found]
-        self.refused += [
-            Option(kind, kind in EXACT, "refused", note=str(refusal))
-            for kind in (*_FIRST, "FireflyMC", "SGHMC", "SGLD")
-        ]
-        return self._with_options(self.found[0])
-
-    def binary(self, code: str) -> Advice:
+    def binary(self) -> Advice:
         """Try Gibbs sampling of binary variables, on a growing batch and on all rows."""
         try:
             step, setup = made(AusterityGibbs, self.model, self.given)
         except TallModelError as refusal:
             refuse_bad_start(self.model, refusal)
+            self._refuse("AusterityGibbs", refusal)
             reason = f"AusterityGibbs refuses the model. {refusal}"
-            self.refused = [Option("AusterityGibbs", False, "refused", note=str(refusal))]
-            found = on_all_rows(self.empty, reason, ("pm.sample", "pm.sample()"))
-            return self._with_options(found)
-        pilot = run_pilot(self.model, step, self.seconds, self.seed)
+            return self._with_options(on_all_rows(self.empty, reason, ("pm.sample", "pm.sample()")))
         exact, _ = made(AusterityGibbs, self.model, self.given, epsilon=0.0)
-        full = run_pilot(self.model, exact, self.seconds, self.seed)
-        name = "AusterityGibbs"
-        against = f"{name}(epsilon=0)"
-        found = compared(
-            replace(self.empty, tried=name, against=against, rows=step.n_rows),
-            pilot,
-            self.given,
-            setup,
-            full_ess_per_second=full.ess_per_draw / full.seconds_per_draw,
-            full_fixed=setup + DRAWS * full.seconds_per_draw,
-            instead=(against, code),
+        pilot, whole = (run_pilot(self.model, s, self.seconds, self.seed) for s in (step, exact))
+        against = "AusterityGibbs(epsilon=0)"
+        full = AllRows(
+            against,
+            (against, code("AusterityGibbs", {"epsilon": 0} | self.given)),
+            whole.ess_per_draw / whole.seconds_per_draw,
+            setup + all_rows.DRAWS * whole.seconds_per_draw,
         )
-        ready = step if found.recommendation == name else exact
-        self.found = [replace(found, step=ready)]
-        return self._with_options(found if found.step else self.found[0])
+        empty = replace(self.empty, tried="AusterityGibbs", rows=step.n_rows)
+        found = compared(empty, pilot, self.given, setup, full)
+        self.found = [found]
+        chosen = step if found.recommendation == found.tried else exact
+        return self._with_options(replace(found, step=chosen))
 
     def _with_options(self, advice: Advice) -> Advice:
         """Add a line for every sampler."""
-        tried = [_option(found) for found in self.found]
-        known = {option.sampler for option in (*tried, *self.refused)}
-        enough = any(found.recommendation == found.tried for found in self.found)
-        others = (
-            []
-            if self.model.discrete_value_vars
-            else [
-                Option(name, name in EXACT, "untried", note=_ENOUGH if enough else _UNDECIDED)
-                for name in AVAILABLE
-                if name not in known
-            ]
-        )
+        known = {found.tried: _option(found) for found in self.found} | self.others
+        for name in AVAILABLE if not self.model.discrete_value_vars else ():
+            known.setdefault(name, Option(name, name in EXACT, "untried"))
         first = self.found[0] if self.found else advice
         full = Option(
             first.against or advice.recommendation,
             True,
             "projected" if self.found else "",
             first.full_seconds,
-            first.full_at_least,
+            bool(first.full_bound),
             rows=first.rows or np.nan,
             ess_per_second=first.full_ess_per_second,
+            note=first.full_bound and f"a lower bound, {first.full_bound}",
         )
         order = {name: k for k, name in enumerate(AVAILABLE)}
-        listed = sorted((*tried, *self.refused, *others), key=lambda o: order.get(o.sampler, -1))
+        listed = sorted(known.values(), key=lambda o: order.get(o.sampler, -1))
         return replace(advice, options=(*listed, full))
 
 
@@ -312,32 +258,12 @@ def _option(found: Advice) -> Option:
 def made[Step: SubsampledStep](
     kind: type[Step], model: pm.Model, given: dict[str, Any], **more: Any
 ) -> tuple[Step, float]:
-    """Make a step; return it and the seconds that took."""
+    """Make a step; return it and the seconds that took. It says in a run what it has to say."""
     start = thread_time()
-    with quiet():
+    with held_back() as unsaid:
         step = kind(model=model, **given, **more)
+    step.unsaid = unsaid
     return step, thread_time() - start
-
-
-def few_rows(
-    model: pm.Model, terms: Iterable[str], data: Rows | None, parameters: int
-) -> tuple[int, float] | None:
-    """Return the number of rows, and usual seconds of NUTS, if these are few for any sampler.
-
-    Not even many gradients of all rows per draw would take 10 s.
-    """
-    sizes = [] if data is None else [len(data)]
-    for name in terms if data is None else ():
-        variable = model[name]
-        observed = variable in model.observed_RVs
-        array = root_array(model.rvs_to_values[variable]) if observed else None
-        if array is None or not np.ndim(array):
-            return None
-        sizes.append(len(array))
-    gradient = max(sizes) * _PER_ROW * max(1.0, parameters / _TEN)
-    if 2 * DRAWS * _MANY * gradient > SAVED_SECONDS:
-        return None
-    return max(sizes), COMPILE_SECONDS + 2 * DRAWS * _USUAL * gradient
 
 
 def refuse_bad_start(model: pm.Model, refusal: TallModelError) -> None:

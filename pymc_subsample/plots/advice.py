@@ -24,9 +24,9 @@ def plot_advice(advice: Advice, *, backend: str | None = None, **pc_kwargs: Any)
 
     A line per sampler, the fastest first, on a log scale of seconds: from its set-up to the whole
     run, whose end is a filled point where draws are exact and an open one where they are perturbed;
-    a triangle to the right is a lower bound. The one that is recommended has another colour. Those
-    that failed their pilot's checks say so, and those below that were refused or not tried have
-    their reason in the place of a line.
+    a triangle to the right is a lower bound, or a time without end. The one that is recommended has
+    another colour. Those that failed their pilot's checks say so, and those below that were refused
+    or not tried have their reason in the place of a line.
 
     Parameters
     ----------
@@ -55,7 +55,10 @@ def plot_advice(advice: Advice, *, backend: str | None = None, **pc_kwargs: Any)
     places = -np.arange(k, dtype=float)
     ends = np.array([o.seconds for o in known])
     starts = np.array([o.setup_seconds for o in known])
-    first = np.nanmin(np.append(starts, ends)) / 2
+    finite = [x for x in (*starts, *ends) if np.isfinite(x)] or [1.0]
+    first, last = min(finite) / 2, max(finite)
+    limits = first, last * (last / first) ** 0.5 * 2
+    ends = np.where(np.isfinite(ends), ends, np.sqrt(last * limits[1]))
     starts = np.where(np.isnan(starts), first / 2, starts)
     panel = xr.Dataset({"seconds": ("option", ends)})
     pc = collection(panel, [], (8.6, 1.5 + 0.33 * k), backend, pc_kwargs)
@@ -69,7 +72,7 @@ def plot_advice(advice: Advice, *, backend: str | None = None, **pc_kwargs: Any)
         pc.map(visuals.line_xy, f"{option.sampler} line", data=line, color=colour, width=2.5)
         point = xr.Dataset({"seconds": ends[j]})
         face = colour if option.exact else "none"
-        marker = {"marker": ">"} if option.at_least else {}
+        marker = {"marker": ">"} if option.at_least or np.isinf(option.seconds) else {}
         pc.map(
             visuals.scatter_xy, option.sampler, data=point, y=xr.DataArray(places[j]), size=60,
             edgecolor=colour, facecolor=face, **marker,
@@ -79,9 +82,8 @@ def plot_advice(advice: Advice, *, backend: str | None = None, **pc_kwargs: Any)
             said += ", recommended"
         _write(pc, f"{option.sampler} said", ends[j] * 1.35, places[j], said, "black")
     for place, option in zip(places[len(known) :], options[len(known) :], strict=True):
-        said = shortened(f"{option.status}: {option.note.removeprefix('no pilot: ')}", 70)
+        said = shortened(": ".join(filter(None, [option.status, option.note])), 70)
         _write(pc, f"{option.sampler} said", first * 1.05, place, said, GREY)
-    limits = (first, max(ends) * (max(ends) / first) ** 0.5 * 2)
     ticks = [t for t in _SCALE if limits[0] <= t <= limits[1]]
     ticks = ticks[:: -(-len(ticks) // _MOST_TICKS)]
     labels = [f"{o.sampler} ({'exact' if o.exact else 'perturbed'})" for o in options]

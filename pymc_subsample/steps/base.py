@@ -6,6 +6,7 @@ import pickle
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from operator import methodcaller
+from time import thread_time
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -120,6 +121,8 @@ class SubsampledStep(ChainStep):
     _prepared: Preparation | None = None
     # Which of the modes that the set-up found this chain starts in.
     mode: int = 0
+    # What the part of the set-up took that steps of one model share.
+    seconds_to_reference = 0.0
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Refuse what PyMC's own constructor looks at first: model, variables and blocks."""
@@ -148,6 +151,7 @@ class SubsampledStep(ChainStep):
         compile_kwargs: dict | None = None,
         blocked: bool = True,
     ) -> None:
+        self._began = thread_time()
         self._given_reference: Mapping[str, Any] | None = None
         self._earlier: Mapping[str, Any] | None = None
         of_run = isinstance(reference, SubsampledStep | xr.DataTree)
@@ -338,6 +342,7 @@ class SubsampledStep(ChainStep):
         self.centring = self._centring(prepared.reference.theta)
         if self.centring:
             _log.info("%s: in coordinates of its own: %s", type(self).__name__, self._moving())
+        self.seconds_to_reference = thread_time() - self._began
         return prepared
 
     def _centring(self, theta: np.ndarray) -> dict[str, np.ndarray]:

@@ -21,7 +21,7 @@ from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, Rule
 from pymc_subsample.steps import guards
 from pymc_subsample.steps.ahead import Ahead
-from pymc_subsample.steps.notices import Notice, begin_run
+from pymc_subsample.steps.notices import Notice, Unsaid, begin_run
 from pymc_subsample.steps.tuning import ProposalTuning, Tuning
 from pymc_subsample.storage import hint_for_bambi, refuse_beyond_memory
 
@@ -45,6 +45,8 @@ class ChainStep(BlockedStep):
     draws_left: int
     n_rows: int
     tuning: Tuning | ProposalTuning
+    # Of a set-up that `advise` made.
+    unsaid: Unsaid | None = None
 
     @property
     def _search(self) -> ModeSearch | None:
@@ -161,6 +163,8 @@ class ChainStep(BlockedStep):
     def _progressbar_config(self, n_chains: int = 1) -> tuple[list, dict[str, list[int]]]:
         # Called once in a run, before its chains begin and wherever they run.
         begin_run()
+        if self.unsaid is not None:
+            self.unsaid.say()
         refuse_arguments_for_nuts(type(self).__name__)
         refuse_beyond_memory(self._model)
         hint_for_bambi(self._model)

@@ -1,8 +1,14 @@
-"""What chains remark while they run, once in a run of `pm.sample`."""
+"""What is said once in a run of `pm.sample`: remarks of chains, and of a set-up long before."""
 
+import logging
 import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pymc.stats.convergence import SamplerWarning, WarningType
+
+_log = logging.getLogger("pymc.subsample")
 
 
 class _Run(threading.local):
@@ -44,3 +50,52 @@ class Notice(SamplerWarning):
 def begin_run() -> None:
     """Forget what another run said."""
     _run.named.clear()
+
+
+class _Listener(logging.Handler):
+    """Keeps what one thread says, and not how long it takes, which another one says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread, self.heard = threading.get_ident(), list[tuple[int, str]]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.thread == self.thread:
+            self.heard.append((record.levelno, record.getMessage()))
+
+
+@contextmanager
+def held_back() -> Iterator["Unsaid"]:
+    """Keep what a set-up logs, and warns of, for a run that comes later."""
+    listener, unsaid = _Listener(), Unsaid()
+    level, _log.propagate = _log.level, False
+    _log.setLevel(logging.INFO)
+    _log.addHandler(listener)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            yield unsaid
+    finally:
+        _log.removeHandler(listener)
+        _log.setLevel(level)
+        _log.propagate = True
+    unsaid.logged = listener.heard
+    unsaid.warned = [str(w.message) for w in caught if w.category is UserWarning]
+
+
+class Unsaid:
+    """What a set-up had to say."""
+
+    def __init__(self) -> None:
+        self.logged: list[tuple[int, str]] = []
+        self.warned: list[str] = []
+
+    def say(self) -> None:
+        """Say it, once, unless somebody wants no word at all."""
+        if not _log.isEnabledFor(logging.WARNING):
+            return
+        for level, text in self.logged:
+            _log.log(level, "%s", text)
+        for text in self.warned:
+            warnings.warn(text, stacklevel=2)
+        self.logged, self.warned = [], []
