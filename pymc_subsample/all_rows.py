@@ -179,19 +179,13 @@ class _Expansion:
 
 
 class Gradients(NamedTuple):
-    """Gradients of all rows that NUTS needs.
+    """Gradients of all rows that NUTS needs."""
 
-    Attributes
-    ----------
-    per_effective_draw, per_tuning_draw : float
-        Their numbers.
-    at_least : bool
-        Whether these are bounds: a trial was over before its draws told how they mix, they did
-        not, by divergences, or NUTS has to find scales far apart, which the trial knew.
-    """
-
+    # Their numbers.
     per_effective_draw: float
     per_tuning_draw: float
+    # Whether these are bounds: a trial was over before its draws told how they mix, they did not,
+    # by divergences, or NUTS has to find scales far apart, which the trial knew.
     at_least: bool
 
 
@@ -251,23 +245,14 @@ def smallest_ess(draws: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a chain of 1,000 draws, after as many of tuning, takes a step and NUTS on all rows.
+    """What a chain of 1,000 draws, after as many of tuning, takes a step and NUTS on all rows."""
 
-    Attributes
-    ----------
-    per_gradient : float
-        Seconds of the processor for a gradient of all rows.
-    seconds, full_seconds : float
-        The same of the step, and of NUTS with its compilation. nan where not even many gradients
-        of all rows would take long.
-    gradients : float
-        Of all rows per draw of NUTS.
-    """
-
-    per_gradient: float
+    per_gradient: float  # Seconds of the processor for a gradient of all rows.
+    # The same of the step, and of NUTS with its compilation. nan where not even many gradients of
+    # all rows would take long.
     seconds: float = np.nan
     full_seconds: float = np.nan
-    gradients: float = np.nan
+    gradients: float = np.nan  # Of all rows per draw of NUTS.
 
 
 def compare(model: pm.Model, step: "SubsampledStep", seed: int = 0) -> Comparison:

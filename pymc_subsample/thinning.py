@@ -21,22 +21,13 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class Reading:
-    """What a decision reads.
+    """What a decision reads."""
 
-    Attributes
-    ----------
-    rows : float
-        Rows.
-    strata, seen : int
-        Strata of rows, and elements of phi that a row sees.
-    cubes : int
-        Terms of order 3 that are summed.
-    """
-
-    rows: float
+    rows: float  # Rows.
+    # Strata of rows, and elements of phi that a row sees.
     strata: int
     seen: int
-    cubes: int
+    cubes: int  # Terms of order 3 that are summed.
 
     @property
     def time(self) -> float:

@@ -28,27 +28,13 @@ _MANY = 0.1
 
 @dataclass(frozen=True)
 class Cause:
-    """Where residuals are largest.
+    """Where residuals are largest."""
 
-    Attributes
-    ----------
-    parameter : str
-        Value variable, with the place of its element.
-    rows : str
-        Those with the largest residuals there.
-    share : float
-        Of the sum of squares, that of these rows.
-    power : float
-        Of the distance, by which residuals grow.
-    smooth : bool
-        Whether that is a smooth function's.
-    """
-
-    parameter: str
-    rows: str
-    share: float
-    power: float
-    smooth: bool
+    parameter: str  # Value variable, with the place of its element.
+    rows: str  # Those with the largest residuals there.
+    share: float  # Of the sum of squares, that of these rows.
+    power: float  # Of the distance, by which residuals grow.
+    smooth: bool  # Whether that is a smooth function's.
 
     def __str__(self) -> str:
         few = self.share >= _MANY

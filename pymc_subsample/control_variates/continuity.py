@@ -43,27 +43,13 @@ _FOLLOWED, _HALVINGS = 8, 20
 
 @dataclass(frozen=True)
 class Gap:
-    """A segment along which the gradient does not integrate to the change.
+    """A segment along which the gradient does not integrate to the change."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        Value variables that move, by their names in the model.
-    length : float
-        Of the segment, in unconstrained space.
-    missing : float
-        Share of the change of the log-likelihood that its gradient does not explain.
-    jump : float
-        Largest change that is left along one piece of the segment,
-    width : float
-        of this share of its length.
-    """
-
-    names: tuple[str, ...]
-    length: float
-    missing: float
-    jump: float
-    width: float
+    names: tuple[str, ...]  # Value variables that move, by their names in the model.
+    length: float  # Of the segment, in unconstrained space.
+    missing: float  # Share of the change of the log-likelihood that its gradient does not explain.
+    jump: float  # Largest change that is left along one piece of the segment,
+    width: float  # of this share of its length.
 
 
 def find_gap(

@@ -32,27 +32,17 @@ _LINEAR = {"Add", "Sub", "Neg", "Mul", "Switch", "Identity", "Second"}
 
 @dataclass
 class ScalarFunction:
-    """``row(*varying, *hoisted) -> outputs`` and ``hoist(*shared) -> hoisted``.
+    """``row(*varying, *hoisted) -> outputs`` and ``hoist(*shared) -> hoisted``."""
 
-    Attributes
-    ----------
-    row, hoist : callable
-        Numba functions of floats: a tuple of outputs for one row, one float for one output.
-        `hoist` is None where nothing is computed from shared inputs alone.
-    used, used_shared : list of int
-        Which of the varying and the shared inputs are arguments.
-    n_hoisted : int
-        Number of hoisted values.
-    key : str or None
-        Identifies the functions for the disk cache.
-    """
-
+    # Numba functions of floats: a tuple of outputs for one row, one float for one output. `hoist`
+    # is None where nothing is computed from shared inputs alone.
     row: Callable
     hoist: Callable | None
+    # Which of the varying and the shared inputs are arguments.
     used: list[int]
     used_shared: list[int]
-    n_hoisted: int
-    key: str | None
+    n_hoisted: int  # Number of hoisted values.
+    key: str | None  # Identifies the functions for the disk cache.
 
 
 def fuse(

@@ -20,31 +20,16 @@ from pymc_subsample.rows import Joined
 
 @dataclass(frozen=True)
 class Place:
-    """Where rows of one kind have a column.
+    """Where rows of one kind have a column."""
 
-    Attributes
-    ----------
-    address, stride : int
-        Of the first row, and bytes from row to row.
-    offsets : list of int
-        Bytes from there to each number of a row, in order.
-    types : list of numpy.dtype
-        Of each number.
-    shape : tuple of int
-        What one row has.
-    dtype : numpy.dtype
-        In which numbers are wanted.
-    owner : object
-        Keeps them alive.
-    """
-
+    # Of the first row, and bytes from row to row.
     address: int
     stride: int
-    offsets: list[int]
-    types: list[np.dtype]
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    owner: object
+    offsets: list[int]  # Bytes from there to each number of a row, in order.
+    types: list[np.dtype]  # Of each number.
+    shape: tuple[int, ...]  # What one row has.
+    dtype: np.dtype  # In which numbers are wanted.
+    owner: object  # Keeps them alive.
 
 
 def _place(column: np.ndarray | Column) -> Place:

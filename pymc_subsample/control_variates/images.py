@@ -13,26 +13,14 @@ _PAIRS = 3
 
 @dataclass(frozen=True)
 class Block:
-    """A variable's place in theta.
+    """A variable's place in theta."""
 
-    Attributes
-    ----------
-    name : str
-        Of the value variable.
-    part : slice
-        Its elements.
-    shape : tuple of int
-        Its shape.
-    signed : bool
-        Whether its values have a sign: those of the logarithm of a positive variable have not.
-    labelled : bool
-        Whether its elements stand for themselves: those of an ordered or a simplex variable do not.
-    """
-
-    name: str
-    part: slice
+    name: str  # Of the value variable.
+    part: slice  # Its elements.
     shape: tuple[int, ...]
+    # Whether its values have a sign: those of the logarithm of a positive variable have not.
     signed: bool = True
+    # Whether its elements stand for themselves: those of an ordered or a simplex variable do not.
     labelled: bool = True
 
 

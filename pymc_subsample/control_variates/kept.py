@@ -26,25 +26,15 @@ _SUMS = ("level", "slope", "curvature")
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of the first rows.
+    """What is known of the first rows."""
 
-    Attributes
-    ----------
-    reference : Reference
-        With sums over these rows alone.
-    n_rows : int
-        How many.
-    pilot, far : ndarray, shape (k, D), (j, D)
-        Points around the reference, as PyMC's vectors; none where residuals are not known.
-    residuals : Residuals or None
-        Of these rows, at these points.
-    """
-
-    reference: Reference
-    n_rows: int
+    reference: Reference  # With sums over these rows alone.
+    n_rows: int  # How many.
+    # Shape (k, D), (j, D): points around the reference, as PyMC's vectors; none where residuals are
+    # not known.
     pilot: np.ndarray
     far: np.ndarray
-    residuals: Residuals | None = None
+    residuals: Residuals | None = None  # Of these rows, at these points.
 
 
 class Archive:

@@ -57,44 +57,25 @@ _HEAVIER = 1.0
 
 @dataclass(frozen=True)
 class Starts:
-    """Where searches for modes may start.
+    """Where searches for modes may start."""
 
-    Attributes
-    ----------
-    initial : ndarray, shape (d,)
-        Initial point, in PyMC's unconstrained space.
-    prior : callable
-        ``prior(rng)`` returns a draw of the prior there, shape (d,).
-    blocks : sequence of Block
-        The variables, for images.
-    """
-
-    initial: np.ndarray
+    initial: np.ndarray  # Shape (d,): initial point, in PyMC's unconstrained space.
+    # ``prior(rng)`` returns a draw of the prior there, shape (d,).
     prior: Callable[[np.random.Generator], np.ndarray]
-    blocks: Sequence[Block]
+    blocks: Sequence[Block]  # The variables, for images.
 
 
 @dataclass(frozen=True)
 class ModeSearch:
-    """What a search for modes found, and how far it looked.
+    """What a search for modes found, and how far it looked."""
 
-    Attributes
-    ----------
-    modes : tuple of Reference
-        Those that hold more than `LEAST_MASS` of the mass of all that were found; the first is the
-        one to sample around.
-    shares : tuple of float
-        Of that mass, of each of them.
-    lighter : int
-        Modes that hold less.
-    near, prior, images : int
-        Starts that led to a mode: near the initial point, at draws of the prior, and at images of
-        the mode.
-    """
-
+    # Those that hold more than `LEAST_MASS` of the mass of all that were found; the first is the
+    # one to sample around.
     modes: tuple[Reference, ...]
-    shares: tuple[float, ...]
-    lighter: int
+    shares: tuple[float, ...]  # Of that mass, of each of them.
+    lighter: int  # Modes that hold less.
+    # Starts that led to a mode: near the initial point, at draws of the prior, and at images of the
+    # mode.
     near: int
     prior: int
     images: int

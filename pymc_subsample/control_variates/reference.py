@@ -28,22 +28,13 @@ _APART = 1e-4
 
 @dataclass(frozen=True)
 class Reference:
-    """Expansion point and full-data sums, tempered: divided by the temperature.
+    """Expansion point and full-data sums, tempered: divided by the temperature."""
 
-    Attributes
-    ----------
-    theta : ndarray, shape (d,)
-        Point in PyMC's unconstrained space.
-    center : ndarray, shape (P,)
-        phi at theta.
-    level, slope, curvature : float, ndarray (P,), ndarray (P, P) or (3, k)
-        Sums over all rows of l*, its gradient and its Hessian in phi. Of the Hessian, k elements
-        (row, column and value) where the others are zero, or not known, as beyond the diagonal
-        of a large model without linear predictors.
-    """
-
-    theta: np.ndarray
-    center: np.ndarray
+    theta: np.ndarray  # Point in PyMC's unconstrained space, shape (d,).
+    center: np.ndarray  # phi at theta, shape (P,).
+    # Of shapes (), (P,), (P, P) or (3, k): sums over all rows of l*, its gradient and its Hessian
+    # in phi. Of the Hessian, k elements (row, column and value) where the others are zero, or not
+    # known, as beyond the diagonal of a large model without linear predictors.
     level: float
     slope: np.ndarray
     curvature: np.ndarray

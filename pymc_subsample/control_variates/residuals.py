@@ -28,30 +28,16 @@ _WORTHWHILE = 0.8
 
 @dataclass(frozen=True)
 class Residuals:
-    """Residuals of all rows at some points, those of the outlying rows one by one.
+    """Residuals of all rows at some points, those of the outlying rows one by one."""
 
-    Attributes
-    ----------
-    index : ndarray of int, shape (K,)
-        The outlying rows, by their largest residual at the first half of the points and at the
-        outer ones, which decreases.
-    outlying : ndarray, shape (k + j, K)
-        Their residuals at k points within the posterior and at j outer points.
-    sums : ndarray, shape (4, k)
-        Sums over all other rows of the first four powers.
-    outer : ndarray, shape (j,)
-        Sums over all other rows at the outer points.
-    largest : float
-        Largest of the others at an outer point.
-    n_rows : int
-        Number of rows.
-    """
-
+    # Integers, shape (K,): the outlying rows, by their largest residual at the first half of the
+    # points and at the outer ones, which decreases.
     index: np.ndarray
+    # Their residuals at k points within the posterior and at j outer points, shape (k + j, K).
     outlying: np.ndarray
-    sums: np.ndarray
-    outer: np.ndarray
-    largest: float
+    sums: np.ndarray  # Sums over all other rows of the first four powers, shape (4, k).
+    outer: np.ndarray  # Sums over all other rows at the outer points, shape (j,).
+    largest: float  # Largest of the others at an outer point.
     n_rows: int
 
     def moments(self, always: int = 0) -> Moments:

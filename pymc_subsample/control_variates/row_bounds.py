@@ -44,24 +44,14 @@ _SMALLEST = np.float32(1e-30)
 
 @dataclass(frozen=True, repr=False)
 class RowBounds:
-    """Bounds of all rows at a reference.
+    """Bounds of all rows at a reference."""
 
-    Attributes
-    ----------
-    table : Bounds
-        As compiled transitions take them, at temperature 1; see `kernels.strata`.
-    kind : {"global", "local"}
-        Whether they hold everywhere.
-    exact : ndarray of int, shape (e,)
-        Rows without bounds, in order: those that the surrogate reads.
-    drawn, passed : float
-        Rows to be expected per decision: candidates and those that are read always, and those of
-        strata that are read whole.
-    """
-
-    table: Bounds
-    kind: str
+    table: Bounds  # As compiled transitions take them, at temperature 1; see `kernels.strata`.
+    kind: str  # {"global", "local"}: whether they hold everywhere.
+    # Integers, shape (e,): rows without bounds, in order: those that the surrogate reads.
     exact: np.ndarray
+    # Rows to be expected per decision: candidates and those that are read always, and those of
+    # strata that are read whole.
     drawn: float
     passed: float
 

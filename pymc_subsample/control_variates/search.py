@@ -160,21 +160,11 @@ def _finite(x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Climb:
-    """Where a search on some rows ended.
+    """Where a search on some rows ended."""
 
-    Attributes
-    ----------
-    theta : ndarray, shape (d,)
-        The mode, or the best point found.
-    concave : bool
-        Whether the log posterior was concave wherever its curvature was looked at.
-    steps : int
-        Of the search.
-    """
-
-    theta: np.ndarray
-    concave: bool
-    steps: int
+    theta: np.ndarray  # Shape (d,): the mode, or the best point found.
+    concave: bool  # Whether the log posterior was concave wherever its curvature was looked at.
+    steps: int  # Of the search.
 
 
 def _positive(matrix: np.ndarray) -> bool:

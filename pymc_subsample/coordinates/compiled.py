@@ -247,19 +247,11 @@ class CompiledMap:
 
 @dataclass(frozen=True)
 class Given:
-    """K, scale, d and mean of a block as functions of theta; see `kernels.whitening`.
+    """K, scale, d and mean of a block as functions of theta; see `kernels.whitening`."""
 
-    Attributes
-    ----------
-    table : ndarray of int, shape (2, entries)
-    size : int
-        Numbers in all.
-    forward, backward : Compiled
-        ``forward(theta, given)``; ``backward(theta, bar_given, bar_theta, bar_theta)`` adds.
-    """
-
-    table: np.ndarray
-    size: int
+    table: np.ndarray  # Integers, shape (2, entries).
+    size: int  # Numbers in all.
+    # ``forward(theta, given)``; ``backward(theta, bar_given, bar_theta, bar_theta)`` adds.
     forward: Compiled
     backward: Compiled
 

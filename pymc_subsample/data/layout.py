@@ -12,27 +12,13 @@ _WIDER = {np.dtype("float16"): np.dtype("float32")}
 
 @dataclass(frozen=True)
 class Field:
-    """A column: where a row has it.
+    """A column: where a row has it."""
 
-    Attributes
-    ----------
-    name : str
-        Of the column.
-    dtype : numpy.dtype
-        Of its numbers.
-    shape : tuple of int
-        What one row has of it; () is one number.
-    offset : int
-        Bytes from the start of the row.
-    levels : tuple or None
-        What the numbers 0, 1, ... stand for, where they are codes.
-    """
-
-    name: str
-    dtype: np.dtype
-    shape: tuple[int, ...] = ()
-    offset: int = 0
-    levels: tuple | None = None
+    name: str  # Of the column.
+    dtype: np.dtype  # Of its numbers.
+    shape: tuple[int, ...] = ()  # What one row has of it; () is one number.
+    offset: int = 0  # Bytes from the start of the row.
+    levels: tuple | None = None  # What the numbers 0, 1, ... stand for, where they are codes.
 
     @property
     def size(self) -> int:

@@ -29,24 +29,12 @@ _PER_ROW, _OVERHEAD, _ASKED = 5e-6, 1e-4, 64
 
 @dataclass(frozen=True)
 class Segment:
-    """Rows that were written in one go.
+    """Rows that were written in one go."""
 
-    Attributes
-    ----------
-    n_rows : int
-        How many.
-    digest : str
-        SHA-256 of all their bytes.
-    glimpse : str
-        SHA-256 of the bytes of a few of them.
-    statistics : dict of str to Statistics
-        Of each column.
-    """
-
-    n_rows: int
-    digest: str
-    glimpse: str
-    statistics: dict[str, Statistics]
+    n_rows: int  # How many.
+    digest: str  # SHA-256 of all their bytes.
+    glimpse: str  # SHA-256 of the bytes of a few of them.
+    statistics: dict[str, Statistics]  # Of each column.
 
     def as_json(self) -> dict[str, Any]:
         """Return what the header says of it."""

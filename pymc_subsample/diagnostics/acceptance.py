@@ -45,39 +45,24 @@ def barker(log_ratio: float, uniforms: np.ndarray) -> tuple[float, np.ndarray]:
 
 
 class Proposed(NamedTuple):
-    """A proposal to look at.
+    """A proposal to look at."""
 
-    Attributes
-    ----------
-    theta, new_theta : ndarray, shape (d,)
-        From where to where.
-    log_factor : float
-        log q(theta | theta') - log q(theta' | theta).
-    bound : float or None
-        What the test takes as the largest size of a row's term y, where somebody gave that.
-    """
-
+    # From where to where, shape (d,).
     theta: np.ndarray
     new_theta: np.ndarray
-    log_factor: float
+    log_factor: float  # log q(theta | theta') - log q(theta' | theta).
+    # What the test takes as the largest size of a row's term y, where somebody gave that.
     bound: float | None = None
 
 
 @dataclass(frozen=True)
 class PilotErrors:
-    """Probabilities with which a test accepts, as a pilot found them.
+    """Probabilities with which a test accepts, as a pilot found them."""
 
-    Attributes
-    ----------
-    probability, exact : ndarray, shape (k,)
-        By the test, estimated, and by all rows.
-    noise : ndarray, shape (k,)
-        Standard error of `probability`.
-    """
-
+    # Shape (k,): by the test, estimated, and by all rows.
     probability: np.ndarray
     exact: np.ndarray
-    noise: np.ndarray
+    noise: np.ndarray  # Standard error of `probability`, shape (k,).
 
     @property
     def error(self) -> np.ndarray:
@@ -92,27 +77,15 @@ class PilotErrors:
 
 @dataclass(frozen=True)
 class AcceptanceErrors(PilotErrors):
-    """What a pilot of k proposals found; every proposal counts forth and back.
+    """What a pilot of k proposals found; every proposal counts forth and back, in arrays (2k,)."""
 
-    Attributes
-    ----------
-    probability, exact, noise : ndarray, shape (2k,)
-        Acceptance probability of the test and without subsampling; see `PilotErrors`.
-    log_ratio : ndarray, shape (2k,)
-        Exact log posterior ratios.
-    largest : float
-        Largest share that one row has in the sum of squares of the rows' terms.
-    rises : ndarray, shape (j,)
-        Exact log posterior ratios, factor included, of all proposals from the chain's draws: also
-        of those about which too few decisions were made, which are in none of the above. Infinite
-        where a draw makes a row impossible.
-    beyond : float or None
-        Largest size of a row's term over the bound that was given for it, if any was.
-    """
-
-    log_ratio: np.ndarray
-    largest: float
+    log_ratio: np.ndarray  # Exact log posterior ratios, shape (2k,).
+    largest: float  # Largest share that one row has in the sum of squares of the rows' terms.
+    # Shape (j,): exact log posterior ratios, factor included, of all proposals from the chain's
+    # draws: also of those about which too few decisions were made, which are in none of the above.
+    # Infinite where a draw makes a row impossible.
     rises: np.ndarray
+    # Largest size of a row's term over the bound that was given for it, if any was.
     beyond: float | None = None
 
     @property

@@ -18,31 +18,18 @@ FAILED = "failed_checks"
 
 @dataclass(frozen=True)
 class Rule:
-    """What is looked at, and what it means not to pass.
+    """What is looked at, and what it means not to pass."""
 
-    Attributes
-    ----------
-    name, title : str
-        In statistics, and for reading.
-    bound : float
-        Where it fails.
-    remedy : str
-        What to do then in general, as a sentence.
-    severity : {"fail", "warn"}
-        What a failure means: draws that may be wrong, or wasted work and other doubts.
-    at_least : bool
-        Whether the number should be at least its bound rather than at most.
-    equal : bool
-        Whether it should be the bound.
-    """
-
+    # In statistics, and for reading.
     name: str
     title: str
-    bound: float
-    remedy: str
+    bound: float  # Where it fails.
+    remedy: str  # What to do then in general, as a sentence.
+    # {"fail", "warn"}: what a failure means: draws that may be wrong, or wasted work and other
+    # doubts.
     severity: str = "fail"
-    at_least: bool = False
-    equal: bool = False
+    at_least: bool = False  # Whether the number should be at least its bound rather than at most.
+    equal: bool = False  # Whether it should be the bound.
 
     def holds(self, value: float) -> bool:
         """Whether a number keeps to the bound."""
@@ -66,24 +53,12 @@ MODES = Rule(
 
 @dataclass(frozen=True)
 class Check:
-    """A rule applied to one chain.
+    """A rule applied to one chain."""
 
-    Attributes
-    ----------
-    rule : Rule
-        What was looked at.
-    value : float
-        The number.
-    passed : bool
-        Whether it keeps to its bound, or does no harm.
-    advice : str
-        What was found and what to change, as sentences.
-    """
-
-    rule: Rule
-    value: float
-    passed: bool
-    advice: str
+    rule: Rule  # What was looked at.
+    value: float  # The number.
+    passed: bool  # Whether it keeps to its bound, or does no harm.
+    advice: str  # What was found and what to change, as sentences.
 
 
 def check_temperature(temperature: float) -> Check:

@@ -34,21 +34,13 @@ _MARGIN = 3.0
 
 @dataclass(frozen=True)
 class Loss:
-    """What is estimated to be missing because of divergences.
+    """What is estimated to be missing because of divergences."""
 
-    Attributes
-    ----------
-    divergences, draws : int
-        Divergent draws, and all.
-    share : float
-        Of the posterior's mass, at most 1.
-    distance : float
-        Of that mass from the mean, in standard deviations of the parameter that is worst off.
-    """
-
+    # Divergent draws, and all.
     divergences: int
     draws: int
-    share: float
+    share: float  # Of the posterior's mass, at most 1.
+    # Of that mass from the mean, in standard deviations of the parameter that is worst off.
     distance: float
 
     @property

@@ -40,19 +40,12 @@ _ROUNDING = 1e-9
 
 @dataclass
 class LightRecord(MoveRecord):
-    """What a Firefly chain did after tuning.
+    """What a Firefly chain did after tuning."""
 
-    Attributes
-    ----------
-    bright, darkened : float
-        Sums over draws of the mean number of bright rows and of lights that went out.
-    lowest : float
-        Least residual of a row that was read.
-    """
-
+    # Sums over draws of the mean number of bright rows and of lights that went out.
     bright: float = 0.0
     darkened: float = 0.0
-    lowest: float = np.inf
+    lowest: float = np.inf  # Least residual of a row that was read.
 
     def add_lights(self, info: dict[str, float]) -> None:
         """Add what a draw's transitions did to the lights."""
@@ -63,24 +56,13 @@ class LightRecord(MoveRecord):
 
 @dataclass(frozen=True)
 class Brightness:
-    """Residuals of all rows at some points.
+    """Residuals of all rows at some points."""
 
-    Attributes
-    ----------
-    expected : ndarray, shape (k,)
-        Expected number of bright rows at each point.
-    excess : float
-        Largest excess of a bound over its likelihood, over what rounding may do: at most 1.
-    row : int
-        Where that is.
-    tolerance : float
-        What rounding may do to any row's residual at the reference.
-    """
-
-    expected: np.ndarray
+    expected: np.ndarray  # Expected number of bright rows at each point, shape (k,).
+    # Largest excess of a bound over its likelihood, over what rounding may do: at most 1.
     excess: float
-    row: int
-    tolerance: float
+    row: int  # Where that is.
+    tolerance: float  # What rounding may do to any row's residual at the reference.
 
 
 def brightness(

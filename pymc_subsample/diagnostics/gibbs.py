@@ -35,20 +35,10 @@ _CHUNK = 2**18
 
 @dataclass(frozen=True)
 class ConditionalErrors(PilotErrors):
-    """What a pilot of k updates found.
+    """What a pilot of k updates found: conditional probabilities of 1, in arrays of shape (k,)."""
 
-    Attributes
-    ----------
-    probability, exact, noise : ndarray, shape (k,)
-        Conditional probability of 1 by the test and by all rows; see `PilotErrors`.
-    largest : float
-        Largest share that one row has in the sum of squares of the rows' terms.
-    impossible : bool
-        Whether a row makes a value impossible.
-    """
-
-    largest: float
-    impossible: bool
+    largest: float  # Largest share that one row has in the sum of squares of the rows' terms.
+    impossible: bool  # Whether a row makes a value impossible.
 
 
 def log_odds_terms(

@@ -23,35 +23,21 @@ from pymc_subsample.control_variates.residuals import residuals_at
 
 @dataclass(frozen=True)
 class EstimateErrors:
-    """Errors of the log-likelihood estimate at some points.
+    """Errors of the log-likelihood estimate at some points."""
 
-    Attributes
-    ----------
-    variance : ndarray, shape (k,)
-        Variance of the estimate.
-    bias : ndarray, shape (k,)
-        b: log of the mean likelihood estimate minus the log-likelihood.
-    """
-
-    variance: np.ndarray
-    bias: np.ndarray
+    variance: np.ndarray  # Variance of the estimate, shape (k,).
+    bias: np.ndarray  # Shape (k,): b: log of the mean likelihood estimate minus the log-likelihood.
 
 
 @dataclass(frozen=True)
 class Perturbation:
-    """How far a posterior is off: means in standard deviations, these relatively.
+    """How far a posterior is off: means in standard deviations, these relatively."""
 
-    Attributes
-    ----------
-    shift, stretch : float
-        Largest errors of a mean and of a standard deviation, less what the noise of a few draws
-        makes of the largest of many beyond that of one.
-    seen_shift, seen_stretch : float
-        Largest errors as estimated.
-    """
-
+    # Largest errors of a mean and of a standard deviation, less what the noise of a few draws makes
+    # of the largest of many beyond that of one.
     shift: float
     stretch: float
+    # Largest errors as estimated.
     seen_shift: float
     seen_stretch: float
 

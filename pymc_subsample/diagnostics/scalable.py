@@ -48,21 +48,13 @@ _RARE = 1e-3
 
 @dataclass
 class ProposalRecord(ChainRecord):
-    """What a chain did after tuning.
+    """What a chain did after tuning."""
 
-    Attributes
-    ----------
-    decisions, taken : float
-        Proposals that rows decided on, and those that they accepted.
-    rows : float
-        Rows read for them.
-    stay, longest : float
-        Decisions since the last proposal that was accepted, and the most that there were.
-    """
-
+    # Proposals that rows decided on, and those that they accepted.
     decisions: float = 0.0
     taken: float = 0.0
-    rows: float = 0.0
+    rows: float = 0.0  # Rows read for them.
+    # Decisions since the last proposal that was accepted, and the most that there were.
     stay: float = 0.0
     longest: float = 0.0
 

@@ -65,34 +65,22 @@ RULES = (DIVERGED, HIDDEN, START, STEP, NOISE, STRETCH, SHIFT, HEAT, UNMEASURED,
 
 @dataclass(frozen=True)
 class Dynamics:
-    """How a chain moved.
+    """How a chain moved."""
 
-    Attributes
-    ----------
-    integrator : Integrator
-        Its steps.
-    friction, temperature : float
-        Of the dynamics.
-    factor : ndarray, shape (a, a), (1, a) or (3, k)
-        Of the metric.
-    curvature : ndarray, shape (a,), or None
-        Of the posterior in that metric, direction by direction, where the metric is made of it.
-    precision : ndarray, shape (a, a) or (a,), or None
-        Of the posterior at the reference in any other metric; a vector is a diagonal.
-    weighted : bool
-        Whether gradients are weighted exponentially, which are less noisy than uniform ones.
-    held : int
-        Steps that a batch serves; its noise counts as often.
-    """
-
-    integrator: Integrator
+    integrator: Integrator  # Its steps.
+    # Of the dynamics.
     friction: float
     temperature: float
-    factor: np.ndarray
+    factor: np.ndarray  # Of the metric, shape (a, a), (1, a) or (3, k).
+    # Shape (a,): of the posterior in that metric, direction by direction, where the metric is made
+    # of it.
     curvature: np.ndarray | None
+    # Shape (a, a) or (a,): of the posterior at the reference in any other metric; a vector is a
+    # diagonal.
     precision: np.ndarray | None
+    # Whether gradients are weighted exponentially, which are less noisy than uniform ones.
     weighted: bool
-    held: int = 1
+    held: int = 1  # Steps that a batch serves; its noise counts as often.
 
 
 @np.errstate(all="ignore")  # of chains that left all bounds

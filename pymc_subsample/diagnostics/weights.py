@@ -22,23 +22,16 @@ MOST_K = 0.7
 
 @dataclass(frozen=True)
 class Moments:
-    """Means and standard deviations of p quantities; every attribute has shape (p,).
+    """Means and standard deviations of p quantities; every attribute has shape (p,)."""
 
-    Attributes
-    ----------
-    mean, sd : ndarray
-        Moments.
-    mean_mcse, sd_mcse : ndarray
-        Their Monte Carlo standard errors.
-    bias_mcse, sd_error_mcse : ndarray
-        Of the difference from all draws' mean in standard deviations, and of all draws' sd over
-        `sd`: smaller than those above, since noise that both share cancels.
-    """
-
+    # Moments.
     mean: np.ndarray
     sd: np.ndarray
+    # Their Monte Carlo standard errors.
     mean_mcse: np.ndarray
     sd_mcse: np.ndarray
+    # Of the difference from all draws' mean in standard deviations, and of all draws' sd over `sd`:
+    # smaller than those above, since noise that both share cancels.
     bias_mcse: np.ndarray
     sd_error_mcse: np.ndarray
 

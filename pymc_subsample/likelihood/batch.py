@@ -33,30 +33,17 @@ _PIECE = 2**17
 
 @dataclass
 class BatchGraph:
-    """A graph over a batch of rows.
+    """A graph over a batch of rows."""
 
-    Attributes
-    ----------
-    outputs : list of Variable
-        The graphs, with the batch length in place of n.
-    axes : dict of Variable to int
-        Row axis of each variable of the graph that carries rows.
-    parameters : dict of Variable to Variable
-        Input of the graph -> parameter-only variable that it stands for (phi).
-    columns : dict of Variable to Variable
-        Input of the graph -> data-only variable of all rows that it stands for.
-    kind : Variable or None
-        The column with the number of a row's kind, where there are several.
-    tests : list of Variable
-        Whether a row is of kind 1, 2, ...
-    """
-
-    outputs: list[Variable]
-    axes: dict[Variable, int]
+    outputs: list[Variable]  # The graphs, with the batch length in place of n.
+    axes: dict[Variable, int]  # Row axis of each variable of the graph that carries rows.
+    # Input of the graph -> parameter-only variable that it stands for (phi).
     parameters: dict[Variable, Variable]
+    # Input of the graph -> data-only variable of all rows that it stands for.
     columns: dict[Variable, Variable]
+    # The column with the number of a row's kind, where there are several.
     kind: Variable | None = None
-    tests: list[Variable] = field(default_factory=list)
+    tests: list[Variable] = field(default_factory=list)  # Whether a row is of kind 1, 2, ...
 
 
 def batch_graph(

@@ -29,20 +29,13 @@ _MOST = 0.5
 
 @dataclass(frozen=True)
 class Choice(Preparation):
-    """The same with a subsample.
+    """The same with a subsample."""
 
-    Attributes
-    ----------
-    always : ndarray of int, shape (e,)
-        Rows that every estimate reads, in order.
-    moments : Moments
-        Of the other rows' residuals on the 95% ellipsoid around the reference.
-    subsample_size, n_blocks : int
-        As given or chosen.
-    """
-
+    # Integers, shape (e,): rows that every estimate reads, in order.
     always: np.ndarray = field(kw_only=True)
+    # Of the other rows' residuals on the 95% ellipsoid around the reference.
     moments: Moments = field(kw_only=True)
+    # As given or chosen.
     subsample_size: int = field(kw_only=True)
     n_blocks: int = field(kw_only=True)
 

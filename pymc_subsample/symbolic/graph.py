@@ -51,24 +51,13 @@ ALONG_AXES = (special.LogSumExp, special.Softmax, special.LogSoftmax)
 
 @dataclass(frozen=True)
 class ConcreteGraph:
-    """Graphs over placeholders.
+    """Graphs over placeholders."""
 
-    Attributes
-    ----------
-    outputs : list of Variable
-        One per graph given, every root array replaced.
-    arrays : dict of Variable to ndarray
-        The array behind each data placeholder (not copied), or the column on disk.
-    values : list of Variable
-        Placeholders of the value variables, in the order given.
-    roots : dict of Variable to Variable
-        What each data placeholder stands for.
-    """
-
-    outputs: list[Variable]
+    outputs: list[Variable]  # One per graph given, every root array replaced.
+    # The array behind each data placeholder (not copied), or the column on disk.
     arrays: dict[Variable, Any]
-    values: list[Variable]
-    roots: dict[Variable, Variable]
+    values: list[Variable]  # Placeholders of the value variables, in the order given.
+    roots: dict[Variable, Variable]  # What each data placeholder stands for.
 
 
 # What PyTensor raises where an Op has no gradient.
