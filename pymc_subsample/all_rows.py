@@ -194,22 +194,9 @@ def nuts_gradients(
 ) -> Gradients | None:
     """Gradients that NUTS needs: per effective draw, and per draw of its tuning phase.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model that the step was made for.
-    step : SubsampledStep
-        Samples all variables, with a reference point.
-    seconds : float
-        Time for tuning and draws.
-    seed : int
-        Of the chain.
-
-    Returns
-    -------
-    Gradients or None
-        Where `seconds` are over before, an effective draw takes the gradients of a draw, at least.
-        None where the expansion is no density away from the reference.
+    The step samples all variables, with a reference point. Where `seconds` are over before, an
+    effective draw takes the gradients of a draw, at least; None where the expansion is no density
+    away from the reference.
     """
     if step._expansion.curvature == "diagonal":
         return None

@@ -53,12 +53,8 @@ def log_factor_moments(s: float) -> tuple[float, float]:
 def log_variance(products: float, sd: float) -> float:
     r"""Variance of :math:`\log |\hat L|`.
 
-    Parameters
-    ----------
-    products : float
-        :math:`\lambda`, the expected number of factors.
-    sd : float
-        Standard deviation of a minibatch estimate :math:`\hat d_b`.
+    `products` is :math:`\lambda`, the expected number of factors, `sd` the standard deviation of a
+    minibatch estimate :math:`\hat d_b`.
     """
     mean, variance = log_factor_moments(sd / products)
     return products * (variance + mean**2)

@@ -57,14 +57,8 @@ def better_acceptance(factorised: float, together: float, reading: float, others
 def most_effective_moves(accepted: float, left: float, move: float, others: float) -> int:
     """Return how many moves per proposal make most effective draws in the same time.
 
-    Parameters
-    ----------
-    accepted : float
-        Share of the proposals that rows accept.
-    left : float
-        Correlation that one move leaves.
-    move, others : float
-        Times of a move, and of the rest of a proposal.
+    Rows accept a share `accepted` of the proposals; a move leaves the correlation `left`; `move`
+    and `others` are times of a move, and of the rest of a proposal.
     """
     k = np.arange(1, _MOST_MOVES + 1)
     correlation = 1.0 - accepted * (1.0 - left**k)

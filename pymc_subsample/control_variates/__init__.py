@@ -25,20 +25,8 @@ _log = logging.getLogger("pymc.subsample")
 def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> Expansion:
     """Compile control variates of order 0, 1 or 2 for a model, and check them on some rows.
 
-    Parameters
-    ----------
-    model : TallModel
-        The model: n rows, d value variables theta, P numbers phi that meet the data.
-    order : {0, 1, 2}
-        Order of the Taylor expansion in phi.
-    linear : bool, optional
-        Force the linear-predictor path (True) or the general one (False). Default: the linear
-        one where a row has at most ten predictors and reads few columns beside them.
-
-    Returns
-    -------
-    Expansion
-        Works on packed rows, shape (width, m), at phi, shape (P,).
+    `linear` forces the linear-predictor path (True) or the general one (False). Default: the linear
+    one where a row has at most ten predictors and reads few columns beside them.
 
     Raises
     ------
@@ -81,12 +69,7 @@ def refuse_steps(
 ) -> None:
     """Raise `TallModelError` where the log-likelihood changes otherwise than its gradient says.
 
-    Parameters
-    ----------
-    model, expansion, active, points
-        As for `continuity.find_gap`.
-    advice : str
-        What remains, as sentences.
+    Arguments are those of `continuity.find_gap`; `advice` is what remains, as sentences.
     """
     gap = find_gap(model, expansion, active, points)
     if gap is None:

@@ -60,16 +60,7 @@ def find_gap(
 ) -> Gap | None:
     """Return a segment along which the gradient does not integrate to the change, if any.
 
-    Parameters
-    ----------
-    model : TallModel
-        The model: d value variables theta.
-    expansion : Expansion
-        Its compiled rows.
-    active : ndarray of int
-        Elements of theta that move.
-    points : ndarray, shape (k, d), optional
-        Segments also join random pairs of these.
+    Elements `active` of theta move. Segments also join random pairs of `points`, shape (k, d).
     """
     rng = np.random.default_rng(3)
     rows = rng.integers(0, model.n_rows, (_GROUPS, min(_ROWS, model.n_rows)))

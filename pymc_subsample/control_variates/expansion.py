@@ -188,19 +188,10 @@ class Expansion:
     ) -> Iterator[Any]:
         """Yield ``function(expansion, batches, *arguments)`` of all rows, in their order.
 
-        Parameters
-        ----------
-        function : callable
-            Of packed rows, not anchored, in batches; of a module, since it may be called in other
-            processes, where an expansion has no more than what `portable` leaves of it.
-        *arguments
-            Others.
-        without : ndarray of int, shape (e,), default empty
-            Rows to leave out, in order.
-        begin : int, default 0
-            The first row to read.
-        result_bytes : int, default 0
-            Size of a result. One batch at a time makes a result unless that is larger than a batch.
+        The function, of batches of packed rows that are not anchored, is one of a module: it may be
+        called in other processes, where an expansion has no more than what `portable` leaves of it.
+        Rows `without`, in order, are left out, and those before `begin`. One batch at a time makes
+        a result unless that is larger than a batch.
         """
         parts = batched(self._chunks(without, begin), max(1, result_bytes // _CHUNK_BYTES))
         work = partial(_worked, function, arguments)

@@ -48,21 +48,10 @@ class ScalarFunction:
 def fuse(
     outputs: Sequence[Variable], varying: Sequence[Variable], shared: Sequence[Variable]
 ) -> ScalarFunction:
-    """Turn vector graphs over rows into scalar functions.
+    """Turn vector graphs over rows into scalar functions of rows.
 
-    Parameters
-    ----------
-    outputs : sequence of Variable
-        One vector over rows each.
-    varying : sequence of Variable
-        Vector inputs over rows.
-    shared : sequence of Variable
-        Vector inputs that hold one value for all rows.
-
-    Raises
-    ------
-    NoForm
-        If some Op has no form for one row.
+    Inputs `varying` are vectors over rows, `shared` ones hold one value for all rows. Raises
+    `NoForm` where some Op has no form for one row.
     """
     fgraph = specialised([*varying, *shared], outputs)
     _keep_small_softplus(fgraph)

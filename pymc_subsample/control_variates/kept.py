@@ -38,16 +38,9 @@ class Known:
 
 
 class Archive:
-    """Where sums over the rows of a store are kept, for one model.
+    """Where sums over the rows of a store are kept, for one model and kind of estimate.
 
-    Parameters
-    ----------
-    store : Store
-        The rows.
-    identity : str
-        Tells the model's log-likelihood from others.
-    kind : int
-        Of the estimate for which points are chosen.
+    `identity` tells the model's log-likelihood from others.
     """
 
     def __init__(self, store: Store, identity: str, kind: int) -> None:

@@ -170,29 +170,12 @@ def search_modes(
     temperature: float = 1.0,
     settle: Callable[[Reference], Reference] | None = None,
 ) -> ModeSearch | None:
-    """Search for modes that compete with the one that is known.
+    """Search for modes that compete with the one that is known, the reference.
 
-    Parameters
-    ----------
-    expansion, reference
-        Compiled model and the mode that is known.
-    active : ndarray, shape (a,)
-        Elements of theta that searches move. The others stay where they start.
-    free : ndarray
-        Elements that images change: `active` and, in a hierarchy, its hyperparameters.
-    starts : Starts
-        Where searches start.
-    rng : numpy.random.Generator
-        Draws starts and rows.
-    temperature : float, default 1
-        Divides the log-likelihood.
-    settle : callable, optional
-        Moves hyperparameters to where they belong at a mode of the others.
-
-    Returns
-    -------
-    ModeSearch or None
-        None where no search is made: for more than 200 parameters, or without second derivatives.
+    Searches move elements `active` of theta, images change those in `free`: these and, in a
+    hierarchy, its hyperparameters, which `settle` moves to where they belong at a mode of the
+    others. Returns None where no search is made: for more than 200 parameters, or without second
+    derivatives.
     """
     if not 0 < len(active) <= MAX_PARAMETERS or not has_precision(expansion, len(active)):
         return None

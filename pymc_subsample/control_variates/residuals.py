@@ -79,12 +79,8 @@ def residuals_around(
     """Evaluate residuals over all rows at points theta, shape (k, d), in one pass.
 
     At the points `far`, shape (j, d), only the largest residual and their sum count. Those of the
-    first rows may be known, at the same points, from `before`.
-
-    Raises
-    ------
-    TallModelError
-        If a residual is not finite at one of the points `thetas`.
+    first rows may be known, at the same points, from `before`. Raises `TallModelError` if a
+    residual is not finite at one of the points `thetas`.
     """
     points = np.array([expansion.parameters(theta)[0] for theta in [*thetas, *far]])
     most = int(min(_MOST_KEPT, _SHARE_KEPT * expansion.n_rows))

@@ -99,21 +99,10 @@ def bound_rows(
 ) -> RowBounds:
     """Bound all rows' remainders around a reference, in three passes over the rows.
 
-    Parameters
-    ----------
-    expansion : Expansion
-        Compiled model, with control variates of order 2 or 3.
-    reference : Reference
-        Where these are expanded.
-    points : ndarray, shape (N, P)
-        Values of phi that are spread as the posterior is.
-    kind : {"auto", "global", "local"} or float
-        Where bounds of derivatives, of one order more, come from; a number bounds those of every
-        row in its predictor.
-    temperature, intensity : float
-        Of the log-likelihood, and kappa; see `kernels.scalable`.
-    exact : ndarray of int, shape (e,), default empty
-        Rows that do not decide, in order.
+    Control variates are of order 2 or 3; `points`, values of phi, shape (N, P), are spread as the
+    posterior is. `kind`, "auto", "global", "local" or a number, says where bounds of derivatives
+    come from; a number bounds those of every row in its predictor. `intensity` is kappa, see
+    `kernels.scalable`. Rows `exact`, in order, do not decide.
 
     Raises
     ------

@@ -21,15 +21,6 @@ class LinearSums:
     """Adds sum l*, sum grad l* and sum hess l* of anchored rows of the linear-predictor path.
 
     Rows have shape (width, m); the sums are a number, shape (P,) and shape (P, P).
-
-    Parameters
-    ----------
-    affine : AffineMap
-        From phi to predictors.
-    layout : Layout
-        Of the packed rows.
-    size : int
-        P.
     """
 
     def __init__(self, affine: AffineMap, layout: Layout, size: int) -> None:

@@ -46,24 +46,11 @@ class CompiledMap:
     """The functions of `Coordinates`, compiled when first used.
 
     Vectors theta are those of value variables, but for blocks, which stand component by component.
-
-    Parameters
-    ----------
-    tall : TallModel
-        The model.
-    blocks : list of Block
-        Parents before children.
-    places : dict of str to ndarray of int, shape (k, J)
-        Their elements, by name.
-    layout : list of Place
-        The same for the kernels, but for where components start.
-    locations : list of slice
-        Elements that move rows as effects do; see `kernels.whitening`.
-    bent : ndarray of int
-        Elements that are moved by splines, with constants from position `start` on.
-    rows : ndarray of int, shape (rows, 2)
-        Rows of Cholesky factors among these; see `kernels.correlations`.
-    start : int
+    Parents stand before children. `places` are their elements by name, shape (k, J), and `layout`
+    the same for the kernels, but for where components start. `locations` are elements that move
+    rows as effects do; see `kernels.whitening`. Elements `bent` are moved by splines, with
+    constants from position `start` on; `rows`, shape (rows, 2), are rows of Cholesky factors among
+    these; see `kernels.correlations`.
     """
 
     def __init__(

@@ -52,16 +52,9 @@ class Effect:
 
 
 def follow(x: Variable, graphs: Sequence[Variable], free: set[Variable]) -> Effect:
-    """Follow variable `x` towards `graphs`; see `across` for matrices.
+    """Follow variable `x`, of static shape, towards `graphs`, where parameters meet the data.
 
-    Parameters
-    ----------
-    x : Variable
-        Of static shape.
-    graphs : sequence of Variable
-        Where parameters meet the data.
-    free : set of Variable
-        All variables, `x` among them.
+    `free` are all variables, `x` among them; see `across` for matrices.
     """
     clients: dict[Variable, list[Apply]] = {}
     for node in toposort(graphs):

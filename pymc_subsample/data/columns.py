@@ -18,17 +18,9 @@ _SHOWN = 20
 class Column:
     """Numbers that each row of a store has, read some rows at a time; nothing is copied before.
 
-    Parameters
-    ----------
-    store : Store
-        The rows.
-    fields : sequence of Field
-        One field; or several of one number each, which become a matrix.
-    shape : tuple of int
-        What one row has, as the model sees it.
-    dtype : numpy.dtype, optional
-        In which numbers are read. Default: that of the fields, or the type that holds all of
-        theirs.
+    Of one field, or of several of one number each, which become a matrix. `shape` is what one row
+    has as the model sees it, `dtype` in which numbers are read; default: the type that holds all of
+    them.
     """
 
     on_disk = True

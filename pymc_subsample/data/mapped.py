@@ -11,14 +11,9 @@ from pymc_subsample.rows import RowStore
 
 
 class MappedRows(RowStore):
-    """Raw columns of one store: a row is read in one piece, whatever columns it has.
+    """Raw columns of one store, `disk`: a row is read in one piece, whatever columns it has.
 
-    Parameters
-    ----------
-    columns : sequence of Column
-        Of one store, which becomes `disk`.
-    kinds : sequence of (tuple of str, int)
-        What the rows are rows of, and how many there are.
+    `kinds` say what the rows are rows of, and how many there are.
     """
 
     # Other processes can map the same file.

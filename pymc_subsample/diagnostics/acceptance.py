@@ -141,25 +141,10 @@ def acceptance_errors(
 ) -> AcceptanceErrors:
     """Measure the errors of a test on some proposals: one pass over the rows for each.
 
-    Parameters
-    ----------
-    expansion, reference
-        Compiled model and expansion point, or None without control variates.
-    proposals : list of Proposed
-        What to decide about.
-    order : int
-        Order of the control variates, 0 for none.
-    temperature : float
-        Divides the log-likelihood.
-    test, settings
-        Address of the test and its numbers.
-    exact : callable
-        `metropolis` or `barker`: what the test decides with all rows.
-    most_rows : int
-        Rows that the decisions may read in all. Proposals about which the test then decides fewer
-        than 30 times are left out: it reads nearly all rows for them.
-    rng : numpy.random.Generator
-        Draws batches.
+    There is no reference without control variates, whose order is 0 then. `test` and `settings` are
+    the test's address and numbers, `exact` is `metropolis` or `barker`: what it decides with all
+    rows. Decisions read `most_rows` in all. Proposals about which the test then decides fewer than
+    30 times are left out: it reads nearly all rows for them.
     """
 
     def possible(theta: np.ndarray) -> bool:
@@ -242,16 +227,8 @@ def decided(
 ) -> np.ndarray:
     """Return what a test decides again and again, 1 or 0; see `kernels.acceptance.decisions`.
 
-    Parameters
-    ----------
-    y : ndarray, shape (n,)
-        Every row's term, contiguous.
-    known : float
-        Known part of the log-ratio.
-    test, settings, uniforms, thresholds, permutation, most_rows, rng
-        As `kernels.acceptance.decisions` takes them.
-    low, high : float, optional
-        What the test takes as bounds of y. Default: its smallest and largest element.
+    `y`, shape (n,), is every row's term, contiguous, and `known` the known part of the log-ratio.
+    The test takes `low` and `high` as bounds of y. Default: its smallest and largest element.
     """
     low, high = y.min() if low is None else low, y.max() if high is None else high
     functions = np.array([f.address for f in NUMBERS], dtype=np.int64)

@@ -66,18 +66,10 @@ def loss(
     mean: np.ndarray,
     sd: np.ndarray,
 ) -> Loss:
-    """Estimate what divergences hide.
+    """Estimate what so many divergences hide, by the mean and sd of all draws, shape (a,).
 
-    Parameters
-    ----------
-    divergences, draws : int
-        Divergent draws, and all.
-    before : ndarray, shape (k, a)
-        Some of the draws before divergent ones.
-    kept : ndarray, shape (m, a)
-        Evenly spread draws.
-    mean, sd : ndarray, shape (a,)
-        Of all draws.
+    `before`, shape (k, a), are some of the draws before divergent ones, `kept`, (m, a), evenly
+    spread ones.
     """
     if not divergences:
         return Loss(0, draws, 0.0, NEAREST)

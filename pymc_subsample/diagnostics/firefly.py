@@ -105,21 +105,7 @@ def _excess(
 def check_lights(
     record: LightRecord, found: Brightness, *, temperature: float, n_rows: int, saving: str
 ) -> list[Check]:
-    """Check one chain.
-
-    Parameters
-    ----------
-    record : LightRecord
-        What the chain did.
-    found : Brightness
-        Of all rows at some of its draws.
-    temperature : float
-        Divides the log-likelihood.
-    n_rows : int
-        Number of rows.
-    saving : str
-        What makes the chain read fewer rows, as a sentence.
-    """
+    """Check one chain; `saving` says what makes it read fewer rows, as a sentence."""
     draws = max(record.done, 1)
     accepted, share, bright = (x / draws for x in (record.accepted, record.share, record.bright))
     excess = float(max(found.excess, -record.lowest / found.tolerance, 0.0))

@@ -14,13 +14,6 @@ def log_posteriors(expansion: Expansion, thetas: np.ndarray) -> tuple[np.ndarray
     """Log posterior and its gradient at points theta, shape (k, d): k passes over the rows.
 
     Memory does not grow with the rows: a chunk of them is read once and visited by all points.
-
-    Returns
-    -------
-    logp : ndarray, shape (k,)
-        Prior, with Jacobians, and log-likelihood of all rows.
-    gradient : ndarray, shape (k, d)
-        Of `logp`, in PyMC's unconstrained space.
     """
     points = [expansion.parameters(theta) for theta in thetas]
     level, slope = np.zeros((len(points), 1)), np.zeros((len(points), expansion.phi_size))

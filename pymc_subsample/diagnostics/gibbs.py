@@ -46,14 +46,7 @@ def log_odds_terms(
 ) -> tuple[np.ndarray, float]:
     """Return ``f(x_i = 1) - f(x_i = 0)`` of the rows that touch i, shape (n_i,), and the prior's.
 
-    Parameters
-    ----------
-    expansion, touching, elements
-        Compiled model, the rows that touch each element and their positions in theta.
-    theta : ndarray, shape (d,)
-        The state.
-    i : int
-        Position in `elements`.
+    `i` counts `elements`, positions in theta.
     """
     below, above = theta.copy(), theta.copy()
     below[elements[i]], above[elements[i]] = 0.0, 1.0
@@ -81,20 +74,10 @@ def conditional_errors(
     decisions: int,
     rng: np.random.Generator,
 ) -> ConditionalErrors:
-    """Measure the errors of a test on some updates.
+    """Measure the errors of a test on some updates: states theta, and the variable updated there.
 
-    Parameters
-    ----------
-    expansion, touching, elements
-        As `log_odds_terms` takes them.
-    updates : list of (theta, i)
-        States, shape (d,), and the variable that is updated there.
-    test, settings
-        Address of the test and its numbers.
-    decisions : int
-        Decisions per update.
-    rng : numpy.random.Generator
-        Draws batches.
+    There are so many `decisions` per update. The others are as `log_odds_terms` and
+    `acceptance.acceptance_errors` take them.
     """
     uniforms = (rng.permutation(decisions) + 0.5) / decisions
     thresholds = logit(uniforms)
@@ -126,22 +109,7 @@ def conditional_errors(
 def check_updates(
     record: MoveRecord, errors: ConditionalErrors, remedies: list[str]
 ) -> list[Check]:
-    """Check one chain that decides by a test.
-
-    Parameters
-    ----------
-    record : MoveRecord
-        What the chain did.
-    errors : ConditionalErrors
-        Of its test, on updates of its own.
-    remedies : list of str
-        What makes the test more accurate.
-
-    Returns
-    -------
-    list of Check
-        Impossible values, error of the conditional probabilities, share of the rows read.
-    """
+    """Check one chain that decides by a test; `remedies` make that more accurate."""
     share = record.share / record.done
     tails = (
         "The rows' terms are heavy-tailed, so that a batch says too little of all rows. "

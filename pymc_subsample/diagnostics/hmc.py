@@ -118,44 +118,12 @@ def check_hmc(
     kind: int = PERTURBED,
     confined: np.ndarray | None = None,
 ) -> list[Check]:
-    """Check one HMC-ECS chain.
+    """Check one HMC-ECS chain; causes stand before their effects.
 
-    Parameters
-    ----------
-    record : ChainRecord
-        What the chain did.
-    expansion, reference
-        Compiled model and expansion point.
-    active : ndarray, shape (a,)
-        Elements of theta that the chain moved.
-    predicted : Moments
-        Residual moments over all rows around the reference.
-    factor : ndarray, shape (a, a) or (1, a)
-        Of the covariance within which `predicted` holds.
-    subsample_size : int
-        Rows per estimate.
-    always : ndarray of int, shape (e,)
-        Rows that every estimate reads besides, in order.
-    n_blocks : int
-        Blocks in which they are refreshed.
-    temperature : float
-        Divides the log-likelihood.
-    given_reference : bool
-        Whether the user chose the reference: a distant one is then reported even where the other
-        checks pass. One that was found fails only together with them.
-    tune : int
-        Draws of the tuning phase. None at all fails only together with other checks.
-    kind : {PERTURBED, BLOCK_POISSON}
-        The estimate.
-    confined : ndarray, shape (a, a) or (1, a), optional
-        Factor of the ellipsoid around the reference outside which the chain cannot go.
-
-    Returns
-    -------
-    list of Check
-        Causes before their effects: tuning, distance from the reference point, variance of the
-        estimate, acceptance of the subsample's refreshes, perturbation of the posterior or signs
-        of the estimates, divergences and acceptance of the moves, temperature.
+    `predicted` are residual moments over all rows within the covariance whose factor is `factor`,
+    `confined` is that of the ellipsoid outside which the chain cannot go. A distant reference is
+    reported where the user chose it, also if the other checks pass; one that was found, and a chain
+    without tuning, only together with them.
     """
     record.fold()
     n, size = record.done, len(active)

@@ -71,28 +71,9 @@ def check_moves(
 ) -> list[Check]:
     """Check one chain.
 
-    Parameters
-    ----------
-    record : MoveRecord
-        What the chain did.
-    errors : AcceptanceErrors or None
-        Of its test, on proposals of its own; None for an exact test.
-    order : int
-        Order of the control variates, 0 for none.
-    exact : bool
-        Whether reading all rows is what the user asked for.
-    temperature : float
-        Divides the log-likelihood.
-    cause : str
-        Why the test reads many rows, where it does.
-    remedies : list of str
-        What makes the test more accurate.
-
-    Returns
-    -------
-    list of Check
-        Bound given by the user, error of the acceptance test, rise of the posterior density, share
-        of the rows read, acceptance, temperature.
+    `errors` of its test, on proposals of its own, are None for an exact one; `exact` says that
+    reading all rows is what the user asked for. `cause` says why the test reads many rows, where it
+    does, and `remedies` what makes it more accurate.
     """
     share, accepted = record.share / record.done, record.accepted / record.done
     saving = ["use smaller proposals", "use another sampler (HMCECS, pm.NUTS)"]

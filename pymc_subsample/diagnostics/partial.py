@@ -24,14 +24,9 @@ _DIVERGENCES = hmc.DIVERGENCES.name, stochastic.DIVERGED.name
 
 
 def from_draws(rules: Sequence[Rule], chain: xr.Dataset) -> list[tuple[Rule, float, bool]]:
-    """Judge rules whose numbers are means or sums over draws: rules, numbers, whether they pass.
+    """Judge rules whose numbers are means or sums over the draws that there are of one chain.
 
-    Parameters
-    ----------
-    rules : sequence of Rule
-        Of the step method that made the chain.
-    chain : xarray.Dataset
-        Statistics of the draws that there are of one chain.
+    Returns rules, numbers, and whether they pass.
     """
     found = []
     for rule in rules:

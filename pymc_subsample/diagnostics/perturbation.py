@@ -43,26 +43,15 @@ class Perturbation:
 
 
 def perturbation(bias: np.ndarray, shares: np.ndarray, z: np.ndarray) -> Perturbation:
-    """Estimate how far posterior means and standard deviations are off.
+    """Estimate how far posterior means and standard deviations are off; infinite where b is.
+
+    `bias`, b, and `shares`, of all draws that each stands for, have shape (k,); `z`, shape (k, a),
+    are these draws, standardised.
 
     Each error is estimated from the same few draws. Even where b depends on no parameter in
     particular, the largest of many such estimates is far from zero. By how much the median of the
-    largest of many squared normal numbers exceeds that of one, times the squared standard error,
-    is taken off each squared estimate. Nothing is taken off a single parameter's.
-
-    Parameters
-    ----------
-    bias : ndarray, shape (k,)
-        b at some draws.
-    shares : ndarray, shape (k,)
-        Share of all draws that each stands for.
-    z : ndarray, shape (k, a)
-        The draws, standardised.
-
-    Returns
-    -------
-    Perturbation
-        Infinite where b is not finite.
+    largest of many squared normal numbers exceeds that of one, times the squared standard error, is
+    taken off each squared estimate. Nothing is taken off a single parameter's.
     """
     if not np.all(np.isfinite(bias)):
         return Perturbation(np.inf, np.inf, np.inf, np.inf)
@@ -101,22 +90,9 @@ def estimate_errors(
 
     .. math:: b = m \log \frac1n \sum_i e^{x_i - x_i^2 / 2} + \frac{\sigma^2 + \sigma^4}{2 m}.
 
-    The last term stands for the subsample's own mean in the estimated variance.
-
-    Parameters
-    ----------
-    expansion, reference
-        Compiled model and expansion point.
-    thetas : ndarray, shape (k, d)
-        Points.
-    subsample_size : int
-        Rows per estimate.
-    temperature : float
-        Divides the log-likelihood.
-    without : ndarray of int, shape (e,), default empty
-        Rows among which the subsample is not drawn, in order.
-    sample : ndarray, shape (width, rows), optional
-        Packed random rows among the others. Default: all of those, by a pass.
+    The last term stands for the subsample's own mean in the estimated variance. Rows `without`, in
+    order, are not drawn. `sample`, shape (width, rows), are packed random ones among the others;
+    default: all of those, by a pass.
     """
     m = subsample_size
     weight = (expansion.n_rows - len(without)) / (m * temperature)

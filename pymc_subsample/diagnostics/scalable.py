@@ -90,24 +90,9 @@ def check_proposals(
     tune: int,
     target: float = 0.8,
 ) -> list[Check]:
-    """Check one chain.
+    """Check one chain, whose step size was tuned to the acceptance rate `target`.
 
-    Parameters
-    ----------
-    record : ProposalRecord
-        What the chain did.
-    active : ndarray, shape (a,)
-        Elements of theta that the chain moved.
-    n_rows : int
-        Number of rows.
-    underrated : float
-        Share of points around the reference where the surrogate is far too small.
-    temperature : float
-        Divides the log-likelihood.
-    tune : int
-        Draws of the tuning phase.
-    target : float
-        Acceptance rate that the step size was tuned to.
+    `underrated` is the share of points around the reference where the surrogate is far too small.
     """
     record.fold()
     share = record.rows / max(record.decisions, 1.0) / n_rows

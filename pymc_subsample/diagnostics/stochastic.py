@@ -91,28 +91,7 @@ def check_steps(
     active: np.ndarray,
     remedies: list[str],
 ) -> list[Check]:
-    """Check one chain.
-
-    Parameters
-    ----------
-    record : StepRecord
-        What the chain did.
-    dynamics : Dynamics
-        How it moved.
-    expansion : Expansion
-        Compiled model.
-    active : ndarray of int
-        Elements of theta that it moved.
-    remedies : list of str
-        What makes its gradients less noisy.
-
-    Returns
-    -------
-    list of Check
-        Divergences; the way from the start; errors of standard deviations predicted from step
-        size and noise; errors of means and standard deviations measured by gradients of all rows;
-        kinetic temperature; whether any of these could be looked at; temperature.
-    """
+    """Check one chain; `remedies` make its gradients less noisy."""
     found = _diverged(record, active)
     found += _from_start(record, active)
     smaller = ["use a smaller step_size"]

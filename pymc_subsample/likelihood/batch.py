@@ -54,16 +54,8 @@ def batch_graph(
 ) -> BatchGraph:
     """Rebuild `outputs`, whose rows have been traced, over inputs of any number of rows.
 
-    Parameters
-    ----------
-    outputs : sequence of Variable
-        Graphs over all rows.
-    trace : RowTrace
-        The trace of their rows. Variables where it stopped become columns.
-    dependent : set of Variable
-        Variables whose value depends on parameters.
-    arrays : mapping of Variable to ndarray
-        Values of the data placeholders.
+    Variables where the trace stopped become columns; the values of `dependent` ones depend on
+    parameters, `arrays` are those of the data placeholders.
     """
     axes, memo = trace.axes, {}
     columns: dict[Variable, Variable] = {}
@@ -108,12 +100,8 @@ def batch_graph(
 def pieces(var: Variable, arrays: Mapping[Variable, Any]) -> Iterator[np.ndarray]:
     """Yield arrays that together hold the elements of a data-only variable.
 
-    One, unless it is computed from columns on disk: those are read some rows at a time.
-
-    Raises
-    ------
-    ReadsAllRows
-        If it cannot be computed row by row from columns on disk.
+    One, unless it is computed from columns on disk: those are read some rows at a time, or raise
+    `ReadsAllRows` if that cannot be done row by row.
     """
     roots = [v for v in ancestors([var]) if v in arrays]
     stored = [v for v in roots if on_disk(arrays[v])]

@@ -31,15 +31,6 @@ def lifted(
 
     Where a table is no larger than what rows pick from it. A product of parameters and a sum of
     columns becomes a sum of columns with such coefficients.
-
-    Parameters
-    ----------
-    outputs : sequence of Variable
-        Log-likelihoods of all rows.
-    dependent : set of Variable
-        Variables whose value depends on parameters.
-    arrays : mapping of Variable to ndarray
-        Values of the data placeholders.
     """
     tables: list[Variable] = []
 

@@ -45,14 +45,8 @@ _MOST_PRODUCTS, _MOST_CUBES = 3e10, 4_000_000
 class Deciding:
     """Control variates whose remainders rows decide on, and bounds of these.
 
-    Parameters
-    ----------
-    expansion : Expansion
-        Compiled model, with control variates of order 2.
-    active : ndarray of int
-        Elements of theta that are sampled.
-    bound, intensity, temperature
-        As for `row_bounds.bound_rows`.
+    The expansion has order 2; `bound`, `intensity` and `temperature` are as for
+    `row_bounds.bound_rows`.
     """
 
     def __init__(
@@ -219,11 +213,7 @@ class Deciding:
         """Compare bounds and surrogate with all rows at a few points spread by `factor`.
 
         Return what decisions will be like, and what share of points the surrogate underrates.
-
-        Raises
-        ------
-        TallModelError
-            If a row exceeds its bound.
+        Raises `TallModelError` if a row exceeds its bound.
         """
         bounds = self.bounds(reference, metric)
         pairs = self._points(reference, factor, self._affordable(_FEWEST_PAIRED, _MOST_PAIRED))

@@ -182,12 +182,7 @@ def possible(problem: Problem, prepared: Preparation) -> Preparation:
     """Leave out modes around which rows are impossible, by a pass over all rows at each.
 
     A batch may miss such rows for as long as a chain runs, and be wrong where they cut the
-    posterior off.
-
-    Raises
-    ------
-    TallModelError
-        If it is the first mode; the message names the rows.
+    posterior off. Around the first mode they raise `TallModelError`, which names them.
     """
     others = []
     if prepared.residuals is None:

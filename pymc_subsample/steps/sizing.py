@@ -50,11 +50,8 @@ def choose(
 ) -> Choice:
     """Choose what was not given of a subsample, by a pass over all rows at each mode.
 
-    Raises
-    ------
-    TallModelError
-        If rows are impossible around the reference, or the subsample size is left open and as many
-        rows as the data have are too few.
+    Raises `TallModelError` if rows are impossible around the reference, or the subsample size is
+    left open and as many rows as the data have are too few.
     """
     first, others = _chosen(problem, prepared, subsample_size, n_blocks), []
     elsewhere = replace(problem, archive=None)

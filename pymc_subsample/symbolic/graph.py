@@ -73,16 +73,9 @@ def rebuild(
 ) -> list[Variable]:
     """Rebuild graphs from their roots up, inferring static shapes anew.
 
-    Parameters
-    ----------
-    outputs : sequence of Variable
-        The graphs.
-    memo : dict of Variable to Variable
-        Replacements known beforehand; nothing above a replaced variable is visited. Updated.
-    hook : callable, optional
-        ``hook(node, new_inputs)`` returns the node's new outputs, or None to apply the same Op.
-    remake : bool, default False
-        Apply every Op anew, also where its inputs have not changed.
+    `memo` holds replacements, and is updated: nothing above a replaced variable is visited.
+    ``hook(node, new_inputs)`` returns the node's new outputs, or None to apply the same Op;
+    `remake` applies every Op anew, also where its inputs have not changed.
     """
     for node in toposort(outputs, blockers=list(memo)):
         if all(out in memo for out in node.outputs):
@@ -206,10 +199,7 @@ def on_disk(value: Any) -> bool:
 class ReadsAllRows(Exception):
     """A graph of columns that are on disk, which would have to be evaluated as a whole.
 
-    Attributes
-    ----------
-    outputs, columns : list of Variable
-        What was to be evaluated, and placeholders of columns that it reads.
+    It has `outputs`, what was to be evaluated, and `columns`, placeholders of those that it reads.
     """
 
     def __init__(self, outputs: Sequence[Variable], columns: Sequence[Variable]) -> None:
@@ -234,10 +224,7 @@ def evaluate(
 ) -> list[np.ndarray]:
     """Evaluate once, without compiling and without hashing large constants.
 
-    Raises
-    ------
-    ReadsAllRows
-        If that takes all rows of a column on disk.
+    Raises `ReadsAllRows` if that takes all rows of a column on disk.
     """
     inputs = [v for v in ancestors(outputs) if v in givens]
     stored = [v for v in inputs if on_disk(givens[v])]

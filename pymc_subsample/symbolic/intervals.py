@@ -42,17 +42,7 @@ def enclose(
 ) -> Callable[[Sequence[Enclosure]], list[Enclosure]]:
     """Return a function that encloses vector graphs over rows, given what encloses their inputs.
 
-    Parameters
-    ----------
-    outputs : sequence of Variable
-        One vector over rows each.
-    inputs : sequence of Variable
-        Vectors over rows.
-
-    Raises
-    ------
-    NoForm
-        By the function returned, if some Op has no form for one row or no rule here.
+    It raises `NoForm` if some Op has no form for one row or no rule here.
     """
     fgraph = specialised(inputs, outputs)
 

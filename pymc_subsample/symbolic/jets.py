@@ -65,12 +65,8 @@ def enclose_coefficient(
     """Return a function that bounds the size of a coefficient of a vector graph over rows.
 
     It takes what encloses the inputs, the intervals of directions, None for inputs that stay, and
-    what `Pieces.joined` says of the graph.
-
-    Raises
-    ------
-    NoForm
-        By the function returned, if some Op has no form for one row or no rule.
+    what `Pieces.joined` says of the graph. It raises `NoForm` if some Op has no form for one row or
+    no rule.
     """
 
     def bound(
