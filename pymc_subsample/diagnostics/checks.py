@@ -37,6 +37,10 @@ class Rule:
             return bool(value == self.bound)
         return bool(value >= self.bound if self.at_least else value <= self.bound)
 
+    def check(self, value: float, advice: str, passed: bool | None = None) -> "Check":
+        """Apply the rule to one chain; `passed` where not the number alone decides."""
+        return Check(self, value, self.holds(value) if passed is None else passed, advice)
+
 
 TEMPERATURE = Rule(
     "temperature", "temperature of the log-likelihood", 1.0, "Use temperature=1.", equal=True
@@ -63,10 +67,8 @@ class Check:
 
 def check_temperature(temperature: float) -> Check:
     """Say so where the draws are from a tempered posterior, colder or hotter."""
-    return Check(
-        TEMPERATURE,
+    return TEMPERATURE.check(
         temperature,
-        temperature == 1.0,
         f"temperature={temperature:g}: the draws are not from the posterior but from a "
         "distribution with the log-likelihood divided by that.",
     )
@@ -75,10 +77,8 @@ def check_temperature(temperature: float) -> Check:
 def check_modes(search: ModeSearch) -> Check:
     """Say so where there are modes that a chain, which starts in one of them, may not see."""
     others = len(search.modes) - 1
-    return Check(
-        MODES,
+    return MODES.check(
         others,
-        others == 0,
         f"The posterior has {number(others)} other mode{'s' * (others > 1)} that hold"
         f"{'s' * (others == 1)} {sum(search.shares[1:]):.2g} of the mass that was found, which the "
         f"chain may not see. {MODES.remedy}",

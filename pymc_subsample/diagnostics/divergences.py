@@ -98,21 +98,18 @@ def check_divergences(wrong: Rule, hidden: Rule, found: Loss, advice: str) -> li
         "effective draws: "
     )
     return [
-        Check(
-            wrong,
+        wrong.check(
             errors,
-            wrong.holds(errors),
             f"{said}the region that they were thrown out of is missing, which makes posterior "
             f"means wrong by about {amount(found.shift)} standard deviations (should be at most "
             f"{SHIFT_BOUND:g}) and standard deviations by about {found.stretch:.0%} (at most "
             f"{STRETCH_BOUND:.0%}). {advice}",
         ),
-        Check(
-            hidden,
+        hidden.check(
             largest,
-            hidden.holds(largest) or not wrong.holds(errors),
             f"{said}part of the posterior may be missing there. At worst that moves means or "
             f"standard deviations by {amount(largest)} times what is tolerable; the estimate is "
             f"{amount(errors)} times. {advice}",
+            hidden.holds(largest) or not wrong.holds(errors),
         ),
     ]

@@ -112,31 +112,23 @@ def check_lights(
     replaced = record.darkened / draws / bright if bright >= 1.0 else 1.0
     where = f", row {found.row} for one" if found.excess > LOWER.bound else ""
     return [
-        Check(
-            LOWER,
+        LOWER.check(
             excess,
-            LOWER.holds(excess),
             "The draws are not from the posterior: what was taken for a lower bound on the rows' "
             f"log-likelihoods exceeds some of them{where}. {LOWER.remedy}",
         ),
-        Check(
-            READ,
+        READ.check(
             share,
-            READ.holds(share),
             f"A draw reads {share:.0%} of the rows on average, with {bright:,.0f} of {n_rows:,} "
             f"bright: the method saves nothing here. {saving}",
         ),
-        Check(
-            TURNOVER,
+        TURNOVER.check(
             replaced,
-            TURNOVER.holds(replaced),
             f"Only {replaced:.1%} of the bright rows are replaced per draw (should be at least "
             f"{TURNOVER.bound:.0%}): parameters can move no faster than they. {TURNOVER.remedy}",
         ),
-        Check(
-            ACCEPTED,
+        ACCEPTED.check(
             accepted,
-            ACCEPTED.holds(accepted),
             f"Only {accepted:.1%} of the proposals were accepted (should be at least "
             f"{ACCEPTED.bound:.0%}). {ACCEPTED.remedy}",
         ),

@@ -117,25 +117,19 @@ def check_updates(
         else ""
     )
     return [
-        Check(
-            IMPOSSIBLE,
+        IMPOSSIBLE.check(
             float(errors.impossible),
-            not errors.impossible,
             "Rows make values of a binary variable impossible (a log-likelihood of -inf): a batch "
             "that misses such a row decides against it. Use epsilon=0.",
         ),
-        Check(
-            ERROR,
+        ERROR.check(
             errors.worst,
-            ERROR.holds(errors.worst),
             "The test is wrong too often: on updates of this chain the conditional probability is "
             f"off by up to {errors.worst:.2g} (should be at most {ERROR.bound:g}). "
             f"{tails}{sentence(remedies)}",
         ),
-        Check(
-            SHARE,
+        SHARE.check(
             share,
-            SHARE.holds(share),
             f"An update reads {share:.0%} of the rows that touch its variable: the test saves "
             "nothing here. Use epsilon=0, which is exact and faster then.",
         ),

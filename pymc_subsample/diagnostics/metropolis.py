@@ -88,17 +88,14 @@ def check_moves(
         inexact += [error, _rise_check(errors.rise, remedies if error.passed else [])]
     return [
         *inexact,
-        Check(
-            SHARE,
+        SHARE.check(
             share,
-            exact or SHARE.holds(share),
             f"A proposal reads {share:.0%} of the rows on average: the method saves nothing here. "
             f"{cause} {sentence(saving)}",
+            exact or SHARE.holds(share),
         ),
-        Check(
-            ACCEPTED,
+        ACCEPTED.check(
             accepted,
-            ACCEPTED.holds(accepted),
             f"Only {accepted:.1%} of the proposals were accepted (should be at least "
             f"{ACCEPTED.bound:.0%}). Use smaller proposals, or increase tune.",
         ),
@@ -107,10 +104,8 @@ def check_moves(
 
 
 def _bound_check(beyond: float) -> Check:
-    return Check(
-        BOUND,
+    return BOUND.check(
         beyond,
-        BOUND.holds(beyond),
         "The bound on the rows' terms is too small: on proposals of this chain the log-ratio of a "
         f"row, less the change of its control variate, was up to {amount(beyond)} times as large, "
         "so that decisions are wrong more often than delta says. Return a larger one from "
@@ -120,18 +115,14 @@ def _bound_check(beyond: float) -> Check:
 
 def _rise_check(rise: float, remedies: list[str]) -> Check:
     if rise == np.inf:
-        return Check(
-            RISE,
+        return RISE.check(
             rise,
-            False,
             "The draws are not from the posterior: some make rows impossible (a log-likelihood of "
             "-inf). A batch that misses such a row cannot know. Use AusterityMH with epsilon=0, "
             "ConfidenceMH, or another sampler.",
         )
-    return Check(
-        RISE,
+    return RISE.check(
         rise,
-        RISE.holds(rise),
         "The draws are not from the posterior: proposals from them multiply its density by "
         f"e^{amount(rise)} on average, where that is 1 in a chain that has converged. Either it is "
         "still on its way, or its acceptance test is wrong too often. "
@@ -156,10 +147,8 @@ def _error_check(errors: AcceptanceErrors, share: float, remedies: list[str]) ->
         )
     if stretch:
         found.append(f"posterior standard deviations are {_size(stretch)}")
-    return Check(
-        ERROR,
+    return ERROR.check(
         value,
-        ERROR.holds(value),
         f"The acceptance test is wrong too often: on proposals of this chain "
         f"{' and '.join(found)}. {tails}{sentence(remedies)}",
     )

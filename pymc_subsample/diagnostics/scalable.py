@@ -99,36 +99,28 @@ def check_proposals(
     stay = record.longest / record.usual_stay
     checks = [
         *check_dynamics(record, active, (DIVERGENCES, HIDDEN, ACCEPTANCE), target),
-        Check(
-            DECIDED,
+        DECIDED.check(
             record.accepted,
-            DECIDED.holds(record.accepted),
             f"The rows accept only {record.accepted:.1%} of what the surrogate proposes (should be "
             f"at least {DECIDED.bound:.0%}): the posterior is far from the second-order "
             f"expansion of its log-likelihood. {DECIDED.remedy}",
         ),
-        Check(
-            STAY,
+        STAY.check(
             stay,
-            STAY.holds(stay),
             f"The chain stayed where it was for {record.longest:,.0f} proposals, where "
             f"{record.usual_stay:.0f} are many at its acceptance of {record.accepted:.0%}: there "
             "the posterior is larger than its surrogate says, and the chain may not go there as "
             f"often as it should. {STAY.remedy}",
         ),
-        Check(
-            UNDERRATED,
+        UNDERRATED.check(
             underrated,
-            UNDERRATED.holds(underrated),
             f"The surrogate has lighter tails than the posterior: {underrated:.1%} of the mass "
             f"around the mode (should be at most {UNDERRATED.bound:.0%}) is where it is more than "
             "twenty times too small. A chain rarely goes there, and tails may be missing. "
             f"{UNDERRATED.remedy}",
         ),
-        Check(
-            READ,
+        READ.check(
             share,
-            READ.holds(share),
             f"A proposal reads {share:.0%} of the rows on average: the method saves nothing here. "
             "The bounds on the rows' remainders are wide, or the chain is far from the reference, "
             "as after a start far away, or where other steps move other variables that these rows "

@@ -105,19 +105,15 @@ def check_steps(
         found += _heat(record, temperature, [*smaller, *remedies])
         seen = {check.rule.name for check in found} & {NOISE.name, STRETCH.name}
         found.append(
-            Check(
-                UNMEASURED,
+            UNMEASURED.check(
                 float(not seen),
-                bool(seen),
                 "Neither the noise of the gradients nor the errors of means and standard "
                 f"deviations could be looked at. {UNMEASURED.remedy}",
             )
         )
     found.append(
-        Check(
-            TEMPERATURE,
+        TEMPERATURE.check(
             dynamics.temperature,
-            dynamics.temperature == 1.0,
             f"temperature={dynamics.temperature:g}: the draws are not from the posterior but from "
             "its density to the power of one over that.",
         )
@@ -153,7 +149,7 @@ def _predicted(
     h, noise = record.step_size / record.done, dynamics.held * record.noise / record.done
     if not h:
         advice = 'step_size=0: the chain does not move. Use a positive one, or "auto".'
-        return [Check(STEP, np.inf, False, advice)], np.inf
+        return [STEP.check(np.inf, advice)], np.inf
     curvature = dynamics.curvature
     if curvature is None:
         z = whiten(dynamics.factor, np.array(record.kept)[:, active].T)
@@ -170,10 +166,8 @@ def _predicted(
     )
     temperature = float(np.mean(momentum))
     found = [
-        Check(
-            STEP,
+        STEP.check(
             step,
-            STEP.holds(step),
             f"step_size {h:.3g} is too large: it makes a posterior standard deviation wrong by "
             f"{_percent(step)} (should be at most {SD_BOUND:.0%}). {sentence(smaller)}",
         )
@@ -182,10 +176,8 @@ def _predicted(
         return found, temperature
     more = max(both - step, 0.0)
     found.append(
-        Check(
-            NOISE,
+        NOISE.check(
             more,
-            NOISE.holds(more),
             f"The noise of the gradients makes a posterior standard deviation wrong by "
             f"{_percent(more)} (should be at most {SD_BOUND:.0%}). "
             f"{sentence([*smaller, *remedies])}",
@@ -252,18 +244,14 @@ def _measured(
     together -= float(np.mean(own_noise / np.where(sd > 0, sd, 1.0)))
     off, worst = float(np.max(shift)), max(float(np.max(stretch)), together)
     return [
-        Check(
-            STRETCH,
+        STRETCH.check(
             worst,
-            STRETCH.holds(worst),
             "By gradients of all rows, a posterior standard deviation is wrong by at least "
             f"{_percent(worst)} (should be at most {SD_BOUND:.0%}). "
             f"{sentence([*remedies, 'use pms.HMCECS'])}",
         ),
-        Check(
-            SHIFT,
+        SHIFT.check(
             off,
-            SHIFT.holds(off),
             f"By gradients of all rows, a posterior mean is off by at least {amount(off)} "
             f"standard deviations (should be at most {MEAN_BOUND:g}). "
             f"{sentence([*remedies, 'use pms.HMCECS'])}",
@@ -302,10 +290,8 @@ def _from_start(record: StepRecord, active: np.ndarray) -> list[Check]:
     shift = (np.abs(record.mean - rest.mean)[active] - mean_noise) / scale
     error = float(np.max(np.where(moved, np.maximum(stretch, 0.5 * shift), 0.0), initial=0.0))
     return [
-        Check(
-            START,
+        START.check(
             error,
-            START.holds(error),
             "The first of the draws are still on the way from where the chain started, which makes "
             f"a posterior standard deviation wrong by {_percent(error)} or a mean by {error:.2g} "
             f"standard deviations or more. {START.remedy}",
@@ -351,10 +337,8 @@ def _heat(record: StepRecord, temperature: float, remedies: list[str]) -> list[C
     error = error / temperature if np.isfinite(error) else 0.0
     off = max(ratio - 1 - error, 0.0)  # momenta that are too cold have not been exchanged yet
     return [
-        Check(
-            HEAT,
+        HEAT.check(
             off,
-            HEAT.holds(off),
             f"The kinetic temperature is {ratio:.3g} times what it should be: step size and noise "
             f"of the gradients heat the dynamics. {sentence(remedies)}",
         )
