@@ -53,10 +53,7 @@ class Gap:
 
 
 def find_gap(
-    model: TallModel,
-    expansion: Expansion,
-    active: np.ndarray,
-    points: np.ndarray | None = None,
+    model: TallModel, expansion: Expansion, active: np.ndarray, points: np.ndarray | None = None
 ) -> Gap | None:
     """Return a segment along which the gradient does not integrate to the change, if any.
 

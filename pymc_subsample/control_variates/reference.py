@@ -6,14 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_subsample.blas import one_thread
-from pymc_subsample.control_variates.curvature import (
-    Sum,
-    add,
-    as_array,
-    empty_sum,
-    sum_of,
-    times,
-)
+from pymc_subsample.control_variates.curvature import Sum, add, as_array, empty_sum, sum_of, times
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.kernels.model import Sums
 
@@ -212,10 +205,7 @@ def scales(expansion: Expansion, reference: Reference, active: np.ndarray) -> np
 
 
 def unit_hessians(
-    expansion: Expansion,
-    reference: Reference,
-    places: np.ndarray,
-    theta: np.ndarray | None = None,
+    expansion: Expansion, reference: Reference, places: np.ndarray, theta: np.ndarray | None = None
 ) -> np.ndarray | None:
     """Hessians, shape (J, k, k), in elements places[:, j] of units j that meet in no derivative.
 

@@ -153,10 +153,7 @@ class CompiledMap:
             ]
         for name, (place, _) in self._variables.items():
             if name not in self._owners:
-                lines += [
-                    f"for i in range({place.start}, {place.stop}):",
-                    "    grad[i] += bar[i]",
-                ]
+                lines += [f"for i in range({place.start}, {place.stop}):", "    grad[i] += bar[i]"]
         if len(self._rows):
             lines.append("fold_back(rows, theta, grad)")
         if len(self._bent):
@@ -168,9 +165,7 @@ class CompiledMap:
     ) -> Compiled:
         found = list(self.given.values())
         source = source.format(
-            size=self._size,
-            longest=max(given.size for given in found),
-            lines="\n    ".join(lines),
+            size=self._size, longest=max(given.size for given in found), lines="\n    ".join(lines)
         )
         environment: dict[str, object] = {
             "locations": self._locations, "none": self._locations[:0], "bent": self._bent,

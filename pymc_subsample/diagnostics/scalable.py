@@ -8,37 +8,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample.diagnostics.checks import (
-    MODES,
-    TEMPERATURE,
-    Check,
-    Rule,
-    check_temperature,
-)
+from pymc_subsample.diagnostics.checks import MODES, TEMPERATURE, Check, Rule, check_temperature
 from pymc_subsample.diagnostics.hmc import TUNE, check_dynamics, check_tuning, dynamics_rules
 from pymc_subsample.diagnostics.record import ChainRecord
 
 DIVERGENCES, HIDDEN, ACCEPTANCE = dynamics_rules("ScalableMH")
 _OTHERS = "Use HMCECS, or sample this model with pm.NUTS or nutpie."
 DECIDED = Rule(
-    "rows_accepted",
-    "proposals that the rows accept",
-    0.3,
-    _OTHERS,
-    severity="warn",
-    at_least=True,
+    "rows_accepted", "proposals that the rows accept", 0.3, _OTHERS, severity="warn", at_least=True
 )
 STAY = Rule("stay", "longest stay, over what is usual at such an acceptance", 3.0, _OTHERS)
 UNDERRATED = Rule(
     "underrated", "mass that the surrogate makes twenty times too small", 0.01, _OTHERS
 )
-READ = Rule(
-    "rows_read",
-    "rows read per proposal, over all rows",
-    0.5,
-    _OTHERS,
-    severity="warn",
-)
+READ = Rule("rows_read", "rows read per proposal, over all rows", 0.5, _OTHERS, severity="warn")
 RULES = (TUNE, DIVERGENCES, HIDDEN, ACCEPTANCE, DECIDED, STAY, UNDERRATED, READ, TEMPERATURE, MODES)
 
 # Of all chains whose acceptance does not depend on where they are, the share with a longer stay

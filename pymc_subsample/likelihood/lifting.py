@@ -23,9 +23,7 @@ _AFFINE = {*_SUMS, *_PRODUCTS}
 
 
 def lifted(
-    outputs: Sequence[Variable],
-    dependent: set[Variable],
-    arrays: Mapping[Variable, np.ndarray],
+    outputs: Sequence[Variable], dependent: set[Variable], arrays: Mapping[Variable, np.ndarray]
 ) -> list[Variable]:
     """Rebuild graphs with products of gathered parameters as gathers of products.
 

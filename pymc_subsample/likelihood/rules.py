@@ -19,19 +19,8 @@ from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.math import Argmax, Dot
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, SpecifyShape
-from pytensor.tensor.special import (
-    LogAddExp,
-    LogSoftmax,
-    LogSumExp,
-    Softmax,
-    XLog1PY,
-    XLogY,
-)
-from pytensor.tensor.subtensor import (
-    IncSubtensor,
-    Subtensor,
-    unflatten_index_variables,
-)
+from pytensor.tensor.special import LogAddExp, LogSoftmax, LogSumExp, Softmax, XLog1PY, XLogY
+from pytensor.tensor.subtensor import IncSubtensor, Subtensor, unflatten_index_variables
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_subsample.likelihood.errors import CoupledRows

@@ -16,14 +16,7 @@ from pymc_subsample.likelihood.batch import batch_graph
 from pymc_subsample.likelihood.columns import row_number_test
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
 from pymc_subsample.likelihood.trace import RowTrace
-from pymc_subsample.symbolic.graph import (
-    depends_on,
-    evaluate,
-    fold,
-    on_disk,
-    rebuild,
-    tensor_input,
-)
+from pymc_subsample.symbolic.graph import depends_on, evaluate, fold, on_disk, rebuild, tensor_input
 
 
 def select_in_data(

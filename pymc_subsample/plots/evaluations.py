@@ -7,13 +7,7 @@ import numpy as np
 import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
-from pymc_subsample.diagnostics.draws import (
-    SAMPLE_DIMS,
-    apply,
-    check_selection,
-    draws_of,
-    signs_of,
-)
+from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, apply, check_selection, draws_of, signs_of
 from pymc_subsample.diagnostics.efficiency import refuse_parts, subsampling_statistics
 from pymc_subsample.diagnostics.signed import ess_bulk
 from pymc_subsample.plots.parts import collection, decorate, named, picture

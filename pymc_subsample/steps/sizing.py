@@ -43,10 +43,7 @@ class Choice(Preparation):
 @one_thread
 @doing("choosing the subsample")
 def choose(
-    problem: Problem,
-    prepared: Preparation,
-    subsample_size: int | None,
-    n_blocks: int | None = 1,
+    problem: Problem, prepared: Preparation, subsample_size: int | None, n_blocks: int | None = 1
 ) -> Choice:
     """Choose what was not given of a subsample, by a pass over all rows at each mode.
 

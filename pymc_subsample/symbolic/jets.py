@@ -130,10 +130,7 @@ class _Jets(Scalars):
     """Arrays of jets."""
 
     def __init__(
-        self,
-        known: dict[Variable, np.ndarray],
-        order: int,
-        joined: Mapping[Apply, np.ndarray],
+        self, known: dict[Variable, np.ndarray], order: int, joined: Mapping[Apply, np.ndarray]
     ):
         super().__init__(known, self._jet)
         self._order, self._joined = order, joined
