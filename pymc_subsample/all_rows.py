@@ -75,10 +75,7 @@ def quiet() -> Iterator[None]:
 def seconds_per_pass(
     expansion: Expansion, evaluate: Callable[[np.ndarray], None], least: float = _TIMED_SECONDS
 ) -> float:
-    """Seconds that a function of packed rows, shape (width, m), takes for all rows.
-
-    Up to 200,000 of them are packed once and timed, several times over, for `least` seconds.
-    """
+    """Seconds that a function of packed rows, shape (width, m), takes for all, by timing some."""
     chunks: list[np.ndarray] = []
     for rows in expansion.chunks():
         chunks.append(rows)
@@ -96,10 +93,7 @@ def seconds_per_pass(
 def seconds_per_full_gradient(
     expansion: Expansion, reference: Reference, least: float = _TIMED_SECONDS
 ) -> float:
-    """Seconds of one log density and gradient of all rows, as PyTensor compiles it: an estimate.
-
-    The expansion's own function of value and gradient is timed and multiplied by `SLOWER`.
-    """
+    """Seconds of one log density and gradient of all rows as PyTensor compiles it: an estimate."""
     center = reference.center
     gradient = np.empty(expansion.phi_size)
 

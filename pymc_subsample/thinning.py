@@ -37,10 +37,7 @@ class Reading:
 
 
 def gradient_time(parameters: int, size: int, exact: int = 0) -> float:
-    """Return the time of a gradient of the surrogate.
-
-    Of so many parameters, numbers phi that meet rows, and rows that it reads.
-    """
+    """Time of a gradient of the surrogate: of parameters, numbers phi, and rows that it reads."""
     return size**2 + _PER_ROW * parameters + _GRADIENT + EXACT * exact
 
 

@@ -67,10 +67,7 @@ def refuse_steps(
     advice: str,
     points: np.ndarray | None = None,
 ) -> None:
-    """Raise `TallModelError` where the log-likelihood changes otherwise than its gradient says.
-
-    Arguments are those of `continuity.find_gap`; `advice` is what remains, as sentences.
-    """
+    """Raise `TallModelError` where `continuity.find_gap` finds one; `advice` is what remains."""
     gap = find_gap(model, expansion, active, points)
     if gap is None:
         return

@@ -38,10 +38,7 @@ def forecast(
     temperature: float = 1.0,
     intensity: float = 1.0,
 ) -> Forecast:
-    """Compare all rows with their bounds between successive points phi, shape (K, P).
-
-    These are taken for draws of the surrogate.
-    """
+    """Compare all rows with their bounds between successive draws phi of the surrogate, (K, P)."""
     table = bounds.table
     bound, stratum = np.full(expansion.n_rows, np.nan), np.zeros(expansion.n_rows, dtype=np.int64)
     bound[table.order] = table.bound

@@ -38,10 +38,7 @@ class Known:
 
 
 class Archive:
-    """Where sums over the rows of a store are kept, for one model and kind of estimate.
-
-    `identity` tells the model's log-likelihood from others.
-    """
+    """Where sums over the rows of a store are kept, for one log-likelihood and kind of estimate."""
 
     def __init__(self, store: Store, identity: str, kind: int) -> None:
         self._store, self._identity, self._kind = store, identity, kind

@@ -234,10 +234,7 @@ def _candidates(
     free: np.ndarray,
     rng: np.random.Generator,
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield starts and their kind: a few of each at first, the others in the second stage.
-
-    They are made of PyMC's values; the searches move in the chain's coordinates.
-    """
+    """Yield starts, made of PyMC's values, and their kind: a few of each in the first stage."""
     near, prior, mirrored = (kind[stage] for kind in (_NEAR, _PRIOR, _IMAGES))
     home = found[0].reference.theta
     values = expansion.values(home).copy()

@@ -169,10 +169,7 @@ def largest_curvature(
     scale: np.ndarray,
     rng: np.random.Generator,
 ) -> float:
-    """Return the largest eigenvalue of the precision in units of `scale`, shape (a,).
-
-    By power iteration on differences of the gradient; from below, by a few percent.
-    """
+    """Largest eigenvalue of the precision in units of `scale`, (a,), less a few percent."""
     direction = rng.standard_normal(len(active))
     size = 0.0
     for _ in range(_POWER_STEPS):
@@ -186,10 +183,7 @@ def largest_curvature(
 
 
 def scales(expansion: Expansion, reference: Reference, active: np.ndarray) -> np.ndarray:
-    """Return standard deviations, shape (a,), of each element given the others.
-
-    They are those of the diagonal of the precision; no matrix is formed.
-    """
+    """Return standard deviations, (a,), by the diagonal of the precision alone."""
     diagonal = np.zeros(expansion.theta_size)
     rest = active
     for places in expansion.units:

@@ -51,10 +51,7 @@ class Residuals:
         return moments_from_sums(sums, self.n_rows - always, largest, lowest)
 
     def choose_always(self, temperature: float = 1.0) -> np.ndarray:
-        """Return the rows to read always, in order: those that make an estimate cheapest.
-
-        The cost of an estimate is the number of rows that it reads.
-        """
+        """Return the rows to read always, in order: those with which an estimate reads fewest."""
         most = len(self.index)
         sizes = np.unique(np.r_[0, np.geomspace(10, max(most, 10), _CANDIDATES).astype(int)])
         costs = {

@@ -87,11 +87,7 @@ def find_reference(
 
 
 class _Objective:
-    """Negative log posterior of weighted rows, evaluated once per point.
-
-    It is a function of x in ``theta = origin + scale x``, with a scale for each element or a
-    matrix.
-    """
+    """Negative log posterior of weighted rows at ``theta = origin + scale x``, once per point."""
 
     def __init__(
         self,

@@ -11,10 +11,7 @@ from pymc_subsample.rows import RowStore
 
 
 class MappedRows(RowStore):
-    """Raw columns of one store, `disk`: a row is read in one piece, whatever columns it has.
-
-    `kinds` say what the rows are rows of, and how many there are.
-    """
+    """Raw columns of one store, of some kinds of rows: a row is read in one piece."""
 
     # Other processes can map the same file.
     shared = True

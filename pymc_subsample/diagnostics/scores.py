@@ -137,10 +137,7 @@ def shape_test(
 
 
 def combined(*p_values: float) -> float:
-    """One p-value from several that may depend on each other (Cauchy; Liu and Xie 2020).
-
-    NaNs are left out; of nothing else, the result is NaN.
-    """
+    """One p-value from several, NaN left out, that may depend on each other (Liu and Xie 2020)."""
     p = np.array([p for p in p_values if not np.isnan(p)])
     if not len(p):
         return np.nan

@@ -142,10 +142,7 @@ def _predicted(
     smaller: list[str],
     remedies: list[str],
 ) -> tuple[list[Check], float]:
-    """Errors of standard deviations that the step size and the gradient's noise would make.
-
-    The second result is the kinetic temperature without such noise.
-    """
+    """Errors of sds by step size and noise of gradients, and the kinetic temperature without it."""
     h, noise = record.step_size / record.done, dynamics.held * record.noise / record.done
     if not h:
         advice = 'step_size=0: the chain does not move. Use a positive one, or "auto".'

@@ -121,10 +121,7 @@ def sampled_rows(idata: xr.DataTree) -> int | None:
 
 
 def to_theta(model: pm.Model, tall: TallModel, posterior: xr.Dataset, said: str) -> np.ndarray:
-    """Map draws of the free variables to PyMC's unconstrained space, shape (chain, draw, d).
-
-    Refuses draws that lie outside a variable's support, or are not finite.
-    """
+    """Map draws inside their support to PyMC's unconstrained space, shape (chain, draw, d)."""
     rvs = model.free_RVs
     # Plain tensors, also for variables of pymc.dims: an initial value is given like this there.
     inputs = [pt.tensor(dtype=rv.type.dtype, shape=rv.type.shape) for rv in rvs]

@@ -316,10 +316,7 @@ def refuse_negative(tall: "TallModel") -> None:
 
 
 def refuse_disagreement(sample: "TallModel", tall: "TallModel") -> None:
-    """Compare the model as it is written with the one of all rows, on the rows of the sample.
-
-    Numbers that come from the sample, its length among them, are not the same in both.
-    """
+    """Refuse a model that differs on the sample's rows when written on all: it uses the sample."""
     columns = [_value(root) for root in tall.raw_roots]
     for theta, index in probes(sample):
         parts = [np.asarray(x)[index] for x in columns]

@@ -102,10 +102,7 @@ def concretize(
     point: Mapping[str, np.ndarray],
     stored: Mapping[Variable, Any] = MappingProxyType({}),
 ) -> ConcreteGraph:
-    """Replace every array root and value variable of `outputs` by a placeholder of static shape.
-
-    `stored` are columns on disk in the place of some roots' arrays; see `data.columns.Column`.
-    """
+    """Replace array roots, some by columns on disk, and value variables by static placeholders."""
     arrays: dict[Variable, Any] = {}
     roots: dict[Variable, Variable] = {}
     memo: dict[Variable, Variable] = {}
@@ -222,10 +219,7 @@ def depends_on(outputs: Sequence[Variable], sources: Sequence[Variable]) -> set[
 def evaluate(
     outputs: Sequence[Variable], givens: Mapping[Variable, np.ndarray]
 ) -> list[np.ndarray]:
-    """Evaluate once, without compiling and without hashing large constants.
-
-    Raises `ReadsAllRows` if that takes all rows of a column on disk.
-    """
+    """Evaluate without compiling or hashing large constants; `ReadsAllRows` of columns on disk."""
     inputs = [v for v in ancestors(outputs) if v in givens]
     stored = [v for v in inputs if on_disk(givens[v])]
     if stored:

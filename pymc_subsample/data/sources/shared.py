@@ -53,10 +53,7 @@ class Options:
             _log.info("%s left out", said)
 
     def whole(self, block: Block, holes: np.ndarray | None = None) -> Block:
-        """Return a block without the rows that are to be left out, and count these.
-
-        `holes`, shape (m,), counts what is missing where numbers cannot say it.
-        """
+        """Return a block without rows to be left out, by NaN and `holes`, (m,), and count these."""
         lengths = {x.shape[:1] for x in block.values()}
         if not self.drop_missing or len(lengths) != 1 or () in lengths:
             return block  # columns of different lengths are refused where they are written
