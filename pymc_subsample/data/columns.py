@@ -265,59 +265,19 @@ class Columns:
         return self._statistic(name, "mean")
 
     def std(self, name: str) -> Any:
-        """Return the standard deviation of a column over all rows, as `numpy.std` does.
-
-        Parameters
-        ----------
-        name : str
-            One of `names`.
-
-        Returns
-        -------
-        float or ndarray
-        """
+        """Return the standard deviation of a column over all rows, as `numpy.std`; see `mean`."""
         return self._statistic(name, "std")
 
     def min(self, name: str) -> Any:
-        """Return the smallest number of a column.
-
-        Parameters
-        ----------
-        name : str
-            One of `names`.
-
-        Returns
-        -------
-        float or ndarray
-        """
+        """Return the smallest number of a column; see `mean`."""
         return self._statistic(name, "low")
 
     def max(self, name: str) -> Any:
-        """Return the largest number of a column.
-
-        Parameters
-        ----------
-        name : str
-            One of `names`.
-
-        Returns
-        -------
-        float or ndarray
-        """
+        """Return the largest number of a column; see `mean`."""
         return self._statistic(name, "high")
 
     def missing(self, name: str) -> Any:
-        """Return how many numbers of a column are NaN.
-
-        Parameters
-        ----------
-        name : str
-            One of `names`.
-
-        Returns
-        -------
-        int or ndarray
-        """
+        """Return how many numbers of a column are NaN; see `mean`."""
         return self._statistic(name, "missing")
 
     def _statistic(self, name: str, which: str) -> Any:

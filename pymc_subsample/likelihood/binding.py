@@ -160,7 +160,7 @@ def _refuse_others(name: str, value: np.ndarray, column: Column) -> None:
         )
 
 
-def refuse_other_rows(found: Mapping[Variable, Column], seed: int = 0) -> None:
+def refuse_other_rows(found: Mapping[Variable, Column]) -> None:
     """Refuse a sample that is not of these rows: columns that were changed, or coded anew.
 
     A sample of `Rows.sample` with its own seed, of all rows or of those before some were appended,
@@ -170,7 +170,7 @@ def refuse_other_rows(found: Mapping[Variable, Column], seed: int = 0) -> None:
     m, n = len(next(iter(values.values()))), len(next(iter(found.values())))
     store = next(iter(found.values())).store
     for end in np.cumsum([segment.n_rows for segment in store.segments])[::-1].tolist():
-        index = sample_index(end, m, seed)
+        index = sample_index(end, m, 0)
         if m <= end and all(np.array_equal(c[index], values[v]) for v, c in found.items()):
             return
     rng = np.random.default_rng(0)
