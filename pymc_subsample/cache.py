@@ -30,6 +30,8 @@ from numba.core import caching, serialize, typeinfer
 from numba.core.base import BaseContext
 from numba.core.compiler import CompileResult
 
+from pymc_subsample.selfcontained import SelfContained
+
 _log = logging.getLogger("pymc.subsample")
 
 # Next to what PyTensor compiles, which needs a directory that can be written.
@@ -43,7 +45,8 @@ _KEPT_SECONDS = 30 * 24 * 3600.0
 def directory() -> Path:
     """Return where the code of this version is kept, and note that it is still in use."""
     package = Path(__file__).parent
-    sources = [Path(__file__), package / "compile.py", *(package / "kernels").rglob("*")]
+    top = [Path(__file__), package / "compile.py", package / "selfcontained.py"]
+    sources = [*top, *(package / "kernels").rglob("*")]
     stamp = sha256(repr(_versions()).encode())
     for file in sorted(sources):
         if file.suffix in (".py", ".pyc") and file.parent.name != "__pycache__":
@@ -89,7 +92,8 @@ def compile_kept(
     With None it is not kept, but with the functions that call it.
     """
     # A division by zero makes infinity, which rejects a point, instead of an exception.
-    dispatcher = numba.njit(**{"error_model": "numpy"} | options)(function)
+    options = {"error_model": "numpy", "pipeline_class": SelfContained} | options
+    dispatcher = numba.njit(**options)(function)
     if key is not None:
         dispatcher._cache = _Kept(function.__name__, key)
     if signatures:

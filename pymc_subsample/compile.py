@@ -161,10 +161,9 @@ def compile_source(
     exec(compile(source, "<string>", "exec"), defined)
     function = defined[name]
     options = {"error_model": "numpy", "fastmath": FAST, "nogil": True}
-    if key is None:
-        return Compiled(numba.njit(signature, **options)(function), signature, None)
-    parts = [key, str(signature), source, f"fastmath {pytensor.config.numba__fastmath}"]
-    key = sha256("|".join(parts).encode()).hexdigest()
+    if key is not None:
+        parts = [key, str(signature), source, f"fastmath {pytensor.config.numba__fastmath}"]
+        key = sha256("|".join(parts).encode()).hexdigest()
     return Compiled(compile_kept(function, key, [signature], **options), signature, key)
 
 

@@ -217,6 +217,8 @@ def test_a_selection_has_other_names_and_no_copies(rows):
     np.testing.assert_array_equal(
         view.column("X")[np.array([5, 5, 0])], np.c_[table["double"], table["large"]][[5, 5, 0]]
     )
+    for index in (-1, [3, 1], np.array([-1, 2]), table["flag"], np.s_[::-100]):
+        np.testing.assert_array_equal(view.column("y")[index], table["flag"][index])
     np.testing.assert_array_equal(view["one"][:, 0], table["flag"])
     assert np.shares_memory(rows["single"], rows._store.records)
     with pytest.raises(TypeError, match="'Z' is made of columns that are apart"):

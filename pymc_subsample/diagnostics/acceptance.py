@@ -142,9 +142,10 @@ def acceptance_errors(
     """Measure the errors of a test on some proposals: one pass over the rows for each.
 
     There is no reference without control variates, whose order is 0 then. `test` and `settings` are
-    the test's address and numbers, `exact` is `metropolis` or `barker`: what it decides with all
-    rows. Decisions read `most_rows` in all. Proposals about which the test then decides fewer than
-    30 times are left out: it reads nearly all rows for them.
+    the test's address and numbers. `exact`, `metropolis`, `barker` or another, returns the
+    probability with which it is meant to accept, by log-ratio, and its decisions with all rows by
+    uniform numbers. Decisions read `most_rows` in all. Proposals about which the test then decides
+    fewer than 30 times are left out: it reads nearly all rows for them.
     """
 
     def possible(theta: np.ndarray) -> bool:

@@ -54,7 +54,24 @@ def draw_momentum(rng, momentum):
 @inner
 def leapfrog(density, target, rows, counts, position, momentum, force, gradient, velocity, moves,
              step_size, phi, d):  # fmt: skip
-    """One step, in place; returns the estimate at the new position."""
+    """One step, in place; returns the estimate at the new position.
+
+    Parameters
+    ----------
+    density, target, rows, counts, phi, d
+        As for `trajectory`.
+    position, gradient : arrays (d,)
+        Overwritten, as is what follows. What `gradient` holds before is not used.
+    momentum, force : arrays (a,)
+        In coordinates where the mass matrix is the identity; `force` is the gradient at `position`
+        there, before and after.
+    velocity : array (a,)
+        Scratch.
+    moves : Moves
+        Of which `active` and `factor` are used.
+    step_size : float
+        Negative for a step back.
+    """
     active, factor = moves.active, moves.factor
     for a in range(momentum.shape[0]):
         momentum[a] += 0.5 * step_size * force[a]

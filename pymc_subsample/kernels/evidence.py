@@ -28,7 +28,7 @@ class Evidence(NamedTuple):
     n_rows: float
     n_seen: float
     look: float
-    # Mean and central moments of y, over the rows seen.
+    # Mean and central moments of y over the rows seen, with divisor `n_seen`.
     mean: float
     second: float
     third: float
@@ -46,7 +46,8 @@ class Answer(NamedTuple):
     """What a test makes of the evidence."""
 
     decision: float  # `ACCEPT`, `REJECT`, or how many rows it wants to have seen in all.
-    probability: float  # Estimate of the acceptance probability.
+    # Estimate of the acceptance probability, over the test's random numbers.
+    probability: float
     error: float  # Of the probability, or of the decision.
     variance: float  # Of the estimated log-ratio.
 

@@ -71,6 +71,7 @@ def transitions(estimator, dynamics):
     """Compile the transition of one estimate, `PERTURBED` or `BLOCK_POISSON`, and one dynamics.
 
     The latter is `dynamics.trajectory` or `dynamics.tree`. What runs is compiled, and no more.
+    The name under which it is kept has to hold all that is chosen here.
     """
     density, refresh = DENSITY[estimator], REFRESH[estimator]
     fixed = estimator == PERTURBED
