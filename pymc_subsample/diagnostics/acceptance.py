@@ -126,6 +126,40 @@ class AcceptanceErrors(PilotErrors):
         return float(max(slope, 1e-6) ** -0.5 - 1), max(sure, 1e-6) ** -0.5 - 1
 
 
+@dataclass(frozen=True)
+class Repeated:
+    """A test that decides about a proposal again and again, on fresh random batches."""
+
+    test: Criterion
+    # Of each decision; see `kernels.evidence`.
+    uniforms: np.ndarray
+    thresholds: np.ndarray
+    most_rows: int  # To read for one proposal.
+    rng: np.random.Generator  # Draws batches.
+
+    def decided(self, y: np.ndarray, known: float, bound: float | None = None) -> np.ndarray:
+        """Return decisions, 1 or 0, about terms y of all rows, shape (n,), contiguous.
+
+        The test takes `bound` as that of their sizes. Default: their smallest and largest.
+        """
+        low, high = (y.min(), y.max()) if bound is None else (-bound, bound)
+        functions = np.array([f.address for f in NUMBERS], dtype=np.int64)
+        model = Model(functions, np.array([y.ctypes.data]), 1)
+        permutation, accepted = np.arange(len(y), dtype=np.uint32), np.empty(len(self.uniforms))
+        done = decisions(
+            address_of(self.rng), model, self.test, permutation,
+            begun(known, 0.0, 0.0, 0.0, low, high), self.uniforms, self.thresholds, accepted,
+            self.most_rows,
+        )  # fmt: skip
+        return accepted[:done]
+
+
+def largest_share(y: np.ndarray) -> float:
+    """Share that one row has in the sum of squares of terms, at most."""
+    spread = (y - y.mean()) ** 2
+    return float(spread.max() / max(spread.sum(), 1e-300))
+
+
 def acceptance_errors(
     expansion: Expansion,
     reference: Reference | None,
@@ -153,10 +187,9 @@ def acceptance_errors(
         y, _ = _rows(expansion, reference, theta, theta, order, temperature)
         return bool(np.all(np.isfinite(y)))
 
-    permutation = np.arange(expansion.n_rows, dtype=np.uint32)
     uniforms = (rng.permutation(_DECISIONS) + 0.5) / _DECISIONS
-    thresholds = np.log(uniforms)
     most = most_rows // (2 * len(proposals))
+    repeated = Repeated(Criterion(test, settings), uniforms, np.log(uniforms), most, rng)
     found: list[tuple[float, float, float, float]] = []
     rises: list[float] = []
     largest, beyond = 0.0, None
@@ -166,24 +199,14 @@ def acceptance_errors(
         )
         known += proposal.log_factor
         if np.all(np.isfinite(y)):
-            spread = (y - y.mean()) ** 2
-            largest = max(largest, float(spread.max() / max(spread.sum(), 1e-300)))
+            largest = max(largest, largest_share(y))
         rises.append(known + y.mean())
         if not y.max() < np.inf and not possible(proposal.theta):
             rises[-1] = np.inf
-        low, high = y.min(), y.max()
         if proposal.bound is not None:
             allowed = max(proposal.bound, _ROUNDING)
             beyond = max(beyond or 0.0, float(np.abs(y).max()) / allowed)
-            low, high = -proposal.bound, proposal.bound
-        both = [
-            decided(
-                sign * y, sign * known, test=test, settings=settings, uniforms=uniforms,
-                thresholds=thresholds, permutation=permutation, most_rows=most, rng=rng,
-                low=low if sign > 0 else -high, high=high if sign > 0 else -low,
-            )
-            for sign in (1.0, -1.0)
-        ]  # fmt: skip
+        both = [repeated.decided(s * y, s * known, proposal.bound) for s in (1.0, -1.0)]
         if min(map(len, both)) < _FEWEST:
             continue
         for sign, accepted in zip((1.0, -1.0), both, strict=True):
@@ -210,36 +233,6 @@ def _compared(
     if paired < plain:
         return float(np.clip(exact + wrong.mean(), 0, 1)), exact, float(np.sqrt(paired / done))
     return share, exact, float(np.sqrt(plain / done))
-
-
-def decided(
-    y: np.ndarray,
-    known: float,
-    *,
-    test: int,
-    settings: np.ndarray,
-    uniforms: np.ndarray,
-    thresholds: np.ndarray,
-    permutation: np.ndarray,
-    most_rows: int,
-    rng: np.random.Generator,
-    low: float | None = None,
-    high: float | None = None,
-) -> np.ndarray:
-    """Return what a test decides again and again, 1 or 0; see `kernels.acceptance.decisions`.
-
-    `y`, shape (n,), is every row's term, contiguous, and `known` the known part of the log-ratio.
-    The test takes `low` and `high` as bounds of y. Default: its smallest and largest element.
-    """
-    low, high = y.min() if low is None else low, y.max() if high is None else high
-    functions = np.array([f.address for f in NUMBERS], dtype=np.int64)
-    model = Model(functions, np.array([y.ctypes.data]), 1)
-    accepted = np.empty(len(uniforms))
-    done = decisions(
-        address_of(rng), model, Criterion(test, settings), permutation,
-        begun(known, 0.0, 0.0, 0.0, low, high), uniforms, thresholds, accepted, most_rows,
-    )  # fmt: skip
-    return accepted[:done]
 
 
 def _rows(

@@ -10,10 +10,11 @@ import numpy as np
 from scipy.special import expit, logit
 
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.diagnostics.acceptance import PilotErrors, decided
+from pymc_subsample.diagnostics.acceptance import PilotErrors, Repeated, largest_share
 from pymc_subsample.diagnostics.checks import Check, Rule, sentence
 from pymc_subsample.diagnostics.metropolis import TAIL_BOUND
 from pymc_subsample.diagnostics.record import MoveRecord
+from pymc_subsample.kernels.acceptance import Criterion
 from pymc_subsample.likelihood.touching import Touching
 
 IMPOSSIBLE = Rule("impossible", "rows that make a value impossible", 0.0, "Use epsilon=0.")
@@ -80,8 +81,8 @@ def conditional_errors(
     `acceptance.acceptance_errors` take them.
     """
     uniforms = (rng.permutation(decisions) + 0.5) / decisions
-    thresholds = logit(uniforms)
-    permutation = np.arange(expansion.n_rows, dtype=np.uint32)
+    thresholds, most = logit(uniforms), _MOST_ROWS // len(updates)
+    repeated = Repeated(Criterion(test, settings), uniforms, thresholds, most, rng)
     results, largest, impossible = [], 0.0, False
     for theta, i in updates:
         y, known = log_odds_terms(expansion, touching, elements, theta, i)
@@ -90,13 +91,8 @@ def conditional_errors(
         if not np.all(np.isfinite(y)):
             impossible = True
             continue
-        spread = (y - y.mean()) ** 2
-        largest = max(largest, float(spread.max() / max(spread.sum(), 1e-300)))
-        made = decided(
-            y * len(y), known, test=test, settings=settings, uniforms=uniforms,
-            thresholds=thresholds, permutation=permutation[: len(y)],
-            most_rows=_MOST_ROWS // len(updates), rng=rng,
-        )  # fmt: skip
+        largest = max(largest, largest_share(y))
+        made = repeated.decided(y * len(y), known)
         # Against the exact decisions at the same thresholds, which leaves little noise.
         odds, done = known + y.sum(), len(made)
         wrong = made - (thresholds[:done] < odds)
