@@ -77,8 +77,9 @@ class Column:
         """Return some rows."""
         if isinstance(index, int | np.integer):
             return self[np.array([index])][0]
-        places = isinstance(index, np.ndarray) and index.dtype.kind in "iu" and np.all(index >= 0)
-        return self.of(self.store.take(index) if places else self.store.records[index])
+        if isinstance(index, np.ndarray) and index.dtype.kind in "iu" and np.all(index >= 0):
+            return self.of(self.store.take(index))
+        return self.of(self.store.records[index])
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
         raise TypeError(
