@@ -28,13 +28,7 @@ class Field:
     def as_json(self) -> dict[str, Any]:
         """Return what the header says of it."""
         levels = None if self.levels is None else list(self.levels)
-        return {
-            "name": self.name,
-            "dtype": self.dtype.str,
-            "shape": list(self.shape),
-            "offset": self.offset,
-            "levels": levels,
-        }
+        return {**vars(self), "dtype": self.dtype.str, "shape": list(self.shape), "levels": levels}
 
 
 def field_from_json(entry: Mapping[str, Any]) -> Field:
