@@ -357,7 +357,5 @@ def _power_of(slope: Enclosure | None, x: Enclosure | None, power: int) -> Enclo
     """Return a slope times a power of what may be zero."""
     if x is None:
         return None
-    if x is None:
-        return None
     [raised] = applied(pt.pow.scalar_op, [x, Enclosure(float(power), float(power))])
     return _product(slope, raised)
