@@ -78,10 +78,7 @@ def quiet() -> Iterator[None]:
 def seconds_per_pass(
     expansion: Expansion, evaluate: Callable[[np.ndarray], None], least: float = _TIMED_SECONDS
 ) -> float:
-    """Seconds that a function of packed rows, shape (width, m), takes for all rows.
-
-    Up to 200,000 of them are packed once and timed, several times over, for `least` seconds.
-    """
+    """Seconds that a function of packed rows, shape (width, m), takes for all, by timing some."""
     chunks: list[np.ndarray] = []
     for rows in expansion.chunks():
         chunks.append(rows)
@@ -109,10 +106,7 @@ def seconds_per_evaluation(step: "SubsampledStep") -> float:
 def seconds_per_full_gradient(
     expansion: Expansion, reference: Reference, least: float = _TIMED_SECONDS
 ) -> float:
-    """Seconds of one log density and gradient of all rows, as PyTensor compiles it: an estimate.
-
-    The expansion's own function of value and gradient is timed and multiplied by `SLOWER`.
-    """
+    """Seconds of one log density and gradient of all rows as PyTensor compiles it: an estimate."""
     center = reference.center
     gradient = np.empty(expansion.phi_size)
 
@@ -192,32 +186,32 @@ class _Expansion:
 
 
 class Gradients(NamedTuple):
-    """Gradients of all rows that NUTS needs.
+    """Gradients of all rows that NUTS needs."""
 
-    Attributes
-    ----------
-    per_effective_draw, per_tuning_draw : float
-        Their numbers.
-    bound : str
-        Why these are lower bounds, if they are.
-    """
-
+    # Their numbers.
     per_effective_draw: float
     per_tuning_draw: float
+    # Why these are lower bounds, if they are.
     bound: str = ""
 
 
 class NutsTrial:
     """NUTS on the expansion of a model's rows, which tells how many gradients it needs.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The model that the step was made for.
-    step : SubsampledStep
-        Samples all variables, with a reference point.
-    seed : int
-        Of the chain.
+    <<<<<<< HEAD
+        Parameters
+        ----------
+        model : pymc.Model
+            The model that the step was made for.
+        step : SubsampledStep
+            Samples all variables, with a reference point.
+        seed : int
+            Of the chain.
+    =======
+        The step samples all variables, with a reference point. Where `seconds` are over before, an
+        effective draw takes the gradients of a draw, at least; None where the expansion is no density
+        away from the reference.
+    >>>>>>> smaller
     """
 
     def __init__(self, model: pm.Model, step: "SubsampledStep", seed: int) -> None:
@@ -279,23 +273,14 @@ def smallest_ess(draws: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a chain of 1,000 draws, after as many of tuning, takes a step and NUTS on all rows.
+    """What a chain of 1,000 draws, after as many of tuning, takes a step and NUTS on all rows."""
 
-    Attributes
-    ----------
-    per_gradient : float
-        Seconds of the processor for a gradient of all rows.
-    seconds, full_seconds : float
-        The same of the step, and of NUTS with its compilation. nan where not even many gradients
-        of all rows would take long.
-    gradients : float
-        Of all rows per draw of NUTS.
-    """
-
-    per_gradient: float
+    per_gradient: float  # Seconds of the processor for a gradient of all rows.
+    # The same of the step, and of NUTS with its compilation. nan where not even many gradients of
+    # all rows would take long.
     seconds: float = np.nan
     full_seconds: float = np.nan
-    gradients: float = np.nan
+    gradients: float = np.nan  # Of all rows per draw of NUTS.
 
 
 def compare(model: pm.Model, step: "SubsampledStep", seed: int = 0) -> Comparison:

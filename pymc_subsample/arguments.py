@@ -27,9 +27,12 @@ from pymc_subsample.validation import (
     shown,
     takes,
     text,
+    truth,
 )
 
-__all__ = ["at_least_zero", "between", "choice", "count", "name_list", "one_of", "share", "text"]
+__all__ = [
+    "at_least_zero", "between", "choice", "count", "name_list", "one_of", "share", "text", "truth",
+]  # fmt: skip
 
 # Orders of control variates that go without them, or that have constant ones.
 _PLAIN, _CONSTANT = ((1, 2), '"auto" or None'), ((0, 1, 2), '"auto"')
@@ -283,13 +286,6 @@ def proposed(
             f"proposal returned values that are not finite: {new}, log_factor {log_factor}."
         )
     return given, log_factor
-
-
-def flag(name: str, value: Any) -> bool:
-    """Return True or False."""
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} must be True or False, got {value!r}.")
-    return bool(value)
 
 
 def row_bound(value: Any) -> float:

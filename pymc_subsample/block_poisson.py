@@ -53,12 +53,8 @@ def log_factor_moments(s: float) -> tuple[float, float]:
 def log_variance(products: float, sd: float) -> float:
     r"""Variance of :math:`\log |\hat L|`.
 
-    Parameters
-    ----------
-    products : float
-        :math:`\lambda`, the expected number of factors.
-    sd : float
-        Standard deviation of a minibatch estimate :math:`\hat d_b`.
+    `products` is :math:`\lambda`, the expected number of factors, `sd` the standard deviation of a
+    minibatch estimate :math:`\hat d_b`.
     """
     mean, variance = log_factor_moments(sd / products)
     return products * (variance + mean**2)
@@ -86,14 +82,14 @@ def inefficiency(variance: float) -> float:
     return float(np.sum((1 + rejected) / (1 - rejected) * density) / density.sum())
 
 
-def computational_time(products: float, sd: float, blocks: int = _BLOCKS) -> float:
+def computational_time(products: float, sd: float) -> float:
     r"""Cost of an effective draw in minibatches: :math:`\lambda\, \mathrm{IF} / (2 \tau - 1)^2`.
 
-    Equation 5.4 of Dang et al. (2019), where one of `blocks` groups of factors is refreshed at a
-    time, so that the variance that counts is one `blocks`-th.
+    Equation 5.4 of Dang et al. (2019), where one of `_BLOCKS` groups of factors is refreshed at a
+    time, so that the variance that counts is as small a part.
     """
     sign = 2 * probability_positive(products, sd) - 1
-    return products * inefficiency(log_variance(products, sd) / blocks) / sign**2
+    return products * inefficiency(log_variance(products, sd) / _BLOCKS) / sign**2
 
 
 def choose_products(moments: Moments, temperature: float = 1.0) -> int | None:

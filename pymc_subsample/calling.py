@@ -51,13 +51,7 @@ def given_start(step: BlockedStep, point: Mapping[str, np.ndarray]) -> bool:
 
 
 def refuse_arguments_for_nuts(step: str) -> None:
-    """Refuse what PyMC would hand to its own NUTS, or ignore, in a run without it.
-
-    Raises
-    ------
-    ValueError
-        Names the argument and where it goes.
-    """
+    """Refuse what PyMC would hand to its own NUTS, or ignore, in a run without it."""
     known = calling_sample()
     if known is None or known.get("selected_steps"):
         return

@@ -16,11 +16,6 @@ def clustered_order(expansion: Expansion, n_clusters: int, rng: np.random.Genera
     """Return the rows in the order of their cluster, shape (n,), of uint32.
 
     K-means on the standardised columns of the data, outcomes included.
-
-    Raises
-    ------
-    ImportError
-        If scikit-learn is not installed.
     """
     try:
         from sklearn.cluster import MiniBatchKMeans

@@ -7,11 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Put garbage collection off.
-
-    Importing modules and rewriting graphs make and drop so many objects that the collector, which
-    they set off again and again, takes a tenth of the time.
-    """
+    """Put garbage collection off, which imports and rewrites of graphs set off again and again."""
     collecting = gc.isenabled()
     gc.disable()
     try:

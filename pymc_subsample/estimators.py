@@ -40,29 +40,18 @@ MOST_BLOCKS = 200
 
 @dataclass(frozen=True)
 class Moments:
-    """Central moments of the residuals over all rows, one entry per parameter point.
+    """Central moments of the residuals over all rows, one entry per parameter point."""
 
-    Attributes
-    ----------
-    second, third, fourth : ndarray, shape (k,)
-        Mean powers of d_i - mean d.
-    n_rows : int
-        Number of rows.
-    largest : float, default 0
-        Largest size of a residual where a direction is three standard deviations out.
-    total : ndarray, shape (k,), default 0
-        Sum of the residuals.
-    lowest : float, default 0
-        The least such sum, also at the outer points.
-    """
-
+    # Mean powers of d_i - mean d, shape (k,).
     second: np.ndarray
     third: np.ndarray
     fourth: np.ndarray
     n_rows: int
+    # Largest size of a residual where a direction is three standard deviations out.
     largest: float = 0.0
+    # Sum of the residuals, shape (k,).
     total: np.ndarray = field(default_factory=lambda: np.zeros(1))
-    lowest: float = 0.0
+    lowest: float = 0.0  # The least such sum, also at the outer points.
 
     def variance(self, m: int, temperature: float = 1.0) -> np.ndarray:
         """Variance of the log-likelihood estimate from m rows, shape (k,)."""

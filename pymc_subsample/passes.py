@@ -49,16 +49,10 @@ class Subject(Protocol):
 class Passes:
     """Who makes passes over the rows.
 
-    Parameters
-    ----------
-    given : None, int, concurrent.futures.Executor or dask.distributed.Client
-        Default: threads of this process, as many as there are processors for it. A number of
-        threads, or who else does it.
-
-    Notes
-    -----
-    In a process that another one started, as `pm.sample` does for its chains, the default is one
-    thread, and executors and numbers of threads that were given in the other one don't count.
+    By default threads of this process, as many as there are processors for it; else a number of
+    threads, an executor of `concurrent.futures` or a client of Dask. In a process that another one
+    started, as `pm.sample` does for its chains, the default is one thread, and executors and
+    numbers of threads that were given in the other one don't count.
     """
 
     def __init__(self, given: Any = None) -> None:
@@ -101,16 +95,8 @@ class Passes:
         """Yield ``function(item)`` of items in their order, by threads of this process.
 
         The first is done before others begin: what the function compiles when first called, it
-        compiles once. NumPy's warnings are off.
-
-        Parameters
-        ----------
-        function : callable
-            Of one item.
-        items : iterable
-            Is read a few items ahead.
-        result_bytes : int, default 0
-            Size of a result; of large ones, few are made at a time.
+        compiles once. Items are read a few ahead; of large results, few are made at a time. NumPy's
+        warnings are off.
         """
         items = iter(items)
         for item in items:

@@ -34,13 +34,7 @@ def glimpse(array: np.ndarray) -> bytes:
 
 
 class Joined:
-    """Arrays of one type, read as if they lay one after the other; nothing is copied.
-
-    Parameters
-    ----------
-    parts : sequence of ndarray
-        Rows on the first axis; all other axes are alike.
-    """
+    """Arrays of one type, rows first, as if they lay one after the other; nothing is copied."""
 
     def __init__(self, parts: Sequence[np.ndarray]) -> None:
         self.parts = tuple(parts)
@@ -82,15 +76,8 @@ def places(index: np.ndarray, starts: Sequence[int]) -> tuple[list[np.ndarray], 
 class RowStore:
     """Raw columns of n rows, in memory or memory-mapped.
 
-    Parameters
-    ----------
-    columns : sequence of ndarray or Joined
-        Each has the rows on its first axis; views and memory maps are kept as they are.
-    n_rows : int
-        Number of rows.
-    kinds : sequence of (tuple of str, int), optional
-        What the rows of each kind are rows of, and how many there are. Rows of one kind follow
-        each other. Default: all are of one kind.
+    Views and memory maps are kept as they are. `kinds` say what the rows of each kind are rows of,
+    and how many there are. Rows of one kind follow each other. Default: all are of one kind.
     """
 
     # Whether other processes can read the rows too, of a store that is pickled as where they are.

@@ -28,24 +28,11 @@ def variances(
     curvature: np.ndarray,
     noise: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    r"""Stationary variances of positions and momenta.
+    r"""Stationary variances of positions and momenta, shape (a,), of directions of a posterior.
 
-    Parameters
-    ----------
-    integrator : Integrator
-        How the chain moves.
-    step_size : float
-        h.
-    friction, temperature : float
-        :math:`\gamma` (where it is adapted, that of the noise alone) and T.
-    curvature, noise : ndarray, shape (a,)
-        :math:`\kappa` and c of each direction.
-
-    Returns
-    -------
-    position, momentum : ndarray, shape (a,)
-        Infinite where a step size is too large to be stable; the momentum's are NaN where there are
-        none.
+    `curvature` and `noise`, shape (a,), are :math:`\kappa` and c of each direction; `friction` is
+    :math:`\gamma`, where it is adapted that of the noise alone. Infinite where a step size is too
+    large to be stable; the momentum's are NaN where there are none.
     """
     curvature, noise = np.broadcast_arrays(*map(np.atleast_1d, (curvature, noise)))
     h = np.float64(step_size)  # whose square may be infinite
@@ -143,10 +130,7 @@ def _outer(vector: np.ndarray) -> np.ndarray:
 def spectrum(precision: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return curvature and noise of the gradient along the posterior's principal directions.
 
-    Parameters
-    ----------
-    precision, noise : ndarray, shape (a, a) or (a,)
-        Of the posterior, and covariance of the gradient; vectors are diagonals.
+    Both precision and noise are matrices, shape (a, a), or diagonals, (a,).
     """
     if precision.ndim == 1 and noise.ndim == 1:
         return precision, noise

@@ -107,11 +107,6 @@ def refuse_beyond_memory(model: pm.Model) -> None:
     PyMC tells a step neither the number of chains and draws of a run nor what it stores of them;
     they are read from `pm.sample` itself, which has made the traces by then. Where it is not among
     the callers nothing is known, and nothing is refused.
-
-    Raises
-    ------
-    TallModelError
-        Names the largest variables and what avoids them.
     """
     run = _calling_run()
     free = free_memory()

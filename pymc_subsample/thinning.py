@@ -21,22 +21,13 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class Reading:
-    """What a decision reads.
+    """What a decision reads."""
 
-    Attributes
-    ----------
-    rows : float
-        Rows.
-    strata, seen : int
-        Strata of rows, and elements of phi that a row sees.
-    cubes : int
-        Terms of order 3 that are summed.
-    """
-
-    rows: float
+    rows: float  # Rows.
+    # Strata of rows, and elements of phi that a row sees.
     strata: int
     seen: int
-    cubes: int
+    cubes: int  # Terms of order 3 that are summed.
 
     @property
     def time(self) -> float:
@@ -46,10 +37,7 @@ class Reading:
 
 
 def gradient_time(parameters: int, size: int, exact: int = 0) -> float:
-    """Return the time of a gradient of the surrogate.
-
-    Of so many parameters, numbers phi that meet rows, and rows that it reads.
-    """
+    """Time of a gradient of the surrogate: of parameters, numbers phi, and rows that it reads."""
     return size**2 + _PER_ROW * parameters + _GRADIENT + EXACT * exact
 
 
@@ -66,14 +54,8 @@ def better_acceptance(factorised: float, together: float, reading: float, others
 def most_effective_moves(accepted: float, left: float, move: float, others: float) -> int:
     """Return how many moves per proposal make most effective draws in the same time.
 
-    Parameters
-    ----------
-    accepted : float
-        Share of the proposals that rows accept.
-    left : float
-        Correlation that one move leaves.
-    move, others : float
-        Times of a move, and of the rest of a proposal.
+    Rows accept a share `accepted` of the proposals; a move leaves the correlation `left`; `move`
+    and `others` are times of a move, and of the rest of a proposal.
     """
     k = np.arange(1, _MOST_MOVES + 1)
     correlation = 1.0 - accepted * (1.0 - left**k)

@@ -25,20 +25,8 @@ _log = logging.getLogger("pymc.subsample")
 def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> Expansion:
     """Compile control variates of order 0, 1 or 2 for a model, and check them on some rows.
 
-    Parameters
-    ----------
-    model : TallModel
-        The model: n rows, d value variables theta, P numbers phi that meet the data.
-    order : {0, 1, 2}
-        Order of the Taylor expansion in phi.
-    linear : bool, optional
-        Force the linear-predictor path (True) or the general one (False). Default: the linear
-        one where a row has at most ten predictors and reads few columns beside them.
-
-    Returns
-    -------
-    Expansion
-        Works on packed rows, shape (width, m), at phi, shape (P,).
+    `linear` forces the linear-predictor path (True) or the general one (False). Default: the linear
+    one where a row has at most ten predictors and reads few columns beside them.
 
     Raises
     ------
@@ -79,15 +67,7 @@ def refuse_steps(
     advice: str,
     points: np.ndarray | None = None,
 ) -> None:
-    """Raise `TallModelError` where the log-likelihood changes otherwise than its gradient says.
-
-    Parameters
-    ----------
-    model, expansion, active, points
-        As for `continuity.find_gap`.
-    advice : str
-        What remains, as sentences.
-    """
+    """Raise `TallModelError` where `continuity.find_gap` finds one; `advice` is what remains."""
     gap = find_gap(model, expansion, active, points)
     if gap is None:
         return

@@ -106,9 +106,7 @@ def affine_map(forms: Sequence[Affine], packer: Packer) -> AffineMap:
     )
 
 
-def _runs(
-    dense: Sequence[tuple[int, int, int, float]],
-) -> tuple[list[list[int]], list[float]]:
+def _runs(dense: Sequence[tuple[int, int, int, float]]) -> tuple[list[list[int]], list[float]]:
     runs: list[list[int]] = []
     scales: list[float] = []
     for e, column, index, scale in dense:

@@ -28,27 +28,13 @@ _MANY = 0.1
 
 @dataclass(frozen=True)
 class Cause:
-    """Where residuals are largest.
+    """Where residuals are largest."""
 
-    Attributes
-    ----------
-    parameter : str
-        Value variable, with the place of its element.
-    rows : str
-        Those with the largest residuals there.
-    share : float
-        Of the sum of squares, that of these rows.
-    power : float
-        Of the distance, by which residuals grow.
-    smooth : bool
-        Whether that is a smooth function's.
-    """
-
-    parameter: str
-    rows: str
-    share: float
-    power: float
-    smooth: bool
+    parameter: str  # Value variable, with the place of its element.
+    rows: str  # Those with the largest residuals there.
+    share: float  # Of the sum of squares, that of these rows.
+    power: float  # Of the distance, by which residuals grow.
+    smooth: bool  # Whether that is a smooth function's.
 
     def __str__(self) -> str:
         few = self.share >= _MANY
@@ -73,20 +59,8 @@ def find_cause(
 ) -> Cause | None:
     """Look along each of the parameters, on some rows; None where nothing can be told.
 
-    Parameters
-    ----------
-    expansion : Expansion
-        Compiled model.
-    reference : Reference
-        Where it is expanded.
-    spread : ndarray
-        Factor of the covariance of elements `free` of theta.
-    free : ndarray of int
-        Continuous elements of theta: 40 of them, drawn, if there are more.
-    blocks : sequence of Block
-        Names of the variables.
-    rng : numpy.random.Generator
-        Draws directions, and 20,000 rows where there are more.
+    `spread` is a factor of the covariance of `free`, the continuous elements of theta: 40 of them,
+    drawn, if there are more. Where there are more than 20,000 rows, so many are drawn.
     """
     size, n = len(free), expansion.n_rows
     if not size:

@@ -25,21 +25,12 @@ class Coefficients:
     r"""Bounds of a log-likelihood's Taylor coefficients of order k, row by row.
 
     While predictor e is at most :math:`t a_e` from where it was, the remainder of order k - 1 is at
-    most :math:`t^k` times the largest size of the coefficient
-    :math:`\frac{1}{k!} \frac{d^k}{ds^k} l(\eta + s v)`, :math:`|v_e| \le a_e`.
+    most :math:`t^k` times the largest size of the coefficient :math:`\frac{1}{k!} \frac{d^k}{ds^k}
+    l(\eta + s v)`, :math:`|v_e| \le a_e`.
 
-    Parameters
-    ----------
-    loglik : Variable
-        The rows' log-likelihood, a vector graph of `predictors` and `data`.
-    predictors, data : sequence of Variable
-        Its inputs.
-    which, derivatives
-        By which predictors the log-likelihood is differentiated k times, and the results. As
-        PyTensor simplifies them, those of one or two predictors are enclosed more sharply than
-        coefficients along all directions at once.
-    order : int
-        k.
+    The log-likelihood is a vector graph of `predictors` and `data`. `derivatives` are k-fold ones,
+    and `which` says by which predictors: as PyTensor simplifies them, those of one or two
+    predictors are enclosed more sharply than coefficients along all directions at once.
     """
 
     def __init__(

@@ -15,11 +15,7 @@ from pymc_subsample.symbolic.graph import numpy_function, rebuild
 
 
 class Packer:
-    """Collects columns (one float64 per row) and packs batches of raw columns into them.
-
-    Columns that are elements of a raw column are copied; others are computed by one compiled
-    PyTensor function.
-    """
+    """Packs columns (one float64 per row): elements of raw columns, or computed by one function."""
 
     def __init__(self, model: TallModel) -> None:
         self._model = model

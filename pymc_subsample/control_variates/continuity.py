@@ -43,47 +43,21 @@ _FOLLOWED, _HALVINGS = 8, 20
 
 @dataclass(frozen=True)
 class Gap:
-    """A segment along which the gradient does not integrate to the change.
+    """A segment along which the gradient does not integrate to the change."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        Value variables that move, by their names in the model.
-    length : float
-        Of the segment, in unconstrained space.
-    missing : float
-        Share of the change of the log-likelihood that its gradient does not explain.
-    jump : float
-        Largest change that is left along one piece of the segment,
-    width : float
-        of this share of its length.
-    """
-
-    names: tuple[str, ...]
-    length: float
-    missing: float
-    jump: float
-    width: float
+    names: tuple[str, ...]  # Value variables that move, by their names in the model.
+    length: float  # Of the segment, in unconstrained space.
+    missing: float  # Share of the change of the log-likelihood that its gradient does not explain.
+    jump: float  # Largest change that is left along one piece of the segment,
+    width: float  # of this share of its length.
 
 
 def find_gap(
-    model: TallModel,
-    expansion: Expansion,
-    active: np.ndarray,
-    points: np.ndarray | None = None,
+    model: TallModel, expansion: Expansion, active: np.ndarray, points: np.ndarray | None = None
 ) -> Gap | None:
     """Return a segment along which the gradient does not integrate to the change, if any.
 
-    Parameters
-    ----------
-    model : TallModel
-        The model: d value variables theta.
-    expansion : Expansion
-        Its compiled rows.
-    active : ndarray of int
-        Elements of theta that move.
-    points : ndarray, shape (k, d), optional
-        Segments also join random pairs of these.
+    Elements `active` of theta move. Segments also join random pairs of `points`, shape (k, d).
     """
     rng = np.random.default_rng(3)
     rows = rng.integers(0, model.n_rows, (_GROUPS, min(_ROWS, model.n_rows)))

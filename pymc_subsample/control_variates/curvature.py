@@ -24,13 +24,7 @@ _SMALL = 200
 
 
 class SparseSum:
-    """Adds sparse curvatures, and holds their sum.
-
-    Parameters
-    ----------
-    size : int
-        P.
-    """
+    """Adds sparse curvatures, shape (P, P), and holds their sum."""
 
     def __init__(self, size: int) -> None:
         self.matrix = scipy.sparse.csr_array((size, size))

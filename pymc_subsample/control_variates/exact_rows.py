@@ -28,27 +28,13 @@ def exact_rows(
 ) -> np.ndarray:
     """Choose rows that the surrogate reads, by what they cost and how near they bring it.
 
-    Rows of small groups decide against most proposals together, and against those that would
-    bring a chain back from where the surrogate has little mass: there, a log-likelihood of few
-    rows is no parabola. Two passes over the rows.
+    Rows of small groups decide against most proposals together, and against those that would bring
+    a chain back from where the surrogate has little mass: there, a log-likelihood of few rows is no
+    parabola. Two passes over the rows.
 
-    Parameters
-    ----------
-    expansion : Expansion
-        With the surrogate's control variates.
-    reference : Reference
-    points : ndarray, shape (K, P)
-        Values of phi that are spread as the posterior is.
-    temperature : float
-        Divides the log-likelihood.
-    gradients, row, others : float
-        Gradients of the surrogate per proposal, the time that a row adds to one, and that of the
-        rest of a proposal.
-
-    Returns
-    -------
-    ndarray of int, shape (e,)
-        In order; empty where none are worth their time.
+    `points`, values of phi, shape (K, P), are spread as the posterior is. There are `gradients` of
+    the surrogate per proposal; `row` is the time that a row adds to one, `others` that of the rest
+    of a proposal. Returns rows in order; none where none are worth their time.
     """
     scores, total = [], np.zeros(len(points))
     for left in expansion.over(remainders, reference.center, points):

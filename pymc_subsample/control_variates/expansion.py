@@ -46,87 +46,49 @@ def _compiled(name: str) -> "cached_property[Compiled]":
 class Expansion:
     """What a model's compiled transitions and full-data passes need, for one order.
 
-    Functions are compiled when first asked for.
+    Functions are compiled when first asked for; see `kernels.model`. Only the linear-predictor path
+    has `residual` and `glow`. ``loglik(phi, rows, value)`` writes log-likelihoods, shape (m,), of
+    rows that need not be anchored.
 
-    Attributes
-    ----------
-    order : int
-        Order of the control variates: 0, 1, 2, or 3 for what decides alone; see `third`.
-    theta_size, phi_size : int
-        Length of the chain's vector and P. The vector is theta, d elements, unless the expansion
-        has coordinates of its own; then constants of those follow.
-    coordinates : Coordinates or None
-        In which the chain moves; see `reparameterise`.
-    width : int
-        Columns of a packed row, cached ones included. Packed rows are stored column by column,
-        shape (width, m).
-    linear : bool
-        Whether the linear-predictor path was found.
-    build : mapping of str to callable
-        Compiles each of the model's functions.
-    forward, backward, difference, gradient, products, residual, glow, anchor, change, gather
-        The model's functions; see `pymc_subsample.kernels.model`. Only the linear-predictor path
-        has `residual` and `glow`.
-    loglik : Compiled
-        ``loglik(phi, rows, value)`` writes log-likelihoods, shape (m,), of rows that need not be
-        anchored.
-    sums : callable
-        ``sums(center, rows, level, slope, curvature)`` adds sum l*, sum grad l* and, unless
-        `curvature` is empty, sum hess l* of anchored rows: to a matrix, shape (P, P), a diagonal,
-        (P,), or a `curvature.SparseSum`.
-    curvature : {"full", "sparse", "diagonal"}
-        What of sum hess l* is summed; see `control_variates.curvature`.
-    level : int or None
-        Column of l* in an anchored row, on the linear-predictor path.
-    slope : callable
-        ``slope()`` returns a bound on the derivative of order `order` + 1 of any row's
-        log-likelihood in its one predictor, or None.
-    remainder : callable
-        ``remainder(center)`` returns a function of anchored rows, of how far their predictors move,
-        shape (E, m), and of how many times as far at most, that bounds what control variates leave
-        of each; see `coefficients.Coefficients`. None where rows have no few predictors.
-    third : callable
-        ``third()`` returns the same with control variates of order 3, or None where rows have more
-        than three predictors. It has no `difference`, `gradient`, `products` and `glow`.
-    n_predictors : int
-        Linear predictors of a row, E; 0 where they are not few.
-    reach : callable
-        ``reach()`` returns a bound on the derivative of order `order` + 1 of a row's log-likelihood
-        in its predictor and the table of `kernels.bounds.farthest`, or None where rows have
-        no single predictor or the derivative is not bounded.
-    nearby : callable
-        ``nearby(center, curvature)`` returns the table of `kernels.bounds.local_bound`, or None
-        where rows have no few predictors or no bound is found.
-    packer : Packer
-        Packs raw columns into rows, shape (width, m).
-    store : RowStore
-        The n rows of raw columns.
-    observed : tuple of str
-        Names of the subsampled variables.
-    passes : Passes
-        Who makes passes over all rows.
+    The chain's vector is theta, d elements, unless the expansion has coordinates of its own; then
+    constants of those follow. Packed rows are stored column by column, shape (width, m).
     """
 
-    order: int
-    theta_size: int
-    phi_size: int
-    width: int
-    linear: bool
-    build: Mapping[str, Callable[[], Compiled]]
+    order: int  # Of the control variates: 0, 1, 2, or 3 for what decides alone; see `third`.
+    theta_size: int  # Of the chain's vector.
+    phi_size: int  # P.
+    width: int  # Columns of a packed row, cached ones included.
+    linear: bool  # Whether the linear-predictor path was found.
+    build: Mapping[str, Callable[[], Compiled]]  # Compiles each of the functions.
+    # ``sums(center, rows, level, slope, curvature)`` adds sum l*, sum grad l* and, unless
+    # `curvature` is empty, sum hess l* of anchored rows: to a matrix, shape (P, P), a diagonal,
+    # (P,), or a `curvature.SparseSum`.
     sums: Callable
+    # ``slope()`` returns a bound on the derivative of order `order` + 1 of any row's log-likelihood
+    # in its one predictor, or None.
     slope: Callable[[], float | None]
+    # ``remainder(center)`` returns a function of anchored rows, of how far their predictors move,
+    # shape (E, m), and of how many times as far at most, that bounds what control variates leave
+    # of each; see `coefficients.Coefficients`. None where rows have no few predictors.
     remainder: Callable[[np.ndarray], Callable | None]
+    # ``third()`` returns the same with control variates of order 3, or None where rows have more
+    # than three predictors. It has no `difference`, `gradient`, `products` and `glow`.
     third: Callable[[], "Expansion | None"]
-    n_predictors: int
+    n_predictors: int  # Linear predictors of a row, E; 0 where they are not few.
+    # ``reach()`` returns what `slope` does and the table of `kernels.bounds.farthest`, or None
+    # where rows have no single predictor or the derivative is not bounded.
     reach: Callable[[], tuple[float, np.ndarray] | None]
+    # ``nearby(center, curvature)`` returns the table of `kernels.bounds.local_bound`, or None where
+    # rows have no few predictors or no bound is found.
     nearby: Callable[[np.ndarray, np.ndarray], np.ndarray | None]
     packer: Packer
-    store: RowStore
-    observed: tuple[str, ...] = ()
+    store: RowStore  # The n rows of raw columns.
+    observed: tuple[str, ...] = ()  # Names of the subsampled variables.
+    # What of sum hess l* is summed: "full", "sparse" or "diagonal"; see `curvature`.
     curvature: str = "full"
-    level: int | None = None
-    coordinates: "Coordinates | None" = None
-    passes: Passes = field(default_factory=current)
+    level: int | None = None  # Column of l* in an anchored row, on the linear-predictor path.
+    coordinates: "Coordinates | None" = None  # In which the chain moves; see `reparameterise`.
+    passes: Passes = field(default_factory=current)  # Who makes passes over all rows.
 
     forward = _compiled("forward")
     backward = _compiled("backward")
@@ -226,19 +188,10 @@ class Expansion:
     ) -> Iterator[Any]:
         """Yield ``function(expansion, batches, *arguments)`` of all rows, in their order.
 
-        Parameters
-        ----------
-        function : callable
-            Of packed rows, not anchored, in batches; of a module, since it may be called in other
-            processes, where an expansion has no more than what `portable` leaves of it.
-        *arguments
-            Others.
-        without : ndarray of int, shape (e,), default empty
-            Rows to leave out, in order.
-        begin : int, default 0
-            The first row to read.
-        result_bytes : int, default 0
-            Size of a result. One batch at a time makes a result unless that is larger than a batch.
+        The function, of batches of packed rows that are not anchored, is one of a module: it may be
+        called in other processes, where an expansion has no more than what `portable` leaves of it.
+        Rows `without`, in order, are left out, and those before `begin`. One batch at a time makes
+        a result unless that is larger than a batch.
         """
         parts = batched(self._chunks(without, begin), max(1, result_bytes // _CHUNK_BYTES))
         work = partial(_worked, function, arguments)

@@ -19,21 +19,12 @@ _ROUNDING, _TINY = 1e-9, 1e-300
 
 @dataclass(frozen=True)
 class Forecast:
-    """What decisions will be like, from all rows at some pairs of points.
+    """What decisions will be like, from all rows at some pairs of points."""
 
-    Attributes
-    ----------
-    excess : float
-        Largest remainder over its bound.
-    row : int
-        Where that is.
-    accepted : tuple of float
-        Share of the proposals that the rows accept, by `kernels.scalable.FACTORISED` and `MH_SS`,
-        and if all rows decided.
-    """
-
-    excess: float
-    row: int
+    excess: float  # Largest remainder over its bound.
+    row: int  # Where that is.
+    # Share of the proposals that the rows accept, by `kernels.scalable.FACTORISED` and `MH_SS`, and
+    # if all rows decided.
     accepted: tuple[float, float, float]
 
 
@@ -47,10 +38,7 @@ def forecast(
     temperature: float = 1.0,
     intensity: float = 1.0,
 ) -> Forecast:
-    """Compare all rows with their bounds between successive points phi, shape (K, P).
-
-    These are taken for draws of the surrogate.
-    """
+    """Compare all rows with their bounds between successive draws phi of the surrogate, (K, P)."""
     table = bounds.table
     bound, stratum = np.full(expansion.n_rows, np.nan), np.zeros(expansion.n_rows, dtype=np.int64)
     bound[table.order] = table.bound

@@ -32,47 +32,26 @@ _LINEAR = {"Add", "Sub", "Neg", "Mul", "Switch", "Identity", "Second"}
 
 @dataclass
 class ScalarFunction:
-    """``row(*varying, *hoisted) -> outputs`` and ``hoist(*shared) -> hoisted``.
+    """``row(*varying, *hoisted) -> outputs`` and ``hoist(*shared) -> hoisted``."""
 
-    Attributes
-    ----------
-    row, hoist : callable
-        Numba functions of floats: a tuple of outputs for one row, one float for one output.
-        `hoist` is None where nothing is computed from shared inputs alone.
-    used, used_shared : list of int
-        Which of the varying and the shared inputs are arguments.
-    n_hoisted : int
-        Number of hoisted values.
-    key : str or None
-        Identifies the functions for the disk cache.
-    """
-
+    # Numba functions of floats: a tuple of outputs for one row, one float for one output. `hoist`
+    # is None where nothing is computed from shared inputs alone.
     row: Callable
     hoist: Callable | None
+    # Which of the varying and the shared inputs are arguments.
     used: list[int]
     used_shared: list[int]
-    n_hoisted: int
-    key: str | None
+    n_hoisted: int  # Number of hoisted values.
+    key: str | None  # Identifies the functions for the disk cache.
 
 
 def fuse(
     outputs: Sequence[Variable], varying: Sequence[Variable], shared: Sequence[Variable]
 ) -> ScalarFunction:
-    """Turn vector graphs over rows into scalar functions.
+    """Turn vector graphs over rows into scalar functions of rows.
 
-    Parameters
-    ----------
-    outputs : sequence of Variable
-        One vector over rows each.
-    varying : sequence of Variable
-        Vector inputs over rows.
-    shared : sequence of Variable
-        Vector inputs that hold one value for all rows.
-
-    Raises
-    ------
-    NoForm
-        If some Op has no form for one row.
+    Inputs `varying` are vectors over rows, `shared` ones hold one value for all rows. Raises
+    `NoForm` where some Op has no form for one row.
     """
     fgraph = specialised([*varying, *shared], outputs)
     _keep_small_softplus(fgraph)

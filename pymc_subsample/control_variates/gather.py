@@ -20,31 +20,16 @@ from pymc_subsample.rows import Joined
 
 @dataclass(frozen=True)
 class Place:
-    """Where rows of one kind have a column.
+    """Where rows of one kind have a column."""
 
-    Attributes
-    ----------
-    address, stride : int
-        Of the first row, and bytes from row to row.
-    offsets : list of int
-        Bytes from there to each number of a row, in order.
-    types : list of numpy.dtype
-        Of each number.
-    shape : tuple of int
-        What one row has.
-    dtype : numpy.dtype
-        In which numbers are wanted.
-    owner : object
-        Keeps them alive.
-    """
-
+    # Of the first row, and bytes from row to row.
     address: int
     stride: int
-    offsets: list[int]
-    types: list[np.dtype]
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    owner: object
+    offsets: list[int]  # Bytes from there to each number of a row, in order.
+    types: list[np.dtype]  # Of each number.
+    shape: tuple[int, ...]  # What one row has.
+    dtype: np.dtype  # In which numbers are wanted.
+    owner: object  # Keeps them alive.
 
 
 def _place(column: np.ndarray | Column) -> Place:
@@ -73,15 +58,10 @@ def _place(column: np.ndarray | Column) -> Place:
 
 
 class RawColumns:
-    """Raw columns as compiled code reads them.
+    """Raw columns as compiled code reads them, and the first row of every kind.
 
-    Parameters
-    ----------
-    columns : sequence of ndarray, Joined or Column
-        Rows on the first axis, any strides. Types that compiled code cannot read (half
-        precision, foreign byte order) are copied; all others are read in place.
-    starts : sequence of int
-        First row of every kind.
+    Rows are on the first axis, with any strides. Types that compiled code cannot read (half
+    precision, foreign byte order) are copied; all others are read in place.
 
     Raises
     ------
@@ -123,16 +103,8 @@ def compile_gather(
 ) -> tuple[Compiled, np.ndarray]:
     """Compile ``gather(columns, index, rows)``; returns it and the table `columns`.
 
-    Parameters
-    ----------
-    columns : RawColumns
-        The data, and where it is.
-    direct : sequence of (position, raw column, element)
-        Packed columns that are elements of raw ones.
-    derived : sequence of (position, Variable)
-        Packed columns computed from batches of the raw ones.
-    raw, raw_axes
-        Inputs of `derived` and their row axes.
+    Packed columns `direct` are elements of raw ones: (position, raw column, element). Columns
+    `derived`, (position, graph), are computed from batches of the inputs `raw`.
     """
     n_kinds = len(columns.starts)
     several = n_kinds > 1

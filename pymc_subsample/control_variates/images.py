@@ -13,26 +13,14 @@ _PAIRS = 3
 
 @dataclass(frozen=True)
 class Block:
-    """A variable's place in theta.
+    """A variable's place in theta."""
 
-    Attributes
-    ----------
-    name : str
-        Of the value variable.
-    part : slice
-        Its elements.
-    shape : tuple of int
-        Its shape.
-    signed : bool
-        Whether its values have a sign: those of the logarithm of a positive variable have not.
-    labelled : bool
-        Whether its elements stand for themselves: those of an ordered or a simplex variable do not.
-    """
-
-    name: str
-    part: slice
+    name: str  # Of the value variable.
+    part: slice  # Its elements.
     shape: tuple[int, ...]
+    # Whether its values have a sign: those of the logarithm of a positive variable have not.
     signed: bool = True
+    # Whether its elements stand for themselves: those of an ordered or a simplex variable do not.
     labelled: bool = True
 
 
@@ -42,20 +30,9 @@ def images(
     """Return images of theta, shape (d,), under symmetries that models often have, by turns.
 
     Labels are swapped in all variables with an axis of the same length at once, as in the means,
-    scales and weights of a mixture, and in each alone. Signs change of one variable, of two at
-    once (factors and loadings), of one label in all of them (hidden units of a network, columns of
-    loadings) and of single elements.
-
-    Parameters
-    ----------
-    blocks : sequence of Block
-        The variables.
-    theta : ndarray, shape (d,)
-        What is mirrored.
-    active : ndarray of int
-        Elements of theta that may move: the others keep their values.
-    rng : numpy.random.Generator
-        Chooses labels and elements where there are many.
+    scales and weights of a mixture, and in each alone. Signs change of one variable, of two at once
+    (factors and loadings), of one label in all of them (hidden units of a network, columns of
+    loadings) and of single elements. Elements that are not `active` keep their values.
     """
     moving = np.zeros(len(theta), dtype=bool)
     moving[active] = True

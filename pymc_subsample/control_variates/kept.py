@@ -26,39 +26,19 @@ _SUMS = ("level", "slope", "curvature")
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of the first rows.
+    """What is known of the first rows."""
 
-    Attributes
-    ----------
-    reference : Reference
-        With sums over these rows alone.
-    n_rows : int
-        How many.
-    pilot, far : ndarray, shape (k, D), (j, D)
-        Points around the reference, as PyMC's vectors; none where residuals are not known.
-    residuals : Residuals or None
-        Of these rows, at these points.
-    """
-
-    reference: Reference
-    n_rows: int
+    reference: Reference  # With sums over these rows alone.
+    n_rows: int  # How many.
+    # Shape (k, D), (j, D): points around the reference, as PyMC's vectors; none where residuals are
+    # not known.
     pilot: np.ndarray
     far: np.ndarray
-    residuals: Residuals | None = None
+    residuals: Residuals | None = None  # Of these rows, at these points.
 
 
 class Archive:
-    """Where sums over the rows of a store are kept, for one model.
-
-    Parameters
-    ----------
-    store : Store
-        The rows.
-    identity : str
-        Tells the model's log-likelihood from others.
-    kind : int
-        Of the estimate for which points are chosen.
-    """
+    """Where sums over the rows of a store are kept, for one log-likelihood and kind of estimate."""
 
     def __init__(self, store: Store, identity: str, kind: int) -> None:
         self._store, self._identity, self._kind = store, identity, kind

@@ -105,11 +105,8 @@ class _Run:
 class _Code(Interpreter[_Run]):
     """Lines that compute outputs from input vectors, and the functions that they call.
 
-    Raises
-    ------
-    NoForm
-        If an output is not made of elementwise graphs, rearrangements of elements that are known
-        beforehand, and sums.
+    Raises `NoForm` unless outputs are made of elementwise graphs, rearrangements of elements that
+    are known beforehand, and sums.
     """
 
     def __init__(self, inputs: Sequence[Variable], outputs: Mapping[str, Variable]):

@@ -60,20 +60,9 @@ Evaluate = Callable[[np.ndarray, np.ndarray], list[np.ndarray]]
 def bounded_expansion(model: TallModel, bound: str | float = "auto") -> tuple[Expansion, str]:
     """Compile control variates of order 2 that are lower bounds, verified on some rows.
 
-    Parameters
-    ----------
-    model : TallModel
-        The model.
-    bound : {"auto", "tangent", "softmax", "curvature"} or float
-        Which bound; "auto" takes the first that holds. A number is a lower bound on the rows'
-        second derivatives in their predictors (on all eigenvalues, where there are several).
-
-    Returns
-    -------
-    Expansion
-        Its second derivatives are the bounds'.
-    str
-        Which bound was taken; "given" for a number.
+    "auto" takes the first bound that holds. A number is a lower bound on the rows' second
+    derivatives in their predictors (on all eigenvalues, where there are several). Returns an
+    expansion whose second derivatives are the bounds', and which bound was taken.
 
     Raises
     ------

@@ -57,44 +57,25 @@ _HEAVIER = 1.0
 
 @dataclass(frozen=True)
 class Starts:
-    """Where searches for modes may start.
+    """Where searches for modes may start."""
 
-    Attributes
-    ----------
-    initial : ndarray, shape (d,)
-        Initial point, in PyMC's unconstrained space.
-    prior : callable
-        ``prior(rng)`` returns a draw of the prior there, shape (d,).
-    blocks : sequence of Block
-        The variables, for images.
-    """
-
-    initial: np.ndarray
+    initial: np.ndarray  # Shape (d,): initial point, in PyMC's unconstrained space.
+    # ``prior(rng)`` returns a draw of the prior there, shape (d,).
     prior: Callable[[np.random.Generator], np.ndarray]
-    blocks: Sequence[Block]
+    blocks: Sequence[Block]  # The variables, for images.
 
 
 @dataclass(frozen=True)
 class ModeSearch:
-    """What a search for modes found, and how far it looked.
+    """What a search for modes found, and how far it looked."""
 
-    Attributes
-    ----------
-    modes : tuple of Reference
-        Those that hold more than `LEAST_MASS` of the mass of all that were found; the first is the
-        one to sample around.
-    shares : tuple of float
-        Of that mass, of each of them.
-    lighter : int
-        Modes that hold less.
-    near, prior, images : int
-        Starts that led to a mode: near the initial point, at draws of the prior, and at images of
-        the mode.
-    """
-
+    # Those that hold more than `LEAST_MASS` of the mass of all that were found; the first is the
+    # one to sample around.
     modes: tuple[Reference, ...]
-    shares: tuple[float, ...]
-    lighter: int
+    shares: tuple[float, ...]  # Of that mass, of each of them.
+    lighter: int  # Modes that hold less.
+    # Starts that led to a mode: near the initial point, at draws of the prior, and at images of the
+    # mode.
     near: int
     prior: int
     images: int
@@ -189,29 +170,12 @@ def search_modes(
     temperature: float = 1.0,
     settle: Callable[[Reference], Reference] | None = None,
 ) -> ModeSearch | None:
-    """Search for modes that compete with the one that is known.
+    """Search for modes that compete with the one that is known, the reference.
 
-    Parameters
-    ----------
-    expansion, reference
-        Compiled model and the mode that is known.
-    active : ndarray, shape (a,)
-        Elements of theta that searches move. The others stay where they start.
-    free : ndarray
-        Elements that images change: `active` and, in a hierarchy, its hyperparameters.
-    starts : Starts
-        Where searches start.
-    rng : numpy.random.Generator
-        Draws starts and rows.
-    temperature : float, default 1
-        Divides the log-likelihood.
-    settle : callable, optional
-        Moves hyperparameters to where they belong at a mode of the others.
-
-    Returns
-    -------
-    ModeSearch or None
-        None where no search is made: for more than 200 parameters, or without second derivatives.
+    Searches move elements `active` of theta, images change those in `free`: these and, in a
+    hierarchy, its hyperparameters, which `settle` moves to where they belong at a mode of the
+    others. Returns None where no search is made: for more than 200 parameters, or without second
+    derivatives.
     """
     if not 0 < len(active) <= MAX_PARAMETERS or not has_precision(expansion, len(active)):
         return None
@@ -270,10 +234,7 @@ def _candidates(
     free: np.ndarray,
     rng: np.random.Generator,
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield starts and their kind: a few of each at first, the others in the second stage.
-
-    They are made of PyMC's values; the searches move in the chain's coordinates.
-    """
+    """Yield starts, made of PyMC's values, and their kind: a few of each in the first stage."""
     near, prior, mirrored = (kind[stage] for kind in (_NEAR, _PRIOR, _IMAGES))
     home = found[0].reference.theta
     values = expansion.values(home).copy()

@@ -40,25 +40,13 @@ _RADII = (3.0, 8.0)
 def derivative_bound(
     derivative: Variable, predictor: Variable, data: Sequence[Variable], kinds: np.ndarray
 ) -> float | None:
-    """Bound a derivative over all values of the predictor and all kinds of rows.
+    """Bound a derivative over all values of the predictor and all kinds of rows; None if unbounded.
 
-    Parameters
-    ----------
-    derivative : Variable
-        Of the rows' log-likelihood: a vector graph of `predictor` and `data`.
-    predictor, data
-        Its inputs.
-    kinds : ndarray, shape (len(data), k)
-        Distinct values of the data.
-
-    Returns
-    -------
-    float or None
-        None where the derivative is not bounded, or has no enclosure. It is evaluated on a grid,
-        and taken as bounded where its supremum over the outer half of the grid is that over the
-        inner half, and no larger on grids around the data. What it may do between the points of
-        the grid, as that of the root of a square, is enclosed. Of the kink or step of a switch it
-        says nothing: see `Pieces.smooth_everywhere`.
+    It is a vector graph of the predictor and of data, whose distinct values are `kinds`, shape
+    (len(data), k). It is evaluated on a grid, and taken as bounded where its supremum over the
+    outer half of the grid is that over the inner half, and no larger on grids around the data. What
+    it may do between the points of the grid, as that of the root of a square, is enclosed, or there
+    is no bound. Of the kink or step of a switch this says nothing: see `Pieces.smooth_everywhere`.
     """
     evaluate = numpy_function([predictor, *data], [derivative])
     enclosed = enclose([derivative], [predictor, *data])
@@ -125,18 +113,8 @@ def _kinds(_: Expansion, batches: Iterable[np.ndarray], positions: list[int]) ->
 def reach(expansion: Expansion, design: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Tabulate what bounds the predictors' changes; see `kernels.bounds.farthest`.
 
-    Parameters
-    ----------
-    expansion : Expansion
-        Compiled model.
-    design : callable
-        Returns x of packed rows, shape (P, m).
-
-    Returns
-    -------
-    ndarray, shape (P + 2, P)
-        From one pass over the rows for the coefficients' maxima and their products, and one for
-        the largest leverage.
+    Shape (P + 2, P). ``design(rows)`` returns x of packed rows, shape (P, m). One pass over the
+    rows for the coefficients' maxima and their products, and one for the largest leverage.
     """
     size = expansion.phi_size
     table = np.zeros((size + 2, size))
@@ -181,29 +159,15 @@ def nearby(
     n_predictors: int,
     design: Callable[[np.ndarray, int], np.ndarray],
 ) -> np.ndarray | None:
-    """Tabulate what bounds the rows' remainders near the reference.
+    """Tabulate what bounds the rows' remainders near the reference, in the metric of the curvature.
 
-    Parameters
-    ----------
-    expansion : Expansion
-        Compiled model, with control variates of order k.
-    center : ndarray, shape (P,)
-        The reference.
-    curvature : ndarray, shape (P, P)
-        Hessian of the log-likelihood there; its metric measures distance.
-    remainder : callable
-        ``remainder(rows, moves, limit)`` bounds those of anchored rows over t to the power of
-        k + 1, while predictors move by t times `moves`, shape (E, m), and t is at most the limit.
-    n_predictors : int
-        E.
-    design : callable
-        ``design(rows, e)`` returns x_e of packed rows, shape (P, m).
+    ``remainder(rows, moves, limit)`` bounds those of anchored rows over t to the power of k + 1,
+    while predictors move by t times `moves`, shape (E, m), and t is at most the limit;
+    ``design(rows, e)`` returns x_e of packed rows, shape (P, m).
 
-    Returns
-    -------
-    ndarray, shape (P + 2, max(P, 2)), or None
-        W in the first rows, then per radius t the radius and the largest remainder of a row over
-        the distance to the power of k + 1. None where no radius has a finite one.
+    The table, shape (P + 2, max(P, 2)), holds W in its first rows, then per radius t the radius and
+    the largest remainder of a row over the distance to the power of k + 1. None where no radius has
+    a finite one.
     """
     size = len(center)
     if size > _MAX_DENSE:

@@ -6,14 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_subsample.blas import one_thread
-from pymc_subsample.control_variates.curvature import (
-    Sum,
-    add,
-    as_array,
-    empty_sum,
-    sum_of,
-    times,
-)
+from pymc_subsample.control_variates.curvature import Sum, add, as_array, empty_sum, sum_of, times
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.kernels.model import Sums
 
@@ -28,22 +21,13 @@ _APART = 1e-4
 
 @dataclass(frozen=True)
 class Reference:
-    """Expansion point and full-data sums, tempered: divided by the temperature.
+    """Expansion point and full-data sums, tempered: divided by the temperature."""
 
-    Attributes
-    ----------
-    theta : ndarray, shape (d,)
-        Point in PyMC's unconstrained space.
-    center : ndarray, shape (P,)
-        phi at theta.
-    level, slope, curvature : float, ndarray (P,), ndarray (P, P) or (3, k)
-        Sums over all rows of l*, its gradient and its Hessian in phi. Of the Hessian, k elements
-        (row, column and value) where the others are zero, or not known, as beyond the diagonal
-        of a large model without linear predictors.
-    """
-
-    theta: np.ndarray
-    center: np.ndarray
+    theta: np.ndarray  # Point in PyMC's unconstrained space, shape (d,).
+    center: np.ndarray  # phi at theta, shape (P,).
+    # Of shapes (), (P,), (P, P) or (3, k): sums over all rows of l*, its gradient and its Hessian
+    # in phi. Of the Hessian, k elements (row, column and value) where the others are zero, or not
+    # known, as beyond the diagonal of a large model without linear predictors.
     level: float
     slope: np.ndarray
     curvature: np.ndarray
@@ -185,10 +169,7 @@ def largest_curvature(
     scale: np.ndarray,
     rng: np.random.Generator,
 ) -> float:
-    """Return the largest eigenvalue of the precision in units of `scale`, shape (a,).
-
-    By power iteration on differences of the gradient; from below, by a few percent.
-    """
+    """Largest eigenvalue of the precision in units of `scale`, (a,), less a few percent."""
     direction = rng.standard_normal(len(active))
     size = 0.0
     for _ in range(_POWER_STEPS):
@@ -202,10 +183,7 @@ def largest_curvature(
 
 
 def scales(expansion: Expansion, reference: Reference, active: np.ndarray) -> np.ndarray:
-    """Return standard deviations, shape (a,), of each element given the others.
-
-    They are those of the diagonal of the precision; no matrix is formed.
-    """
+    """Return standard deviations, (a,), by the diagonal of the precision alone."""
     diagonal = np.zeros(expansion.theta_size)
     rest = active
     for places in expansion.units:
@@ -221,10 +199,7 @@ def scales(expansion: Expansion, reference: Reference, active: np.ndarray) -> np
 
 
 def unit_hessians(
-    expansion: Expansion,
-    reference: Reference,
-    places: np.ndarray,
-    theta: np.ndarray | None = None,
+    expansion: Expansion, reference: Reference, places: np.ndarray, theta: np.ndarray | None = None
 ) -> np.ndarray | None:
     """Hessians, shape (J, k, k), in elements places[:, j] of units j that meet in no derivative.
 

@@ -28,30 +28,16 @@ _WORTHWHILE = 0.8
 
 @dataclass(frozen=True)
 class Residuals:
-    """Residuals of all rows at some points, those of the outlying rows one by one.
+    """Residuals of all rows at some points, those of the outlying rows one by one."""
 
-    Attributes
-    ----------
-    index : ndarray of int, shape (K,)
-        The outlying rows, by their largest residual at the first half of the points and at the
-        outer ones, which decreases.
-    outlying : ndarray, shape (k + j, K)
-        Their residuals at k points within the posterior and at j outer points.
-    sums : ndarray, shape (4, k)
-        Sums over all other rows of the first four powers.
-    outer : ndarray, shape (j,)
-        Sums over all other rows at the outer points.
-    largest : float
-        Largest of the others at an outer point.
-    n_rows : int
-        Number of rows.
-    """
-
+    # Integers, shape (K,): the outlying rows, by their largest residual at the first half of the
+    # points and at the outer ones, which decreases.
     index: np.ndarray
+    # Their residuals at k points within the posterior and at j outer points, shape (k + j, K).
     outlying: np.ndarray
-    sums: np.ndarray
-    outer: np.ndarray
-    largest: float
+    sums: np.ndarray  # Sums over all other rows of the first four powers, shape (4, k).
+    outer: np.ndarray  # Sums over all other rows at the outer points, shape (j,).
+    largest: float  # Largest of the others at an outer point.
     n_rows: int
 
     def moments(self, always: int = 0) -> Moments:
@@ -65,10 +51,7 @@ class Residuals:
         return moments_from_sums(sums, self.n_rows - always, largest, lowest)
 
     def choose_always(self, temperature: float = 1.0) -> np.ndarray:
-        """Return the rows to read always, in order: those that make an estimate cheapest.
-
-        The cost of an estimate is the number of rows that it reads.
-        """
+        """Return the rows to read always, in order: those with which an estimate reads fewest."""
         most = len(self.index)
         sizes = np.unique(np.r_[0, np.geomspace(10, max(most, 10), _CANDIDATES).astype(int)])
         costs = {
@@ -93,12 +76,8 @@ def residuals_around(
     """Evaluate residuals over all rows at points theta, shape (k, d), in one pass.
 
     At the points `far`, shape (j, d), only the largest residual and their sum count. Those of the
-    first rows may be known, at the same points, from `before`.
-
-    Raises
-    ------
-    TallModelError
-        If a residual is not finite at one of the points `thetas`.
+    first rows may be known, at the same points, from `before`. Raises `TallModelError` if a
+    residual is not finite at one of the points `thetas`.
     """
     points = np.array([expansion.parameters(theta)[0] for theta in [*thetas, *far]])
     most = int(min(_MOST_KEPT, _SHARE_KEPT * expansion.n_rows))

@@ -44,24 +44,14 @@ _SMALLEST = np.float32(1e-30)
 
 @dataclass(frozen=True, repr=False)
 class RowBounds:
-    """Bounds of all rows at a reference.
+    """Bounds of all rows at a reference."""
 
-    Attributes
-    ----------
-    table : Bounds
-        As compiled transitions take them, at temperature 1; see `kernels.strata`.
-    kind : {"global", "local"}
-        Whether they hold everywhere.
-    exact : ndarray of int, shape (e,)
-        Rows without bounds, in order: those that the surrogate reads.
-    drawn, passed : float
-        Rows to be expected per decision: candidates and those that are read always, and those of
-        strata that are read whole.
-    """
-
-    table: Bounds
-    kind: str
+    table: Bounds  # As compiled transitions take them, at temperature 1; see `kernels.strata`.
+    kind: str  # {"global", "local"}: whether they hold everywhere.
+    # Integers, shape (e,): rows without bounds, in order: those that the surrogate reads.
     exact: np.ndarray
+    # Rows to be expected per decision: candidates and those that are read always, and those of
+    # strata that are read whole.
     drawn: float
     passed: float
 
@@ -109,21 +99,10 @@ def bound_rows(
 ) -> RowBounds:
     """Bound all rows' remainders around a reference, in three passes over the rows.
 
-    Parameters
-    ----------
-    expansion : Expansion
-        Compiled model, with control variates of order 2 or 3.
-    reference : Reference
-        Where these are expanded.
-    points : ndarray, shape (N, P)
-        Values of phi that are spread as the posterior is.
-    kind : {"auto", "global", "local"} or float
-        Where bounds of derivatives, of one order more, come from; a number bounds those of every
-        row in its predictor.
-    temperature, intensity : float
-        Of the log-likelihood, and kappa; see `kernels.scalable`.
-    exact : ndarray of int, shape (e,), default empty
-        Rows that do not decide, in order.
+    Control variates are of order 2 or 3; `points`, values of phi, shape (N, P), are spread as the
+    posterior is. `kind`, "auto", "global", "local" or a number, says where bounds of derivatives
+    come from; a number bounds those of every row in its predictor. `intensity` is kappa, see
+    `kernels.scalable`. Rows `exact`, in order, do not decide.
 
     Raises
     ------

@@ -55,25 +55,9 @@ def find_reference(
 ) -> Reference:
     """Find the posterior mode: on growing random subsets, then polished on all rows.
 
-    Parameters
-    ----------
-    expansion : Expansion
-        Compiled model.
-    start : ndarray, shape (d,)
-        Where the search starts.
-    active : ndarray, shape (a,)
-        Elements of theta that may move.
-    rng : numpy.random.Generator
-        Draws the subsets.
-    temperature : float, default 1
-        Divides the log-likelihood.
-
-    Returns
-    -------
-    Reference
-        Within about 0.1 posterior standard deviations of the mode where Newton's method
-        converges in 8 passes over the data, or L-BFGS in 50 where there are too many parameters
-        for Newton's; the best point found otherwise.
+    Elements `active` of theta move. Ends within about 0.1 posterior standard deviations of the mode
+    where Newton's method converges in 8 passes over the data, or L-BFGS in 50 where there are too
+    many parameters for Newton's; at the best point found otherwise.
     """
     n = expansion.n_rows
     start = theta = np.array(start, dtype=float)
@@ -103,11 +87,7 @@ def find_reference(
 
 
 class _Objective:
-    """Negative log posterior of weighted rows, evaluated once per point.
-
-    It is a function of x in ``theta = origin + scale x``, with a scale for each element or a
-    matrix.
-    """
+    """Negative log posterior of weighted rows at ``theta = origin + scale x``, once per point."""
 
     def __init__(
         self,
@@ -160,21 +140,11 @@ def _finite(x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Climb:
-    """Where a search on some rows ended.
+    """Where a search on some rows ended."""
 
-    Attributes
-    ----------
-    theta : ndarray, shape (d,)
-        The mode, or the best point found.
-    concave : bool
-        Whether the log posterior was concave wherever its curvature was looked at.
-    steps : int
-        Of the search.
-    """
-
-    theta: np.ndarray
-    concave: bool
-    steps: int
+    theta: np.ndarray  # Shape (d,): the mode, or the best point found.
+    concave: bool  # Whether the log posterior was concave wherever its curvature was looked at.
+    steps: int  # Of the search.
 
 
 def _positive(matrix: np.ndarray) -> bool:
@@ -197,23 +167,10 @@ def mode_of_rows(
     weight: float,
     most_steps: int = 200,
 ) -> Climb:
-    """Find the mode of the posterior that weighs each of some rows by `weight`.
+    """Find the mode of the posterior that weighs each of some rows by `weight`, n / (m T).
 
-    Parameters
-    ----------
-    expansion : Expansion
-        Compiled model.
-    theta : ndarray, shape (d,)
-        Start.
-    active : ndarray of int, shape (a,)
-        Elements of theta that may move.
-    batches : sequence of ndarray, or None
-        Batches of packed rows, shape (width, m), which are anchored anew at every step; None for
-        all rows.
-    weight : float
-        Weight of a row, n / (m T).
-    most_steps : int, default 200
-        Of the search.
+    Elements `active` of theta move. `batches` of packed rows are anchored anew at every step; None
+    for all rows.
     """
     newton = len(active) <= MAX_DENSE and has_precision(expansion, len(active))
     origin = summed(expansion, theta, batches, weight, newton)
@@ -310,18 +267,7 @@ def newton(
 ) -> Reference:
     """Find the mode near theta by Newton's method with step halving.
 
-    Parameters
-    ----------
-    expansion : Expansion
-        Compiled model.
-    sum_at : callable
-        ``sum_at(theta)`` sums the rows there, of all or of some.
-    theta : ndarray, shape (d,)
-        Start.
-    active : ndarray of int, shape (a,)
-        Elements of theta that may move.
-    most_steps : int, default 8
-        Steps at most.
+    Elements `active` move; ``sum_at(theta)`` sums the rows there, of all or of some.
     """
     best = sum_at(theta)
     best_value = log_posterior(expansion, best)

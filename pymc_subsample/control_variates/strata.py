@@ -24,25 +24,11 @@ _BY_EQUAL_PAIRS = np.array([1.0, 2.0, np.nan, 6.0])
 
 
 class Strata:
-    """Rows that see the same elements of phi, and metrics in these elements.
+    """Rows that see the same k elements of phi, S sets of them, and metrics in these elements.
 
-    Parameters
-    ----------
-    expansion : Expansion
-    points : ndarray, shape (N, P)
-        Values of phi that are spread as the posterior is.
-
-    Attributes
-    ----------
-    size : int
-        Elements that each row sees, k.
-    elements, factor, metric : ndarray, shapes (S, k), (S, k, k)
-        Which, the inverses of W_s, and W_s; see `kernels.strata`.
-
-    Raises
-    ------
-    TallModelError
-        If there are too many.
+    `points`, values of phi, shape (N, P), are spread as the posterior is. `elements`, shape (S, k),
+    says which; `factor` and `metric`, shape (S, k, k), are the inverses of W_s, and W_s; see
+    `kernels.strata`. Raises `TallModelError` if there are too many.
     """
 
     def __init__(self, expansion: Expansion, points: np.ndarray):

@@ -18,19 +18,7 @@ Groups = list[list[tuple[np.ndarray, np.ndarray]]]
 
 
 class LinearSums:
-    """Adds sum l*, sum grad l* and sum hess l* of anchored rows of the linear-predictor path.
-
-    Rows have shape (width, m); the sums are a number, shape (P,) and shape (P, P).
-
-    Parameters
-    ----------
-    affine : AffineMap
-        From phi to predictors.
-    layout : Layout
-        Of the packed rows.
-    size : int
-        P.
-    """
+    """Adds sums of l*, grad l* and hess l* of anchored rows, (width, m), with linear predictors."""
 
     def __init__(self, affine: AffineMap, layout: Layout, size: int) -> None:
         self._map = affine

@@ -48,31 +48,18 @@ class Block:
 
     ``x = mean + scale e`` and ``u = offset + effect e``, where e has mean 0 and variance 1. All are
     graphs over theta: k components, each a vector over J units or a scalar.
-
-    Attributes
-    ----------
-    orders : dict of str to ndarray of int, shape (J, columns)
-        By value variable, which element of it, flat, is in each column of each unit.
-    columns : k of (str, int)
-        The variable and its column that each component is.
-    mean : k of Variable
-    offset : k of Variable or None
-    scale, effect : k x k of Variable or None
-    parents, scales : frozenset of str
-        Names of the value variables on which they depend, and on which scale or effect do.
-    groups : int
-        Number of groups that are one joint unit, see `joined`; 0 where each is a unit.
     """
 
+    # By value variable, which element of it, flat, is in each column of each unit: (J, columns).
     orders: dict[str, np.ndarray]
-    columns: list[tuple[str, int]]
+    columns: list[tuple[str, int]]  # The variable and its column that each component is.
     mean: list[Variable]
     scale: list[list[Entry]]
     offset: list[Entry]
     effect: list[list[Entry]]
-    parents: frozenset[str]
-    scales: frozenset[str]
-    groups: int = 0
+    parents: frozenset[str]  # Names of the value variables on which all of these depend,
+    scales: frozenset[str]  # and on which scale or effect do.
+    groups: int = 0  # That are one joint unit, see `joined`; 0 where each is a unit.
 
     @property
     def name(self) -> str:

@@ -46,24 +46,11 @@ class CompiledMap:
     """The functions of `Coordinates`, compiled when first used.
 
     Vectors theta are those of value variables, but for blocks, which stand component by component.
-
-    Parameters
-    ----------
-    tall : TallModel
-        The model.
-    blocks : list of Block
-        Parents before children.
-    places : dict of str to ndarray of int, shape (k, J)
-        Their elements, by name.
-    layout : list of Place
-        The same for the kernels, but for where components start.
-    locations : list of slice
-        Elements that move rows as effects do; see `kernels.whitening`.
-    bent : ndarray of int
-        Elements that are moved by splines, with constants from position `start` on.
-    rows : ndarray of int, shape (rows, 2)
-        Rows of Cholesky factors among these; see `kernels.correlations`.
-    start : int
+    Parents stand before children. `places` are their elements by name, shape (k, J), and `layout`
+    the same for the kernels, but for where components start. `locations` are elements that move
+    rows as effects do; see `kernels.whitening`. Elements `bent` are moved by splines, with
+    constants from position `start` on; `rows`, shape (rows, 2), are rows of Cholesky factors among
+    these; see `kernels.correlations`.
     """
 
     def __init__(
@@ -166,10 +153,7 @@ class CompiledMap:
             ]
         for name, (place, _) in self._variables.items():
             if name not in self._owners:
-                lines += [
-                    f"for i in range({place.start}, {place.stop}):",
-                    "    grad[i] += bar[i]",
-                ]
+                lines += [f"for i in range({place.start}, {place.stop}):", "    grad[i] += bar[i]"]
         if len(self._rows):
             lines.append("fold_back(rows, theta, grad)")
         if len(self._bent):
@@ -181,9 +165,7 @@ class CompiledMap:
     ) -> Compiled:
         found = list(self.given.values())
         source = source.format(
-            size=self._size,
-            longest=max(given.size for given in found),
-            lines="\n    ".join(lines),
+            size=self._size, longest=max(given.size for given in found), lines="\n    ".join(lines)
         )
         environment: dict[str, object] = {
             "locations": self._locations, "none": self._locations[:0], "bent": self._bent,
@@ -247,19 +229,11 @@ class CompiledMap:
 
 @dataclass(frozen=True)
 class Given:
-    """K, scale, d and mean of a block as functions of theta; see `kernels.whitening`.
+    """K, scale, d and mean of a block as functions of theta; see `kernels.whitening`."""
 
-    Attributes
-    ----------
-    table : ndarray of int, shape (2, entries)
-    size : int
-        Numbers in all.
-    forward, backward : Compiled
-        ``forward(theta, given)``; ``backward(theta, bar_given, bar_theta, bar_theta)`` adds.
-    """
-
-    table: np.ndarray
-    size: int
+    table: np.ndarray  # Integers, shape (2, entries).
+    size: int  # Numbers in all.
+    # ``forward(theta, given)``; ``backward(theta, bar_given, bar_theta, bar_theta)`` adds.
     forward: Compiled
     backward: Compiled
 

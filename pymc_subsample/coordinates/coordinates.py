@@ -73,23 +73,14 @@ def find_coordinates(tall: TallModel, names: Sequence[str]) -> "Coordinates | No
 
 
 class Coordinates:
-    """The map T, compiled when first used.
+    """The map T of a model's effects, parents first, compiled when first used.
 
-    Parameters
-    ----------
-    tall : TallModel
-        The model.
-    blocks : list of Block
-        Its effects, parents first.
-    locations : sequence of str
-        Variables that move the rows as effects do, and on which no scale depends.
+    `locations` names variables that move the rows as effects do, and on which no scale depends.
 
     Attributes
     ----------
-    size : int
-        d, elements of theta and of psi.
-    length : int
-        d and the number of constants.
+    size, length : int
+        d, elements of theta and of psi, and these with the constants.
     places : dict of str to ndarray of int, shape (k, J)
         Elements of each block in psi.
     locations, scales, bent : ndarray of int

@@ -43,34 +43,18 @@ def product(*factors: Entry) -> Entry:
 
 @dataclass
 class Effect:
-    """An affine function of a variable: of each element, or of units of k elements by a matrix.
+    """An affine function of a variable: of each element, or of units of k elements by a matrix."""
 
-    Attributes
-    ----------
-    order : ndarray of int, shape (J, k)
-        Which element of the variable, flat, is each component of each unit.
-    factor : k x k of Variable
-        What multiplies a unit; vectors over units, or scalars.
-    offset : k of Variable
-        What is added.
-    """
-
+    # Integers, shape (J, k): which element of the variable, flat, is each component of each unit.
     order: np.ndarray
-    factor: list[list[Entry]]
-    offset: list[Variable]
+    factor: list[list[Entry]]  # What multiplies a unit; vectors over units, or scalars.
+    offset: list[Variable]  # What is added.
 
 
 def follow(x: Variable, graphs: Sequence[Variable], free: set[Variable]) -> Effect:
-    """Follow variable `x` towards `graphs`; see `across` for matrices.
+    """Follow variable `x`, of static shape, towards `graphs`, where parameters meet the data.
 
-    Parameters
-    ----------
-    x : Variable
-        Of static shape.
-    graphs : sequence of Variable
-        Where parameters meet the data.
-    free : set of Variable
-        All variables, `x` among them.
+    `free` are all variables, `x` among them; see `across` for matrices.
     """
     clients: dict[Variable, list[Apply]] = {}
     for node in toposort(graphs):

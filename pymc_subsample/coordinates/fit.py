@@ -47,15 +47,7 @@ def start(coordinates: Coordinates, theta: np.ndarray) -> np.ndarray:
 
 
 def fitted(expansion: Expansion, reference: Reference) -> Reference:
-    """Return a reference at the same theta, in coordinates that have its information if finite.
-
-    Parameters
-    ----------
-    expansion : Expansion
-        In coordinates of its own.
-    reference : Reference
-        Sums of all rows at psi, order 2.
-    """
+    """Return a reference at the same theta, in coordinates that have its information if finite."""
     coordinates = expansion.coordinates
     assert coordinates is not None
     theta, _ = coordinates.to_theta(reference.theta)
@@ -166,23 +158,10 @@ def locate(
     rng: np.random.Generator,
     temperature: float,
 ) -> Reference:
-    """Find the mode in coordinates of its own, and these coordinates.
+    """Find the mode in coordinates of its own, and these coordinates; elements `free` move.
 
-    First with all scales held, where the map is affine; then scales and everything else that
-    is no effect, on the quadratic log-likelihood, which reads no rows; then all on all rows.
-
-    Parameters
-    ----------
-    expansion : Expansion
-        In coordinates of its own.
-    start : ndarray
-        Without information.
-    free : ndarray of int
-        Elements that may move.
-    rng : numpy.random.Generator
-        Draws subsets of rows.
-    temperature : float
-        Divides the log-likelihood.
+    First with all scales held, where the map is affine; then scales and everything else that is no
+    effect, on the quadratic log-likelihood, which reads no rows; then all on all rows.
     """
     coordinates = expansion.coordinates
     assert coordinates is not None

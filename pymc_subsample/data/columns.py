@@ -18,17 +18,9 @@ _SHOWN = 20
 class Column:
     """Numbers that each row of a store has, read some rows at a time; nothing is copied before.
 
-    Parameters
-    ----------
-    store : Store
-        The rows.
-    fields : sequence of Field
-        One field; or several of one number each, which become a matrix.
-    shape : tuple of int
-        What one row has, as the model sees it.
-    dtype : numpy.dtype, optional
-        In which numbers are read. Default: that of the fields, or the type that holds all of
-        theirs.
+    Of one field, or of several of one number each, which become a matrix. `shape` is what one row
+    has as the model sees it, `dtype` in which numbers are read; default: the type that holds all of
+    them.
     """
 
     on_disk = True
@@ -274,59 +266,19 @@ class Columns:
         return self._statistic(name, "mean")
 
     def std(self, name: str) -> Any:
-        """Return the standard deviation of a column over all rows, as `numpy.std` does.
-
-        Parameters
-        ----------
-        name : str
-            One of `names`.
-
-        Returns
-        -------
-        float or ndarray
-        """
+        """Return the standard deviation of a column over all rows, as `numpy.std`; see `mean`."""
         return self._statistic(name, "std")
 
     def min(self, name: str) -> Any:
-        """Return the smallest number of a column.
-
-        Parameters
-        ----------
-        name : str
-            One of `names`.
-
-        Returns
-        -------
-        float or ndarray
-        """
+        """Return the smallest number of a column; see `mean`."""
         return self._statistic(name, "low")
 
     def max(self, name: str) -> Any:
-        """Return the largest number of a column.
-
-        Parameters
-        ----------
-        name : str
-            One of `names`.
-
-        Returns
-        -------
-        float or ndarray
-        """
+        """Return the largest number of a column; see `mean`."""
         return self._statistic(name, "high")
 
     def missing(self, name: str) -> Any:
-        """Return how many numbers of a column are NaN.
-
-        Parameters
-        ----------
-        name : str
-            One of `names`.
-
-        Returns
-        -------
-        int or ndarray
-        """
+        """Return how many numbers of a column are NaN; see `mean`."""
         return self._statistic(name, "missing")
 
     def _statistic(self, name: str, which: str) -> Any:

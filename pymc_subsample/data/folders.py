@@ -92,13 +92,7 @@ def sync_folder(path: Path) -> None:
 
 
 def require_space(path: Path, needed: int | None) -> None:
-    """Refuse to begin what the disk has no room for.
-
-    Raises
-    ------
-    OSError
-        Names the path, and the bytes that are needed and free.
-    """
+    """Refuse to begin what the disk has no room for; names the bytes that are needed and free."""
     free = shutil.disk_usage(path.parent).free
     if needed is not None and needed + _SPARE > free:
         raise OSError(

@@ -12,27 +12,13 @@ _WIDER = {np.dtype("float16"): np.dtype("float32")}
 
 @dataclass(frozen=True)
 class Field:
-    """A column: where a row has it.
+    """A column: where a row has it."""
 
-    Attributes
-    ----------
-    name : str
-        Of the column.
-    dtype : numpy.dtype
-        Of its numbers.
-    shape : tuple of int
-        What one row has of it; () is one number.
-    offset : int
-        Bytes from the start of the row.
-    levels : tuple or None
-        What the numbers 0, 1, ... stand for, where they are codes.
-    """
-
-    name: str
-    dtype: np.dtype
-    shape: tuple[int, ...] = ()
-    offset: int = 0
-    levels: tuple | None = None
+    name: str  # Of the column.
+    dtype: np.dtype  # Of its numbers.
+    shape: tuple[int, ...] = ()  # What one row has of it; () is one number.
+    offset: int = 0  # Bytes from the start of the row.
+    levels: tuple | None = None  # What the numbers 0, 1, ... stand for, where they are codes.
 
     @property
     def size(self) -> int:
@@ -42,13 +28,7 @@ class Field:
     def as_json(self) -> dict[str, Any]:
         """Return what the header says of it."""
         levels = None if self.levels is None else list(self.levels)
-        return {
-            "name": self.name,
-            "dtype": self.dtype.str,
-            "shape": list(self.shape),
-            "offset": self.offset,
-            "levels": levels,
-        }
+        return {**vars(self), "dtype": self.dtype.str, "shape": list(self.shape), "levels": levels}
 
 
 def field_from_json(entry: Mapping[str, Any]) -> Field:
@@ -66,10 +46,7 @@ def field_from_json(entry: Mapping[str, Any]) -> Field:
 def laid_out(blocks: Mapping[str, np.ndarray]) -> tuple[list[Field], int]:
     """Place columns in a row, those of one type side by side; return them and a row's bytes.
 
-    Parameters
-    ----------
-    blocks : mapping of str to ndarray
-        Some rows of each column, rows on the first axis.
+    `blocks` are some rows of each column, rows on the first axis.
     """
     kept = {name: kept_type(name, x.dtype) for name, x in blocks.items()}
     types = list(dict.fromkeys(sorted(kept.values(), key=lambda t: -t.itemsize)))
@@ -86,13 +63,7 @@ def laid_out(blocks: Mapping[str, np.ndarray]) -> tuple[list[Field], int]:
 
 
 def kept_type(name: str, dtype: np.dtype) -> np.dtype:
-    """Return the type in which a column's numbers are kept.
-
-    Raises
-    ------
-    TypeError
-        If they are not numbers; names the column and says what to do.
-    """
+    """Return the type in which a column's numbers are kept; refuse what are no numbers."""
     native = dtype.newbyteorder("=")
     native = _WIDER.get(native, native)
     if native.kind in "biuf" and native.itemsize <= 8:
@@ -126,16 +97,8 @@ def view(
 ) -> np.ndarray:
     """Return numbers of rows as a view, shape (m, *shape).
 
-    Parameters
-    ----------
-    records : ndarray of uint8, shape (m, row_bytes)
-        Rows, each in one piece.
-    offsets : sequence of int
-        Where the numbers are in a row, evenly spaced; or where the first of them is.
-    dtype : numpy.dtype
-        Of the numbers.
-    shape : tuple of int
-        Of the numbers of a row.
+    `records`, bytes of shape (m, row_bytes), hold each row in one piece; `offsets` say where the
+    numbers are in it, evenly spaced, or where the first of them is.
     """
     size = int(np.prod(shape, dtype=int))
     step = offsets[1] - offsets[0] if len(offsets) > 1 else dtype.itemsize

@@ -62,13 +62,7 @@ def in_full[**P, R](constructor: Callable[P, R]) -> Callable[P, R]:
 
 
 def folder_at(path: str | Path) -> Path:
-    """Return the path of a folder of rows.
-
-    Raises
-    ------
-    TypeError
-        If it is not the name of one.
-    """
+    """Return the path of a folder of rows."""
     if not isinstance(path, str | Path) or not str(path):
         raise TypeError(f'A folder for the rows must be named, such as "x.rows"; got {path!r}.')
     return Path(path).expanduser().absolute()

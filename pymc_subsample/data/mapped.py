@@ -11,15 +11,7 @@ from pymc_subsample.rows import RowStore
 
 
 class MappedRows(RowStore):
-    """Raw columns of one store: a row is read in one piece, whatever columns it has.
-
-    Parameters
-    ----------
-    columns : sequence of Column
-        Of one store, which becomes `disk`.
-    kinds : sequence of (tuple of str, int)
-        What the rows are rows of, and how many there are.
-    """
+    """Raw columns of one store, of some kinds of rows: a row is read in one piece."""
 
     # Other processes can map the same file.
     shared = True

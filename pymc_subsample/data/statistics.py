@@ -12,24 +12,14 @@ _LANES = 64
 
 @dataclass(frozen=True)
 class Statistics:
-    """What is known of a column: arrays of the shape that one row has of it.
+    """What is known of a column: arrays of the shape that one row has of it."""
 
-    Attributes
-    ----------
-    count : ndarray of int
-        Numbers that are not missing.
-    missing : ndarray of int
-        NaN.
-    mean, squares : ndarray
-        Mean, and sum of squared deviations from it, in double precision.
-    low, high : ndarray
-        Smallest and largest number; inf and -inf where there is none.
-    """
-
-    count: np.ndarray
-    missing: np.ndarray
+    count: np.ndarray  # How many numbers are not missing.
+    missing: np.ndarray  # How many are NaN.
+    # Mean, and sum of squared deviations from it, in double precision.
     mean: np.ndarray
     squares: np.ndarray
+    # Smallest and largest number; inf and -inf where there is none.
     low: np.ndarray
     high: np.ndarray
 

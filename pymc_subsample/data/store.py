@@ -29,24 +29,12 @@ _PER_ROW, _OVERHEAD, _ASKED = 5e-6, 1e-4, 64
 
 @dataclass(frozen=True)
 class Segment:
-    """Rows that were written in one go.
+    """Rows that were written in one go."""
 
-    Attributes
-    ----------
-    n_rows : int
-        How many.
-    digest : str
-        SHA-256 of all their bytes.
-    glimpse : str
-        SHA-256 of the bytes of a few of them.
-    statistics : dict of str to Statistics
-        Of each column.
-    """
-
-    n_rows: int
-    digest: str
-    glimpse: str
-    statistics: dict[str, Statistics]
+    n_rows: int  # How many.
+    digest: str  # SHA-256 of all their bytes.
+    glimpse: str  # SHA-256 of the bytes of a few of them.
+    statistics: dict[str, Statistics]  # Of each column.
 
     def as_json(self) -> dict[str, Any]:
         """Return what the header says of it."""
@@ -65,14 +53,8 @@ def glimpse(records: np.ndarray) -> str:
 class Store:
     """Rows in a folder: the first so many of it, however many were appended since.
 
-    Parameters
-    ----------
-    path : Path
-        The folder.
-    n_rows : int, optional
-        Rows to read: those of the first segments. Default: all.
-    fingerprint : str, optional
-        That these rows must have.
+    `n_rows` are those of the first segments, by default all; they must have the `fingerprint`, if
+    one is given.
 
     Raises
     ------
@@ -238,13 +220,7 @@ class Store:
         return reduce(add, (s.statistics[name] for s in self.segments))
 
     def verify(self) -> None:
-        """Read all rows and compare their digests with the header.
-
-        Raises
-        ------
-        ValueError
-            If they differ.
-        """
+        """Read all rows and refuse those whose digests are not those of the header."""
         start = 0
         step = max(1, _PASS_BYTES // self.row_bytes)
         for segment in self.segments:
@@ -298,15 +274,7 @@ class StoreError(ValueError):
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """Return a folder's header.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such folder.
-    ValueError
-        If it has no header, or none that can be read.
-    """
+    """Return a folder's header; refuse a folder that is not there, or has none that can be read."""
     if not path.exists():
         raise FileNotFoundError(f"There are no rows at {path}: there is nothing of that name.")
     if not path.is_dir():

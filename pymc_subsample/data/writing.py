@@ -60,22 +60,10 @@ def converted(
 ) -> Store:
     """Return the rows of a source: those that are in a folder already, or written there now.
 
-    One process writes at a time; another one waits, and then has what the first one wrote.
-
-    Parameters
-    ----------
-    path : Path
-        The folder.
-    source : mapping or None
-        What the rows are made from, as JSON; None where that cannot be told.
-    read : callable
-        Returns the blocks.
-    drop_missing : bool
-        Whether it leaves rows with missing values out: those that are appended will be too.
-    overwrite : bool
-        Whether a folder of other rows is replaced.
-    progressbar : bool
-        Whether to show one.
+    One process writes at a time; another one waits, and then has what the first one wrote. `source`
+    is what the rows are made from, as JSON, or None where that cannot be told; `read` returns the
+    blocks. Whether that leaves rows with missing values out, `drop_missing`, holds for rows that
+    are appended too. `overwrite` replaces a folder of other rows.
     """
     if not overwrite and path.exists():
         return _made_before(path, source)

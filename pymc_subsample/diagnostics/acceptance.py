@@ -45,39 +45,24 @@ def barker(log_ratio: float, uniforms: np.ndarray) -> tuple[float, np.ndarray]:
 
 
 class Proposed(NamedTuple):
-    """A proposal to look at.
+    """A proposal to look at."""
 
-    Attributes
-    ----------
-    theta, new_theta : ndarray, shape (d,)
-        From where to where.
-    log_factor : float
-        log q(theta | theta') - log q(theta' | theta).
-    bound : float or None
-        What the test takes as the largest size of a row's term y, where somebody gave that.
-    """
-
+    # From where to where, shape (d,).
     theta: np.ndarray
     new_theta: np.ndarray
-    log_factor: float
+    log_factor: float  # log q(theta | theta') - log q(theta' | theta).
+    # What the test takes as the largest size of a row's term y, where somebody gave that.
     bound: float | None = None
 
 
 @dataclass(frozen=True)
 class PilotErrors:
-    """Probabilities with which a test accepts, as a pilot found them.
+    """Probabilities with which a test accepts, as a pilot found them."""
 
-    Attributes
-    ----------
-    probability, exact : ndarray, shape (k,)
-        By the test, estimated, and by all rows.
-    noise : ndarray, shape (k,)
-        Standard error of `probability`.
-    """
-
+    # Shape (k,): by the test, estimated, and by all rows.
     probability: np.ndarray
     exact: np.ndarray
-    noise: np.ndarray
+    noise: np.ndarray  # Standard error of `probability`, shape (k,).
 
     @property
     def error(self) -> np.ndarray:
@@ -92,27 +77,15 @@ class PilotErrors:
 
 @dataclass(frozen=True)
 class AcceptanceErrors(PilotErrors):
-    """What a pilot of k proposals found; every proposal counts forth and back.
+    """What a pilot of k proposals found; every proposal counts forth and back, in arrays (2k,)."""
 
-    Attributes
-    ----------
-    probability, exact, noise : ndarray, shape (2k,)
-        Acceptance probability of the test and without subsampling; see `PilotErrors`.
-    log_ratio : ndarray, shape (2k,)
-        Exact log posterior ratios.
-    largest : float
-        Largest share that one row has in the sum of squares of the rows' terms.
-    rises : ndarray, shape (j,)
-        Exact log posterior ratios, factor included, of all proposals from the chain's draws: also
-        of those about which too few decisions were made, which are in none of the above. Infinite
-        where a draw makes a row impossible.
-    beyond : float or None
-        Largest size of a row's term over the bound that was given for it, if any was.
-    """
-
-    log_ratio: np.ndarray
-    largest: float
+    log_ratio: np.ndarray  # Exact log posterior ratios, shape (2k,).
+    largest: float  # Largest share that one row has in the sum of squares of the rows' terms.
+    # Shape (j,): exact log posterior ratios, factor included, of all proposals from the chain's
+    # draws: also of those about which too few decisions were made, which are in none of the above.
+    # Infinite where a draw makes a row impossible.
     rises: np.ndarray
+    # Largest size of a row's term over the bound that was given for it, if any was.
     beyond: float | None = None
 
     @property
@@ -153,6 +126,40 @@ class AcceptanceErrors(PilotErrors):
         return float(max(slope, 1e-6) ** -0.5 - 1), max(sure, 1e-6) ** -0.5 - 1
 
 
+@dataclass(frozen=True)
+class Repeated:
+    """A test that decides about a proposal again and again, on fresh random batches."""
+
+    test: Criterion
+    # Of each decision; see `kernels.evidence`.
+    uniforms: np.ndarray
+    thresholds: np.ndarray
+    most_rows: int  # To read for one proposal.
+    rng: np.random.Generator  # Draws batches.
+
+    def decided(self, y: np.ndarray, known: float, bound: float | None = None) -> np.ndarray:
+        """Return decisions, 1 or 0, about terms y of all rows, shape (n,), contiguous.
+
+        The test takes `bound` as that of their sizes. Default: their smallest and largest.
+        """
+        low, high = (y.min(), y.max()) if bound is None else (-bound, bound)
+        functions = np.array([f.address for f in NUMBERS], dtype=np.int64)
+        model = Model(functions, np.array([y.ctypes.data]), 1)
+        permutation, accepted = np.arange(len(y), dtype=np.uint32), np.empty(len(self.uniforms))
+        done = decisions(
+            address_of(self.rng), model, self.test, permutation,
+            begun(known, 0.0, 0.0, 0.0, low, high), self.uniforms, self.thresholds, accepted,
+            self.most_rows,
+        )  # fmt: skip
+        return accepted[:done]
+
+
+def largest_share(y: np.ndarray) -> float:
+    """Share that one row has in the sum of squares of terms, at most."""
+    spread = (y - y.mean()) ** 2
+    return float(spread.max() / max(spread.sum(), 1e-300))
+
+
 def acceptance_errors(
     expansion: Expansion,
     reference: Reference | None,
@@ -168,26 +175,11 @@ def acceptance_errors(
 ) -> AcceptanceErrors:
     """Measure the errors of a test on some proposals: one pass over the rows for each.
 
-    Parameters
-    ----------
-    expansion, reference
-        Compiled model and expansion point, or None without control variates.
-    proposals : list of Proposed
-        What to decide about.
-    order : int
-        Order of the control variates, 0 for none.
-    temperature : float
-        Divides the log-likelihood.
-    test, settings
-        Address of the test and its numbers.
-    exact : callable
-        `metropolis`, `barker` or another: the probability with which the test is meant to accept,
-        by log-ratio, and its decisions with all rows by uniform numbers.
-    most_rows : int
-        Rows that the decisions may read in all. Proposals about which the test then decides fewer
-        than 30 times are left out: it reads nearly all rows for them.
-    rng : numpy.random.Generator
-        Draws batches.
+    There is no reference without control variates, whose order is 0 then. `test` and `settings` are
+    the test's address and numbers. `exact`, `metropolis`, `barker` or another, returns the
+    probability with which it is meant to accept, by log-ratio, and its decisions with all rows by
+    uniform numbers. Decisions read `most_rows` in all. Proposals about which the test then decides
+    fewer than 30 times are left out: it reads nearly all rows for them.
     """
 
     def possible(theta: np.ndarray) -> bool:
@@ -195,10 +187,9 @@ def acceptance_errors(
         y, _ = _rows(expansion, reference, theta, theta, order, temperature)
         return bool(np.all(np.isfinite(y)))
 
-    permutation = np.arange(expansion.n_rows, dtype=np.uint32)
     uniforms = (rng.permutation(_DECISIONS) + 0.5) / _DECISIONS
-    thresholds = np.log(uniforms)
     most = most_rows // (2 * len(proposals))
+    repeated = Repeated(Criterion(test, settings), uniforms, np.log(uniforms), most, rng)
     found: list[tuple[float, float, float, float]] = []
     rises: list[float] = []
     largest, beyond = 0.0, None
@@ -208,24 +199,14 @@ def acceptance_errors(
         )
         known += proposal.log_factor
         if np.all(np.isfinite(y)):
-            spread = (y - y.mean()) ** 2
-            largest = max(largest, float(spread.max() / max(spread.sum(), 1e-300)))
+            largest = max(largest, largest_share(y))
         rises.append(known + y.mean())
         if not y.max() < np.inf and not possible(proposal.theta):
             rises[-1] = np.inf
-        low, high = y.min(), y.max()
         if proposal.bound is not None:
             allowed = max(proposal.bound, _ROUNDING)
             beyond = max(beyond or 0.0, float(np.abs(y).max()) / allowed)
-            low, high = -proposal.bound, proposal.bound
-        both = [
-            decided(
-                sign * y, sign * known, test=test, settings=settings, uniforms=uniforms,
-                thresholds=thresholds, permutation=permutation, most_rows=most, rng=rng,
-                low=low if sign > 0 else -high, high=high if sign > 0 else -low,
-            )
-            for sign in (1.0, -1.0)
-        ]  # fmt: skip
+        both = [repeated.decided(s * y, s * known, proposal.bound) for s in (1.0, -1.0)]
         if min(map(len, both)) < _FEWEST:
             continue
         for sign, accepted in zip((1.0, -1.0), both, strict=True):
@@ -252,44 +233,6 @@ def _compared(
     if paired < plain:
         return float(np.clip(exact + wrong.mean(), 0, 1)), exact, float(np.sqrt(paired / done))
     return share, exact, float(np.sqrt(plain / done))
-
-
-def decided(
-    y: np.ndarray,
-    known: float,
-    *,
-    test: int,
-    settings: np.ndarray,
-    uniforms: np.ndarray,
-    thresholds: np.ndarray,
-    permutation: np.ndarray,
-    most_rows: int,
-    rng: np.random.Generator,
-    low: float | None = None,
-    high: float | None = None,
-) -> np.ndarray:
-    """Return what a test decides again and again, 1 or 0; see `kernels.acceptance.decisions`.
-
-    Parameters
-    ----------
-    y : ndarray, shape (n,)
-        Every row's term, contiguous.
-    known : float
-        Known part of the log-ratio.
-    test, settings, uniforms, thresholds, permutation, most_rows, rng
-        As `kernels.acceptance.decisions` takes them.
-    low, high : float, optional
-        What the test takes as bounds of y. Default: its smallest and largest element.
-    """
-    low, high = y.min() if low is None else low, y.max() if high is None else high
-    functions = np.array([f.address for f in NUMBERS], dtype=np.int64)
-    model = Model(functions, np.array([y.ctypes.data]), 1)
-    accepted = np.empty(len(uniforms))
-    done = decisions(
-        address_of(rng), model, Criterion(test, settings), permutation,
-        begun(known, 0.0, 0.0, 0.0, low, high), uniforms, thresholds, accepted, most_rows,
-    )  # fmt: skip
-    return accepted[:done]
 
 
 def _rows(

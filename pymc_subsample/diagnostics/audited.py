@@ -8,7 +8,7 @@ import xarray as xr
 
 from pymc_subsample.diagnostics import hmc
 from pymc_subsample.diagnostics.checks import Rule
-from pymc_subsample.diagnostics.findings import Finding, as_html, lines, tiered, worst
+from pymc_subsample.diagnostics.findings import Finding, as_html, judged, lines, tiered, worst
 from pymc_subsample.diagnostics.weights import MOST_K, good_k
 
 _SHOWN = 20
@@ -169,25 +169,21 @@ def _judged(audit: Audit) -> list[Finding]:
         bound = good_k(audit.n_draws)
         doubt = replace(K_HAT, bound=bound, remedy=_MORE_DRAWS, severity="warn")
         findings.append(
-            Finding(K_HAT.name, K_HAT.title, "pass", audit.k_hat, K_HAT.bound, False, "")
+            judged(K_HAT, "pass", audit.k_hat)
             if even and np.isfinite(audit.k_hat)
             else tiered(K_HAT, doubt, audit.k_hat)
         )
     for rule, number in ((BIAS, "bias"), (SD_ERROR, "sd_error")):
         size, error = np.abs(audit.table[number].values), audit.table[f"{number}_mcse"].values
         if not np.all(np.isfinite(error)):
-            bound = float(rule.bound)
-            findings.append(Finding(rule.name, rule.title, "warn", np.nan, bound, False, _UNKNOWN))
+            findings.append(judged(rule, "warn", np.nan, _UNKNOWN))
             continue
         sure = np.maximum(size - _ERRORS * error, 0.0)
         at = int(np.nanargmax(sure)) if np.any(sure > 0) else 0
         label = str(audit.table["parameter"].values[at])
         findings.append(tiered(rule, rule, float(sure[at]), f"{label}. "))
     if audit.kind == "score":
-        unknown = Finding(
-            P_VALUE.name, P_VALUE.title, "warn", np.nan, float(P_VALUE_DOUBT.bound), True,
-            _NO_P_VALUE,
-        )  # fmt: skip
+        unknown = judged(P_VALUE_DOUBT, "warn", np.nan, _NO_P_VALUE)
         known = not np.isnan(audit.p_value)
         findings.append(tiered(P_VALUE, P_VALUE_DOUBT, audit.p_value) if known else unknown)
     return findings

@@ -18,37 +18,28 @@ FAILED = "failed_checks"
 
 @dataclass(frozen=True)
 class Rule:
-    """What is looked at, and what it means not to pass.
+    """What is looked at, and what it means not to pass."""
 
-    Attributes
-    ----------
-    name, title : str
-        In statistics, and for reading.
-    bound : float
-        Where it fails.
-    remedy : str
-        What to do then in general, as a sentence.
-    severity : {"fail", "warn"}
-        What a failure means: draws that may be wrong, or wasted work and other doubts.
-    at_least : bool
-        Whether the number should be at least its bound rather than at most.
-    equal : bool
-        Whether it should be the bound.
-    """
-
+    # In statistics, and for reading.
     name: str
     title: str
-    bound: float
-    remedy: str
+    bound: float  # Where it fails.
+    remedy: str  # What to do then in general, as a sentence.
+    # {"fail", "warn"}: what a failure means: draws that may be wrong, or wasted work and other
+    # doubts.
     severity: str = "fail"
-    at_least: bool = False
-    equal: bool = False
+    at_least: bool = False  # Whether the number should be at least its bound rather than at most.
+    equal: bool = False  # Whether it should be the bound.
 
     def holds(self, value: float) -> bool:
         """Whether a number keeps to the bound."""
         if self.equal:
             return bool(value == self.bound)
         return bool(value >= self.bound if self.at_least else value <= self.bound)
+
+    def check(self, value: float, advice: str, passed: bool | None = None) -> "Check":
+        """Apply the rule to one chain; `passed` where not the number alone decides."""
+        return Check(self, value, self.holds(value) if passed is None else passed, advice)
 
 
 TEMPERATURE = Rule(
@@ -66,32 +57,18 @@ MODES = Rule(
 
 @dataclass(frozen=True)
 class Check:
-    """A rule applied to one chain.
+    """A rule applied to one chain."""
 
-    Attributes
-    ----------
-    rule : Rule
-        What was looked at.
-    value : float
-        The number.
-    passed : bool
-        Whether it keeps to its bound, or does no harm.
-    advice : str
-        What was found and what to change, as sentences.
-    """
-
-    rule: Rule
-    value: float
-    passed: bool
-    advice: str
+    rule: Rule  # What was looked at.
+    value: float  # The number.
+    passed: bool  # Whether it keeps to its bound, or does no harm.
+    advice: str  # What was found and what to change, as sentences.
 
 
 def check_temperature(temperature: float) -> Check:
     """Say so where the draws are from a tempered posterior, colder or hotter."""
-    return Check(
-        TEMPERATURE,
+    return TEMPERATURE.check(
         temperature,
-        temperature == 1.0,
         f"temperature={temperature:g}: the draws are not from the posterior but from a "
         "distribution with the log-likelihood divided by that.",
     )
@@ -100,10 +77,8 @@ def check_temperature(temperature: float) -> Check:
 def check_modes(search: ModeSearch) -> Check:
     """Say so where there are modes that a chain, which starts in one of them, may not see."""
     others = len(search.modes) - 1
-    return Check(
-        MODES,
+    return MODES.check(
         others,
-        others == 0,
         f"The posterior has {number(others)} other mode{'s' * (others > 1)} that hold"
         f"{'s' * (others == 1)} {sum(search.shares[1:]):.2g} of the mass that was found, which the "
         f"chain may not see. {MODES.remedy}",

@@ -26,17 +26,10 @@ def by_weights(
 ) -> tuple[Moments, Moments, float, float]:
     """Moments of the draws, corrected ones, k-hat and effective size of the weights.
 
-    Parameters
-    ----------
-    log_weights : ndarray, shape (chain, k)
-        Log posterior less its estimate, at the audited draws.
-    values : ndarray, shape (chain, draw, p)
-        Of the variables, at all draws.
-    at : ndarray of int, shape (k,)
-        Which draws were audited.
-    sign : ndarray, shape (chain, draw), or None
-        Signs of the estimated likelihood, where it has any. The weights need them no more than
-        the corrected moments do; the moments of the draws themselves do.
+    `log_weights`, shape (chain, k), are the log posterior less its estimate at the audited draws,
+    which are those `at`, shape (k,), of all; `values`, shape (chain, draw, p), are of all draws.
+    `sign`, shape (chain, draw), are those of the estimated likelihood, where it has any. The
+    weights need them no more than the corrected moments do; the moments of the draws themselves do.
     """
     weights, k_hat = smooth(log_weights)
     raw = plain_moments(values, sign)
@@ -68,24 +61,11 @@ def by_scores(
 ) -> tuple[Moments, float]:
     """Moments that Stein's identities give, and the p-value of the draws.
 
-    The audited draws are moved to the mean and the standard deviations that the identities give,
-    element by element in unconstrained space; what that changes in a variable is added to its
-    moments. Errors are a jackknife's over blocks of draws.
-
-    Parameters
-    ----------
-    expansion : Expansion
-        Compiled model.
-    theta, score : ndarray, shape (chain, k, d)
-        Audited draws, and gradients of the log posterior there.
-    every : ndarray, shape (chain, draw, d)
-        All draws, or many of them.
-    raw : Moments
-        Of the variables, at all draws.
-    read : callable
-        Elements of the variables, shape (k, p), from theta, shape (k, d).
-    rng : numpy.random.Generator
-        Of the bootstrap.
+    The audited draws `theta`, shape (chain, k, d), are moved to the mean and the standard
+    deviations that the identities give, element by element in unconstrained space; what that
+    changes in a variable is added to its moments, `raw`. Errors are a jackknife's over blocks of
+    draws. `every`, shape (chain, draw, d), are all draws, or many of them; ``read(theta)`` returns
+    elements of the variables, shape (k, p).
     """
     size = theta.shape[-1]
     flat, flat_score = theta.reshape(-1, size), score.reshape(-1, size)

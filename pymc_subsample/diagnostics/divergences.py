@@ -34,21 +34,13 @@ _MARGIN = 3.0
 
 @dataclass(frozen=True)
 class Loss:
-    """What is estimated to be missing because of divergences.
+    """What is estimated to be missing because of divergences."""
 
-    Attributes
-    ----------
-    divergences, draws : int
-        Divergent draws, and all.
-    share : float
-        Of the posterior's mass, at most 1.
-    distance : float
-        Of that mass from the mean, in standard deviations of the parameter that is worst off.
-    """
-
+    # Divergent draws, and all.
     divergences: int
     draws: int
-    share: float
+    share: float  # Of the posterior's mass, at most 1.
+    # Of that mass from the mean, in standard deviations of the parameter that is worst off.
     distance: float
 
     @property
@@ -74,18 +66,10 @@ def loss(
     mean: np.ndarray,
     sd: np.ndarray,
 ) -> Loss:
-    """Estimate what divergences hide.
+    """Estimate what so many divergences hide, by the mean and sd of all draws, shape (a,).
 
-    Parameters
-    ----------
-    divergences, draws : int
-        Divergent draws, and all.
-    before : ndarray, shape (k, a)
-        Some of the draws before divergent ones.
-    kept : ndarray, shape (m, a)
-        Evenly spread draws.
-    mean, sd : ndarray, shape (a,)
-        Of all draws.
+    `before`, shape (k, a), are some of the draws before divergent ones, `kept`, (m, a), evenly
+    spread ones.
     """
     if not divergences:
         return Loss(0, draws, 0.0, NEAREST)
@@ -114,21 +98,18 @@ def check_divergences(wrong: Rule, hidden: Rule, found: Loss, advice: str) -> li
         "effective draws: "
     )
     return [
-        Check(
-            wrong,
+        wrong.check(
             errors,
-            wrong.holds(errors),
             f"{said}the region that they were thrown out of is missing, which makes posterior "
             f"means wrong by about {amount(found.shift)} standard deviations (should be at most "
             f"{SHIFT_BOUND:g}) and standard deviations by about {found.stretch:.0%} (at most "
             f"{STRETCH_BOUND:.0%}). {advice}",
         ),
-        Check(
-            hidden,
+        hidden.check(
             largest,
-            hidden.holds(largest) or not wrong.holds(errors),
             f"{said}part of the posterior may be missing there. At worst that moves means or "
             f"standard deviations by {amount(largest)} times what is tolerable; the estimate is "
             f"{amount(errors)} times. {advice}",
+            hidden.holds(largest) or not wrong.holds(errors),
         ),
     ]

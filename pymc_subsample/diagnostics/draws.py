@@ -38,15 +38,7 @@ def check_selection(
     group: str = "posterior",
     coords: Mapping[str, Any] | None = None,
 ) -> None:
-    """Refuse what selects no draws.
-
-    Raises
-    ------
-    TypeError
-        If an argument is of the wrong kind.
-    ValueError
-        If `idata` has no such group, variables or coordinates.
-    """
+    """Refuse what selects no draws."""
     if not isinstance(idata, xr.DataTree):
         raise TypeError(
             f"idata must be the DataTree that pm.sample returned, got {type(idata).__name__}. A "

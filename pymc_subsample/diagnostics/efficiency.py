@@ -97,15 +97,7 @@ def efficiency(
 
 
 def subsampling_statistics(idata: xr.DataTree, *names: str) -> xr.Dataset:
-    """Return `sample_stats`; refuse a result that lacks any of the named statistics.
-
-    Raises
-    ------
-    TypeError
-        If `idata` is not a DataTree.
-    ValueError
-        If it has no `sample_stats`, or those lack a statistic.
-    """
+    """Return `sample_stats`; refuse a result that lacks any of the named statistics."""
     if not isinstance(idata, xr.DataTree):
         raise TypeError(
             f"idata must be the DataTree that pm.sample returned, got {type(idata).__name__}."
@@ -134,12 +126,7 @@ def per_step(stats: xr.Dataset, names: Sequence[str]) -> list[xr.Dataset]:
 
     PyMC gives a statistic that several steps record a third dimension. Where only some of the named
     ones have it, the first of them without it says whose it is: a step's share of the rows is
-    proportional to its batches.
-
-    Raises
-    ------
-    ValueError
-        If chain or draw is missing, or it is not clear which step a statistic belongs to.
+    proportional to its batches. Refuses what lacks chain or draw, or is of no clear step.
     """
     of = {}
     for name in names:
@@ -183,13 +170,7 @@ def _whole(stats: xr.Dataset) -> bool:
 
 
 def refuse_parts(stats: xr.Dataset, coords: Mapping[str, Any]) -> None:
-    """Refuse parts of a run, whose cost is not known.
-
-    Raises
-    ------
-    ValueError
-        If `coords` selects chains or draws, or draws are missing between others.
-    """
+    """Refuse parts of a run, chains, draws or thinned ones, whose cost is not known."""
     selected = [d for d in ("chain", "draw") if d in coords]
     if selected:
         raise ValueError(

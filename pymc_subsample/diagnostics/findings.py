@@ -157,6 +157,14 @@ def as_html(findings: Sequence[Finding]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
 
+def judged(rule: Rule, status: str, value: float, advice: str = "", before: str = "") -> Finding:
+    """Return what a rule comes to for a number, with words `before` its title."""
+    return Finding(
+        rule.name, before + rule.title, status, value, float(rule.bound), rule.at_least, advice,
+        rule.equal,
+    )  # fmt: skip
+
+
 def worst_chain(rule: Rule, found: list[tuple[Any, float, bool]], title: str) -> Finding:
     """Judge a rule by what it found of each chain: its label, the number and the verdict."""
     failed = [entry for entry in found if not entry[2]]
@@ -168,10 +176,7 @@ def worst_chain(rule: Rule, found: list[tuple[Any, float, bool]], title: str) ->
         status, advice = rule.severity, f"Chain {chains}. {rule.remedy}"
     elif not rule.holds(value):
         advice = "Beyond its bound; what it does is for the other checks to say."
-    return Finding(
-        rule.name, title + rule.title, status, value, float(rule.bound), rule.at_least, advice,
-        rule.equal,
-    )  # fmt: skip
+    return judged(rule, status, value, advice, title)
 
 
 def tiered(fail: Rule, doubt: Rule, value: float, who: str = "") -> Finding:
@@ -180,4 +185,4 @@ def tiered(fail: Rule, doubt: Rule, value: float, who: str = "") -> Finding:
     passed = rule.holds(value)
     advice = "" if passed else f"{who}{rule.remedy}"
     status = "pass" if passed else rule.severity
-    return Finding(rule.name, rule.title, status, value, float(rule.bound), rule.at_least, advice)
+    return judged(rule, status, value, advice)

@@ -40,19 +40,12 @@ _ROUNDING = 1e-9
 
 @dataclass
 class LightRecord(MoveRecord):
-    """What a Firefly chain did after tuning.
+    """What a Firefly chain did after tuning."""
 
-    Attributes
-    ----------
-    bright, darkened : float
-        Sums over draws of the mean number of bright rows and of lights that went out.
-    lowest : float
-        Least residual of a row that was read.
-    """
-
+    # Sums over draws of the mean number of bright rows and of lights that went out.
     bright: float = 0.0
     darkened: float = 0.0
-    lowest: float = np.inf
+    lowest: float = np.inf  # Least residual of a row that was read.
 
     def add_lights(self, info: dict[str, float]) -> None:
         """Add what a draw's transitions did to the lights."""
@@ -63,24 +56,13 @@ class LightRecord(MoveRecord):
 
 @dataclass(frozen=True)
 class Brightness:
-    """Residuals of all rows at some points.
+    """Residuals of all rows at some points."""
 
-    Attributes
-    ----------
-    expected : ndarray, shape (k,)
-        Expected number of bright rows at each point.
-    excess : float
-        Largest excess of a bound over its likelihood, over what rounding may do: at most 1.
-    row : int
-        Where that is.
-    tolerance : float
-        What rounding may do to any row's residual at the reference.
-    """
-
-    expected: np.ndarray
+    expected: np.ndarray  # Expected number of bright rows at each point, shape (k,).
+    # Largest excess of a bound over its likelihood, over what rounding may do: at most 1.
     excess: float
-    row: int
-    tolerance: float
+    row: int  # Where that is.
+    tolerance: float  # What rounding may do to any row's residual at the reference.
 
 
 def brightness(
@@ -123,52 +105,30 @@ def _excess(
 def check_lights(
     record: LightRecord, found: Brightness, *, temperature: float, n_rows: int, saving: str
 ) -> list[Check]:
-    """Check one chain.
-
-    Parameters
-    ----------
-    record : LightRecord
-        What the chain did.
-    found : Brightness
-        Of all rows at some of its draws.
-    temperature : float
-        Divides the log-likelihood.
-    n_rows : int
-        Number of rows.
-    saving : str
-        What makes the chain read fewer rows, as a sentence.
-    """
+    """Check one chain; `saving` says what makes it read fewer rows, as a sentence."""
     draws = max(record.done, 1)
     accepted, share, bright = (x / draws for x in (record.accepted, record.share, record.bright))
     excess = float(max(found.excess, -record.lowest / found.tolerance, 0.0))
     replaced = record.darkened / draws / bright if bright >= 1.0 else 1.0
     where = f", row {found.row} for one" if found.excess > LOWER.bound else ""
     return [
-        Check(
-            LOWER,
+        LOWER.check(
             excess,
-            LOWER.holds(excess),
             "The draws are not from the posterior: what was taken for a lower bound on the rows' "
             f"log-likelihoods exceeds some of them{where}. {LOWER.remedy}",
         ),
-        Check(
-            READ,
+        READ.check(
             share,
-            READ.holds(share),
             f"A draw reads {share:.0%} of the rows on average, with {bright:,.0f} of {n_rows:,} "
             f"bright: the method saves nothing here. {saving}",
         ),
-        Check(
-            TURNOVER,
+        TURNOVER.check(
             replaced,
-            TURNOVER.holds(replaced),
             f"Only {replaced:.1%} of the bright rows are replaced per draw (should be at least "
             f"{TURNOVER.bound:.0%}): parameters can move no faster than they. {TURNOVER.remedy}",
         ),
-        Check(
-            ACCEPTED,
+        ACCEPTED.check(
             accepted,
-            ACCEPTED.holds(accepted),
             f"Only {accepted:.1%} of the proposals were accepted (should be at least "
             f"{ACCEPTED.bound:.0%}). {ACCEPTED.remedy}",
         ),

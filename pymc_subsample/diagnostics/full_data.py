@@ -11,17 +11,7 @@ from pymc_subsample.control_variates.reference import sums_at
 
 @one_thread
 def log_posteriors(expansion: Expansion, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log posterior and its gradient at points theta, shape (k, d): k passes over the rows.
-
-    Memory does not grow with the rows: a chunk of them is read once and visited by all points.
-
-    Returns
-    -------
-    logp : ndarray, shape (k,)
-        Prior, with Jacobians, and log-likelihood of all rows.
-    gradient : ndarray, shape (k, d)
-        Of `logp`, in PyMC's unconstrained space.
-    """
+    """Log posterior and gradient at points theta, (k, d): chunks of rows are read once for all."""
     points = [expansion.parameters(theta) for theta in thetas]
     level, slope = np.zeros((len(points), 1)), np.zeros((len(points), expansion.phi_size))
     for levels, slopes in expansion.over(_at_points, [phi for phi, _ in points]):

@@ -10,10 +10,11 @@ import numpy as np
 from scipy.special import expit, logit
 
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.diagnostics.acceptance import PilotErrors, decided
+from pymc_subsample.diagnostics.acceptance import PilotErrors, Repeated, largest_share
 from pymc_subsample.diagnostics.checks import Check, Rule, sentence
 from pymc_subsample.diagnostics.metropolis import TAIL_BOUND
 from pymc_subsample.diagnostics.record import MoveRecord
+from pymc_subsample.kernels.acceptance import Criterion
 from pymc_subsample.likelihood.touching import Touching
 
 IMPOSSIBLE = Rule("impossible", "rows that make a value impossible", 0.0, "Use epsilon=0.")
@@ -35,20 +36,10 @@ _CHUNK = 2**18
 
 @dataclass(frozen=True)
 class ConditionalErrors(PilotErrors):
-    """What a pilot of k updates found.
+    """What a pilot of k updates found: conditional probabilities of 1, in arrays of shape (k,)."""
 
-    Attributes
-    ----------
-    probability, exact, noise : ndarray, shape (k,)
-        Conditional probability of 1 by the test and by all rows; see `PilotErrors`.
-    largest : float
-        Largest share that one row has in the sum of squares of the rows' terms.
-    impossible : bool
-        Whether a row makes a value impossible.
-    """
-
-    largest: float
-    impossible: bool
+    largest: float  # Largest share that one row has in the sum of squares of the rows' terms.
+    impossible: bool  # Whether a row makes a value impossible.
 
 
 def log_odds_terms(
@@ -56,14 +47,7 @@ def log_odds_terms(
 ) -> tuple[np.ndarray, float]:
     """Return ``f(x_i = 1) - f(x_i = 0)`` of the rows that touch i, shape (n_i,), and the prior's.
 
-    Parameters
-    ----------
-    expansion, touching, elements
-        Compiled model, the rows that touch each element and their positions in theta.
-    theta : ndarray, shape (d,)
-        The state.
-    i : int
-        Position in `elements`.
+    `i` counts `elements`, positions in theta.
     """
     below, above = theta.copy(), theta.copy()
     below[elements[i]], above[elements[i]] = 0.0, 1.0
@@ -91,24 +75,14 @@ def conditional_errors(
     decisions: int,
     rng: np.random.Generator,
 ) -> ConditionalErrors:
-    """Measure the errors of a test on some updates.
+    """Measure the errors of a test on some updates: states theta, and the variable updated there.
 
-    Parameters
-    ----------
-    expansion, touching, elements
-        As `log_odds_terms` takes them.
-    updates : list of (theta, i)
-        States, shape (d,), and the variable that is updated there.
-    test, settings
-        Address of the test and its numbers.
-    decisions : int
-        Decisions per update.
-    rng : numpy.random.Generator
-        Draws batches.
+    There are so many `decisions` per update. The others are as `log_odds_terms` and
+    `acceptance.acceptance_errors` take them.
     """
     uniforms = (rng.permutation(decisions) + 0.5) / decisions
-    thresholds = logit(uniforms)
-    permutation = np.arange(expansion.n_rows, dtype=np.uint32)
+    thresholds, most = logit(uniforms), _MOST_ROWS // len(updates)
+    repeated = Repeated(Criterion(test, settings), uniforms, thresholds, most, rng)
     results, largest, impossible = [], 0.0, False
     for theta, i in updates:
         y, known = log_odds_terms(expansion, touching, elements, theta, i)
@@ -117,13 +91,8 @@ def conditional_errors(
         if not np.all(np.isfinite(y)):
             impossible = True
             continue
-        spread = (y - y.mean()) ** 2
-        largest = max(largest, float(spread.max() / max(spread.sum(), 1e-300)))
-        made = decided(
-            y * len(y), known, test=test, settings=settings, uniforms=uniforms,
-            thresholds=thresholds, permutation=permutation[: len(y)],
-            most_rows=_MOST_ROWS // len(updates), rng=rng,
-        )  # fmt: skip
+        largest = max(largest, largest_share(y))
+        made = repeated.decided(y * len(y), known)
         # Against the exact decisions at the same thresholds, which leaves little noise.
         odds, done = known + y.sum(), len(made)
         wrong = made - (thresholds[:done] < odds)
@@ -136,22 +105,7 @@ def conditional_errors(
 def check_updates(
     record: MoveRecord, errors: ConditionalErrors, remedies: list[str]
 ) -> list[Check]:
-    """Check one chain that decides by a test.
-
-    Parameters
-    ----------
-    record : MoveRecord
-        What the chain did.
-    errors : ConditionalErrors
-        Of its test, on updates of its own.
-    remedies : list of str
-        What makes the test more accurate.
-
-    Returns
-    -------
-    list of Check
-        Impossible values, error of the conditional probabilities, share of the rows read.
-    """
+    """Check one chain that decides by a test; `remedies` make that more accurate."""
     share = record.share / record.done
     tails = (
         "The rows' terms are heavy-tailed, so that a batch says too little of all rows. "
@@ -159,25 +113,19 @@ def check_updates(
         else ""
     )
     return [
-        Check(
-            IMPOSSIBLE,
+        IMPOSSIBLE.check(
             float(errors.impossible),
-            not errors.impossible,
             "Rows make values of a binary variable impossible (a log-likelihood of -inf): a batch "
             "that misses such a row decides against it. Use epsilon=0.",
         ),
-        Check(
-            ERROR,
+        ERROR.check(
             errors.worst,
-            ERROR.holds(errors.worst),
             "The test is wrong too often: on updates of this chain the conditional probability is "
             f"off by up to {errors.worst:.2g} (should be at most {ERROR.bound:g}). "
             f"{tails}{sentence(remedies)}",
         ),
-        Check(
-            SHARE,
+        SHARE.check(
             share,
-            SHARE.holds(share),
             f"An update reads {share:.0%} of the rows that touch its variable: the test saves "
             "nothing here. Use epsilon=0, which is exact and faster then.",
         ),

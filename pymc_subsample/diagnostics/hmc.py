@@ -118,44 +118,12 @@ def check_hmc(
     kind: int = PERTURBED,
     confined: np.ndarray | None = None,
 ) -> list[Check]:
-    """Check one HMC-ECS chain.
+    """Check one HMC-ECS chain; causes stand before their effects.
 
-    Parameters
-    ----------
-    record : ChainRecord
-        What the chain did.
-    expansion, reference
-        Compiled model and expansion point.
-    active : ndarray, shape (a,)
-        Elements of theta that the chain moved.
-    predicted : Moments
-        Residual moments over all rows around the reference.
-    factor : ndarray, shape (a, a) or (1, a)
-        Of the covariance within which `predicted` holds.
-    subsample_size : int
-        Rows per estimate.
-    always : ndarray of int, shape (e,)
-        Rows that every estimate reads besides, in order.
-    n_blocks : int
-        Blocks in which they are refreshed.
-    temperature : float
-        Divides the log-likelihood.
-    given_reference : bool
-        Whether the user chose the reference: a distant one is then reported even where the other
-        checks pass. One that was found fails only together with them.
-    tune : int
-        Draws of the tuning phase. None at all fails only together with other checks.
-    kind : {PERTURBED, BLOCK_POISSON}
-        The estimate.
-    confined : ndarray, shape (a, a) or (1, a), optional
-        Factor of the ellipsoid around the reference outside which the chain cannot go.
-
-    Returns
-    -------
-    list of Check
-        Causes before their effects: tuning, distance from the reference point, variance of the
-        estimate, acceptance of the subsample's refreshes, perturbation of the posterior or signs
-        of the estimates, divergences and acceptance of the moves, temperature.
+    `predicted` are residual moments over all rows within the covariance whose factor is `factor`,
+    `confined` is that of the ellipsoid outside which the chain cannot go. A distant reference is
+    reported where the user chose it, also if the other checks pass; one that was found, and a chain
+    without tuning, only together with them.
     """
     record.fold()
     n, size = record.done, len(active)
@@ -229,26 +197,24 @@ def check_hmc(
 
 def check_tuning(tune: int, healthy: bool) -> Check:
     """Say so where a chain was not tuned, unless it is healthy otherwise."""
-    return Check(
-        TUNE,
+    return TUNE.check(
         tune,
-        tune > 0 or healthy,
         "The chain was not tuned (tune=0): it started from the given point instead of the "
         "reference and its step size was never adapted, which may be the only thing wrong. Use "
         "tune=1000.",
+        tune > 0 or healthy,
     )
 
 
 def _noise_check(record: ChainRecord, measured: float, advice: str) -> Check:
     n = record.done
     variance, excess = float(np.maximum(record.variance / n, measured)), record.excess / n
-    return Check(
-        NOISE,
+    return NOISE.check(
         variance,
-        NOISE.holds(variance) and excess <= EXCESS_BOUND,
         f"The log-likelihood estimate is too noisy: its variance is {amount(variance)} on average "
         f"(should be at most {VARIANCE_BOUND:g}) and above {2 * VARIANCE_BOUND:g} in "
         f"{excess:.0%} of the draws, so the posterior can be wrong. {advice}",
+        NOISE.holds(variance) and excess <= EXCESS_BOUND,
     )
 
 
@@ -256,10 +222,8 @@ def _refresh_check(record: ChainRecord, more_rows: bool, more_blocks: bool) -> C
     accepted = record.subset_accepted / record.done
     advice = ["increase subsample_size"] if more_rows else []
     advice += ["increase n_blocks"] if more_blocks else []
-    return Check(
-        REFRESH,
+    return REFRESH.check(
         accepted,
-        REFRESH.holds(accepted),
         f"Only {accepted:.0%} of the subsample's refreshes were accepted (should be at least "
         f"{REFRESH.bound:.0%}): the chain may be stuck on one subsample. "
         + sentence(advice or ["sample this model with pm.NUTS or nutpie"]),
@@ -271,15 +235,14 @@ def _distance_check(
 ) -> Check:
     """Say whether the reference is distant, unless that is known to do no harm."""
     distance, bound = record.distance(reference.theta, active), 3 + np.sqrt(len(active))
-    return Check(
-        DISTANCE,
+    return DISTANCE.check(
         distance / bound,
-        harmless or distance <= bound,
         f"The reference point is stale: it lies {amount(distance)} posterior standard deviations "
         f"from the mean of the draws (should be at most {bound:.3g}), and the error of the control "
         "variates grows with that distance. "
         + ("Leave reference=None, or give" if given else "Tune for longer, or give as reference=")
         + " a point nearer the posterior mean.",
+        harmless or distance <= bound,
     )
 
 
@@ -297,10 +260,8 @@ def _perturbation_check(shift: float, stretch: float, advice: str) -> Check:
         if np.isfinite(value)
         else "posterior means and standard deviations are off by more than can be computed"
     )
-    return Check(
-        PERTURBATION,
+    return PERTURBATION.check(
         value,
-        PERTURBATION.holds(value),
         "The subsample perturbs the posterior: the rows' residuals are skewed or heavy-tailed, and "
         f"{off}. {advice}",
     )
@@ -310,18 +271,14 @@ def _sign_checks(record: ChainRecord, more_rows: bool, exact: list[str]) -> list
     negative = record.negative / record.done
     left = (1 - 2 * negative) ** 2
     return [
-        Check(
-            NEGATIVE,
+        NEGATIVE.check(
             negative,
-            NEGATIVE.holds(negative),
             f"The likelihood estimate is negative in {amount(100 * negative)}% of the draws, which "
             "count with the opposite sign: use pms.summary, pms.expectation and pms.quantile. "
             "az.summary and plots of the draws don't know the signs.",
         ),
-        Check(
-            SIGN,
+        SIGN.check(
             left,
-            SIGN.holds(left),
             f"So many signs leave {left:.0%} of the effective draws (should be at least "
             f"{SIGN.bound:.0%}). "
             + sentence(
@@ -338,10 +295,8 @@ def _confined_check(
     kept = np.array([theta for *_, theta in record.kept])
     z = whiten(confined, (kept - reference.theta)[:, active].T)
     share = float(np.mean((z**2).sum(axis=0) > chdtri(len(active), _RARE)))
-    return Check(
-        CONFINED,
+    return CONFINED.check(
         share,
-        CONFINED.holds(share),
         f"The posterior has heavier tails than a normal distribution: {share:.0%} of the draws lie "
         f"where that has {_RARE:.2%}, near the edge of the ellipsoid to which the block-Poisson "
         'estimate confines the chain. Use estimator="perturbed", or reparameterise.',
@@ -363,11 +318,10 @@ def check_dynamics(
     found = loss(record.divergences, record.done, before, kept, record.mean[active], sd)
     return [
         *check_divergences(divergences, hidden, found, divergences.remedy),
-        Check(
-            acceptance,
+        acceptance.check(
             accepted if target >= 0.8 or accepted < least else np.nan,  # the rule's own bound
-            accepted >= least,
             f"Only {accepted:.0%} of the moves were accepted (should be at least "
             f"{least:.0%}): the step size does not fit. Increase tune.",
+            accepted >= least,
         ),
     ]

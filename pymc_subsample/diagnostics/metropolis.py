@@ -71,28 +71,9 @@ def check_moves(
 ) -> list[Check]:
     """Check one chain.
 
-    Parameters
-    ----------
-    record : MoveRecord
-        What the chain did.
-    errors : AcceptanceErrors or None
-        Of its test, on proposals of its own; None for an exact test.
-    order : int
-        Order of the control variates, 0 for none.
-    exact : bool
-        Whether reading all rows is what the user asked for.
-    temperature : float
-        Divides the log-likelihood.
-    cause : str
-        Why the test reads many rows, where it does.
-    remedies : list of str
-        What makes the test more accurate.
-
-    Returns
-    -------
-    list of Check
-        Bound given by the user, error of the acceptance test, rise of the posterior density, share
-        of the rows read, acceptance, temperature.
+    `errors` of its test, on proposals of its own, are None for an exact one; `exact` says that
+    reading all rows is what the user asked for. `cause` says why the test reads many rows, where it
+    does, and `remedies` what makes it more accurate.
     """
     share, accepted = record.share / record.done, record.accepted / record.done
     saving = ["use smaller proposals", "use another sampler (HMCECS, pm.NUTS)"]
@@ -107,17 +88,14 @@ def check_moves(
         inexact += [error, _rise_check(errors.rise, remedies if error.passed else [])]
     return [
         *inexact,
-        Check(
-            SHARE,
+        SHARE.check(
             share,
-            exact or SHARE.holds(share),
             f"A proposal reads {share:.0%} of the rows on average: the method saves nothing here. "
             f"{cause} {sentence(saving)}",
+            exact or SHARE.holds(share),
         ),
-        Check(
-            ACCEPTED,
+        ACCEPTED.check(
             accepted,
-            ACCEPTED.holds(accepted),
             f"Only {accepted:.1%} of the proposals were accepted (should be at least "
             f"{ACCEPTED.bound:.0%}). Use smaller proposals, or increase tune.",
         ),
@@ -126,10 +104,8 @@ def check_moves(
 
 
 def _bound_check(beyond: float) -> Check:
-    return Check(
-        BOUND,
+    return BOUND.check(
         beyond,
-        BOUND.holds(beyond),
         "The bound on the rows' terms is too small: on proposals of this chain the log-ratio of a "
         f"row, less the change of its control variate, was up to {amount(beyond)} times as large, "
         "so that decisions are wrong more often than delta says. Return a larger one from "
@@ -139,18 +115,14 @@ def _bound_check(beyond: float) -> Check:
 
 def _rise_check(rise: float, remedies: list[str]) -> Check:
     if rise == np.inf:
-        return Check(
-            RISE,
+        return RISE.check(
             rise,
-            False,
             "The draws are not from the posterior: some make rows impossible (a log-likelihood of "
             "-inf). A batch that misses such a row cannot know. Use AusterityMH with epsilon=0, "
             "ConfidenceMH, or another sampler.",
         )
-    return Check(
-        RISE,
+    return RISE.check(
         rise,
-        RISE.holds(rise),
         "The draws are not from the posterior: proposals from them multiply its density by "
         f"e^{amount(rise)} on average, where that is 1 in a chain that has converged. Either it is "
         "still on its way, or its acceptance test is wrong too often. "
@@ -175,10 +147,8 @@ def _error_check(errors: AcceptanceErrors, share: float, remedies: list[str]) ->
         )
     if stretch:
         found.append(f"posterior standard deviations are {_size(stretch)}")
-    return Check(
-        ERROR,
+    return ERROR.check(
         value,
-        ERROR.holds(value),
         f"The acceptance test is wrong too often: on proposals of this chain "
         f"{' and '.join(found)}. {tails}{sentence(remedies)}",
     )

@@ -6,7 +6,7 @@ import xarray as xr
 from pymc_subsample import array_stats
 from pymc_subsample.diagnostics import signed
 from pymc_subsample.diagnostics.checks import Rule
-from pymc_subsample.diagnostics.findings import Finding, tiered
+from pymc_subsample.diagnostics.findings import Finding, judged, tiered
 from pymc_subsample.diagnostics.thinned import columns
 
 _LONGER = "Sample and tune for longer; if that doesn't help, reparametrise the model."
@@ -55,11 +55,7 @@ def mixing(posterior: xr.Dataset, signs: np.ndarray | None = None) -> list[Findi
             advice = "ArviZ gives none: sample at least 2 chains of at least 4 draws that move."
             still = not moved.any() and posterior.sizes["draw"] > 1
             status = "fail" if still else "warn"
-            findings.append(
-                Finding(
-                    fail.name, fail.title, status, np.nan, float(doubt.bound), fail.at_least, advice
-                )
-            )
+            findings.append(judged(doubt, status, np.nan, advice))
             continue
         at = int(worst(known))
         findings.append(tiered(fail, doubt, float(known[at]), f"{labels[at]}. "))

@@ -24,15 +24,7 @@ _DIVERGENCES = hmc.DIVERGENCES.name, stochastic.DIVERGED.name
 
 
 def from_draws(rules: Sequence[Rule], chain: xr.Dataset) -> list[tuple[Rule, float, bool]]:
-    """Judge rules whose numbers are means or sums over draws: rules, numbers, whether they pass.
-
-    Parameters
-    ----------
-    rules : sequence of Rule
-        Of the step method that made the chain.
-    chain : xarray.Dataset
-        Statistics of the draws that there are of one chain.
-    """
+    """Judge rules that are means or sums over some draws of a chain: rules, numbers, verdicts."""
     found = []
     for rule in rules:
         divergences = rule.name in _DIVERGENCES

@@ -23,60 +23,35 @@ from pymc_subsample.control_variates.residuals import residuals_at
 
 @dataclass(frozen=True)
 class EstimateErrors:
-    """Errors of the log-likelihood estimate at some points.
+    """Errors of the log-likelihood estimate at some points."""
 
-    Attributes
-    ----------
-    variance : ndarray, shape (k,)
-        Variance of the estimate.
-    bias : ndarray, shape (k,)
-        b: log of the mean likelihood estimate minus the log-likelihood.
-    """
-
-    variance: np.ndarray
-    bias: np.ndarray
+    variance: np.ndarray  # Variance of the estimate, shape (k,).
+    bias: np.ndarray  # Shape (k,): b: log of the mean likelihood estimate minus the log-likelihood.
 
 
 @dataclass(frozen=True)
 class Perturbation:
-    """How far a posterior is off: means in standard deviations, these relatively.
+    """How far a posterior is off: means in standard deviations, these relatively."""
 
-    Attributes
-    ----------
-    shift, stretch : float
-        Largest errors of a mean and of a standard deviation, less what the noise of a few draws
-        makes of the largest of many beyond that of one.
-    seen_shift, seen_stretch : float
-        Largest errors as estimated.
-    """
-
+    # Largest errors of a mean and of a standard deviation, less what the noise of a few draws makes
+    # of the largest of many beyond that of one.
     shift: float
     stretch: float
+    # Largest errors as estimated.
     seen_shift: float
     seen_stretch: float
 
 
 def perturbation(bias: np.ndarray, shares: np.ndarray, z: np.ndarray) -> Perturbation:
-    """Estimate how far posterior means and standard deviations are off.
+    """Estimate how far posterior means and standard deviations are off; infinite where b is.
+
+    `bias`, b, and `shares`, of all draws that each stands for, have shape (k,); `z`, shape (k, a),
+    are these draws, standardised.
 
     Each error is estimated from the same few draws. Even where b depends on no parameter in
     particular, the largest of many such estimates is far from zero. By how much the median of the
-    largest of many squared normal numbers exceeds that of one, times the squared standard error,
-    is taken off each squared estimate. Nothing is taken off a single parameter's.
-
-    Parameters
-    ----------
-    bias : ndarray, shape (k,)
-        b at some draws.
-    shares : ndarray, shape (k,)
-        Share of all draws that each stands for.
-    z : ndarray, shape (k, a)
-        The draws, standardised.
-
-    Returns
-    -------
-    Perturbation
-        Infinite where b is not finite.
+    largest of many squared normal numbers exceeds that of one, times the squared standard error, is
+    taken off each squared estimate. Nothing is taken off a single parameter's.
     """
     if not np.all(np.isfinite(bias)):
         return Perturbation(np.inf, np.inf, np.inf, np.inf)
@@ -115,22 +90,9 @@ def estimate_errors(
 
     .. math:: b = m \log \frac1n \sum_i e^{x_i - x_i^2 / 2} + \frac{\sigma^2 + \sigma^4}{2 m}.
 
-    The last term stands for the subsample's own mean in the estimated variance.
-
-    Parameters
-    ----------
-    expansion, reference
-        Compiled model and expansion point.
-    thetas : ndarray, shape (k, d)
-        Points.
-    subsample_size : int
-        Rows per estimate.
-    temperature : float
-        Divides the log-likelihood.
-    without : ndarray of int, shape (e,), default empty
-        Rows among which the subsample is not drawn, in order.
-    sample : ndarray, shape (width, rows), optional
-        Packed random rows among the others. Default: all of those, by a pass.
+    The last term stands for the subsample's own mean in the estimated variance. Rows `without`, in
+    order, are not drawn. `sample`, shape (width, rows), are packed random ones among the others;
+    default: all of those, by a pass.
     """
     m = subsample_size
     weight = (expansion.n_rows - len(without)) / (m * temperature)

@@ -24,18 +24,12 @@ _ELEMENTS = 4_000_000
 
 @dataclass
 class Record:
-    """Draws of a chain.
+    """Draws of a chain."""
 
-    Attributes
-    ----------
-    draws, done : int
-        Draws to come in all, and so far.
-    kept : list
-        Evenly spread draws theta, shape (d,), or with their estimated variance and number.
-    """
-
+    # Draws to come in all, and so far.
     draws: int = 0
     done: int = 0
+    # Evenly spread draws theta, shape (d,), or with their estimated variance and number.
     kept: list = field(default_factory=list)
 
     def keep(self, draw: Any, most: int) -> None:
@@ -55,45 +49,26 @@ class Record:
 
 @dataclass
 class ChainRecord(Record):
-    """What a chain did after tuning.
+    """What a chain did after tuning."""
 
-    Attributes
-    ----------
-    size : int or None
-        Elements of theta that can move, d; None for all.
-    divergences : int
-        Divergent draws.
-    variance, acceptance, subset_accepted : float
-        Sums of the estimated variance of the log-likelihood, of the acceptance rate and of the
-        share of accepted refreshes.
-    negative : int
-        Draws whose likelihood estimate is negative.
-    excess : int
-        Draws whose estimated variance exceeds twice its bound.
-    mean, square : ndarray, shape (d,), (d, d)
-        Mean of the draws and sum of squared deviations from it.
-    noisiest : list of (float, int, ndarray)
-        The draws of largest estimated variance, in increasing order.
-    pending : list of ndarray
-        Draws not yet part of `mean` and `square`.
-    last : ndarray, shape (d,)
-        The last draw.
-    before : list of ndarray
-        The draws before divergent ones, the first of these.
-    """
-
-    size: int | None = None
-    divergences: int = 0
+    size: int | None = None  # Elements of theta that can move, d; None for all.
+    divergences: int = 0  # Divergent draws.
+    # Sums of the estimated variance of the log-likelihood, of the acceptance rate and of the share
+    # of accepted refreshes.
     variance: float = 0.0
     acceptance: float = 0.0
     subset_accepted: float = 0.0
-    negative: int = 0
-    excess: int = 0
+    negative: int = 0  # Draws whose likelihood estimate is negative.
+    excess: int = 0  # Draws whose estimated variance exceeds twice its bound.
+    # Mean of the draws and sum of squared deviations from it, shape (d,), (d, d).
     mean: np.ndarray = field(default_factory=lambda: np.zeros(0))
     square: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    # The draws of largest estimated variance, in increasing order.
     noisiest: list[tuple[float, int, np.ndarray]] = field(default_factory=list)
+    # Draws not yet part of `mean` and `square`.
     pending: list[np.ndarray] = field(default_factory=list)
-    last: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    last: np.ndarray = field(default_factory=lambda: np.zeros(0))  # The last draw, shape (d,).
+    # The draws before divergent ones, the first of these.
     before: list[np.ndarray] = field(default_factory=list)
 
     def add(self, theta: np.ndarray, info: dict[str, float]) -> None:
@@ -171,22 +146,16 @@ class ChainRecord(Record):
 
 @dataclass
 class MoveRecord(Record):
-    """What a Metropolis-Hastings chain did after tuning.
+    """What a Metropolis-Hastings chain did after tuning."""
 
-    Attributes
-    ----------
-    accepted, share : float
-        Sums of the share of accepted proposals and of the share of all rows read per proposal.
-    origin, last : ndarray, shape (d,)
-        The first draw, and the last less the first.
-    total, square, product : ndarray, shape (d,)
-        Sums over draws, less the first, of theta, its square and its product with the one before.
-    """
-
+    # Sums of the share of accepted proposals and of the share of all rows read per proposal.
     accepted: float = 0.0
     share: float = 0.0
+    # Shape (d,): the first draw, and the last less the first.
     origin: np.ndarray = field(default_factory=lambda: np.zeros(0))
     last: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    # Shape (d,): sums over draws, less the first, of theta, its square and its product with the one
+    # before.
     total: np.ndarray = field(default_factory=lambda: np.zeros(0))
     square: np.ndarray = field(default_factory=lambda: np.zeros(0))
     product: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -220,39 +189,21 @@ class MoveRecord(Record):
 
 @dataclass
 class StepRecord(Record):
-    """What a chain of integration steps did after tuning.
+    """What a chain of integration steps did after tuning."""
 
-    Attributes
-    ----------
-    divergences : int
-        Times that the chain left all bounds.
-    step_size : float
-        Sum over draws.
-    noise : ndarray, shape (a,)
-        Sum over draws of the estimated variance of each element of the gradient.
-    temperatures : list of float
-        Kinetic temperature of each draw.
-    sizes : ndarray, shape (b,)
-        Numbers of draws in batches of successive draws.
-    origin : ndarray, shape (d,)
-        The first draw.
-    sums, squares : ndarray, shape (b, d)
-        Sums over each batch of theta, less the first, and of its square.
-    last : ndarray, shape (d,)
-        The last draw.
-    before : list of ndarray
-        The draws before divergent ones, the first of these.
-    """
-
-    divergences: int = 0
-    step_size: float = 0.0
+    divergences: int = 0  # Times that the chain left all bounds.
+    step_size: float = 0.0  # Sum over draws.
+    # Sum over draws of the estimated variance of each element of the gradient, shape (a,).
     noise: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    temperatures: list[float] = field(default_factory=list)
+    temperatures: list[float] = field(default_factory=list)  # Kinetic temperature of each draw.
+    # Numbers of draws in batches of successive draws, shape (b,).
     sizes: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    origin: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    origin: np.ndarray = field(default_factory=lambda: np.zeros(0))  # The first draw, shape (d,).
+    # Shape (b, d): sums over each batch of theta, less the first, and of its square.
     sums: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     squares: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
-    last: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    last: np.ndarray = field(default_factory=lambda: np.zeros(0))  # The last draw, shape (d,).
+    # The draws before divergent ones, the first of these.
     before: list[np.ndarray] = field(default_factory=list)
 
     def add(self, theta: np.ndarray, info: dict[str, Any]) -> None:

@@ -8,37 +8,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_subsample.diagnostics.checks import (
-    MODES,
-    TEMPERATURE,
-    Check,
-    Rule,
-    check_temperature,
-)
+from pymc_subsample.diagnostics.checks import MODES, TEMPERATURE, Check, Rule, check_temperature
 from pymc_subsample.diagnostics.hmc import TUNE, check_dynamics, check_tuning, dynamics_rules
 from pymc_subsample.diagnostics.record import ChainRecord
 
 DIVERGENCES, HIDDEN, ACCEPTANCE = dynamics_rules("ScalableMH")
 _OTHERS = "Use HMCECS, or sample this model with pm.NUTS or nutpie."
 DECIDED = Rule(
-    "rows_accepted",
-    "proposals that the rows accept",
-    0.3,
-    _OTHERS,
-    severity="warn",
-    at_least=True,
+    "rows_accepted", "proposals that the rows accept", 0.3, _OTHERS, severity="warn", at_least=True
 )
 STAY = Rule("stay", "longest stay, over what is usual at such an acceptance", 3.0, _OTHERS)
 UNDERRATED = Rule(
     "underrated", "mass that the surrogate makes twenty times too small", 0.01, _OTHERS
 )
-READ = Rule(
-    "rows_read",
-    "rows read per proposal, over all rows",
-    0.5,
-    _OTHERS,
-    severity="warn",
-)
+READ = Rule("rows_read", "rows read per proposal, over all rows", 0.5, _OTHERS, severity="warn")
 RULES = (TUNE, DIVERGENCES, HIDDEN, ACCEPTANCE, DECIDED, STAY, UNDERRATED, READ, TEMPERATURE, MODES)
 
 # Of all chains whose acceptance does not depend on where they are, the share with a longer stay
@@ -48,21 +31,13 @@ _RARE = 1e-3
 
 @dataclass
 class ProposalRecord(ChainRecord):
-    """What a chain did after tuning.
+    """What a chain did after tuning."""
 
-    Attributes
-    ----------
-    decisions, taken : float
-        Proposals that rows decided on, and those that they accepted.
-    rows : float
-        Rows read for them.
-    stay, longest : float
-        Decisions since the last proposal that was accepted, and the most that there were.
-    """
-
+    # Proposals that rows decided on, and those that they accepted.
     decisions: float = 0.0
     taken: float = 0.0
-    rows: float = 0.0
+    rows: float = 0.0  # Rows read for them.
+    # Decisions since the last proposal that was accepted, and the most that there were.
     stay: float = 0.0
     longest: float = 0.0
 
@@ -98,60 +73,37 @@ def check_proposals(
     tune: int,
     target: float = 0.8,
 ) -> list[Check]:
-    """Check one chain.
+    """Check one chain, whose step size was tuned to the acceptance rate `target`.
 
-    Parameters
-    ----------
-    record : ProposalRecord
-        What the chain did.
-    active : ndarray, shape (a,)
-        Elements of theta that the chain moved.
-    n_rows : int
-        Number of rows.
-    underrated : float
-        Share of points around the reference where the surrogate is far too small.
-    temperature : float
-        Divides the log-likelihood.
-    tune : int
-        Draws of the tuning phase.
-    target : float
-        Acceptance rate that the step size was tuned to.
+    `underrated` is the share of points around the reference where the surrogate is far too small.
     """
     record.fold()
     share = record.rows / max(record.decisions, 1.0) / n_rows
     stay = record.longest / record.usual_stay
     checks = [
         *check_dynamics(record, active, (DIVERGENCES, HIDDEN, ACCEPTANCE), target),
-        Check(
-            DECIDED,
+        DECIDED.check(
             record.accepted,
-            DECIDED.holds(record.accepted),
             f"The rows accept only {record.accepted:.1%} of what the surrogate proposes (should be "
             f"at least {DECIDED.bound:.0%}): the posterior is far from the second-order "
             f"expansion of its log-likelihood. {DECIDED.remedy}",
         ),
-        Check(
-            STAY,
+        STAY.check(
             stay,
-            STAY.holds(stay),
             f"The chain stayed where it was for {record.longest:,.0f} proposals, where "
             f"{record.usual_stay:.0f} are many at its acceptance of {record.accepted:.0%}: there "
             "the posterior is larger than its surrogate says, and the chain may not go there as "
             f"often as it should. {STAY.remedy}",
         ),
-        Check(
-            UNDERRATED,
+        UNDERRATED.check(
             underrated,
-            UNDERRATED.holds(underrated),
             f"The surrogate has lighter tails than the posterior: {underrated:.1%} of the mass "
             f"around the mode (should be at most {UNDERRATED.bound:.0%}) is where it is more than "
             "twenty times too small. A chain rarely goes there, and tails may be missing. "
             f"{UNDERRATED.remedy}",
         ),
-        Check(
-            READ,
+        READ.check(
             share,
-            READ.holds(share),
             f"A proposal reads {share:.0%} of the rows on average: the method saves nothing here. "
             "The bounds on the rows' remainders are wide, or the chain is far from the reference, "
             "as after a start far away, or where other steps move other variables that these rows "

@@ -38,14 +38,9 @@ class Target:
 
 
 def target(theta: np.ndarray, score: np.ndarray, covariance: np.ndarray) -> Target:
-    """Estimate the posterior's moments from draws that may not be from it.
+    """Estimate the posterior's moments from draws, shape (k, d), that may not be from it.
 
-    Parameters
-    ----------
-    theta, score : ndarray, shape (k, d)
-        Draws, and gradients of the log posterior there.
-    covariance : ndarray, shape (d, d)
-        Guess of the posterior covariance; a poor one makes the result noisy but not wrong.
+    A poor guess of the covariance, shape (d, d), makes the result noisy but not wrong.
     """
     r = theta + score @ covariance
     mean = r.mean(axis=0)
@@ -70,24 +65,12 @@ def moment_test(
     """P-value of all draws having the posterior's means and variances.
 
     In coordinates in which the posterior is about standard normal, mean and mean square of all
-    draws are compared with Stein's estimates from the audited ones. The variances of these
-    differences are those between batches of successive draws, pooled over coordinates. The sum of
-    squared differences over variances is referred to an F distribution whose degrees of freedom
-    allow for the correlation of the coordinates and for unequal variances (Satterthwaite).
-
-    Parameters
-    ----------
-    theta, score : ndarray, shape (chain, draw, d)
-        Audited draws and gradients.
-    every : ndarray, shape (chain, all draws, d)
-        All draws, the audited ones evenly spread among them.
-    covariance : ndarray, shape (d, d)
-        Guess of the posterior covariance.
-
-    Returns
-    -------
-    float
-        NaN where the draws are too few: 50 effective ones, and 4 batches, are needed.
+    draws, `every`, are compared with Stein's estimates from the audited ones, `theta`, which are
+    evenly spread among them; both have shape (chain, draws, d). The variances of these differences
+    are those between batches of successive draws, pooled over coordinates. The sum of squared
+    differences over variances is referred to an F distribution whose degrees of freedom allow for
+    the correlation of the coordinates and for unequal variances (Satterthwaite). NaN where the
+    draws are too few: 50 effective ones, and 4 batches, are needed.
     """
     factor = np.linalg.cholesky(covariance)
     center = every.mean(axis=(0, 1))
@@ -130,24 +113,11 @@ def shape_test(
 ) -> float:
     r"""P-value of the draws' kernel Stein discrepancy, by a wild bootstrap for dependent draws.
 
-    The kernel is the inverse multiquadric :math:`(d + \|x - y\|^2)^{-1/2}` (Gorham and Mackey
-    2017) in coordinates in which the posterior is about standard normal. As in Chwialkowski,
-    Strathmann and Gretton (2016) the bootstrap changes signs, here of whole batches of successive
-    draws, long enough to be nearly independent of each other.
-
-    Parameters
-    ----------
-    theta, score : ndarray, shape (chain, draw, d)
-        Draws, and gradients of the log posterior there.
-    covariance : ndarray, shape (d, d)
-        Guess of the posterior covariance.
-    rng : numpy.random.Generator
-        Draws the signs.
-
-    Returns
-    -------
-    float
-        NaN where the draws are too few, as for `moment_test`.
+    The kernel is the inverse multiquadric :math:`(d + \|x - y\|^2)^{-1/2}` (Gorham and Mackey 2017)
+    in coordinates in which the posterior is about standard normal. As in Chwialkowski, Strathmann
+    and Gretton (2016) the bootstrap changes signs, here of whole batches of successive draws, long
+    enough to be nearly independent of each other. Draws have shape (chain, draw, d); NaN where they
+    are too few, as for `moment_test`.
     """
     factor = np.linalg.cholesky(covariance)
     chains, draws, d = theta.shape
@@ -167,10 +137,7 @@ def shape_test(
 
 
 def combined(*p_values: float) -> float:
-    """One p-value from several that may depend on each other (Cauchy; Liu and Xie 2020).
-
-    NaNs are left out; of nothing else, the result is NaN.
-    """
+    """One p-value from several, NaN left out, that may depend on each other (Liu and Xie 2020)."""
     p = np.array([p for p in p_values if not np.isnan(p)])
     if not len(p):
         return np.nan
@@ -180,14 +147,9 @@ def combined(*p_values: float) -> float:
 
 
 def _batch_starts(x: np.ndarray, most: int) -> np.ndarray | None:
-    """Where batches of a chain begin, as shares of its draws; None for too few draws.
+    """Where nearly independent batches of series, shape (chain, draw, p), begin in a chain.
 
-    Parameters
-    ----------
-    x : ndarray, shape (chain, draw, p)
-        Series whose batches shall be nearly independent.
-    most : int
-        Batches per chain at most.
+    As shares of its draws, at most so many; None for too few draws.
     """
     relative = np.asarray(
         array_stats.ess(x, chain_axis=0, draw_axis=1, method="mean", relative=True)

@@ -169,18 +169,10 @@ def min_ss(values: np.ndarray, signs: np.ndarray) -> float:
 def statistic(
     name: str, values: np.ndarray, signs: np.ndarray, prob: float, tail: float
 ) -> float | np.ndarray:
-    """Return a statistic by its name in a summary.
+    """Return a statistic by its name in ArviZ's summaries; of intervals both ends.
 
-    Parameters
-    ----------
-    name : str
-        As in ArviZ's summaries; "eti" and "hdi" are intervals, of which both ends are returned.
-    values, signs : ndarray, shape (chains, draws)
-        Draws and signs.
-    prob : float
-        Probability of an interval.
-    tail : float
-        Quantile that `ess_tail` is about, along with the opposite one.
+    `prob` is the probability of an interval, `tail` the quantile that `ess_tail` is about, along
+    with the opposite one.
     """
     match name:
         case "sd":

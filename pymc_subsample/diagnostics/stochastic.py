@@ -65,34 +65,22 @@ RULES = (DIVERGED, HIDDEN, START, STEP, NOISE, STRETCH, SHIFT, HEAT, UNMEASURED,
 
 @dataclass(frozen=True)
 class Dynamics:
-    """How a chain moved.
+    """How a chain moved."""
 
-    Attributes
-    ----------
-    integrator : Integrator
-        Its steps.
-    friction, temperature : float
-        Of the dynamics.
-    factor : ndarray, shape (a, a), (1, a) or (3, k)
-        Of the metric.
-    curvature : ndarray, shape (a,), or None
-        Of the posterior in that metric, direction by direction, where the metric is made of it.
-    precision : ndarray, shape (a, a) or (a,), or None
-        Of the posterior at the reference in any other metric; a vector is a diagonal.
-    weighted : bool
-        Whether gradients are weighted exponentially, which are less noisy than uniform ones.
-    held : int
-        Steps that a batch serves; its noise counts as often.
-    """
-
-    integrator: Integrator
+    integrator: Integrator  # Its steps.
+    # Of the dynamics.
     friction: float
     temperature: float
-    factor: np.ndarray
+    factor: np.ndarray  # Of the metric, shape (a, a), (1, a) or (3, k).
+    # Shape (a,): of the posterior in that metric, direction by direction, where the metric is made
+    # of it.
     curvature: np.ndarray | None
+    # Shape (a, a) or (a,): of the posterior at the reference in any other metric; a vector is a
+    # diagonal.
     precision: np.ndarray | None
+    # Whether gradients are weighted exponentially, which are less noisy than uniform ones.
     weighted: bool
-    held: int = 1
+    held: int = 1  # Steps that a batch serves; its noise counts as often.
 
 
 @np.errstate(all="ignore")  # of chains that left all bounds
@@ -103,28 +91,7 @@ def check_steps(
     active: np.ndarray,
     remedies: list[str],
 ) -> list[Check]:
-    """Check one chain.
-
-    Parameters
-    ----------
-    record : StepRecord
-        What the chain did.
-    dynamics : Dynamics
-        How it moved.
-    expansion : Expansion
-        Compiled model.
-    active : ndarray of int
-        Elements of theta that it moved.
-    remedies : list of str
-        What makes its gradients less noisy.
-
-    Returns
-    -------
-    list of Check
-        Divergences; the way from the start; errors of standard deviations predicted from step
-        size and noise; errors of means and standard deviations measured by gradients of all rows;
-        kinetic temperature; whether any of these could be looked at; temperature.
-    """
+    """Check one chain; `remedies` make its gradients less noisy."""
     found = _diverged(record, active)
     found += _from_start(record, active)
     smaller = ["use a smaller step_size"]
@@ -138,19 +105,15 @@ def check_steps(
         found += _heat(record, temperature, [*smaller, *remedies])
         seen = {check.rule.name for check in found} & {NOISE.name, STRETCH.name}
         found.append(
-            Check(
-                UNMEASURED,
+            UNMEASURED.check(
                 float(not seen),
-                bool(seen),
                 "Neither the noise of the gradients nor the errors of means and standard "
                 f"deviations could be looked at. {UNMEASURED.remedy}",
             )
         )
     found.append(
-        Check(
-            TEMPERATURE,
+        TEMPERATURE.check(
             dynamics.temperature,
-            dynamics.temperature == 1.0,
             f"temperature={dynamics.temperature:g}: the draws are not from the posterior but from "
             "its density to the power of one over that.",
         )
@@ -179,14 +142,11 @@ def _predicted(
     smaller: list[str],
     remedies: list[str],
 ) -> tuple[list[Check], float]:
-    """Errors of standard deviations that the step size and the gradient's noise would make.
-
-    The second result is the kinetic temperature without such noise.
-    """
+    """Errors of sds by step size and noise of gradients, and the kinetic temperature without it."""
     h, noise = record.step_size / record.done, dynamics.held * record.noise / record.done
     if not h:
         advice = 'step_size=0: the chain does not move. Use a positive one, or "auto".'
-        return [Check(STEP, np.inf, False, advice)], np.inf
+        return [STEP.check(np.inf, advice)], np.inf
     curvature = dynamics.curvature
     if curvature is None:
         z = whiten(dynamics.factor, np.array(record.kept)[:, active].T)
@@ -203,10 +163,8 @@ def _predicted(
     )
     temperature = float(np.mean(momentum))
     found = [
-        Check(
-            STEP,
+        STEP.check(
             step,
-            STEP.holds(step),
             f"step_size {h:.3g} is too large: it makes a posterior standard deviation wrong by "
             f"{_percent(step)} (should be at most {SD_BOUND:.0%}). {sentence(smaller)}",
         )
@@ -215,10 +173,8 @@ def _predicted(
         return found, temperature
     more = max(both - step, 0.0)
     found.append(
-        Check(
-            NOISE,
+        NOISE.check(
             more,
-            NOISE.holds(more),
             f"The noise of the gradients makes a posterior standard deviation wrong by "
             f"{_percent(more)} (should be at most {SD_BOUND:.0%}). "
             f"{sentence([*smaller, *remedies])}",
@@ -285,18 +241,14 @@ def _measured(
     together -= float(np.mean(own_noise / np.where(sd > 0, sd, 1.0)))
     off, worst = float(np.max(shift)), max(float(np.max(stretch)), together)
     return [
-        Check(
-            STRETCH,
+        STRETCH.check(
             worst,
-            STRETCH.holds(worst),
             "By gradients of all rows, a posterior standard deviation is wrong by at least "
             f"{_percent(worst)} (should be at most {SD_BOUND:.0%}). "
             f"{sentence([*remedies, 'use pms.HMCECS'])}",
         ),
-        Check(
-            SHIFT,
+        SHIFT.check(
             off,
-            SHIFT.holds(off),
             f"By gradients of all rows, a posterior mean is off by at least {amount(off)} "
             f"standard deviations (should be at most {MEAN_BOUND:g}). "
             f"{sentence([*remedies, 'use pms.HMCECS'])}",
@@ -335,10 +287,8 @@ def _from_start(record: StepRecord, active: np.ndarray) -> list[Check]:
     shift = (np.abs(record.mean - rest.mean)[active] - mean_noise) / scale
     error = float(np.max(np.where(moved, np.maximum(stretch, 0.5 * shift), 0.0), initial=0.0))
     return [
-        Check(
-            START,
+        START.check(
             error,
-            START.holds(error),
             "The first of the draws are still on the way from where the chain started, which makes "
             f"a posterior standard deviation wrong by {_percent(error)} or a mean by {error:.2g} "
             f"standard deviations or more. {START.remedy}",
@@ -384,10 +334,8 @@ def _heat(record: StepRecord, temperature: float, remedies: list[str]) -> list[C
     error = error / temperature if np.isfinite(error) else 0.0
     off = max(ratio - 1 - error, 0.0)  # momenta that are too cold have not been exchanged yet
     return [
-        Check(
-            HEAT,
+        HEAT.check(
             off,
-            HEAT.holds(off),
             f"The kinetic temperature is {ratio:.3g} times what it should be: step size and noise "
             f"of the gradients heat the dynamics. {sentence(remedies)}",
         )

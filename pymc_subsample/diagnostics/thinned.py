@@ -17,15 +17,7 @@ _SAMPLE = ("chain", "draw")
 
 
 def group(idata: xr.DataTree, name: str, said: str) -> xr.Dataset:
-    """Return a group of a result, with chains and draws first.
-
-    Raises
-    ------
-    TypeError
-        If this is no result with chains and draws.
-    ValueError
-        If it lacks the group, or the group has no draws.
-    """
+    """Return a group of a result, with chains and draws first; refuse what has no such draws."""
     if not isinstance(idata, xr.DataTree):
         raise TypeError(
             f"{said}: idata must be an xarray.DataTree, as pm.sample returns it, got "
@@ -53,15 +45,7 @@ def spread(n_draws: int, n_chains: int, wanted: int) -> np.ndarray:
 
 
 def columns(posterior: xr.Dataset, names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
-    """Elements of some variables and their labels, as `arviz.summary` has them.
-
-    Returns
-    -------
-    values : ndarray, shape (chain, draw, p)
-        One column per element.
-    labels : list of str, length p
-        Such as ``"beta[income]"``.
-    """
+    """Elements of variables, shape (chain, draw, p), and labels, as `arviz.summary` has them."""
     chosen = posterior[list(names)]
     labels = [
         BaseLabeller().make_label_flat(name, sel, isel)
@@ -137,18 +121,7 @@ def sampled_rows(idata: xr.DataTree) -> int | None:
 
 
 def to_theta(model: pm.Model, tall: TallModel, posterior: xr.Dataset, said: str) -> np.ndarray:
-    """Map draws of the free variables to PyMC's unconstrained space.
-
-    Returns
-    -------
-    ndarray, shape (chain, draw, d)
-        Value variables, in the order of the model.
-
-    Raises
-    ------
-    ValueError
-        If a draw lies outside a variable's support, or is not finite.
-    """
+    """Map draws inside their support to PyMC's unconstrained space, shape (chain, draw, d)."""
     rvs = model.free_RVs
     # Plain tensors, also for variables of pymc.dims: an initial value is given like this there.
     inputs = [pt.tensor(dtype=rv.type.dtype, shape=rv.type.shape) for rv in rvs]

@@ -22,23 +22,16 @@ MOST_K = 0.7
 
 @dataclass(frozen=True)
 class Moments:
-    """Means and standard deviations of p quantities; every attribute has shape (p,).
+    """Means and standard deviations of p quantities; every attribute has shape (p,)."""
 
-    Attributes
-    ----------
-    mean, sd : ndarray
-        Moments.
-    mean_mcse, sd_mcse : ndarray
-        Their Monte Carlo standard errors.
-    bias_mcse, sd_error_mcse : ndarray
-        Of the difference from all draws' mean in standard deviations, and of all draws' sd over
-        `sd`: smaller than those above, since noise that both share cancels.
-    """
-
+    # Moments.
     mean: np.ndarray
     sd: np.ndarray
+    # Their Monte Carlo standard errors.
     mean_mcse: np.ndarray
     sd_mcse: np.ndarray
+    # Of the difference from all draws' mean in standard deviations, and of all draws' sd over `sd`:
+    # smaller than those above, since noise that both share cancels.
     bias_mcse: np.ndarray
     sd_error_mcse: np.ndarray
 
@@ -51,20 +44,11 @@ def mcse(x: np.ndarray) -> np.ndarray:
 
 
 def smooth(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """Pareto-smooth importance weights (Vehtari et al. 2024).
+    """Pareto-smooth importance weights (Vehtari et al. 2024), shape (chain, draw).
 
-    Parameters
-    ----------
-    log_weights : ndarray, shape (chain, draw)
-        Up to a constant; -inf for none.
-
-    Returns
-    -------
-    weights : ndarray, shape (chain, draw)
-        Of mean 1.
-    k_hat : float
-        Shape of their upper tail; minus infinity where all weights are equal, infinity where a few
-        are all there is.
+    `log_weights` are up to a constant, -inf for none. Returns weights of mean 1 and the shape of
+    their upper tail, k-hat: minus infinity where all are equal, infinity where a few are all there
+    is.
     """
     shifted = log_weights - np.max(log_weights)
     if np.std(shifted) < _EQUAL:
@@ -107,19 +91,10 @@ def plain_moments(x: np.ndarray, sign: np.ndarray | None = None) -> Moments:
 
 
 def weighted_moments(weights: np.ndarray, audited: np.ndarray, every: np.ndarray) -> Moments:
-    """Posterior moments from weighted draws and the moments of all draws.
+    """Posterior moments from weighted draws and the moments of all draws, shape (chain, draws, p).
 
-    All draws serve as a control variate: where the weights are nearly equal, the result has the
-    small Monte Carlo error of all of them rather than that of the few that were weighed.
-
-    Parameters
-    ----------
-    weights : ndarray, shape (chain, draw)
-        Importance weights of mean 1.
-    audited : ndarray, shape (chain, draw, p)
-        The weighed draws.
-    every : ndarray, shape (chain, all draws, p)
-        All draws.
+    All draws serve as a control variate: where the weights, of mean 1, are nearly equal, the result
+    has the small Monte Carlo error of all of them rather than that of the few that were weighed.
     """
     mean, mean_mcse, shift_mcse = _weighted_mean(weights, audited, every)
     square = _weighted_mean(weights, (audited - mean) ** 2, (every - mean) ** 2)

@@ -99,19 +99,8 @@ def begun(known, threshold, uniform, normal, low, high):
 def accept(decide, settings, reader, rng, phi, new_phi, full_bound, unseen):
     """Read rows until the test decides; return the evidence and its answer.
 
-    Parameters
-    ----------
-    decide, settings
-        The test.
-    reader : Reader
-    rng : numpy.random.Generator
-        Draws rows.
-    phi, new_phi : array (P,)
-        Current and proposed parameters.
-    full_bound : int
-        Whether the bounds of y come from a pass over all rows.
-    unseen : Evidence
-        What is known without rows; its bounds are not used if `full_bound`.
+    The bounds of y come from a pass over all rows if `full_bound`; else they are those of `unseen`,
+    what is known without rows.
     """
     anchor, change, gather, columns, width, center, order, permutation, members, weight = reader
     low, high, known = unseen.low, unseen.high, unseen.known
@@ -211,23 +200,9 @@ def decisions(generator, model, test, permutation, unseen, uniforms, thresholds,
               most_rows):  # fmt: skip
     """Let a test decide about one proposal again and again; return how often it did.
 
-    Parameters
-    ----------
-    generator : int
-        Address of what draws rows and normal numbers; see `generator_at`.
-    model : Model
-        `NUMBERS`, and the address of y, shape (n,).
-    test : Criterion
-    permutation : array (n,) of uint32
-        0, 1, ..., n - 1.
-    unseen : Evidence
-        Known part of the log-ratio and bounds of y.
-    uniforms, thresholds : array (j,)
-        Of each decision; see `kernels.evidence`.
-    accepted : array (j,)
-        Written: 1 where the proposal was accepted.
-    most_rows : int
-        Stop when so many rows have been read.
+    The model is `NUMBERS`, with the address of y, shape (n,); `unseen` has the known part of the
+    log-ratio and bounds of y. Each decision, of its own of `uniforms` and `thresholds`, writes 1 or
+    0 to `accepted`, until so many rows have been read.
     """
     decide = function_at(test.decide, DECIDE)
     rng = generator_at(generator)

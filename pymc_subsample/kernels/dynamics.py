@@ -87,25 +87,11 @@ def leapfrog(density, target, rows, counts, position, momentum, force, gradient,
 
 @inner
 def trajectory(rng, density, target, rows, counts, theta, grad, estimate, moves, phi, d):
-    """Move theta and grad along one trajectory, if accepted.
+    """Move theta and grad along one trajectory, in place, if accepted.
 
-    Its length is drawn uniformly within 20% of `moves.extent`.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        Source of momenta, jitter and acceptance.
-    density : function
-        `estimates.perturbed` or `estimates.block_poisson`.
-    target, rows, counts
-        As it takes them.
-    theta, grad : arrays (d,)
-        Position and gradient there; overwritten.
-    estimate : (logp, carried, variance)
-        At theta.
-    moves : Moves
-    phi, d : arrays
-        Scratch, as for `density`.
+    Its length is drawn uniformly within 20% of `moves.extent`. `density`, `estimates.perturbed` or
+    `estimates.block_poisson`, takes `target`, `rows` and `counts`, and returned `estimate` at
+    theta; `phi` and `d` are scratch for it.
     """
     active, factor, step_size, path_length = moves
     size = active.shape[0]

@@ -22,13 +22,7 @@ from numba import types
 
 from pymc_subsample.compile import FAST, MATRIX, SCALAR, VECTOR, function_at, inner
 from pymc_subsample.kernels.control import control_sum
-from pymc_subsample.kernels.model import (
-    ANCHOR,
-    BACKWARD,
-    DIFFERENCE,
-    FORWARD,
-    MINIBATCH,
-)
+from pymc_subsample.kernels.model import ANCHOR, BACKWARD, DIFFERENCE, FORWARD, MINIBATCH
 from pymc_subsample.kernels.vectors import is_sparse
 
 PERTURBED, BLOCK_POISSON = 0, 1
@@ -135,31 +129,12 @@ def group(target, rows, counts, g):
 
 @inner
 def perturbed(target, rows, counts, theta, phi, d, grad):
-    """Return the perturbed estimate of the log posterior at theta.
+    """Return the perturbed estimate at theta: its log posterior, `carried` and variance.
 
-    Parameters
-    ----------
-    target : Target
-        Model, reference point and setting of the estimator.
-    rows : array (C, m) or (G, capacity)
-        Packed, anchored rows: of the subsample, or, for `block_poisson`, of each group of factors,
-        one after the other.
-    counts : array (G,)
-        Factors per group; not used by this estimate.
-    theta : array (d,)
-        Position.
-    phi, d, grad : arrays (P,), (m,) or (>= rows of a group,), (d,)
-        Written: parameters where they meet data, residuals of the subsample (of the last group)
-        and the gradient in theta.
-
-    Returns
-    -------
-    logp : float
-        log p(theta) + log|Lhat|.
-    carried : float
-        w sum d, or the sign of Lhat: what `refresh_perturbed` updates.
-    variance : float
-        Estimated variance of the log-likelihood estimate.
+    `rows`, packed and anchored, are those of the subsample, array (C, m), or, for `block_poisson`,
+    of each group of factors one after the other, (G, capacity); `counts`, (G,), are factors per
+    group. Written are `phi`, residuals `d`, (m,), of the last group for `block_poisson`, and the
+    gradient in theta. `carried` is w sum d, or the sign of Lhat: what `refresh_perturbed` updates.
     """
     logprior = np.empty(1)
     grad_phi = np.zeros(phi.shape[0])
@@ -224,27 +199,12 @@ def block_poisson(target, rows, counts, theta, phi, d, grad):
 @inner(fastmath=FAST)
 def refresh_perturbed(rng, target, index, rows, counts, g, new_index, new_rows, new_count, phi,
                       estimate):  # fmt: skip
-    """Propose new rows for group g of the subsample, in place (eq. 3.5).
+    """Propose new rows for group g of the subsample, in place (eq. 3.5); whether accepted.
 
-    Parameters
-    ----------
-    index : array (m,) or (G x capacity,)
-        Row numbers of the subsample, group by group.
-    rows, counts
-        As `perturbed` and `block_poisson` take them.
-    new_index, new_rows : array (B,), array (C x B,)
-        Proposed rows, packed but not anchored.
-    new_count : int
-        Factors among them, each of 30 rows; not used by the perturbed estimate.
-    phi : array (P,)
-        Parameters where they meet data, at the current position.
-    estimate : (logp, carried, variance)
-        There, on the current subsample.
-
-    Returns
-    -------
-    bool
-        Whether they were accepted.
+    `index`, (m,) or (G x capacity,), are row numbers of the subsample, group by group. `new_index`,
+    (B,), and `new_rows`, (C x B,), are proposed rows, packed but not anchored, of `new_count`
+    factors with 30 rows each, or of the perturbed estimate. `estimate` is that of the current
+    subsample.
     """
     scratch = np.zeros(phi.shape[0])
     b, m = new_index.shape[0], index.shape[0]

@@ -22,56 +22,34 @@ class Evidence(NamedTuple):
     All is in units of the (tempered) log posterior ratio: row i contributes y_i = n / T times its
     own log-ratio, less its control variates', so that the log-ratio is `known` plus the mean of y
     over all rows.
-
-    Attributes
-    ----------
-    n_rows, n_seen, look : float
-        All rows, rows seen, and tests so far of this proposal.
-    mean, second, third : float
-        Mean and central moments of y over the rows seen, with divisor `n_seen`.
-    low, high : float
-        Bounds of y over all rows, where the test needs them.
-    known : float
-        Log-ratio of priors, proposals and control variates.
-    threshold : float
-        What the log-ratio must exceed: log u, or logit u for Gibbs sampling.
-    uniform, normal : float
-        u ~ U(0, 1) and a number from N(0, 1), drawn once per proposal.
     """
 
+    # All rows, rows seen, and tests so far of this proposal.
     n_rows: float
     n_seen: float
     look: float
+    # Mean and central moments of y over the rows seen, with divisor `n_seen`.
     mean: float
     second: float
     third: float
+    # Bounds of y over all rows, where the test needs them.
     low: float
     high: float
-    known: float
-    threshold: float
+    known: float  # Log-ratio of priors, proposals and control variates.
+    threshold: float  # What the log-ratio must exceed: log u, or logit u for Gibbs sampling.
+    # u ~ U(0, 1) and a number from N(0, 1), drawn once per proposal.
     uniform: float
     normal: float
 
 
 class Answer(NamedTuple):
-    """What a test makes of the evidence.
+    """What a test makes of the evidence."""
 
-    Attributes
-    ----------
-    decision : float
-        `ACCEPT`, `REJECT`, or how many rows it wants to have seen in all.
-    probability : float
-        Estimate of the acceptance probability, over the test's random numbers.
-    error : float
-        Of the probability, or of the decision.
-    variance : float
-        Of the estimated log-ratio.
-    """
-
-    decision: float
+    decision: float  # `ACCEPT`, `REJECT`, or how many rows it wants to have seen in all.
+    # Estimate of the acceptance probability, over the test's random numbers.
     probability: float
-    error: float
-    variance: float
+    error: float  # Of the probability, or of the decision.
+    variance: float  # Of the estimated log-ratio.
 
 
 EVIDENCE = types.NamedUniTuple(SCALAR, len(Evidence._fields), Evidence)

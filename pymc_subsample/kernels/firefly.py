@@ -279,31 +279,14 @@ def _draw(generator, row_generator, model, sums, given, proposing, weight, theta
 @kept(
     INDEX(
         GENERATOR, GENERATOR, MODEL, SUMS, _LIGHTS, PROPOSING, SCALAR, MATRIX, types.int64, MATRIX
-    ),
+    )
 )
 def transitions(generator, row_generator, model, sums, given, proposing, weight, thetas, k, infos):
     """Make draws of k transitions each; return the rows that are bright in the end.
 
-    Parameters
-    ----------
-    generator, row_generator : int
-        Addresses of the generators of proposals and decisions, and of the lights; see
-        `generator_at`.
-    model : Model
-        With `FUNCTIONS` and, for Langevin proposals, `GRADIENTS` (zeros otherwise).
-    sums : Sums
-        Of the log bounds, of order 2.
-    given : Lights
-    proposing : Proposing
-        Langevin's gradient is exact, without a batch.
-    weight : float
-        1 / T.
-    thetas : array (n, d)
-        The first is where the chain is; overwritten by the draws.
-    k : int
-        Transitions per draw.
-    infos : array (n, len(INFO))
-        Written.
+    The generators are of proposals and decisions, and of the lights. `sums` are of the log bounds,
+    `weight` is 1 / T, and Langevin's gradient is exact, without a batch. The first of `thetas`, (n,
+    d), is where the chain is; draws are written over them, and `INFO` to `infos`.
     """
     bright = given.bright
     for i in range(thetas.shape[0]):

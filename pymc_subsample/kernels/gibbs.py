@@ -124,25 +124,10 @@ def _draw(generator, row_generator, model, center, test, touching, permutation, 
 def sweeps(generator, row_generator, model, center, test, touching, permutation, thetas, k, infos):
     """Make draws of k sweeps each.
 
-    Parameters
-    ----------
-    generator, row_generator : int
-        Addresses of the generators of thresholds and orders, and of the rows that are read: the
-        former do not depend on how many rows were needed. See `generator_at`.
-    model : Model
-        With `FUNCTIONS`.
-    center : array (P,)
-        Of zeros: not used without control variates.
-    test : Criterion
-    touching : Touching
-    permutation : array (N,) of uint32
-        0, 1, ..., N - 1, N at least the largest number of rows that touch one variable.
-    thetas : array (n, d)
-        The first is where the chain is; overwritten by the draws.
-    k : int
-        Sweeps per draw.
-    infos : array (n, len(INFO))
-        Written.
+    The generators are of thresholds and orders, and of the rows that are read: the former do not
+    depend on how many rows were needed. `center`, of zeros, is not used without control variates;
+    `permutation` is 0, 1, ..., up to the most rows that touch one variable. The first of `thetas`,
+    (n, d), is where the chain is; draws are written over them, and `INFO` to `infos`.
     """
     for i in range(thetas.shape[0]):
         if i > 0:

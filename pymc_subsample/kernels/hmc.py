@@ -118,26 +118,11 @@ def transitions(estimator, dynamics):
         info[SIGN] = 1.0 if fixed else estimate[1]
 
     def transitions(generator, model, sums, given, moves, subsample, fresh, thetas, infos):
-        """Make draws of the same number of transitions each.
+        """Make draws of the same number of transitions each, one per element of `fresh`.
 
-        Parameters
-        ----------
-        generator : int
-            Address of the source of momenta, path jitter and acceptance; see `generator_at`.
-        model : Model
-            With `estimates.FUNCTIONS`, or `estimates.PRODUCT_FUNCTIONS`.
-        sums : Sums
-        given : Estimate
-        moves : Moves
-        subsample : Subsample
-            Groups are overwritten when accepted.
-        fresh : Fresh
-            One element per transition.
-        thetas : array (n, d)
-            The first is where the chain is; overwritten by the draws.
-        infos : array (n, len(INFO))
-            Means over a draw's transitions, or sums of counts; position-valued ones are those of
-            the last.
+        Groups of the subsample are overwritten when accepted. The first of `thetas`, (n, d), is
+        where the chain is; draws are written over them, and to `infos` means over a draw's
+        transitions, sums of counts, and what belongs to a position of the last.
         """
         rng = generator_at(generator)
         target = target_at(model, sums, given, moves)

@@ -11,9 +11,7 @@ from numba import types
 
 from pymc_subsample.cache import kept
 from pymc_subsample.compile import GENERATOR, MATRIX, VECTOR, generator_at, inner
-from pymc_subsample.kernels.gradients import (
-    BATCHES as DRAWN,
-)
+from pymc_subsample.kernels.gradients import BATCHES as DRAWN
 from pymc_subsample.kernels.gradients import (
     batch_force,
     batch_noise,
@@ -153,29 +151,12 @@ def integrate(integrator):
 
     def integrate(generator, row_generator, model, sums, batches, at, settings, step_sizes, thetas,
                   noise, squares, infos):  # fmt: skip
-        """Make draws of one integration step per step size each.
+        """Make draws of one integration step per step size, shape (n, k), each.
 
-        Parameters
-        ----------
-        generator, row_generator : int
-            Addresses of the generators of the dynamics, and of the rows; see `generator_at`.
-        model : Model
-            With `kernels.gradients.FUNCTIONS`.
-        sums : Sums
-        batches : Batches
-        at : State
-            Its position is overwritten, and is where the chain is in the end.
-        settings : array
-            `Settings`.
-        step_sizes : array (n, k)
-            h of each step.
-        thetas : array (n, d)
-            Written: the draws.
-        noise, squares : array (n, a)
-            Written: an estimate of the variance of each element of a uniform batch's gradient at
-            one of the steps, and the mean square of each momentum.
-        infos : array (n, len(INFO))
-            Written.
+        The generators are of the dynamics, and of the rows. The chain goes on from `at`, whose
+        position is overwritten. Written are the draws, `thetas`, (n, d), `INFO`, and, (n, a), an
+        estimate of the variance of each element of a uniform batch's gradient at one of the steps,
+        and the mean square of each momentum.
         """
         done, k = int(_settings(settings).done), step_sizes.shape[1]
         for i in range(thetas.shape[0]):

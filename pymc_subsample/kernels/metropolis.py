@@ -154,28 +154,10 @@ def transitions(generator, row_generator, model, sums, test, bound, proposing, p
                 thetas, k, infos):  # fmt: skip
     """Make draws of k transitions each.
 
-    Parameters
-    ----------
-    generator, row_generator : int
-        Addresses of the generators of proposals and decisions, and of the rows that are read:
-        proposals and thresholds do not depend on how many rows were needed. See `generator_at`.
-    model : Model
-        With `FUNCTIONS` and, for Langevin proposals, `GRADIENTS` (zeros otherwise).
-    sums : Sums
-    test : Criterion
-    bound : Bound
-        Of y.
-    proposing : Proposing
-    permutation : array (n,) of uint32
-        0, 1, ..., n - 1.
-    weight : float
-        n / T.
-    thetas : array (n, d)
-        The first is where the chain is; overwritten by the draws.
-    k : int
-        Transitions per draw.
-    infos : array (n, len(INFO))
-        Written.
+    The generators are of proposals and decisions, and of the rows that are read: proposals and
+    thresholds do not depend on how many rows were needed. `permutation` is 0, 1, ..., n - 1,
+    `weight` n / T. The first of `thetas`, (n, d), is where the chain is; draws are written over
+    them, and `INFO` to `infos`.
     """
     for i in range(thetas.shape[0]):
         if i > 0:

@@ -36,14 +36,7 @@ import numpy as np
 from numba import types
 
 from pymc_subsample.cache import kept
-from pymc_subsample.compile import (
-    GENERATOR,
-    MATRIX,
-    SCALAR,
-    function_at,
-    generator_at,
-    inner,
-)
+from pymc_subsample.compile import GENERATOR, MATRIX, SCALAR, function_at, generator_at, inner
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.dynamics import MOVES, draw_momentum, trajectory, tree
 from pymc_subsample.kernels.model import (
@@ -333,27 +326,11 @@ def transitions(dynamics):
         info[_SURROGATE] = estimate[0]
 
     def transitions(generator, model, sums, exact, bounds, rule, moves, steps, k, thetas, infos):
-        """Make draws of k transitions each.
+        """Make draws of k proposals, of so many steps of the surrogate, each.
 
-        Parameters
-        ----------
-        generator : int
-            Address of the source of random numbers; see `generator_at`.
-        model : Model
-            With `FUNCTIONS`.
-        sums : Sums
-        exact : array (width, e)
-            Rows that the surrogate reads, packed and anchored; no bounds are of them.
-        bounds : Bounds
-        rule : Decision
-        moves : Moves
-            The factor may be that of a random walk's covariance.
-        steps, k : int
-            Transitions of the surrogate per proposal, and proposals.
-        thetas : array (n, d)
-            The first is where the chain is; overwritten by the draws.
-        infos : array (n, len(INFO))
-            Written; the last for a row that exceeds its bound, where its number is.
+        Rows `exact`, (width, e), which the surrogate reads, are packed and anchored, and have no
+        bounds. The first of `thetas`, (n, d), is where the chain is; draws are written over them,
+        and `INFO` to `infos`: to the last where a row exceeds its bound, which ends them.
         """
         rng = generator_at(generator)
         target = Surrogate(

@@ -33,30 +33,17 @@ _PIECE = 2**17
 
 @dataclass
 class BatchGraph:
-    """A graph over a batch of rows.
+    """A graph over a batch of rows."""
 
-    Attributes
-    ----------
-    outputs : list of Variable
-        The graphs, with the batch length in place of n.
-    axes : dict of Variable to int
-        Row axis of each variable of the graph that carries rows.
-    parameters : dict of Variable to Variable
-        Input of the graph -> parameter-only variable that it stands for (phi).
-    columns : dict of Variable to Variable
-        Input of the graph -> data-only variable of all rows that it stands for.
-    kind : Variable or None
-        The column with the number of a row's kind, where there are several.
-    tests : list of Variable
-        Whether a row is of kind 1, 2, ...
-    """
-
-    outputs: list[Variable]
-    axes: dict[Variable, int]
+    outputs: list[Variable]  # The graphs, with the batch length in place of n.
+    axes: dict[Variable, int]  # Row axis of each variable of the graph that carries rows.
+    # Input of the graph -> parameter-only variable that it stands for (phi).
     parameters: dict[Variable, Variable]
+    # Input of the graph -> data-only variable of all rows that it stands for.
     columns: dict[Variable, Variable]
+    # The column with the number of a row's kind, where there are several.
     kind: Variable | None = None
-    tests: list[Variable] = field(default_factory=list)
+    tests: list[Variable] = field(default_factory=list)  # Whether a row is of kind 1, 2, ...
 
 
 def batch_graph(
@@ -67,16 +54,8 @@ def batch_graph(
 ) -> BatchGraph:
     """Rebuild `outputs`, whose rows have been traced, over inputs of any number of rows.
 
-    Parameters
-    ----------
-    outputs : sequence of Variable
-        Graphs over all rows.
-    trace : RowTrace
-        The trace of their rows. Variables where it stopped become columns.
-    dependent : set of Variable
-        Variables whose value depends on parameters.
-    arrays : mapping of Variable to ndarray
-        Values of the data placeholders.
+    Variables where the trace stopped become columns; the values of `dependent` ones depend on
+    parameters, `arrays` are those of the data placeholders.
     """
     axes, memo = trace.axes, {}
     columns: dict[Variable, Variable] = {}
@@ -121,12 +100,8 @@ def batch_graph(
 def pieces(var: Variable, arrays: Mapping[Variable, Any]) -> Iterator[np.ndarray]:
     """Yield arrays that together hold the elements of a data-only variable.
 
-    One, unless it is computed from columns on disk: those are read some rows at a time.
-
-    Raises
-    ------
-    ReadsAllRows
-        If it cannot be computed row by row from columns on disk.
+    One, unless it is computed from columns on disk: those are read some rows at a time, or raise
+    `ReadsAllRows` if that cannot be done row by row.
     """
     roots = [v for v in ancestors([var]) if v in arrays]
     stored = [v for v in roots if on_disk(arrays[v])]

@@ -160,7 +160,7 @@ def _refuse_others(name: str, value: np.ndarray, column: Column) -> None:
         )
 
 
-def refuse_other_rows(found: Mapping[Variable, Column], seed: int = 0) -> None:
+def refuse_other_rows(found: Mapping[Variable, Column]) -> None:
     """Refuse a sample that is not of these rows: columns that were changed, or coded anew.
 
     A sample of `Rows.sample` with its own seed, of all rows or of those before some were appended,
@@ -170,7 +170,7 @@ def refuse_other_rows(found: Mapping[Variable, Column], seed: int = 0) -> None:
     m, n = len(next(iter(values.values()))), len(next(iter(found.values())))
     store = next(iter(found.values())).store
     for end in np.cumsum([segment.n_rows for segment in store.segments])[::-1].tolist():
-        index = sample_index(end, m, seed)
+        index = sample_index(end, m, 0)
         if m <= end and all(np.array_equal(c[index], values[v]) for v, c in found.items()):
             return
     rng = np.random.default_rng(0)
@@ -316,10 +316,7 @@ def refuse_negative(tall: "TallModel") -> None:
 
 
 def refuse_disagreement(sample: "TallModel", tall: "TallModel") -> None:
-    """Compare the model as it is written with the one of all rows, on the rows of the sample.
-
-    Numbers that come from the sample, its length among them, are not the same in both.
-    """
+    """Refuse a model that differs on the sample's rows when written on all: it uses the sample."""
     columns = [_value(root) for root in tall.raw_roots]
     for theta, index in probes(sample):
         parts = [np.asarray(x)[index] for x in columns]

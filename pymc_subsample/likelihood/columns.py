@@ -78,28 +78,15 @@ def row_number_test(
 
 
 class Placed(NamedTuple):
-    """Raw columns, and the graph over them.
+    """Raw columns, and the graph over them."""
 
-    Attributes
-    ----------
-    batch : BatchGraph
-        Stable and shared by kinds of rows.
-    written : Variable
-        Its log-likelihood by the model's own Ops.
-    rows : RowStore
-        The raw columns.
-    raw, raw_axes : list
-        Inputs that stand for a batch of each raw column, and their row axes.
-    derived : dict of Variable to Variable
-        Columns of the batch graph as functions of the raw columns.
-    """
-
-    batch: BatchGraph
-    written: Variable
-    rows: RowStore
+    batch: BatchGraph  # Stable and shared by kinds of rows.
+    written: Variable  # Its log-likelihood by the model's own Ops.
+    rows: RowStore  # The raw columns.
+    # Inputs that stand for a batch of each raw column, and their row axes.
     raw: list[Variable]
     raw_axes: list[int]
-    derived: dict[Variable, Variable]
+    derived: dict[Variable, Variable]  # Columns of the batch graph as functions of the raw columns.
 
 
 def stored(

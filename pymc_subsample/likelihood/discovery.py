@@ -109,15 +109,8 @@ def find_rows(
 ) -> tuple[list[Rows], list[Whole]]:
     """Return what has rows, the most rows first, and what has none, or too few to subsample.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    parts : sequence of Part
-        Log-likelihood, not summed, of every observed variable and potential.
-    observed, dim
-        As given to `TallModel`.
-    cost : callable
-        ``cost(graph)``: how many numbers of the data are read at every evaluation.
+    ``cost(graph)`` is how many numbers of the data are read at every evaluation; `observed` and
+    `dim` are as given to `TallModel`.
     """
     named = set(chosen_names(observed))
     wanted = named or {part.name for part in parts}

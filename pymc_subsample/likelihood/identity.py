@@ -29,14 +29,10 @@ def archive(
 ) -> tuple[Store, str] | None:
     """Return where something that was computed from rows on disk is kept, and its name there.
 
-    The name depends on the log-likelihood of a row as a function of phi and columns and on phi as
-    a function of theta, or on other columns `of` the batch graph, constants included, on the
-    columns that the model's data are, and on the numbers `at`. It does not depend on the prior.
-
-    Returns
-    -------
-    store, key
-        Or None where the rows are in memory, or PyTensor has no name for one of the functions.
+    The name depends on the log-likelihood of a row as a function of phi and columns and on phi as a
+    function of theta, or on other columns `of` the batch graph, constants included, on the columns
+    that the model's data are, and on the numbers `at`. It does not depend on the prior. None where
+    rows are in memory, or PyTensor has no name for one of the functions.
     """
     if not isinstance(tall.rows, MappedRows):
         return None

@@ -61,14 +61,8 @@ def shared_columns(
 ) -> dict[Variable, Variable]:
     """Find raw columns that the outputs read in the same way: column -> the one it joins.
 
-    Parameters
-    ----------
-    outputs : sequence of Variable
-        Log-likelihood of each kind of row.
-    derived : mapping of Variable to Variable
-        Data columns of the outputs as functions of the raw columns.
-    raw, axes, kinds
-        Raw columns, their row axes and the kind of rows that each one has.
+    There is an output, the log-likelihood, for each kind of row; `axes` and `kinds` are the row
+    axis of each raw column and the kind of its rows, `derived` says what the outputs read of them.
     """
     joins: dict[Variable, Variable] = {}
     own = {v: {kind} for v, kind in zip(raw, kinds, strict=True)}

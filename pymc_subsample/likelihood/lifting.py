@@ -23,23 +23,12 @@ _AFFINE = {*_SUMS, *_PRODUCTS}
 
 
 def lifted(
-    outputs: Sequence[Variable],
-    dependent: set[Variable],
-    arrays: Mapping[Variable, np.ndarray],
+    outputs: Sequence[Variable], dependent: set[Variable], arrays: Mapping[Variable, np.ndarray]
 ) -> list[Variable]:
     """Rebuild graphs with products of gathered parameters as gathers of products.
 
     Where a table is no larger than what rows pick from it. A product of parameters and a sum of
     columns becomes a sum of columns with such coefficients.
-
-    Parameters
-    ----------
-    outputs : sequence of Variable
-        Log-likelihoods of all rows.
-    dependent : set of Variable
-        Variables whose value depends on parameters.
-    arrays : mapping of Variable to ndarray
-        Values of the data placeholders.
     """
     tables: list[Variable] = []
 

@@ -44,23 +44,12 @@ def find_predictors(
     offsets: Mapping[Variable, int],
     extremes: Callable[[Variable, int], np.ndarray],
 ) -> list[Predictor] | None:
-    """Find the predictors of a batch log-likelihood.
+    """Find the predictors of a batch log-likelihood, the first output of the graph.
 
-    Parameters
-    ----------
-    graph : BatchGraph
-        The first output is the log-likelihood, shape (m,).
-    offsets : mapping of Variable to int
-        Position in phi of the first element of each parameter.
-    extremes : callable
-        ``extremes(var, axis)``: smallest and largest values of each element of a data-only variable
-        over all rows, shape (2, k).
-
-    Returns
-    -------
-    list of Predictor or None
-        None if the log-likelihood is not a function of affine predictors, data columns and
-        elementwise-broadcast shared parameters alone.
+    `offsets` are positions in phi of the first element of each parameter. ``extremes(var, axis)``
+    returns smallest and largest values of each element of a data-only variable over all rows, shape
+    (2, k). Returns None if the log-likelihood is not a function of affine predictors, data columns
+    and elementwise-broadcast shared parameters alone.
     """
     algebra = _Algebra(graph, offsets, extremes)
     found: dict[Variable, Predictor] = {}

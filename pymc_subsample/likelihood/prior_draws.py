@@ -14,18 +14,9 @@ Draw = Callable[[int], Mapping[str, np.ndarray]]
 def prior_draws(model: pm.Model) -> tuple[Draw, list[str]]:
     """Draw the prior forward, as PyMC does, and transform the draw.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        Potentials and data are left out: the draws are not weighed by them.
-
-    Returns
-    -------
-    callable
-        ``draw(seed)`` returns a draw: values of value variables by name. Variables without forward
-        draws, such as `pymc.Flat` and some custom distributions, are at the model's initial point.
-    list of str
-        Names of the value variables that are drawn.
+    Returns ``draw(seed)``, values of value variables by name, and the names of those that are
+    drawn: variables without forward draws, such as `pymc.Flat` and some custom distributions, are
+    at the model's initial point. Draws are not weighed by potentials and data.
     """
     drawable = list(model.free_RVs)
     draw = _working(model, drawable)

@@ -19,19 +19,8 @@ from pytensor.tensor.extra_ops import CumOp
 from pytensor.tensor.math import Argmax, Dot
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, SpecifyShape
-from pytensor.tensor.special import (
-    LogAddExp,
-    LogSoftmax,
-    LogSumExp,
-    Softmax,
-    XLog1PY,
-    XLogY,
-)
-from pytensor.tensor.subtensor import (
-    IncSubtensor,
-    Subtensor,
-    unflatten_index_variables,
-)
+from pytensor.tensor.special import LogAddExp, LogSoftmax, LogSumExp, Softmax, XLog1PY, XLogY
+from pytensor.tensor.subtensor import IncSubtensor, Subtensor, unflatten_index_variables
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_subsample.likelihood.errors import CoupledRows
@@ -209,10 +198,7 @@ def _(op: Blockwise, node: Apply, axis: int) -> list[Axis]:
 def indexed_axes(
     node: Apply, axis: int, is_row_number: IsRowNumber
 ) -> tuple[list[Axis], dict[int, int]]:
-    """Return `carried_axes` of integer indexing, and its row numbers.
-
-    The latter are the positions of index inputs that are just the row number, with their row axis.
-    """
+    """Return `carried_axes` of integer indexing, and which index inputs are just the row number."""
     x, *index = node.inputs
     entries = list(unflatten_index_variables(index, node.op.idx_list))
     entries += [slice(None)] * (x.type.ndim - len(entries))

@@ -16,14 +16,7 @@ from pymc_subsample.likelihood.batch import batch_graph
 from pymc_subsample.likelihood.columns import row_number_test
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
 from pymc_subsample.likelihood.trace import RowTrace
-from pymc_subsample.symbolic.graph import (
-    depends_on,
-    evaluate,
-    fold,
-    on_disk,
-    rebuild,
-    tensor_input,
-)
+from pymc_subsample.symbolic.graph import depends_on, evaluate, fold, on_disk, rebuild, tensor_input
 
 
 def select_in_data(
@@ -31,14 +24,8 @@ def select_in_data(
 ) -> list[Variable]:
     """Move selections of rows from quantities that depend on parameters to the data behind them.
 
-    Parameters
-    ----------
-    outputs : sequence of Variable
-        Graphs over placeholders.
-    arrays : dict of Variable to ndarray
-        Data of the placeholders; gains the selected rows of columns.
-    values : sequence of Variable
-        Placeholders of the value variables.
+    `arrays`, the data of the placeholders, gains the selected rows of columns; `values` are the
+    placeholders of the value variables.
     """
     selected: dict[tuple, Variable] = {}
 
@@ -109,13 +96,7 @@ def _of_selected_rows(
     arrays: dict[Variable, np.ndarray],
     selected: dict[tuple, Variable],
 ) -> Variable:
-    """Compute `x` from the selected rows of its columns.
-
-    Raises
-    ------
-    CoupledRows
-        If `x` is not computed row by row from data columns.
-    """
+    """Compute `x` from the selected rows of its columns; `CoupledRows` if that cannot be done."""
     trace = RowTrace(lambda v: v not in dependent, row_number_test(arrays))
     trace.follow(x, axis)
     columns = [v for v in trace.axes if v.owner is None or trace.stop(v)]

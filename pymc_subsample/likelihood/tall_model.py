@@ -68,52 +68,35 @@ class TallModel(Evaluation):
         Observed variables and potentials to subsample; they may have different numbers of rows.
         Default: all that have one log-likelihood per row, few rows (1% of the most) apart. A sum
         over a vector at the end of a potential is taken off.
-    dim : str, optional
-        Name of the rows' dimension, where lengths leave it ambiguous.
+    dim, initial_point, data
+        As steps take them. Prior and rows are checked at the initial point.
     binary : sequence of str, optional
         Names of value variables that are 0 or 1 and will be sampled one element at a time. There
         may be as many of them as rows, as long as rows gather them by an index; the checks of the
         batch graph draw them at random.
-    initial_point : dict, optional
-        Start, as values of some value variables (unconstrained), in place of the model's own.
-        Prior and rows are checked there.
-    data : Rows, optional
-        Rows on disk, of which the model was written on a sample: columns of the names of its
-        `pm.Data` take their place.
     lift : bool, default True
         Take products of effects and scales before rows see them; without, nothing but
         `loglik_as_written` is there.
 
     Attributes
     ----------
-    n_rows : int
-        Number of rows, of all subsampled variables together.
-    observed : tuple of str
-        Names of the subsampled variables.
-    model : pymc.Model
-        The model, without `pm.Minibatch`.
-    whole : list of Whole
-        Observed variables and potentials that are evaluated in full.
-    value_vars : list of Variable
-        Value variables, in the order of the model.
-    names, shapes, slices : list
-        Name, shape and position in theta of each value variable.
+    n_rows, observed
+        Rows, and names, of all subsampled variables together.
+    model, whole
+        The model without `pm.Minibatch`, and what of it is evaluated in full.
+    value_vars, names, shapes, slices, discrete
+        Value variables in the order of the model, their names, shapes and places in theta, and the
+        names of those that are integers.
     size, phi_size : int
         Length of theta and of phi.
-    initial_point : dict of str to ndarray
-        Start, of all value variables.
-    discrete : list of str
-        Names of the value variables that are integers.
-    batch : BatchGraph
-        Log-likelihood of a batch of rows, shape (m,), over phi and data-only columns.
-    rows : RowStore
-        The raw columns.
+    batch, rows
+        Log-likelihood of a batch of rows, shape (m,), over phi and data-only columns, and the raw
+        columns.
+    raw, raw_axes, derived
+        Inputs that stand for a batch of each raw column, their row axes, and columns of the batch
+        graph as functions of the raw ones.
     bound : dict of Variable to Column
         What takes the place of some of the model's data.
-    raw, raw_axes : list
-        Inputs that stand for a batch of each raw column, and their row axes.
-    derived : dict of Variable to Variable
-        Columns of the batch graph as functions of the raw columns.
 
     Raises
     ------

@@ -20,20 +20,12 @@ _CHECKED, _FLIPS = 500, 8
 
 @dataclass(frozen=True)
 class Touching:
-    """Rows that touch each of some elements of theta, in compressed form.
+    """Rows that touch each of some elements of theta, in compressed form."""
 
-    Attributes
-    ----------
-    start : ndarray of int64, shape (a + 1,)
-        Rows of element i are ``rows[start[i]:start[i + 1]]``, sorted.
-    rows : ndarray of int32
-        The rows; empty if `unknown`.
-    unknown : str or None
-        Name of the Op through which rows cannot be told apart: all rows may touch all elements.
-    """
-
+    # Integers, shape (a + 1,): rows of element i are ``rows[start[i]:start[i + 1]]``, sorted.
     start: np.ndarray
-    rows: np.ndarray
+    rows: np.ndarray  # Integers: the rows; empty if `unknown`.
+    # Name of the Op through which rows cannot be told apart: all rows may touch all elements.
     unknown: str | None = None
 
 

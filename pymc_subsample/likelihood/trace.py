@@ -18,13 +18,9 @@ from pymc_subsample.symbolic.graph import depends_on
 class RowTrace:
     """The row axis, followed from outputs to roots.
 
-    Parameters
-    ----------
-    stop : callable
-        ``stop(var)`` is true where the trace need not go further.
-    is_row_number : callable
-        ``is_row_number(index, axis, length)``: whether an index holds 0, 1, ..., length - 1 along
-        the axis, so that indexing with it takes row i from row i.
+    The trace need not go further where ``stop(var)`` is true. ``is_row_number(index, axis,
+    length)`` says whether an index holds 0, 1, ..., length - 1 along the axis, so that indexing
+    with it takes row i from row i.
 
     Attributes
     ----------
@@ -52,11 +48,8 @@ class RowTrace:
     def follow(self, output: Variable, axis: int) -> None:
         """Follow the rows of one more output.
 
-        Raises
-        ------
-        CoupledRows
-            If an Op mixes rows, one variable would have to carry the rows on two axes, or rows are
-            also read as a whole. The trace is left as it was.
+        Raises `CoupledRows`, and leaves the trace as it was, if an Op mixes rows, one variable
+        would have to carry the rows on two axes, or rows are also read as a whole.
         """
         axes, row_numbers, whole = dict(self.axes), dict(self.row_numbers), dict(self.whole)
         pending = [(output, axis)]
@@ -107,23 +100,9 @@ def traced(
 ) -> tuple[RowTrace, dict[int, list[Rows]], list[Whole]]:
     """Trace terms with rows; return them by number of rows, and those that have none.
 
-    Parameters
-    ----------
-    trace : RowTrace
-        Empty.
-    terms : sequence of Rows
-        To be traced.
-    latents : mapping of Variable to Variable
-        Values of the free variables, and these.
-    binary : collection of str
-        Names of values that rows may gather one by one.
-    dependent : set of Variable
-        What depends on values.
-
-    Raises
-    ------
-    TallModelError
-        If a term has no rows that are independent, and must have, or none has.
+    The trace is empty before. `latents` are the values of the free variables, and these; `binary`
+    names values that rows may gather one by one; `dependent` is what depends on values. Raises
+    `TallModelError` if a term has no rows that are independent, and must have, or none has.
     """
     kinds: dict[int, list[Rows]] = {}
     whole, refusal = [], None

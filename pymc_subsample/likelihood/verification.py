@@ -201,18 +201,9 @@ def check_batches(
 ) -> None:
     """Compare rows in random company with the same rows among all rows, at random parameters.
 
-    Parameters
-    ----------
-    tall : TallModel
-    batch : callable
-        ``batch(theta, index)``: log-likelihood of the rows `index`, by the Ops of `rows`.
-    rows : Variable
-        Log-likelihood of all rows, shape (n,). It is evaluated if that takes little memory;
-        otherwise each row is compared with itself alone.
-    values : sequence of Variable
-        Its value variables.
-    arrays : mapping of Variable to ndarray
-        Its data.
+    ``batch(theta, index)`` is the log-likelihood of the rows `index`, by the Ops of `rows`, that of
+    all rows, shape (n,), a graph of `values` and data. It is evaluated if that takes little memory;
+    otherwise each row is compared with itself alone.
     """
     affordable = not tall.bound and _largest(rows) <= _LARGEST_BYTES
     for theta, index in probes(tall):

@@ -7,16 +7,11 @@ import numpy as np
 import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
-from pymc_subsample.diagnostics.draws import (
-    SAMPLE_DIMS,
-    check_selection,
-    draws_of,
-    signs_of,
-)
+from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, check_selection, draws_of, signs_of
 from pymc_subsample.diagnostics.efficiency import refuse_parts
 from pymc_subsample.diagnostics.hmc import SHIFT_BOUND
-from pymc_subsample.plots.parts import GREY, collection, decorate, named, picture
-from pymc_subsample.validation import choice, count, mapping
+from pymc_subsample.plots.parts import GREY, curves, named, picture
+from pymc_subsample.validation import choice, count
 
 _FIRST = 5
 _MOST_POINTS = 1000
@@ -95,18 +90,8 @@ def plot_error_against_cost(
         error = _errors(draws, signs_of(idata, "posterior", coords), mean, sd, ends, label)
         pad = np.full(n_points - len(ends), np.nan)
         lines[name] = [np.append(spent[ends - 1], pad), np.append(error, pad)]
-    points = xr.DataArray(
-        list(lines.values()),
-        dims=["run", "plot_axis", "point"],
-        coords={"run": list(lines), "plot_axis": ["x", "y"]},
-    ).to_dataset(name="error")
-    pc_kwargs["aes"] = {"color": ["run"]} | mapping("aes", pc_kwargs.get("aes"), "dimensions")
-    pc = collection(points, [], (6.4, 4.2), backend, pc_kwargs)
-    pc.map(visuals.line_xy, "lines", data=points)
-    decorate(
-        pc, points, xlabel=_COSTS[cost], ylabel="Error of means, posterior sds", xscale="log",
-        yscale="log",
-    )  # fmt: skip
+    labels = {"xlabel": _COSTS[cost], "ylabel": "Error of means, posterior sds"}
+    pc, _ = curves("error", lines, labels, backend, pc_kwargs)
     plain: dict[str, Any] = {"ignore_aes": "all", "color": GREY}
     tolerated, known = (xr.Dataset({"error": value}) for value in (SHIFT_BOUND, noise))
     pc.map(visuals.hline, "tolerated", data=tolerated, linestyle=":", **plain)

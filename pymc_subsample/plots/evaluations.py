@@ -7,17 +7,11 @@ import numpy as np
 import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
-from pymc_subsample.diagnostics.draws import (
-    SAMPLE_DIMS,
-    apply,
-    check_selection,
-    draws_of,
-    signs_of,
-)
+from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, apply, check_selection, draws_of, signs_of
 from pymc_subsample.diagnostics.efficiency import refuse_parts, subsampling_statistics
 from pymc_subsample.diagnostics.signed import ess_bulk
-from pymc_subsample.plots.parts import collection, decorate, named, picture
-from pymc_subsample.validation import count, mapping
+from pymc_subsample.plots.parts import curves, named, picture
+from pymc_subsample.validation import count
 
 _FEWEST_DRAWS = 20
 _MOST_POINTS = 1000
@@ -82,18 +76,8 @@ def plot_evaluations(
         draws = draws_of(idata, var_names, filter_vars, "posterior", coords)
         ends = np.geomspace(_FEWEST_DRAWS, len(spent), n_points).round().astype(int)
         lines[name] = [spent[ends - 1], [_smallest_ess(draws, signs, end) for end in ends]]
-    points = xr.DataArray(
-        list(lines.values()),
-        dims=["run", "plot_axis", "point"],
-        coords={"run": list(lines), "plot_axis": ["x", "y"]},
-    ).to_dataset(name="ess")
-    pc_kwargs["aes"] = {"color": ["run"]} | mapping("aes", pc_kwargs.get("aes"), "dimensions")
-    pc = collection(points, [], (6.4, 4.2), backend, pc_kwargs)
-    decorate(
-        pc, points, xlabel="Row evaluations", ylabel="Smallest effective sample size",
-        xscale="log", yscale="log",
-    )  # fmt: skip
-    pc.map(visuals.line_xy, "lines", data=points)
+    labels = {"xlabel": "Row evaluations", "ylabel": "Smallest effective sample size"}
+    pc, points = curves("ess", lines, labels, backend, pc_kwargs)
     pc.map(visuals.scatter_xy, "points", data=points)
     if len(lines) > 1:
         pc.add_legend("run", title="")

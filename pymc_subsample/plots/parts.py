@@ -7,7 +7,7 @@ from typing import Any
 
 import xarray as xr
 from arviz_base import rcParams
-from arviz_plots import PlotCollection
+from arviz_plots import PlotCollection, visuals
 from arviz_plots.plot_collection import backend_from_object
 
 from pymc_subsample.diagnostics.efficiency import per_step
@@ -80,6 +80,26 @@ def collection(
     figure_kwargs = layout | {"figsize": figsize, "figsize_units": "inches"} | given
     options = {"cols": cols, "backend": backend, "figure_kwargs": figure_kwargs} | pc_kwargs
     return PlotCollection.wrap(data, **options)
+
+
+def curves(
+    name: str,
+    lines: Mapping[str, list],
+    labels: Mapping[str, str],
+    backend: str | None,
+    pc_kwargs: dict[str, Any],
+) -> tuple[PlotCollection, xr.Dataset]:
+    """Return a figure with a line per run, of points x and y on logarithmic scales, and these."""
+    points = xr.DataArray(
+        list(lines.values()),
+        dims=["run", "plot_axis", "point"],
+        coords={"run": list(lines), "plot_axis": ["x", "y"]},
+    ).to_dataset(name=name)
+    pc_kwargs["aes"] = {"color": ["run"]} | mapping("aes", pc_kwargs.get("aes"), "dimensions")
+    pc = collection(points, [], (6.4, 4.2), backend, pc_kwargs)
+    pc.map(visuals.line_xy, "lines", data=points)
+    decorate(pc, points, **labels, xscale="log", yscale="log")
+    return pc, points
 
 
 def xy(x: xr.DataArray, y: xr.Dataset) -> xr.Dataset:

@@ -31,11 +31,7 @@ _WIDTH = 44
 
 @picture
 def plot_report(
-    idata: xr.DataTree,
-    *,
-    audit: Audit | None = None,
-    backend: str | None = None,
-    **pc_kwargs: Any,
+    idata: xr.DataTree, *, audit: Audit | None = None, backend: str | None = None, **pc_kwargs: Any
 ) -> PlotCollection:
     """Plot what `report` says of a run: every check on its way from pass to fail.
 

@@ -170,7 +170,7 @@ class SubsampledStep(ChainStep):
             self._given_reference = reference
         if reference is not None:
             variables.refuse_other_variables(self._model, reference, earlier=of_run)
-        self._reparameterize = arguments.flag("reparameterize", reparameterize)
+        self._reparameterize = arguments.truth("reparameterize", reparameterize)
         self._rows_of: dict[str, Any] = {
             "observed": chosen_names(observed) or None,
             "dim": arguments.text("dim", dim, "a dimension"),

@@ -43,17 +43,7 @@ _MOST_PRODUCTS, _MOST_CUBES = 3e10, 4_000_000
 
 
 class Deciding:
-    """Control variates whose remainders rows decide on, and bounds of these.
-
-    Parameters
-    ----------
-    expansion : Expansion
-        Compiled model, with control variates of order 2.
-    active : ndarray of int
-        Elements of theta that are sampled.
-    bound, intensity, temperature
-        As for `row_bounds.bound_rows`.
-    """
+    """Control variates whose remainders rows decide on, and bounds; see `row_bounds.bound_rows`."""
 
     def __init__(
         self,
@@ -107,10 +97,7 @@ class Deciding:
     def choose(
         self, order: int | str, modes: Sequence[Preparation]
     ) -> list[tuple[Forecast, float]]:
-        """Choose rows for the surrogate to read, and the order, or take that one.
-
-        Verifies bounds at all modes; see `verify`.
-        """
+        """Choose rows for the surrogate, and the order, or take that one; `verify` at all modes."""
         found = self._ordered(order, modes)
         if min(f.accepted[2] for f, _ in found) >= _ACCEPTED:
             return found
@@ -201,10 +188,7 @@ class Deciding:
     def _points(
         self, reference: Reference, factor: np.ndarray, count: int, wider: float = 1.0
     ) -> np.ndarray:
-        """Values of phi, shape (N, P), spread around a reference as the posterior is, or wider.
-
-        They are the same for the same reference, wherever a chain goes on.
-        """
+        """Values of phi, (N, P), spread as the posterior is, or wider; the same for a reference."""
         z = np.random.default_rng(0).standard_normal((count, len(self._active)))
         theta = reference.theta.copy()
         found = np.empty((count, self._second.phi_size))
@@ -219,11 +203,7 @@ class Deciding:
         """Compare bounds and surrogate with all rows at a few points spread by `factor`.
 
         Return what decisions will be like, and what share of points the surrogate underrates.
-
-        Raises
-        ------
-        TallModelError
-            If a row exceeds its bound.
+        Raises `TallModelError` if a row exceeds its bound.
         """
         bounds = self.bounds(reference, metric)
         pairs = self._points(reference, factor, self._affordable(_FEWEST_PAIRED, _MOST_PAIRED))

@@ -166,8 +166,7 @@ class FireflyMC(ProposingStep):
         "data_share": ("Data", "0.1%"),
     }
     stats_dtypes_shapes: ClassVar[Statistics] = statistics(
-        RULES,
-        ("accepted", "acceptance_rate", "n_bright", "batch_size", "scaling", "data_share"),
+        RULES, ("accepted", "acceptance_rate", "n_bright", "batch_size", "scaling", "data_share")
     )
 
     def __init__(

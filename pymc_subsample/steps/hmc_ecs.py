@@ -12,15 +12,11 @@ from pymc_subsample import arguments
 from pymc_subsample.calling import given_start
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.factors import scaled
-from pymc_subsample.control_variates.reference import (
-    Reference,
-)
+from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.hmc import RULES, check_hmc
 from pymc_subsample.diagnostics.record import ChainRecord
-from pymc_subsample.estimators import (
-    Moments,
-)
+from pymc_subsample.estimators import Moments
 from pymc_subsample.kernels.dynamics import Moves, trajectory, tree
 from pymc_subsample.kernels.estimates import (
     BLOCK_POISSON,

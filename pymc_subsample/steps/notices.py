@@ -26,13 +26,6 @@ class Notice(SamplerWarning):
 
     PyMC logs it there, draw by draw, at `level`: that of information for the first of a cause,
     whichever chain it comes from.
-
-    Parameters
-    ----------
-    cause : str
-        Of which one remark is enough.
-    message : str
-        What is said.
     """
 
     def __init__(self, cause: str, message: str) -> None:

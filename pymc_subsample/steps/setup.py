@@ -58,30 +58,19 @@ _MODES = 4
 
 @dataclass(frozen=True)
 class Preparation:
-    """Where chains start and what is known there, shared by all of them and never changed.
+    """Where chains start and what is known there, shared by all of them and never changed."""
 
-    Attributes
-    ----------
-    reference : Reference
-        Expansion point and full-data sums.
-    factor : ndarray, shape (a, a), (1, a) or (3, k)
-        Of the covariance of the sampled parameters, or its diagonal.
-    pilot, far : ndarray, shape (k, d), (j, d)
-        Points around the reference by which a subsample is chosen.
-    search : ModeSearch or None
-        What other modes were found; None where none were looked for.
-    others : tuple of Preparation
-        The same at other modes, in which some of the chains start.
-    residuals : Residuals or None
-        At pilot and far points, where they are known from an earlier run.
-    """
-
-    reference: Reference
+    reference: Reference  # Expansion point and full-data sums.
+    # Shape (a, a), (1, a) or (3, k): of the covariance of the sampled parameters, or its diagonal.
     factor: np.ndarray
+    # Points around the reference by which a subsample is chosen, shape (k, d), (j, d).
     pilot: np.ndarray
     far: np.ndarray
+    # What other modes were found; None where none were looked for.
     search: ModeSearch | None = None
+    # The same at other modes, in which some of the chains start.
     others: tuple["Preparation", ...] = ()
+    # At pilot and far points, where they are known from an earlier run.
     residuals: Residuals | None = None
 
     @property
@@ -92,40 +81,20 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a set-up is of.
+    """What a set-up is of."""
 
-    Attributes
-    ----------
-    expansion : Expansion
-        Compiled model.
-    starts : Starts
-        Where the search for the reference starts, and those for other modes.
-    active, free : ndarray of int
-        Elements of theta that the step moves, and that are continuous: other steps may move
-        those, so the reference and the pilot take all of them into account.
-    rng : numpy.random.Generator
-        Draws subsets and pilot points.
-    temperature : float
-        Divides the log-likelihood.
-    kind : {PERTURBED, BLOCK_POISSON}
-        The estimate.
-    given : ndarray, shape (d,), or None
-        A reference to be used as it is.
-    archive : Archive or None
-        Where sums are kept; None where they are not.
-    earlier : bool
-        Whether the reference is that of an earlier run, for which another one nearby may stand.
-    """
-
-    expansion: Expansion
-    starts: Starts
+    expansion: Expansion  # Compiled model.
+    starts: Starts  # Where the search for the reference starts, and those for other modes.
+    # Integers: elements of theta that the step moves, and that are continuous: other steps may move
+    # those, so the reference and the pilot take all of them into account.
     active: np.ndarray
     free: np.ndarray
-    rng: np.random.Generator
-    temperature: float = 1.0
-    kind: int = PERTURBED
-    given: np.ndarray | None = None
-    archive: Archive | None = None
+    rng: np.random.Generator  # Draws subsets and pilot points.
+    temperature: float = 1.0  # Divides the log-likelihood.
+    kind: int = PERTURBED  # {PERTURBED, BLOCK_POISSON}: the estimate.
+    given: np.ndarray | None = None  # A reference to be used as it is, shape (d,).
+    archive: Archive | None = None  # Where sums are kept; None where they are not.
+    # Whether the reference is that of an earlier run, for which another one nearby may stand.
     earlier: bool = False
 
 
@@ -213,12 +182,7 @@ def possible(problem: Problem, prepared: Preparation) -> Preparation:
     """Leave out modes around which rows are impossible, by a pass over all rows at each.
 
     A batch may miss such rows for as long as a chain runs, and be wrong where they cut the
-    posterior off.
-
-    Raises
-    ------
-    TallModelError
-        If it is the first mode; the message names the rows.
+    posterior off. Around the first mode they raise `TallModelError`, which names them.
     """
     others = []
     if prepared.residuals is None:

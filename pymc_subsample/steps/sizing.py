@@ -29,20 +29,13 @@ _MOST = 0.5
 
 @dataclass(frozen=True)
 class Choice(Preparation):
-    """The same with a subsample.
+    """The same with a subsample."""
 
-    Attributes
-    ----------
-    always : ndarray of int, shape (e,)
-        Rows that every estimate reads, in order.
-    moments : Moments
-        Of the other rows' residuals on the 95% ellipsoid around the reference.
-    subsample_size, n_blocks : int
-        As given or chosen.
-    """
-
+    # Integers, shape (e,): rows that every estimate reads, in order.
     always: np.ndarray = field(kw_only=True)
+    # Of the other rows' residuals on the 95% ellipsoid around the reference.
     moments: Moments = field(kw_only=True)
+    # As given or chosen.
     subsample_size: int = field(kw_only=True)
     n_blocks: int = field(kw_only=True)
 
@@ -50,18 +43,12 @@ class Choice(Preparation):
 @one_thread
 @doing("choosing the subsample")
 def choose(
-    problem: Problem,
-    prepared: Preparation,
-    subsample_size: int | None,
-    n_blocks: int | None = 1,
+    problem: Problem, prepared: Preparation, subsample_size: int | None, n_blocks: int | None = 1
 ) -> Choice:
     """Choose what was not given of a subsample, by a pass over all rows at each mode.
 
-    Raises
-    ------
-    TallModelError
-        If rows are impossible around the reference, or the subsample size is left open and as many
-        rows as the data have are too few.
+    Raises `TallModelError` if rows are impossible around the reference, or the subsample size is
+    left open and as many rows as the data have are too few.
     """
     first, others = _chosen(problem, prepared, subsample_size, n_blocks), []
     elsewhere = replace(problem, archive=None)

@@ -31,27 +31,9 @@ class SubsampleState(DataClassState):
 class Subsample(WithSamplingState):
     """Rows of an estimate and their packed, anchored columns.
 
-    Parameters
-    ----------
-    kind : {PERTURBED, BLOCK_POISSON}
-        A fixed number of rows, or a Poisson number of minibatches of 30.
-    size : int
-        Rows, or their expected number.
-    n_groups : int
-        Groups in which they are refreshed.
-    always : ndarray of int, shape (e,)
-        Rows that every estimate reads, in order; the others are drawn.
-
-    Attributes
-    ----------
-    index : ndarray, shape (G x B,)
-        Row numbers, group by group; empty until `draw`.
-    counts : ndarray, shape (G,)
-        Minibatches per group; ones where the number of rows is fixed.
-    group : int
-        Refreshed next.
-    rows, exact : ndarray or None
-        As `kernels.estimates.density` takes them; made by `pack`.
+    Perturbed estimates have a fixed number of rows, block-Poisson ones a Poisson number of
+    minibatches of 30; `size` is their number or what is expected. They are refreshed in groups.
+    Rows `always`, in order, are read by every estimate; the others are drawn.
     """
 
     _state_class = SubsampleState
@@ -60,9 +42,10 @@ class Subsample(WithSamplingState):
         assert kind == BLOCK_POISSON or size % n_groups == 0, (size, n_groups)
         self.kind, self.size, self.n_groups = kind, size, n_groups
         self.always = always
-        self.index = np.zeros(0, dtype=np.int64)
-        self.counts = np.zeros(0, dtype=np.int64)
-        self.group = 0
+        self.index = np.zeros(0, dtype=np.int64)  # Rows, group by group; empty until `draw`.
+        self.counts = np.zeros(0, dtype=np.int64)  # Minibatches per group, or ones.
+        self.group = 0  # Refreshed next.
+        # As `kernels.estimates.density` takes them; made by `pack`.
         self.rows: np.ndarray | None = None
         self.exact: np.ndarray | None = None
 

@@ -29,20 +29,11 @@ class TuningState(DataClassState):
 
 
 class Tuning(WithSamplingState):
-    """Collects tuning draws and decides what to change.
+    """Collects draws of a tuning phase and decides what to change.
 
-    Parameters
-    ----------
-    total : int
-        Draws of the tuning phase.
-    active : ndarray, shape (a,)
-        Elements of theta that the step moves.
-    size : int
-        Elements of theta.
-    factor : ndarray, shape (a, a), (1, a) or (3, k)
-        Of the inverse mass matrix, to start with; see `control_variates.factors`.
-    target_accept : float
-        Acceptance rate that the step size is tuned to.
+    `active`, shape (a,), are the elements of theta that the step moves; `factor`, of shape (a, a),
+    (1, a) or (3, k), is that of the inverse mass matrix to start with, see
+    `control_variates.factors`.
     """
 
     _state_class = TuningState
@@ -186,15 +177,7 @@ def _dual_averaging(step_size: float, target_accept: float) -> DualAverageAdapta
 
 
 class ProposalTuning(Tuning):
-    """Adaptation of a Metropolis proposal: its scale at every draw, its covariance now and then.
-
-    Parameters
-    ----------
-    total, active, size, factor, target_accept
-        As for `Tuning`.
-    scale : float
-        Of the proposal, to start with.
-    """
+    """Adaptation of a Metropolis proposal: its scale at every draw, its covariance now and then."""
 
     looks: ClassVar[tuple[float, ...]] = (0.1, 0.2, 0.35, 0.55, 0.75)
 

@@ -18,11 +18,7 @@ from pymc_subsample.validation import finite, mapping, shown
 
 
 def continuous_vars(vars: Any, model: pm.Model) -> list[Variable]:
-    """Return the value variables to sample, which the step takes to be continuous.
-
-    `vars` are free variables of the model, their value variables or names; None stands for all.
-    `refuse_discrete` follows once the rows are known.
-    """
+    """Return the value variables to sample, by default all, checked later by `refuse_discrete`."""
     if vars is not None:
         return chosen_vars(vars, model)
     if not model.value_vars:
@@ -59,11 +55,7 @@ def refuse_discrete(vars: Sequence[Variable], model: pm.Model) -> None:
 
 
 def binary_vars(vars: Any, model: pm.Model) -> list[Variable]:
-    """Return the value variables to sample, all of them 0 or 1.
-
-    `vars` are free variables of the model, their value variables or names; None stands for all
-    binary ones.
-    """
+    """Return the value variables to sample, all of them 0 or 1; by default all such."""
     if vars is None:
         chosen = [v for v in model.value_vars if is_binary(model.values_to_rvs[v])]
         if not chosen:

@@ -131,13 +131,7 @@ class Affine:
 
 
 class Forms(Elements):
-    """Arrays of affine forms: numbers, columns of data and parameters, and what is made of them.
-
-    Parameters
-    ----------
-    known : mapping of Variable to ndarray of Affine
-        Arrays of the parameters.
-    """
+    """Arrays of affine forms: numbers, columns of data and parameters, and what is made of them."""
 
     def _number(self, x: Any) -> Affine:
         if not np.isfinite(x):

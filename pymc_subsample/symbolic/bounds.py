@@ -35,12 +35,8 @@ _ANY = Interval()
 class Bounds(Interpreter[Interval]):
     """Bounds of the variables of a graph; data-only ones are evaluated.
 
-    Parameters
-    ----------
-    dependent : set of Variable
-        Variables whose value depends on parameters.
-    pieces : callable
-        ``pieces(var)``: arrays that together hold the elements of a data-only variable.
+    The values of `dependent` ones depend on parameters. ``pieces(var)`` returns arrays that
+    together hold the elements of a data-only variable.
     """
 
     def __init__(self, dependent: set[Variable], pieces: Callable[[Variable], Iterable]):

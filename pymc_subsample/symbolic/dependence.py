@@ -70,18 +70,10 @@ class Value:
 
 
 class Sources(Interpreter[Value]):
-    """Sources of the variables of a graph.
+    """Sources of the variables of a graph; where they are lost, `NoForm` says at which Op.
 
-    Where they are lost, `NoForm` says at which Op.
-
-    Parameters
-    ----------
-    positions : mapping of Variable to ndarray of int32
-        The input of which elements are told apart: their names, or -1.
-    data : mapping of Variable to ndarray
-        Values of what does not depend on it.
-    n_rows : int
-        Length of axes that are not known otherwise.
+    `positions` are names of the elements of the input that are told apart, or -1; `data` are values
+    of what does not depend on it, `n_rows` is the length of axes that are not known otherwise.
     """
 
     def __init__(

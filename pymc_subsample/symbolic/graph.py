@@ -51,24 +51,13 @@ ALONG_AXES = (special.LogSumExp, special.Softmax, special.LogSoftmax)
 
 @dataclass(frozen=True)
 class ConcreteGraph:
-    """Graphs over placeholders.
+    """Graphs over placeholders."""
 
-    Attributes
-    ----------
-    outputs : list of Variable
-        One per graph given, every root array replaced.
-    arrays : dict of Variable to ndarray
-        The array behind each data placeholder (not copied), or the column on disk.
-    values : list of Variable
-        Placeholders of the value variables, in the order given.
-    roots : dict of Variable to Variable
-        What each data placeholder stands for.
-    """
-
-    outputs: list[Variable]
+    outputs: list[Variable]  # One per graph given, every root array replaced.
+    # The array behind each data placeholder (not copied), or the column on disk.
     arrays: dict[Variable, Any]
-    values: list[Variable]
-    roots: dict[Variable, Variable]
+    values: list[Variable]  # Placeholders of the value variables, in the order given.
+    roots: dict[Variable, Variable]  # What each data placeholder stands for.
 
 
 # What PyTensor raises where an Op has no gradient.
@@ -84,16 +73,9 @@ def rebuild(
 ) -> list[Variable]:
     """Rebuild graphs from their roots up, inferring static shapes anew.
 
-    Parameters
-    ----------
-    outputs : sequence of Variable
-        The graphs.
-    memo : dict of Variable to Variable
-        Replacements known beforehand; nothing above a replaced variable is visited. Updated.
-    hook : callable, optional
-        ``hook(node, new_inputs)`` returns the node's new outputs, or None to apply the same Op.
-    remake : bool, default False
-        Apply every Op anew, also where its inputs have not changed.
+    `memo` holds replacements, and is updated: nothing above a replaced variable is visited.
+    ``hook(node, new_inputs)`` returns the node's new outputs, or None to apply the same Op;
+    `remake` applies every Op anew, also where its inputs have not changed.
     """
     for node in toposort(outputs, blockers=list(memo)):
         if all(out in memo for out in node.outputs):
@@ -120,10 +102,7 @@ def concretize(
     point: Mapping[str, np.ndarray],
     stored: Mapping[Variable, Any] = MappingProxyType({}),
 ) -> ConcreteGraph:
-    """Replace every array root and value variable of `outputs` by a placeholder of static shape.
-
-    `stored` are columns on disk in the place of some roots' arrays; see `data.columns.Column`.
-    """
+    """Replace array roots, some by columns on disk, and value variables by static placeholders."""
     arrays: dict[Variable, Any] = {}
     roots: dict[Variable, Variable] = {}
     memo: dict[Variable, Variable] = {}
@@ -217,10 +196,7 @@ def on_disk(value: Any) -> bool:
 class ReadsAllRows(Exception):
     """A graph of columns that are on disk, which would have to be evaluated as a whole.
 
-    Attributes
-    ----------
-    outputs, columns : list of Variable
-        What was to be evaluated, and placeholders of columns that it reads.
+    It has `outputs`, what was to be evaluated, and `columns`, placeholders of those that it reads.
     """
 
     def __init__(self, outputs: Sequence[Variable], columns: Sequence[Variable]) -> None:
@@ -243,13 +219,7 @@ def depends_on(outputs: Sequence[Variable], sources: Sequence[Variable]) -> set[
 def evaluate(
     outputs: Sequence[Variable], givens: Mapping[Variable, np.ndarray]
 ) -> list[np.ndarray]:
-    """Evaluate once, without compiling and without hashing large constants.
-
-    Raises
-    ------
-    ReadsAllRows
-        If that takes all rows of a column on disk.
-    """
+    """Evaluate without compiling or hashing large constants; `ReadsAllRows` of columns on disk."""
     inputs = [v for v in ancestors(outputs) if v in givens]
     stored = [v for v in inputs if on_disk(givens[v])]
     if stored:

@@ -54,16 +54,11 @@ class NoForm(Exception):
 
 
 class Interpreter[Value]:
-    """Values of the variables of a graph.
+    """Values of the variables of a graph, from those of its inputs.
 
     A domain says what `_moved`, `_merged`, `_elementwise` and `_reduced` do to its values, what the
     value of numbers (`_data`) and the shape of a value are, and what an input is that must be a
     number (`_literal`). `NoForm` is raised where an Op, or such a number, is not known.
-
-    Parameters
-    ----------
-    known : mapping of Variable to Value
-        Values of inputs.
     """
 
     def __init__(self, known: Mapping[Variable, Value]):

@@ -40,20 +40,7 @@ _EVERYTHING = Enclosure(-np.inf, np.inf)
 def enclose(
     outputs: Sequence[Variable], inputs: Sequence[Variable]
 ) -> Callable[[Sequence[Enclosure]], list[Enclosure]]:
-    """Return a function that encloses vector graphs over rows, given what encloses their inputs.
-
-    Parameters
-    ----------
-    outputs : sequence of Variable
-        One vector over rows each.
-    inputs : sequence of Variable
-        Vectors over rows.
-
-    Raises
-    ------
-    NoForm
-        By the function returned, if some Op has no form for one row or no rule here.
-    """
+    """Return a function that encloses graphs over rows given their inputs', or raises `NoForm`."""
     fgraph = specialised(inputs, outputs)
 
     def evaluate(given: Sequence[Enclosure]) -> list[Enclosure]:

@@ -65,12 +65,8 @@ def enclose_coefficient(
     """Return a function that bounds the size of a coefficient of a vector graph over rows.
 
     It takes what encloses the inputs, the intervals of directions, None for inputs that stay, and
-    what `Pieces.joined` says of the graph.
-
-    Raises
-    ------
-    NoForm
-        By the function returned, if some Op has no form for one row or no rule.
+    what `Pieces.joined` says of the graph. It raises `NoForm` if some Op has no form for one row or
+    no rule.
     """
 
     def bound(
@@ -134,10 +130,7 @@ class _Jets(Scalars):
     """Arrays of jets."""
 
     def __init__(
-        self,
-        known: dict[Variable, np.ndarray],
-        order: int,
-        joined: Mapping[Apply, np.ndarray],
+        self, known: dict[Variable, np.ndarray], order: int, joined: Mapping[Apply, np.ndarray]
     ):
         super().__init__(known, self._jet)
         self._order, self._joined = order, joined
@@ -362,8 +355,6 @@ class _Jets(Scalars):
 
 def _power_of(slope: Enclosure | None, x: Enclosure | None, power: int) -> Enclosure | None:
     """Return a slope times a power of what may be zero."""
-    if x is None:
-        return None
     if x is None:
         return None
     [raised] = applied(pt.pow.scalar_op, [x, Enclosure(float(power), float(power))])

@@ -55,18 +55,8 @@ _ROUNDING, _EXACT, _CANCELLED, _SLACK = 1e-7, 1e-12, 1e-13, 3.0
 class Pieces:
     """The log-likelihood of a row, its guards, and the conditions that choose between pieces.
 
-    Parameters
-    ----------
-    loglik : Variable
-        A vector graph over rows.
-    predictors, data : sequence of Variable
-        Its inputs, vectors over rows.
-
-    Attributes
-    ----------
-    loglik : Variable
-        The same within its guards, the conditions beyond which it is -inf; what makes kinks is
-        written as a `Switch`.
+    `loglik` is the vector graph of predictors and data that it is made from, within its guards, the
+    conditions beyond which it is -inf; what makes kinks is written as a `Switch`.
     """
 
     def __init__(self, loglik: Variable, predictors: Sequence[Variable], data: Sequence[Variable]):
@@ -110,24 +100,12 @@ class Pieces:
         *,
         everywhere: bool = False,
     ) -> tuple[dict[Apply, np.ndarray], np.ndarray]:
-        """Look for kinks and jumps while predictors move.
+        """Look for kinks and jumps while predictors, now `at`, move by at most `far`, both (E, m).
 
-        Parameters
-        ----------
-        at, far : ndarray, shape (E, m)
-            Where predictors are, and how far they move at most.
-        data : ndarray, shape (k, m)
-        order : int
-            k: without a kink, pieces have k - 1 derivatives in common where they meet.
-        everywhere : bool, default False
-            Whether they may move so far that a share of it is no short way.
-
-        Returns
-        -------
-        joined : dict of Apply to ndarray of bool, shape (m,)
-            Of each switch, the rows in which it makes no kink or jump.
-        smooth : ndarray of bool, shape (m,)
-            Rows without any.
+        Without a kink, pieces have ``order - 1`` derivatives in common where they meet;
+        `everywhere` says that predictors may move so far that a share of it is no short way.
+        Returns of each switch in which rows it makes no kink or jump, shape (m,), and the rows
+        without any.
         """
         count = at.shape[1]
         found: dict[Apply, np.ndarray] = {}

@@ -24,15 +24,7 @@ _MOST_SCALARS = 1_500
 
 
 class Scalars(Elements):
-    """Arrays of scalars that stand for the variables of a graph, for one row.
-
-    Parameters
-    ----------
-    known : mapping of Variable to ndarray of object
-        Arrays of the inputs.
-    apply : callable
-        ``apply(scalar_op, inputs)`` returns the outputs of a scalar Op.
-    """
+    """Arrays of scalars that stand for variables, for one row, by ``apply(scalar_op, inputs)``."""
 
     def __init__(self, known: Mapping[Variable, np.ndarray], apply: Callable[[Op, list], list]):
         super().__init__(known)

@@ -26,13 +26,7 @@ def arrow() -> Any:
 
 
 def of_parquet(path: str | Path | Sequence[str | Path], options: Options) -> Source:
-    """Read Parquet files: a path, a pattern, a folder, or several of these.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is none.
-    """
+    """Read Parquet files: a path, a pattern, a folder, or several of these."""
     files = _parquet_files(path)
     return _identity(files, options), partial(_parquet_blocks, files, options)
 

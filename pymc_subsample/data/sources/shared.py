@@ -22,21 +22,9 @@ type Reader = Callable[[Any, np.ndarray], np.ndarray]
 
 
 class Options:
-    """What of a table is kept.
+    """What of a table is kept: columns (None for all), and those among them that are kept as codes.
 
-    Parameters
-    ----------
-    columns : sequence of str or None
-        Names; None for all.
-    categorical : sequence of str
-        Columns of words or numbers that are kept as codes.
-    drop_missing : bool
-        Whether rows with a missing value in a column that is kept are left out.
-
-    Attributes
-    ----------
-    left_out : int
-        Rows that were left out so far.
+    `left_out` counts rows that are left out since a value is missing in a column that is kept.
     """
 
     def __init__(
@@ -65,10 +53,7 @@ class Options:
             _log.info("%s left out", said)
 
     def whole(self, block: Block, holes: np.ndarray | None = None) -> Block:
-        """Return a block without the rows that are to be left out, and count these.
-
-        `holes`, shape (m,), counts what is missing where numbers cannot say it.
-        """
+        """Return a block without rows to be left out, by NaN and `holes`, (m,), and count these."""
         lengths = {x.shape[:1] for x in block.values()}
         if not self.drop_missing or len(lengths) != 1 or () in lengths:
             return block  # columns of different lengths are refused where they are written
@@ -151,15 +136,10 @@ def blocks(
     """Return the rows of a table, without those where something is missing if they are left out.
 
     `parts` are numbers of rows, and what gives columns of them by name. `readers` read a part of a
-    column and count, in an array of shape (m,), what is missing where numbers cannot say it; a
-    type stands for those that there are none for. `levels` are the words that they find.
-
-    Raises
-    ------
-    TypeError
-        If there is no way to read a column.
-    ValueError
-        Where blocks are read: if something is missing of integers or categories.
+    column and count, in an array of shape (m,), what is missing where numbers cannot say it; a type
+    stands for those that there are none for. `levels` are the words that they find. Raises
+    `TypeError` if there is no way to read a column, and where blocks are read `ValueError` if
+    something is missing of integers or categories.
     """
     wrong = {name: reader for name, reader in readers.items() if isinstance(reader, str)}
     if wrong:

@@ -4,14 +4,7 @@ from importlib import import_module
 
 from pymc_subsample.kernels.integrators.integrator import Integrator
 
-_MODULES = (
-    "baoab",
-    "symplectic",
-    "euler",
-    "thermostat",
-    "overdamped",
-    "preconditioned",
-)
+_MODULES = ("baoab", "symplectic", "euler", "thermostat", "overdamped", "preconditioned")
 
 INTEGRATORS: dict[str, Integrator] = {
     name: import_module(f"{__name__}.{name}").INTEGRATOR for name in _MODULES

@@ -46,16 +46,10 @@ class LinearMap(NamedTuple):
 
     x is the position, or position and momentum, :math:`\xi` the noise of the dynamics and
     :math:`\eta` that of the gradient.
-
-    Attributes
-    ----------
-    matrix : ndarray, shape (a, k, k)
-        M; k is 1, or 2 where there are momenta.
-    own, gradient : ndarray, shape (a, k)
-        u and v.
     """
 
-    matrix: np.ndarray
+    matrix: np.ndarray  # M, shape (a, k, k); k is 1, or 2 where there are momenta.
+    # u and v, shape (a, k).
     own: np.ndarray
     gradient: np.ndarray
 
@@ -66,59 +60,42 @@ class Integrator:
 
     `start`, `drift`, `kick`, `drift_ratio` and `expectation` are called in compiled code
     (`inlined`) and write into the arrays of a `Chain`; the others are Python's.
-
-    Attributes
-    ----------
-    name : str
-        What users call it.
-    friction : {"given", "adapted", None}
-        Whether users choose the friction of its momenta, or the step adapts it until they have the
-        temperature, or there are none.
-    reuses_gradient : bool
-        Whether `drift` moves along the gradient of the step before.
-    options : tuple of str
-        Arguments of `SGMCMC` that are for some integrators alone, and this one takes, beyond
-        those of all with momenta.
-    start : callable
-        ``start(friction, state)`` writes the integrator state of a chain that begins, or begins
-        again after a divergence.
-    drift, kick : callable
-        ``drift(rng, chain, h)`` does what comes before the gradient of a step, and
-        ``kick(rng, chain, h)`` what comes after.
-    drift_ratio : callable
-        ``drift_ratio(chain, h)`` returns the largest drift of the step in one direction in units of
-        its noise, or its kick in units of momenta. T is above 0.
-    expectation : callable or str
-        ``expectation(chain, h, stop, x)`` writes where exponential weights expect the noise of
-        a step to go, with the momenta going on as before or, if `stop`, to a stop, and returns that
-        noise's standard deviation over the root of h; or why such weights, which are for one kick
-        with noise of one size, do not fit.
-    linear_map : callable
-        ``linear_map(h, friction, curvature)`` returns the `LinearMap` of a step at curvatures of
-        shape (a,).
-    noise_variance : callable
-        ``noise_variance(h, friction, temperature)`` returns the variance of the map's own noise.
-    momentum_variance : callable or None
-        ``momentum_variance(h, friction, temperature, curvature, noise, covariance)`` returns
-        the variance of momenta at the end of steps, shape (a,), given that of the gradient
-        and the stationary covariance of the map, shape (a, 2, 2), which may be cut elsewhere.
-    own_metric : callable or None
-        ``own_metric(floor, n, square)`` returns the root of what multiplies h, element by element,
-        given mean squares of the gradient. They are n**2 times the integrator state.
     """
 
-    name: str
+    name: str  # What users call it.
+    # {"given", "adapted", None}: whether users choose the friction of its momenta, or the step
+    # adapts it until they have the temperature, or there are none.
     friction: Literal["given", "adapted"] | None
-    reuses_gradient: bool
+    reuses_gradient: bool  # Whether `drift` moves along the gradient of the step before.
+    # Arguments of `SGMCMC` that are for some integrators alone, and this one takes, beyond those of
+    # all with momenta.
     options: tuple[str, ...]
+    # ``start(friction, state)`` writes the integrator state of a chain that begins, or begins again
+    # after a divergence.
     start: Callable
+    # ``drift(rng, chain, h)`` does what comes before the gradient of a step, and ``kick(rng, chain,
+    # h)`` what comes after.
     drift: Callable
     kick: Callable
+    # ``drift_ratio(chain, h)`` returns the largest drift of the step in one direction in units of
+    # its noise, or its kick in units of momenta. T is above 0.
     drift_ratio: Callable
+    # ``expectation(chain, h, stop, x)`` writes where exponential weights expect the noise of a step
+    # to go, with the momenta going on as before or, if `stop`, to a stop, and returns that noise's
+    # standard deviation over the root of h; or why such weights, which are for one kick with noise
+    # of one size, do not fit.
     expectation: Callable | str
+    # ``linear_map(h, friction, curvature)`` returns the `LinearMap` of a step at curvatures of
+    # shape (a,).
     linear_map: Callable
+    # ``noise_variance(h, friction, temperature)`` returns the variance of the map's own noise.
     noise_variance: Callable
+    # ``momentum_variance(h, friction, temperature, curvature, noise, covariance)`` returns the
+    # variance of momenta at the end of steps, shape (a,), given that of the gradient and the
+    # stationary covariance of the map, shape (a, 2, 2), which may be cut elsewhere.
     momentum_variance: Callable | None
+    # ``own_metric(floor, n, square)`` returns the root of what multiplies h, element by element,
+    # given mean squares of the gradient. They are n**2 times the integrator state.
     own_metric: Callable | None
 
     def __post_init__(self):
@@ -173,10 +150,7 @@ _PARTS: dict[str, tuple[str, tuple[type, ...]]] = {
     "expectation": ("chain, h, stop, x", (str,)),
     "linear_map": ("h, friction, curvature", ()),
     "noise_variance": ("h, friction, temperature", ()),
-    "momentum_variance": (
-        "h, friction, temperature, curvature, noise, covariance",
-        (NoneType,),
-    ),
+    "momentum_variance": ("h, friction, temperature, curvature, noise, covariance", (NoneType,)),
     "own_metric": ("floor, n, square", (NoneType,)),
 }
 
