@@ -198,20 +198,7 @@ class Gradients(NamedTuple):
 class NutsTrial:
     """NUTS on the expansion of a model's rows, which tells how many gradients it needs.
 
-    <<<<<<< HEAD
-        Parameters
-        ----------
-        model : pymc.Model
-            The model that the step was made for.
-        step : SubsampledStep
-            Samples all variables, with a reference point.
-        seed : int
-            Of the chain.
-    =======
-        The step samples all variables, with a reference point. Where `seconds` are over before, an
-        effective draw takes the gradients of a draw, at least; None where the expansion is no density
-        away from the reference.
-    >>>>>>> smaller
+    The step samples all variables, with a reference point.
     """
 
     def __init__(self, model: pm.Model, step: "SubsampledStep", seed: int) -> None:
