@@ -110,6 +110,38 @@ def test_values_are_those_of_the_model_whatever_coordinates_the_chain_has():
     np.testing.assert_allclose(again.reference.theta, given.reference.theta, rtol=1e-8)
 
 
+@pytest.mark.parametrize("make", [pms.HMCECS, pms.ScalableMH])
+def test_means_of_a_hierarchy_are_taken_where_rows_see_them(make):
+    """The effects of six groups are known to a hundredth, their scale to a fifth."""
+    rng = np.random.default_rng(3)
+    g = np.arange(18_000) % 6
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 1)
+        effect = mu + tau * pm.Normal("z", shape=6)
+        pm.Deterministic("effect", effect)
+        observed = rng.normal(np.array([-2.0, -1.0, -0.3, 0.2, 0.8, 3.0])[g])
+        pm.Normal("y", effect[g], 1.0, observed=observed)
+    run = sample(pms.HMCECS(model=model), model, draws=500)
+    posterior = run["posterior"].to_dataset().stack(sample=("chain", "draw"))
+    sd, mean = posterior["effect"].std("sample").values, posterior["effect"].mean("sample").values
+    means = {name: posterior[name].mean("sample").values for name in ("mu", "tau", "z")}
+
+    def off(at):
+        return np.sqrt(np.mean(((at["mu"] + at["tau"] * at["z"] - mean) / sd) ** 2))
+
+    assert off(means) > 1.0
+    step = make(model=model, reference=run)
+    assert off(step.reference_values()) < 0.3
+    start = step.reference
+    step.setup_chain(np.random.default_rng(1), 300, 0)
+    point = model.initial_point()
+    for _ in range(300):
+        point, _ = step.step(point)
+    assert step.reference is start  # every move of it would take passes over all rows
+    given = make(model=model, reference=means)
+    assert off(given.reference_values()) == pytest.approx(off(means))
+
+
 def test_the_earlier_run_is_not_pickled_with_the_step(first):
     case, step, idata = first
     plain = len(pickle.dumps(pms.HMCECS(model=case.model)))

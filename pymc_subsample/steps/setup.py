@@ -142,6 +142,7 @@ def prepare(problem: Problem) -> Preparation:
         found = reference_at(expansion, problem.given, problem.temperature)
         if expansion.coordinates is not None:
             found = fitted(expansion, found)
+            found = _between_effects(problem, found) if problem.earlier else found
     if problem.archive is not None:
         problem.archive.keep(expansion, found)
 
@@ -156,6 +157,21 @@ def prepare(problem: Problem) -> Preparation:
     if expansion.coordinates is not None:
         modes = [fitted(expansion, mode) for mode in modes]
     return replace(first, others=tuple(map(prepared, modes)))
+
+
+def _between_effects(problem: Problem, means: Reference) -> Reference:
+    """Return the mode given the scales, where the means of an earlier run's draws are far from it.
+
+    Rows see products of scales and effects, and know these far better than each factor: the product
+    of the means may be many standard deviations away from the mean of the products.
+    """
+    expansion = problem.expansion
+    assert expansion.coordinates is not None
+    moved = np.setdiff1d(problem.free, expansion.coordinates.scales)
+    _, spread = shape(expansion, means, moved, moved)
+    if distance_to_mode(expansion, means, spread, moved) <= _SERVES:
+        return means
+    return fitted(expansion, polish(expansion, means.theta, moved, problem.temperature))
 
 
 @one_thread
