@@ -313,6 +313,15 @@ def test_p_values_are_uniform_for_draws_of_the_posterior():
         assert np.sum(each < 0.05) <= scipy.stats.binom.isf(1e-4, 100, 0.05)
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_scores_beyond_all_bounds_have_a_p_value():
+    """As of counts whose rates are wrong by many powers of ten, whose squares' squares overflow."""
+    rng = np.random.default_rng(8)
+    theta = rng.standard_normal((2, 300, 3))
+    score = -theta * 1e80
+    assert scores.moment_test(theta, score, theta, np.eye(3)) < 1e-10
+
+
 @pytest.mark.parametrize(("stretch", "shift"), [(1.15, 0.0), (1 / 1.15, 0.0), (1.0, 0.3)])
 def test_p_values_are_small_where_draws_are_off(stretch, shift):
     rng = np.random.default_rng(7)
