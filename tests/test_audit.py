@@ -1,11 +1,12 @@
 """An audit recovers the posterior from wrong draws, and finds nothing wrong with right ones."""
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 import scipy.stats
 from models import MODELS
-from scipy.special import digamma, polygamma
+from scipy.special import digamma, expit, polygamma
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
@@ -490,3 +491,28 @@ def test_discrete_variables_are_refused():
     idata = xr.DataTree.from_dict({"posterior": data})
     with pytest.raises(pms.TallModelError, match="'k' is discrete"):
         pms.audit(idata, model=model)
+
+
+@pytest.mark.parametrize(("family", "far"), [("bernoulli", 2.0), ("poisson", 600.0)])
+def test_an_intercept_that_bambi_moved_is_named(family, far):
+    """By either way, and where rates overflow; that of a model which is not centred is audited."""
+    bmb = pytest.importorskip("bambi")
+    rng = np.random.default_rng(1)
+    x = rng.normal(far, 1, 1_500)
+    eta = x - far
+    y = rng.poisson(np.exp(eta)) if family == "poisson" else (rng.random(1_500) < expit(eta)) + 0
+    frame = pd.DataFrame({"y": y, "x": x})
+    for centred, formula in ((True, "y ~ x"), (False, "y ~ center(x)")):
+        written = bmb.Model(formula, frame, family=family, center_predictors=centred)
+        written.build()
+        inner = written.backend.model
+        idata = written.fit(
+            400, 400, step=pms.HMCECS(model=inner), chains=2, cores=1, random_seed=1,
+            progressbar=False,
+        )  # fmt: skip
+        for kind in ("weights", "score"):
+            if not centred:
+                assert pms.audit(idata, model=inner, kind=kind, draws=60).status != "fail"
+                continue
+            with pytest.raises(ValueError, match=r"Bambi's fit .*center_predictors=False"):
+                pms.audit(idata, model=inner, kind=kind, draws=60)

@@ -1,6 +1,8 @@
 """`pms.predict`: what PyMC says of all rows at once, some rows at a time."""
 
+import re
 import tracemalloc
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -611,3 +613,78 @@ def test_rows_that_are_not_those_of_the_run_are_noticed():
     )  # fmt: skip
     with pytest.warns(UserWarning, match="the run sampled 900 rows, and these are the 200 that"):
         pms.predict(idata, "y", model=of(200))
+
+
+# Draws of another model
+
+
+SHORT = {"chains": 2, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
+
+
+def regression(x, y, group, *, hold=lambda name, x: x, tau=None):
+    """Intercept, slopes and effects of groups, of the same names whatever the columns are."""
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0, 5), pm.Normal("b", shape=2)
+        scale = pm.HalfNormal("tau") if tau is None else tau
+        eta = a + hold("x", x) @ b + scale * pm.Normal("z", shape=GROUPS)[group]
+        pm.Bernoulli("won", logit_p=eta, observed=y)
+    return model
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(3)
+    x, group = rng.normal(size=(3_000, 2)) + [1.0, 0.0], rng.integers(0, GROUPS, 3_000)
+    return x, rng.random(3_000) < 1 / (1 + np.exp(0.5 - x @ [1.0, -0.5])), group
+
+
+@pytest.fixture(scope="module")
+def fitted(rows):
+    model = regression(*rows)
+    step = pms.HMCECS(model=model)
+    return pm.sample(300, tune=400, step=step, model=model, random_seed=1, **SHORT)
+
+
+def test_draws_of_another_model_of_the_same_names_are_noticed(fitted, rows, monkeypatch):
+    """By all rows, read in pieces; the model that was sampled is taken without a word."""
+    monkeypatch.setattr("pymc_subsample.prediction.moved._PIECE", 7_000)
+    x, y, group = rows
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pms.predict(fitted, "won", model=regression(*rows), draws=100)
+        pms.predict(fitted, "won", model=regression(x, y, group, hold=pm.Data), draws=100)
+    for other in ((x[:, ::-1], y, group), (x - x.mean(axis=0), y, group)):
+        model = regression(*other)
+        said = r"no sample of this model's posterior.* off by (\S+) of .* most in '"
+        with pytest.raises(ValueError, match=said) as refused:
+            pms.loo(fitted, model=model)
+        with pytest.warns(UserWarning, match=said) as warned:
+            pms.predict(fitted, "won", model=model, draws=100)
+        texts = str(refused.value), str(warned[0].message)
+        one, other = (float(re.search(said, text).group(1)) for text in texts)
+        assert one == pytest.approx(other, rel=0.3)
+
+
+def test_draws_are_not_doubted_where_the_model_holds_other_rows(fitted, rows):
+    """Other outcomes, or columns that were set: what if, not where draws are from."""
+    x, y, group = rows
+    recorded = fitted.copy()
+    recorded["constant_data"] = xr.Dataset({"x": (("x_dim_0", "x_dim_1"), x)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pms.predict(fitted, "won", model=regression(x[:, ::-1], ~y, group), draws=20)
+        pms.predict(recorded, "won", model=regression(x[:, ::-1], y, group, hold=pm.Data), draws=20)
+
+
+def test_means_of_a_funnel_are_those_of_its_posterior():
+    """Two rows in each group, whose scale may be zero: far from normal, and right."""
+    rng = np.random.default_rng(0)
+    g = np.repeat(np.arange(40), 2)
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu"), pm.HalfNormal("tau", 1)
+        a = mu + tau * pm.Normal("z", shape=40)
+        pm.Bernoulli("y", logit_p=a[g], observed=rng.random(80) < 0.5)
+        idata = pm.sample(400, tune=500, random_seed=1, **SHORT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pms.predict(idata, "y", model=model)

@@ -86,8 +86,8 @@ def mixing(posterior: xr.Dataset, signs: np.ndarray | None = None) -> list[Findi
             )
             continue
         at = int(worst(known))
-        tiers = [replace(rule, bound=max(rule.bound, usual[at])) for rule in (fail, doubt)]
-        findings.append(tiered(*tiers, float(numbers[at]), f"{labels[at]}. "))
+        fail, doubt = (replace(x, bound=max(x.bound, float(usual[at]))) for x in (fail, doubt))
+        findings.append(tiered(fail, doubt, float(numbers[at]), f"{labels[at]}. "))
     return findings
 
 

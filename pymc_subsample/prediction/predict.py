@@ -18,7 +18,7 @@ from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, signs_of
 from pymc_subsample.diagnostics.thinned import group, sampled_rows, spread
 from pymc_subsample.likelihood.discovery import full_data_model
 from pymc_subsample.passes import current
-from pymc_subsample.prediction.moved import refuse_moved
+from pymc_subsample.prediction.moved import of_another, refuse_moved
 from pymc_subsample.prediction.quantity import SAID, Quantity, quantity
 from pymc_subsample.prediction.rowwise import Raw, RowFunction, in_order, outside
 from pymc_subsample.validation import choice, count, numbers, shown
@@ -98,7 +98,9 @@ def predict(
     Warns
     -----
     UserWarning
-        As `summary`, of signed draws.
+        As `summary`, of signed draws. If the model holds other rows than the run sampled. If it
+        holds the same observed values and columns, as `idata` recorded them, and the draws are
+        not where its posterior is, as `loo` tells: they are of another model.
 
     Notes
     -----
@@ -135,6 +137,12 @@ def predict(
         warnings.warn(
             f"{SAID}: the run sampled {sampled_rows(idata):,} rows, and these are the {n:,} that "
             "the model holds. Pass data= to predict others.",
+            stacklevel=2,
+        )
+    if signs is None and (other := of_another(idata, model, posterior)):
+        warnings.warn(
+            f"{SAID}: idata seems to hold no sample of this model's posterior, given the rows that "
+            f"both have: {other} Pass the model that was sampled, and other rows as data=.",
             stacklevel=2,
         )
     values = [posterior[name].values for name in function.leaves]
