@@ -146,6 +146,38 @@ def test_new_rows_are_predicted_as_by_set_data(idata):
     np.testing.assert_array_equal(model["X"].get_value(), columns()["X"])  # as it was
 
 
+def test_a_data_frame_is_taken_by_the_names_of_its_columns():
+    """Other columns and the labels of rows are left alone."""
+    rng = np.random.default_rng(1)
+    held = {"x": rng.normal(size=40), "g": rng.integers(0, 3, 40)}
+    with pm.Model() as model:
+        x, g = (pm.Data(name, value) for name, value in held.items())
+        eta = pm.Normal("b") * x + pm.Normal("z", shape=3)[g]
+        pm.Normal("y", eta, 1, observed=np.zeros(40))
+    idata = from_prior(model)
+    new = pd.DataFrame({"carrier": "ab", "g": [2, 0], "x": [1, 4]}, index=["u", "v"])
+    found = pms.predict(idata, "y", model=model, data=new)
+    columns = {name: new[name].to_numpy() for name in ("x", "g")}
+    expected = pms.predict(idata, "y", model=model, data=columns)
+    xr.testing.assert_identical(found, expected)
+    assert found["mean"].shape == (2,)
+    with pytest.raises(ValueError, match=r"data lacks \['x'\]; .*data=\{'x': table"):
+        pms.predict(idata, "y", model=model, data=new[["g", "carrier"]])
+    with pytest.raises(TypeError, match=r"data\['g'\] must be of numbers.*Turn labels"):
+        pms.predict(idata, "y", model=model, data=new.assign(g=["a", "b"]))
+
+
+def test_matrices_of_a_data_frame_are_given_by_a_dict(idata):
+    given = columns(30, seed=4)
+    frame = pd.DataFrame({"a": given["X"][:, 0], "b": given["X"][:, 1], "group": given["group"]})
+    model = classifier(columns())
+    with pytest.raises(ValueError, match=r"data lacks \['X'\].*\(1000, 2\)"):
+        pms.predict(idata, "won_", model=model, data=frame)
+    as_dict = {"X": frame[["a", "b"]], "group": frame["group"]}
+    found = pms.predict(idata, "won_", model=model, data=as_dict)
+    np.testing.assert_allclose(found["mean"], by_hand(idata, given).mean((0, 1)), rtol=1e-9)
+
+
 @pytest.mark.parametrize("containers", [True, False])
 def test_expressions_and_deterministics_are_predicted_as_the_outcome(idata, containers):
     model = classifier(columns(), containers=containers)
