@@ -694,7 +694,7 @@ def test_draws_of_another_model_of_the_same_names_are_noticed(fitted, rows, monk
             pms.predict(fitted, "won", model=model, draws=100)
         texts = str(refused.value), str(warned[0].message)
         one, other = (float(re.search(said, text).group(1)) for text in texts)
-        assert one == pytest.approx(other, rel=0.3)
+        assert 0.5 < one / other < 2.0  # by order 2, and by gradients at some draws
 
 
 def test_draws_are_not_doubted_where_the_model_holds_other_rows(fitted, rows):
@@ -706,6 +706,26 @@ def test_draws_are_not_doubted_where_the_model_holds_other_rows(fitted, rows):
         warnings.simplefilter("error")
         pms.predict(fitted, "won", model=regression(x[:, ::-1], ~y, group), draws=20)
         pms.predict(recorded, "won", model=regression(x[:, ::-1], y, group, hold=pm.Data), draws=20)
+
+
+def test_draws_on_a_bent_ridge_are_not_doubted():
+    """Effects are known to a hundredth of what their scale is: the mean of draws is far off it."""
+    rng = np.random.default_rng(3)
+    g = np.arange(18_000) % 6
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 1)
+        effect = mu + tau * pm.Normal("z", shape=6)
+        observed = rng.normal(np.array([-2.0, -1.0, -0.3, 0.2, 0.8, 3.0])[g])
+        pm.Normal("y", effect[g], 1.0, observed=observed)
+        idata = pm.sample(500, tune=400, step=pms.HMCECS(), random_seed=1, **SHORT)
+    draws = idata["posterior"].to_dataset()
+    center = draws["mu"].mean() + draws["tau"].mean() * draws["z"].mean(("chain", "draw"))
+    means = np.array([observed[g == k].mean() for k in range(6)])
+    assert np.abs(center.values - means).max() > 3 / np.sqrt(3_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for some in (50, 500):
+            pms.predict(idata, "y", model=model, draws=some)
 
 
 def test_means_of_a_funnel_are_those_of_its_posterior():

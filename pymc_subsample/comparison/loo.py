@@ -10,6 +10,7 @@ import xarray as xr
 from arviz_stats.utils import ELPDData, ELPDDataLOO, ELPDDataLOOSubsample
 
 from pymc_subsample import arguments, array_stats
+from pymc_subsample.bambi import of_intercepts
 from pymc_subsample.comparison.doubts import say_beforehand, warn_of_k
 from pymc_subsample.comparison.estimate import Estimate, LeftOut, estimated
 from pymc_subsample.comparison.expanded import approximate
@@ -19,7 +20,7 @@ from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.verification import loglik_agrees
 from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics.draws import signs_of
-from pymc_subsample.diagnostics.drift import of_bambi, other_data
+from pymc_subsample.diagnostics.drift import other_data
 from pymc_subsample.diagnostics.thinned import (
     group,
     require_free_variables,
@@ -196,7 +197,7 @@ def loo(
         raise ValueError(
             f"{_SAID}: idata holds no sample of this model's posterior: "
             f"{known.drift.said(model, places)}. Pass the model and the data that were sampled."
-            f"{of_bambi(model)}"
+            f"{of_intercepts(model)}"
         )
     enough = good_k(len(thetas))
     if leaving is not None and wanted is None:

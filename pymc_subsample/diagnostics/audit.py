@@ -9,17 +9,13 @@ import pymc as pm
 import xarray as xr
 
 from pymc_subsample import arguments
+from pymc_subsample.bambi import is_bambis, of_intercepts
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import expand, refuse_steps
 from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.corrections import by_scores, by_weights
-from pymc_subsample.diagnostics.drift import (
-    drift_of_scores,
-    is_bambis,
-    moved_intercept,
-    of_bambi,
-)
+from pymc_subsample.diagnostics.drift import drift_of_scores, moved_intercept
 from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.thinned import (
@@ -174,7 +170,7 @@ def audit(
         refuse_steps(tall, expansion, everything, _NO_SCORES, theta.reshape(-1, tall.size))
     logp, score = log_posteriors(expansion, theta.reshape(-1, tall.size))
     shape, passes = theta.shape, len(logp)
-    bambis = of_bambi(model) if is_bambis(posterior) else ""
+    bambis = of_intercepts(model) if is_bambis(posterior) else ""
     if not np.all(np.isfinite(logp)):
         raise ValueError(
             f"{_SAID}: the log posterior of all rows is not finite at "

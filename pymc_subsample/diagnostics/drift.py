@@ -12,6 +12,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_subsample.bambi import intercepts
 from pymc_subsample.diagnostics.thinned import spread
 from pymc_subsample.symbolic.graph import root_array
 
@@ -19,8 +20,8 @@ from pymc_subsample.symbolic.graph import root_array
 OFF = 3.0
 # Variances along a direction, as shares of the whole, that are rounding.
 _FLAT = 1e-12
-# Parameters up to which a covariance is that of all draws.
-_MOST = 64
+# Parameters up to which a covariance is that of all draws; standard errors that are no doubt.
+_MOST, _ERRORS = 64, 4.0
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,17 @@ def directions(thetas: np.ndarray, most: int) -> tuple[np.ndarray, float]:
 
 
 def drift_of_scores(thetas: np.ndarray, scores: np.ndarray) -> Drift:
-    """Measure how far draws are off, by gradients of the log posterior there, shape (S, d)."""
+    """Measure how far draws theta, shape (S, d), are off at least, by gradients at some of them.
+
+    Scores have shape (k, d). Their mean counts beyond four of its standard errors: where effects
+    and their scales make a bent ridge, single gradients are far longer than the mean's errors.
+    """
     steps, weight = directions(thetas, _MOST)
     with np.errstate(over="ignore", invalid="ignore"):
-        return drift(thetas, steps, weight, steps @ scores.mean(axis=0))
+        along = scores @ steps.T
+        mean, error = along.mean(axis=0), along.std(axis=0, ddof=1) / np.sqrt(len(along))
+        sure = np.sign(mean) * np.maximum(np.abs(mean) - _ERRORS * error, 0.0)
+    return drift(thetas, steps, weight, sure)
 
 
 def drift(thetas: np.ndarray, steps: np.ndarray, weight: float, slope: np.ndarray) -> Drift:
@@ -105,30 +113,10 @@ def drift(thetas: np.ndarray, steps: np.ndarray, weight: float, slope: np.ndarra
     return Drift(found, off)
 
 
-def intercepts(model: pm.Model) -> list[str]:
-    """Return the free variables that Bambi names so."""
-    return [v.name for v in model.free_RVs if v.name.split("_")[-1] == "Intercept"]
-
-
-def is_bambis(posterior: xr.Dataset) -> bool:
-    """Whether Bambi's fit has returned a posterior."""
-    return posterior.attrs.get("modeling_interface") == "bambi"
-
-
 def moved_intercept(model: pm.Model, found: Drift, places: Mapping[str, slice]) -> bool:
     """Whether draws of an intercept are off."""
     values = [model.rvs_to_values[model[name]].name for name in intercepts(model)]
     return any(not np.all(np.abs(found.drift[places[v]]) <= OFF) for v in values if v in places)
-
-
-def of_bambi(model: pm.Model) -> str:
-    """Say what Bambi's fit does, of a model with its intercept; else nothing."""
-    if not intercepts(model):
-        return ""
-    return (
-        " Results of Bambi's fit have the intercept moved, for predictors that its model centres: "
-        "write bmb.Model(..., center_predictors=False), with center(x) in the formula."
-    )
 
 
 def other_data(

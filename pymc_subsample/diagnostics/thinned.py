@@ -11,6 +11,7 @@ from arviz_base.labels import BaseLabeller
 from arviz_base.sel_utils import xarray_sel_iter
 from pymc.initial_point import make_initial_point_expression
 
+from pymc_subsample.bambi import of_offsets
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.evaluation import Vector
 
@@ -87,6 +88,7 @@ def require_free_variables(posterior: xr.Dataset, model: pm.Model, said: str) ->
         raise ValueError(
             f"{said}: idata.posterior lacks {', '.join(map(repr, missing))}. The density needs "
             f"every free variable of the model, {names}: sample without var_names, or keep them."
+            f"{of_offsets(posterior, missing)}"
         )
     shapes = model.eval_rv_shapes()
     for name in names:

@@ -1,23 +1,18 @@
 """Whether draws are of the model: of another one, or of Bambi's fit with the intercept moved."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
-from pytensor.gradient import grad
+from pytensor.gradient import NullTypeGradError, grad
 
-from pymc_subsample.diagnostics.drift import (
-    Drift,
-    directions,
-    drift,
-    intercepts,
-    is_bambis,
-    of_bambi,
-    other_data,
-)
-from pymc_subsample.diagnostics.thinned import reader, spread, to_theta
+from pymc_subsample.bambi import intercepts, is_bambis, of_intercepts
+from pymc_subsample.diagnostics.drift import Drift, drift_of_scores, other_data
+from pymc_subsample.diagnostics.thinned import spread, to_theta
 from pymc_subsample.likelihood.checks import split_checks
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.evaluation import Vector
@@ -28,9 +23,9 @@ from pymc_subsample.prediction.rowwise import RowFunction
 # How far the most likely intercept may be from the draws' mean, the other variables at theirs: in
 # standard deviations of the draws, and of an intercept of which all else is known.
 _OFF, _FAR = 0.5, 10.0
-_PIECE = 2**20
-# Directions along which the log-likelihood of all rows is taken, and draws that tell of the prior.
-_DIRECTIONS, _PRIOR = 16, 50
+_PIECE = 2**16
+# Of which all rows are read.
+_DRAWS = 24
 
 
 def refuse_moved(model: pm.Model, posterior: xr.Dataset, said: str) -> None:
@@ -75,45 +70,46 @@ def of_another(idata: xr.DataTree, model: pm.Model, posterior: xr.Dataset) -> st
     if other_data(idata, model, observed) is not None:
         return ""
     vector = Vector(model.initial_point())
-    with suppress(TallModelError, ValueError):
+    with suppress(TallModelError, ValueError, NotImplementedError, NullTypeGradError):
         found = _drift(model, vector, posterior)
         places = dict(zip(vector.names, vector.slices, strict=True))
-        return f"{found.said(model, places)}.{of_bambi(model)}" if found.is_large else ""
+        return f"{found.said(model, places)}.{of_intercepts(model)}" if found.is_large else ""
     return ""
 
 
 def _drift(model: pm.Model, vector: Vector, posterior: xr.Dataset) -> Drift:
-    """Pass over all rows at two points per direction, as order 2 has the mean gradient."""
+    """Pass over all rows at some of the draws."""
     thetas = to_theta(model, vector, posterior, SAID).reshape(-1, vector.size)
-    steps, weight = directions(thetas, _DIRECTIONS)
-    center = thetas.mean(axis=0)
-    names = [rv.name for rv in model.free_RVs]
-    sizes = [int(np.prod(posterior[name].shape[2:])) for name in names]
-    flat = reader(model, vector, names)(np.concatenate([center + steps, center - steps]))
-    points = [
-        {
-            name: part.reshape(posterior[name].shape[2:])
-            for name, part in zip(names, np.split(at, np.cumsum(sizes)[:-1]), strict=True)
-        }
-        for at in flat
-    ]
-    levels = np.zeros(len(points))
+    flat = posterior.stack(sample=("chain", "draw")).transpose("sample", ...)
+    some = spread(len(thetas), 1, _DRAWS)
+    rvs, values = model.free_RVs, model.value_vars
+    rises = {rv.name: np.zeros((len(some), *posterior[rv.name].shape[2:])) for rv in rvs}
     for rv in model.observed_RVs:
         [logp], _ = split_checks([pm.logp(rv, model.rvs_to_values[rv])])
-        levels += _levels(
-            RowFunction(model, Quantity(repr(rv.name), [logp], ()), posterior), points
-        )
-    values = model.value_vars
-    prior = model.logp(vars=[*model.free_RVs, *model.potentials])
-    rises = model.compile_fn(
-        grad(prior, values), inputs=values, mode="FAST_COMPILE", on_unused_input="ignore"
+        function = RowFunction(model, Quantity(repr(rv.name), [logp], ()), posterior)
+        draws = [[flat[name].values[k] for name in function.leaves] for k in some]
+        for found in _over(function, partial(_slopes, function, draws)):
+            for name, each in zip(function.leaves, zip(*found, strict=True), strict=True):
+                rises[name] += each
+    # Of the rows by the chain rule, and of the prior.
+    given = [rv.type(f"slope of {rv.name}") for rv in rvs]
+    pulled = zip(model.replace_rvs_by_values(rvs), given, strict=True)
+    height = model.logp(vars=[*rvs, *model.potentials]) + sum((x * g).sum() for x, g in pulled)
+    score = model.compile_fn(
+        grad(height, values), inputs=[*values, *given], mode="FAST_COMPILE", point_fn=False
     )
-    some = thetas[spread(len(thetas), 1, _PRIOR)]
-    with np.errstate(all="ignore"):
-        slopes = [vector.ravel(dict(zip(vector.names, rises(vector.unravel(theta)), strict=True)))
-                  for theta in some]  # fmt: skip
-        rise = (levels[: len(steps)] - levels[len(steps) :]) / 2 + steps @ np.mean(slopes, axis=0)
-    return drift(thetas, steps, weight, rise)
+    scores = []
+    for k, at in enumerate(some):
+        point = vector.unravel(thetas[at])
+        found = score(*(point[v.name] for v in values), *(rises[rv.name][k] for rv in rvs))
+        scores.append(vector.ravel(dict(zip(point, found, strict=True))))
+    return drift_of_scores(thetas, np.array(scores))
+
+
+def _slopes(
+    function: RowFunction, draws: list[list[np.ndarray]], columns: list[np.ndarray]
+) -> list[list[np.ndarray]]:
+    return [function.slopes(draw, columns) for draw in draws]
 
 
 def _is_off(
@@ -134,19 +130,16 @@ def _total(
     """Log-likelihood of all rows, an element of a variable moved."""
     moved = {n: np.array(v, dtype=float) for n, v in center.items()}
     moved[name][k] += by
-    return float(_levels(function, [moved])[0])
+    values = [moved[n] for n in function.leaves]
+    rng = np.random.default_rng(0)
+    return float(sum(_over(function, lambda columns: function([values], columns, rng).sum())))
 
 
-def _levels(function: RowFunction, points: list[dict[str, np.ndarray]]) -> np.ndarray:
-    """Log-likelihood of all rows at points."""
-    values = [[point[n] for n in function.leaves] for point in points]
-    size = max(1, _PIECE // len(points))
+def _over(function: RowFunction, work: Callable[[list[np.ndarray]], Any]) -> Iterator[Any]:
+    """Yield what `work` makes of columns of all rows, some at a time."""
 
-    def part(start: int) -> np.ndarray:
-        index = np.arange(start, min(start + size, function.n_rows))
-        columns = [np.take(r.value, index, r.axis) for r in function.raw]
-        found = function(values, columns, np.random.default_rng(0))
-        return found.reshape(len(points), -1).sum(axis=1)
+    def part(start: int) -> Any:
+        index = np.arange(start, min(start + _PIECE, function.n_rows))
+        return work([np.take(r.value, index, r.axis) for r in function.raw])
 
-    parts = current().map(part, range(0, function.n_rows, size))
-    return np.sum(list(parts), axis=0)
+    return current().map(part, range(0, function.n_rows, _PIECE))
