@@ -47,7 +47,6 @@ def main(argv=None):
         family="bernoulli",
     )
     model.build()
-    # Bambi centres the predictors: its own fit, unlike pm.sample, puts the intercept back.
     idata = model.fit(
         draws=options.draws,
         tune=options.tune,
@@ -59,6 +58,7 @@ def main(argv=None):
     import arviz as az
 
     print(az.summary(idata).to_string())
+    print(pms.report(idata))
     return idata
 
 

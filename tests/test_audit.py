@@ -1,11 +1,12 @@
 """An audit recovers the posterior from wrong draws, and finds nothing wrong with right ones."""
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 import scipy.stats
 from models import MODELS
-from scipy.special import digamma, polygamma
+from scipy.special import digamma, expit, polygamma
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
@@ -313,6 +314,15 @@ def test_p_values_are_uniform_for_draws_of_the_posterior():
         assert np.sum(each < 0.05) <= scipy.stats.binom.isf(1e-4, 100, 0.05)
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_scores_beyond_all_bounds_have_a_p_value():
+    """As of counts whose rates are wrong by many powers of ten, whose squares' squares overflow."""
+    rng = np.random.default_rng(8)
+    theta = rng.standard_normal((2, 300, 3))
+    score = -theta * 1e80
+    assert scores.moment_test(theta, score, theta, np.eye(3)) < 1e-10
+
+
 @pytest.mark.parametrize(("stretch", "shift"), [(1.15, 0.0), (1 / 1.15, 0.0), (1.0, 0.3)])
 def test_p_values_are_small_where_draws_are_off(stretch, shift):
     rng = np.random.default_rng(7)
@@ -481,3 +491,28 @@ def test_discrete_variables_are_refused():
     idata = xr.DataTree.from_dict({"posterior": data})
     with pytest.raises(pms.TallModelError, match="'k' is discrete"):
         pms.audit(idata, model=model)
+
+
+@pytest.mark.parametrize(("family", "far"), [("bernoulli", 2.0), ("poisson", 600.0)])
+def test_an_intercept_that_bambi_moved_is_named(family, far):
+    """By either way, and where rates overflow; that of a model which is not centred is audited."""
+    bmb = pytest.importorskip("bambi")
+    rng = np.random.default_rng(1)
+    x = rng.normal(far, 1, 1_500)
+    eta = x - far
+    y = rng.poisson(np.exp(eta)) if family == "poisson" else (rng.random(1_500) < expit(eta)) + 0
+    frame = pd.DataFrame({"y": y, "x": x})
+    for centred, formula in ((True, "y ~ x"), (False, "y ~ center(x)")):
+        written = bmb.Model(formula, frame, family=family, center_predictors=centred)
+        written.build()
+        inner = written.backend.model
+        idata = written.fit(
+            400, 400, step=pms.HMCECS(model=inner), chains=2, cores=1, random_seed=1,
+            progressbar=False,
+        )  # fmt: skip
+        for kind in ("weights", "score"):
+            if not centred:
+                assert pms.audit(idata, model=inner, kind=kind, draws=60).status != "fail"
+                continue
+            with pytest.raises(ValueError, match=r"Bambi's fit .*center_predictors=False"):
+                pms.audit(idata, model=inner, kind=kind, draws=60)

@@ -852,6 +852,7 @@ def test_reparameterize_must_be_a_flag():
         pms.HMCECS(model=noncentred(outcomes()), reparameterize="yes")
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_units_of_a_check_are_those_of_rows_however_unlikely():
     """Log-likelihoods of 1e12 at the start: a change of 1 would be lost in their rounding."""
     rng = np.random.default_rng(1)

@@ -1,5 +1,6 @@
 """Every example runs at a small size and does what it says: scripts, pages and docstrings."""
 
+import ast
 import doctest
 import importlib.util
 import inspect
@@ -19,6 +20,7 @@ import pymc_subsample as pms
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
+BAMBI = EXAMPLES / "flights_bambi.py"
 SMALL = {
     "flights": ["--rows=5000", "--draws=50", "--tune=100", "--chains=2"],
     "flights_bambi": ["--rows=5000", "--draws=50", "--tune=100", "--chains=2"],
@@ -70,7 +72,17 @@ def test_flights_bambi(capsys):
     expected = {"Intercept", "hour", "distance", "wind", "1|carrier_sigma", "1|carrier"}
     assert set(posterior.data_vars) == expected
     assert all(np.isfinite(values).all() for values in posterior.data_vars.values())
-    assert "wind" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "wind" in printed
+    assert "HMCECS of 5,000 rows" in printed
+
+
+def test_the_bambi_example_leaves_all_to_bambi():
+    """Priors, centred predictors and what is kept: the step is all that is its own."""
+    calls = {node.func.attr: node.keywords for node in ast.walk(ast.parse(BAMBI.read_text()))
+             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}  # fmt: skip
+    assert {k.arg for k in calls["Model"]} == {"family"}
+    assert {k.arg for k in calls["fit"]} == {"draws", "tune", "chains", "random_seed", "step"}
 
 
 def test_intercept_of_a_bambi_model_is_that_of_its_formula(caplog):

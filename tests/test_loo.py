@@ -17,10 +17,11 @@ from scipy.stats import chi2
 import pymc_subsample as pms
 from pymc_subsample.comparison import doubts, estimate
 from pymc_subsample.comparison.estimate import LeftOut, estimated, of_all, of_some
-from pymc_subsample.comparison.expanded import Approximation, approximate, directions
+from pymc_subsample.comparison.expanded import Approximation, approximate
 from pymc_subsample.comparison.loo import relative_efficiency
 from pymc_subsample.control_variates import expand
 from pymc_subsample.data import Rows
+from pymc_subsample.diagnostics.drift import Drift, directions
 from pymc_subsample.diagnostics.thinned import to_theta
 from pymc_subsample.likelihood import TallModel
 
@@ -282,7 +283,7 @@ class Known:
         self.p = self.k = np.zeros(n)
         level = self.elpd + missing * rng.normal(size=n)
         self.approximation = Approximation(
-            level, level + 1e-9 * rng.normal(size=n), np.zeros(n), np.zeros(1), 0.0
+            level, level + 1e-9 * rng.normal(size=n), np.zeros(n), Drift(np.zeros(1), 0.0)
         )
 
     def read(self, index):
@@ -350,7 +351,7 @@ def test_draws_of_a_skewed_posterior_are_taken(centred):
         a = pm.Normal("a", mu, tau, shape=60) if centred else mu + tau * pm.Normal("z", shape=60)
         pm.Bernoulli("y", logit_p=a[g], observed=rng.random(len(g)) < 0.5)
     _, known = left_out(model, sampled(model))
-    assert known.off < 1.0
+    assert known.drift.off < 1.0
 
 
 def test_draws_of_another_model_are_refused():

@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -119,6 +120,14 @@ def test_every_entry_is_a_message():
     for entry in entries():
         assert letters(entry) >= LEAST, entry
         assert any(begins(message, entry) for message in said), entry
+
+
+def test_every_table_has_a_head():
+    """A line that is empty ends a table: the rows below are shown as text."""
+    lines = ["", *PAGE.splitlines(), ""]
+    for k, (before, line) in enumerate(pairwise(lines)):
+        if line.startswith("|") and not before.startswith("|"):
+            assert re.fullmatch(r"\|(---\|)+", lines[k + 2]), line
 
 
 def test_a_new_message_is_missed():

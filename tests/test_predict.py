@@ -1,6 +1,8 @@
 """`pms.predict`: what PyMC says of all rows at once, some rows at a time."""
 
+import re
 import tracemalloc
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -142,6 +144,38 @@ def test_new_rows_are_predicted_as_by_set_data(idata):
     expected = every["posterior_predictive"]["p"].mean(("chain", "draw"))
     np.testing.assert_allclose(found["mean"], expected, rtol=1e-12)
     np.testing.assert_array_equal(model["X"].get_value(), columns()["X"])  # as it was
+
+
+def test_a_data_frame_is_taken_by_the_names_of_its_columns():
+    """Other columns and the labels of rows are left alone."""
+    rng = np.random.default_rng(1)
+    held = {"x": rng.normal(size=40), "g": rng.integers(0, 3, 40)}
+    with pm.Model() as model:
+        x, g = (pm.Data(name, value) for name, value in held.items())
+        eta = pm.Normal("b") * x + pm.Normal("z", shape=3)[g]
+        pm.Normal("y", eta, 1, observed=np.zeros(40))
+    idata = from_prior(model)
+    new = pd.DataFrame({"carrier": "ab", "g": [2, 0], "x": [1, 4]}, index=["u", "v"])
+    found = pms.predict(idata, "y", model=model, data=new)
+    columns = {name: new[name].to_numpy() for name in ("x", "g")}
+    expected = pms.predict(idata, "y", model=model, data=columns)
+    xr.testing.assert_identical(found, expected)
+    assert found["mean"].shape == (2,)
+    with pytest.raises(ValueError, match=r"data lacks \['x'\]; .*data=\{'x': table"):
+        pms.predict(idata, "y", model=model, data=new[["g", "carrier"]])
+    with pytest.raises(TypeError, match=r"data\['g'\] must be of numbers.*Turn labels"):
+        pms.predict(idata, "y", model=model, data=new.assign(g=["a", "b"]))
+
+
+def test_matrices_of_a_data_frame_are_given_by_a_dict(idata):
+    given = columns(30, seed=4)
+    frame = pd.DataFrame({"a": given["X"][:, 0], "b": given["X"][:, 1], "group": given["group"]})
+    model = classifier(columns())
+    with pytest.raises(ValueError, match=r"data lacks \['X'\].*\(1000, 2\)"):
+        pms.predict(idata, "won_", model=model, data=frame)
+    as_dict = {"X": frame[["a", "b"]], "group": frame["group"]}
+    found = pms.predict(idata, "won_", model=model, data=as_dict)
+    np.testing.assert_allclose(found["mean"], by_hand(idata, given).mean((0, 1)), rtol=1e-9)
 
 
 @pytest.mark.parametrize("containers", [True, False])
@@ -611,3 +645,98 @@ def test_rows_that_are_not_those_of_the_run_are_noticed():
     )  # fmt: skip
     with pytest.warns(UserWarning, match="the run sampled 900 rows, and these are the 200 that"):
         pms.predict(idata, "y", model=of(200))
+
+
+# Draws of another model
+
+
+SHORT = {"chains": 2, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
+
+
+def regression(x, y, group, *, hold=lambda name, x: x, tau=None):
+    """Intercept, slopes and effects of groups, of the same names whatever the columns are."""
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0, 5), pm.Normal("b", shape=2)
+        scale = pm.HalfNormal("tau") if tau is None else tau
+        eta = a + hold("x", x) @ b + scale * pm.Normal("z", shape=GROUPS)[group]
+        pm.Bernoulli("won", logit_p=eta, observed=y)
+    return model
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(3)
+    x, group = rng.normal(size=(3_000, 2)) + [1.0, 0.0], rng.integers(0, GROUPS, 3_000)
+    return x, rng.random(3_000) < 1 / (1 + np.exp(0.5 - x @ [1.0, -0.5])), group
+
+
+@pytest.fixture(scope="module")
+def fitted(rows):
+    model = regression(*rows)
+    step = pms.HMCECS(model=model)
+    return pm.sample(300, tune=400, step=step, model=model, random_seed=1, **SHORT)
+
+
+def test_draws_of_another_model_of_the_same_names_are_noticed(fitted, rows, monkeypatch):
+    """By all rows, read in pieces; the model that was sampled is taken without a word."""
+    monkeypatch.setattr("pymc_subsample.prediction.moved._PIECE", 7_000)
+    x, y, group = rows
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pms.predict(fitted, "won", model=regression(*rows), draws=100)
+        pms.predict(fitted, "won", model=regression(x, y, group, hold=pm.Data), draws=100)
+    for other in ((x[:, ::-1], y, group), (x - x.mean(axis=0), y, group)):
+        model = regression(*other)
+        said = r"no sample of this model's posterior.* off by (\S+) of .* most in '"
+        with pytest.raises(ValueError, match=said) as refused:
+            pms.loo(fitted, model=model)
+        with pytest.warns(UserWarning, match=said) as warned:
+            pms.predict(fitted, "won", model=model, draws=100)
+        texts = str(refused.value), str(warned[0].message)
+        one, other = (float(re.search(said, text).group(1)) for text in texts)
+        assert 0.5 < one / other < 2.0  # by order 2, and by gradients at some draws
+
+
+def test_draws_are_not_doubted_where_the_model_holds_other_rows(fitted, rows):
+    """Other outcomes, or columns that were set: what if, not where draws are from."""
+    x, y, group = rows
+    recorded = fitted.copy()
+    recorded["constant_data"] = xr.Dataset({"x": (("x_dim_0", "x_dim_1"), x)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pms.predict(fitted, "won", model=regression(x[:, ::-1], ~y, group), draws=20)
+        pms.predict(recorded, "won", model=regression(x[:, ::-1], y, group, hold=pm.Data), draws=20)
+
+
+def test_draws_on_a_bent_ridge_are_not_doubted():
+    """Effects are known to a hundredth of what their scale is: the mean of draws is far off it."""
+    rng = np.random.default_rng(3)
+    g = np.arange(18_000) % 6
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 1)
+        effect = mu + tau * pm.Normal("z", shape=6)
+        observed = rng.normal(np.array([-2.0, -1.0, -0.3, 0.2, 0.8, 3.0])[g])
+        pm.Normal("y", effect[g], 1.0, observed=observed)
+        idata = pm.sample(500, tune=400, step=pms.HMCECS(), random_seed=1, **SHORT)
+    draws = idata["posterior"].to_dataset()
+    center = draws["mu"].mean() + draws["tau"].mean() * draws["z"].mean(("chain", "draw"))
+    means = np.array([observed[g == k].mean() for k in range(6)])
+    assert np.abs(center.values - means).max() > 3 / np.sqrt(3_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for some in (50, 500):
+            pms.predict(idata, "y", model=model, draws=some)
+
+
+def test_means_of_a_funnel_are_those_of_its_posterior():
+    """Two rows in each group, whose scale may be zero: far from normal, and right."""
+    rng = np.random.default_rng(0)
+    g = np.repeat(np.arange(40), 2)
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu"), pm.HalfNormal("tau", 1)
+        a = mu + tau * pm.Normal("z", shape=40)
+        pm.Bernoulli("y", logit_p=a[g], observed=rng.random(80) < 0.5)
+        idata = pm.sample(400, tune=500, random_seed=1, **SHORT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pms.predict(idata, "y", model=model)

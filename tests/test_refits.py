@@ -5,6 +5,7 @@ import pickle
 import time
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
@@ -73,9 +74,9 @@ def test_posterior_is_right_from_an_earlier_run(first):
 
 
 def test_reference_of_a_run_may_move_and_a_given_one_may_not(first):
-    """From values far off, as of a run on other rows."""
+    """From values that are off, as of a run on other rows."""
     case, *_ = first
-    far = {n: m + 4 * s for n, m, s in zip(case.names, case.mean, case.sd, strict=True)}
+    far = {n: m + 2 * s for n, m, s in zip(case.names, case.mean, case.sd, strict=True)}
     draws = {n: (("chain", "draw"), np.full((1, 5), x)) for n, x in far.items()}
     run = xr.DataTree.from_dict({"posterior": xr.Dataset(draws)})
     moved = {}
@@ -88,6 +89,23 @@ def test_reference_of_a_run_may_move_and_a_given_one_may_not(first):
             point, _ = step.step(point)
         moved[name] = not np.array_equal(step.reference.theta, start)
     assert moved == {"run": True, "given": False}
+
+
+@pytest.mark.parametrize("make", [pms.HMCECS, pms.ScalableMH])
+def test_a_run_that_is_far_off_is_left_for_a_search(make, first, searches, caplog):
+    """As of another model of the same names, or of a fit of Bambi's with the intercept moved."""
+    case, *_ = first
+    far = {n: np.array(m + 40 * s) for n, m, s in zip(case.names, case.mean, case.sd, strict=True)}
+    with caplog.at_level(logging.WARNING, "pymc.subsample"):
+        step = make(model=case.model, reference=run_at(far))
+    assert len(searches) == 1
+    assert "and the mode is searched anew" in caplog.text
+    np.testing.assert_allclose(step.reference.theta, case.mean, atol=0.5 * max(case.sd))
+    caplog.clear()
+    near = {n: np.array(m + s) for n, m, s in zip(case.names, case.mean, case.sd, strict=True)}
+    make(model=case.model, reference=run_at(near))
+    assert len(searches) == 1
+    assert not caplog.text
 
 
 def test_values_are_those_of_the_model_whatever_coordinates_the_chain_has():
@@ -108,6 +126,38 @@ def test_values_are_those_of_the_model_whatever_coordinates_the_chain_has():
         np.testing.assert_allclose(value, values[name], rtol=1e-8)
     given = pms.HMCECS(model=model, reference=values)
     np.testing.assert_allclose(again.reference.theta, given.reference.theta, rtol=1e-8)
+
+
+@pytest.mark.parametrize("make", [pms.HMCECS, pms.ScalableMH])
+def test_means_of_a_hierarchy_are_taken_where_rows_see_them(make):
+    """The effects of six groups are known to a hundredth, their scale to a fifth."""
+    rng = np.random.default_rng(3)
+    g = np.arange(18_000) % 6
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 1)
+        effect = mu + tau * pm.Normal("z", shape=6)
+        pm.Deterministic("effect", effect)
+        observed = rng.normal(np.array([-2.0, -1.0, -0.3, 0.2, 0.8, 3.0])[g])
+        pm.Normal("y", effect[g], 1.0, observed=observed)
+    run = sample(pms.HMCECS(model=model), model, draws=500)
+    posterior = run["posterior"].to_dataset().stack(sample=("chain", "draw"))
+    sd, mean = posterior["effect"].std("sample").values, posterior["effect"].mean("sample").values
+    means = {name: posterior[name].mean("sample").values for name in ("mu", "tau", "z")}
+
+    def off(at):
+        return np.sqrt(np.mean(((at["mu"] + at["tau"] * at["z"] - mean) / sd) ** 2))
+
+    assert off(means) > 1.0
+    step = make(model=model, reference=run)
+    assert off(step.reference_values()) < 0.3
+    start = step.reference
+    step.setup_chain(np.random.default_rng(1), 300, 0)
+    point = model.initial_point()
+    for _ in range(300):
+        point, _ = step.step(point)
+    assert step.reference is start  # every move of it would take passes over all rows
+    given = make(model=model, reference=means)
+    assert off(given.reference_values()) == pytest.approx(off(means))
 
 
 def test_the_earlier_run_is_not_pickled_with_the_step(first):
@@ -472,3 +522,37 @@ def test_a_sum_goes_on_where_its_array_left(kind):
     x = rng.normal(size=6)
     whole = first + second if kind != "diagonal" else np.diag(np.diag(first + second))
     np.testing.assert_allclose(times(as_array(total, 1.0), x), whole @ x, rtol=1e-12)
+
+
+def test_a_fit_of_bambis_is_updated_from_the_one_before(searches, caplog):
+    """In the form that is its PyMC model's; the default one lacks variables, which is said."""
+    bmb = pytest.importorskip("bambi")
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"x": rng.normal(2000, 5, 4_000), "g": rng.choice(list("abcd"), 4_000)})
+    frame["y"] = (rng.random(4_000) < 1 / (1 + np.exp(0.2 * (2000 - frame.x)))) + 0
+
+    def fit(rows, **given):
+        model = bmb.Model("y ~ center(x) + (1 | g)", rows, family="bernoulli",
+                          center_predictors=False)  # fmt: skip
+        model.build()
+        step = pms.HMCECS(model=model.backend.model, **given)
+        return step, model.fit(
+            100, 200, step=step, omit_offsets=False, chains=2, cores=1, random_seed=1,
+            progressbar=False,
+        )  # fmt: skip
+
+    _, before = fit(frame[:3_600])
+    assert len(searches) == 1
+    with caplog.at_level(logging.WARNING, "pymc.subsample"):
+        step, after = fit(frame, reference=before)
+    assert len(searches) == 1
+    assert "searched anew" not in caplog.text
+    assert step.n_rows == 4_000
+    assert np.all(after["sample_stats"]["n_rows"] == 4_000)
+    dropped = before.copy()  # as by default
+    dropped["posterior"] = before["posterior"].to_dataset().drop_vars("1|g_offset")
+    with pytest.raises(ValueError, match=r"no draws of '1\|g_offset'.*omit_offsets=False"):
+        pms.HMCECS(model=step._model, reference=dropped)
+    for function in (pms.loo, pms.audit):
+        with pytest.raises(ValueError, match=r"lacks '1\|g_offset'.*omit_offsets=False"):
+            function(dropped, model=step._model)

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pymc as pm
 import pytest
+from scipy.stats import binom, chi2, ncx2
 
 import pymc_subsample as pms
 from pymc_subsample.diagnostics import hmc, metropolis
 from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.findings import Finding
+from pymc_subsample.diagnostics.mixing import FALSE_ALARMS, mixing
 from pymc_subsample.diagnostics.report import FAMILIES
 from pymc_subsample.diagnostics.weights import MOST_K, good_k
 
@@ -221,6 +223,63 @@ def test_chains_that_disagree_fail(healthy):
     assert by_name["r_hat"].advice.startswith("slope.")
     alone = pms.report(healthy.isel(chain=[0]))
     assert {f.name for f in alone.findings if np.isnan(f.value)} <= {"r_hat", "ess"}
+
+
+# Chance
+
+
+def chains_of(rng, size, elements=20, chains=4, draws=500):
+    """Chains that have mixed, of elements with an autocorrelation of 0.6."""
+    x = rng.standard_normal((size, chains, draws, elements))
+    for t in range(1, draws):
+        x[:, :, t] = 0.6 * x[:, :, t - 1] + 0.8 * x[:, :, t]
+    return x
+
+
+def of_r_hat(values):
+    posterior = xr.Dataset({"x": (("chain", "draw", "k"), values)})
+    return next(found for found in mixing(posterior) if found.name == "r_hat")
+
+
+@pytest.mark.parametrize(("chains", "draws"), [(2, 400), (4, 250)])
+def test_r_hat_of_mixed_chains_is_doubted_as_often_as_is_said(chains, draws):
+    runs = chains_of(np.random.default_rng(0), 60, chains=chains, draws=draws)
+    found = [of_r_hat(run) for run in runs]
+    alarms = sum(one.status != "pass" for one in found)
+    assert alarms <= binom.isf(1e-5, len(runs), FALSE_ALARMS)
+    assert np.mean([one.value > 1.01 for one in found]) > 0.5  # of many elements, or few chains
+
+
+def test_r_hat_finds_a_chain_that_is_elsewhere():
+    """Of 1,000 effective draws and 20 elements, in one of which a chain of four is off."""
+    off, halves, effective, elements = 0.8, 8, 4 * 1_000 / 4, 20
+    least = chi2.isf(FALSE_ALARMS / (2 * elements), halves - 1)
+    missed = ncx2.cdf(1.2 * least, halves - 1, effective / halves * 1.5 * off**2)
+    runs = chains_of(np.random.default_rng(1), 15, elements, draws=1_000)
+    assert len(runs) * missed < 1e-4
+    runs[:, 0, :, 3] += off
+    found = [of_r_hat(run) for run in runs]
+    assert all(one.status != "pass" and one.advice.startswith("x[3].") for one in found)
+
+
+def test_r_hat_of_chains_that_are_stuck_fails_and_of_many_draws_is_held_to_its_own_bound():
+    rng = np.random.default_rng(2)
+    [run] = chains_of(rng, 1, elements=2)
+    run[..., 0] += 5 * np.arange(4)[:, None]
+    stuck = of_r_hat(run)
+    assert stuck.status == "fail"
+    assert stuck.bound < 1.1  # chains one by one have hundreds of effective draws
+    run = rng.standard_normal((4, 5_000, 1))
+    run[0] += 0.3
+    apart = of_r_hat(run)
+    assert apart.status == "warn"
+    assert apart.bound == 1.01
+
+
+def test_a_report_says_that_it_judges_no_model(healthy):
+    said = "judges the computation, whether the draws are those of the posterior, and not the model"
+    for text in (str(pms.report(healthy)), pms.report(healthy)._repr_html_()):
+        assert said in text
 
 
 @pytest.mark.parametrize(("negative", "status"), [(1, "pass"), (100, "warn"), (200, "fail")])

@@ -117,3 +117,29 @@ def test_units_that_hardly_meet_are_told(made, monkeypatch, strength, apart):
 
     monkeypatch.setattr(module, "gradient", coupled)
     assert (unit_hessians(expansion, reference, places) is not None) == apart
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("far", [300.0, 800.0])
+def test_where_rates_overflow_there_is_no_curvature(far):
+    """As at starts of a search, and at a moved intercept of counts; what is finite is taken."""
+    with pm.Model() as model:
+        a, sd = pm.Normal("a", 0, 2), pm.HalfNormal("sd", 1)
+        u = sd * pm.Normal("z", shape=STORES)
+        pm.Poisson("y", pm.math.exp(a + u[STORE]), observed=Y.astype(int))
+    expansion = pms.HMCECS(model=model, subsample_size=50, rng=1)._expansion
+    values = np.zeros(expansion.coordinates.size)
+    values[0] = far
+    there = module.reference_at(expansion, expansion.from_values(values))
+    assert there.is_finite == (far < 700)
+    active = np.arange(len(values))
+    matrix, sd, moved = (
+        precision(expansion, there, active),
+        scales(expansion, there, active),
+        fitted(expansion, there),
+    )
+    assert matrix.shape == (len(active), len(active))
+    assert np.isfinite(matrix).all() == there.is_finite
+    assert np.isfinite(sd).all()
+    assert np.isfinite(moved.theta).all()
+    assert (moved is there) == (not there.is_finite)

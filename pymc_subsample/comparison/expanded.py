@@ -20,6 +20,7 @@ import numpy as np
 
 from pymc_subsample.comparison.groups import Groups
 from pymc_subsample.control_variates import Expansion
+from pymc_subsample.diagnostics.drift import Drift, directions, drift
 from pymc_subsample.diagnostics.thinned import spread
 
 # Up to so many parameters the pass goes in all directions of the posterior. Of more, in as many as
@@ -29,8 +30,6 @@ _ALL, _NUMBERS, _FEWEST, _MOST = 64, 1e10, 16, 1_000
 _SLOPES = 2**23
 # The size of b from which it is taken to be no larger.
 _MOST_BEND = 0.75
-# Variances along a direction, as shares of the whole, that are rounding.
-_FLAT = 1e-12
 
 
 @dataclass(frozen=True)
@@ -45,37 +44,14 @@ class Approximation:
         Log density when it is left out, by terms of order 2.
     p : ndarray
         By how much that is below the log of its mean likelihood.
-    drift : ndarray, shape (d,)
-        The mean gradient of the log posterior over the draws, times their covariance, in their
-        standard deviations: how far off they are. It is zero for draws of this posterior, but for
-        Monte Carlo error and what order 2 leaves.
-    off : float
-        Its length by that covariance, per parameter.
+    drift : Drift
+        How far off the draws are, but for what order 2 leaves.
     """
 
     level: np.ndarray
     elpd: np.ndarray
     p: np.ndarray
-    drift: np.ndarray
-    off: float
-
-
-def directions(thetas: np.ndarray, most: int) -> tuple[np.ndarray, float]:
-    """Return steps f, shape (k, d), and w with w sum f f' the covariance of draws, shape (S, d).
-
-    If d is above `most`, they are so many of the draws, and the sum is an estimate of it.
-    """
-    draws, size = thetas.shape
-    away = thetas - thetas.mean(axis=0)
-    if size > most:
-        chosen = spread(draws, 1, most)
-        return away[chosen], 1.0 / len(chosen)
-    scale = away.std(axis=0)
-    scale[scale == 0] = 1.0
-    away = away / scale
-    values, vectors = np.linalg.eigh(away.T @ away / max(draws - 1, 1))
-    some = values > _FLAT * max(size, 1)
-    return (np.sqrt(values[some]) * vectors[:, some]).T * scale, 1.0
+    drift: Drift
 
 
 def approximate(
@@ -120,11 +96,8 @@ def approximate(
     if groups is not None:
         spread = weight * np.sum(found[2:] ** 2, axis=0)
         found = _left_out(found[0], found[1], spread)
-    scale = thetas.std(axis=0)
-    drift = weight * steps.T @ slope / np.where(scale > 0, scale, 1.0)
     level, elpd, p = found
-    off = float(np.sqrt(weight * slope @ slope / thetas.shape[1]))
-    return Approximation(level, elpd, p, drift, off)
+    return Approximation(level, elpd, p, drift(thetas, steps, weight, slope))
 
 
 def _prior_slope(expansion: Expansion, thetas: np.ndarray) -> np.ndarray:

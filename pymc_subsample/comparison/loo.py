@@ -10,15 +10,17 @@ import xarray as xr
 from arviz_stats.utils import ELPDData, ELPDDataLOO, ELPDDataLOOSubsample
 
 from pymc_subsample import arguments, array_stats
+from pymc_subsample.bambi import of_intercepts
 from pymc_subsample.comparison.doubts import say_beforehand, warn_of_k
 from pymc_subsample.comparison.estimate import Estimate, LeftOut, estimated
-from pymc_subsample.comparison.expanded import Approximation, approximate
+from pymc_subsample.comparison.expanded import approximate
 from pymc_subsample.comparison.groups import Groups, read_groups
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.verification import loglik_agrees
 from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics.draws import signs_of
+from pymc_subsample.diagnostics.drift import other_data
 from pymc_subsample.diagnostics.thinned import (
     group,
     require_free_variables,
@@ -29,15 +31,12 @@ from pymc_subsample.diagnostics.weights import good_k
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.binding import require_rows
 from pymc_subsample.likelihood.discovery import row_terms
-from pymc_subsample.symbolic.graph import root_array
 from pymc_subsample.validation import is_whole, positive, shown
 
 _SAID = "pms.loo"
 # Rows, or groups, that are left out first; half as many that matter most come in addition.
 _FIRST = 400
 _FEWEST = 25
-# Standard deviations per parameter that draws are off, from which on they are of another posterior.
-_OFF = 3.0
 # Rows whose compiled log-likelihood is compared with the model as it was written.
 _COMPARED = 200
 
@@ -193,8 +192,13 @@ def loo(
     )
     wanted = _within(wanted, left.n, "rows" if leaving is None else "groups")
     known = approximate(expansion, thetas, leaving)
-    if not known.off <= _OFF:
-        raise ValueError(_of_another(known, tall, model))
+    if known.drift.is_large:
+        places = dict(zip(tall.names, tall.slices, strict=True))
+        raise ValueError(
+            f"{_SAID}: idata holds no sample of this model's posterior: "
+            f"{known.drift.said(model, places)}. Pass the model and the data that were sampled."
+            f"{of_intercepts(model)}"
+        )
     enough = good_k(len(thetas))
     if leaving is not None and wanted is None:
         say_beforehand(left, known, enough, _FIRST)
@@ -280,46 +284,15 @@ def _require_one(tall: TallModel, names: list[str] | None) -> None:
         )
 
 
-def _of_another(known: Approximation, tall: TallModel, model: pm.Model) -> str:
-    """Say that draws are not of the model's posterior, and of which variable most."""
-    largest = {
-        name: float(np.max(np.abs(known.drift[place])))
-        for name, place in zip(tall.names, tall.slices, strict=True)
-    }
-    worst = max(largest, key=lambda name: largest[name])
-    rv = model.values_to_rvs[next(v for v in model.value_vars if v.name == worst)].name
-    bambi = (
-        " Results of Bambi's fit have the intercept moved, for predictors that its model centres: "
-        "write bmb.Model(..., center_predictors=False), with center(x) in the formula."
-        if any(v.name == "Intercept" for v in model.free_RVs)
-        else ""
-    )
-    return (
-        f"{_SAID}: idata holds no sample of this model's posterior: by the mean gradient of its "
-        f"log density, the draws are off by {known.off:,.3g} of their standard deviations per "
-        f"parameter (at most {_OFF:g}), most in {rv!r} ({largest[worst]:,.3g}). Pass the model and "
-        f"the data that were sampled.{bambi}"
-    )
-
-
 def _require_same_data(idata: xr.DataTree, model: pm.Model, tall: TallModel) -> None:
     """Refuse draws given other observed values, or other `pm.Data`, than the model's."""
-    held = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
-    held = {"observed_data": {n: v for n, v in held.items() if n in tall.observed}}
-    held["constant_data"] = {v.name: v for v in model.data_vars}
-    for group_name in set(held) & set(idata.children):
-        recorded = idata[group_name].to_dataset()
-        for name, var in held[group_name].items():
-            value = root_array(var)
-            if name not in recorded or value is None:
-                continue
-            seen = recorded[name].values
-            if value.shape != seen.shape or not np.array_equal(value, seen.astype(value.dtype)):
-                raise ValueError(
-                    f"{_SAID}: idata was sampled given other values of {name!r} (shape "
-                    f"{seen.shape}) than the model has (shape {value.shape}). Pass the model and "
-                    "the data that were sampled."
-                )
+    other = other_data(idata, model, tall.observed)
+    if other is not None:
+        name, seen, held = other
+        raise ValueError(
+            f"{_SAID}: idata was sampled given other values of {name!r} (shape {seen}) than the "
+            f"model has (shape {held}). Pass the model and the data that were sampled."
+        )
 
 
 # Results

@@ -32,6 +32,11 @@ class Reference:
     slope: np.ndarray
     curvature: np.ndarray
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether the rows have a slope and a curvature there: far out, rates overflow."""
+        return bool(np.all(np.isfinite(self.slope)) and np.all(np.isfinite(self.curvature)))
+
     def sums(self, order: int) -> Sums:
         """As compiled transitions take them, with control variates of some order."""
         return Sums(self.center, self.level, self.slope, self.curvature, order)
@@ -140,8 +145,10 @@ def precision(
 
     At the reference, where it is taken unless theta is given, they have the log posterior's own
     derivatives. The Hessian is the difference of their gradient: central or, in half the time, a
-    rough one.
+    rough one. NaN where the reference's sums are not finite.
     """
+    if not reference.is_finite:
+        return np.full((len(active), len(active)), np.nan)
     order = np.argsort(active)
     places, blocks = np.zeros((0, 0), dtype=int), None
     for some in sorted(expansion.units, key=np.size)[-1:]:
@@ -183,7 +190,9 @@ def largest_curvature(
 
 
 def scales(expansion: Expansion, reference: Reference, active: np.ndarray) -> np.ndarray:
-    """Return standard deviations, (a,), by the diagonal of the precision alone."""
+    """Return standard deviations, (a,), by the diagonal of the precision alone; 1 if not known."""
+    if not reference.is_finite:
+        return np.ones(len(active))
     diagonal = np.zeros(expansion.theta_size)
     rest = active
     for places in expansion.units:
@@ -219,8 +228,8 @@ def unit_hessians(
             forth, back = (gradient(expansion, reference, point)[places] for point in points)
             blocks[:, :, b] = ((forth - back) / (2 * h)).T
         found.append(0.5 * (blocks + blocks.transpose(0, 2, 1)))
-    diagonal = np.abs(np.diagonal(found[0], axis1=1, axis2=2))
-    size = np.sqrt(diagonal[:, :, None] * diagonal[:, None, :])
+    root = np.sqrt(np.abs(np.diagonal(found[0], axis1=1, axis2=2)))
+    size = root[:, :, None] * root[:, None, :]
     return found[0] if np.all(np.abs(found[0] - found[1]) <= _APART * size) else None
 
 

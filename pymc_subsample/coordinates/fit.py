@@ -50,6 +50,8 @@ def fitted(expansion: Expansion, reference: Reference) -> Reference:
     """Return a reference at the same theta, in coordinates that have its information if finite."""
     coordinates = expansion.coordinates
     assert coordinates is not None
+    if not reference.is_finite:
+        return reference
     theta, _ = coordinates.to_theta(reference.theta)
     psi = start(coordinates, theta)
     for name, block in reversed(coordinates.blocks.items()):
@@ -64,7 +66,6 @@ def fitted(expansion: Expansion, reference: Reference) -> Reference:
             marginal(expansion, reference, psi, element) for element in coordinates.bent
         ]
         psi = coordinates.from_theta(theta, psi)
-    # Where rows are far less likely than they could be, their curvature says nothing.
     return replace(reference, theta=psi) if np.all(np.isfinite(psi)) else reference
 
 

@@ -9,11 +9,13 @@ import pymc as pm
 import xarray as xr
 
 from pymc_subsample import arguments
+from pymc_subsample.bambi import is_bambis, of_intercepts
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import expand, refuse_steps
 from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.corrections import by_scores, by_weights
+from pymc_subsample.diagnostics.drift import drift_of_scores, moved_intercept
 from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.thinned import (
@@ -98,7 +100,8 @@ def audit(
     ------
     ValueError
         If a free variable is missing from the posterior, a draw is outside its support, the run
-        has fewer than 40 draws or other rows than the model, or an argument is out of range.
+        has fewer than 40 draws or other rows than the model, or is Bambi's with the intercept
+        moved, or an argument is out of range.
     TallModelError
         If a free variable is discrete, or the model's rows cannot be found.
     TypeError
@@ -167,12 +170,21 @@ def audit(
         refuse_steps(tall, expansion, everything, _NO_SCORES, theta.reshape(-1, tall.size))
     logp, score = log_posteriors(expansion, theta.reshape(-1, tall.size))
     shape, passes = theta.shape, len(logp)
+    bambis = of_intercepts(model) if is_bambis(posterior) else ""
     if not np.all(np.isfinite(logp)):
         raise ValueError(
             f"{_SAID}: the log posterior of all rows is not finite at "
             f"{np.sum(~np.isfinite(logp))} of {passes} draws. Pass the model and the data that "
-            "were sampled."
+            f"were sampled.{bambis}"
         )
+    if bambis:
+        off = drift_of_scores(theta.reshape(-1, tall.size), score)
+        places = dict(zip(tall.names, tall.slices, strict=True))
+        if moved_intercept(model, off, places):
+            raise ValueError(
+                f"{_SAID}: idata holds no sample of the PyMC model's posterior: "
+                f"{off.said(model, places)}.{bambis}"
+            )
     if kind == "weights":
         stats = idata["sample_stats"].to_dataset().transpose("chain", "draw", ...)
         sign = stats["sign"].values.astype(float) if "sign" in stats else None

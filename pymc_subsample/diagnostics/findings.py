@@ -10,6 +10,10 @@ import numpy as np
 from pymc_subsample.diagnostics.checks import Rule
 
 _ORDER = {"pass": 0, "warn": 1, "fail": 2}
+_JUDGED = (
+    "This judges the computation, whether the draws are those of the posterior, and not the model: "
+    "whether that describes the data, predictive checks and pms.loo say."
+)
 COLOURS = {"pass": "#2e7d32", "warn": "#b26a00", "fail": "#b71c1c"}
 
 
@@ -121,12 +125,12 @@ class Report:
         return f"{self.status.upper()}: {self.method}{rows}, {chains} of {draws}{cost}"
 
     def __str__(self) -> str:
-        return "\n".join([self.head, *lines(self.findings)])
+        return "\n".join([self.head, *lines(self.findings), _JUDGED])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f"<p><b>{html.escape(self.head)}</b></p>{as_html(self.findings)}"
+        return f"<p><b>{html.escape(self.head)}</b></p>{as_html(self.findings)}<p>{_JUDGED}</p>"
 
 
 def worst(findings: Sequence[Finding]) -> str:

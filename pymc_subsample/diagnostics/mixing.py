@@ -1,7 +1,20 @@
-"""Whether the chains of a run agree: R-hat and effective sample size of the worst element."""
+r"""Whether the chains of a run agree: R-hat and effective sample size of the worst element.
+
+R-hat of c chains that have mixed is not 1 but, of k = 2c halves of as many effective draws in all
+as S,
+
+.. math:: \hat R^2 \approx 1 + \frac{k}{S} \frac{\chi^2_{k-1}}{k - 1},
+
+and the largest of many elements is larger. It is doubted where it is above what one run in a
+hundred comes to by chance, of all elements together, and never below 1.01, where it does no harm.
+S is what chains have one by one: together, they seem to have the fewer the less they agree.
+"""
+
+from dataclasses import replace
 
 import numpy as np
 import xarray as xr
+from scipy.stats import chi2
 
 from pymc_subsample import array_stats
 from pymc_subsample.diagnostics import signed
@@ -14,8 +27,11 @@ R_HAT = Rule("r_hat", "largest R-hat", 1.05, _LONGER)
 R_HAT_DOUBT = Rule("r_hat", "largest R-hat", 1.01, _LONGER, severity="warn")
 ESS = Rule("ess", "smallest effective sample size (bulk, tail)", 100, _LONGER, at_least=True)
 ESS_DOUBT = Rule("ess", ESS.title, 400, _LONGER, severity="warn", at_least=True)
+# Share of runs of chains that have mixed in which R-hat is doubted.
+FALSE_ALARMS = 0.01
 # Variables with more elements are left out of R-hat and effective sample size.
 _MOST_ELEMENTS = 10_000
+_AXES = {"chain_axis": 0, "draw_axis": 1}
 
 
 def mixing(posterior: xr.Dataset, signs: np.ndarray | None = None) -> list[Finding]:
@@ -25,14 +41,16 @@ def mixing(posterior: xr.Dataset, signs: np.ndarray | None = None) -> list[Findi
     if not names:
         return []
     values, labels = columns(posterior, names)
-    axes = {"chain_axis": 0, "draw_axis": 1}
     moved = values.std(axis=(0, 1)) > 0
     if signs is None or signs.ndim > 2 or not signs.sum() > 0:
-        r_hat = np.asarray(array_stats.rhat(values, **axes))
-        bulk = array_stats.ess(values, method="bulk", **axes)
-        ess = np.fmin(bulk, array_stats.ess(values, method="tail", prob=(0.05, 0.95), **axes))
+        series = [values]
+        r_hat = np.asarray(array_stats.rhat(values, **_AXES))
+        bulk = array_stats.ess(values, method="bulk", **_AXES)
+        ess = np.fmin(bulk, array_stats.ess(values, method="tail", prob=(0.05, 0.95), **_AXES))
     else:
         each = [values[..., k] for k in range(values.shape[-1])]
+        series = [values, np.broadcast_to(signs[..., None], values.shape)]
+        series.append(np.stack([signed.influence(x, signs) for x in each], axis=-1))
         r_hat = np.array([signed.r_hat(x, signs) for x in each])
         ess = np.array(
             [np.fmin(signed.ess_bulk(x, signs), signed.ess_tail(x, signs, 0.05)) for x in each]
@@ -47,10 +65,16 @@ def mixing(posterior: xr.Dataset, signs: np.ndarray | None = None) -> list[Findi
         findings.append(
             Finding("nan", "elements with draws that are NaN", "warn", len(holes), 0, False, advice)
         )
-    for fail, doubt, numbers, worst in (
-        (R_HAT, R_HAT_DOUBT, r_hat, np.nanargmax), (ESS, ESS_DOUBT, ess, np.nanargmin),
-    ):  # fmt: skip
-        known = np.where(moved, numbers, np.nan)
+    chance = np.ones(len(labels))
+    high = np.flatnonzero(moved & (r_hat > R_HAT_DOUBT.bound))
+    if len(high):
+        chance[high] = by_chance([x[..., high] for x in series], int(moved.sum()))
+    beyond = moved & (r_hat > np.fmax(chance, R_HAT_DOUBT.bound))
+    for fail, doubt, numbers, among, worst, usual in (
+        (R_HAT, R_HAT_DOUBT, r_hat, beyond if beyond.any() else moved, np.nanargmax, chance),
+        (ESS, ESS_DOUBT, ess, moved, np.nanargmin, np.zeros(len(labels))),
+    ):
+        known = np.where(among, numbers, np.nan)
         if np.all(np.isnan(known)):
             advice = "ArviZ gives none: sample at least 2 chains of at least 4 draws that move."
             still = not moved.any() and posterior.sizes["draw"] > 1
@@ -58,5 +82,32 @@ def mixing(posterior: xr.Dataset, signs: np.ndarray | None = None) -> list[Findi
             findings.append(judged(doubt, status, np.nan, advice))
             continue
         at = int(worst(known))
-        findings.append(tiered(fail, doubt, float(known[at]), f"{labels[at]}. "))
+        fail, doubt = (replace(x, bound=max(x.bound, float(usual[at]))) for x in (fail, doubt))
+        findings.append(tiered(fail, doubt, float(numbers[at]), f"{labels[at]}. "))
     return findings
+
+
+def by_chance(series: list[np.ndarray], elements: int) -> np.ndarray:
+    """R-hat that some of so many elements exceed in a share `FALSE_ALARMS` of runs that have mixed.
+
+    Parameters
+    ----------
+    series : list of ndarray, shape (chain, draw, k)
+        What R-hat is the largest of, by ranks and by ranks of distances from the median.
+    elements : int
+        Of the run, k of which are given.
+
+    Returns
+    -------
+    ndarray, shape (k,)
+        NaN where effective draws are not known.
+    """
+    folded = [np.abs(x - np.median(x, axis=(0, 1))) for x in series]
+    halves = 2 * len(series[0])
+    one = FALSE_ALARMS / (elements * len([*series, *folded]))
+    alone = [
+        sum(array_stats.ess(x[[c]], method="bulk", **_AXES) for c in range(len(x)))
+        for x in (*series, *folded)
+    ]
+    excess = chi2.isf(one, halves - 1) * halves / (halves - 1)
+    return np.sqrt(1 + excess / np.min(alone, axis=0))

@@ -99,7 +99,7 @@ def moment_test(
     share = np.concatenate([np.full(d, np.mean((noise / weight)[half])) for half in halves])
     # A spread of variances beyond what their own errors make.
     relative = [(noise / weight)[half] for half in halves]
-    unequal = [np.mean(v**2) / np.mean(v) ** 2 for v in relative]
+    unequal = [np.mean((v / (np.mean(v) or 1.0)) ** 2) for v in relative]
     uneven = max(1.0, float(np.mean(unequal)) * (batches - 1) / (batches + 1))
     together = max(float(np.sum(correlation**2)) - size * (size - 1) / k, size) / size
     freedom = max(size / (together * uneven), 1.0)

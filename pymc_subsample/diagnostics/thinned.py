@@ -11,7 +11,9 @@ from arviz_base.labels import BaseLabeller
 from arviz_base.sel_utils import xarray_sel_iter
 from pymc.initial_point import make_initial_point_expression
 
+from pymc_subsample.bambi import of_offsets
 from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood.evaluation import Vector
 
 _SAMPLE = ("chain", "draw")
 
@@ -70,6 +72,7 @@ def require_free_variables(posterior: xr.Dataset, model: pm.Model, said: str) ->
         raise ValueError(
             f"{said}: idata.posterior lacks {', '.join(map(repr, missing))}. The density needs "
             f"every free variable of the model, {names}: sample without var_names, or keep them."
+            f"{of_offsets(posterior, missing)}"
         )
     shapes = model.eval_rv_shapes()
     for name in names:
@@ -120,7 +123,7 @@ def sampled_rows(idata: xr.DataTree) -> int | None:
     return int(rows[0]) if len(rows) == 1 else None
 
 
-def to_theta(model: pm.Model, tall: TallModel, posterior: xr.Dataset, said: str) -> np.ndarray:
+def to_theta(model: pm.Model, vector: Vector, posterior: xr.Dataset, said: str) -> np.ndarray:
     """Map draws inside their support to PyMC's unconstrained space, shape (chain, draw, d)."""
     rvs = model.free_RVs
     # Plain tensors, also for variables of pymc.dims: an initial value is given like this there.
@@ -134,12 +137,12 @@ def to_theta(model: pm.Model, tall: TallModel, posterior: xr.Dataset, said: str)
     forward = pytensor.function(inputs, outputs, mode="FAST_COMPILE", on_unused_input="ignore")
     names = [model.rvs_to_values[rv].name for rv in rvs]
     draws = [posterior[rv.name].values.astype(rv.dtype) for rv in rvs]
-    thetas = np.empty((*draws[0].shape[:2], tall.size))
+    thetas = np.empty((*draws[0].shape[:2], vector.size))
     with np.errstate(all="ignore"):
         for at in np.ndindex(thetas.shape[:2]):
             values = forward(*(values[at] for values in draws))
-            thetas[at] = tall.ravel(dict(zip(names, values, strict=True)))
-    for name, part in zip(tall.names, tall.slices, strict=True):
+            thetas[at] = vector.ravel(dict(zip(names, values, strict=True)))
+    for name, part in zip(vector.names, vector.slices, strict=True):
         bad = ~np.isfinite(thetas[..., part]).all(axis=-1)
         if bad.any():
             chain, draw = np.argwhere(bad)[0]
@@ -152,7 +155,7 @@ def to_theta(model: pm.Model, tall: TallModel, posterior: xr.Dataset, said: str)
     return thetas
 
 
-def reader(model: pm.Model, tall: TallModel, names: Sequence[str]) -> Callable:
+def reader(model: pm.Model, vector: Vector, names: Sequence[str]) -> Callable:
     """Return a function from theta, shape (k, d), to elements of variables, shape (k, p)."""
     by_name = {v.name: v for v in [*model.free_RVs, *model.deterministics]}
     graphs = model.replace_rvs_by_values([by_name[name] for name in names])
@@ -167,7 +170,7 @@ def reader(model: pm.Model, tall: TallModel, names: Sequence[str]) -> Callable:
         rows = []
         with np.errstate(all="ignore"):
             for theta in thetas:
-                point = tall.unravel(theta)
+                point = vector.unravel(theta)
                 values = function(*(point[name].astype(kinds[name]) for name in order))
                 rows.append(np.concatenate([np.ravel(value) for value in values]))
         return np.array(rows, dtype=float)

@@ -1,6 +1,7 @@
 """Prior and rows of a model evaluated for checks and tests: plain Python, no compilation."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -16,12 +17,51 @@ from pymc_subsample.symbolic.graph import numpy_function, rebuild
 _WEIGHTS = pt.vector("weights")
 
 
-class Evaluation:
-    """What `TallModel` lays out, evaluated."""
+class Vector:
+    """Value variables of a model, one after the other in a vector theta.
+
+    Parameters
+    ----------
+    point : dict of str to array_like
+        Any point, in the order of the vector.
+
+    Attributes
+    ----------
+    names, shapes, slices
+        Of the variables, and their places.
+    size : int
+        d.
+    """
 
     names: list[str]
     shapes: list[tuple[int, ...]]
     slices: list[slice]
+    size: int
+
+    def __init__(self, point: Mapping[str, np.ndarray]) -> None:
+        self.lay_out(point)
+
+    def lay_out(self, point: Mapping[str, np.ndarray]) -> None:
+        """Place the variables of a point."""
+        self.names, self.shapes = list(point), [np.shape(x) for x in point.values()]
+        self.slices, self.size = consecutive(self.shapes)
+
+    def ravel(self, point: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return theta, shape (d,), for a point of value variables."""
+        parts = [np.ravel(np.asarray(point[name], dtype=float)) for name in self.names]
+        return np.concatenate([*parts, np.zeros(0)])
+
+    def unravel(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the point of value variables for theta, shape (d,)."""
+        return {
+            name: theta[place].reshape(shape)
+            for name, place, shape in zip(self.names, self.slices, self.shapes, strict=True)
+        }
+
+
+class Evaluation(Vector):
+    """What `TallModel` lays out, evaluated."""
+
     theta: Variable
     logprior_graph: Variable
     phi_graphs: list[Variable]
@@ -44,18 +84,6 @@ class Evaluation:
         function = numpy_function(self.raw, [graph])
         slices = self.rows.slices(self.rows.batch_size(), begin)
         return current().map(lambda part: work(function(*self._raw_batch(part))[0]), slices)
-
-    def ravel(self, point: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return theta, shape (d,), for a point of value variables."""
-        parts = [np.ravel(np.asarray(point[name], dtype=float)) for name in self.names]
-        return np.concatenate([*parts, np.zeros(0)])
-
-    def unravel(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the point of value variables for theta, shape (d,)."""
-        return {
-            name: theta[place].reshape(shape)
-            for name, place, shape in zip(self.names, self.slices, self.shapes, strict=True)
-        }
 
     def logprior(self, theta: np.ndarray) -> float:
         """Log density of everything but the rows: priors, Jacobians, small observed variables."""
@@ -120,3 +148,10 @@ class Evaluation:
 
     def _rows_on_axis(self, columns: Sequence[np.ndarray]) -> list[np.ndarray]:
         return [np.moveaxis(x, 0, axis) for x, axis in zip(columns, self.raw_axes, strict=True)]
+
+
+def consecutive(shapes: Sequence[tuple[int, ...]]) -> tuple[list[slice], int]:
+    """Return the places of arrays laid out one after the other, and their total size."""
+    sizes = [int(np.prod(shape, dtype=int)) for shape in shapes]
+    stops = np.cumsum([0, *sizes]).tolist()
+    return [slice(a, b) for a, b in pairwise(stops)], stops[-1]

@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from pymc_subsample.likelihood.discovery import (
     row_terms,
 )
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
-from pymc_subsample.likelihood.evaluation import Evaluation
+from pymc_subsample.likelihood.evaluation import Evaluation, consecutive
 from pymc_subsample.likelihood.kinds import per_row
 from pymc_subsample.likelihood.lifting import lifted
 from pymc_subsample.likelihood.selection import select_in_data
@@ -227,9 +226,7 @@ class TallModel(Evaluation):
         return pt.concatenate(per_row(graphs, kinds, guards))
 
     def _lay_out_theta(self) -> None:
-        self.names = [v.name for v in self.value_vars]
-        self.shapes = [np.shape(self.initial_point[name]) for name in self.names]
-        self.slices, self.size = _consecutive(self.shapes)
+        self.lay_out({v.name: self.initial_point[v.name] for v in self.value_vars})
         self.theta = pt.tensor("theta", dtype="float64", shape=(self.size,))
 
     def _place_parameters(self, batch: BatchGraph, logprior: Variable) -> None:
@@ -240,7 +237,7 @@ class TallModel(Evaluation):
                     f"The length of parameter {old.name or old!s} is not known before sampling; "
                     "give it a fixed shape."
                 )
-        slices, self.phi_size = _consecutive([new.type.shape for new in batch.parameters])
+        slices, self.phi_size = consecutive([new.type.shape for new in batch.parameters])
         self.phi_slices = dict(zip(batch.parameters, slices, strict=True))
         outputs = [*batch.parameters.values(), logprior]
         memo: dict[Variable, Variable] = {
@@ -347,13 +344,6 @@ def _started(
         if np.any(start[name] != new) and old.dtype.kind in "iu":
             raise ValueError(f"initial_point[{name!r}] must be whole, got {new}.")
     return start
-
-
-def _consecutive(shapes: Sequence[tuple[int, ...]]) -> tuple[list[slice], int]:
-    """Return the places of arrays laid out one after the other, and their total size."""
-    sizes = [int(np.prod(shape, dtype=int)) for shape in shapes]
-    stops = np.cumsum([0, *sizes]).tolist()
-    return [slice(a, b) for a, b in pairwise(stops)], stops[-1]
 
 
 def _part(vector: Variable, place: slice, like: Variable) -> Variable:

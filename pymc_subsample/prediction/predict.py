@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike
@@ -18,7 +19,7 @@ from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, signs_of
 from pymc_subsample.diagnostics.thinned import group, sampled_rows, spread
 from pymc_subsample.likelihood.discovery import full_data_model
 from pymc_subsample.passes import current
-from pymc_subsample.prediction.moved import refuse_moved
+from pymc_subsample.prediction.moved import of_another, refuse_moved
 from pymc_subsample.prediction.quantity import SAID, Quantity, quantity
 from pymc_subsample.prediction.rowwise import Raw, RowFunction, in_order, outside
 from pymc_subsample.validation import choice, count, numbers, shown
@@ -32,7 +33,7 @@ def predict(
     what: Any,
     *,
     model: pm.Model | None = None,
-    data: Mapping[str, ArrayLike] | Rows | None = None,
+    data: Mapping[str, ArrayLike] | pd.DataFrame | Rows | None = None,
     kind: str = "mean",
     draws: int = 500,
     prob: float | Sequence[float] | None = None,
@@ -54,10 +55,12 @@ def predict(
         such as ``pm.math.sigmoid(logit)``.
     model : pymc.Model, optional
         The model that was sampled. Default: the model on the context stack.
-    data : dict of str to array_like, or Rows, optional
+    data : dict of str to array_like, pandas.DataFrame or Rows, optional
         New rows: by the names of the model's `pm.Data`, all that `what` reads; observed values are
-        not needed. Default: the rows that the model holds. A model that was written on a sample of
-        `Rows` holds that sample: pass the `Rows` to predict all.
+        not needed. Categories are the integers that the model was fitted with. Of a data frame
+        other columns are left alone; matrices go into a dict, ``{"X": frame[["a", "b"]]}``.
+        Default: the rows that the model holds. A model that was written on a sample of `Rows`
+        holds that sample: pass the `Rows` to predict all.
     kind : {"mean", "outcome"}
         Of an observed variable y, predict its expectation given the parameters,
         :math:`E[y_i \mid \theta]` (the probability, of a binary one), which says how well it is
@@ -65,7 +68,9 @@ def predict(
     draws : int, default 500
         How many of the draws to use, evenly spread over chains.
     prob : float or sequence of float, optional
-        Probabilities of quantiles, strictly between 0 and 1.
+        Probabilities of quantiles, strictly between 0 and 1: ``[0.05, 0.95]`` gives the ends of
+        intervals that hold 90% of the draws, and 0.5 medians. With ``kind="mean"`` they say how
+        well the expectation is known, with ``kind="outcome"`` where a new outcome will be.
     chunksize : int, optional
         Return an iterator over results of so many rows each, so that memory does not grow with
         the rows at all.
@@ -78,8 +83,9 @@ def predict(
     -------
     xarray.Dataset, or iterator of these
         `mean` and `sd` over the posterior, and `quantiles` if `prob` is given, with a dimension
-        `quantile` behind the others. The rows' dimension is that of the variable, else ``row``; its
-        coordinates are row numbers from 0. Eight bytes per row and statistic.
+        `quantile` behind the others, whose coordinates are the probabilities:
+        ``found["quantiles"].sel(quantile=0.05)``. The rows' dimension is that of the variable, else
+        ``row``; its coordinates are row numbers from 0. Eight bytes per row and statistic.
 
     Raises
     ------
@@ -98,7 +104,9 @@ def predict(
     Warns
     -----
     UserWarning
-        As `summary`, of signed draws.
+        As `summary`, of signed draws. If the model holds other rows than the run sampled. If it
+        holds the same observed values and columns, as `idata` recorded them, and the draws are
+        not where its posterior is, as `loo` tells: they are of another model.
 
     Notes
     -----
@@ -111,6 +119,7 @@ def predict(
     >>> found = pms.predict(idata, "late", model=model)
     >>> share = float(found["mean"].mean())  # of late flights, as the model has it
     >>> found = pms.predict(idata, a + b[1] * hour, model=model, prob=[0.05, 0.95])
+    >>> lower, upper = (found["quantiles"].sel(quantile=p) for p in (0.05, 0.95))
     >>> for part in pms.predict(idata, "late", model=model, chunksize=100_000):
     ...     some = part["mean"].values
     """
@@ -135,6 +144,12 @@ def predict(
         warnings.warn(
             f"{SAID}: the run sampled {sampled_rows(idata):,} rows, and these are the {n:,} that "
             "the model holds. Pass data= to predict others.",
+            stacklevel=2,
+        )
+    if signs is None and (other := of_another(idata, model, posterior)):
+        warnings.warn(
+            f"{SAID}: idata seems to hold no sample of this model's posterior, given the rows that "
+            f"both have: {other} Pass the model that was sampled, and other rows as data=.",
             stacklevel=2,
         )
     values = [posterior[name].values for name in function.leaves]
@@ -191,6 +206,8 @@ def _reader(
 ) -> tuple[int, Callable[[int, int], list[np.ndarray]]]:
     """Return how many rows there are, and a function that reads some of them."""
     axes = [r.axis for r in function.raw]
+    if isinstance(data, pd.DataFrame):
+        data = {v.name: data[v.name] for v in model.data_vars if v.name in data}
     if data is None:
         columns: list[Any] = [r.value for r in function.raw]
         n = function.n_rows
@@ -221,8 +238,8 @@ def _new_names(function: RowFunction, data: Any, model: pm.Model) -> list[str]:
     """Return the names of columns that are read, which new rows must have."""
     if not isinstance(data, Rows | Mapping):
         raise TypeError(
-            f"{SAID}: data must be a dict of columns by the names of the model's pm.Data, or "
-            f"pms.Rows; got {shown(data)}."
+            f"{SAID}: data must be a dict of columns by the names of the model's pm.Data, a pandas "
+            f"DataFrame with columns of these names, or pms.Rows; got {shown(data)}."
         )
     known = [v.name for v in model.data_vars]
     if isinstance(data, Mapping):
@@ -253,7 +270,12 @@ def _new_names(function: RowFunction, data: Any, model: pm.Model) -> list[str]:
     names = [r.name for r in function.raw if r.name is not None]
     missing = [name for name in names if name not in data]
     if missing:
-        raise ValueError(f"{SAID}: data lacks {missing}; the rows are made of {names}.")
+        shapes = {r.name: r.value.shape for r in function.raw}
+        raise ValueError(
+            f"{SAID}: data lacks {missing}; the rows are made of {names}, of shapes "
+            f"{[shapes[name] for name in names]} in the model. Name columns so, as by "
+            f"data={{{missing[0]!r}: table[...], ...}}."
+        )
     return names
 
 

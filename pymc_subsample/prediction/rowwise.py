@@ -1,7 +1,8 @@
 """A quantity of a model's rows, as a function of one draw and of the columns of some rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pymc as pm
 import xarray as xr
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pytensor.compile.ops import ViewOp
+from pytensor.gradient import grad
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.blockwise import Blockwise
@@ -16,6 +18,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import BaseSubtensor
 
+from pymc_subsample.bambi import of_offsets
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS
 from pymc_subsample.likelihood.batch import batch_graph
 from pymc_subsample.likelihood.columns import column_graph, row_number_test
@@ -134,8 +137,8 @@ class RowFunction:
             self.raw.append(Raw(name, arrays[var], axis, var not in known, new in indices))
         read = _read(graphs, leaves) - {r.name for r in self.raw}
         self.constants = [v.name for v in model.data_vars if v.name in read]
-        inputs = [*values, *columns.columns]
-        self._function = numpy_function(inputs, [made[out] for out in outputs])
+        self._graph = values, [*values, *columns.columns], [made[out] for out in outputs]
+        self._function = numpy_function(*self._graph[1:])
         if all(np.prod(out.type.shape) <= _COMPARED for out in outputs):
             givens = {v: np.asarray(point[v.name], v.type.dtype) for v in values}
             try:
@@ -159,6 +162,15 @@ class RowFunction:
                         "them: its graph was misread. Please report the model, and use "
                         "pm.sample_posterior_predictive."
                     )
+
+    @cached_property
+    def _slopes(self) -> Callable:
+        values, inputs, [out] = self._graph
+        return numpy_function(inputs, grad(out.sum(), values, disconnected_inputs="ignore"))
+
+    def slopes(self, draw: Sequence[np.ndarray], columns: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the gradient of the quantity's sum over m rows, in each of `leaves`."""
+        return self._slopes(*draw, *columns)
 
     def __call__(
         self,
@@ -274,7 +286,7 @@ def _leaves(model: pm.Model, what: Quantity, posterior: xr.Dataset) -> list[Vari
     if missing:
         raise ValueError(
             f"{SAID}: idata.posterior lacks {', '.join(map(repr, missing))}, of which {what.name} "
-            "is made. Sample without var_names, or keep them."
+            f"is made. Sample without var_names, or keep them.{of_offsets(posterior, missing)}"
         )
     found = [v for v in stored if v in seen]
     for node in toposort(what.graphs, blockers=found):

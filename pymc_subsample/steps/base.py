@@ -64,9 +64,10 @@ class SubsampledStep(ChainStep):
         names of columns; these take its place, and all rows are sampled.
     reference : dict, step or DataTree, optional
         Expansion point: untransformed values by variable name, for every free variable; or an
-        earlier run of the model, by its idata (posterior means) or its step. Then neither the mode
-        nor other modes are searched for. Values are used as given, those of a run may move in
-        tuning. Default: the posterior mode, found automatically.
+        earlier run of the model, by its idata (posterior means; in hierarchies those of the scales,
+        and the mode given these) or its step. Then neither the mode nor other modes are searched
+        for, unless the run is far from it, which is said. Values are used as given, those of a run
+        may move in tuning. Default: the posterior mode, found automatically.
     reparameterize : bool, default True
         Whether the chain moves effects of groups, and other variables whose scale depends on
         parameters, in coordinates of its own, between their centred and non-centred forms, however

@@ -119,10 +119,10 @@ class HMCECS(SubsampledStep):
         of the number of parameters. 2 raises where it cannot be had.
     reference : dict, step or DataTree, optional
         Reference point: untransformed values by variable name, for every free variable, used as
-        given; or an earlier run of the model, by its idata (posterior means) or its step, without
-        a search for this or other modes, and moved as others are. Default: the posterior mode,
-        found on growing random subsets, polished on all rows and moved during tuning if the chain
-        settles elsewhere.
+        given; or an earlier run of the model, by its idata (posterior means; in hierarchies those
+        of the scales, and the mode given these) or its step, without a search for this or other
+        modes, and moved as others are. Default: the posterior mode, found on growing random
+        subsets, polished on all rows and moved during tuning if the chain settles elsewhere.
     target_accept : float, default 0.8
         Acceptance rate that the step size is tuned to, between 0 and 1.
     path_length : float, optional

@@ -117,9 +117,10 @@ class ScalableMH(SubsampledStep):
         of them bring the acceptance of "mh-ss" nearer to that of all rows.
     reference : dict, step or DataTree, optional
         Where log-likelihoods are expanded: untransformed values by variable name, for every free
-        variable, used as given; or an earlier run of the model, by its idata (posterior means) or
-        its step, without a search for this or other modes, and moved as others are. Default: the
-        posterior mode, found automatically, and moved during tuning if the chain settles elsewhere.
+        variable, used as given; or an earlier run of the model, by its idata (posterior means; in
+        hierarchies those of the scales, and the mode given these) or its step, without a search for
+        this or other modes, and moved as others are. Default: the posterior mode, found
+        automatically, and moved during tuning if the chain settles elsewhere.
     target_accept : float, optional
         Acceptance rate of the surrogate's own test that the step size is tuned to, between 0 and
         1. Default: 0.8. `Langevin` and `AdaptiveMetropolis` have their own: 0.574; 0.234, or 0.44

@@ -9,7 +9,7 @@ from scipy.special import chdtri
 
 from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.control_variates.causes import distance_to_mode
+from pymc_subsample.control_variates.causes import distance_to_mode, is_far
 from pymc_subsample.control_variates.curvature import MAX_DENSE, covariance_factor
 from pymc_subsample.control_variates.factors import (
     deviations,
@@ -105,12 +105,9 @@ def prepare(problem: Problem) -> Preparation:
     search = None
     if (earlier := _taken_over(problem)) is not None:
         return earlier
-    if problem.given is None:
+    found = None if problem.given is None else _at_given(problem, problem.given)
+    if found is None:
         found, search = _automatic_reference(problem)
-    else:
-        found = reference_at(expansion, problem.given, problem.temperature)
-        if expansion.coordinates is not None:
-            found = fitted(expansion, found)
     if problem.archive is not None:
         problem.archive.keep(expansion, found)
 
@@ -125,6 +122,40 @@ def prepare(problem: Problem) -> Preparation:
     if expansion.coordinates is not None:
         modes = [fitted(expansion, mode) for mode in modes]
     return replace(first, others=tuple(map(prepared, modes)))
+
+
+def _at_given(problem: Problem, theta: np.ndarray) -> Reference | None:
+    """Return the reference that was given; None of an earlier run that is far from the mode.
+
+    In hierarchies rows see products of scales and effects, and know these far better than each
+    factor: the product of a run's means may be many standard deviations away from the mean of the
+    products. There the mode given the scales takes their place.
+    """
+    expansion, moved = problem.expansion, problem.free
+    found = reference_at(expansion, theta, problem.temperature)
+    if expansion.coordinates is not None:
+        found = fitted(expansion, found)
+        moved = np.setdiff1d(moved, expansion.coordinates.scales)
+    if not problem.earlier:
+        return found
+
+    def off(at: Reference) -> float:
+        return distance_to_mode(expansion, at, shape(expansion, at, moved, moved)[1], moved)
+
+    distance = off(found) if found.is_finite else np.inf
+    if expansion.coordinates is not None and _SERVES < distance < np.inf:
+        found = fitted(expansion, polish(expansion, found.theta, moved, problem.temperature))
+        distance = off(found)
+    if not is_far(distance):
+        return found
+    _log.warning(
+        "The earlier run that reference= names is about %.3g standard deviations per parameter "
+        "from the mode of this model's posterior, as the curvature there has them, and the mode is "
+        "searched anew: it is of another model, of other rows, or of Bambi's fit, which moves the "
+        "intercept where its model centres predictors.",
+        distance,
+    )
+    return None
 
 
 @one_thread

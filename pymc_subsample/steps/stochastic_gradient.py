@@ -126,7 +126,10 @@ class StochasticGradient(AutomaticStepSize):
     # Chains
 
     def reset_tuning(self) -> None:
-        """Nothing adapts while tuning: the chain forgets where it started."""
+        """Do nothing: PyMC calls this where a chain has just begun, and in its own process alone.
+
+        To begin once more would draw other momenta than a chain in a worker process has.
+        """
 
     def _begin(self, tune: int, draws: int) -> None:
         size = len(self._active)

@@ -1,0 +1,33 @@
+"""What results of Bambi's `fit` have otherwise than the PyMC model: variables dropped, or moved."""
+
+from collections.abc import Sequence
+
+import pymc as pm
+import xarray as xr
+
+
+def is_bambis(posterior: xr.Dataset) -> bool:
+    """Whether Bambi's fit has returned a posterior."""
+    return posterior.attrs.get("modeling_interface") == "bambi"
+
+
+def intercepts(model: pm.Model) -> list[str]:
+    """Return the free variables that Bambi names so."""
+    return [v.name for v in model.free_RVs if v.name.split("_")[-1] == "Intercept"]
+
+
+def of_intercepts(model: pm.Model) -> str:
+    """Say what Bambi's fit does, of a model with its intercept; else nothing."""
+    if not intercepts(model):
+        return ""
+    return (
+        " Results of Bambi's fit have the intercept moved, for predictors that its model centres: "
+        "write bmb.Model(..., center_predictors=False), with center(x) in the formula."
+    )
+
+
+def of_offsets(posterior: xr.Dataset, missing: Sequence[str]) -> str:
+    """Say that Bambi's fit drops standardised effects, where they are missing; else nothing."""
+    if not (is_bambis(posterior) and any(name.endswith("_offset") for name in missing)):
+        return ""
+    return " Bambi's fit drops standardised effects: keep them by fit(..., omit_offsets=False)."

@@ -1,0 +1,138 @@
+r"""Whether draws are of a model's posterior at all, by the mean gradient of its log density.
+
+By Stein's identity the gradient g of the log posterior in unconstrained space has mean zero over
+its draws. Over draws of another one, were both normal with covariance :math:`\Sigma`,
+:math:`\Sigma E[g]` is how far their mean is off.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_subsample.bambi import intercepts
+from pymc_subsample.diagnostics.thinned import spread
+from pymc_subsample.symbolic.graph import root_array
+
+# Standard deviations per parameter that draws are off, from which on they are of another posterior.
+OFF = 3.0
+# Variances along a direction, as shares of the whole, that are rounding.
+_FLAT = 1e-12
+# Parameters up to which a covariance is that of all draws; standard errors that are no doubt.
+_MOST, _ERRORS = 64, 4.0
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How far draws are off.
+
+    Attributes
+    ----------
+    drift : ndarray, shape (d,)
+        The mean gradient of the log posterior over the draws, times their covariance, in their
+        standard deviations. It is zero for draws of this posterior, but for Monte Carlo error.
+    off : float
+        Its length by that covariance, per parameter.
+    """
+
+    drift: np.ndarray
+    off: float
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the draws are of another posterior; so they are where nothing is a number."""
+        return not self.off <= OFF
+
+    def largest(self, model: pm.Model, places: Mapping[str, slice]) -> tuple[str, float]:
+        """Return the variable that is off most, of value variables in some places, and how far."""
+        sizes = {name: float(np.max(np.abs(self.drift[at]))) for name, at in places.items()}
+        worst = max(sizes, key=lambda name: np.nan_to_num(sizes[name], nan=np.inf))
+        rv = model.values_to_rvs[next(v for v in model.value_vars if v.name == worst)]
+        return str(rv.name), sizes[worst]
+
+    def said(self, model: pm.Model, places: Mapping[str, slice]) -> str:
+        """Say how far the draws are off, and in which variable most."""
+        name, size = self.largest(model, places)
+        return (
+            f"by the mean gradient of its log density, the draws are off by {self.off:,.3g} of "
+            f"their standard deviations per parameter (at most {OFF:g}), most in {name!r} "
+            f"({size:,.3g})"
+        )
+
+
+def directions(thetas: np.ndarray, most: int) -> tuple[np.ndarray, float]:
+    """Return steps f, shape (k, d), and w with w sum f f' the covariance of draws, shape (S, d).
+
+    If d is above `most`, they are so many of the draws, and the sum is an estimate of it.
+    """
+    draws, size = thetas.shape
+    away = thetas - thetas.mean(axis=0)
+    if size > most:
+        chosen = spread(draws, 1, most)
+        return away[chosen], 1.0 / len(chosen)
+    scale = away.std(axis=0)
+    scale[scale == 0] = 1.0
+    away = away / scale
+    values, vectors = np.linalg.eigh(away.T @ away / max(draws - 1, 1))
+    some = values > _FLAT * max(size, 1)
+    return (np.sqrt(values[some]) * vectors[:, some]).T * scale, 1.0
+
+
+def drift_of_scores(thetas: np.ndarray, scores: np.ndarray) -> Drift:
+    """Measure how far draws theta, shape (S, d), are off at least, by gradients at some of them.
+
+    Scores have shape (k, d). Their mean counts beyond four of its standard errors: where effects
+    and their scales make a bent ridge, single gradients are far longer than the mean's errors.
+    """
+    steps, weight = directions(thetas, _MOST)
+    with np.errstate(over="ignore", invalid="ignore"):
+        along = scores @ steps.T
+        mean, error = along.mean(axis=0), along.std(axis=0, ddof=1) / np.sqrt(len(along))
+        sure = np.sign(mean) * np.maximum(np.abs(mean) - _ERRORS * error, 0.0)
+    return drift(thetas, steps, weight, sure)
+
+
+def drift(thetas: np.ndarray, steps: np.ndarray, weight: float, slope: np.ndarray) -> Drift:
+    """Measure how far draws are off.
+
+    Parameters
+    ----------
+    thetas : ndarray, shape (S, d)
+        Draws.
+    steps, weight : ndarray, shape (k, d), and float
+        Their `directions`.
+    slope : ndarray, shape (k,)
+        The mean gradient along these.
+    """
+    scale = thetas.std(axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is off
+        found = weight * steps.T @ slope / np.where(scale > 0, scale, 1.0)
+        off = float(np.sqrt(weight * slope @ slope / thetas.shape[1]))
+    return Drift(found, off)
+
+
+def moved_intercept(model: pm.Model, found: Drift, places: Mapping[str, slice]) -> bool:
+    """Whether draws of an intercept are off."""
+    values = [model.rvs_to_values[model[name]].name for name in intercepts(model)]
+    return any(not np.all(np.abs(found.drift[places[v]]) <= OFF) for v in values if v in places)
+
+
+def other_data(
+    idata: xr.DataTree, model: pm.Model, observed: Collection[str]
+) -> tuple[str, tuple[int, ...], tuple[int, ...]] | None:
+    """Return what a run recorded of the model's data and has other values now: name and shapes."""
+    held = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
+    groups = {"observed_data": {n: v for n, v in held.items() if n in observed}}
+    groups["constant_data"] = {v.name: v for v in model.data_vars}
+    for group_name in set(groups) & set(idata.children):
+        recorded = idata[group_name].to_dataset()
+        for name, var in groups[group_name].items():
+            value = root_array(var)
+            if name not in recorded or value is None:
+                continue
+            seen = recorded[name].values
+            if value.shape != seen.shape or not np.array_equal(value, seen.astype(value.dtype)):
+                return name, seen.shape, value.shape
+    return None
