@@ -71,11 +71,11 @@ class LeftOut:
     """
 
     def __init__(
-        self, expansion: Expansion, thetas: np.ndarray, r_eff: float, groups: Groups | None
+        self, expansion: Expansion, phis: np.ndarray, r_eff: float, groups: Groups | None
     ) -> None:
-        self._expansion, self._thetas, self._groups = expansion, thetas, groups
+        self._expansion, self._phis, self._groups = expansion, phis, groups
         self._r_eff = r_eff
-        self.n, self.draws = expansion.n_rows if groups is None else groups.n, len(thetas)
+        self.n, self.draws = expansion.n_rows if groups is None else groups.n, len(phis)
         self.elpd, self.p, self.k = np.full((3, self.n), np.nan)
 
     def read(self, index: np.ndarray) -> None:
@@ -87,7 +87,7 @@ class LeftOut:
             If a log-likelihood is not finite at a draw.
         """
         index = index[np.isnan(self.elpd[index])]
-        size = max(1, _MATRIX // len(self._thetas))
+        size = max(1, _MATRIX // len(self._phis))
         for start in range(0, len(index), size):
             some = index[start : start + size]
             values = self._logliks(some)
@@ -99,7 +99,7 @@ class LeftOut:
         rows, owner = index, np.arange(len(index))
         if self._groups is not None:
             rows, owner = self._groups.rows(index)
-        total = np.zeros((len(index), len(self._thetas)))
+        total = np.zeros((len(index), len(self._phis)))
         size = self._expansion.chunk_rows
         parts = [slice(i, i + size) for i in range(0, len(rows), size)]
 
@@ -107,14 +107,14 @@ class LeftOut:
             """Log-likelihoods of some rows, those of one group added up, shape (groups, S)."""
             of, starts = np.unique(owner[part], return_index=True)
             batch, value = self._expansion.take(rows[part]), np.empty(len(rows[part]))
-            sums = np.empty((len(of), len(self._thetas)))
-            for s, theta in enumerate(self._thetas):
-                self._expansion.loglik(self._expansion.parameters(theta)[0], batch, value)
+            sums = np.empty((len(of), len(self._phis)))
+            for s, phi in enumerate(self._phis):
+                self._expansion.loglik(phi, batch, value)
                 sums[:, s] = np.add.reduceat(value, starts)
             return of, sums
 
         most = size if self._groups is None else 1 + len(index) // len(parts)
-        result_bytes = 8 * most * len(self._thetas)
+        result_bytes = 8 * most * len(self._phis)
         for of, sums in self._expansion.passes.map(added, parts, result_bytes):
             total[of] += sums
         return total

@@ -1,7 +1,7 @@
 r"""What leaving out does, of all rows: by Taylor terms of order 2 around the posterior mean.
 
-With l the log-likelihood of a row, or of a group of rows, expanded at the mean of the draws in
-unconstrained space, where :math:`\Sigma` is their covariance,
+With l the log-likelihood of a row, or of a group of rows, as a function of the parameters phi that
+rows see, expanded at the mean of their draws, and :math:`\Sigma` the covariance of these,
 
 .. math:: b = \operatorname{tr}(\nabla^2 l\, \Sigma), \qquad s = \nabla l'\, \Sigma\, \nabla l,
 
@@ -10,7 +10,9 @@ unconstrained space, where :math:`\Sigma` is their covariance,
 
 Of a normal posterior and a quadratic l of one linear predictor that is exact; to first order in b
 and s it is the delta method of Magnusson et al. (2020). Derivatives are differences over one
-standard deviation, so that the terms also see what lies beyond order 2.
+standard deviation, so that the terms also see what lies beyond order 2. In the model's own
+parameters, a hierarchy's scale and its effects in units of it lie on a bent ridge, and their mean
+beside it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,8 +22,7 @@ import numpy as np
 
 from pymc_subsample.comparison.groups import Groups
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.diagnostics.drift import Drift, directions, drift
-from pymc_subsample.diagnostics.thinned import spread
+from pymc_subsample.diagnostics.drift import directions
 
 # Up to so many parameters the pass goes in all directions of the posterior. Of more, in as many as
 # read so many numbers of the rows, within bounds.
@@ -44,20 +45,17 @@ class Approximation:
         Log density when it is left out, by terms of order 2.
     p : ndarray
         By how much that is below the log of its mean likelihood.
-    drift : Drift
-        How far off the draws are, but for what order 2 leaves.
     """
 
     level: np.ndarray
     elpd: np.ndarray
     p: np.ndarray
-    drift: Drift
 
 
 def approximate(
-    expansion: Expansion, thetas: np.ndarray, groups: Groups | None = None
+    expansion: Expansion, phis: np.ndarray, groups: Groups | None = None
 ) -> Approximation:
-    """Pass over all rows at the mean of draws theta, shape (S, d), and two points per direction.
+    """Pass over all rows at the mean of draws phi, shape (S, P), and two points per direction.
 
     Memory does not grow with the draws; rows take three numbers each.
 
@@ -67,19 +65,16 @@ def approximate(
         If the log-likelihood of a row is not finite at the mean of the draws.
     """
     n = expansion.n_rows if groups is None else groups.n
-    center = thetas.mean(axis=0)
+    center = phis.mean(axis=0)
     most = min(_NUMBERS / (2 * expansion.n_rows * expansion.width), _MOST)
     if groups is not None:
         most = min(most, _SLOPES / n)
-    small = thetas.shape[1] <= _ALL
-    steps, weight = directions(thetas, _ALL if small else max(_FEWEST, int(most)))
+    small = phis.shape[1] <= _ALL
+    steps, weight = directions(phis, _ALL if small else max(_FEWEST, int(most)))
     points = [center, *(center + sign * step for step in steps for sign in (1.0, -1.0))]
-    points = [expansion.parameters(point)[0] for point in points]
     found = np.zeros((3 if groups is None else 2 + len(steps), n))
     start, bad = 0, []
-    slope = steps @ _prior_slope(expansion, thetas)
-    for part, rising in expansion.over(_terms_at, points, weight, groups is not None):
-        slope += rising
+    for part in expansion.over(_terms_at, points, weight, groups is not None):
         here = slice(start, start + part.shape[1])
         start = here.stop
         bad += (here.start + np.flatnonzero(~np.isfinite(part[0]))).tolist()
@@ -96,15 +91,7 @@ def approximate(
     if groups is not None:
         spread = weight * np.sum(found[2:] ** 2, axis=0)
         found = _left_out(found[0], found[1], spread)
-    level, elpd, p = found
-    return Approximation(level, elpd, p, drift(thetas, steps, weight, slope))
-
-
-def _prior_slope(expansion: Expansion, thetas: np.ndarray) -> np.ndarray:
-    """Mean gradient of the log prior over draws; that of the log posterior has mean zero."""
-    none = np.zeros(expansion.phi_size)
-    some = spread(len(thetas), 1, _MOST)
-    return np.mean([expansion.pull_back(thetas[s], none) for s in some], axis=0)
+    return Approximation(*found)
 
 
 def _terms_at(
@@ -113,17 +100,15 @@ def _terms_at(
     points: Sequence[np.ndarray],
     weight: float,
     apart: bool,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> np.ndarray:
     """Return what `Approximation` holds of some rows, or l, b and the slopes along all directions.
-
-    And the slopes' sums.
 
     Rows that are impossible at a point have the largest b, which calls for a look at them.
     """
     [rows] = batches
     m = rows.shape[1]
     level, forth, back = np.empty((3, m))
-    bend, spread, slopes, rising = np.zeros(m), np.zeros(m), [], []
+    bend, spread, slopes = np.zeros(m), np.zeros(m), []
     expansion.loglik(points[0], rows, level)
     for there, here in zip(points[1::2], points[2::2], strict=True):
         expansion.loglik(there, rows, forth)
@@ -131,16 +116,13 @@ def _terms_at(
         slope = 0.5 * (forth - back)
         bend += weight * (forth + back - 2 * level)
         spread += weight * slope**2
-        rising.append(slope.sum())
         if apart:
             slopes.append(slope)
     known = np.isfinite(bend) & np.isfinite(spread)
     bend = np.where(known, bend, -_MOST_BEND)
     if apart:
-        terms = np.array([level, bend, *(np.where(known, slope, 0.0) for slope in slopes)])
-    else:
-        terms = _left_out(level, bend, np.where(known, spread, 0.0))
-    return terms, np.array(rising)
+        return np.array([level, bend, *(np.where(known, slope, 0.0) for slope in slopes)])
+    return _left_out(level, bend, np.where(known, spread, 0.0))
 
 
 def _left_out(level: np.ndarray, bend: np.ndarray, spread: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.verification import loglik_agrees
 from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics.draws import signs_of
-from pymc_subsample.diagnostics.drift import other_data
+from pymc_subsample.diagnostics.drift import Drift, drift_of, other_data
 from pymc_subsample.diagnostics.thinned import (
     group,
     require_free_variables,
@@ -187,24 +187,29 @@ def loo(
             f"{_SAID}: the compiled log-likelihood is not that of the model: its graph was "
             "misread. Please report the model, and use arviz.loo."
         )
+    _refuse_others(model, tall, drift_of(expansion, thetas))
+    phis = np.array([expansion.parameters(theta)[0] for theta in thetas])
     left = LeftOut(
-        expansion, thetas, relative_efficiency(posterior) if reff is None else reff, leaving
+        expansion, phis, relative_efficiency(posterior) if reff is None else reff, leaving
     )
     wanted = _within(wanted, left.n, "rows" if leaving is None else "groups")
-    known = approximate(expansion, thetas, leaving)
-    if known.drift.is_large:
-        places = dict(zip(tall.names, tall.slices, strict=True))
-        raise ValueError(
-            f"{_SAID}: idata holds no sample of this model's posterior: "
-            f"{known.drift.said(model, places)}. Pass the model and the data that were sampled."
-            f"{of_intercepts(model)}"
-        )
+    known = approximate(expansion, phis, leaving)
     enough = good_k(len(thetas))
     if leaving is not None and wanted is None:
         say_beforehand(left, known, enough, _FIRST)
     found, outlying = estimated(left, known, wanted, _FIRST, generator)
     warned = warn_of_k(left, found, outlying, enough, "rows" if leaving is None else "groups")
     return _result(left, found, len(thetas), enough, warned, *_labels(model, tall, groups, leaving))
+
+
+def _refuse_others(model: pm.Model, tall: TallModel, found: Drift) -> None:
+    if found.is_large:
+        places = dict(zip(tall.names, tall.slices, strict=True))
+        raise ValueError(
+            f"{_SAID}: idata holds no sample of this model's posterior: "
+            f"{found.said(model, places)}. Pass the model and the data that were sampled."
+            f"{of_intercepts(model)}"
+        )
 
 
 def relative_efficiency(posterior: xr.Dataset) -> float:

@@ -13,11 +13,15 @@ import pymc as pm
 import xarray as xr
 
 from pymc_subsample.bambi import intercepts
+from pymc_subsample.control_variates import Expansion
+from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.thinned import spread
 from pymc_subsample.symbolic.graph import root_array
 
 # Standard deviations per parameter that draws are off, from which on they are of another posterior.
 OFF = 3.0
+# Draws of which all rows are read.
+SOME = 24
 # Variances along a direction, as shares of the whole, that are rounding.
 _FLAT = 1e-12
 # Parameters up to which a covariance is that of all draws; standard errors that are no doubt.
@@ -87,30 +91,20 @@ def drift_of_scores(thetas: np.ndarray, scores: np.ndarray) -> Drift:
     and their scales make a bent ridge, single gradients are far longer than the mean's errors.
     """
     steps, weight = directions(thetas, _MOST)
-    with np.errstate(over="ignore", invalid="ignore"):
-        along = scores @ steps.T
-        mean, error = along.mean(axis=0), along.std(axis=0, ddof=1) / np.sqrt(len(along))
-        sure = np.sign(mean) * np.maximum(np.abs(mean) - _ERRORS * error, 0.0)
-    return drift(thetas, steps, weight, sure)
-
-
-def drift(thetas: np.ndarray, steps: np.ndarray, weight: float, slope: np.ndarray) -> Drift:
-    """Measure how far draws are off.
-
-    Parameters
-    ----------
-    thetas : ndarray, shape (S, d)
-        Draws.
-    steps, weight : ndarray, shape (k, d), and float
-        Their `directions`.
-    slope : ndarray, shape (k,)
-        The mean gradient along these.
-    """
     scale = thetas.std(axis=0)
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is off
+        along = scores @ steps.T
+        mean, error = along.mean(axis=0), along.std(axis=0, ddof=1) / np.sqrt(len(along))
+        slope = np.sign(mean) * np.maximum(np.abs(mean) - _ERRORS * error, 0.0)
         found = weight * steps.T @ slope / np.where(scale > 0, scale, 1.0)
         off = float(np.sqrt(weight * slope @ slope / thetas.shape[1]))
     return Drift(found, off)
+
+
+def drift_of(expansion: Expansion, thetas: np.ndarray) -> Drift:
+    """Measure how far draws are off, by passes over all rows at some of them."""
+    some = thetas[spread(len(thetas), 1, SOME)]
+    return drift_of_scores(thetas, log_posteriors(expansion, some)[1])
 
 
 def moved_intercept(model: pm.Model, found: Drift, places: Mapping[str, slice]) -> bool:

@@ -11,7 +11,7 @@ import xarray as xr
 from pytensor.gradient import NullTypeGradError, grad
 
 from pymc_subsample.bambi import intercepts, is_bambis, of_intercepts
-from pymc_subsample.diagnostics.drift import Drift, drift_of_scores, other_data
+from pymc_subsample.diagnostics.drift import SOME, Drift, drift_of_scores, other_data
 from pymc_subsample.diagnostics.thinned import spread, to_theta
 from pymc_subsample.likelihood.checks import split_checks
 from pymc_subsample.likelihood.errors import TallModelError
@@ -24,8 +24,6 @@ from pymc_subsample.prediction.rowwise import RowFunction
 # standard deviations of the draws, and of an intercept of which all else is known.
 _OFF, _FAR = 0.5, 10.0
 _PIECE = 2**16
-# Of which all rows are read.
-_DRAWS = 24
 
 
 def refuse_moved(model: pm.Model, posterior: xr.Dataset, said: str) -> None:
@@ -81,7 +79,7 @@ def _drift(model: pm.Model, vector: Vector, posterior: xr.Dataset) -> Drift:
     """Pass over all rows at some of the draws."""
     thetas = to_theta(model, vector, posterior, SAID).reshape(-1, vector.size)
     flat = posterior.stack(sample=("chain", "draw")).transpose("sample", ...)
-    some = spread(len(thetas), 1, _DRAWS)
+    some = spread(len(thetas), 1, SOME)
     rvs, values = model.free_RVs, model.value_vars
     rises = {rv.name: np.zeros((len(some), *posterior[rv.name].shape[2:])) for rv in rvs}
     for rv in model.observed_RVs:
