@@ -127,6 +127,6 @@ def other_data(
             if name not in recorded or value is None:
                 continue
             seen = recorded[name].values
-            if value.shape != seen.shape or not np.array_equal(value, seen.astype(value.dtype)):
+            if value.shape != seen.shape or not np.array_equal(value, seen.astype(value.dtype, copy=False)):
                 return name, seen.shape, value.shape
     return None
