@@ -105,6 +105,15 @@ def ex_gaussian(X, y, z):
     pm.ExGaussian("y", mu=X @ slopes(), sigma=s, nu=nu, observed=y)
 
 
+def dose_response(X, y, z):
+    """At large powers the squares in its gradient overflow, before its values do."""
+    dose = np.array([0.0, 5.0, 10.0, 25.0, 50.0])[np.arange(N) % 5]
+    none, most = pm.Normal("none", 0, 50), pm.Normal("most", 0, 100)
+    half, h = pm.LogNormal("half", 3, 1), pm.LogNormal("h", 0, 0.5)
+    mean = none + most * dose**h / (half**h + dose**h)
+    pm.Normal("y", mean, pm.HalfNormal("s", 20), observed=y)
+
+
 def steep_prior(X, y, z):
     """Far out its gradient has more digits than that of the rows."""
     b = pm.Normal("b", 0, 1e-6, shape=2, initval=[0.0, 0.0])
@@ -120,6 +129,7 @@ def hierarchy(X, y, z):
 
 KINKS = [
     hierarchy,
+    dose_response,
     steep_prior,
     laplace,
     absolute,
