@@ -34,9 +34,9 @@ class CoupledRows(Exception):
         if self.node is not None and type(self.node.op).__module__.startswith("pytensor.sparse"):
             return TallModelError(
                 f"The rows of {name!r} come out of a sparse matrix ({op}), which is not taken "
-                "apart by rows. Where it holds dummies of groups, index by an integer column instead "
-                "(effects[group]); otherwise give a dense array (matrix.toarray()), or sample this "
-                "model with pm.NUTS."
+                "apart by rows. Where it holds dummies of groups, index by an integer column "
+                "instead (effects[group]); otherwise give a dense array (matrix.toarray()), or "
+                "sample this model with pm.NUTS."
             )
         what = _KNOWN.get(op, "an operation that mixes rows or is not known to keep them apart")
         return TallModelError(
