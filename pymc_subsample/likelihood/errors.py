@@ -49,7 +49,7 @@ class CoupledRows(Exception):
 
 _KNOWN = {
     "CumOp": "a cumulative operation over rows",
-    "Scan": "a recurrence over rows",
+    "Scan": "a loop that is not followed; one within rows may be written as a `for` of Python",
     "Cholesky": "a covariance over rows",
     "Sum": "a sum over rows",
     "Subtensor": "rows that read other rows",
