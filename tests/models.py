@@ -1678,3 +1678,19 @@ def network_and_survey(rng):
         pm.Normal("y", pt.tanh(X @ w) @ v, 1, observed=rng.normal(size=N))
         pm.Bernoulli("z", logit_p=pt.tanh(Z @ w) @ v**2, observed=rng.binomial(1, 0.5, m))
     return model, {"y": N, "z": m}
+
+
+# Of any number of rows
+
+
+def dose_response(n=2_000):
+    """Doses in milligrams, with a placebo; powers of 75 and more overflow in its derivatives."""
+    rng = np.random.default_rng(9)
+    dose = rng.choice([0.0, 5.0, 10.0, 25.0, 50.0, 100.0, 200.0], n)
+    y = 10 + 40 * dose**1.6 / (30**1.6 + dose**1.6) + rng.normal(0, 8, n)
+    with pm.Model() as model:
+        none, most = pm.Normal("none", 0, 50), pm.Normal("most", 0, 100)
+        half, h = pm.LogNormal("half", 3, 1), pm.LogNormal("h", 0, 0.5)
+        sigma = pm.HalfNormal("sigma", 20)
+        pm.Normal("y", none + most * dose**h / (half**h + dose**h), sigma, observed=y)
+    return model

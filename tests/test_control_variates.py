@@ -16,7 +16,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import scipy.optimize
-from models import MODELS, ROUGH, G, K, N
+from models import MODELS, ROUGH, G, K, N, dose_response
 from pytensor.gradient import grad, grad_scale
 from scipy.special import expit, polygamma
 from test_predictors import PRODUCTS, model_of_integers
@@ -854,6 +854,18 @@ def test_reference_of_a_hierarchical_model():
     matrix = precision(ex, at_mode, np.arange(tall.size))
     assert np.linalg.eigvalsh(matrix).min() > 0
     assert distance(reference.theta, mode, matrix) < 0.12
+
+
+@pytest.mark.parametrize("seed", [0, 4])
+def test_reference_where_derivatives_overflow_before_values(seed):
+    """A first step may lead to slopes that are finite and wrong; no step leads out again."""
+    tall = TallModel(dose_response())
+    ex, active = expand(tall), np.arange(tall.size)
+    at = found(ex, seed, tall.ravel(tall.initial_point))
+    score, cov = ex.pull_back(at.theta, at.slope), covariance(precision(ex, at, active))
+    assert np.sqrt(score @ cov @ score / tall.size) < 0.12
+    truth = np.array([10, 40, np.log(30), np.log(1.6), np.log(8)])
+    assert np.all(np.abs(at.theta - truth) < 5 * np.sqrt(np.diag(cov)))
 
 
 def test_reference_at_a_temperature(logistic):

@@ -3,9 +3,11 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from models import MODELS, N
+from scipy.special import gammaln
 
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.gather import RawColumns, compile_gather
@@ -67,6 +69,22 @@ def test_the_bank_has_columns_of_both_kinds(tall_model):
     kinds = [expand(tall_model(name), 0).packer for name in FAST]
     assert sum(bool(p._direct) for p in kinds) > 10
     assert sum(bool(p._derived) for p in kinds) > 3
+
+
+@pytest.mark.parametrize("k", [3, 30])
+def test_what_is_computed_of_a_matrix_is_computed_once(k):
+    """Not for each of its columns, which took most of a draw."""
+    rng = np.random.default_rng(4)
+    X, y = rng.integers(0, 9, (N, k)), rng.normal(size=N)
+    with pm.Model() as model:
+        b = pm.Normal("b", shape=k)
+        pm.Normal("y", (pt.gammaln(pm.Data("X", X) + 1.0) * b).sum(axis=1), 1.0, observed=y)
+    ex = expand(TallModel(model), 0)
+    rows = ex.take(np.arange(N))
+    [function] = ex.packer._function._free
+    assert len(function.maker.fgraph.apply_nodes) < 5
+    for column in gammaln(X + 1.0).T:
+        assert np.any(np.all(np.abs(rows - column) < 1e-12, axis=1))
 
 
 def test_packed_columns_are_those_of_the_data(tall_model):

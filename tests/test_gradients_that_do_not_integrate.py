@@ -5,7 +5,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from chains import QUIET
-from models import MODELS, ROUGH
+from models import MODELS, ROUGH, dose_response
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand, refuse_steps
@@ -193,6 +193,11 @@ def test_steps_are_found(model):
 @pytest.mark.parametrize("model", [pytest.param(m, id=m.__name__) for m in KINKS])
 def test_kinks_and_steep_slopes_integrate(model):
     tall = TallModel(written(model))
+    assert find_gap(tall, expand(tall, 0), np.arange(tall.size)) is None
+
+
+def test_powers_that_overflow_far_out_are_no_steps():
+    tall = TallModel(dose_response())
     assert find_gap(tall, expand(tall, 0), np.arange(tall.size)) is None
 
 

@@ -7,8 +7,10 @@ import warnings
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.sparse
 import pytensor.tensor as pt
 import pytest
+import scipy.sparse
 import scipy.stats
 from models import MODELS, K, N, design
 from pytensor.compile.ops import wrap_py
@@ -111,6 +113,16 @@ def scaled_by_largest_row(rng):
     with pm.Model() as model:
         mu = pt.exp(design(rng) @ pm.Normal("beta", 0, 1, shape=K))
         pm.Normal("y", mu / mu.max(), 1, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("y"), "sparse matrix", r"effects\[group\]")
+def sparse_dummies(rng):
+    dummies = scipy.sparse.csr_matrix(np.eye(K)[rng.integers(0, K, N)])
+    with pm.Model() as model:
+        effects = pm.Normal("effects", 0, 1, shape=K)
+        mu = pytensor.sparse.structured_dot(dummies, effects[:, None])[:, 0]
+        pm.Normal("y", mu, 1, observed=rng.normal(size=N))
     return model
 
 

@@ -23,6 +23,8 @@ class Packer:
         self._position: dict[Column, int] = {}
         self._direct: list[tuple[int, int, int]] = []
         self._derived: list[tuple[int, Variable]] = []
+        # Of a variable with rows along an axis: where elements of it go, and which.
+        self._wholes: dict[tuple[Variable, int], tuple[list[int], list[int]]] = {}
         self._function: Callable | None = None
         self._copies: list[list[int]] | None = None
 
@@ -30,7 +32,7 @@ class Packer:
         """Pickle what `pack` needs, once it has been called."""
         return {
             "_copies": self._copies,
-            "_derived": [(position, None) for position, _ in self._derived],
+            "_wholes": dict(enumerate(self._wholes.values())),
             "_function": self._function,
             "_axes": self._axes,
         }
@@ -50,6 +52,10 @@ class Packer:
             else:
                 [graph] = rebuild([column.graph()], dict(self._model.derived))
                 self._derived.append((position, graph))
+                key = column.var, column.axis
+                places, elements = self._wholes.setdefault(key, ([], []))
+                places.append(position)
+                elements.append(column.element)
         return self._position[column]
 
     def request_all(self, var: Variable) -> tuple[int, ...]:
@@ -94,15 +100,16 @@ class Packer:
         for start, raw, element, length in self._copies:
             source = columns[raw].reshape(out.shape[1], -1)
             out[start : start + length] = source[:, element : element + length].T
-        if self._derived:
+        if self._wholes:
             # The order in which Ops add elements up depends on how these lie in memory, and what
             # Dask sends may lie where PyTensor takes no array.
             arrays = [
                 np.moveaxis(np.require(a, requirements=["C", "A"]), 0, axis)
                 for a, axis in zip(columns, self._axes, strict=True)
             ]
-            for (position, _), value in zip(self._derived, self._compute(arrays), strict=True):
-                out[position] = value
+            values = self._compute(arrays)
+            for (places, elements), value in zip(self._wholes.values(), values, strict=True):
+                out[places] = value.reshape(len(value), -1).T[elements]
         return out
 
     def _runs(self) -> list[list[int]]:
@@ -119,8 +126,9 @@ class Packer:
 
     def _compute(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         if self._function is None:
-            graphs = [g.astype("float64") for _, g in self._derived]
-            self._function = numpy_function(self._model.raw, graphs)
+            derived = dict(self._model.derived)
+            graphs = [pt.moveaxis(g, axis, 0) for g, axis in self._wholes]
+            self._function = numpy_function(self._model.raw, rebuild(graphs, derived))
         compute: Callable = self._function
         return compute(*arrays)
 

@@ -23,7 +23,8 @@ from pymc_subsample.likelihood import TallModel
 # Lengths of the segments and the distance of the other variables from the start: in unconstrained
 # space, or so that the log-likelihood of a row changes by about as much where columns are large.
 _SCALES = (0.03, 0.3, 3.0, 30.0)
-# Of a logarithm or a logit: beyond a factor of 20 densities underflow, and their gradients.
+# A logarithm or a logit moves no farther: beyond a factor of 20 densities underflow and powers
+# overflow, and so do their gradients, which are then wrong where they are finite.
 _WIDEST_TRANSFORMED = 3.0
 _AROUND = 0.3
 # Variables move one by one, or where there are more in so many blocks.
@@ -94,7 +95,7 @@ def _segments(
         for scale in _SCALES:
             around = start + _AROUND * model.units * rng.normal(size=model.size)
             begin, end = (
-                around + np.minimum(scale, widest) * part * rng.normal(size=model.size)
+                around + part * np.clip(scale * rng.normal(size=model.size), -widest, widest)
                 for _ in range(2)
             )
             yield names, begin, end

@@ -31,6 +31,13 @@ class CoupledRows(Exception):
     def refusal(self, name: str) -> TallModelError:
         """Return the error that the user sees, about the observed variable `name`."""
         op = "an axis used twice" if self.node is None else op_name(self.node.op)
+        if self.node is not None and type(self.node.op).__module__.startswith("pytensor.sparse"):
+            return TallModelError(
+                f"The rows of {name!r} come out of a sparse matrix ({op}), which is not taken "
+                "apart by rows. Where it holds dummies of groups, index by an integer column "
+                "instead (effects[group]); otherwise give a dense array (matrix.toarray()), or "
+                "sample this model with pm.NUTS."
+            )
         what = _KNOWN.get(op, "an operation that mixes rows or is not known to keep them apart")
         return TallModelError(
             f"The rows of {name!r} are coupled by {op} ({what}): the log-likelihood of a row must "
@@ -42,7 +49,7 @@ class CoupledRows(Exception):
 
 _KNOWN = {
     "CumOp": "a cumulative operation over rows",
-    "Scan": "a recurrence over rows",
+    "Scan": "a loop that is not followed; one within rows may be written as a `for` of Python",
     "Cholesky": "a covariance over rows",
     "Sum": "a sum over rows",
     "Subtensor": "rows that read other rows",
