@@ -18,7 +18,6 @@ from hashlib import sha256
 from multiprocessing import parent_process
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from types import FunctionType
 from typing import Any
 
 import llvmlite
@@ -31,6 +30,7 @@ from numba.core import caching, serialize, typeinfer
 from numba.core.base import BaseContext
 from numba.core.compiler import CompileResult
 
+from pymc_subsample.closures import identity
 from pymc_subsample.selfcontained import SelfContained
 
 _log = logging.getLogger("pymc.subsample")
@@ -78,34 +78,6 @@ def kept(*signatures: types.Type, **options: Any) -> Callable:
         return compile_kept(function, identity(function), signatures, **options)
 
     return decorate
-
-
-def identity(function: Callable) -> str:
-    """Tell a function from others of the same source by what it closes over.
-
-    Raises
-    ------
-    TypeError
-        If that is something else than functions, numbers, texts, and tuples of them.
-    """
-    cells = (cell.cell_contents for cell in function.__closure__ or ())
-    held = zip(function.__code__.co_freevars, cells, strict=True)
-    parts = [f"{name}={_described(function, name, value)}" for name, value in held]
-    return f"{function.__module__}.{function.__qualname__}({', '.join(parts)})"
-
-
-def _described(function: Callable, name: str, value: Any) -> str:
-    python = getattr(value, "py_func", value)
-    if isinstance(python, FunctionType):
-        return "itself" if python is function else identity(python)
-    if isinstance(value, tuple):
-        return str([_described(function, name, part) for part in value])
-    if isinstance(value, str | bool | int | float | None):
-        return repr(value)
-    raise TypeError(
-        f"{function.__qualname__} cannot be told from others, to be kept on disk, by `{name}`, "
-        f"which it closes over: {type(value).__name__}. Close over functions, numbers or texts."
-    )
 
 
 # Of functions that compiled code alone calls: Python can't.

@@ -16,6 +16,7 @@ import pytest
 
 import pymc_subsample as pms
 from pymc_subsample import cache
+from pymc_subsample.closures import identity
 
 PACKAGE = Path(cache.__file__).parent
 SIGNATURE = numba.float64(numba.float64)
@@ -66,15 +67,15 @@ def outer(factor, *, power=1, helper=None):
 def test_functions_are_told_apart_by_what_they_close_over():
     other = numba.njit(lambda x: x)
     made = [outer(2), outer(2.0), outer((2, "a")), outer(2, power=2), outer(2, helper=other)]
-    names = [cache.identity(function) for function in made]
+    names = [identity(function) for function in made]
     assert len(set(names)) == len(names)
-    assert cache.identity(outer(2)) == names[0]
-    assert cache.identity(test_functions_are_told_apart_by_what_they_close_over).endswith("over()")
+    assert identity(outer(2)) == names[0]
+    assert identity(test_functions_are_told_apart_by_what_they_close_over).endswith("over()")
 
 
 def test_what_cannot_be_told_apart_is_not_kept():
     with pytest.raises(TypeError, match=r"part cannot be told from others.*`factor`.*ndarray"):
-        cache.identity(outer(np.ones(2)))
+        identity(outer(np.ones(2)))
 
 
 # Transitions

@@ -21,7 +21,8 @@ SOURCES = {path: ast.parse(path.read_text()) for path in (ROOT / "pymc_subsample
 TOLD = {"warn": 0, "info": 0, "warning": 0, "check": 1, "Rule": 1, "Notice": 1, "Finding": 1}
 WITHIN = {"PicklingError", "AssertionError", "AttributeError", "NotImplementedError"}
 LEAST = 9
-APART = {ROOT / "pymc_subsample" / "kernels" / "integrators" / "integrator.py"}
+PACKAGE = ROOT / "pymc_subsample"
+APART = {PACKAGE / "closures.py", PACKAGE / "kernels" / "integrators" / "integrator.py"}
 
 
 def letters(said: str) -> int:

@@ -126,7 +126,7 @@ def other_data(
             value = root_array(var)
             if name not in recorded or value is None:
                 continue
-            seen = recorded[name].values
-            if value.shape != seen.shape or not np.array_equal(value, seen.astype(value.dtype, copy=False)):
+            seen = recorded[name].values.astype(value.dtype, copy=False)
+            if value.shape != seen.shape or not np.array_equal(value, seen):
                 return name, seen.shape, value.shape
     return None
