@@ -6,7 +6,7 @@ from typing import Any
 
 
 def identity(function: Callable) -> str:
-    """Tell a function from others of the same source by what it closes over.
+    """Tell a function from others of the same source by its place and what it closes over.
 
     Raises
     ------
@@ -16,7 +16,8 @@ def identity(function: Callable) -> str:
     cells = (cell.cell_contents for cell in function.__closure__ or ())
     held = zip(function.__code__.co_freevars, cells, strict=True)
     parts = [f"{name}={_described(function, name, value)}" for name, value in held]
-    return f"{function.__module__}.{function.__qualname__}({', '.join(parts)})"
+    place = f"{function.__module__}.{function.__qualname__}:{function.__code__.co_firstlineno}"
+    return f"{place}({', '.join(parts)})"
 
 
 def _described(function: Callable, name: str, value: Any) -> str:

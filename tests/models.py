@@ -1683,6 +1683,21 @@ def network_and_survey(rng):
 # Of any number of rows
 
 
+def bent_ridge(n, groups=6):
+    """Effects that rows know far better than their scale; return the model, groups and outcomes.
+
+    The mean of scale and effects in units of it is beside the ridge on which they lie.
+    """
+    rng = np.random.default_rng(3)
+    g = np.arange(n) % groups
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 3)
+        effect = mu + tau * pm.Normal("z", shape=groups)
+        y = rng.normal(np.linspace(-6.0, 9.0, groups)[g])
+        pm.Normal("y", effect[g], 1.0, observed=y)
+    return model, g, y
+
+
 def dose_response(n=2_000):
     """Doses in milligrams, with a placebo; powers of 75 and more overflow in its derivatives."""
     rng = np.random.default_rng(9)

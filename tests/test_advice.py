@@ -17,6 +17,7 @@ from pymc_subsample.advice.decision import AllRows
 from pymc_subsample.advice.pilot import Pilot, run_pilot
 from pymc_subsample.advice.result import Option, duration, percent, read
 from pymc_subsample.all_rows import CUT, NutsTrial, quiet, smallest_ess
+from pymc_subsample.steps.notices import held_back
 
 # A pilot of 150 draws, whatever the machine.
 SHORT = {"seconds": 1e-6}
@@ -728,3 +729,17 @@ def test_only_varying_parameters_count():
     assert (
         smallest_ess(np.hstack([draws, np.full((500, 1), np.nan)])) == 1
     )  # of which none is known
+
+
+@pytest.mark.parametrize("propagate", [True, False])
+def test_what_is_held_back_leaves_the_logger_as_it_was(propagate, monkeypatch):
+    log = logging.getLogger("pymc.subsample")
+    monkeypatch.setattr(log, "propagate", propagate)
+    before = log.level, list(log.handlers)
+    with pytest.raises(KeyError), held_back():
+        log.info("not heard")
+        raise KeyError
+    with held_back() as unsaid:
+        log.info("heard %s", "later")
+    assert unsaid.logged == [(logging.INFO, "heard later")]
+    assert (log.propagate, log.level, log.handlers) == (propagate, *before)

@@ -67,10 +67,16 @@ def outer(factor, *, power=1, helper=None):
 def test_functions_are_told_apart_by_what_they_close_over():
     other = numba.njit(lambda x: x)
     made = [outer(2), outer(2.0), outer((2, "a")), outer(2, power=2), outer(2, helper=other)]
+    made += [
+        lambda x: x + 1,
+        lambda x: x + 2,
+    ]
     names = [identity(function) for function in made]
     assert len(set(names)) == len(names)
     assert identity(outer(2)) == names[0]
-    assert identity(test_functions_are_told_apart_by_what_they_close_over).endswith("over()")
+    assert identity(test_functions_are_told_apart_by_what_they_close_over).startswith(
+        f"{__name__}.test_"
+    )
 
 
 def test_what_cannot_be_told_apart_is_not_kept():

@@ -9,7 +9,7 @@ import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
-from models import MODELS
+from models import MODELS, bent_ridge
 from pymc.distributions.moments.means import mean
 from scipy import stats
 
@@ -710,13 +710,8 @@ def test_draws_are_not_doubted_where_the_model_holds_other_rows(fitted, rows):
 
 def test_draws_on_a_bent_ridge_are_not_doubted():
     """Effects are known to a hundredth of what their scale is: the mean of draws is far off it."""
-    rng = np.random.default_rng(3)
-    g = np.arange(18_000) % 6
-    with pm.Model() as model:
-        mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 1)
-        effect = mu + tau * pm.Normal("z", shape=6)
-        observed = rng.normal(np.array([-2.0, -1.0, -0.3, 0.2, 0.8, 3.0])[g])
-        pm.Normal("y", effect[g], 1.0, observed=observed)
+    model, g, observed = bent_ridge(18_000)
+    with model:
         idata = pm.sample(500, tune=400, step=pms.HMCECS(), random_seed=1, **SHORT)
     draws = idata["posterior"].to_dataset()
     center = draws["mu"].mean() + draws["tau"].mean() * draws["z"].mean(("chain", "draw"))

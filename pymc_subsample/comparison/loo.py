@@ -58,13 +58,14 @@ def loo(
 
     Rows are left out one at a time by Pareto-smoothed importance sampling of the draws [1]_, as
     `arviz.loo` does: a few hundred random rows, and the rows that matter most. One pass over all
-    rows says what leaving each out does to order 2, and the difference estimator [2]_ [3]_ adds up
-    the two,
+    rows says what leaving each out does, to order 2 in the parameters that rows see, and the
+    difference estimator [2]_ [3]_ adds up the two,
 
     .. math:: \widehat{\text{elpd}} = \sum_{i=1}^n a_i + \frac{n}{m} \sum_{i \in S} (e_i - a_i),
 
     with e the log predictive density of a row that is left out and a what the pass knows of it.
-    There is no matrix of rows and draws: memory is that of three numbers per row.
+    There is no matrix of rows and draws: memory is that of three numbers per row. Whether the draws
+    are of this model's posterior is told before, by gradients of all rows at 24 of them.
 
     Parameters
     ----------

@@ -104,7 +104,7 @@ class _Objective:
         self._batches, self._weight = batches, weight
         self._scale, self._curved = scale, curved
         self._at, self._summed = np.zeros(len(active)), origin
-        self._known = _has_derivatives(origin)
+        self._known = origin.is_finite
         self.concave = True
 
     def theta(self, x: np.ndarray) -> np.ndarray:
@@ -124,7 +124,7 @@ class _Objective:
         found = self._evaluate(x)
         value = -log_posterior(self._expansion, found)
         # Curvatures overflow first: beyond, finite slopes may be wrong, and hold the search there.
-        known = _has_derivatives(found) or not self._known
+        known = found.is_finite or not self._known
         return value if known and np.isfinite(value) else _IMPOSSIBLE
 
     def gradient(self, x: np.ndarray) -> np.ndarray:
@@ -136,11 +136,6 @@ class _Objective:
         matrix = _finite(precision(self._expansion, self._evaluate(x), self._active, rough=True))
         self.concave = self.concave and _positive(matrix)
         return _finite(self._scale.T @ matrix @ self._scale)
-
-
-def _has_derivatives(at: Reference) -> bool:
-    """Whether sums of slopes and curvatures, as far as they were formed, are finite."""
-    return bool(np.all(np.isfinite(at.slope)) and np.all(np.isfinite(at.curvature)))
 
 
 def _finite(x: np.ndarray) -> np.ndarray:

@@ -20,6 +20,7 @@ from pymc_subsample import arguments
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand, refuse_steps, verify_gradient
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE
+from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch
 from pymc_subsample.control_variates.reference import Reference
@@ -42,6 +43,8 @@ from pymc_subsample.symbolic.graph import numpy_function
 _log = logging.getLogger("pymc.subsample")
 
 _PROTOCOL = 4
+# How many times as wide as the posterior chains start around the reference.
+_WIDER = 1.5
 
 
 class SubsampledStep(ChainStep):
@@ -345,6 +348,11 @@ class SubsampledStep(ChainStep):
             _log.info("%s: in coordinates of its own: %s", type(self).__name__, self._moving())
         self.seconds_to_reference = thread_time() - self._began
         return prepared
+
+    def _around(self, reference: Reference, factor: np.ndarray) -> np.ndarray:
+        """Draw what the step moves around a reference, wider than the posterior."""
+        z = self.rng.standard_normal(len(self._active))
+        return reference.theta[self._active] + _WIDER * scaled(factor, z[None])[0]
 
     def _centring(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         coordinates = self._expansion.coordinates

@@ -11,7 +11,6 @@ from pymc.step_methods.state import dataclass_state
 from pymc_subsample import arguments
 from pymc_subsample.calling import given_start
 from pymc_subsample.compile import address_of
-from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.hmc import RULES, check_hmc
@@ -297,18 +296,13 @@ class HMCECS(SubsampledStep):
         if self.start_at_reference:
             inside = self._kind == BLOCK_POISSON or self.tuning.done > 0
             if inside or not given_start(self, point):
-                theta[self._active] = self._start()
+                theta[self._active] = self._around(self.reference, self.tuning.factor)
             self.start_at_reference = False
         if not len(self.subsample.index):
             self.subsample.draw(self.row_rng, self.n_rows)
         if self.subsample.rows is None:
             self.subsample.pack(self._expansion, self.reference.center)
         return theta
-
-    def _start(self) -> np.ndarray:
-        """Draw around the reference, wider than the posterior."""
-        z = self.rng.standard_normal(len(self._active))
-        return self.reference.theta[self._active] + 1.5 * scaled(self.tuning.factor, z[None])[0]
 
     def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> Notice | None:
         return adapt(self, theta, info)

@@ -17,7 +17,6 @@ from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.declarations import ChainState
-from pymc_subsample.steps.setup import Preparation
 from pymc_subsample.steps.signatures import SharedContinuous
 from pymc_subsample.steps.tuning import ProposalTuning, TuningState
 
@@ -186,14 +185,9 @@ class ProposingStep(SubsampledStep):
         theta = self._theta(point)
         if self.start_at_reference and self._prepared is not None:
             if not given_start(self, point):
-                theta[self._active] = self._start(self._home)
+                theta[self._active] = self._around(self._home.reference, self._home.factor)
             self.start_at_reference = False
         return theta
-
-    def _start(self, prepared: Preparation) -> np.ndarray:
-        """Draw around the reference, wider than the posterior."""
-        z = 1.5 * self.rng.standard_normal(len(self._active))
-        return prepared.reference.theta[self._active] + scaled(prepared.factor, z[None])[0]
 
     @property
     def _one_by_one(self) -> bool:

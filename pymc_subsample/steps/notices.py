@@ -61,7 +61,8 @@ class _Listener(logging.Handler):
 def held_back() -> Iterator["Unsaid"]:
     """Keep what a set-up logs, and warns of, for a run that comes later."""
     listener, unsaid = _Listener(), Unsaid()
-    level, _log.propagate = _log.level, False
+    level, propagate = _log.level, _log.propagate
+    _log.propagate = False
     _log.setLevel(logging.INFO)
     _log.addHandler(listener)
     try:
@@ -71,7 +72,7 @@ def held_back() -> Iterator["Unsaid"]:
     finally:
         _log.removeHandler(listener)
         _log.setLevel(level)
-        _log.propagate = True
+        _log.propagate = propagate
     unsaid.logged = listener.heard
     unsaid.warned = [str(w.message) for w in caught if w.category is UserWarning]
 

@@ -12,7 +12,6 @@ from pymc_subsample import arguments
 from pymc_subsample.calling import given_start
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.control_variates.row_bounds import BOUNDS, RowBounds
 from pymc_subsample.diagnostics.checks import Check
@@ -315,9 +314,7 @@ class ScalableMH(SubsampledStep):
         theta = self._theta(point)
         if self.start_at_reference:
             if self.tuning.done > 0 or not given_start(self, point):
-                z = self.rng.standard_normal(len(self._active))
-                shift = 1.5 * scaled(self.tuning.factor, z[None])[0]
-                theta[self._active] = self.reference.theta[self._active] + shift
+                theta[self._active] = self._around(self.reference, self.tuning.factor)
             self.start_at_reference = False
         return theta
 

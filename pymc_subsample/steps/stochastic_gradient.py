@@ -12,7 +12,7 @@ from pymc_subsample import arguments
 from pymc_subsample.calling import given_start
 from pymc_subsample.clusters import clustered_order
 from pymc_subsample.compile import address_of
-from pymc_subsample.control_variates.factors import scaled, stretched
+from pymc_subsample.control_variates.factors import stretched
 from pymc_subsample.control_variates.reference import Reference, summed
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import StepRecord
@@ -154,9 +154,7 @@ class StochasticGradient(AutomaticStepSize):
         if self.start_at_reference and self._prepared is not None:
             self.start_at_reference, self.near_reference = False, not given_start(self, point)
             if self.near_reference:
-                z = self.rng.standard_normal(len(self._active))
-                theta[self._active] = self._home.reference.theta[self._active]
-                theta[self._active] += 1.5 * scaled(self._home.factor, z[None])[0]
+                theta[self._active] = self._around(self._home.reference, self._home.factor)
         if not len(self.origin):
             self.origin = theta.copy()
             if self.near_reference and self._prepared is not None:
