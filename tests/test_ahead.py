@@ -234,7 +234,7 @@ def test_another_thread_takes_no_draws(made):
     assert "in another thread" in said[0]
 
 
-@pytest.mark.parametrize("name", ["hmc", "svrg"])
+@pytest.mark.parametrize("name", ["hmc", "svrg", "coordinates"])
 def test_points_in_arrays_that_are_written_again(made, name, monkeypatch):
     """As PyMC's worker processes keep them: draws are made ahead there too, and may be undone."""
     step = made(name)

@@ -129,14 +129,20 @@ class Expansion:
         """Return PyMC's vector of value variables, shape (d,), for the chain's."""
         return theta if self.coordinates is None else self.coordinates.to_theta(theta)[0]
 
-    def from_values(self, values: np.ndarray, like: np.ndarray | None = None) -> np.ndarray:
+    def from_values(
+        self, values: np.ndarray, like: np.ndarray | None = None, own: np.ndarray | None = None
+    ) -> np.ndarray:
         """Return the chain's vector for PyMC's.
 
-        Constants of the coordinates are those of the vector `like`, or nil.
+        Constants of the coordinates are those of the vector `like`, or nil. It is a copy of `own`
+        where that is such a vector: found anew, its last bits would be others.
         """
         if self.coordinates is None:
             return values
-        like = np.zeros(self.theta_size) if like is None else like
+        like, d = np.zeros(self.theta_size) if like is None else like, len(values)
+        if own is not None and np.array_equal(own[d:], like[d:]):
+            if np.array_equal(self.values(own), values):
+                return own.copy()
         return self.coordinates.from_theta(values, like)
 
     def restore(self) -> None:

@@ -123,6 +123,7 @@ class SubsampledStep(ChainStep):
     centring: Mapping[str, np.ndarray] = MappingProxyType({})
     # None where there is no reference.
     _prepared: Preparation | None = None
+    own: np.ndarray | None = None
     # Which of the modes that the set-up found this chain starts in.
     mode: int = 0
     # What the part of the set-up took that steps of one model share.
@@ -251,7 +252,7 @@ class SubsampledStep(ChainStep):
         """Reset all that belongs to one chain; PyMC calls this right before it starts."""
         guards.refuse_changes(self)
         guards.refuse_threads(self)
-        self._left, self._thread = None, threading.current_thread()
+        self._left, self._thread, self.own = None, threading.current_thread(), None
         self._ahead = Ahead()
         super().setup_chain(rng, tune, draws)
         modes = len(self._prepared.at_modes) if tune and self._prepared is not None else 1
@@ -301,7 +302,7 @@ class SubsampledStep(ChainStep):
             theta[part] = np.ravel(point[name])
         guards.refuse_company(self, theta)
         at: Reference | None = getattr(self, "reference", None)
-        return self._expansion.from_values(theta, None if at is None else at.theta)
+        return self._expansion.from_values(theta, None if at is None else at.theta, self.own)
 
     def _point(self, point: PointType, theta: np.ndarray) -> PointType:
         """Return `point` with this step's variables as in the chain's vector."""
@@ -309,6 +310,7 @@ class SubsampledStep(ChainStep):
         for name, part, shape in self._moved:
             new[name] = values[part].reshape(shape)
         self._left = values[self._active].copy() if self._thread is not None else None
+        self.own = None if self._expansion.coordinates is None else theta
         return new
 
     def _problem(self, expansion: Expansion, **given: Any) -> Problem:

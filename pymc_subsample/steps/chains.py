@@ -80,11 +80,10 @@ class ChainStep(BlockedStep):
         """How many draws there are to make before anything but a compiled transition is due.
 
         The chain's last one is made alone: its checks may take long, and somebody may not wait.
-        Coordinates are found anew from each draw, which changes their last bits.
         """
         alone = len(self._moved) == len(self._model.value_vars)
-        steady = self._steady and self._expansion.coordinates is None
-        return max(1, self.draws_left - 1) if alone and steady and not self.tune else 1
+        ahead = alone and self._steady and not self.tune
+        return max(1, self.draws_left - 1) if ahead else 1
 
     def make(self, point: PointType, size: int) -> list[tuple[PointType, StatsType]]:
         """Make some draws, one after the other: their points and statistics."""

@@ -18,11 +18,13 @@ Statistics = dict[str, tuple[type, list[int] | None]]
 class ChainState(StepMethodState):
     """Of all chains; with what subclasses add, everything the next draw depends on.
 
-    The rows themselves are taken anew from the data.
+    The rows themselves are taken anew from the data. `own` is the last draw in coordinates of the
+    chain's own, where it has some: found anew from the draw, its last bits would be others.
     """
 
     tune: bool
     draws_left: int
+    own: np.ndarray | None
     n_rows: int = field(metadata={"frozen": True})
     fingerprint: str = field(metadata={"frozen": True})
     observed: tuple[str, ...] = field(metadata={"frozen": True})

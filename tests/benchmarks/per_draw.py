@@ -3,7 +3,8 @@
 python tests/benchmarks/per_draw.py                        # 10^6 rows of 30 columns
 python tests/benchmarks/per_draw.py --n 20000 --draws 2000
 
-Logistic regression, one chain in sequence, no progress bar. Tuning and set-up are left out: of two
+Logistic regression, and a Poisson one of 25 groups, non-centred ("groups"); one chain in sequence,
+no progress bar. Tuning and set-up are left out: of two
 lengths of chain the difference counts, the median over rounds. The compiled transition is timed
 inside the same runs. PyMC's own loop is that of a step which returns a draw and its statistics
 that were made before. With two processes a draw is one of either chain.
@@ -18,6 +19,7 @@ import numpy as np
 import pymc as pm
 from _measure import Checks, command_line, table
 from _problems import logistic_model, logistic_rows
+from _written import poisson_noncentred
 from pymc.step_methods.compound import BlockedStep
 
 import pymc_subsample as pms
@@ -34,6 +36,8 @@ STEPS = {
     "SGLD": (pms.SGLD, {}, (stochastic_gradient, "integrate", True)),
     "SGHMC": (pms.SGHMC, {}, (stochastic_gradient, "integrate", True)),
     "FireflyMC": (pms.FireflyMC, {}, (firefly, "_transitions", False)),
+    "HMCECS, groups": (pms.HMCECS, {}, (hmc_ecs, "transitions", True)),
+    "ScalableMH, groups": (pms.ScalableMH, {}, (scalable, "compiled", True)),
 }  # fmt: skip
 MOST, MOST_PARALLEL = 1.5, 40e-6
 
@@ -122,10 +126,14 @@ if __name__ == "__main__":
     parser.add_argument("--parallel", action="store_true", help="two chains in processes, too")
     args = parser.parse_args()
     logging.getLogger("pymc").setLevel(logging.ERROR)
-    model = logistic_model(*logistic_rows(args.n, args.d), 1.0)
+    models = {
+        "groups": poisson_noncentred(args.n),
+        "": logistic_model(*logistic_rows(args.n, args.d), 1.0),
+    }
     print(f"Logistic regression, n = {args.n:,}, d = {args.d}; microseconds per draw")
     rows, checks = [], Checks()
     for name in args.steps:
+        model = next(model for ending, model in models.items() if name.endswith(ending))
         inside, whole, own, *both = measure(name, model)
         rows.append([name, *(1e6 * x for x in (inside, whole - inside - own, own, whole)),
                      whole / inside, (whole - own) / inside, *(1e6 * x for x in both)])  # fmt: skip
