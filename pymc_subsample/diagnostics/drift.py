@@ -5,7 +5,7 @@ its draws. Over draws of another one, were both normal with covariance :math:`\S
 :math:`\Sigma E[g]` is how far their mean is off.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ import xarray as xr
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.thinned import spread
+from pymc_subsample.likelihood.evaluation import Vector
 from pymc_subsample.symbolic.graph import root_array
 
 # Standard deviations per parameter that draws are off, from which on they are of another posterior.
@@ -51,20 +52,16 @@ class Drift:
         """Whether the draws are of another posterior; so they are where nothing is a number."""
         return not self.off <= OFF
 
-    def largest(self, model: pm.Model, places: Mapping[str, slice]) -> tuple[str, float]:
-        """Return the variable that is off most, of value variables in some places, and how far."""
-        sizes = {name: float(np.max(np.abs(self.drift[at]))) for name, at in places.items()}
+    def said(self, model: pm.Model, vector: Vector) -> str:
+        """Say how far the draws are off, and in which variable most."""
+        places = zip(vector.names, vector.slices, strict=True)
+        sizes = {name: float(np.max(np.abs(self.drift[at]))) for name, at in places}
         worst = max(sizes, key=lambda name: np.nan_to_num(sizes[name], nan=np.inf))
         rv = model.values_to_rvs[next(v for v in model.value_vars if v.name == worst)]
-        return str(rv.name), sizes[worst]
-
-    def said(self, model: pm.Model, places: Mapping[str, slice]) -> str:
-        """Say how far the draws are off, and in which variable most."""
-        name, size = self.largest(model, places)
         return (
             f"by the mean gradient of its log density, the draws are off by {self.off:,.3g} of "
-            f"their standard deviations per parameter (at most {OFF:g}), most in {name!r} "
-            f"({size:,.3g})"
+            f"their standard deviations per parameter (at most {OFF:g}), most in {rv.name!r} "
+            f"({sizes[worst]:,.3g})"
         )
 
 

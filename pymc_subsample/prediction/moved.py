@@ -64,8 +64,7 @@ def of_another(idata: xr.DataTree, model: pm.Model, posterior: xr.Dataset) -> st
     vector = Vector(model.initial_point())
     with suppress(TallModelError, ValueError, NotImplementedError, NullTypeGradError):
         found = _drift(model, vector, posterior)
-        places = dict(zip(vector.names, vector.slices, strict=True))
-        return f"{found.said(model, places)}.{of_intercepts(model)}" if found.is_large else ""
+        return f"{found.said(model, vector)}.{of_intercepts(model)}" if found.is_large else ""
     return ""
 
 
