@@ -270,7 +270,7 @@ class Comparison:
     gradients: float = np.nan  # Of all rows per draw of NUTS.
 
 
-def compare(model: pm.Model, step: "SubsampledStep", seed: int = 0) -> Comparison:
+def compare(model: pm.Model, step: "SubsampledStep") -> Comparison:
     """Time a few draws of a step, which samples all variables, and project NUTS on all rows.
 
     A gradient of all rows is timed. As many of them are taken per draw as NUTS needs in its tuning
@@ -282,18 +282,18 @@ def compare(model: pm.Model, step: "SubsampledStep", seed: int = 0) -> Compariso
     )
     if 2 * DRAWS * _MANY * per_gradient < SAVED_SECONDS:
         return Comparison(per_gradient)
-    per_draw, steps = seconds_per_draw(model, step, seed)
-    gradients = _gradients_of_tuning(model, step, seed) or steps
+    per_draw, steps = seconds_per_draw(model, step, 0)
+    gradients = _gradients_of_tuning(model, step) or steps
     full = COMPILE_SECONDS + 2 * DRAWS * gradients * per_gradient
     return Comparison(per_gradient, 2 * DRAWS * per_draw, full, gradients)
 
 
-def _gradients_of_tuning(model: pm.Model, step: "SubsampledStep", seed: int) -> float | None:
+def _gradients_of_tuning(model: pm.Model, step: "SubsampledStep") -> float | None:
     """Gradients per draw of NUTS in tuning; None where the expansion is no density."""
     if step._expansion.curvature == "diagonal":
         return None
     try:
-        pilot = _Expansion(model, step, _SHORT, 0, seed)
+        pilot = _Expansion(model, step, _SHORT, 0, 0)
         sizes, draws, diverging = pilot.run(_SHORT, _SHORT_SECONDS)
     except (SamplingError, ValueError):  # not finite where it starts
         return None

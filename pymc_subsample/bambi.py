@@ -1,4 +1,4 @@
-"""What results of Bambi's `fit` have otherwise than the PyMC model: variables dropped, or moved."""
+"""How models of Bambi's are told, and what results of its `fit` have otherwise than they."""
 
 from collections.abc import Sequence
 
@@ -9,6 +9,11 @@ import xarray as xr
 def is_bambis(posterior: xr.Dataset) -> bool:
     """Whether Bambi's fit has returned a posterior."""
     return posterior.attrs.get("modeling_interface") == "bambi"
+
+
+def has_rows(model: pm.Model, name: str) -> bool:
+    """Whether a variable has Bambi's name for the rows among its dimensions."""
+    return "__obs__" in model.named_vars_to_dims.get(name, ())
 
 
 def intercepts(model: pm.Model) -> list[str]:

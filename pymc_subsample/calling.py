@@ -1,7 +1,7 @@
 """What PyMC does not tell a step: what `pm.sample` was given, and which other steps there are."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -10,34 +10,30 @@ import pymc as pm
 from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
 
-def calling_sample() -> Mapping[str, Any] | None:
-    """Return the local variables of the `pm.sample` that calls; None where none does."""
+def _callers() -> Iterator[FrameType]:
+    """Yield the frames of who calls, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code is pm.sample.__code__:
-            return frame.f_locals
+        yield frame
         frame = frame.f_back
-    return None
+
+
+def calling_sample() -> Mapping[str, Any] | None:
+    """Return the local variables of the `pm.sample` that calls; None where none does."""
+    return next((f.f_locals for f in _callers() if f.f_code is pm.sample.__code__), None)
 
 
 def is_called_by(package: str) -> bool:
     """Whether a function of another package is among the callers."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if str(frame.f_globals.get("__name__")).split(".")[0] == package:
-            return True
-        frame = frame.f_back
-    return False
+    return any(str(f.f_globals.get("__name__")).split(".")[0] == package for f in _callers())
 
 
 def steps_beside(step: BlockedStep) -> list[BlockedStep]:
     """Return the other steps that take turns with one, where PyMC calls it in a chain."""
-    frame: FrameType | None = sys._getframe(1)
     found: list[BlockedStep] = []
-    while frame is not None:  # the outermost holds all of them
+    for frame in _callers():  # the outermost holds all of them
         if frame.f_code is CompoundStep.step.__code__:
             found = [other for other in flatten_steps(frame.f_locals["self"]) if other is not step]
-        frame = frame.f_back
     return found
 
 

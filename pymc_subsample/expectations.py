@@ -21,7 +21,7 @@ from pymc_subsample.diagnostics.draws import (
     warn_of_negative_variances,
     with_lists,
 )
-from pymc_subsample.validation import choice, count, name_list, numbers, shown, takes, truth
+from pymc_subsample.validation import choice, count, name_list, probabilities, takes, truth
 
 _INTERVAL = "interval"
 _COLUMNS = {
@@ -114,7 +114,7 @@ def summary(
     _check_digits(round_to)
     if ci_kind is not None:
         choice("ci_kind", ci_kind, ("eti", "hdi"))
-    if ci_prob is not None and _probabilities("ci_prob", ci_prob).ndim:
+    if ci_prob is not None and probabilities("ci_prob", ci_prob).ndim:
         raise ValueError(f"ci_prob must be one number, got {ci_prob!r}.")
     for dim in name_list("sample_dims", sample_dims) or []:
         if dim not in idata[group].dims:
@@ -288,7 +288,7 @@ def quantile(
     >>> interval = pms.quantile(idata, [0.05, 0.95], "b")
     >>> errors = pms.quantile(idata, [0.05, 0.95], "b", kind="mcse")
     """
-    given = _probabilities("prob", prob)
+    given = probabilities("prob", prob)
     choice("kind", kind, ("value", "mcse", "ess"))
     check_selection(idata, var_names, filter_vars, group, coords)
     signs = signs_of(idata, group, coords)
@@ -338,10 +338,3 @@ def _without_answers_to_nan(
     for filler in (-np.inf, np.inf):
         values = values.where(f(draws.fillna(filler)) == values.astype(bool))
     return values
-
-
-def _probabilities(name: str, value: object) -> np.ndarray:
-    prob = numbers(name, value)
-    if not (prob.size and prob.ndim < 2 and np.all((prob > 0) & (prob < 1))):
-        raise ValueError(f"{name} must be strictly between 0 and 1, got {shown(value)}.")
-    return prob

@@ -16,6 +16,7 @@ import numpy as np
 import pymc as pm
 from pymc.backends.ndarray import NDArray
 
+from pymc_subsample.bambi import has_rows
 from pymc_subsample.calling import calling_sample, is_called_by
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.symbolic.graph import concretize
@@ -33,8 +34,6 @@ _SHARE = 0.5
 _SHOWN = 4
 # What distributions of PyMC store of their own accord, by the end of its name.
 _PROBABILITIES = "_probs"
-# The rows' dimension in models that Bambi writes.
-_BAMBI_ROWS = "__obs__"
 # Limits of a container.
 _GROUP = Path("/sys/fs/cgroup")
 
@@ -132,17 +131,12 @@ def refuse_beyond_memory(model: pm.Model) -> None:
     )
 
 
-def is_bambis(model: pm.Model, name: str) -> bool:
-    """Whether a variable has Bambi's name for the rows among its dimensions."""
-    return _BAMBI_ROWS in model.named_vars_to_dims.get(name, ())
-
-
 def hint_for_bambi(model: pm.Model) -> None:
     """Say what Bambi's `fit` does where `pm.sample` was called for one of its models."""
     run = _calling_run()
     if run is None or is_called_by("bambi"):
         return
-    large = [name for name in run[0][0].var_shapes if is_bambis(model, name)]
+    large = [name for name in run[0][0].var_shapes if has_rows(model, name)]
     if large:
         _log.info(
             "This model is Bambi's: sample it with model.fit(step=...), which leaves the fitted "

@@ -118,6 +118,14 @@ def numbers(name: str, value: Any) -> np.ndarray:
     return array.astype(float)
 
 
+def probabilities(name: str, value: Any) -> np.ndarray:
+    """Return `value`, one or several probabilities, shape () or (k,)."""
+    prob = numbers(name, value)
+    if not (prob.size and prob.ndim < 2 and np.all((prob > 0) & (prob < 1))):
+        raise ValueError(f"{name} must be strictly between 0 and 1, got {shown(value)}.")
+    return prob
+
+
 def finite(name: str, value: Any) -> np.ndarray:
     """Return `value`, a finite number or an array of them, in double precision."""
     array = numbers(name, value)

@@ -20,12 +20,12 @@ pytest.register_assert_rewrite("chains")
 
 
 def pytest_configure(config):
-    """Compile the transitions once, before any worker starts.
+    """Compile the transitions once, before workers run the whole suite: each would compile its own.
 
-    Workers that compile them at the same time may each link their own copy, inlined or not, whose
-    last bits differ from those that a process of chains reads from the cache.
+    Where files are named, what their tests need is compiled when they need it.
     """
-    if not hasattr(config, "workerinput"):
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if whole and config.getoption("numprocesses", None):
         for name in ("firefly", "gibbs", "metropolis"):
             import_module(f"pymc_subsample.kernels.{name}")
         for integrator in INTEGRATORS.values():

@@ -313,23 +313,21 @@ def test_an_interrupt_while_draws_are_undone(made, monkeypatch):
 
 def test_checks_wait_for_the_last_draw(made, monkeypatch):
     """All others are handed out before, and a state is asked for without checking twice."""
-    step, watched, handed = made("austerity"), [], []
-    watch = type(step)._watch
+    step, checked, handed = made("austerity"), [], []
+    check = type(step)._check
 
-    def counted(self, theta, info):
-        found = watch(self, theta, info)
-        if found is not None:
-            watched.append(len(handed))
-        return found
+    def counted(self):
+        checked.append(len(handed))
+        return check(self)
 
-    monkeypatch.setattr(type(step), "_watch", counted)
+    monkeypatch.setattr(type(step), "_check", counted)
     point = begun(step)
     for i in range(DRAWS):
         point, _ = step.step(point)
         handed.append(i)
         if i > DRAWS - 5:
             assert step.sampling_state is not None
-    assert watched == [DRAWS - 1]
+    assert checked == [DRAWS - 1]
 
 
 def test_a_state_that_takes_long_to_copy_is_not_copied(made, monkeypatch):

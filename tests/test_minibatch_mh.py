@@ -274,7 +274,7 @@ def test_proposals_adapt_in_tuning_and_only_then(model, step):
     assert one.reference is reference
     assert [s["tune"] for s in before + after] == [True] * 200 + [False] * 200
     rate = np.mean([s["acceptance_rate"] for s in after])
-    assert abs(rate - (0.158 if step is pms.MinibatchBarkerMH else 0.234)) < 0.1
+    assert abs(rate - TESTS[step].rate) < 0.1
 
 
 def test_adaptation_finds_the_scale_from_afar(model):
@@ -319,9 +319,8 @@ def test_statistics_describe_the_transitions(model, step, proposal, order):
         assert stat["loglik_ratio_variance"] >= 0
     stuck = np.all(draws[1:] == draws[:-1], axis=1)
     assert [s["accepted"] == 0 for s in stats[1:]] == stuck.tolist()
-    error = [s["clt_error" if step is pms.MinibatchBarkerMH else "test_error"] for s in stats]
-    limit = {pms.MinibatchBarkerMH: 0.02, pms.AusterityMH: 0.05, pms.ConfidenceMH: 0.01}[step]
-    assert 0 <= min(error) <= max(error) <= limit
+    error = [s[step._error] for s in stats]
+    assert 0 <= min(error) <= max(error) <= TESTS[step].limit
 
 
 def test_result_is_what_pymc_expects(model):
@@ -490,24 +489,8 @@ BAD = [
     ({"proposal": RandomWalk(covariance=[1.0])}, r"proposal: covariance has shape \(1,\).* 2 "),
     ({"proposal": Langevin(batch_size=601)}, "proposal: batch_size=601 .*600"),
 ]
-OWN = [
-    (pms.MinibatchBarkerMH, {"max_error": 0}, "max_error .*above 0"),
-    (pms.MinibatchBarkerMH, {"max_error": "small"}, "max_error .*'small'"),
-    (pms.MinibatchBarkerMH, {"sigma": 0}, "sigma"),
-    (pms.MinibatchBarkerMH, {"sigma": 1.7}, "sigma .*1.7"),
-    (pms.AusterityMH, {"epsilon": -0.1}, "epsilon .*-0.1"),
-    (pms.AusterityMH, {"epsilon": 0.5}, "epsilon .*below 0.5"),
-    (pms.AusterityMH, {"epsilon": np.nan}, "epsilon .*nan"),
-    (pms.AusterityMH, {"epsilon": lambda draw: "low"}, r"epsilon\(0\) .*'low'"),
-    (pms.ConfidenceMH, {"delta": 0}, "delta .*between 0 and 1"),
-    (pms.ConfidenceMH, {"delta": 1}, "delta"),
-    (pms.ConfidenceMH, {"p": 1.0}, "p must be .*above 1"),
-    (pms.ConfidenceMH, {"gamma": 1.0}, "gamma must be .*above 1"),
-    (pms.ConfidenceMH, {"inequality": "markov"}, "inequality must be one of .*'markov'"),
-    (pms.ConfidenceMH, {"bound": 3.0}, "bound must be one of .*3.0"),
-    (pms.ConfidenceMH, {"bound": min, "proposal": Langevin()}, "bound: .*Langevin"),
-]
-EVERY = [(pms.AusterityMH, *b) for b in BAD] + OWN
+EVERY = [(pms.AusterityMH, *b) for b in BAD]
+EVERY += [(step, *b) for step, test in TESTS.items() for b in test.bad]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_subsample.diagnostics.hmc import SHIFT_BOUND, STRETCH_BOUND
+from pymc_subsample.diagnostics.checks import SHIFT_BOUND, STRETCH_BOUND
 from pymc_subsample.diagnostics.perturbation import perturbation
 
 

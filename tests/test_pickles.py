@@ -6,11 +6,11 @@ import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
+from steps_of_all_kinds import KINDS
 
 import pymc_subsample as pms
 
 LIBRARIES = {"pickle": pickle, "cloudpickle": cloudpickle}
-STEPS = ["HMCECS", "SGLD", "MinibatchBarkerMH"]
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,9 @@ def draws(step, point, n=5):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("name", STEPS)
-def test_a_copy_goes_on_as_the_step_does(model, name, library):
-    step, point = getattr(pms, name)(model=model), model.initial_point()
+@pytest.mark.parametrize("make", KINDS)
+def test_a_copy_goes_on_as_the_step_does(model, make, library):
+    step, point = make(model=model), model.initial_point()
     step.setup_chain(np.random.default_rng(2), 10, 100)
     point = {"mu": draws(step, point, 20)[-1]}
     library = LIBRARIES[library]

@@ -13,6 +13,7 @@ import scipy.sparse
 import xarray as xr
 from chains import assert_moments, sample
 from exact_cases import exact, logistic
+from steps_of_all_kinds import KINDS
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import Expansion
@@ -22,8 +23,6 @@ from pymc_subsample.control_variates.residuals import residuals_around
 from pymc_subsample.data.kept import keep, kept
 from pymc_subsample.rows import RowStore
 from pymc_subsample.steps import base, setup
-
-STEPS = [pms.HMCECS, pms.ScalableMH, pms.MinibatchBarkerMH, pms.SGLD, pms.FireflyMC]
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +51,7 @@ def searches(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("make", STEPS)
+@pytest.mark.parametrize("make", KINDS)
 def test_every_step_takes_over_a_reference_without_a_search(first, searches, make):
     case, step, idata = first
     new = make(model=case.model, reference=step)

@@ -12,12 +12,12 @@ from pymc_subsample.advice.decision import on_all_rows
 from pymc_subsample.advice.result import Advice, Option, duration
 from pymc_subsample.advice.trials import AVAILABLE, USUAL, Trials, refuse_bad_start
 from pymc_subsample.all_rows import COMPILE_SECONDS, DRAWS, SAVED_SECONDS, nuts
+from pymc_subsample.bambi import has_rows
 from pymc_subsample.data import Rows
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.binding import require_rows
 from pymc_subsample.likelihood.discovery import chosen_names, row_terms
 from pymc_subsample.steps import variables
-from pymc_subsample.storage import is_bambis
 from pymc_subsample.symbolic.graph import root_array
 
 # Seconds per row and gradient, up to ten parameters, that few models exceed; gradients per draw of
@@ -156,7 +156,7 @@ def advise(
     else:
         few = None if chosen is not None else _of_few(model, terms, data, empty)
         advice = few or trials.advice(chosen)
-    if any(is_bambis(model, v.name) for v in model.deterministics):
+    if any(has_rows(model, v.name) for v in model.deterministics):
         advice = replace(advice, code=_by_fit(advice.code))
     if data is None or f"pms.{advice.tried}(" in advice.code:
         return advice

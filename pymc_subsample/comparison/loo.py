@@ -205,10 +205,9 @@ def loo(
 
 def _refuse_others(model: pm.Model, tall: TallModel, found: Drift) -> None:
     if found.is_large:
-        places = dict(zip(tall.names, tall.slices, strict=True))
         raise ValueError(
             f"{_SAID}: idata holds no sample of this model's posterior: "
-            f"{found.said(model, places)}. Pass the model and the data that were sampled."
+            f"{found.said(model, tall)}. Pass the model and the data that were sampled."
             f"{of_intercepts(model)}"
         )
 

@@ -109,6 +109,12 @@ def covariance_factor(matrix: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(lower * np.sign(np.diag(lower)) / scale[:, None])
 
 
+def units(matrix: np.ndarray) -> np.ndarray:
+    """Roots of a precision's diagonal, which make its rows and columns alike; 1 where it is 0."""
+    scale = np.sqrt(np.abs(np.diag(matrix)))
+    return np.where(scale > 0, scale, 1.0)
+
+
 def _scaled(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Roots of a diagonal, the matrix with ones there, and its inverse where that is easy."""
     if not np.all(np.isfinite(matrix)):
@@ -116,8 +122,7 @@ def _scaled(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | No
             "The curvature of the log posterior is not finite where it was looked at. Standardise "
             "the columns of the data, or give the parameters another `initval`."
         )
-    scale = np.sqrt(np.abs(np.diag(matrix)))
-    scale = np.where(scale > 0, scale, 1.0)
+    scale = units(matrix)
     scaled = matrix / np.outer(scale, scale)
     return scale, scaled, _positive_inverse(scaled) if len(matrix) > _SMALL else None
 

@@ -18,7 +18,7 @@ import numpy as np
 import scipy.linalg
 from scipy.special import logsumexp
 
-from pymc_subsample.control_variates.curvature import covariance
+from pymc_subsample.control_variates.curvature import covariance, units
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.images import Block, images
 from pymc_subsample.control_variates.reference import (
@@ -278,7 +278,7 @@ def _peak(
     if not (np.isfinite(height) and np.all(np.isfinite(matrix))):
         return None
     if not strict:
-        scale = _scale(matrix)
+        scale = np.outer(units(matrix), units(matrix))
         matrix = scipy.linalg.inv(covariance(matrix / scale)) * scale
     try:
         lower = np.linalg.cholesky(matrix)
@@ -290,13 +290,6 @@ def _peak(
         return None
     volume = 0.5 * len(active) * np.log(2 * np.pi) - np.log(np.diag(lower)).sum()
     return _Peak(reference, active, lower, height + volume)
-
-
-def _scale(matrix: np.ndarray) -> np.ndarray:
-    """Products of the units of a precision's rows and columns."""
-    size = np.sqrt(np.abs(np.diag(matrix)))
-    size = np.where(size > 0, size, 1.0)
-    return np.outer(size, size)
 
 
 def _valley(subset: _Subset, one: _Peak, other: _Peak, temperature: float) -> bool:

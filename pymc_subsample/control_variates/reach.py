@@ -18,6 +18,7 @@ import numpy as np
 import scipy.linalg
 from pytensor.graph.basic import Variable
 
+from pymc_subsample.control_variates.curvature import units
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.symbolic.graph import numpy_function
 from pymc_subsample.symbolic.interpreter import NoForm
@@ -196,8 +197,7 @@ def metric(curvature: np.ndarray, flat: float = 1e-10) -> tuple[np.ndarray, np.n
 
     In units of its diagonal, every direction counts as at least `flat` times the most curved one.
     """
-    scale = np.sqrt(np.abs(np.diag(curvature)))
-    scale = np.where(scale > 0, scale, 1.0)
+    scale = units(curvature)
     values, vectors = scipy.linalg.eigh(curvature / np.outer(scale, scale))
     values = np.sqrt(np.maximum(np.abs(values), flat * max(np.abs(values).max(), 1e-300)))
     return values[:, None] * vectors.T * scale, vectors.T / scale / values[:, None]

@@ -11,6 +11,7 @@ from pymc_subsample.control_variates.curvature import (
     MAX_DENSE,
     covariance,
     covariance_factor,
+    units,
 )
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.reference import (
@@ -153,8 +154,7 @@ class Climb:
 
 def _positive(matrix: np.ndarray) -> bool:
     """Whether a matrix has no negative eigenvalue, but for rounding."""
-    scale = np.sqrt(np.abs(np.diag(matrix)))
-    scale = np.where(scale > 0, scale, 1.0)
+    scale = units(matrix)
     rounding = _ROUNDING * np.eye(len(matrix))
     try:
         np.linalg.cholesky(matrix / np.outer(scale, scale) + rounding)

@@ -38,6 +38,7 @@ from pymc_subsample.data.store import (
     header_of,
     read_header,
 )
+from pymc_subsample.validation import shown
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -265,9 +266,9 @@ def _log_new_levels(before: Sequence[Field], after: Sequence[Field]) -> None:
     for old, new in zip(before, after, strict=True):
         added = list(new.levels or ())[len(old.levels or ()) :]
         if added:
-            shown = ", ".join(map(repr, added[:_NAMED])) + ", ..." * (len(added) > _NAMED)
+            listed = ", ".join(map(repr, added[:_NAMED])) + ", ..." * (len(added) > _NAMED)
             said = "new level" if len(added) == 1 else f"{len(added):,} new levels"
-            _log.info("%s of %r: %s", said, new.name, shown)
+            _log.info("%s of %r: %s", said, new.name, listed)
 
 
 def _with_levels(
@@ -321,13 +322,8 @@ def _difference(old: Any, new: Mapping[str, Any]) -> str:
         if isinstance(before, list) and isinstance(now, list):
             before = [x for x in before if x not in now]
             now = [x for x in now if x not in old[key]]
-        parts.append(f"{key} was {_short(before)}, and is {_short(now)}")
+        parts.append(f"{key} was {shown(before)}, and is {shown(now)}")
     return "; ".join(parts)
-
-
-def _short(value: Any) -> str:
-    said = repr(value)
-    return said if len(said) <= 200 else f"{said[:200]}..."
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -340,23 +336,22 @@ def _refuse_foreign(path: Path) -> None:
         known = known or read_header(path).get("format") == FORMAT
     if not known or names - {HEADER, ROWS, KEPT, f"{HEADER}.{PARTIAL}"}:
         raise StoreError(
-            f"{path} was not made by Rows (it holds {_short(sorted(names))}) and is not replaced. "
+            f"{path} was not made by Rows (it holds {shown(sorted(names))}) and is not replaced. "
             "Choose another path."
         )
 
 
 @contextmanager
-def _progress(path: Path, n_rows: int | None, shown: bool) -> Iterator[Callable[[int], None]]:
+def _progress(path: Path, n_rows: int | None, wanted: bool) -> Iterator[Callable[[int], None]]:
     """Show how many rows are written, and how fast; say so at the end."""
     start, done = time.perf_counter(), 0
     console = get_console()
-    shown = shown and (console.is_terminal or console.is_jupyter)
     bar = Progress(
         TextColumn("Writing {task.description}"),
         BarColumn(),
         TextColumn("{task.completed:,.0f} rows, {task.fields[rate]:,.0f} per second"),
         console=console,
-        disable=not shown,
+        disable=not (wanted and (console.is_terminal or console.is_jupyter)),
         transient=True,
     )
     with bar:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,13 @@ import pymc as pm
 import xarray as xr
 
 from pymc_subsample import arguments
-from pymc_subsample.bambi import is_bambis, of_intercepts
+from pymc_subsample.bambi import intercepts, is_bambis, of_intercepts
 from pymc_subsample.compile import building_graphs
-from pymc_subsample.control_variates import expand, refuse_steps
+from pymc_subsample.control_variates import Expansion, expand, refuse_steps
 from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.corrections import by_scores, by_weights
-from pymc_subsample.diagnostics.drift import drift_of_scores, moved_intercept
+from pymc_subsample.diagnostics.drift import refuse_intercept
 from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.thinned import (
@@ -178,13 +179,7 @@ def audit(
             f"were sampled.{bambis}"
         )
     if bambis:
-        off = drift_of_scores(theta.reshape(-1, tall.size), score)
-        places = dict(zip(tall.names, tall.slices, strict=True))
-        if moved_intercept(model, off, places):
-            raise ValueError(
-                f"{_SAID}: idata holds no sample of the PyMC model's posterior: "
-                f"{off.said(model, places)}.{bambis}"
-            )
+        _refuse_intercepts(model, tall, expansion, theta.reshape(-1, tall.size))
     if kind == "weights":
         stats = idata["sample_stats"].to_dataset().transpose("chain", "draw", ...)
         sign = stats["sign"].values.astype(float) if "sign" in stats else None
@@ -216,6 +211,22 @@ def audit(
     return Audit(
         table, kind, tuple(mixed), k_hat, ess, p_value, theta[..., 0].size, passes, seconds
     )
+
+
+def _refuse_intercepts(
+    model: pm.Model, tall: TallModel, expansion: Expansion, thetas: np.ndarray
+) -> None:
+    """Refuse Bambi's intercepts that are not the model's."""
+    sd = thetas.std(axis=0)
+
+    def heights(at: slice, moves: np.ndarray) -> np.ndarray:
+        points = np.tile(thetas.mean(axis=0), (len(moves), 1))
+        points[:, at] += moves
+        return log_posteriors(expansion, points)[0]
+
+    for name in intercepts(model):
+        at = tall.slices[tall.names.index(model.rvs_to_values[model[name]].name)]
+        refuse_intercept(name, sd[at], partial(heights, at), _SAID)
 
 
 def _table(labels: Sequence[str], raw: Moments, found: Moments, audited: np.ndarray) -> xr.Dataset:

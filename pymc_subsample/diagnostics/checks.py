@@ -15,6 +15,9 @@ SEARCHES, IMAGES = "mode_searches", "mode_images"
 # Statistic of the last draw: bit k is set if rule k failed. -1 before that.
 FAILED = "failed_checks"
 
+# What is tolerable: errors of means, in standard deviations, and of standard deviations.
+SHIFT_BOUND, STRETCH_BOUND = 0.1, 0.05
+
 
 @dataclass(frozen=True)
 class Rule:

@@ -24,10 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_subsample import array_stats
-from pymc_subsample.diagnostics.checks import Check, Rule, amount
+from pymc_subsample.diagnostics.checks import SHIFT_BOUND, STRETCH_BOUND, Check, Rule, amount
 
-SHIFT_BOUND = 0.1
-STRETCH_BOUND = 0.05
 NEAREST = 1.0
 _MARGIN = 3.0
 

@@ -5,17 +5,17 @@ its draws. Over draws of another one, were both normal with covariance :math:`\S
 :math:`\Sigma E[g]` is how far their mean is off.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pymc_subsample.bambi import intercepts
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.thinned import spread
+from pymc_subsample.likelihood.evaluation import Vector
 from pymc_subsample.symbolic.graph import root_array
 
 # Standard deviations per parameter that draws are off, from which on they are of another posterior.
@@ -26,6 +26,9 @@ SOME = 24
 _FLAT = 1e-12
 # Parameters up to which a covariance is that of all draws; standard errors that are no doubt.
 _MOST, _ERRORS = 64, 4.0
+# How far the most likely intercept may be from the draws' mean, the other variables at theirs: in
+# standard deviations of the draws, and of an intercept of which all else is known.
+_APART, _FAR = 0.5, 10.0
 
 
 @dataclass(frozen=True)
@@ -49,20 +52,16 @@ class Drift:
         """Whether the draws are of another posterior; so they are where nothing is a number."""
         return not self.off <= OFF
 
-    def largest(self, model: pm.Model, places: Mapping[str, slice]) -> tuple[str, float]:
-        """Return the variable that is off most, of value variables in some places, and how far."""
-        sizes = {name: float(np.max(np.abs(self.drift[at]))) for name, at in places.items()}
+    def said(self, model: pm.Model, vector: Vector) -> str:
+        """Say how far the draws are off, and in which variable most."""
+        places = zip(vector.names, vector.slices, strict=True)
+        sizes = {name: float(np.max(np.abs(self.drift[at]))) for name, at in places}
         worst = max(sizes, key=lambda name: np.nan_to_num(sizes[name], nan=np.inf))
         rv = model.values_to_rvs[next(v for v in model.value_vars if v.name == worst)]
-        return str(rv.name), sizes[worst]
-
-    def said(self, model: pm.Model, places: Mapping[str, slice]) -> str:
-        """Say how far the draws are off, and in which variable most."""
-        name, size = self.largest(model, places)
         return (
             f"by the mean gradient of its log density, the draws are off by {self.off:,.3g} of "
-            f"their standard deviations per parameter (at most {OFF:g}), most in {name!r} "
-            f"({size:,.3g})"
+            f"their standard deviations per parameter (at most {OFF:g}), most in {rv.name!r} "
+            f"({sizes[worst]:,.3g})"
         )
 
 
@@ -107,10 +106,29 @@ def drift_of(expansion: Expansion, thetas: np.ndarray) -> Drift:
     return drift_of_scores(thetas, log_posteriors(expansion, some)[1])
 
 
-def moved_intercept(model: pm.Model, found: Drift, places: Mapping[str, slice]) -> bool:
-    """Whether draws of an intercept are off."""
-    values = [model.rvs_to_values[model[name]].name for name in intercepts(model)]
-    return any(not np.all(np.abs(found.drift[places[v]]) <= OFF) for v in values if v in places)
+def refuse_intercept(
+    name: str, sd: np.ndarray, heights: Callable[[np.ndarray], np.ndarray], said: str
+) -> None:
+    """Refuse draws of Bambi's with an intercept that is not the model's: a Newton step says so.
+
+    `heights` returns log densities, shape (3,), at the mean of the draws with the intercept, which
+    has standard deviation `sd`, moved by arrays of shape (3, ...).
+    """
+    for k in np.ndindex(sd.shape):
+        moves = np.zeros((3, *sd.shape))
+        moves[(..., *k)] = [-sd[k], 0, sd[k]]
+        low, middle, high = heights(moves)
+        # In units of `sd`, in which the conditional sd is 1 / sqrt(curvature).
+        slope, curvature = (high - low) / 2, 2 * middle - low - high
+        step = slope / curvature if curvature > 0 else np.inf * abs(slope)
+        # Where nothing is a number, or the density is flat, the intercept is far from anywhere.
+        if not abs(step) <= max(_APART, _FAR / np.sqrt(max(curvature, np.finfo(float).tiny))):
+            raise ValueError(
+                f"{said}: {name!r} in idata is not that of the PyMC model: Bambi's fit moves it "
+                "where the model centres predictors. Write bmb.Model(..., "
+                "center_predictors=False), with center(x) in the formula for predictors that are "
+                "far from 0. Bambi's own model.predict takes it as it is."
+            )
 
 
 def other_data(

@@ -10,6 +10,8 @@ from pymc_subsample.control_variates.factors import whiten
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics.checks import (
     MODES,
+    SHIFT_BOUND,
+    STRETCH_BOUND,
     TEMPERATURE,
     Check,
     Rule,
@@ -88,8 +90,6 @@ RULES = (
 
 # The share of draws that may exceed twice the variance bound.
 EXCESS_BOUND = 0.05
-SHIFT_BOUND = 0.1
-STRETCH_BOUND = 0.05
 
 # Rows of the first look at the estimate; where that leaves a doubt, all are read, at fewer draws.
 _FIRST_LOOK = 5_000

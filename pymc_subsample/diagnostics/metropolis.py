@@ -6,6 +6,7 @@ from pymc_subsample.control_variates.exact import ELSE
 from pymc_subsample.diagnostics.acceptance import AcceptanceErrors
 from pymc_subsample.diagnostics.checks import (
     MODES,
+    STRETCH_BOUND,
     TEMPERATURE,
     Check,
     Rule,
@@ -15,9 +16,8 @@ from pymc_subsample.diagnostics.checks import (
 )
 from pymc_subsample.diagnostics.record import MoveRecord
 
-# Of an acceptance probability, and of posterior standard deviations.
+# Of an acceptance probability.
 ERROR_BOUND = 0.03
-STRETCH_BOUND = 0.05
 # One row's share in a batch's sum of squares, above which a batch without it says too little.
 TAIL_BOUND = 0.5
 

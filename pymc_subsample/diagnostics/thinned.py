@@ -12,10 +12,9 @@ from arviz_base.sel_utils import xarray_sel_iter
 from pymc.initial_point import make_initial_point_expression
 
 from pymc_subsample.bambi import of_offsets
+from pymc_subsample.diagnostics.draws import SAMPLE_DIMS
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.evaluation import Vector
-
-_SAMPLE = ("chain", "draw")
 
 
 def group(idata: xr.DataTree, name: str, said: str) -> xr.Dataset:
@@ -31,13 +30,13 @@ def group(idata: xr.DataTree, name: str, said: str) -> xr.Dataset:
             "pm.sample returned."
         )
     data = idata[name].to_dataset()
-    missing = [d for d in _SAMPLE if d not in data.dims]
-    if missing or not all(data.sizes[d] for d in _SAMPLE):
+    missing = [d for d in SAMPLE_DIMS if d not in data.dims]
+    if missing or not all(data.sizes[d] for d in SAMPLE_DIMS):
         raise ValueError(
             f"{said}: group {name!r} must have the dimensions 'chain' and 'draw', and draws; its "
             f"sizes are {dict(data.sizes)}."
         )
-    return data.transpose(*_SAMPLE, ...)
+    return data.transpose(*SAMPLE_DIMS, ...)
 
 
 def spread(n_draws: int, n_chains: int, wanted: int) -> np.ndarray:
@@ -51,10 +50,10 @@ def columns(posterior: xr.Dataset, names: Sequence[str]) -> tuple[np.ndarray, li
     chosen = posterior[list(names)]
     labels = [
         BaseLabeller().make_label_flat(name, sel, isel)
-        for name, sel, isel in xarray_sel_iter(chosen, skip_dims=set(_SAMPLE))
+        for name, sel, isel in xarray_sel_iter(chosen, skip_dims=set(SAMPLE_DIMS))
     ]
     parts = [np.asarray(chosen[name].values, dtype=float) for name in chosen.data_vars]
-    sizes = tuple(posterior.sizes[d] for d in _SAMPLE)
+    sizes = tuple(posterior.sizes[d] for d in SAMPLE_DIMS)
     return np.concatenate([part.reshape(*sizes, -1) for part in parts], axis=-1), labels
 
 

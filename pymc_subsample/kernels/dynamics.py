@@ -35,6 +35,38 @@ Moves = namedtuple("Moves", "active factor step_size extent")
 MOVES = types.NamedTuple([INDEX, MATRIX, SCALAR, SCALAR], Moves)
 
 
+# What an estimate at theta is of: arguments of `estimates.perturbed` and the like.
+#
+# target, rows, counts : what it depends on
+# phi, d : scratch
+Surface = namedtuple("Surface", "target rows counts phi d")
+
+# A point of a trajectory; arrays are overwritten.
+#
+# position, gradient : arrays (d,); theta, and the gradient of the estimate there
+# momentum, force : arrays (a,), where the mass matrix is the identity; the gradient there
+# velocity : array (a,), scratch
+Phase = namedtuple("Phase", "position gradient momentum force velocity")
+
+# What a transition reports: where it ends, and how it got there.
+Transition = namedtuple(
+    "Transition", "estimate probability moved diverging energy error n_steps depth"
+)
+
+
+@inner
+def evaluate(density, surface, theta, grad):
+    """Return the estimate at theta, and write its gradient."""
+    target, rows, counts, phi, d = surface
+    return density(target, rows, counts, theta, phi, d, grad)
+
+
+@inner
+def phase(n, size):
+    """Make room for a point with `size` of n elements that move."""
+    return Phase(np.empty(n), np.empty(n), np.empty(size), np.empty(size), np.empty(size))
+
+
 @inner
 def kinetic(momentum):
     """Half the squared length of a momentum."""
@@ -52,33 +84,21 @@ def draw_momentum(rng, momentum):
 
 
 @inner
-def leapfrog(density, target, rows, counts, position, momentum, force, gradient, velocity, moves,
-             step_size, phi, d):  # fmt: skip
+def leapfrog(density, surface, at, moves, step_size):
     """One step, in place; returns the estimate at the new position.
 
-    Parameters
-    ----------
-    density, target, rows, counts, phi, d
-        As for `trajectory`.
-    position, gradient : arrays (d,)
-        Overwritten, as is what follows. What `gradient` holds before is not used.
-    momentum, force : arrays (a,)
-        In coordinates where the mass matrix is the identity; `force` is the gradient at `position`
-        there, before and after.
-    velocity : array (a,)
-        Scratch.
-    moves : Moves
-        Of which `active` and `factor` are used.
-    step_size : float
-        Negative for a step back.
+    `at`, a `Phase`, has the force at its position before and after; what its `gradient` holds
+    before is not used. Of `moves`, `active` and `factor` are. `step_size` is negative for a step
+    back.
     """
     active, factor = moves.active, moves.factor
+    position, gradient, momentum, force, velocity = at
     for a in range(momentum.shape[0]):
         momentum[a] += 0.5 * step_size * force[a]
     scale_up(factor, momentum, velocity)
     for a in range(momentum.shape[0]):
         position[active[a]] += step_size * velocity[a]
-    estimate = density(target, rows, counts, position, phi, d, gradient)
+    estimate = evaluate(density, surface, position, gradient)
     scale_back(factor, gradient, active, force)
     for a in range(momentum.shape[0]):
         momentum[a] += 0.5 * step_size * force[a]
@@ -86,40 +106,37 @@ def leapfrog(density, target, rows, counts, position, momentum, force, gradient,
 
 
 @inner
-def trajectory(rng, density, target, rows, counts, theta, grad, estimate, moves, phi, d):
+def trajectory(rng, density, surface, theta, grad, estimate, moves):
     """Move theta and grad along one trajectory, in place, if accepted.
 
     Its length is drawn uniformly within 20% of `moves.extent`. `density`, `estimates.perturbed` or
-    `estimates.block_poisson`, takes `target`, `rows` and `counts`, and returned `estimate` at
-    theta; `phi` and `d` are scratch for it.
+    `estimates.block_poisson`, returned `estimate` at theta.
     """
     active, factor, step_size, path_length = moves
-    size = active.shape[0]
-    momentum, velocity, force = np.empty(size), np.empty(size), np.empty(size)
-    position, gradient = np.empty(theta.shape[0]), np.empty(theta.shape[0])
+    at = phase(theta.shape[0], active.shape[0])
     length = path_length * (0.8 + 0.4 * rng.random())
     n_steps = max(1, int(np.round(length / step_size)))
-    draw_momentum(rng, momentum)
-    energy = kinetic(momentum) - estimate[0]
-    copy(theta, position)
-    copy(grad, gradient)
-    scale_back(factor, gradient, active, force)
+    draw_momentum(rng, at.momentum)
+    energy = kinetic(at.momentum) - estimate[0]
+    copy(theta, at.position)
+    scale_back(factor, grad, active, at.force)
     new, taken = estimate, 0
     for _ in range(n_steps):
-        new = leapfrog(density, target, rows, counts, position, momentum, force, gradient,
-                       velocity, moves, step_size, phi, d)  # fmt: skip
+        new = leapfrog(density, surface, at, moves, step_size)
         taken += 1
         if not is_finite(new[0]) or new[0] < estimate[0] - DIVERGENCE:
             break
-    error = kinetic(momentum) - new[0] - energy
+    error = kinetic(at.momentum) - new[0] - energy
     diverging = not is_finite(error) or error > DIVERGENCE
     probability = 0.0 if diverging else min(1.0, np.exp(-error))
     shown = error if is_finite(error) else np.inf
     if rng.random() < probability:
-        copy(position, theta)
-        copy(gradient, grad)
-        return (new, probability, 1.0, 1.0 * diverging, energy + error, shown, 1.0 * taken, 0.0)
-    return (estimate, probability, 0.0, 1.0 * diverging, energy, shown, 1.0 * taken, 0.0)
+        copy(at.position, theta)
+        copy(at.gradient, grad)
+        return Transition(
+            new, probability, 1.0, 1.0 * diverging, energy + error, shown, 1.0 * taken, 0.0
+        )
+    return Transition(estimate, probability, 0.0, 1.0 * diverging, energy, shown, 1.0 * taken, 0.0)
 
 
 @inner
@@ -152,7 +169,7 @@ def bits(n):
 
 
 @inner
-def tree(rng, density, target, rows, counts, theta, grad, estimate, moves, phi, d):
+def tree(rng, density, surface, theta, grad, estimate, moves):
     """Move theta and grad to a point of a trajectory that doubles until it turns back.
 
     Parameters are those of `trajectory`; `moves.extent` is the number of doublings at most. Within
@@ -160,12 +177,11 @@ def tree(rng, density, target, rows, counts, theta, grad, estimate, moves, phi, 
     """
     active, factor, step_size, max_depth = moves
     size, depth_limit = active.shape[0], int(max_depth)
-    velocity = np.empty(size)
     # Both ends of the trajectory: 0 is the left one.
     ends = np.empty((2, theta.shape[0]))
     end_momentum, end_force = np.empty((2, size)), np.empty((2, size))
-    position, gradient = np.empty(theta.shape[0]), np.empty(theta.shape[0])
-    momentum, force = np.empty(size), np.empty(size)
+    at = phase(theta.shape[0], size)
+    position, gradient, momentum, force, _ = at
     chosen, chosen_grad = np.empty(theta.shape[0]), np.empty(theta.shape[0])
     total, part, of_part = np.empty(size), np.empty(size), np.empty(size)
     # Momenta and sums at the leaves that later ones are compared with.
@@ -192,8 +208,7 @@ def tree(rng, density, target, rows, counts, theta, grad, estimate, moves, phi, 
             part[a] = 0.0
         part_weight, candidate, candidate_error, turning = -np.inf, estimate, 0.0, False
         for leaf in range(1 << depth):
-            new = leapfrog(density, target, rows, counts, position, momentum, force, gradient,
-                           velocity, moves, h, phi, d)  # fmt: skip
+            new = leapfrog(density, surface, at, moves, h)
             taken += 1
             change = energy - (kinetic(momentum) - new[0])
             if not is_finite(change):
@@ -239,5 +254,7 @@ def tree(rng, density, target, rows, counts, theta, grad, estimate, moves, phi, 
             total[a] += part[a]
         if turned(end_momentum[0], end_momentum[1], total):
             break
-    return (state, acceptance / taken, moved, 1.0 * diverging, energy + error, error,
-            1.0 * taken, 1.0 * depth)  # fmt: skip
+    return Transition(
+        state, acceptance / taken, moved, 1.0 * diverging, energy + error, error, 1.0 * taken,
+        1.0 * depth,
+    )  # fmt: skip

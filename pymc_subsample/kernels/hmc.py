@@ -18,7 +18,7 @@ from numba import types
 
 from pymc_subsample.cache import kept
 from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, generator_at, inner
-from pymc_subsample.kernels.dynamics import MOVES
+from pymc_subsample.kernels.dynamics import MOVES, Surface, evaluate
 from pymc_subsample.kernels.estimates import DENSITY, ESTIMATE, PERTURBED, REFRESH, target_at
 from pymc_subsample.kernels.model import MINIBATCH, MODEL, SUMS
 from pymc_subsample.kernels.vectors import copy
@@ -86,7 +86,8 @@ def transitions(estimator, dynamics):
             info[a] = 0.0
 
         # Other step methods may have moved parameters on which phi depends: start from theta anew.
-        estimate = density(target, rows, counts, theta, phi, d, grad)
+        surface = Surface(target, rows, counts, phi, d)
+        estimate = evaluate(density, surface, theta, grad)
         info[MOVED] += size * total(counts) + exact
         for t in range(k):
             g = (group + t) % n_groups
@@ -95,20 +96,18 @@ def transitions(estimator, dynamics):
             if refresh(rng, target, index, rows, counts, g, new_index[t], new_rows[t],
                        new_counts[t], phi, estimate):  # fmt: skip
                 info[SUBSET] += 1.0
-                estimate = density(target, rows, counts, theta, phi, d, grad)
+                estimate = evaluate(density, surface, theta, grad)
                 info[MOVED] += size * total(counts) + exact
-            move = dynamics(
-                rng, density, target, rows, counts, theta, grad, estimate, moves, phi, d
-            )
-            estimate, probability, moved, diverging, energy, error, n_steps, depth = move
-            info[RATE] += probability
-            info[ACCEPTED] += moved
-            info[ENERGY] = energy
-            info[ENERGY_ERROR] = error
-            info[DIVERGING] += diverging
-            info[STEPS] += n_steps
-            info[MOVED] += n_steps * (size * total(counts) + exact)
-            info[DEPTH] += depth
+            move = dynamics(rng, density, surface, theta, grad, estimate, moves)
+            estimate = move.estimate
+            info[RATE] += move.probability
+            info[ACCEPTED] += move.moved
+            info[ENERGY] = move.energy
+            info[ENERGY_ERROR] = move.error
+            info[DIVERGING] += move.diverging
+            info[STEPS] += move.n_steps
+            info[MOVED] += move.n_steps * (size * total(counts) + exact)
+            info[DEPTH] += move.depth
         info[RATE] /= k
         info[ACCEPTED] /= k
         info[SUBSET] /= k

@@ -38,7 +38,15 @@ from numba import types
 from pymc_subsample.cache import kept
 from pymc_subsample.compile import GENERATOR, MATRIX, SCALAR, function_at, generator_at, inner
 from pymc_subsample.kernels.control import control_sum
-from pymc_subsample.kernels.dynamics import MOVES, draw_momentum, trajectory, tree
+from pymc_subsample.kernels.dynamics import (
+    MOVES,
+    Surface,
+    Transition,
+    draw_momentum,
+    evaluate,
+    trajectory,
+    tree,
+)
 from pymc_subsample.kernels.model import (
     ANCHOR,
     BACKWARD,
@@ -110,7 +118,7 @@ def surrogate(target, rows, counts, theta, phi, d, grad):
 
 
 @inner
-def walk(rng, density, target, rows, counts, theta, grad, estimate, moves, phi, d):
+def walk(rng, density, surface, theta, grad, estimate, moves):
     """One step of a random walk; see `dynamics.trajectory`."""
     active, factor, step_size, _ = moves
     size = active.shape[0]
@@ -121,15 +129,15 @@ def walk(rng, density, target, rows, counts, theta, grad, estimate, moves, phi, 
     copy(theta, position)
     for a in range(size):
         position[active[a]] += step_size * move[a]
-    new = density(target, rows, counts, position, phi, d, gradient)
+    new = evaluate(density, surface, position, gradient)
     error = estimate[0] - new[0]
     probability = min(1.0, np.exp(-error)) if is_finite(error) else 0.0
     shown = error if is_finite(error) else np.inf
     if rng.random() < probability:
         copy(position, theta)
         copy(gradient, grad)
-        return (new, probability, 1.0, 0.0, -new[0], shown, 1.0, 0.0)
-    return (estimate, probability, 0.0, 0.0, -estimate[0], shown, 1.0, 0.0)
+        return Transition(new, probability, 1.0, 0.0, -new[0], shown, 1.0, 0.0)
+    return Transition(estimate, probability, 0.0, 0.0, -estimate[0], shown, 1.0, 0.0)
 
 
 DYNAMICS = {"hmc": trajectory, "nuts": tree, "random-walk": walk}
@@ -278,30 +286,30 @@ def transitions(dynamics):
         """Run k transitions, in place."""
         size = theta.shape[0]
         phi, new_phi = np.empty(sums.center.shape[0]), np.empty(sums.center.shape[0])
-        scratch, logprior = np.empty(sums.center.shape[0]), np.empty(1)
-        rows, counts, d = np.empty((0, 0)), np.empty(0, dtype=np.int64), np.empty(0)
+        logprior, none = np.empty(1), np.empty(0, dtype=np.int64)
+        rows, d = np.empty((0, 0)), np.empty(0)
         grad, start, start_grad = np.empty(size), np.empty(size), np.empty(size)
         for a in range(info.shape[0]):
             info[a] = 0.0
         info[_EXCEEDED] = -1.0
-        estimate = surrogate(target, rows, counts, theta, phi, d, grad)
+        estimate = surrogate(target, rows, none, theta, phi, d, grad)
+        surface = Surface(target, rows, none, np.empty(phi.shape[0]), d)
         cubic = cubic_sum(bounds.elements, bounds.metric, bounds.cubes, phi, sums.center)
         for _ in range(k):
             copy(theta, start)
             copy(grad, start_grad)
             before, any_moved = estimate, False
             for _ in range(steps):
-                found = move(rng, surrogate, target, rows, counts, theta, grad, estimate, moves,
-                             scratch, d)  # fmt: skip
-                estimate, probability, moved, diverging, energy, error, n_steps, depth = found
-                any_moved = any_moved or moved > 0.0
-                info[_RATE] += probability
-                info[_MOVED] += moved
-                info[_ENERGY] = energy
-                info[_ERROR] = error
-                info[_DIVERGING] += diverging
-                info[_STEPS] += n_steps
-                info[_DEPTH] += depth
+                found = move(rng, surrogate, surface, theta, grad, estimate, moves)
+                estimate = found.estimate
+                any_moved = any_moved or found.moved > 0.0
+                info[_RATE] += found.probability
+                info[_MOVED] += found.moved
+                info[_ENERGY] = found.energy
+                info[_ERROR] = found.error
+                info[_DIVERGING] += found.diverging
+                info[_STEPS] += found.n_steps
+                info[_DEPTH] += found.depth
             if not any_moved:
                 continue
             info[_DECISIONS] += 1.0

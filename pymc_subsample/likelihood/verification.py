@@ -15,6 +15,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
 
 from pymc_subsample import storage
+from pymc_subsample.bambi import has_rows
 from pymc_subsample.data.columns import Column
 from pymc_subsample.data.kept import keep, kept_rows
 from pymc_subsample.likelihood.errors import TallModelError
@@ -316,7 +317,7 @@ def warn_about_deterministics(model: pm.Model, tall: "TallModel") -> None:
     """
     lengths = {tall.n_rows, *np.diff(tall.rows.starts).tolist()}
     large = storage.row_length(model, tall, lengths)
-    if large and not all(storage.is_bambis(model, s.name) for s in large):
+    if large and not all(has_rows(model, s.name) for s in large):
         storage.warn(model, large)
 
 

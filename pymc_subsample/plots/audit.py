@@ -8,7 +8,7 @@ from arviz_plots import PlotCollection, visuals
 from matplotlib.ticker import MaxNLocator
 
 from pymc_subsample.diagnostics.audited import Audit
-from pymc_subsample.diagnostics.hmc import SHIFT_BOUND, STRETCH_BOUND
+from pymc_subsample.diagnostics.checks import SHIFT_BOUND, STRETCH_BOUND
 from pymc_subsample.diagnostics.weights import MOST_K
 from pymc_subsample.plots.parts import GREY, collection, decorate, picture
 from pymc_subsample.validation import count, mapping

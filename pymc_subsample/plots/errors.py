@@ -7,9 +7,9 @@ import numpy as np
 import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
+from pymc_subsample.diagnostics.checks import SHIFT_BOUND
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, check_selection, draws_of, signs_of
 from pymc_subsample.diagnostics.efficiency import refuse_parts
-from pymc_subsample.diagnostics.hmc import SHIFT_BOUND
 from pymc_subsample.plots.parts import GREY, curves, named, picture
 from pymc_subsample.validation import choice, count
 

@@ -11,7 +11,13 @@ import xarray as xr
 from pytensor.gradient import NullTypeGradError, grad
 
 from pymc_subsample.bambi import intercepts, is_bambis, of_intercepts
-from pymc_subsample.diagnostics.drift import SOME, Drift, drift_of_scores, other_data
+from pymc_subsample.diagnostics.drift import (
+    SOME,
+    Drift,
+    drift_of_scores,
+    other_data,
+    refuse_intercept,
+)
 from pymc_subsample.diagnostics.thinned import spread, to_theta
 from pymc_subsample.likelihood.checks import split_checks
 from pymc_subsample.likelihood.errors import TallModelError
@@ -20,20 +26,11 @@ from pymc_subsample.passes import current
 from pymc_subsample.prediction.quantity import SAID, Quantity
 from pymc_subsample.prediction.rowwise import RowFunction
 
-# How far the most likely intercept may be from the draws' mean, the other variables at theirs: in
-# standard deviations of the draws, and of an intercept of which all else is known.
-_OFF, _FAR = 0.5, 10.0
 _PIECE = 2**16
 
 
 def refuse_moved(model: pm.Model, posterior: xr.Dataset, said: str) -> None:
-    """Refuse a posterior of Bambi's whose intercepts are not the model's.
-
-    Raises
-    ------
-    ValueError
-        If the likelihood says so: a Newton step of an intercept from the mean of the draws.
-    """
+    """Refuse a posterior of Bambi's whose intercepts are not the model's, by the likelihood."""
     if not is_bambis(posterior):
         return
     names = intercepts(model)
@@ -42,15 +39,12 @@ def refuse_moved(model: pm.Model, posterior: xr.Dataset, said: str) -> None:
         function = RowFunction(model, Quantity(repr(rv.name), [logp], ()), posterior)
         center = {name: posterior[name].mean(("chain", "draw")).values for name in function.leaves}
         for name in set(names) & set(function.leaves):
-            spread = posterior[name].std(("chain", "draw")).values
-            for k in np.ndindex(spread.shape):
-                if _is_off(function, center, name, k, float(spread[k])):
-                    raise ValueError(
-                        f"{said}: {name!r} in idata is not that of the PyMC model: Bambi's fit "
-                        "moves it where the model centres predictors. Write "
-                        "bmb.Model(..., center_predictors=False), with center(x) in the formula "
-                        "for predictors that are far from 0, or use Bambi's own model.predict."
-                    )
+            refuse_intercept(
+                name,
+                posterior[name].std(("chain", "draw")).values,
+                partial(_heights, function, center, name),
+                said,
+            )
 
 
 def of_another(idata: xr.DataTree, model: pm.Model, posterior: xr.Dataset) -> str:
@@ -70,8 +64,7 @@ def of_another(idata: xr.DataTree, model: pm.Model, posterior: xr.Dataset) -> st
     vector = Vector(model.initial_point())
     with suppress(TallModelError, ValueError, NotImplementedError, NullTypeGradError):
         found = _drift(model, vector, posterior)
-        places = dict(zip(vector.names, vector.slices, strict=True))
-        return f"{found.said(model, places)}.{of_intercepts(model)}" if found.is_large else ""
+        return f"{found.said(model, vector)}.{of_intercepts(model)}" if found.is_large else ""
     return ""
 
 
@@ -110,27 +103,17 @@ def _slopes(
     return [function.slopes(draw, columns) for draw in draws]
 
 
-def _is_off(
-    function: RowFunction, center: Mapping[str, np.ndarray], name: str, k: tuple, spread: float
-) -> bool:
-    there = {h: _total(function, center, name, k, h * spread) for h in (-1, 0, 1)}
-    slope = (there[1] - there[-1]) / 2
-    curvature = 2 * there[0] - there[1] - there[-1]
-    # In units of `spread`, in which the conditional sd is 1 / sqrt(curvature).
-    step = slope / curvature if curvature > 0 else np.inf * abs(slope)
-    # Where nothing is a number, or the likelihood is flat, the intercept is far from anywhere.
-    return not abs(step) <= max(_OFF, _FAR / np.sqrt(max(curvature, np.finfo(float).tiny)))
-
-
-def _total(
-    function: RowFunction, center: Mapping[str, np.ndarray], name: str, k: tuple, by: float
-) -> float:
-    """Log-likelihood of all rows, an element of a variable moved."""
-    moved = {n: np.array(v, dtype=float) for n, v in center.items()}
-    moved[name][k] += by
-    values = [moved[n] for n in function.leaves]
+def _heights(
+    function: RowFunction, center: Mapping[str, np.ndarray], name: str, moves: np.ndarray
+) -> np.ndarray:
+    """Log-likelihoods of all rows, a variable moved."""
     rng = np.random.default_rng(0)
-    return float(sum(_over(function, lambda columns: function([values], columns, rng).sum())))
+
+    def height(by: np.ndarray) -> float:
+        values = [v + by if n == name else v for n, v in center.items()]
+        return sum(_over(function, lambda columns: function([values], columns, rng).sum()))
+
+    return np.array([height(by) for by in moves])
 
 
 def _over(function: RowFunction, work: Callable[[list[np.ndarray]], Any]) -> Iterator[Any]:

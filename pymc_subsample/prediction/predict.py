@@ -22,7 +22,7 @@ from pymc_subsample.passes import current
 from pymc_subsample.prediction.moved import of_another, refuse_moved
 from pymc_subsample.prediction.quantity import SAID, Quantity, quantity
 from pymc_subsample.prediction.rowwise import Raw, RowFunction, in_order, outside
-from pymc_subsample.validation import choice, count, numbers, shown
+from pymc_subsample.validation import choice, count, probabilities, shown
 
 # Predictions that are in memory at a time, per thread.
 _MATRIX = 2**21
@@ -125,7 +125,7 @@ def predict(
     """
     model = full_data_model(arguments.model_in_context(model, f"call {SAID}"))
     choice("kind", kind, ("mean", "outcome"))
-    probs = None if prob is None else _probabilities(prob)
+    probs = None if prob is None else np.atleast_1d(probabilities("prob", prob))
     if chunksize is not None:
         count("chunksize", chunksize)
     # PyMC copies a generator; that of the caller is to be advanced.
@@ -189,13 +189,6 @@ def _stats(idata: xr.DataTree, posterior: xr.Dataset, each: np.ndarray) -> xr.Da
                 )
         groups["sample_stats"] = stats.isel(draw=each)
     return xr.DataTree.from_dict(groups)
-
-
-def _probabilities(prob: Any) -> np.ndarray:
-    given = np.atleast_1d(numbers("prob", prob))
-    if not (given.size and given.ndim == 1 and np.all((given > 0) & (given < 1))):
-        raise ValueError(f"prob must be strictly between 0 and 1, got {shown(prob)}.")
-    return given
 
 
 # Columns

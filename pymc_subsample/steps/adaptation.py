@@ -52,8 +52,7 @@ def adapt(step: "HMCECS", theta: np.ndarray, info: dict[str, float]) -> Notice |
 
 def recentre(step: "HMCECS", theta: np.ndarray) -> None:
     """Move the reference to the mean of recent draws and choose the subsample size again."""
-    center, free = theta.copy(), step._continuous()
-    center[free] = step.tuning.recent()[:, free].mean(axis=0)
+    center = step._settled(theta)
     reference = reference_at(step._expansion, center, step.temperature)
     far = far_points(step._kind, center, step.tuning.factor, step._active, step.rng)
     try:

@@ -23,10 +23,11 @@ from pymc_subsample.control_variates.curvature import MAX_CURVATURE
 from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch
-from pymc_subsample.control_variates.reference import Reference
+from pymc_subsample.control_variates.reference import Reference, no_sums
 from pymc_subsample.coordinates import find_coordinates, reparameterise
 from pymc_subsample.data import Rows
 from pymc_subsample.kernels.estimates import PERTURBED
+from pymc_subsample.kernels.model import Sums
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.differentiation import WITHOUT_GRADIENT, differentiated
 from pymc_subsample.likelihood.discovery import chosen_names
@@ -121,6 +122,8 @@ class SubsampledStep(ChainStep):
     # Of the model, as the step's compiled transition takes them.
     _functions: tuple[str | None, ...]
     centring: Mapping[str, np.ndarray] = MappingProxyType({})
+    reference: Reference | None
+    control_variate_order: int | None
     # None where there is no reference.
     _prepared: Preparation | None = None
     own: np.ndarray | None = None
@@ -162,7 +165,6 @@ class SubsampledStep(ChainStep):
         of_run = isinstance(reference, SubsampledStep | xr.DataTree)
         if not of_run:
             variables.given_reference(reference)
-        arguments.blocked(blocked, type(self).__name__)
         arguments.only_numba(compile_kwargs)
         self._made_by = arguments.passes(passes)
         self._ahead = Ahead()
@@ -350,6 +352,17 @@ class SubsampledStep(ChainStep):
             _log.info("%s: in coordinates of its own: %s", type(self).__name__, self._moving())
         self.seconds_to_reference = thread_time() - self._began
         return prepared
+
+    def _sums(self) -> Sums:
+        if self.reference is None:
+            return no_sums(self._tall.phi_size)
+        return self.reference.sums(self.control_variate_order or 0)
+
+    def _settled(self, theta: np.ndarray) -> np.ndarray:
+        """Return theta with the mean of recent draws of tuning where it is continuous."""
+        center, free = theta.copy(), self._continuous()
+        center[free] = self.tuning.recent()[:, free].mean(axis=0)
+        return center
 
     def _around(self, reference: Reference, factor: np.ndarray) -> np.ndarray:
         """Draw what the step moves around a reference, wider than the posterior."""

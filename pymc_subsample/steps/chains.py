@@ -68,7 +68,8 @@ class ChainStep(BlockedStep):
 
     def _begin(self, tune: int, draws: int) -> None:
         """Start a chain, or what a set-up leaves of one."""
-        raise NotImplementedError
+        self.tune = tune > 0
+        self.draws_left = draws
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Return the next draw, from a point of value variables, and its statistics."""
@@ -91,7 +92,12 @@ class ChainStep(BlockedStep):
         for theta, info in self._transitions(self._entered(point), size):
             stats = self._statistics(info)
             notice = self._adapt(theta, info) if self.tune else None
-            self._judge(stats, None if self.tune else self._watch(theta, info))
+            stats |= self._unjudged
+            if not self.tune:
+                self._watch(theta, info)
+                self.draws_left -= 1
+                if self.draws_left == 0:
+                    self._judge(stats)
             if notice is not None:
                 stats["warning"] = notice
             made.append((self._point(point, theta), [stats]))
@@ -119,17 +125,18 @@ class ChainStep(BlockedStep):
     def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> Notice | None:
         """Record a draw of tuning, and change what it asks for; return what is to be said."""
 
-    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> list[Check] | None:
-        """Record a draw, and after the last one check whether the chain can be trusted."""
+    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> None:
+        """Record a draw."""
         raise NotImplementedError
 
-    def _judge(self, stats: dict[str, Any], found: list[Check] | None) -> None:
+    def _check(self) -> list[Check]:
+        """Check, after its last draw, whether the chain can be trusted."""
+        raise NotImplementedError
+
+    def _judge(self, stats: dict[str, Any]) -> None:
         """Record a finished chain's checks in the statistics of its last draw, and warn of them."""
-        stats |= self._unjudged
-        if found is None:
-            return
+        found, search = self._check(), self._search
         self._thread = None
-        search = self._search
         if search is not None:
             found = [*found, checks.check_modes(search)]
         stats |= checks.record(self._rules, found, search)

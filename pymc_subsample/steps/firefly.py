@@ -321,13 +321,11 @@ class FireflyMC(ProposingStep):
 
     # After tuning
 
-    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> list[Check] | None:
-        """Record a draw, and after the last one check whether the chain can be trusted."""
+    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> None:
         self.record.add(theta, info["accepted"], info["rows_read"] / self.n_rows)
         self.record.add_lights(info)
-        self.draws_left -= 1
-        if self.draws_left != 0:
-            return None
+
+    def _check(self) -> list[Check]:
         pilots = int(np.clip(_PILOT_ROWS // self.n_rows, _FEWEST, _MOST))
         found = brightness(
             self._expansion, self.reference, self.record.kept[-pilots:], self.temperature

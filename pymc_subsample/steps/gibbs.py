@@ -237,8 +237,7 @@ class AusterityGibbs(SubsampledStep):
         self._begin(int(self.tune), self.draws_left)
 
     def _begin(self, tune: int, draws: int) -> None:
-        self.tune = tune > 0
-        self.draws_left = draws
+        super()._begin(tune, draws)
         self.record = MoveRecord(draws=draws)
 
     def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
@@ -285,13 +284,11 @@ class AusterityGibbs(SubsampledStep):
 
     # After tuning
 
-    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> list[Check] | None:
-        """Record a draw, and after the last one check whether the chain can be trusted."""
+    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> None:
         share = info["rows_read"] / max(info["rows_touching"], 1.0)
         self.record.add(theta, info["flips"], share)
-        self.draws_left -= 1
-        if self.draws_left != 0:
-            return None
+
+    def _check(self) -> list[Check]:
         level = self._level(self.record.done)
         if level == 0 or self.n_touching.max() <= self.batch_size:
             return []  # exact

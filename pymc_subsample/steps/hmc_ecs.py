@@ -186,6 +186,8 @@ class HMCECS(SubsampledStep):
     default_blocked = True
     _state_class = HMCECSState
     _rules = RULES
+    reference: Reference
+    control_variate_order: int
     _shown: ClassVar[dict[str, tuple[str, str]]] = {
         "divergences": ("Divergences", "d"),
         "step_size": ("Step size", "0.3f"),
@@ -278,8 +280,7 @@ class HMCECS(SubsampledStep):
     def _begin(self, tune: int, draws: int) -> None:
         prepared = self._home
         assert isinstance(prepared, Choice)
-        self.tune = tune > 0
-        self.draws_left = draws
+        super()._begin(tune, draws)
         self.start_at_reference = tune > 0
         self.reference = prepared.reference
         self.moments = prepared.moments
@@ -385,12 +386,10 @@ class HMCECS(SubsampledStep):
 
     # After tuning
 
-    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> list[Check] | None:
-        """Record a draw, and after the last one check whether the chain can be trusted."""
+    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> None:
         self.record.add(theta, info)
-        self.draws_left -= 1
-        if self.draws_left != 0:
-            return None
+
+    def _check(self) -> list[Check]:
         return check_hmc(
             self.record,
             expansion=self._expansion,

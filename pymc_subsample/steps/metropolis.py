@@ -11,7 +11,6 @@ from pymc.step_methods.state import dataclass_state
 from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled, address_of
 from pymc_subsample.control_variates.exact import exact_step
-from pymc_subsample.control_variates.reference import no_sums
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.acceptance import (
     AcceptanceErrors,
@@ -27,7 +26,6 @@ from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.acceptance import Criterion
 from pymc_subsample.kernels.bounds import GIVEN_BOUND, Bound
 from pymc_subsample.kernels.metropolis import INFO, transitions
-from pymc_subsample.kernels.model import Sums
 from pymc_subsample.kernels.proposals import Proposing
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps.declarations import Statistics, statistics
@@ -203,11 +201,6 @@ class MinibatchMH(ProposingStep):
         )  # fmt: skip
         return [dict(zip(INFO, info, strict=True)) for info in infos.tolist()]
 
-    def _sums(self) -> Sums:
-        if self.reference is None:
-            return no_sums(self._tall.phi_size)
-        return self.reference.sums(self.control_variate_order or 0)
-
     def _bound(self, theta: np.ndarray, given: np.ndarray) -> Bound:
         """Where bounds of the rows' terms come from, for tests that need them."""
         return Bound(GIVEN_BOUND, np.inf, np.zeros((0, 0)))
@@ -247,13 +240,11 @@ class MinibatchMH(ProposingStep):
         """Say what makes the test more accurate."""
         raise NotImplementedError
 
-    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> list[Check] | None:
-        """Record a draw, and after the last one check whether the chain can be trusted."""
+    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> None:
         share = info["rows_tested"] / (self.transitions_per_draw * self.n_rows)
         self.record.add(theta, info["accepted"], share)
-        self.draws_left -= 1
-        if self.draws_left != 0:
-            return None
+
+    def _check(self) -> list[Check]:
         errors = None if self._exact else self._measured_errors()
         exact = []
         if errors is not None and self._prepared is not None:

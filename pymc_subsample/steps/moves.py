@@ -91,8 +91,6 @@ class ProposingStep(SubsampledStep):
     _targets: ClassVar[tuple[float, float, float]] = (0.44, 0.234, 0.574)
     _scale: ClassVar[float] = 2.38
 
-    reference: Reference | None
-
     def __init__(
         self,
         vars: Sequence | None = None,
@@ -139,8 +137,7 @@ class ProposingStep(SubsampledStep):
     # Chains
 
     def _begin(self, tune: int, draws: int) -> None:
-        self.tune = tune > 0
-        self.draws_left = draws
+        super()._begin(tune, draws)
         self.start_at_reference = tune > 0 and self._prepared is not None
         self.reference = None if self._prepared is None else self._home.reference
         self.record = MoveRecord(draws=draws)
@@ -239,9 +236,7 @@ class ProposingStep(SubsampledStep):
             tuning.factor = better
         at = self.reference
         if at is not None and not self._given_reference and tuning.left(at.theta):
-            center, free = theta.copy(), self._continuous()
-            center[free] = tuning.recent()[:, free].mean(axis=0)
-            self._recentre(center)
+            self._recentre(self._settled(theta))
         tuning.restart(None if better is None else self.scaling)
 
     def _recentre(self, theta: np.ndarray) -> None:

@@ -297,8 +297,7 @@ class ScalableMH(SubsampledStep):
 
     def _begin(self, tune: int, draws: int):
         prepared = self._home
-        self.tune = tune > 0
-        self.draws_left = draws
+        super()._begin(tune, draws)
         self.start_at_reference = tune > 0
         self.reference, self.underrated = prepared.reference, self._underrated
         factor = given_factor(self.proposal, len(self._active))
@@ -381,14 +380,12 @@ class ScalableMH(SubsampledStep):
 
     # After tuning
 
-    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> list[Check] | None:
-        """Record a draw, and after the last one check whether the chain can be trusted."""
+    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> None:
         shared = {"loglik_variance": 0.0, "subset_accepted": 1.0, "sign": 1.0}
         self.record.add(theta, info | shared)
         self.record.add_decisions(info)
-        self.draws_left -= 1
-        if self.draws_left != 0:
-            return None
+
+    def _check(self) -> list[Check]:
         return check_proposals(
             self.record,
             active=self._active,

@@ -9,9 +9,7 @@ from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.factors import deviations, scaled
 from pymc_subsample.control_variates.reference import (
-    Reference,
     largest_curvature,
-    no_sums,
     precision,
 )
 from pymc_subsample.control_variates.search import has_precision
@@ -19,7 +17,6 @@ from pymc_subsample.diagnostics.checks import amount, sentence
 from pymc_subsample.kernels import gradients
 from pymc_subsample.kernels.gradients import Batches
 from pymc_subsample.kernels.integrators import INTEGRATORS, Integrator
-from pymc_subsample.kernels.model import Sums
 from pymc_subsample.schedules import Schedule
 from pymc_subsample.stationary import (
     autocorrelation_time,
@@ -57,7 +54,6 @@ class AutomaticStepSize(SubsampledStep):
 
     batch_size: int
     steps_per_batch: int | None
-    control_variate_order: int | None
     transitions_per_draw: int
     friction: float
     temperature: float
@@ -67,7 +63,6 @@ class AutomaticStepSize(SubsampledStep):
     hold: int
     metric_factor: np.ndarray
     row_rng: np.random.Generator
-    reference: Reference | None
     integrator: str
     _sampling: int
     _floor: float
@@ -224,8 +219,3 @@ class AutomaticStepSize(SubsampledStep):
     @property
     def _whitened(self) -> bool:
         return self.metric == "curvature"
-
-    def _sums(self) -> Sums:
-        if self.reference is None:
-            return no_sums(self._tall.phi_size)
-        return self.reference.sums(self.control_variate_order or 0)

@@ -133,8 +133,8 @@ class StochasticGradient(AutomaticStepSize):
 
     def _begin(self, tune: int, draws: int) -> None:
         size = len(self._active)
-        self.tune = self.tuned = tune > 0
-        self.draws_left = draws
+        super()._begin(tune, draws)
+        self.tuned = tune > 0
         self.start_at_reference = tune > 0 and self._prepared is not None
         self.near_reference = False
         self.reference = None if self._prepared is None else self._home.reference
@@ -221,11 +221,8 @@ class StochasticGradient(AutomaticStepSize):
             "tune": self.tune,
         }
 
-    def _watch(self, theta: np.ndarray, info: dict[str, Any]) -> list[Check] | None:
-        """Record a draw, and after the last one check whether the chain can be trusted."""
+    def _watch(self, theta: np.ndarray, info: dict[str, Any]) -> None:
         self.record.add(theta, info)
-        self.draws_left -= 1
-        return self._check() if self.draws_left == 0 else None
 
     def _until_centring(self, theta: np.ndarray) -> int:
         """Centre the control variates if it is time, and return how many steps they serve."""

@@ -84,9 +84,7 @@ def adapt(step: "ScalableMH", theta: np.ndarray, info: dict[str, float]) -> None
         tuning.factor = better
     left = step._given_reference is None and tuning.left(step.reference.theta)
     if left:
-        center, free = theta.copy(), step._continuous()
-        center[free] = tuning.recent()[:, free].mean(axis=0)
-        _recentre(step, center)
+        _recentre(step, step._settled(theta))
     tuning.restart(step.step_size if left or better is not None else None)
 
 

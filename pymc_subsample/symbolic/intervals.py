@@ -34,7 +34,7 @@ class Enclosure:
         return np.maximum(np.abs(self.low), np.abs(self.high))
 
 
-_EVERYTHING = Enclosure(-np.inf, np.inf)
+EVERYTHING = Enclosure(-np.inf, np.inf)
 
 
 def enclose(
@@ -211,7 +211,7 @@ def _of_last(function: Callable, falls: bool) -> Callable[..., Enclosure]:
 
     def rule(k: Enclosure, x: Enclosure) -> Enclosure:
         if not np.all(k.low == k.high):
-            return _EVERYTHING
+            return EVERYTHING
         return _monotone(lambda a: function(k.low, a), x, falls)
 
     return rule
@@ -220,7 +220,7 @@ def _of_last(function: Callable, falls: bool) -> Callable[..., Enclosure]:
 def _polygamma(order: Enclosure, x: Enclosure) -> Enclosure:
     n = order.low
     if np.ndim(n) or n != order.high or n < 0:
-        return _EVERYTHING
+        return EVERYTHING
     function = _positive_only(lambda a: special.polygamma(int(n), a))
     return _monotone(function, x, falls=int(n) % 2 == 1)
 

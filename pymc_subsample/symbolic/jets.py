@@ -30,14 +30,13 @@ from pytensor.tensor.special import LogSoftmax, LogSumExp, Softmax
 
 from pymc_subsample.symbolic.graph import ALONG_AXES, UNDIFFERENTIABLE
 from pymc_subsample.symbolic.interpreter import NoForm, array_of, axes_of
-from pymc_subsample.symbolic.intervals import Enclosure, applied, enclose
+from pymc_subsample.symbolic.intervals import EVERYTHING, Enclosure, applied, enclose
 from pymc_subsample.symbolic.pieces import JUMPS, KINKS
 from pymc_subsample.symbolic.scalars import Scalars
 
 # Largest sizes of the third and the fourth cumulant of a variable with values from 0 to 1.
 _THIRD, _FOURTH = np.sqrt(3.0) / 18.0, 1.0 / 8.0
 _ZERO = Enclosure(0.0, 0.0)
-_EVERYTHING = Enclosure(-np.inf, np.inf)
 # Ops that are constant but for jumps: of what they decide on, if they are truths.
 _TRUTHS = {"AND", "EQ", "GE", "GT", "Invert", "IsInf", "IsNan", "LE", "LT", "NEQ", "OR"}
 
@@ -285,7 +284,7 @@ class _Jets(Scalars):
             return x
         truth = Enclosure(where, where)
         others = [
-            applied(pt.switch.scalar_op, [truth, _EVERYTHING, c or _ZERO])[0] for c in x.others
+            applied(pt.switch.scalar_op, [truth, EVERYTHING, c or _ZERO])[0] for c in x.others
         ]
         return Jet(x.value, *others)
 
