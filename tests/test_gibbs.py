@@ -145,7 +145,8 @@ def enumerated(model):
 
 
 def to_point(step, state):
-    return step._point(step._tall.initial_point, np.asarray(state, dtype=float))
+    [point] = step._points(step._tall.initial_point, np.array([state], dtype=float))
+    return point
 
 
 def state_of(step, point):

@@ -772,16 +772,14 @@ def record(accepted, runs=(), decisions=1_000):
     outcomes = list(rng.random(decisions - sum(runs)) < accepted)
     for run in runs:
         outcomes += [True, *[False] * (run - 1)]
-    for outcome in outcomes:
-        theta = rng.normal(size=2)
-        shared = {
-            "diverging": 0.0, "loglik_variance": 0.0, "acceptance_rate": 0.8,
-            "subset_accepted": 1.0, "sign": 1.0,
-        }  # fmt: skip
-        found.add(theta, shared)
-        found.add_decisions(
-            {"decisions": 1.0, "accepted": float(outcome), "rows_drawn": 3.0, "rows_passed": 0.0}
-        )
+    thetas, accepted = rng.normal(size=(decisions, 2)), np.array(outcomes, dtype=float)
+    reported = {
+        "diverging": 0.0, "loglik_variance": 0.0, "acceptance_rate": 0.8, "subset_accepted": 1.0,
+        "sign": 1.0, "decisions": 1.0, "rows_drawn": 3.0, "rows_passed": 0.0,
+    }  # fmt: skip
+    infos = {name: np.full(decisions, x) for name, x in reported.items()} | {"accepted": accepted}
+    found.add(thetas, infos)
+    found.add_decisions(infos)
     return found
 
 

@@ -168,12 +168,12 @@ def test_monte_carlo_errors_are_those_of_dependent_draws():
         x = lfilter([0.6], [1, -0.8], rng.normal(size=(1100, 1)), axis=0)[100:] + 50
         for theta in x:
             record.add(
-                theta,
+                theta[None],
                 {
-                    "noise": np.zeros(1),
-                    "diverging": 0,
-                    "step_size": 1,
-                    "kinetic_temperature": 1,
+                    "noise": np.zeros((1, 1)),
+                    "diverging": np.zeros(1),
+                    "step_size": np.ones(1),
+                    "kinetic_temperature": np.ones(1),
                 },
             )
         found.append([x.mean(), x.var(), *np.concatenate(record.errors())])
@@ -236,12 +236,12 @@ def test_no_start_is_too_far_to_be_noticed(far):
         record = StepRecord(draws=320)
         for theta in [np.full(2, far), *rng.normal(size=(319, 2))]:
             record.add(
-                theta,
+                theta[None],
                 {
-                    "noise": np.zeros(2),
-                    "diverging": 0,
-                    "step_size": 1,
-                    "kinetic_temperature": 1,
+                    "noise": np.zeros((1, 2)),
+                    "diverging": np.zeros(1),
+                    "step_size": np.ones(1),
+                    "kinetic_temperature": np.ones(1),
                 },
             )
         [check] = stochastic._from_start(record, np.arange(2))

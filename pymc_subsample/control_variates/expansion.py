@@ -129,6 +129,13 @@ class Expansion:
         """Return PyMC's vector of value variables, shape (d,), for the chain's."""
         return theta if self.coordinates is None else self.coordinates.to_theta(theta)[0]
 
+    def written(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return PyMC's vectors, (n, d), for the chain's, and log |det| of each change, (n,)."""
+        if self.coordinates is None:
+            return thetas, np.zeros(len(thetas))
+        found = [self.coordinates.to_theta(theta) for theta in thetas]
+        return np.array([at for at, _ in found]), np.array([volume for _, volume in found])
+
     def from_values(
         self, values: np.ndarray, like: np.ndarray | None = None, own: np.ndarray | None = None
     ) -> np.ndarray:
@@ -140,9 +147,9 @@ class Expansion:
         if self.coordinates is None:
             return values
         like, d = np.zeros(self.theta_size) if like is None else like, len(values)
-        if own is not None and np.array_equal(own[d:], like[d:]):
-            if np.array_equal(self.values(own), values):
-                return own.copy()
+        same = own is not None and np.array_equal(own[d:], like[d:])
+        if own is not None and same and np.array_equal(self.values(own), values):
+            return own.copy()
         return self.coordinates.from_theta(values, like)
 
     def restore(self) -> None:

@@ -9,7 +9,7 @@ from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics.checks import MODES, TEMPERATURE, Check, Rule, check_temperature
 from pymc_subsample.diagnostics.metropolis import ACCEPTED
-from pymc_subsample.diagnostics.record import MoveRecord
+from pymc_subsample.diagnostics.record import MoveRecord, running
 
 LOWER = Rule(
     "lower_bound",
@@ -47,11 +47,11 @@ class LightRecord(MoveRecord):
     darkened: float = 0.0
     lowest: float = np.inf  # Least residual of a row that was read.
 
-    def add_lights(self, info: dict[str, float]) -> None:
-        """Add what a draw's transitions did to the lights."""
-        self.bright += info["n_bright"]
-        self.darkened += info["darkened"]
-        self.lowest = min(self.lowest, info["lowest"])
+    def add_lights(self, infos: dict[str, np.ndarray]) -> None:
+        """Add what the transitions of some draws did to the lights, each of shape (n,)."""
+        self.bright = running(self.bright, infos["n_bright"])
+        self.darkened = running(self.darkened, infos["darkened"])
+        self.lowest = min(self.lowest, float(infos["lowest"].min()))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from bisect import insort
 from copy import copy
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, Self
 
 import numpy as np
@@ -32,11 +33,15 @@ class Record:
     # Evenly spread draws theta, shape (d,), or with their estimated variance and number.
     kept: list = field(default_factory=list)
 
-    def keep(self, draw: Any, most: int) -> None:
-        """Count a draw, and keep it if it is one of about `most` that are."""
-        self.done += 1
-        if self.done * most // max(self.draws, 1) > len(self.kept):
-            self.kept.append(draw)
+    def count(self, draws: int, most: int) -> list[int]:
+        """Count the next draws, and return which of them are among about `most` to be kept."""
+        chosen: list[int] = []
+        first, kept, total = self.done + 1, len(self.kept), max(self.draws, 1)
+        for i in range(draws):
+            if (first + i) * most // total > kept + len(chosen):
+                chosen.append(i)
+        self.done += draws
+        return chosen
 
     def __deepcopy__(self, memo: dict) -> Self:
         """Copy what changes: draws, once they are in a list, do not."""
@@ -47,12 +52,37 @@ class Record:
         return new
 
 
+def running(total: Any, more: np.ndarray) -> Any:
+    """Add numbers, (n, ...), one by one: sums do not depend on how many draws come at once."""
+    if len(more) == 1:
+        return total + more[0]
+    return np.add.accumulate(np.concatenate([np.asarray(total, dtype=float)[None], more]))[-1]
+
+
 @dataclass
-class ChainRecord(Record):
+class MovingRecord(Record):
+    """Draws of a chain whose transitions may diverge."""
+
+    divergences: int = 0  # Divergent draws.
+    last: np.ndarray = field(default_factory=lambda: np.zeros(0))  # The last draw, shape (d,).
+    # The draws before divergent ones, the first of these.
+    before: list[np.ndarray] = field(default_factory=list)
+
+    def add_divergent(self, thetas: np.ndarray, diverging: np.ndarray, most: int) -> None:
+        """Look for divergent ones among the next draws, shape (n, d), before they are counted."""
+        if diverging.any():
+            for i in np.flatnonzero(diverging)[: most - len(self.before)].tolist():
+                if self.done + i:
+                    self.before.append(thetas[i - 1].copy() if i else self.last)
+            self.divergences += int(np.count_nonzero(diverging))
+        self.last = thetas[-1].copy()
+
+
+@dataclass
+class ChainRecord(MovingRecord):
     """What a chain did after tuning."""
 
     size: int | None = None  # Elements of theta that can move, d; None for all.
-    divergences: int = 0  # Divergent draws.
     # Sums of the estimated variance of the log-likelihood, of the acceptance rate and of the share
     # of accepted refreshes.
     variance: float = 0.0
@@ -65,31 +95,33 @@ class ChainRecord(Record):
     square: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     # The draws of largest estimated variance, in increasing order.
     noisiest: list[tuple[float, int, np.ndarray]] = field(default_factory=list)
-    # Draws not yet part of `mean` and `square`.
-    pending: list[np.ndarray] = field(default_factory=list)
-    last: np.ndarray = field(default_factory=lambda: np.zeros(0))  # The last draw, shape (d,).
-    # The draws before divergent ones, the first of these.
-    before: list[np.ndarray] = field(default_factory=list)
+    folded: int = 0  # Draws that are part of them.
+    pending: list[np.ndarray] = field(default_factory=list)  # Those that are not yet.
 
-    def add(self, theta: np.ndarray, info: dict[str, float]) -> None:
-        """Add a draw, shape (d,), and what its transition reported."""
-        if info["diverging"] and self.done and len(self.before) < _KEPT:
-            self.before.append(self.last)
-        self.last = theta
-        variance = info["loglik_variance"]
-        self.variance += variance
-        self.acceptance += info["acceptance_rate"]
-        self.subset_accepted += info["subset_accepted"]
-        self.negative += info["sign"] < 0
-        self.excess += not variance <= 2 * VARIANCE_BOUND
-        self.pending.append(theta)
-        entry = (variance, self.done, theta)
-        self.keep(entry, _KEPT)
-        if len(self.noisiest) < _NOISIEST or variance > self.noisiest[0][0]:
-            insort(self.noisiest, entry, key=lambda e: e[0])
-            del self.noisiest[:-_NOISIEST]
-        if len(self.pending) == _FOLD:
-            self.fold()
+    def add(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
+        """Add draws, shape (n, d), and what their transitions reported, each (n,)."""
+        self.add_divergent(thetas, infos["diverging"] > 0, _KEPT)
+        variance = infos["loglik_variance"]
+        self.variance = running(self.variance, variance)
+        self.acceptance = running(self.acceptance, infos["acceptance_rate"])
+        self.subset_accepted = running(self.subset_accepted, infos["subset_accepted"])
+        self.negative += int(np.count_nonzero(infos["sign"] < 0))
+        self.excess += int(np.count_nonzero(~(variance <= 2 * VARIANCE_BOUND)))
+        first, numbers = self.done, variance.tolist()
+        chosen = self.count(len(thetas), _KEPT)
+        self.kept += [(numbers[i], first + i, thetas[i].copy()) for i in chosen]
+        full = len(self.noisiest) == _NOISIEST
+        least = self.noisiest[0][0] if full else -np.inf
+        for i in [i for i, x in enumerate(numbers) if not x <= least]:
+            if len(self.noisiest) < _NOISIEST or numbers[i] > self.noisiest[0][0]:
+                insort(self.noisiest, (numbers[i], first + i, thetas[i].copy()), key=itemgetter(0))
+                del self.noisiest[:-_NOISIEST]
+        while len(thetas):
+            room = _FOLD - len(self.pending)
+            self.pending += list(thetas[:room].copy())
+            thetas = thetas[room:]
+            if len(self.pending) == _FOLD:
+                self.fold()
 
     def fold(self) -> None:
         """Merge pending draws into mean and squares."""
@@ -97,7 +129,8 @@ class ChainRecord(Record):
             return
         new = np.array(self.pending)[:, : self.size]
         self.pending = []
-        before, count = self.done - len(new), len(new)
+        before, count = self.folded, len(new)
+        self.folded += count
         mean = new.mean(axis=0)
         centred = new - mean
         if not before:
@@ -160,19 +193,19 @@ class MoveRecord(Record):
     square: np.ndarray = field(default_factory=lambda: np.zeros(0))
     product: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
-    def add(self, theta: np.ndarray, accepted: float, share: float) -> None:
-        """Add a draw, shape (d,), and what its transitions did."""
+    def add(self, thetas: np.ndarray, accepted: np.ndarray, share: np.ndarray) -> None:
+        """Add draws, shape (n, d), and what their transitions did, each (n,)."""
         if not self.done:
-            self.origin = theta.copy()
-            self.last = self.total = self.square = self.product = np.zeros(len(theta))
-        shift = theta - self.origin
-        self.total = self.total + shift
-        self.square = self.square + shift**2
-        self.product = self.product + shift * self.last
-        self.last = shift
-        self.accepted += accepted
-        self.share += share
-        self.keep(theta.copy(), _MOVES)
+            self.origin = thetas[0].copy()
+            self.last = self.total = self.square = self.product = np.zeros(len(self.origin))
+        shifts = thetas - self.origin
+        self.total = running(self.total, shifts)
+        self.square = running(self.square, shifts**2)
+        self.product = running(self.product, shifts * np.vstack([self.last, shifts[:-1]]))
+        self.last = shifts[-1].copy()
+        self.accepted = running(self.accepted, accepted)
+        self.share = running(self.share, share)
+        self.kept += [thetas[i].copy() for i in self.count(len(thetas), _MOVES)]
 
     def autocorrelation(self, active: np.ndarray) -> float:
         """Largest autocorrelation of successive draws among parameters `active`, from 0 to 1."""
@@ -188,10 +221,9 @@ class MoveRecord(Record):
 
 
 @dataclass
-class StepRecord(Record):
-    """What a chain of integration steps did after tuning."""
+class StepRecord(MovingRecord):
+    """What a chain of integration steps did after tuning; it diverges by leaving all bounds."""
 
-    divergences: int = 0  # Times that the chain left all bounds.
     step_size: float = 0.0  # Sum over draws.
     # Sum over draws of the estimated variance of each element of the gradient, shape (a,).
     noise: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -202,32 +234,26 @@ class StepRecord(Record):
     # Shape (b, d): sums over each batch of theta, less the first, and of its square.
     sums: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     squares: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
-    last: np.ndarray = field(default_factory=lambda: np.zeros(0))  # The last draw, shape (d,).
-    # The draws before divergent ones, the first of these.
-    before: list[np.ndarray] = field(default_factory=list)
 
-    def add(self, theta: np.ndarray, info: dict[str, Any]) -> None:
-        """Add a draw, shape (d,), and what its steps report, the gradient's noise, shape (a,)."""
+    def add(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
+        """Add draws, shape (n, d), and what their steps report: the gradient's noise (n, a)."""
+        n, d = thetas.shape
         if not self.done:
-            self.noise = np.zeros(len(info["noise"]))
-            affordable = max(_ELEMENTS // (2 * len(theta)), 2)
-            batches = min(_STEP_BATCHES, affordable, max(self.draws, 1))
-            self.origin, self.sizes = theta.copy(), np.zeros(batches)
-            self.sums, self.squares = (np.zeros((batches, len(theta))) for _ in range(2))
-        batch = min(self.done * len(self.sizes) // max(self.draws, 1), len(self.sizes) - 1)
-        self.sizes[batch] += 1
-        shift = theta - self.origin
-        self.sums[batch] += shift
-        self.squares[batch] += shift * shift
-        most = max(_FEWEST_STEPS, min(_KEPT, _ELEMENTS // len(theta)))
-        if info["diverging"] and self.done and len(self.before) < most:
-            self.before.append(self.last)
-        self.last = theta.copy()
-        self.keep(self.last, most)
-        self.divergences += int(info["diverging"])
-        self.step_size += info["step_size"]
-        self.noise += info["noise"]
-        self.temperatures.append(info["kinetic_temperature"])
+            self.noise = np.zeros(infos["noise"].shape[1])
+            batches = min(_STEP_BATCHES, max(_ELEMENTS // (2 * d), 2), max(self.draws, 1))
+            self.origin, self.sizes = thetas[0].copy(), np.zeros(batches)
+            self.sums, self.squares = (np.zeros((batches, d)) for _ in range(2))
+        batch = (self.done + np.arange(n)) * len(self.sizes) // max(self.draws, 1)
+        batch = np.minimum(batch, len(self.sizes) - 1)
+        shifts = thetas - self.origin
+        for total, more in ((self.sizes, 1), (self.sums, shifts), (self.squares, shifts * shifts)):
+            np.add.at(total, batch, more)
+        most = max(_FEWEST_STEPS, min(_KEPT, _ELEMENTS // d))
+        self.add_divergent(thetas, infos["diverging"], most)
+        self.kept += [thetas[i].copy() for i in self.count(n, most)]
+        self.step_size = running(self.step_size, infos["step_size"])
+        self.noise = running(self.noise, infos["noise"])
+        self.temperatures += infos["kinetic_temperature"].tolist()
 
     @property
     def mean(self) -> np.ndarray:

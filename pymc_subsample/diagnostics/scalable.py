@@ -10,7 +10,7 @@ import numpy as np
 
 from pymc_subsample.diagnostics.checks import MODES, TEMPERATURE, Check, Rule, check_temperature
 from pymc_subsample.diagnostics.hmc import TUNE, check_dynamics, check_tuning, dynamics_rules
-from pymc_subsample.diagnostics.record import ChainRecord
+from pymc_subsample.diagnostics.record import ChainRecord, running
 
 DIVERGENCES, HIDDEN, ACCEPTANCE = dynamics_rules("ScalableMH")
 _OTHERS = "Use HMCECS, or sample this model with pm.NUTS or nutpie."
@@ -41,15 +41,16 @@ class ProposalRecord(ChainRecord):
     stay: float = 0.0
     longest: float = 0.0
 
-    def add_decisions(self, info: dict[str, float]):
-        """Add what a draw's transitions decided."""
-        decisions, taken = info["decisions"], info["decisions"] * info["accepted"]
-        self.decisions += decisions
-        self.taken += taken
-        self.rows += info["rows_drawn"] + info["rows_passed"]
+    def add_decisions(self, infos: dict[str, np.ndarray]) -> None:
+        """Add what the transitions of some draws decided, each of shape (n,)."""
+        decisions, taken = infos["decisions"], infos["decisions"] * infos["accepted"]
+        self.decisions = running(self.decisions, decisions)
+        self.taken = running(self.taken, taken)
+        self.rows = running(self.rows, infos["rows_drawn"] + infos["rows_passed"])
         # Several decisions of one draw, not all against, end a stay somewhere among them.
-        self.stay = 0.0 if taken > 0.5 else self.stay + decisions
-        self.longest = max(self.longest, self.stay)
+        for ends, made in zip((taken > 0.5).tolist(), decisions.tolist(), strict=True):
+            self.stay = 0.0 if ends else self.stay + made
+            self.longest = max(self.longest, self.stay)
 
     @property
     def accepted(self) -> float:

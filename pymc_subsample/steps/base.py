@@ -306,14 +306,16 @@ class SubsampledStep(ChainStep):
         at: Reference | None = getattr(self, "reference", None)
         return self._expansion.from_values(theta, None if at is None else at.theta, self.own)
 
-    def _point(self, point: PointType, theta: np.ndarray) -> PointType:
-        """Return `point` with this step's variables as in the chain's vector."""
-        new, values = dict(point), self._expansion.values(theta).copy()
-        for name, part, shape in self._moved:
-            new[name] = values[part].reshape(shape)
-        self._left = values[self._active].copy() if self._thread is not None else None
-        self.own = None if self._expansion.coordinates is None else theta
-        return new
+    def _points(self, point: PointType, values: np.ndarray) -> list[PointType]:
+        """Return `point` with this step's variables as in vectors of values, shape (n, d)."""
+        n = len(values)
+        columns = {name: values[:, part].reshape(n, *shape) for name, part, shape in self._moved}
+        return [{**point, **{name: x[i, ...] for name, x in columns.items()}} for i in range(n)]
+
+    def _leave(self, theta: np.ndarray, values: np.ndarray) -> None:
+        """Remember the last draw: the chain's vector and the values of the variables."""
+        self._left = values[self._active] if self._thread is not None else None
+        self.own = None if self._expansion.coordinates is None else theta.copy()
 
     def _problem(self, expansion: Expansion, **given: Any) -> Problem:
         """Return what a set-up needs to know, where the reference was given or not."""

@@ -57,8 +57,12 @@ class ChainStep(BlockedStep):
         """Read a point of value variables into the chain's vector."""
         raise NotImplementedError
 
-    def _point(self, point: PointType, theta: np.ndarray) -> PointType:
-        """Return `point` with this step's variables as in the chain's vector."""
+    def _points(self, point: PointType, values: np.ndarray) -> list[PointType]:
+        """Return `point` with this step's variables as in vectors of values, shape (n, d)."""
+        raise NotImplementedError
+
+    def _leave(self, theta: np.ndarray, values: np.ndarray) -> None:
+        """Remember the last draw: the chain's vector and the values of the variables."""
         raise NotImplementedError
 
     def reset_tuning(self) -> None:
@@ -89,18 +93,20 @@ class ChainStep(BlockedStep):
     def make(self, point: PointType, size: int) -> list[tuple[PointType, StatsType]]:
         """Make some draws, one after the other: their points and statistics."""
         made = []
-        for theta, info in self._transitions(self._entered(point), size):
-            stats = self._statistics(info)
-            notice = self._adapt(theta, info) if self.tune else None
-            stats |= self._unjudged
-            if not self.tune:
-                self._watch(theta, info)
-                self.draws_left -= 1
+        for thetas, infos in self._transitions(self._entered(point), size):
+            values, infos["volume"] = self._expansion.written(thetas)
+            stats = separated(self._statistics(infos) | self._unjudged, len(thetas))
+            if self.tune:
+                notice = self._adapt(thetas[0], {name: x[0] for name, x in infos.items()})
+                stats[0]["warning"] = notice
+            else:
+                self._watch(thetas, infos)
+                self.draws_left -= len(thetas)
                 if self.draws_left == 0:
-                    self._judge(stats)
-            if notice is not None:
-                stats["warning"] = notice
-            made.append((self._point(point, theta), [stats]))
+                    self._judge(stats[-1])
+            self._leave(thetas[-1], values[-1])
+            points = self._points(point, values)
+            made += [(at, [one]) for at, one in zip(points, stats, strict=True)]
         return made
 
     # What subclasses fill in.
@@ -114,19 +120,22 @@ class ChainStep(BlockedStep):
 
     def _transitions(
         self, theta: np.ndarray, size: int
-    ) -> Iterator[tuple[np.ndarray, dict[str, float]]]:
-        """Yield draws, arrays of their own, and what their transitions report."""
+    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        """Yield draws, shape (n, d), some at a time, and what their transitions report, (n, ...).
+
+        In tuning there is one.
+        """
         raise NotImplementedError
 
-    def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
-        """Return the statistics of a draw."""
+    def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Return statistics of n draws: arrays of shape (n,), or what the draws share."""
         raise NotImplementedError
 
     def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> Notice | None:
         """Record a draw of tuning, and change what it asks for; return what is to be said."""
 
-    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> None:
-        """Record a draw."""
+    def _watch(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
+        """Record draws."""
         raise NotImplementedError
 
     def _check(self) -> list[Check]:
@@ -187,3 +196,11 @@ class ChainStep(BlockedStep):
             return shown | {"failing": bool(stats.get("divergences", 0))}
 
         return (update,)
+
+
+def separated(stats: dict[str, Any], n: int) -> list[dict[str, Any]]:
+    """Return the statistics of each of n draws, from arrays of theirs and from what they share."""
+    own = {name: x.tolist() for name, x in stats.items() if type(x) is np.ndarray}
+    if not own:
+        return [dict(stats) for _ in range(n)]
+    return [stats | dict(zip(own, one, strict=True)) for one in zip(*own.values(), strict=True)]

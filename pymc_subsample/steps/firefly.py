@@ -45,8 +45,6 @@ _PILOT, _FAR = 4, 10.0
 # Dark rows to look at per transition: so many at least, or so many times the bright ones.
 _LOOKED_AT, _PER_BRIGHT = 2.0, 2.0
 _RESAMPLED = 0.1
-# What the exact ratio has of the noise of estimated ones.
-_NO_NOISE = {"loglik_ratio_variance": 0.0}
 
 
 class _Above(SharedContinuous, total=False):
@@ -284,14 +282,14 @@ class FireflyMC(ProposingStep):
             self._darken()
         return theta
 
-    def _together(self, infos: list[dict[str, float]]) -> dict[str, float]:
-        info = {name: sum(i[name] for i in infos) for name in INFO}
+    def _together(self, infos: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        info = {name: np.sum([i[name] for i in infos], axis=0) for name in infos[0]}
         info |= {name: info[name] / len(infos) for name in INFO[:3]}
-        return info | {"lowest": min(i["lowest"] for i in infos)} | _NO_NOISE
+        return info | {"lowest": np.min([i["lowest"] for i in infos], axis=0)}
 
     def _run(
         self, thetas: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
-    ) -> list[dict[str, float]]:
+    ) -> dict[str, np.ndarray]:
         infos, at = np.empty((len(thetas), len(INFO))), self.reference
         self.bright = _transitions(
             address_of(self.rng), address_of(self.row_rng), self._compiled, at.sums(2),
@@ -303,17 +301,19 @@ class FireflyMC(ProposingStep):
             1.0 / self.temperature, thetas, k, infos,
         )  # fmt: skip
         self.bright_at = self._expansion.parameters(thetas[-1])[0]
-        return [dict(zip(INFO, x, strict=True)) | _NO_NOISE for x in infos.tolist()]
+        exact = {"loglik_ratio_variance": np.zeros(len(thetas))}
+        return dict(zip(INFO, infos.T, strict=True)) | exact
 
-    def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
+    def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
         per_move = 4 if isinstance(self.proposal, Langevin) else 1
-        rows = info["n_bright"] + info["rows_read"] / self.transitions_per_draw
+        rows = infos["n_bright"] + infos["rows_read"] / self.transitions_per_draw
+        evaluations = 3 * infos["rows_read"] + per_move * infos["rows_moved"]
         return {
-            "accepted": info["accepted"],
-            "acceptance_rate": info["acceptance_rate"],
-            "n_bright": info["n_bright"],
+            "accepted": infos["accepted"],
+            "acceptance_rate": infos["acceptance_rate"],
+            "n_bright": infos["n_bright"],
             "batch_size": rows,
-            "n_evaluations": int(3 * info["rows_read"] + per_move * info["rows_moved"]),
+            "n_evaluations": evaluations.astype(int),
             "scaling": self.scaling,
             "tune": self.tune,
             "data_share": rows / self.n_rows,
@@ -321,9 +321,9 @@ class FireflyMC(ProposingStep):
 
     # After tuning
 
-    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> None:
-        self.record.add(theta, info["accepted"], info["rows_read"] / self.n_rows)
-        self.record.add_lights(info)
+    def _watch(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
+        self.record.add(thetas, infos["accepted"], infos["rows_read"] / self.n_rows)
+        self.record.add_lights(infos)
 
     def _check(self) -> list[Check]:
         pilots = int(np.clip(_PILOT_ROWS // self.n_rows, _FEWEST, _MOST))

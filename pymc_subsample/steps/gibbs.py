@@ -240,22 +240,23 @@ class AusterityGibbs(SubsampledStep):
         super()._begin(tune, draws)
         self.record = MoveRecord(draws=draws)
 
-    def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
+    def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
         return {
-            "flips": info["flips"],
-            "batch_size": info["batch_size"],
-            "data_share": info["rows_read"] / max(info["rows_touching"], 1.0),
-            "n_looks": info["n_looks"],
-            "test_error": info["error"],
-            "n_evaluations": int(2 * info["rows_read"]),
+            "flips": infos["flips"],
+            "batch_size": infos["batch_size"],
+            "data_share": infos["rows_read"] / np.maximum(infos["rows_touching"], 1.0),
+            "n_looks": infos["n_looks"],
+            "test_error": infos["error"],
+            "n_evaluations": (2 * infos["rows_read"]).astype(int),
             "tune": self.tune,
         }
 
-    def _point(self, point: PointType, theta: np.ndarray) -> PointType:
-        new = super()._point(point, theta)
-        for name, *_ in self._moved:
-            new[name] = new[name].astype(self._dtypes[name])
-        return new
+    def _points(self, point: PointType, values: np.ndarray) -> list[PointType]:
+        own = [name for name, *_ in self._moved]
+        return [
+            at | {name: at[name].astype(self._dtypes[name]) for name in own}
+            for at in super()._points(point, values)
+        ]
 
     def _settings(self) -> np.ndarray:
         level = self._level(self.record.done)
@@ -267,7 +268,7 @@ class AusterityGibbs(SubsampledStep):
 
     def _transitions(
         self, theta: np.ndarray, size: int
-    ) -> Iterator[tuple[np.ndarray, dict[str, float]]]:
+    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
         thetas, infos = np.empty((size, len(theta))), np.empty((size, len(kernel.INFO)))
         thetas[0], touching = theta, self._touching
         _sweeps(
@@ -279,14 +280,13 @@ class AusterityGibbs(SubsampledStep):
             ),
             self._permutation, thetas, self.sweeps_per_draw, infos,
         )  # fmt: skip
-        for at, info in zip(thetas, infos.tolist(), strict=True):
-            yield at.copy(), dict(zip(kernel.INFO, info, strict=True))
+        yield thetas, dict(zip(kernel.INFO, infos.T, strict=True))
 
     # After tuning
 
-    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> None:
-        share = info["rows_read"] / max(info["rows_touching"], 1.0)
-        self.record.add(theta, info["flips"], share)
+    def _watch(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
+        share = infos["rows_read"] / np.maximum(infos["rows_touching"], 1.0)
+        self.record.add(thetas, infos["flips"], share)
 
     def _check(self) -> list[Check]:
         level = self._level(self.record.done)

@@ -310,16 +310,11 @@ class HMCECS(SubsampledStep):
 
     def _transitions(
         self, theta: np.ndarray, size: int
-    ) -> Iterator[tuple[np.ndarray, dict[str, float]]]:
-        coordinates = self._expansion.coordinates
+    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
         while size:
             thetas, infos = self._together(theta, size)
-            size -= len(thetas)
-            for at, values in zip(thetas, infos.tolist(), strict=True):
-                theta, info = at.copy(), dict(zip(INFO, values, strict=True))
-                if coordinates is not None:  # the density is that of the model's variables
-                    info["log_posterior"] -= coordinates.to_theta(theta)[1]
-                yield theta, info
+            size, theta = size - len(thetas), thetas[-1]
+            yield thetas, dict(zip(INFO, infos.T, strict=True))
 
     def _together(self, theta: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
         """Make a few draws in one compiled call: shapes (n, d) and (n, len(INFO))."""
@@ -359,35 +354,34 @@ class HMCECS(SubsampledStep):
             return 1.0
         return float(np.mean(self.moments.total)) / self.temperature - self.subsample.products
 
-    def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
+    def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
         m = self.subsample_size
-        diverging = info["diverging"] > 0
-        if not self.tune:
-            self.record.divergences += diverging
+        diverging = infos["diverging"] > 0
+        rows = (infos["rows_moved"] + infos["rows_refreshed"]).astype(int)
         return {
-            "acceptance_rate": info["acceptance_rate"],
-            "accepted": info["accepted"],
+            "acceptance_rate": infos["acceptance_rate"],
+            "accepted": infos["accepted"],
             "diverging": diverging,
-            "divergences": self.record.divergences,
-            "energy": info["energy"],
-            "energy_error": info["energy_error"],
-            "loglik_variance": info["loglik_variance"],
-            "model_logp": info["log_posterior"],
-            "n_evaluations": 2 * int(info["rows_moved"] + info["rows_refreshed"]),
-            "n_steps": int(info["n_steps"]),
-            "sign": int(info["sign"]),
+            "divergences": 0 if self.tune else self.record.divergences + np.cumsum(diverging),
+            "energy": infos["energy"],
+            "energy_error": infos["energy_error"],
+            "loglik_variance": infos["loglik_variance"],
+            "model_logp": infos["log_posterior"] - infos["volume"],  # of the model's variables
+            "n_evaluations": 2 * rows,
+            "n_steps": infos["n_steps"].astype(int),
+            "sign": infos["sign"].astype(int),
             "step_size": self.step_size,
             "subsample_size": m + len(self.subsample.always),
-            "subset_accepted": info["subset_accepted"],
-            "tree_depth": info["tree_depth"],
+            "subset_accepted": infos["subset_accepted"],
+            "tree_depth": infos["tree_depth"],
             "tune": self.tune,
             "data_share": self._share,
         }
 
     # After tuning
 
-    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> None:
-        self.record.add(theta, info)
+    def _watch(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
+        self.record.add(thetas, infos)
 
     def _check(self) -> list[Check]:
         return check_hmc(

@@ -179,14 +179,14 @@ class MinibatchMH(ProposingStep):
         """Return the numbers of the test for the next draw; see `kernels.evidence`."""
         raise NotImplementedError
 
-    def _together(self, infos: list[dict[str, float]]) -> dict[str, float]:
-        totals = {name: sum(info[name] for info in infos) for name in INFO}
+    def _together(self, infos: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        totals = {name: np.sum([info[name] for info in infos], axis=0) for name in INFO}
         k = len(infos)
         return {name: v if name.startswith("rows") else v / k for name, v in totals.items()}
 
     def _run(
         self, thetas: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
-    ) -> list[dict[str, float]]:
+    ) -> dict[str, np.ndarray]:
         infos = np.empty((len(thetas), len(INFO)))
         batch = 0
         if isinstance(self.proposal, Langevin):
@@ -199,27 +199,27 @@ class MinibatchMH(ProposingStep):
             ),
             self._permutation, self.n_rows / self.temperature, thetas, k, infos,
         )  # fmt: skip
-        return [dict(zip(INFO, info, strict=True)) for info in infos.tolist()]
+        return dict(zip(INFO, infos.T, strict=True))
 
     def _bound(self, theta: np.ndarray, given: np.ndarray) -> Bound:
         """Where bounds of the rows' terms come from, for tests that need them."""
         return Bound(GIVEN_BOUND, np.inf, np.zeros((0, 0)))
 
-    def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
+    def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
         anchored = 2 if self.control_variate_order else 0
-        tested = info["rows_tested"] * (2 + anchored)
-        proposed = info["rows_proposed"] * (4 + anchored)
+        tested = infos["rows_tested"] * (2 + anchored)
+        proposed = infos["rows_proposed"] * (4 + anchored)
         return {
-            "accepted": info["accepted"],
-            "acceptance_rate": info["acceptance_rate"],
-            "batch_size": info["batch_size"],
-            "n_evaluations": int(tested + proposed),
-            "n_looks": info["n_looks"],
-            self._error: info["error"],
-            "loglik_ratio_variance": info["loglik_ratio_variance"],
+            "accepted": infos["accepted"],
+            "acceptance_rate": infos["acceptance_rate"],
+            "batch_size": infos["batch_size"],
+            "n_evaluations": (tested + proposed).astype(int),
+            "n_looks": infos["n_looks"],
+            self._error: infos["error"],
+            "loglik_ratio_variance": infos["loglik_ratio_variance"],
             "scaling": self.scaling,
             "tune": self.tune,
-            "data_share": info["batch_size"] / self.n_rows,
+            "data_share": infos["batch_size"] / self.n_rows,
         }
 
     # After tuning
@@ -240,9 +240,9 @@ class MinibatchMH(ProposingStep):
         """Say what makes the test more accurate."""
         raise NotImplementedError
 
-    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> None:
-        share = info["rows_tested"] / (self.transitions_per_draw * self.n_rows)
-        self.record.add(theta, info["accepted"], share)
+    def _watch(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
+        share = infos["rows_tested"] / (self.transitions_per_draw * self.n_rows)
+        self.record.add(thetas, infos["accepted"], share)
 
     def _check(self) -> list[Check]:
         errors = None if self._exact else self._measured_errors()

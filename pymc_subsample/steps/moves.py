@@ -110,27 +110,26 @@ class ProposingStep(SubsampledStep):
 
     def _transitions(
         self, theta: np.ndarray, size: int
-    ) -> Iterator[tuple[np.ndarray, dict[str, float]]]:
+    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
         k, thetas = self.transitions_per_draw, np.empty((size, len(theta)))
         thetas[0] = theta
         if self._one_by_one:
             infos = []
             for _ in range(k):
                 given, log_factor = self._moved_from(thetas[0], self.rng)
-                infos += self._run(thetas, GIVEN, given, float(log_factor), 1)
-            yield thetas[0], self._together(infos)
+                infos.append(self._run(thetas, GIVEN, given, float(log_factor), 1))
+            yield thetas, self._together(infos)
             return
         kind = LANGEVIN if isinstance(self.proposal, Langevin) else RANDOM_WALK
-        for at, info in zip(thetas, self._run(thetas, kind, theta, 0.0, k), strict=True):
-            yield at.copy(), info
+        yield thetas, self._run(thetas, kind, theta, 0.0, k)
 
     def _run(
         self, thetas: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
-    ) -> list[dict[str, float]]:
+    ) -> dict[str, np.ndarray]:
         """Make draws of k compiled transitions each, in place, from the first of `thetas`."""
         raise NotImplementedError
 
-    def _together(self, infos: list[dict[str, float]]) -> dict[str, float]:
+    def _together(self, infos: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
         """Return what single transitions report as one draw's."""
         raise NotImplementedError
 

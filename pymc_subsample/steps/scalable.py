@@ -322,7 +322,7 @@ class ScalableMH(SubsampledStep):
 
     def _transitions(
         self, theta: np.ndarray, size: int
-    ) -> Iterator[tuple[np.ndarray, dict[str, float]]]:
+    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
         reference, bounds = self.reference, self.bounds
         thetas, infos = np.empty((size, len(theta))), np.empty((size, len(INFO)))
         thetas[0] = theta
@@ -338,8 +338,7 @@ class ScalableMH(SubsampledStep):
         exceeded = infos[-1, INFO.index("exceeded")]
         if exceeded >= 0:
             self._refuse_row(int(exceeded))
-        for at, info in zip(thetas, infos.tolist(), strict=True):
-            yield at.copy(), dict(zip(INFO, info, strict=True))
+        yield thetas, dict(zip(INFO, infos.T, strict=True))
 
     def _refuse_row(self, row: int):
         given = "" if isinstance(self.bound, str) else f" with bound={self.bound:g}"
@@ -353,37 +352,36 @@ class ScalableMH(SubsampledStep):
             )
         )
 
-    def _statistics(self, info: dict[str, float]) -> dict[str, Any]:
-        diverging = info["diverging"] > 0
-        if not self.tune:
-            self.record.divergences += diverging
-        exact = len(self._deciding.exact)
-        read, decisions = info["rows_drawn"] + info["rows_passed"], max(info["decisions"], 1.0)
+    def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
+        diverging = infos["diverging"] > 0
+        exact, n_steps = len(self._deciding.exact), infos["n_steps"].astype(int)
+        read, decisions = infos["rows_drawn"] + infos["rows_passed"], infos["decisions"]
         return {
-            "acceptance_rate": info["acceptance_rate"],
-            "accepted": info["moved"],
+            "acceptance_rate": infos["acceptance_rate"],
+            "accepted": infos["moved"],
             "diverging": diverging,
-            "divergences": self.record.divergences,
-            "energy": info["energy"],
-            "energy_error": info["energy_error"],
-            "rows_accepted": info["accepted"] if info["decisions"] else np.nan,
+            "divergences": 0 if self.tune else self.record.divergences + np.cumsum(diverging),
+            "energy": infos["energy"],
+            "energy_error": infos["energy_error"],
+            "rows_accepted": np.where(decisions > 0, infos["accepted"], np.nan),
             "rows_read": read,
-            "passes": info["rows_passed"] / self.n_rows,
-            "tightness": info["tightness"],
-            "n_evaluations": 3 * int(read) + 2 * exact * int(info["n_steps"]),
-            "n_steps": int(info["n_steps"]),
+            "passes": infos["rows_passed"] / self.n_rows,
+            "tightness": infos["tightness"],
+            "n_evaluations": 3 * read.astype(int) + 2 * exact * n_steps,
+            "n_steps": n_steps,
             "step_size": self.step_size,
-            "tree_depth": info["tree_depth"],
+            "tree_depth": infos["tree_depth"],
             "tune": self.tune,
-            "data_share": read / decisions / self.n_rows,
+            "data_share": read / np.maximum(decisions, 1.0) / self.n_rows,
         }
 
     # After tuning
 
-    def _watch(self, theta: np.ndarray, info: dict[str, float]) -> None:
-        shared = {"loglik_variance": 0.0, "subset_accepted": 1.0, "sign": 1.0}
-        self.record.add(theta, info | shared)
-        self.record.add_decisions(info)
+    def _watch(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
+        n = len(thetas)
+        shared = {"loglik_variance": np.zeros(n), "subset_accepted": np.ones(n), "sign": np.ones(n)}
+        self.record.add(thetas, infos | shared)
+        self.record.add_decisions(infos)
 
     def _check(self) -> list[Check]:
         return check_proposals(

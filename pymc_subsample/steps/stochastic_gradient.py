@@ -167,62 +167,58 @@ class StochasticGradient(AutomaticStepSize):
 
     def _transitions(
         self, theta: np.ndarray, size: int
-    ) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
-        k = self.transitions_per_draw
-        if self._steady:
-            for at, *report in zip(*self._integrate(theta, self._sizes(size, k)), strict=True):
-                yield at, self._reported([(k, *report)])
-            return
-        reports, left = [], k
+    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        reports, left = [], self.transitions_per_draw
         while left:
-            count = min(left, self._until_centring(theta))
-            [theta], *report = self._integrate(theta, self._sizes(1, count))
-            reports.append((count, *(one for [one] in report)))
-            left -= count
-        yield theta, self._reported(reports)
+            count = left if self._steady else min(left, self._until_centring(theta))
+            thetas, sizes, noise, infos = self._integrate(theta, self._sizes(size, count))
+            reports.append((count, sizes, noise, infos))
+            theta, left = thetas[-1], left - count
+        yield thetas, self._reported(reports)
 
     def _sizes(self, size: int, k: int) -> np.ndarray:
         """Step sizes of the next draws of k steps each, shape (size, k)."""
         steps = self.done + np.arange(size * k)
         return self.schedule.sizes(steps, self.automatic_step_size).reshape(size, k)
 
-    def _reported(self, reports: list[tuple[int, float, np.ndarray, dict]]) -> dict[str, Any]:
-        """Put together what pieces of a draw report: steps, their total size, noise and counts."""
-        k, evaluations, divergences, total = self.transitions_per_draw, 0, 0.0, 0.0
-        noise = np.zeros(len(self._active))
-        for count, length, piece, info in reports:
+    def _reported(self, reports: list[tuple[int, np.ndarray, np.ndarray, dict]]) -> dict[str, Any]:
+        """Put together what pieces of draws report: steps, their total size, noise and counts."""
+        k, n = self.transitions_per_draw, len(reports[0][1])
+        noise, evaluations = np.zeros((n, len(self._active))), np.zeros(n, dtype=int)
+        divergences, total = np.zeros(n), np.zeros(n)
+        for count, length, piece, infos in reports:
             noise += count / k * piece
-            divergences += info["divergences"]
+            divergences += infos["divergences"]
             total += length
-            read = info["batches"] if self.control_variate_order else 0
-            evaluations += round(2 * self.batch_size * (info["gradients"] + read))
+            read = infos["batches"] if self.control_variate_order else 0
+            gradients = 2 * self.batch_size * (infos["gradients"] + read)
+            evaluations += np.rint(gradients).astype(int)
+        momenta = infos["kinetic_temperature"]
         return {
             "noise": noise,
             "diverging": divergences > 0,
-            "kinetic_temperature": (
-                info["kinetic_temperature"] if self._integrator.has_momenta else np.nan
-            ),
+            "kinetic_temperature": momenta if self._integrator.has_momenta else momenta * np.nan,
             "n_evaluations": evaluations + self._centring_cost(),
             "step_size": total / k,
         }
 
-    def _statistics(self, info: dict[str, Any]) -> dict[str, Any]:
-        diverging = info["diverging"]
+    def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
+        diverging = infos["diverging"]
         return {
             "batch_size": float(self.batch_size),
             "data_share": self.batch_size / self.n_rows,
             "diverging": diverging,
-            "divergences": 0 if self.tune else self.record.divergences + diverging,
-            "gradient_variance": float(info["noise"].sum()),
-            "kinetic_temperature": info["kinetic_temperature"],
-            "n_evaluations": info["n_evaluations"],
-            "step_size": info["step_size"],
+            "divergences": 0 if self.tune else self.record.divergences + np.cumsum(diverging),
+            "gradient_variance": infos["noise"].sum(axis=1),
+            "kinetic_temperature": infos["kinetic_temperature"],
+            "n_evaluations": infos["n_evaluations"],
+            "step_size": infos["step_size"],
             "temperature": self.temperature,
             "tune": self.tune,
         }
 
-    def _watch(self, theta: np.ndarray, info: dict[str, Any]) -> None:
-        self.record.add(theta, info)
+    def _watch(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
+        self.record.add(thetas, infos)
 
     def _until_centring(self, theta: np.ndarray) -> int:
         """Centre the control variates if it is time, and return how many steps they serve."""
@@ -241,7 +237,7 @@ class StochasticGradient(AutomaticStepSize):
 
     def _integrate(
         self, theta: np.ndarray, sizes: np.ndarray
-    ) -> tuple[np.ndarray, list[float], np.ndarray, list[dict[str, float]]]:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         """Make draws of some steps each: positions, total step sizes, noise and counts."""
         n, size = len(sizes), len(self._active)
         thetas, infos = np.empty((n, len(theta))), np.empty((n, len(INFO)))
@@ -260,8 +256,7 @@ class StochasticGradient(AutomaticStepSize):
             settings, sizes, thetas, noise, squares, infos,
         )  # fmt: skip
         self.done += sizes.size
-        counts = [dict(zip(INFO, info, strict=True)) for info in infos.tolist()]
-        return thetas, [float(x.sum()) for x in sizes], noise, counts
+        return thetas, sizes.sum(axis=1), noise, dict(zip(INFO, infos.T, strict=True))
 
     # After tuning
 
