@@ -90,16 +90,21 @@ class Passes:
             _current.reset(token)
 
     def map(
-        self, function: Callable[[Any], Any], items: Iterable, result_bytes: int = 0
+        self,
+        function: Callable[[Any], Any],
+        items: Iterable,
+        result_bytes: int = 0,
+        *,
+        compiles: bool = True,
     ) -> Iterator[Any]:
         """Yield ``function(item)`` of items in their order, by threads of this process.
 
-        The first is done before others begin: what the function compiles when first called, it
+        The first is done before others begin: what the function `compiles` when first called, it
         compiles once. Items are read a few ahead; of large results, few are made at a time. NumPy's
         warnings are off.
         """
         items = iter(items)
-        for item in items:
+        for item in items if compiles else ():
             yield quietly(function, item)
             break
         most = max(1, _AHEAD_BYTES // max(result_bytes, 1))
