@@ -9,7 +9,7 @@ import os
 import pickle
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from importlib import import_module
-from itertools import chain, islice
+from itertools import batched, chain, islice
 from multiprocessing import parent_process
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -32,6 +32,9 @@ _log = logging.getLogger("pymc.subsample")
 # Parts of a pass that are done or begun ahead of their turn, per worker; and of their results.
 _AHEAD = 2
 _AHEAD_BYTES = 2**29
+# Tasks of an executor per worker, so that all end at about the same time, and parts of one at most.
+# Dask's scheduler takes about a millisecond for each, as long as a part does.
+_TASKS, _MOST_TOGETHER = 8, 256
 # Subjects of passes that a worker process keeps.
 _KEPT = 4
 
@@ -90,16 +93,21 @@ class Passes:
             _current.reset(token)
 
     def map(
-        self, function: Callable[[Any], Any], items: Iterable, result_bytes: int = 0
+        self,
+        function: Callable[[Any], Any],
+        items: Iterable,
+        result_bytes: int = 0,
+        *,
+        compiles: bool = True,
     ) -> Iterator[Any]:
         """Yield ``function(item)`` of items in their order, by threads of this process.
 
-        The first is done before others begin: what the function compiles when first called, it
+        The first is done before others begin: what the function `compiles` when first called, it
         compiles once. Items are read a few ahead; of large results, few are made at a time. NumPy's
         warnings are off.
         """
         items = iter(items)
-        for item in items:
+        for item in items if compiles else ():
             yield quietly(function, item)
             break
         most = max(1, _AHEAD_BYTES // max(result_bytes, 1))
@@ -118,10 +126,12 @@ class Passes:
         subject: Subject,
         items: Iterable,
         result_bytes: int = 0,
+        n_items: int = 0,
     ) -> Iterator[Any]:
         """Yield ``work(subject, item)`` of items in their order, by whoever makes these passes.
 
-        What an executor fails to do, for a worker was killed or misses a package, is done here.
+        Where there are `n_items`, an executor gets several at once, and returns the result of each.
+        What it fails to do, for a worker was killed or misses a package, is done here.
         """
         executor = self._executor if self._process == os.getpid() else None
         here = partial(work, subject)
@@ -136,11 +146,16 @@ class Passes:
             yield from self.map(here, items, result_bytes)
             return
         most = max(1, min(_AHEAD * self._workers, _AHEAD_BYTES // max(result_bytes, 1)))
+        room = _AHEAD_BYTES // max(most * result_bytes, 1)
+        together = min(n_items // (_TASKS * self._workers), _MOST_TOGETHER, room)
         with ExitStack() as stack:
             pool: ThreadPoolExecutor | None = None
             fresh, failures = most, 0
 
-            def submit(item: Any, whole: bool = False) -> Future:
+            def some(task: Sequence) -> list:
+                return [quietly(here, item) for item in task]
+
+            def submit(task: Sequence, whole: bool = False) -> Future:
                 nonlocal pool, fresh
                 fresh -= 1
                 if pool is None and failures > most:
@@ -148,25 +163,25 @@ class Passes:
                 if pool is None:
                     try:
                         known = sent if whole or fresh >= 0 else replace(sent, content=None)
-                        return executor.submit(_run, known, subject.sent(item))
+                        return executor.submit(_run, known, [*map(subject.sent, task)])
                     except Exception as error:  # the executor was shut down or is broken
                         self._tell(error)
                         pool = stack.enter_context(_pool(self.threads))
-                return pool.submit(quietly, here, item)
+                return pool.submit(some, task)
 
-            for item, future in _in_turn(items, submit, most):
+            for task, future in _in_turn(batched(items, max(1, together)), submit, most):
                 try:
                     found = future.result()
                     if isinstance(found, _Unknown):
-                        found = submit(item, whole=True).result()
+                        found = submit(task, whole=True).result()
                     failures = 0
                 except Exception as error:
                     self._tell(error)
                     failures += 1
-                    found = quietly(here, item)
+                    found = some(task)
                 if isinstance(found, _Raised):
                     raise found.error
-                yield found
+                yield from found
 
     def _packed(self, work: Callable, subject: Subject) -> "_Sent | None":
         try:
@@ -274,8 +289,8 @@ def _version() -> str:
     return import_module(__package__).__version__
 
 
-def _run(sent: _Sent, item: Any) -> Any:
-    """Do a part of a pass; without the content of a subject that it has not got, ask for it."""
+def _run(sent: _Sent, task: Sequence) -> Any:
+    """Do parts of a pass; without the content of a subject that it has not got, ask for it."""
     if sent.version != (version := _version()):
         raise RuntimeError(f"it has version {version} of pymc_subsample, not {sent.version}")
     with _receiving:
@@ -288,6 +303,6 @@ def _run(sent: _Sent, item: Any) -> Any:
                 _received.popitem(last=False)
     work = pickle.loads(sent.work)
     try:
-        return one_thread(quietly)(work, subject, item)
+        return one_thread(lambda: [quietly(work, subject, item) for item in task])()
     except Exception as error:
         return _Raised(error)

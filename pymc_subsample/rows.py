@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -34,9 +35,12 @@ def glimpse(array: np.ndarray) -> bytes:
 
 
 class Joined:
-    """Arrays of one type, rows first, as if they lay one after the other; nothing is copied."""
+    """Arrays of one type, rows first, as if they lay one after the other; nothing is copied.
 
-    def __init__(self, parts: Sequence[np.ndarray]) -> None:
+    Columns on disk are such arrays.
+    """
+
+    def __init__(self, parts: Sequence[Any]) -> None:
         self.parts = tuple(parts)
         self.starts: list[int] = np.cumsum([0, *map(len, parts)]).tolist()
         self.dtype = self.parts[0].dtype
@@ -85,7 +89,7 @@ class RowStore:
 
     def __init__(
         self,
-        columns: Sequence[np.ndarray | Joined],
+        columns: Sequence[Any],  # Arrays or `Joined` ones.
         n_rows: int,
         kinds: Sequence[tuple[tuple[str, ...], int]] = (),
     ) -> None:

@@ -153,7 +153,7 @@ def test_snippets_run_as_they_are(page, blocks, monkeypatch, capsys):
 def test_rows_on_disk_are_made_and_sampled_as_the_page_says(tmp_path, monkeypatch, capsys):
     text = (ROOT / "docs" / "rows.md").read_text()
     found = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert len(found) == 6
+    assert len(found) == 7
     sample, load_file = pm.sample, np.load
 
     def shorter(**kwargs):
@@ -168,7 +168,8 @@ def test_rows_on_disk_are_made_and_sampled_as_the_page_says(tmp_path, monkeypatc
     monkeypatch.setattr(np, "load", loaded)
     monkeypatch.chdir(tmp_path)
     exec("\n".join(found), namespace := {})
-    assert namespace["idata"].posterior.sizes["draw"] == 20
+    for name in ("idata", "of_both"):
+        assert namespace[name].posterior.sizes["draw"] == 20
     printed = capsys.readouterr().out
     assert "Rows: 3,000 rows of 20 bytes" in printed
     assert re.search(r"carrier: int32, 1\d levels", printed)

@@ -419,17 +419,73 @@ class Mapped(RowStore):
         return Mapped, (self.files,)
 
 
-def test_processes_read_shared_rows_themselves(case, processes, monkeypatch, tmp_path):
-    ex, theta = case("bernoulli_logit")
-    expected = everything(ex, theta)
-    files = [tmp_path / f"{k}.npy" for k in range(len(ex.store.columns))]
+def share(ex, monkeypatch, folder):
+    """Have the rows of an expansion in files."""
+    files = [folder / f"{k}.npy" for k in range(len(ex.store.columns))]
     for file, column in zip(files, ex.store.columns, strict=True):
         np.save(file, column)
     monkeypatch.setattr(ex, "store", Mapped(files))
+
+
+def test_processes_read_shared_rows_themselves(case, processes, monkeypatch, tmp_path):
+    ex, theta = case("bernoulli_logit")
+    expected = everything(ex, theta)
+    share(ex, monkeypatch, tmp_path)
     monkeypatch.setattr(ex, "passes", Passes(processes))
     part = next(ex.passes.map(ex.sent, [list(ex._chunks())]))
     assert all(isinstance(where, slice) for where, _ in part)
     assert_same(everything(ex, theta), expected)
+
+
+@pytest.mark.parametrize("per_worker", [1, 4])
+def test_workers_get_several_parts_at_once(per_worker, case, monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(module, "_TASKS", per_worker)
+    ex, theta = case("bernoulli_logit")
+    n_parts, expected = len(list(ex._chunks())), everything(ex, theta)
+    share(ex, monkeypatch, tmp_path)
+    where = ex.take(np.array([ex.n_rows - 1]))[0, 0]
+    with forked(2) as pool:
+        tasks = []
+        submit = pool.submit
+        monkeypatch.setattr(pool, "submit", lambda *job: tasks.append(job[2]) or submit(*job))
+        monkeypatch.setattr(ex, "passes", Passes(pool))
+        assert sum(ex.over(count_rows)) == ex.n_rows
+        assert sum(map(len, tasks)) == n_parts - 1  # the first is done here
+        assert len({len(task) for task in tasks[:-1]}) == 1
+        assert 2 * per_worker <= len(tasks) <= 4 * per_worker
+        assert_same(everything(ex, theta), expected)
+        # The extended sum, of fewer rows, adds the same parts.
+        begin = 3 * CHUNK
+        found = list(ex.over(sums_at, ex.parameters(theta)[0], True, begin=begin))
+        monkeypatch.setattr(ex, "passes", Passes(1))
+        alone = list(ex.over(sums_at, ex.parameters(theta)[0], True, begin=begin))
+        assert_same([x for part in found for x in part], [x for part in alone for x in part])
+        monkeypatch.setattr(ex, "passes", Passes(pool))
+        with pytest.raises(ValueError, match="this one"):
+            list(ex.over(bad, where))
+        assert not caplog.records
+        file = tmp_path / f"{os.getpid()}.done"
+        assert sum(ex.over(stops, file, unpicklable)) == ex.n_rows
+        assert_same(everything(ex, theta), expected)
+    assert [r.message.startswith("passes=: a worker failed") for r in caplog.records] == [True]
+
+
+def test_matrices_of_many_parts_are_added_up_where_the_rows_are(case, monkeypatch, tmp_path):
+    ex, theta = case("bernoulli_logit")
+    center, n_parts = ex.parameters(theta)[0], len(list(ex._chunks()))
+    plain = reference_at(ex, theta)
+    monkeypatch.setattr(expansion_module, "_MOST_RESULTS", 5)
+    matrix = ex.phi_size**2 * 8
+    results = list(ex.over(sums_at, center, True, result_bytes=matrix))
+    assert 5 <= len(results) <= 10 < n_parts
+    assert len(list(ex.over(sums_at, center, False))) == n_parts
+    one = everything(ex, theta)
+    np.testing.assert_allclose(reference_at(ex, theta).curvature, plain.curvature, rtol=1e-12)
+    share(ex, monkeypatch, tmp_path)
+    with forked(2) as pool:
+        for given in (3, pool):
+            monkeypatch.setattr(ex, "passes", Passes(given))
+            assert_same(everything(ex, theta), one)
 
 
 def test_code_is_sent_once_per_worker(case, monkeypatch):

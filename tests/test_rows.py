@@ -558,6 +558,38 @@ def test_categories_are_appended_by_their_words(frame, tmp_path, caplog):
     assert "2 new levels of 'side': 'side 0', 'side 1'" in caplog.text
 
 
+@pytest.mark.parametrize("kind", ["words", "categories", "table", "dictionary"])
+def test_rows_that_are_left_out_bring_no_levels(kind, tmp_path, caplog):
+    caplog.set_level("INFO", "pymc.subsample")
+
+    def made(words, x):
+        frame = pd.DataFrame({"side": words, "x": x})
+        if kind in ("categories", "dictionary"):
+            frame["side"] = frame["side"].astype("category")
+        by_arrow = kind in ("table", "dictionary")
+        return pa.Table.from_pandas(frame, preserve_index=False) if by_arrow else frame
+
+    first, x = ["west", "left", "east", "west"], [1.0, np.nan, 2.0, 3.0]
+    make = Rows.from_arrow if kind in ("table", "dictionary") else Rows.from_pandas
+    options = {"categorical": ["side"], "drop_missing": True}
+    rows = make(made(first, x), cache=tmp_path / "x.rows", **options)
+    declared = kind in ("categories", "dictionary")  # a table's own levels, with rows or without
+    before = rows.coords["side"]
+    assert sorted(before) == ["east", "left", "west"][:: 1 if declared else 2]
+    assert np.array(before)[rows["side"]].tolist() == ["west", "east", "west"]
+
+    caplog.clear()
+    rows.append(made(["gone"], [np.nan]))
+    assert rows.coords["side"] == before
+    rows.append(made(["apart", "new", "gone", "east"], [np.nan, 5.0, np.nan, 6.0]))
+    assert rows.coords["side"] == [*before, "new"]
+    assert caplog.text.count("new level") == 1
+    rows.append(made(["gone", "new"], [7.0, 8.0]))
+    assert Rows.open(rows.path).coords["side"] == [*before, "new", "gone"]
+    found = np.array(rows.coords["side"])[rows["side"]]
+    assert found.tolist() == ["west", "east", "west", "new", "east", "gone", "new"]
+
+
 def test_codes_have_levels(rows, tmp_path):
     for codes in ([0, 1, 2], [0, -1]):
         with pytest.raises(ValueError, match=r"'side' has codes from .* and 2 levels"):

@@ -179,6 +179,8 @@ def test_advice_names_the_rows(rows, monkeypatch):
 
     line = f"pm.sample(step=pms.HMCECS(data=pms.Rows({str(rows.path)!r})))"
     assert code("HMCECS", {"data": rows}) == line
+    both = f"[pms.Rows({str(rows.path)!r}), pms.Rows({str(rows.path)!r}).select(x='z')]"
+    assert code("SGLD", {"data": [rows, rows.select(x="z")]}).endswith(f"(data={both}))")
     make, selection = MODELS["mixed"]
     view = rows.select(**selection)
     advice = pms.advise(make(view.sample(200)), data=view, seconds=0.1)
@@ -311,7 +313,7 @@ REFUSED = {
     "another shape": (transposed, r"pm.Data 'x' has shape \(200, 1\).*\(4000,\) in data"),
     "another type": (of_another_type, r"pm.Data 'x' is of type int32, which does not hold"),
     "rows chosen": (chosen_rows, r"some rows of pm.Data 'late' \(Nonzero\)"),
-    "another length": (another_length, r"several lengths \(4,000 of 'obs', 150 of 'other'\)"),
+    "another length": (another_length, r"other lengths than data \(150 of 'other'\)"),
 }  # fmt: skip
 
 
@@ -420,7 +422,7 @@ def test_data_that_are_no_rows_are_refused(rows, table):
         (rows.path, r"got PosixPath\. Open the folder with pms\.Rows\.open"),
         (pandas.DataFrame({"x": [1.0]}), r"got DataFrame\. .* pms\.Rows\.from_pandas\("),
     ):
-        with pytest.raises(TypeError, match=rf"data must be pms\.Rows, {said}"):
+        with pytest.raises(TypeError, match=rf"data must be pms\.Rows, or a list .*, {said}"):
             pms.HMCECS(model=model, data=data)
     with pytest.raises(TallModelError, match=r"has columns 'other', and none of them"):
         pms.HMCECS(model=model, data=rows.select(other="x"))

@@ -30,7 +30,7 @@ def advise(
     *,
     observed: Sequence[str] | None = None,
     dim: str | None = None,
-    data: Rows | None = None,
+    data: Rows | Sequence[Rows] | None = None,
     samplers: str | Sequence[str] = "auto",
     effective_draws: int = 1000,
     seconds: float = 3.0,
@@ -70,7 +70,7 @@ def advise(
         Observed variables and potentials whose rows are subsampled; as for the steps.
     dim : str, optional
         Name of the rows' dimension; as for the steps.
-    data : Rows, optional
+    data : Rows or sequence of Rows, optional
         Rows on disk, in the place of those that the model is written on; as for the steps. What is
         recommended instead of a step needs a model that holds all rows in memory.
     samplers : "auto" or sequence of str, default "auto"
@@ -177,10 +177,10 @@ def _discrete(model: pm.Model, trials: Trials, empty: Advice) -> Advice:
 
 
 def _of_few(
-    model: pm.Model, terms: Iterable[str], data: Rows | None, empty: Advice
+    model: pm.Model, terms: Iterable[str], data: Rows | Sequence[Rows] | None, empty: Advice
 ) -> Advice | None:
     """Recommend all rows where they are so few that many gradients per draw would not take 10 s."""
-    sizes = [] if data is None else [len(data)]
+    sizes = [] if data is None else [len(require_rows(data))]
     for name in terms if data is None else ():
         variable = model[name]
         observed = variable in model.observed_RVs

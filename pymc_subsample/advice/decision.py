@@ -1,5 +1,6 @@
 """When subsampling is recommended: its time against that of a sampler on all rows."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from keyword import iskeyword
 from typing import Any, NamedTuple
@@ -142,13 +143,15 @@ def on_all_rows(empty: Advice, reason: str, instead: tuple[str, str] | None = No
 
 def code(step: str, given: dict) -> str:
     """Return the line that samples with a step, given some of its arguments."""
-    words = {k: _opened(v) if isinstance(v, Rows) else repr(v) for k, v in given.items()}
+    words = {k: _opened(v) if k == "data" else repr(v) for k, v in given.items()}
     options = [f"{name}={word}" for name, word in words.items()]
     return f"pm.sample(step=pms.{step}({', '.join(options)}))"
 
 
-def _opened(rows: Rows) -> str:
+def _opened(rows: Rows | Sequence[Rows]) -> str:
     """Return the code that opens rows on disk, whatever they are called where they are used."""
+    if not isinstance(rows, Rows):
+        return f"[{', '.join(map(_opened, rows))}]"
     chosen: dict[str, Any] = dict(rows._selection or {})
     words = all(name.isidentifier() and not iskeyword(name) for name in chosen)
     named = ", ".join(f"{k}={v!r}" for k, v in chosen.items()) if words else f"**{chosen!r}"

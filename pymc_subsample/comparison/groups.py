@@ -6,6 +6,7 @@ import numpy as np
 import pymc as pm
 
 from pymc_subsample.data import Rows
+from pymc_subsample.data.several import Several
 from pymc_subsample.validation import shown
 
 
@@ -44,7 +45,9 @@ class Groups:
             whole[some] += np.bincount(inverse, part, minlength=len(some))
 
 
-def read_groups(given: Any, n_rows: int, model: pm.Model, data: Rows | None) -> Groups | None:
+def read_groups(
+    given: Any, n_rows: int, model: pm.Model, data: Rows | Several | None
+) -> Groups | None:
     """Return the groups that an argument names or holds, None if it is None.
 
     Raises
@@ -76,7 +79,7 @@ def read_groups(given: Any, n_rows: int, model: pm.Model, data: Rows | None) -> 
     return groups
 
 
-def _column(name: str, model: pm.Model, data: Rows | None) -> np.ndarray:
+def _column(name: str, model: pm.Model, data: Rows | Several | None) -> np.ndarray:
     if data is not None and name in data:
         return np.asarray(data.column(name)[:])
     held = {v.name: v for v in model.data_vars} if data is None else {}

@@ -48,7 +48,7 @@ def loo(
     observations: int | str | Sequence[int] | np.ndarray = "auto",
     var_name: str | Sequence[str] | None = None,
     groups: Any = None,
-    data: Rows | None = None,
+    data: Rows | Sequence[Rows] | None = None,
     dim: str | None = None,
     reff: float | None = None,
     passes: Any = None,
@@ -151,8 +151,7 @@ def loo(
     >>> print(elpd)
     """
     made_by = arguments.passes(passes)
-    if data is not None:
-        require_rows(data)
+    given = None if data is None else require_rows(data)
     wanted = _observations(observations)
     generator = arguments.generator(rng)
     posterior = group(idata, "posterior", _SAID)
@@ -172,7 +171,7 @@ def loo(
         reff = positive("reff", reff)
 
     with building_graphs(), made_by.in_use():
-        tall = TallModel(model, names, dim, data=data)
+        tall = TallModel(model, names, dim, data=given)
         _require_one(tall, names)
         expansion = expand(tall, 0)
         expansion.addresses("forward", "loglik")
@@ -180,7 +179,7 @@ def loo(
         require_same_rows(idata, tall, _SAID)
     if data is None:
         _require_same_data(idata, model, tall)
-    leaving = read_groups(groups, tall.n_rows, model, data)
+    leaving = read_groups(groups, tall.n_rows, model, given)
     thetas = to_theta(model, tall, posterior, _SAID).reshape(-1, tall.size)
     compared = np.unique(np.linspace(0, tall.n_rows - 1, _COMPARED).astype(int))
     if not loglik_agrees(tall, expansion, thetas[0], compared):

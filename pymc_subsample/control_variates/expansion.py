@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Chunks stay in the cache and in memory that the allocator has already.
 _CHUNK_BYTES = 2**22
+# Results of one pass that are matrices: with more chunks than that, each is of several.
+_MOST_RESULTS = 4096
 # What the functions of worker processes read of an expansion, beside those that are compiled.
 _PORTABLE = ("order", "phi_size", "width", "linear", "sums", "packer", "curvature", "level")
 
@@ -204,11 +206,18 @@ class Expansion:
         The function, of batches of packed rows that are not anchored, is one of a module: it may be
         called in other processes, where an expansion has no more than what `portable` leaves of it.
         Rows `without`, in order, are left out, and those before `begin`. One batch at a time makes
-        a result unless that is larger than a batch.
+        a result unless `result_bytes`, which says that results are large, are more than its own, or
+        there would be thousands of results.
         """
-        parts = batched(self._chunks(without, begin), max(1, result_bytes // _CHUNK_BYTES))
+        n_chunks = -(-(self.n_rows - begin) // self.chunk_rows)
+        each = max(1, result_bytes // _CHUNK_BYTES)
+        if result_bytes:
+            each = max(each, n_chunks // _MOST_RESULTS)
+        parts = batched(self._chunks(without, begin), each)
         work = partial(_worked, function, arguments)
-        return self.passes.over(work, self, parts, result_bytes)
+        # Workers that are sent the rows get them a part at a time.
+        n_parts = n_chunks // each if self.store.shared else 0
+        return self.passes.over(work, self, parts, result_bytes, n_parts)
 
     def portable(self) -> "Expansion":
         """Return what passes in other processes need: what has been compiled, to pack and to sum.

@@ -6,7 +6,7 @@ for their types packs any rows of them.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from pytensor.graph.basic import Variable
@@ -14,6 +14,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.compile import Compiled, compile_source, load, lower
 from pymc_subsample.data.columns import Column
+from pymc_subsample.data.mapped import Repeated
 from pymc_subsample.kernels.model import GATHER
 from pymc_subsample.rows import Joined
 
@@ -32,7 +33,9 @@ class Place:
     owner: object  # Keeps them alive.
 
 
-def _place(column: np.ndarray | Column) -> Place:
+def _place(column: np.ndarray | Column | Repeated) -> Place:
+    if isinstance(column, Repeated):
+        return replace(_place(column.column), stride=0)
     if isinstance(column, Column):
         records = column.store.scattered
         first, types = records.ctypes.data, [_loaded(t) for t in column.types]

@@ -137,10 +137,14 @@ def reach(expansion: Expansion, design: Callable[[np.ndarray], np.ndarray]) -> n
 
 def _products(
     _: Expansion, batches: Iterable[np.ndarray], design: Callable, dense: bool
-) -> tuple[np.ndarray, np.ndarray | float]:
-    found = [design(rows) for rows in batches]
-    largest = np.max([np.abs(x).max(axis=1) for x in found], axis=0)
-    return largest, sum(x @ x.T for x in found) if dense else 0.0
+) -> tuple[np.ndarray, np.ndarray]:
+    largest, products = np.zeros(()), np.zeros(())
+    for rows in batches:
+        x = design(rows)
+        largest = np.maximum(largest, np.abs(x).max(axis=1))
+        if dense:
+            products = products + x @ x.T
+    return largest, products
 
 
 def _leverage(

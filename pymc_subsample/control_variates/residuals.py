@@ -4,8 +4,9 @@ Few rows leave most of it where predictors have heavy tails or groups are small.
 estimate, they add nothing to its variance; the others then take a smaller subsample.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -42,21 +43,27 @@ class Residuals:
 
     def moments(self, always: int = 0) -> Moments:
         """Moments over all rows but the first `always` of the outlying ones."""
-        points = self.sums.shape[1]
-        left, outer = np.split(self.outlying[:, always:], [points])
-        sums = self.sums + _powers(left)
-        finite = np.where(np.isfinite(outer), outer, 0.0)
-        largest = max(self.largest, float(np.abs(finite).max(initial=0.0)))
-        lowest = float(np.min(self.outer + finite.sum(axis=1), initial=np.inf))
-        return moments_from_sums(sums, self.n_rows - always, largest, lowest)
+        return self._moments([always])[0]
+
+    def _moments(self, always: Sequence[int]) -> list[Moments]:
+        """Return those over all rows but the first so many, for several numbers that increase."""
+        sums, outer, largest = self.sums, self.outer, self.largest
+        found = []
+        for first, last in reversed([*pairwise([*always, len(self.index)])]):
+            powers, further, far = _summed(self.outlying[:, first:last], self.sums.shape[1])
+            sums, outer, largest = sums + powers, outer + further, max(largest, far)
+            lowest = float(np.min(outer, initial=np.inf))
+            found.append(moments_from_sums(sums, self.n_rows - first, largest, lowest))
+        return found[::-1]
 
     def choose_always(self, temperature: float = 1.0) -> np.ndarray:
         """Return the rows to read always, in order: those with which an estimate reads fewest."""
         most = len(self.index)
         sizes = np.unique(np.r_[0, np.geomspace(10, max(most, 10), _CANDIDATES).astype(int)])
+        tried = sizes[sizes <= most].tolist()
         costs = {
-            int(e): e + choose_subsample_size(self.moments(int(e)), temperature)
-            for e in sizes[sizes <= most]
+            e: e + choose_subsample_size(moments, temperature)
+            for e, moments in zip(tried, self._moments(tried), strict=True)
         }
         best = min(costs, key=lambda e: costs[e])
         if costs[best] > _WORTHWHILE * costs[0]:

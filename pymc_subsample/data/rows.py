@@ -336,7 +336,8 @@ class Rows(Columns):
         Parameters
         ----------
         data : pandas or Polars DataFrame, Arrow data, dict of str to ndarray, or iterable of these
-            With the same columns. Categories are found by their level, and new ones are added.
+            With the same columns. Categories are found by their level; new ones that rows have are
+            added.
         progressbar : bool, default True
             Whether one is shown.
 

@@ -54,7 +54,7 @@ def audit(
     kind: str = "auto",
     observed: Sequence[str] | None = None,
     dim: str | None = None,
-    data: Rows | None = None,
+    data: Rows | Sequence[Rows] | None = None,
     passes: Any = None,
     rng: int | np.random.Generator | None = None,
 ) -> Audit:

@@ -8,6 +8,7 @@ the model.
 
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +25,12 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pymc_subsample.data import Rows
 from pymc_subsample.data.columns import Column
 from pymc_subsample.data.rows import sample_index
+from pymc_subsample.data.several import Several
+from pymc_subsample.likelihood.discovery import are_few
 from pymc_subsample.likelihood.errors import TallModelError, op_name
+from pymc_subsample.likelihood.terms import Whole
 from pymc_subsample.likelihood.verification import probes, tolerance
+from pymc_subsample.rows import Joined
 from pymc_subsample.symbolic.graph import ReadsAllRows, root_array
 
 if TYPE_CHECKING:
@@ -56,19 +61,20 @@ _MOVING = {
 _NUMBERING = "ARange"
 # Rows of a sample that are looked for, and rows that are read at a time.
 _LOOKED_FOR, _PIECE = 32, 2**17
+# Numbers of few rows beside many that are held in memory.
+_HELD = 2**16
 # Floating-point numbers hold integers up to here as they are.
 _LARGEST_INTEGER = {"float64": 2**53, "float32": 2**24}
 
 
-def bound(model: pm.Model, data: Any) -> dict[Variable, Column]:
+def bound(model: pm.Model, data: Rows | Several) -> dict[Variable, Column]:
     """Return the column of each `pm.Data` of a model that has the name of one.
 
     Raises
     ------
     TallModelError
-        If none has, or shape, type or numbers show that the column is another one.
+        If none has, or two have it, or shape, type or numbers show that the column is another one.
     """
-    require_rows(data)
     named = {v.name: v for v in model.data_vars if v.name in data}
     found = {v: _column(v, data) for v in named.values()}
     if not found:
@@ -78,26 +84,62 @@ def bound(model: pm.Model, data: Any) -> dict[Variable, Column]:
             "the model on s = rows.sample(5_000), with pm.Data('x', s['x']) for every column, and "
             "give columns the model's names by rows.select(x=...)."
         )
-    lengths = {v.name: len(_value(v)) for v in found}
-    if len(set(lengths.values())) > 1:
-        raise TallModelError(
-            f"pm.Data of the model have different numbers of rows: {lengths}. Write it on one "
-            "sample of the rows: rows.sample(5_000)."
-        )
+    for n_rows in {len(column) for column in found.values()}:
+        lengths = {v.name: len(_value(v)) for v, column in found.items() if len(column) == n_rows}
+        if len(set(lengths.values())) > 1:
+            raise TallModelError(
+                f"pm.Data of the model have different numbers of rows: {lengths}, and in data "
+                f"{n_rows:,}. Write it on one sample of the rows: rows.sample(5_000)."
+            )
+    _refuse_part_of_few(found)
     return found
 
 
-def require_rows(data: Any) -> None:
-    """Raise `TypeError` if `data` are no rows on disk."""
-    if not isinstance(data, Rows):
-        if isinstance(data, str | PathLike):
-            todo = f"Open the folder with pms.Rows.open({str(data)!r})."
+def require_rows(data: Any) -> Rows | Several:
+    """Return rows on disk, of one folder or several; raise `TypeError` of anything else."""
+    if isinstance(data, Several):
+        return data
+    given = data if isinstance(data, list | tuple) and data else [data]
+    for one in given:
+        if isinstance(one, Rows):
+            continue
+        if isinstance(one, str | PathLike):
+            todo = f"Open the folder with pms.Rows.open({str(one)!r})."
         else:
             todo = "Data in memory are given to the model, as pm.Data or observed=."
-            maker = _MAKERS.get(type(data).__module__.split(".")[0])
+            maker = _MAKERS.get(type(one).__module__.split(".")[0])
             if maker is not None:
                 todo += f" Or make rows of them with pms.Rows.{maker}(..., cache=...)."
-        raise TypeError(f"data must be pms.Rows, got {type(data).__name__}. {todo}")
+        raise TypeError(
+            f"data must be pms.Rows, or a list of these, got {type(one).__name__}. {todo}"
+        )
+    return given[0] if len(given) == 1 else Several(given)
+
+
+def placed(found: Mapping[Variable, Column]) -> dict[Variable, Column | np.ndarray]:
+    """Return what takes the place of the model's data: numbers in memory where rows are few.
+
+    Those are evaluated in full, by terms that see all of them at once.
+    """
+    few = _few(found)
+    return {v: column[:] if v in few else column for v, column in found.items()}
+
+
+def _few(found: Mapping[Variable, Column]) -> set[Variable]:
+    most = max(map(len, found.values()), default=0)
+    lengths = {len(column) for column in found.values() if are_few(len(column), most)}
+    sizes = {n: sum(c.size for c in found.values() if len(c) == n) for n in lengths}
+    return {v for v, c in found.items() if sizes.get(len(c), np.inf) <= _HELD}
+
+
+def _refuse_part_of_few(found: Mapping[Variable, Column]) -> None:
+    for v in _few(found):
+        if len(_value(v)) != (n_rows := len(found[v])):
+            raise TallModelError(
+                f"pm.Data {v.name!r} has {len(_value(v)):,} of {n_rows:,} rows, which are so few "
+                "beside the others that they are not sampled. Write the model on all of them: "
+                f"rows.sample({n_rows:,})."
+            )
 
 
 def _value(var: Variable) -> np.ndarray:
@@ -106,10 +148,13 @@ def _value(var: Variable) -> np.ndarray:
     return value
 
 
-def _column(var: Variable, data: Rows) -> Column:
+def _column(var: Variable, data: Rows | Several) -> Column:
     """Return the column for a `pm.Data`, in the type that it has in the model."""
     name, value = var.name, _value(var)
-    column = data.column(name)
+    try:
+        column = data.column(name)
+    except ValueError as error:
+        raise TallModelError(str(error)) from None
     if value.shape[1:] != column.row_shape or not value.ndim:
         raise TallModelError(
             f"pm.Data {name!r} has shape {value.shape} in the model, and {column.shape} in data: "
@@ -166,6 +211,12 @@ def refuse_other_rows(found: Mapping[Variable, Column]) -> None:
     A sample of `Rows.sample` with its own seed, of all rows or of those before some were appended,
     is told at once. Of any other one, some rows are looked for among all rows.
     """
+    stores = {id(column.store): column.store for column in found.values()}
+    for key in stores:
+        _refuse_other_rows({v: c for v, c in found.items() if id(c.store) == key})
+
+
+def _refuse_other_rows(found: Mapping[Variable, Column]) -> None:
     values = {v: _value(v) for v in found}
     m, n = len(next(iter(values.values()))), len(next(iter(found.values())))
     store = next(iter(found.values())).store
@@ -223,10 +274,10 @@ def _mixing(outputs: Sequence[Variable], columns: Sequence[Variable]) -> str:
 
 def misfit(found: Mapping[Variable, Column], error: Exception) -> TallModelError:
     """Say that the model fixes the number of rows of its sample."""
-    [length] = {len(_value(v)) for v in found}
-    rows = len(next(iter(found.values())))
+    lengths = {len(column): len(_value(v)) for v, column in found.items()}
+    rows, length = (" and ".join(f"{n:,}" for n in x) for x in (lengths, lengths.values()))
     return TallModelError(
-        f"With {rows:,} rows in the place of the {length:,} that the model is written on, shapes "
+        f"With {rows} rows in the place of the {length} that the model is written on, shapes "
         f"do not fit together ({error}). Something in the model has the length of the sample: an "
         "array, coordinates of its rows, or a number such as len(s['y']). Make arrays columns of "
         "the rows; leave out shape= where there is data, and coordinates of the rows."
@@ -235,8 +286,11 @@ def misfit(found: Mapping[Variable, Column], error: Exception) -> TallModelError
 
 def refuse_unbound(tall: "TallModel", found: Mapping[Variable, Column]) -> None:
     """Refuse data of the sample's rows that have no column; `tall` is the model on the sample."""
-    length = len(_value(next(iter(found))))
-    names = {v.name for v in found}
+    for length in {len(_value(v)) for v in found}:
+        _refuse_unbound(tall, {v.name for v in found}, length)
+
+
+def _refuse_unbound(tall: "TallModel", names: set[str], length: int) -> None:
     data = {v.name for v in tall.model.data_vars}
     for var in tall.data_of_length(length):
         shared = isinstance(var, SharedVariable) and var.name in data
@@ -262,23 +316,45 @@ def refuse_unbound(tall: "TallModel", found: Mapping[Variable, Column]) -> None:
         )
 
 
+def refuse_in_full(
+    terms: Sequence[Whole],
+    arrays: Mapping[Variable, np.ndarray | Column],
+    roots: Mapping[Variable, Variable],
+) -> None:
+    """Refuse terms that all rows on disk would be read for at every gradient."""
+    for term in terms:
+        read = [v for v in ancestors([term.graph]) if isinstance(arrays.get(v), Column)]
+        if read:
+            raise TallModelError(
+                f"{term.name!r} is evaluated in full ({term.why}), and reads pm.Data "
+                f"{_listed([roots[v].name for v in read])} of data, which stay on disk. Sample its "
+                "rows, too (observed=), or hold all of them in memory: leave them out of data, and "
+                "write the model on them."
+            )
+
+
 def refuse_others(
     found: Mapping[Variable, Column],
     roots: Mapping[Variable, Variable | None],
     axes: Mapping[Variable, int],
     kinds: Mapping[int, Sequence],
 ) -> None:
-    """Refuse raw columns that are not on disk, and rows of several kinds."""
-    if len(kinds) > 1:
-        lengths = ", ".join(f"{n:,} of {_listed([r.name for r in t])}" for n, t in kinds.items())
+    """Refuse raw columns that are not on disk."""
+    known = {len(column) for column in found.values()}
+    missing = ", ".join(
+        f"{n:,} of {_listed([r.name for r in t])}" for n, t in kinds.items() if n not in known
+    )
+    if missing:
         raise TallModelError(
-            f"The model has rows of several lengths ({lengths}), and data has rows of one. Name "
-            "those that are in data: observed=[...]; the others are then evaluated in full."
+            f"The model has rows of other lengths than data ({missing}). Make rows of these too, "
+            "with pm.Data of their columns: data=[rows, others]. Or name those that are in data: "
+            "observed=[...]; the others are then evaluated in full."
         )
     for raw, root in roots.items():
         if root not in found:
             raise TallModelError(
-                f"The rows read {raw.name or 'an array'!r}, which has {max(kinds):,} entries and "
+                f"The rows read {raw.name or 'an array'!r}, which has "
+                f"{raw.type.shape[axes[raw]] or max(kinds):,} entries and "
                 "is not a column of data: a number of each row that the model makes itself, such "
                 "as pt.arange. Make it a column of the rows."
             )
@@ -306,8 +382,9 @@ def refuse_negative(tall: "TallModel") -> None:
             raw = tall.derived.get(entry)
             if raw is None or raw not in tall.raw:
                 continue
-            low = tall.bound[tall.raw_roots[tall.raw.index(raw)]].statistic("low")
-            if np.any(low < 0):
+            roots = tall.raw_roots[tall.raw.index(raw)].values()
+            low = [np.min(tall.bound[root].statistic("low")) for root in roots]
+            if np.min(low, initial=0) < 0:
                 raise TallModelError(
                     f"Column {raw.name!r} of data is an index in the model, and goes down to "
                     f"{np.min(low):.0f}: negative codes often stand for what is missing, and would "
@@ -317,12 +394,10 @@ def refuse_negative(tall: "TallModel") -> None:
 
 def refuse_disagreement(sample: "TallModel", tall: "TallModel") -> None:
     """Refuse a model that differs on the sample's rows when written on all: it uses the sample."""
-    columns = [_value(root) for root in tall.raw_roots]
     for theta, index in probes(sample):
-        parts = [np.asarray(x)[index] for x in columns]
         expected = sample.loglik_as_written(theta, index)
         known = np.isfinite(expected)
-        error = abs(tall.loglik_of(theta, parts)[known] - expected[known])
+        error = abs(_of_sample(sample, tall, theta, index)[known] - expected[known])
         allowed = tolerance(sample, sample.loglik_as_written, theta, index)[known]
         priors = sample.logprior(theta), tall.logprior(theta)
         apart = abs(priors[0] - priors[1]) > 1e-6 * (1 + abs(priors[0]))
@@ -333,6 +408,34 @@ def refuse_disagreement(sample: "TallModel", tall: "TallModel") -> None:
                 "written, for the same rows. It depends on the sample that the model is written "
                 f"on: most likely on its length, by x.shape[0], total_size= or the like. {_REMEDY}"
             )
+
+
+def _of_sample(
+    sample: "TallModel", tall: "TallModel", theta: np.ndarray, index: np.ndarray
+) -> np.ndarray:
+    """Return the log-likelihood of some of the sample's rows, by the model of all rows.
+
+    Kinds of rows of which samples of equal length were drawn are of one kind in the sample.
+    """
+    total = np.zeros(len(index))
+    for kind in range(len(tall.rows.names)):
+        own = [roots.get(kind) for roots in tall.raw_roots]
+        length = next(len(_value(root)) for root in own if root is not None)
+        for first, last in pairwise(sample.rows.starts):
+            if last - first != length:
+                continue
+            here = (first <= index) & (index < last)
+            some = index[here] - first
+            columns = []
+            for column, root in zip(tall.rows.columns, own, strict=True):
+                if root is not None:
+                    columns.append(_value(root)[some])
+                    continue
+                assert isinstance(column, Joined)
+                [repeated] = column.parts[kind][:1]
+                columns.append(np.broadcast_to(repeated, (len(some), *np.shape(repeated))))
+            total[here] += tall.loglik_of(theta, columns)
+    return total
 
 
 def warn_about_deterministics(model: pm.Model, found: Mapping[Variable, Column]) -> None:

@@ -87,37 +87,39 @@ class Placed(NamedTuple):
     raw: list[Variable]
     raw_axes: list[int]
     derived: dict[Variable, Variable]  # Columns of the batch graph as functions of the raw columns.
+    # Per raw column, what it was before those of several kinds were joined, by kind.
+    members: list[dict[int, Variable]]
 
 
 def stored(
     batch: BatchGraph,
     derived: dict[Variable, Variable],
-    arrays: Mapping[Variable, np.ndarray],
+    arrays: Mapping[Variable, np.ndarray | Column],
     axes: Mapping[Variable, int],
     kinds: Mapping[int, Sequence[Rows]],
     guards: Sequence[tuple[Variable, int, int]],
 ) -> Placed:
-    """Keep raw columns in memory, where they are; those that kinds of rows read alike are one.
+    """Leave raw columns where they are, in memory or on disk; those that kinds read alike are one.
 
     `arrays` and `axes` are their values and row axes; the rest is as `kinds.per_row` has it.
     """
-    values = {v: np.moveaxis(x, axes[v], 0) for v, x in arrays.items()}
+    values = {
+        v: x if isinstance(x, Column) else np.moveaxis(x, axes[v], 0) for v, x in arrays.items()
+    }
     lengths = list(kinds)
     of_kind = {v: lengths.index(len(x)) for v, x in values.items()}
     written = per_row(batch.outputs, kinds, guards)
     rows, joins = [simplified(w) for w in written], {}
     if len(kinds) > 1:
-        places = [axes[v] for v in values]
+        places = [(axes[v], _types(x)) for v, x in values.items()]
         joins = shared_columns(rows, derived, list(values), places, list(of_kind.values()))
         rows, derived = merged(rows, derived, joins)
     branches = list(dict.fromkeys(rows))
     first = [rows.index(branch) for branch in branches]
     raw = [v for v in values if v not in joins]
     raw_axes = [axes[v] for v in raw]
-    content = [
-        joined({of_kind[w]: x for w, x in values.items() if joins.get(w, w) is v}, lengths)
-        for v in raw
-    ]
+    members = [{of_kind[w]: w for w in values if joins.get(w, w) is v} for v in raw]
+    content = [joined({k: values[w] for k, w in own.items()}, lengths) for own in members]
     if len(branches) > 1:
         batch.kind, kind = (tensor_input("kind", "int8", (None,)) for _ in range(2))
         batch.columns[batch.kind], batch.axes[batch.kind] = batch.kind, 0
@@ -129,26 +131,18 @@ def stored(
         )
         raw.append(kind)
         raw_axes.append(0)
+        members.append({})
     names = [_names(terms) for terms in kinds.values()]
-    store = RowStore(content, sum(kinds), list(zip(names, lengths, strict=True)))
+    make = MappedRows if any(map(on_disk, values.values())) else RowStore
+    store = make(content, sum(kinds), list(zip(names, lengths, strict=True)))
     graph = labelled(chosen(branches, batch.tests), batch)
     as_written = chosen([written[k] for k in first], batch.tests)
-    return Placed(graph, as_written, store, raw, raw_axes, derived)
+    return Placed(graph, as_written, store, raw, raw_axes, derived, members)
 
 
-def mapped(
-    batch: BatchGraph,
-    derived: dict[Variable, Variable],
-    columns: Mapping[Variable, Column],
-    kinds: Mapping[int, Sequence[Rows]],
-    guards: Sequence[tuple[Variable, int, int]],
-) -> Placed:
-    """Leave raw columns on disk; there is one kind of rows."""
-    [(n_rows, terms)] = kinds.items()
-    [written] = per_row(batch.outputs, kinds, guards)
-    rows = MappedRows(list(columns.values()), [(_names(terms), n_rows)])
-    graph = labelled(simplified(written), batch)
-    return Placed(graph, written, rows, list(columns), [0] * len(columns), derived)
+def _types(x: np.ndarray | Column) -> list[np.dtype]:
+    """Types in which the numbers of a row are kept: compiled code reads all kinds alike."""
+    return x.types if isinstance(x, Column) else [x.dtype] * int(np.prod(x.shape[1:], dtype=int))
 
 
 def _names(terms: Sequence[Rows]) -> tuple[str, ...]:

@@ -163,12 +163,15 @@ def _longest_axes(
     few = [
         r
         for r in rows
-        if r.name not in named
-        and r.n_rows <= min(max(_FEW_ROWS, _FEW * most), most - 1)
-        and cost(r.graph) <= _FEW_NUMBERS
+        if r.name not in named and are_few(r.n_rows, most) and cost(r.graph) <= _FEW_NUMBERS
     ]
     whole += [Whole(r.name, r.graph, "few rows") for r in few]
     return [r for r in rows if r not in few], whole
+
+
+def are_few(n_rows: int, most: int) -> bool:
+    """Whether rows are few beside the most that a term has."""
+    return n_rows <= min(max(_FEW_ROWS, _FEW * most), most - 1)
 
 
 def _many_axes(part: Part, axes: Sequence[int], length: int) -> TallModelError:

@@ -32,9 +32,9 @@ def archive(
     The name depends on the log-likelihood of a row as a function of phi and columns and on phi as a
     function of theta, or on other columns `of` the batch graph, constants included, on the columns
     that the model's data are, and on the numbers `at`. It does not depend on the prior. None where
-    rows are in memory, or PyTensor has no name for one of the functions.
+    rows are in memory or in several folders, or PyTensor has no name for one of the functions.
     """
-    if not isinstance(tall.rows, MappedRows):
+    if not isinstance(tall.rows, MappedRows) or (disk := tall.rows.disk) is None:
         return None
     with building_graphs():
         graphs = rebuild(of or tall.batch.outputs, dict(tall.derived))
@@ -50,7 +50,7 @@ def archive(
     versions = import_module("pymc_subsample").__version__, pm.__version__, pytensor.__version__
     numbers = [x.tobytes().hex() for x in at]
     said = repr((names, columns, phi, tall.size, versions, numbers))
-    return tall.rows.disk, f"{what}-{sha256(said.encode()).hexdigest()}"
+    return disk, f"{what}-{sha256(said.encode()).hexdigest()}"
 
 
 def extremes(tall: "TallModel", var: Variable, axis: int) -> np.ndarray:

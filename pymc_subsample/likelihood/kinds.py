@@ -15,6 +15,8 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.traversal import ancestors
 
+from pymc_subsample.data.columns import Column
+from pymc_subsample.data.mapped import Repeated
 from pymc_subsample.likelihood.terms import Rows
 from pymc_subsample.rows import Joined
 from pymc_subsample.symbolic.graph import rebuild
@@ -56,22 +58,23 @@ def shared_columns(
     outputs: Sequence[Variable],
     derived: Mapping[Variable, Variable],
     raw: Sequence[Variable],
-    axes: Sequence[int],
+    places: Sequence,
     kinds: Sequence[int],
 ) -> dict[Variable, Variable]:
     """Find raw columns that the outputs read in the same way: column -> the one it joins.
 
-    There is an output, the log-likelihood, for each kind of row; `axes` and `kinds` are the row
-    axis of each raw column and the kind of its rows, `derived` says what the outputs read of them.
+    There is an output, the log-likelihood, for each kind of row; `places` say how each
+    raw column lies, which must be alike, `kinds` of which kind its rows are, and `derived` what the
+    outputs read of them.
     """
     joins: dict[Variable, Variable] = {}
     own = {v: {kind} for v, kind in zip(raw, kinds, strict=True)}
-    axis = dict(zip(raw, axes, strict=True))
+    place = dict(zip(raw, places, strict=True))
 
     def pair() -> tuple[Variable, Variable] | None:
         uses = _uses(rebuild(outputs, _columns(derived, joins)), list(own))
         for a, b in ((a, b) for j, b in enumerate(own) for a in list(own)[:j]):
-            same = a.type == b.type and axis[a] == axis[b] and uses[a] == uses[b]
+            same = a.type == b.type and place[a] == place[b] and uses[a] == uses[b]
             if same and uses[a] and own[a].isdisjoint(own[b]):
                 return a, b
         return None
@@ -123,14 +126,17 @@ def merged(
     return list(graph.outputs), columns
 
 
-def joined(parts: Mapping[int, np.ndarray], lengths: Sequence[int]) -> np.ndarray | Joined:
+def joined(
+    parts: Mapping[int, np.ndarray | Column], lengths: Sequence[int]
+) -> np.ndarray | Column | Joined:
     """Join the parts of a column, by kind; kinds without it repeat a row that has it."""
     if len(lengths) == 1:
         return parts[0]
-    example = next(iter(parts.values()))[0]
-    return Joined(
-        [
-            parts[k] if k in parts else np.broadcast_to(example, (n, *np.shape(example)))
-            for k, n in enumerate(lengths)
-        ]
-    )
+    known = next(iter(parts.values()))
+
+    def repeated(n_rows: int) -> np.ndarray | Repeated:
+        if isinstance(known, Column):
+            return Repeated(known, n_rows)
+        return np.broadcast_to(known[0], (n_rows, *np.shape(known[0])))
+
+    return Joined([parts[k] if k in parts else repeated(n) for k, n in enumerate(lengths)])

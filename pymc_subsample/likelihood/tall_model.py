@@ -15,10 +15,11 @@ from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.compile import without_c
 from pymc_subsample.data import Rows as RowsOnDisk
+from pymc_subsample.data.several import Several
 from pymc_subsample.likelihood import binding
 from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
 from pymc_subsample.likelihood.checks import sort_checks, split_checks
-from pymc_subsample.likelihood.columns import column_graph, mapped, row_number_test, stored
+from pymc_subsample.likelihood.columns import column_graph, row_number_test, stored
 from pymc_subsample.likelihood.discovery import (
     find_rows,
     full_data_model,
@@ -94,6 +95,8 @@ class TallModel(Evaluation):
     raw, raw_axes, derived
         Inputs that stand for a batch of each raw column, their row axes, and columns of the batch
         graph as functions of the raw ones.
+    raw_roots
+        Per raw column, the model's data that it is, by kind of rows.
     bound : dict of Variable to Column
         What takes the place of some of the model's data.
 
@@ -110,7 +113,7 @@ class TallModel(Evaluation):
         dim: str | None = None,
         binary: Sequence[str] = (),
         initial_point: Mapping[str, np.ndarray] | None = None,
-        data: RowsOnDisk | None = None,
+        data: RowsOnDisk | Sequence[RowsOnDisk] | Several | None = None,
         *,
         lift: bool = True,
     ) -> None:
@@ -126,8 +129,11 @@ class TallModel(Evaluation):
         self.value_vars = sorted(model.value_vars, key=lambda v: order.index(v.name))
         self.discrete = [v.name for v in model.discrete_value_vars]
         self._lay_out_theta()
-        self.bound = {} if data is None else binding.bound(model, data)
-        checked = not lift or (data is not None and data.checked)
+        given = None if data is None else binding.require_rows(data)
+        self.bound = {} if given is None else binding.bound(model, given)
+        # What takes the place of data: columns on disk, or all their numbers where they are few.
+        self._placed = binding.placed(self.bound)
+        checked = not lift or (given is not None and given.checked)
         if self.bound and not checked:
             sample = silently(written, observed=observed)
             binding.refuse_unbound(sample, self.bound)
@@ -138,7 +144,9 @@ class TallModel(Evaluation):
         graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
         prior = model.logp(vars=model.free_RVs) if model.free_RVs else pt.constant(0.0)
         try:
-            concrete = concretize([*graphs, prior], self.value_vars, self.initial_point, self.bound)
+            concrete = concretize(
+                [*graphs, prior], self.value_vars, self.initial_point, self._placed
+            )
         except ValueError as error:
             if self.bound:
                 raise binding.misfit(self.bound, error) from error
@@ -208,6 +216,7 @@ class TallModel(Evaluation):
         trace = RowTrace(lambda v: v not in dependent, row_number_test(self._arrays))
         trace, kinds, others = traced(trace, found, rvs, self.binary, dependent)
         self.whole = [replace(w, numbers=cost(w.graph)) for w in [*whole, *others]]
+        binding.refuse_in_full(self.whole, self._arrays, self._roots)
         self.observed = tuple(dict.fromkeys(r.name for rows in kinds.values() for r in rows))
         named = {n: tuple(dict.fromkeys(r.name for r in rows)) for n, rows in kinds.items()}
         self.n_rows = sum(kinds)
@@ -263,15 +272,12 @@ class TallModel(Evaluation):
         columns = column_graph(old, [axes[v] for v in old], arrays)
         derived = dict(zip(batch.columns, columns.outputs, strict=True))
         self._read_by_rows = [v for v in ancestors(old) if v in self._roots]
+        roots = {v: self._roots.get(old) for v, old in columns.columns.items()}
         if self.bound:
-            roots = {v: self._roots.get(old) for v, old in columns.columns.items()}
             binding.refuse_others(self.bound, roots, columns.axes, kinds)
-            self.raw_roots = list(roots.values())
-            bound = {v: self.bound[root] for v, root in roots.items()}
-            placed = mapped(batch, derived, bound, kinds, guards)
-        else:
-            values = {v: arrays[root] for v, root in columns.columns.items()}
-            placed = stored(batch, derived, values, columns.axes, kinds, guards)
+        values = {v: arrays[root] for v, root in columns.columns.items()}
+        placed = stored(batch, derived, values, columns.axes, kinds, guards)
+        self.raw_roots = [{k: roots[v] for k, v in own.items()} for own in placed.members]
         self.batch, self._as_written, self.rows = placed.batch, placed.written, placed.rows
         self.raw, self.raw_axes, self.derived = placed.raw, placed.raw_axes, placed.derived
 
@@ -303,7 +309,7 @@ class TallModel(Evaluation):
     def over_theta(self, graphs: Sequence[Variable]) -> list[Variable]:
         """Return graphs of the model's random variables as graphs of theta."""
         graphs = self.model.replace_rvs_by_values(list(graphs))
-        concrete = concretize(graphs, self.value_vars, self.initial_point, self.bound)
+        concrete = concretize(graphs, self.value_vars, self.initial_point, self._placed)
         outputs, _ = split_checks(concrete.outputs)
         memo = dict(zip(concrete.values, self.value_graphs, strict=True))
         memo |= freeze(outputs, depends_on(outputs, concrete.values), concrete.arrays)

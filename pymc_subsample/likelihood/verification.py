@@ -23,7 +23,7 @@ from pymc_subsample.likelihood.identity import archive
 from pymc_subsample.likelihood.terms import Whole
 from pymc_subsample.passes import current
 from pymc_subsample.rows import Joined
-from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, evaluate
+from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, numpy_function
 
 if TYPE_CHECKING:
     from pymc_subsample.likelihood.tall_model import TallModel
@@ -203,17 +203,29 @@ def check_batches(
     """Compare rows in random company with the same rows among all rows, at random parameters.
 
     ``batch(theta, index)`` is the log-likelihood of the rows `index`, by the Ops of `rows`, that of
-    all rows, shape (n,), a graph of `values` and data. It is evaluated if that takes little memory;
-    otherwise each row is compared with itself alone.
+    all rows, shape (n,), a graph of `values` and data. It is evaluated if that takes little memory,
+    at all parameters at once; otherwise each row is compared with itself alone.
     """
+    read = [v for v in ancestors([rows]) if v in arrays]
+    function = numpy_function([*values, *read], [rows])
+
+    def among_all(probe: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        theta, index = probe
+        point = zip(values, tall.unravel(theta).values(), strict=True)
+        parts = [x.astype(v.type.dtype) for v, x in point]
+        return function(*parts, *(arrays[v] for v in read))[0][index]
+
+    def alone(probe: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        theta, index = probe
+        return np.concatenate([batch(theta, [i]) for i in index])
+
     affordable = not tall.bound and _largest(rows) <= _LARGEST_BYTES
-    for theta, index in probes(tall):
-        if affordable:
-            point = zip(values, tall.unravel(theta).values(), strict=True)
-            givens = {**arrays, **{v: x.astype(v.type.dtype) for v, x in point}}
-            expected = evaluate([rows], givens)[0][index]
-        else:
-            expected = np.concatenate([batch(theta, [i]) for i in index])
+    found = list(probes(tall))
+    if affordable:
+        expectations = current().map(among_all, found, compiles=False)
+    else:
+        expectations = map(alone, found)
+    for (theta, index), expected in zip(found, expectations, strict=True):
         # Before PyTensor's rewrites a log-likelihood may overflow where the batch's does not.
         known = np.isfinite(expected)
         error = abs(batch(theta, index)[known] - expected[known])

@@ -29,6 +29,7 @@ from pymc_subsample.data import Rows
 from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.kernels.model import Sums
 from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood.binding import require_rows
 from pymc_subsample.likelihood.differentiation import WITHOUT_GRADIENT, differentiated
 from pymc_subsample.likelihood.discovery import chosen_names
 from pymc_subsample.likelihood.identity import archive
@@ -63,9 +64,10 @@ class SubsampledStep(ChainStep):
         time.
     dim : str, optional
         Name of the rows' dimension, where lengths leave it ambiguous.
-    data : Rows, optional
+    data : Rows or sequence of Rows, optional
         Rows on disk. The model is written on a sample of them, `Rows.sample`, as `pm.Data` by the
-        names of columns; these take its place, and all rows are sampled.
+        names of columns; these take its place, and all rows are sampled. One for each length where
+        rows have several.
     reference : dict, step or DataTree, optional
         Expansion point: untransformed values by variable name, for every free variable; or an
         earlier run of the model, by its idata (posterior means; in hierarchies those of the scales,
@@ -150,7 +152,7 @@ class SubsampledStep(ChainStep):
         model: pm.Model | None = None,
         observed: Sequence[str] | None = None,
         dim: str | None = None,
-        data: Rows | None = None,
+        data: Rows | Sequence[Rows] | None = None,
         reference: "Mapping[str, Any] | SubsampledStep | xr.DataTree | None" = None,
         reparameterize: bool = True,
         passes: Any = None,
@@ -196,9 +198,9 @@ class SubsampledStep(ChainStep):
         if self._by_gradients:
             self._refuse_steps(self._expansion.as_written())
         self._seen = guards.contents(self._model, self._tall)
-        data: Rows | None = self._rows_of["data"]
-        if data is not None:  # copies in other processes need not read all rows again
-            self._rows_of["data"] = data.as_checked()
+        if (data := self._rows_of["data"]) is not None:
+            # Copies in other processes need not read all rows again.
+            self._rows_of["data"] = require_rows(data).as_checked()
         if len(self._tall.rows.names) > 1 or self._tall.whole:
             _log.info(f"{type(self).__name__} subsamples {self._tall.described}")
 

@@ -29,7 +29,7 @@ class Shared(TypedDict, total=False):
     model: pm.Model | None
     observed: Sequence[str] | None
     dim: str | None
-    data: Rows | None
+    data: Rows | Sequence[Rows] | None
     passes: Any
     rng: Any
     compile_kwargs: dict | None

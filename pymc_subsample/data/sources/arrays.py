@@ -49,7 +49,7 @@ def _xarray_blocks(data: Any, dim: str | None, options: Options) -> Blocks:
 
 def _coded(x: np.ndarray, name: str, levels: Levels) -> np.ndarray:
     words, codes = np.unique(x, return_inverse=True)
-    return levels.recoded(name, codes.reshape(x.shape), words.tolist())
+    return levels.seen(name, codes.reshape(x.shape), words.tolist())
 
 
 def _row_dim(data: Any, dim: str | None) -> str:

@@ -151,10 +151,10 @@ def _reader(pa: Any, field: Any, options: Options, levels: Levels) -> Reader | s
     """Return a function of an Arrow array and holes to count; or the type, where there is none."""
     name, kind = field.name, field.type
     if pa.types.is_dictionary(kind):
-        levels.of(name, [])
-        return partial(_codes, levels, name)
+        levels.declare(name)
+        return lambda x, holes: _codes(levels, name, x, holes, declared=True)
     if name in options.categorical:
-        levels.of(name, [])
+        levels.declare(name)
         return lambda x, holes: _codes(levels, name, x.dictionary_encode(), holes)
     if pa.types.is_fixed_size_list(kind):
         inner = kind.value_type
@@ -181,14 +181,19 @@ def _integers(pa: Any, x: Any, holes: np.ndarray) -> np.ndarray:
     return x.to_numpy(zero_copy_only=False)
 
 
-def _codes(levels: Levels, name: str, x: Any, holes: np.ndarray) -> np.ndarray:
+def _codes(
+    levels: Levels, name: str, x: Any, holes: np.ndarray, *, declared: bool = False
+) -> np.ndarray:
     words = x.dictionary.to_pylist()
     codes = x.indices.fill_null(len(words)).to_numpy(zero_copy_only=False).astype(np.int64)
     codes[codes == len(words)] = -1
     known = [k for k, w in enumerate(words) if w is not None]
     places = np.full(len(words) + 1, -1)
     places[known] = np.arange(len(known))
-    found = levels.recoded(name, places[codes], [words[k] for k in known])
+    named = [words[k] for k in known]
+    if declared:
+        levels.declare(name, named)
+    found = levels.seen(name, places[codes], named)
     holes += found < 0
     return found
 

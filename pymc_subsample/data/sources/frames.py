@@ -51,9 +51,9 @@ def _series(column: Any, options: Options, levels: Levels) -> Reader | str:
     """Return a function of a part of a column and holes to count; or its type, without one."""
     name, dtype = column.name, column.dtype
     if str(dtype) == "category":
-        levels.of(name, list(column.cat.categories))
+        levels.declare(name, list(column.cat.categories))
     elif name in options.categorical:
-        levels.of(name, [])
+        levels.declare(name)
     elif not isinstance(dtype, np.dtype):
         numeric = getattr(dtype, "kind", "O") in "biuf" and hasattr(dtype, "na_value")
         return _nullable if numeric else str(dtype)
@@ -64,7 +64,7 @@ def _series(column: Any, options: Options, levels: Levels) -> Reader | str:
 
     def coded(x: Any, holes: np.ndarray) -> np.ndarray:
         x = x if str(x.dtype) == "category" else x.astype("category")
-        found = levels.recoded(name, x.cat.codes.to_numpy(), list(x.cat.categories))
+        found = levels.seen(name, x.cat.codes.to_numpy(), list(x.cat.categories))
         holes += found < 0
         return found
 

@@ -92,14 +92,23 @@ def _listed(names: Sequence) -> str:
 
 
 class Levels(Mapping[str, list]):
-    """Words of each column seen so far, numbered in the order in which they came."""
+    """Words of each column that rows have, numbered in the order in which they came.
+
+    Rows may be left out once they are read, so that codes are first those of all words seen, and
+    `settled` where it is known which rows stay. `known` are the levels of rows before these.
+    """
 
     def __init__(self, known: Mapping[str, Sequence] | None = None) -> None:
-        pairs = (known or {}).items()
-        self._codes = {name: {w: k for k, w in enumerate(words)} for name, words in pairs}
+        self._appending = known is not None
+        self._seen: dict[str, dict[Any, int]] = {}
+        # By number among the words seen: the code of each, -1 where no row has it.
+        self._codes: dict[str, np.ndarray] = {}
+        for name, words in (known or {}).items():
+            self._number(name, self.seen(name, np.arange(len(words)), words))
 
     def __getitem__(self, name: str) -> list:
-        return list(self._codes[name])
+        codes, words = self._codes[name], list(self._seen[name])
+        return [words[k] for k in np.argsort(codes, kind="stable") if codes[k] >= 0]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._codes)
@@ -107,15 +116,34 @@ class Levels(Mapping[str, list]):
     def __len__(self) -> int:
         return len(self._codes)
 
-    def recoded(self, name: str, codes: np.ndarray, words: Sequence) -> np.ndarray:
-        """Return codes into all words for codes into some; -1 stays."""
-        known = self._codes.setdefault(name, {})
+    def seen(self, name: str, codes: np.ndarray, words: Sequence) -> np.ndarray:
+        """Return codes into all words seen for codes into some; -1 stays."""
+        known = self._seen.setdefault(name, {})
         table = np.array([known.setdefault(word(w), len(known)) for w in words] + [-1], _CODE)
+        codes_before = self._codes.get(name, np.empty(0, _CODE))
+        added = np.full(len(known) - len(codes_before), -1, _CODE)
+        self._codes[name] = np.concatenate([codes_before, added])
         return table[codes]
 
-    def of(self, name: str, words: Sequence) -> None:
-        """Give words their numbers before codes come."""
-        self.recoded(name, np.empty(0, _CODE), words)
+    def declare(self, name: str, words: Sequence = ()) -> None:
+        """Name a column of words; those given are levels even if no row has them.
+
+        Not of rows that are appended: a new level changes the model.
+        """
+        found = self.seen(name, np.arange(len(words)), words)
+        if not self._appending:
+            self._number(name, found)
+
+    def settled(self, name: str, codes: np.ndarray) -> np.ndarray:
+        """Return the codes of rows that stay for those into all words seen."""
+        counts = np.bincount(codes.ravel(), minlength=len(self._codes[name]))
+        self._number(name, np.flatnonzero(counts))
+        return self._codes[name][codes]
+
+    def _number(self, name: str, seen: np.ndarray) -> None:
+        codes = self._codes[name]
+        new = seen[codes[seen] < 0]
+        codes[new] = codes.max(initial=-1) + 1 + np.arange(len(new))
 
 
 def word(value: Any) -> Any:
@@ -154,7 +182,9 @@ def blocks(
             if not options.drop_missing:
                 _refuse_holes(holes, start, what)
             start += size
-            yield options.whole(block, np.sum([*holes.values()], axis=0))
+            whole = options.whole(block, np.sum([*holes.values()], axis=0))
+            coded = {name: levels.settled(name, whole[name]) for name in levels if name in whole}
+            yield {**whole, **coded}
 
     return read(), None if options.drop_missing else n_rows, levels
 
