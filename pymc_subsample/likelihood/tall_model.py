@@ -134,9 +134,15 @@ class TallModel(Evaluation):
             binding.refuse_other_rows(self.bound)
 
         terms = row_terms(model, observed)
-        graphs = model.logp(vars=list(terms.values()), sum=False)
+        try:
+            graphs = model.logp(vars=list(terms.values()), sum=False)
+            prior = model.logp(vars=model.free_RVs) if model.free_RVs else pt.constant(0.0)
+        except (NotImplementedError, RuntimeError) as error:
+            raise TallModelError(
+                "PyMC knows no log density of a variable of this model, so that no sampler can run "
+                f"({str(error).strip()}) Give a `pm.CustomDist` its `logp=`."
+            ) from error
         graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
-        prior = model.logp(vars=model.free_RVs) if model.free_RVs else pt.constant(0.0)
         try:
             concrete = concretize([*graphs, prior], self.value_vars, self.initial_point, self.bound)
         except ValueError as error:
