@@ -17,7 +17,7 @@ from pymc_subsample.symbolic.graph import depends_on, elemwise_name, is_constant
 
 # How far a guard may keep probabilities from 0 and 1.
 _GUARD = 1e-6
-_BESSEL = {"I0e": 0.0, "I1e": 1.0}
+_BESSEL: dict[str | None, float] = {"I0e": 0.0, "I1e": 1.0}
 _GATHERED = {"Add", "Sub", "Mul", "TrueDiv"}
 
 
@@ -87,8 +87,9 @@ def _differentiable(node: Apply, inputs: list[Variable]) -> list[Variable] | Non
     The product along an axis of known length as factors, and the Bessel functions of
     `pm.VonMises` as one of any order.
     """
-    if elemwise_name(node) in _BESSEL:
-        return [pt.ive(_BESSEL[elemwise_name(node)], *inputs)]
+    name = elemwise_name(node)
+    if name in _BESSEL:
+        return [pt.ive(_BESSEL[name], *inputs)]
     if not isinstance(node.op, Prod):
         return None
     [x], dtype = inputs, node.outputs[0].type.dtype
