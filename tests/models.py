@@ -473,6 +473,31 @@ def ordered_probit(rng):
 
 
 @register
+def stopping_ratio(rng):
+    """As Bambi's `sratio`: each level is the last one with a probability of its own."""
+    X = design(rng)
+    y = rng.integers(0, 4, N)
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, 1, shape=K)
+        thresholds = pm.Normal("thresholds", 0, 2, shape=3)
+        stop = pm.math.sigmoid(thresholds - (X @ beta)[:, None])
+        levels = [stop[:, k] * pt.prod(1 - stop[:, :k], axis=1) for k in range(3)]
+        p = pt.stack([*levels, pt.prod(1 - stop, axis=1)], axis=1)
+        pm.Categorical("y", p=p, observed=y)
+    return model
+
+
+@register
+def von_mises(rng):
+    X = design(rng)
+    y = rng.vonmises(linear(rng, X), 2.0)
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, 1, shape=K)
+        pm.VonMises("y", mu=X @ beta, kappa=pm.HalfNormal("kappa", 3), observed=y)
+    return model
+
+
+@register
 def multinomial(rng):
     X = design(rng)
     trials = rng.integers(5, 15, N)

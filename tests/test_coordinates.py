@@ -17,6 +17,7 @@ from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.causes import find_cause
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.coordinates import find_coordinates, reparameterise
+from pymc_subsample.coordinates.blocks import find_blocks
 from pymc_subsample.coordinates.fit import fitted, start
 from pymc_subsample.coordinates.verification import _is_invertible, _point
 from pymc_subsample.kernels.whitening import moved
@@ -447,7 +448,7 @@ def test_a_wrong_lifting_is_found_out(monkeypatch, memory):
     lifted = lifting.lifted
 
     def wrong(*arguments):
-        return [1.001 * graph for graph in lifted(*arguments)]
+        return [g if g.dtype == "bool" else 1.001 * g for g in lifted(*arguments)]
 
     monkeypatch.setattr(module + "tall_model.lifted", wrong)
     with pytest.raises(TallModelError, match="coupled" if memory else "misread"):
@@ -908,3 +909,21 @@ def test_scales_of_groups_of_three_rows_beside_thousands():
             error = sd * np.sqrt(sum(1 / float(az.ess(x)) for x in draws))
             assert abs(draws[0].mean() - draws[1].mean()) < 0.1 * sd + 4.5 * error, (name, a)
             assert abs(np.log(draws[0].std() / sd)) < 0.05 + 4.5 * error / sd, (name, a)
+
+
+@pytest.mark.parametrize("outcome", ["ordinal", "choice"])
+def test_scales_of_effects_are_found_where_levels_broadcast(outcome):
+    """PyMC and PyTensor give effects an axis for the levels before they are scaled."""
+    rng = np.random.default_rng(1)
+    group, y = rng.integers(0, 20, 500), rng.integers(0, 3, 500)
+    with pm.Model() as model:
+        z, tau = pm.Normal("z", shape=20), pm.HalfNormal("tau", 1)
+        eta = tau * z[group]
+        if outcome == "ordinal":
+            pm.OrderedLogistic("y", eta=eta, cutpoints=[-1.0, 1.0], compute_p=False, observed=y)
+        else:
+            levels = pt.stack([pt.zeros_like(eta), eta, 2 * eta], axis=1)
+            pm.Categorical("y", logit_p=levels, observed=y)
+    tall = TallModel(model)
+    assert [block.name for block in find_blocks(tall, tall.names)] == ["z"]
+    assert all(graph.type.shape[:1] == (20,) for graph in tall.phi_graphs)

@@ -201,6 +201,28 @@ def test_powers_that_overflow_far_out_are_no_steps():
     assert find_gap(tall, expand(tall, 0), np.arange(tall.size)) is None
 
 
+def test_slopes_that_overflow_before_their_curves_are_no_steps():
+    rng = np.random.default_rng(0)
+    dose = 10 ** rng.uniform(1, 5.3, N)
+    with pm.Model() as model:
+        ed50, power = pm.LogNormal("ed50", 8, 2), pm.HalfNormal("power", 2)
+        share = dose**power / (dose**power + ed50**power)
+        pm.Normal("y", share, pm.HalfNormal("s", 1), observed=rng.normal(size=N))
+    tall = TallModel(model)
+    assert find_gap(tall, expand(tall, 2), np.arange(tall.size)) is None
+
+
+def test_differences_of_enormous_terms_are_no_steps():
+    """Far out the log-likelihood is a difference of log-gammas, and nothing but their rounding."""
+    rng = np.random.default_rng(0)
+    x, counts = rng.uniform(0, 100, N), rng.multinomial(20, [0.2, 0.3, 0.5], N)
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0, 2, shape=3), pm.Normal("b", 0, 0.1, shape=3)
+        pm.DirichletMultinomial("y", n=20, a=pt.exp(a + b * x[:, None]), observed=counts)
+    tall = TallModel(model)
+    assert find_gap(tall, expand(tall, 0), np.arange(tall.size)) is None
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) for n in sorted(MODELS.keys() - ROUGH)]
 )

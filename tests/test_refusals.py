@@ -354,6 +354,15 @@ def potential_infinite(rng):
     return model
 
 
+@refused(name("CustomDist_y"), "logp=")
+def without_log_density(rng):
+    with pm.Model() as model:
+        pm.CustomDist(
+            "y", pm.Normal("mu"), random=lambda *_, **__: 0.0, observed=rng.normal(size=N)
+        )
+    return model
+
+
 # Data that do not fit the model
 
 
@@ -525,6 +534,25 @@ def test_a_row_that_cuts_the_posterior_off_is_named_before_sampling(step):
         pm.Poisson("y", a + b * x, observed=y)
     with pytest.raises(TallModelError, match=r"not finite within the spread .* in rows 7: some"):
         step(model=model)
+
+
+@pytest.mark.parametrize("open_ended", [[7], range(0, 3000, 9)], ids=["one", "many"])
+def test_rows_without_derivatives_are_named(open_ended):
+    """PyTensor's are NaN where a distribution function is taken at infinity."""
+    rng = np.random.default_rng(1)
+    low = np.floor(rng.normal(size=3000))
+    high = low + 1
+    low[list(open_ended)] = -np.inf
+    with pm.Model() as model:
+        band = pm.Normal.dist(pm.Normal("mu", 0, 1), pm.HalfNormal("s", 2))
+        below, above = (pt.exp(pm.logcdf(band, x)) for x in (low, high))
+        pm.Potential("y", pt.log(above - below))
+    with pytest.raises(
+        TallModelError, match=r"derivatives .* 'y' are not finite.* in rows"
+    ) as error:
+        pms.HMCECS(model=model)
+    named = re.search(r"in rows (\d+(, \d+)*)", str(error.value))
+    assert {int(row) for row in named[1].split(", ")} <= set(open_ended)
 
 
 def test_invalid_parameters_shared_by_all_rows_are_impossible():

@@ -10,10 +10,12 @@ from pymc_subsample.control_variates.continuity import find_gap
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.general import general_expansion
 from pymc_subsample.control_variates.linear import is_small, linear_expansion
+from pymc_subsample.control_variates.reference import undefined, without_derivatives
 from pymc_subsample.control_variates.verification import agrees, gradient_agrees
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.identity import extremes
 from pymc_subsample.likelihood.predictors import Predictor, find_predictors
+from pymc_subsample.likelihood.verification import probes
 
 __all__ = [
     "Expansion", "agrees", "expand", "linear_predictors", "refuse_steps", "verify_gradient",
@@ -44,6 +46,11 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
         raise ValueError("The model has no linear predictors; use linear=None.")
     expansion = general_expansion(model, order)
     if not agrees(model, expansion):
+        for theta, index in probes(model):
+            center, _ = expansion.parameters(theta)
+            bad = without_derivatives(expansion, expansion.take(index), center)
+            if len(bad):
+                raise undefined(expansion, np.unique(index[bad]).tolist())
         raise TallModelError(_MISREAD)
     if predictors is not None:
         _log.warning(

@@ -40,6 +40,10 @@ _NOTHING = 1e-6
 _LOUD = 2.0**500
 # The groups of rows that are followed, and how often their pieces are halved.
 _FOLLOWED, _HALVINGS = 8, 20
+# Points within rounding of each other, and times their spread what may be due to it.
+_JITTERED, _ROUNDING, _NOISY = 8, 1e-14, 10.0
+# Parameters of which curvatures are looked at as well.
+_SMALL = 100
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,9 @@ class _Segment:
     ) -> None:
         self.expansion, self.groups = expansion, groups
         self.start, self.way = start, end - start
+        size = expansion.phi_size
+        full = expansion.order == 2 and expansion.curvature == "full"
+        self._curved = full and size <= _SMALL
 
     def _at(self, t: float, chosen: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Log-likelihoods of groups and their derivatives along the segment."""
@@ -122,8 +129,12 @@ class _Segment:
         for k, group in enumerate(chosen):
             slope = np.zeros(expansion.phi_size)
             expansion.anchor(phi, self.groups[group])
-            expansion.sums(phi, self.groups[group], values[k : k + 1], slope, np.empty((0, 0)))
+            curvature = np.zeros((expansion.phi_size,) * 2 if self._curved else (0, 0))
+            expansion.sums(phi, self.groups[group], values[k : k + 1], slope, curvature)
             slopes[k] = expansion.pull_back(theta, _LOUD * slope) @ self.way / _LOUD
+            # Curvatures overflow first: beyond, slopes may be wrong where they are finite.
+            if not np.all(np.isfinite(curvature)):
+                slopes[k] = np.nan
         return values, slopes
 
     def _piece(
@@ -167,4 +178,12 @@ class _Segment:
             if not left > _RESOLVED * found[worse][1][0]:
                 return None, 0.0
             low, high = pieces[worse]
-        return left, high - low
+        return (None, 0.0) if left <= self._rounding(low, group) else (left, high - low)
+
+    def _rounding(self, t: float, group: int) -> float:
+        """How much the log-likelihood of a group changes within rounding of a point.
+
+        That of a difference of enormous terms is noise, at every point; a step is at one.
+        """
+        around = [self._at(t * (1 + k * _ROUNDING), [group])[0][0] for k in range(_JITTERED)]
+        return _NOISY * float(np.ptp(around))

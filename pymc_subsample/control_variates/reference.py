@@ -9,6 +9,7 @@ from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates.curvature import Sum, add, as_array, empty_sum, sum_of, times
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.kernels.model import Sums
+from pymc_subsample.likelihood import TallModelError
 
 # Hessian columns that are computed at once.
 _COLUMNS = 128
@@ -17,6 +18,8 @@ _POWER_STEPS = 50
 _SHIFT = 1e-3
 # Units whose derivatives change less when others move are apart.
 _APART = 1e-4
+# Rows that are named.
+_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,57 @@ def sums_at(
         expansion.anchor(center, rows)
         expansion.sums(center, rows, level, slope, curvature)
     return level, slope, curvature
+
+
+def refuse_undefined(expansion: Expansion, reference: Reference) -> None:
+    """Raise `TallModelError`, which names rows, if some have no derivatives at the reference."""
+    if reference.is_finite:
+        return
+    bad: list[int] = []
+    start = 0
+    for found, size in expansion.over(_undefined_of, reference.center):
+        bad += (start + found).tolist()
+        start += size
+    if bad:
+        raise undefined(expansion, bad)
+
+
+def undefined(expansion: Expansion, rows: Sequence[int]) -> TallModelError:
+    """Return the refusal of rows that have a log-likelihood but no derivatives."""
+    more = " and maybe more" * (len(rows) > _SHOWN)
+    return TallModelError(
+        f"The derivatives of the log-likelihood of {', '.join(map(repr, expansion.observed))} are "
+        f"not finite where it is itself, in rows {expansion.store.named(rows[:_SHOWN])}{more}, and "
+        "nothing can move by such gradients. Look for infinite or extreme numbers in these rows, "
+        "such as open ends of intervals, and write their log-likelihood without them."
+    )
+
+
+def without_derivatives(expansion: Expansion, rows: np.ndarray, center: np.ndarray) -> np.ndarray:
+    """Return which of some packed rows have a log-likelihood at `center` but no derivatives."""
+
+    def among(part: np.ndarray) -> list[int]:
+        level, slope, curvature = sums_at(
+            expansion, [np.ascontiguousarray(rows[:, part])], center, True
+        )
+        if np.all(np.isfinite(slope)) and np.all(np.isfinite(as_array(curvature, 1.0))):
+            return []
+        if len(part) == 1:
+            return part.tolist() if np.isfinite(level[0]) else []
+        return [row for half in np.array_split(part, 2) for row in among(half)]
+
+    with np.errstate(all="ignore"):
+        return np.array(among(np.arange(rows.shape[1])), dtype=int)
+
+
+def _undefined_of(
+    expansion: Expansion, batches: Iterable[np.ndarray], center: np.ndarray
+) -> tuple[np.ndarray, int]:
+    found, start = [np.zeros(0, dtype=int)], 0
+    for rows in batches:
+        found.append(start + without_derivatives(expansion, rows, center))
+        start += rows.shape[1]
+    return np.concatenate(found), start
 
 
 def _no_sum(expansion: Expansion, curved: bool) -> tuple[np.ndarray, np.ndarray, Sum]:

@@ -142,6 +142,13 @@ class _Gather:
         if var.type.broadcastable[0]:  # the same in every row
             more = self._n_columns() - 1
             return var if not more else var.dimshuffle(["x"] * more + list(range(var.type.ndim)))
+        if var.owner is not None and isinstance(var.owner.op, DimShuffle):
+            table, (rows, *rest) = self.table(var.owner.inputs[0]), var.owner.op.new_order
+            if table is None or rows != 0:
+                return None
+            more = self._n_columns() - 1  # axes of the table in the place of the rows
+            kept = [axis if axis == "x" else axis + more for axis in rest]
+            return table.dimshuffle([*range(more + 1), *kept])
         if elemwise_name(var.owner) not in _AFFINE:
             return None
         # Gathers first: they say how many axes the others lack.

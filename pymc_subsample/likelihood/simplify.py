@@ -1,11 +1,15 @@
 """Stable, shared forms of a batch log-likelihood."""
 
+from functools import reduce
+from operator import mul
+
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import ARange
 from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.math import Prod
 
 from pymc_subsample.likelihood.batch import BatchGraph
 from pymc_subsample.likelihood.trace import RowTrace
@@ -13,6 +17,7 @@ from pymc_subsample.symbolic.graph import depends_on, elemwise_name, is_constant
 
 # How far a guard may keep probabilities from 0 and 1.
 _GUARD = 1e-6
+_BESSEL: dict[str | None, float] = {"I0e": 0.0, "I1e": 1.0}
 _GATHERED = {"Add", "Sub", "Mul", "TrueDiv"}
 
 
@@ -25,6 +30,7 @@ def simplified(rows: Variable) -> Variable:
     """
     [rows] = rebuild([rows], {}, _converted, remake=True)
     [rows] = rebuild([rows], {}, _unguarded)
+    [rows] = rebuild([rows], {}, _differentiable)
     rows = rewrite_graph(rows, include=("canonicalize", "stabilize"), clone=False)
     return _merge_branches(rows)
 
@@ -73,6 +79,27 @@ def _unguarded(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
     if guarded and elemwise_name(p.owner) == "Sigmoid" and p.type == node.outputs[0].type:
         return [p]
     return None
+
+
+def _differentiable(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+    """Write what has no second derivative in PyTensor or PyMC as what has.
+
+    The product along an axis of known length as factors, and the Bessel functions of
+    `pm.VonMises` as one of any order.
+    """
+    name = elemwise_name(node)
+    if name in _BESSEL:
+        return [pt.ive(_BESSEL[name], *inputs)]
+    if not isinstance(node.op, Prod):
+        return None
+    [x], dtype = inputs, node.outputs[0].type.dtype
+    axes = range(x.type.ndim) if node.op.axis is None else sorted(node.op.axis)
+    if any(not x.type.shape[axis] for axis in axes):
+        return None
+    x = x.astype(dtype)
+    for axis in reversed(axes):
+        x = reduce(mul, (x.take(k, axis=axis) for k in range(x.type.shape[axis])))
+    return [x]
 
 
 def _counts_rows(index: Variable, axis: int, length: int | None) -> bool:

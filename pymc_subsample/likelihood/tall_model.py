@@ -140,9 +140,15 @@ class TallModel(Evaluation):
             binding.refuse_other_rows(self.bound)
 
         terms = row_terms(model, observed)
-        graphs = model.logp(vars=list(terms.values()), sum=False)
+        try:
+            graphs = model.logp(vars=list(terms.values()), sum=False)
+            prior = model.logp(vars=model.free_RVs) if model.free_RVs else pt.constant(0.0)
+        except (NotImplementedError, RuntimeError) as error:
+            raise TallModelError(
+                "PyMC knows no log density of a variable of this model, so that no sampler can run "
+                f"({str(error).strip()}) Give a `pm.CustomDist` its `logp=`."
+            ) from error
         graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
-        prior = model.logp(vars=model.free_RVs) if model.free_RVs else pt.constant(0.0)
         try:
             concrete = concretize(
                 [*graphs, prior], self.value_vars, self.initial_point, self._placed
@@ -198,15 +204,16 @@ class TallModel(Evaluation):
             for name, graph in zip(terms, graphs, strict=True)
             for part in (parts_of(name, graph) if name in potentials else [Part(name, graph)])
         ]
-        graphs = [part.graph for part in parts]
-        moved = graphs
+        # A condition that is not lifted as well would let rows see what they need not.
+        graphs = moved = [*(part.graph for part in parts), *(c.condition for c in checks)]
         if plain is not None:
             moved = lifted(graphs, depends_on(graphs, self._values), self._arrays)
         # What checks compare with must not have gone through what they check.
         changed = any(new is not old for new, old in zip(moved, graphs, strict=True))
         self._plain = plain() if changed and plain is not None else None
-        graphs = moved
+        graphs, conditions = moved[: len(parts)], moved[len(parts) :]
         parts = [replace(part, graph=g) for part, g in zip(parts, graphs, strict=True)]
+        checks = [replace(c, condition=g) for c, g in zip(checks, conditions, strict=True)]
         dependent = depends_on([*graphs, prior, *(c.condition for c in checks)], self._values)
         cost = partial(numbers_read, dependent=dependent, arrays=self._arrays)
         found, whole = find_rows(model, parts, observed, dim, cost)

@@ -32,6 +32,7 @@ from pymc_subsample.control_variates.reference import (
     extended,
     precision,
     reference_at,
+    refuse_undefined,
     scales,
 )
 from pymc_subsample.control_variates.residuals import Residuals, residuals_around
@@ -108,6 +109,7 @@ def prepare(problem: Problem) -> Preparation:
     found = None if problem.given is None else _at_given(problem, problem.given)
     if found is None:
         found, search = _automatic_reference(problem)
+    refuse_undefined(expansion, found)
     if problem.archive is not None:
         problem.archive.keep(expansion, found)
 
