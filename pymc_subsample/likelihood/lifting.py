@@ -140,7 +140,7 @@ class _Gather:
         if not var.type.ndim:
             return var
         if var.type.broadcastable[0]:  # the same in every row
-            more = self._n_columns() - 1
+            more = 0 if self.node is None else len(self.node.inputs) - 2
             return var if not more else var.dimshuffle(["x"] * more + list(range(var.type.ndim)))
         if elemwise_name(var.owner) not in _AFFINE:
             return None
@@ -188,9 +188,6 @@ class _Gather:
         if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
             return np.array_equal(x, y)
         return on_disk(x) and on_disk(y) and bool(x == y)
-
-    def _n_columns(self) -> int:
-        return 1 if self.node is None else len(self.node.inputs) - 1
 
 
 def _size(var: Variable) -> float:

@@ -125,7 +125,8 @@ class TallModel(Evaluation):
         self.model = model
         self.value_vars = sorted(model.value_vars, key=lambda v: order.index(v.name))
         self.discrete = [v.name for v in model.discrete_value_vars]
-        self._lay_out_theta()
+        self.lay_out({v.name: self.initial_point[v.name] for v in self.value_vars})
+        self.theta = pt.tensor("theta", dtype="float64", shape=(self.size,))
         self.bound = {} if data is None else binding.bound(model, data)
         checked = not lift or (data is not None and data.checked)
         if self.bound and not checked:
@@ -224,10 +225,6 @@ class TallModel(Evaluation):
         self._place_columns(batch, trace.axes, kinds, guards)
         self._functions = {}
         return pt.concatenate(per_row(graphs, kinds, guards))
-
-    def _lay_out_theta(self) -> None:
-        self.lay_out({v.name: self.initial_point[v.name] for v in self.value_vars})
-        self.theta = pt.tensor("theta", dtype="float64", shape=(self.size,))
 
     def _place_parameters(self, batch: BatchGraph, logprior: Variable) -> None:
         """Lay the parameters out in one vector phi and express phi and the prior in theta."""
