@@ -37,7 +37,7 @@ from pymc_subsample.kernels.estimates import (
     refresh_block_poisson,
     target_at,
 )
-from pymc_subsample.kernels.model import MINIBATCH
+from pymc_subsample.kernels.model import MINIBATCH, Surface
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.steps.subsample import Subsample
 
@@ -199,7 +199,7 @@ def numbered_factors(rows, weight, bound, products):
 @numba.njit
 def evaluate(model, sums, given, moves, rows, counts, theta, phi, d, grad):
     target = target_at(model, sums, given, moves)
-    return block_poisson(target, rows, counts, theta, phi, d, grad)
+    return block_poisson(Surface(target, rows, counts, phi, d), theta, grad)
 
 
 @numba.njit

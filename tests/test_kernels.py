@@ -28,6 +28,7 @@ from pymc_subsample.kernels.estimates import (
     target_at,
 )
 from pymc_subsample.kernels.hmc import INFO, Fresh, Subsample, transitions
+from pymc_subsample.kernels.model import Surface
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.rows import RowStore, drawn_without
 
@@ -102,7 +103,7 @@ def poisson():
 @numba.njit
 def evaluate(model, sums, given, moves, rows, counts, theta, phi, d, grad):
     target = target_at(model, sums, given, moves)
-    return perturbed(target, rows, counts, theta, phi, d, grad)
+    return perturbed(Surface(target, rows, counts, phi, d), theta, grad)
 
 
 class Sampler:

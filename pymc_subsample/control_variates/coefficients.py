@@ -79,7 +79,8 @@ class Coefficients:
         if len(moves) > len(_PARTS):
             return whole
         step = max(whole.size // _LOOKED_AT, 1)
-        few = self._in_parts([_every(x, step) for x in values], moves[:, ::step])
+        some = [Enclosure(x.low[::step], x.high[::step]) for x in values]
+        few = self._in_parts(some, moves[:, ::step])
         if np.mean(few < _SHARPER * whole[::step]) < _SHARE:
             return whole
         return np.fmin(whole, self._in_parts(values, moves))
@@ -97,10 +98,6 @@ class Coefficients:
     def _combined(self, values: Sequence[Enclosure], moves: np.ndarray) -> np.ndarray:
         assert self._enclosed is not None
         return combined(self._which, self._enclosed(values), moves)
-
-
-def _every(x: Enclosure, step: int) -> Enclosure:
-    return Enclosure(x.low[::step], x.high[::step])
 
 
 def combined(

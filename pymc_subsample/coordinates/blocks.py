@@ -247,7 +247,8 @@ def _prior(tall: TallModel, rv: Variable, x: Variable) -> _Prior | None:
     if isinstance(op, ZeroSumNormalRV):
         # Its value is a linear map to independent normal variables, one fewer in each axis.
         [sigma] = tall.over_theta([op.dist_params(rv.owner)[0]])
-        return (single, [pt.zeros(())], [[sigma.dimshuffle([])]]) if _is_single(sigma) else None
+        alike = all(sigma.type.broadcastable)
+        return (single, [pt.zeros(())], [[sigma.dimshuffle([])]]) if alike else None
     if transform is not None:
         return None
     if isinstance(op, _LOCATION_SCALE):
@@ -261,10 +262,6 @@ def _prior(tall: TallModel, rv: Variable, x: Variable) -> _Prior | None:
         mean, cov = op.dist_params(rv.owner)
         return _multivariate(tall, mean, cov, shape)
     return None
-
-
-def _is_single(var: Variable) -> bool:
-    return all(var.type.broadcastable)
 
 
 def _multivariate(

@@ -50,12 +50,9 @@ class Statistics:
     def as_json(self) -> dict[str, Any]:
         """Return lists; numbers that JSON has no word for are text."""
         return {
-            name: [_word(x) for x in np.ravel(value).tolist()] for name, value in vars(self).items()
+            name: [x if np.isfinite(x) else str(x) for x in np.ravel(value).tolist()]
+            for name, value in vars(self).items()
         }
-
-
-def _word(x: float) -> float | str:
-    return x if np.isfinite(x) else str(x)
 
 
 def statistics_from_json(entry: Mapping[str, Any], shape: tuple[int, ...]) -> Statistics:

@@ -9,21 +9,15 @@ from pymc_subsample import array_stats
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.factors import whiten
-from pymc_subsample.diagnostics.checks import (
-    MODES,
-    SHIFT_BOUND,
-    STRETCH_BOUND,
-    Check,
-    Rule,
-    amount,
-    sentence,
-)
+from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.divergences import check_divergences, loss
 from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.kernels.integrators import Integrator
 from pymc_subsample.stationary import sd_error, spectrum, variances
 
+SD_BOUND = 0.05
+MEAN_BOUND = 0.1
 _HEAT_BOUND = 0.1
 # Of a chain's measured errors, all directions together.
 _ERROR_RATE = 0.001
@@ -54,15 +48,13 @@ DIVERGED = Rule("diverged", "error by divergences, over what is tolerable", 1.0,
 HIDDEN = Rule(
     "hidden", "error that divergences may hide, over the same", 1.0, _STAYING, severity="warn"
 )
-STEP = Rule("step_error", "predicted error of an sd, by the step size", STRETCH_BOUND, _SMALLER)
-NOISE = Rule(
-    "noise_error", "predicted error of an sd, by noise of gradients", STRETCH_BOUND, _QUIETER
-)
-STRETCH = Rule("stretch", "error of an sd on all rows, beyond its error", STRETCH_BOUND, _OTHER)
-SHIFT = Rule("shift", "error of a mean in sds on all rows, beyond its error", SHIFT_BOUND, _OTHER)
+STEP = Rule("step_error", "predicted error of an sd, by the step size", SD_BOUND, _SMALLER)
+NOISE = Rule("noise_error", "predicted error of an sd, by noise of gradients", SD_BOUND, _QUIETER)
+STRETCH = Rule("stretch", "error of an sd on all rows, beyond its error", SD_BOUND, _OTHER)
+SHIFT = Rule("shift", "error of a mean in sds on all rows, beyond its error", MEAN_BOUND, _OTHER)
 HEAT = Rule("heat", "error of the kinetic temperature, beyond its error", _HEAT_BOUND, _QUIETER)
 START = Rule(
-    "start", "error of an sd by the way from the start, beyond its error", STRETCH_BOUND, _TUNED
+    "start", "error of an sd by the way from the start, beyond its error", SD_BOUND, _TUNED
 )
 UNMEASURED = Rule("unmeasured", "errors that no check could measure", 0.0, _AUDIT, severity="warn")
 TEMPERATURE = Rule(
@@ -174,7 +166,7 @@ def _predicted(
         STEP.check(
             step,
             f"step_size {h:.3g} is too large: it makes a posterior standard deviation wrong by "
-            f"{_percent(step)} (should be at most {STRETCH_BOUND:.0%}). {sentence(smaller)}",
+            f"{_percent(step)} (should be at most {SD_BOUND:.0%}). {sentence(smaller)}",
         )
     ]
     if dynamics.weighted or not step < np.inf:
@@ -184,7 +176,7 @@ def _predicted(
         NOISE.check(
             more,
             f"The noise of the gradients makes a posterior standard deviation wrong by "
-            f"{_percent(more)} (should be at most {STRETCH_BOUND:.0%}). "
+            f"{_percent(more)} (should be at most {SD_BOUND:.0%}). "
             f"{sentence([*smaller, *remedies])}",
         )
     )
@@ -252,13 +244,13 @@ def _measured(
         STRETCH.check(
             worst,
             "By gradients of all rows, a posterior standard deviation is wrong by at least "
-            f"{_percent(worst)} (should be at most {STRETCH_BOUND:.0%}). "
+            f"{_percent(worst)} (should be at most {SD_BOUND:.0%}). "
             f"{sentence([*remedies, 'use pms.HMCECS'])}",
         ),
         SHIFT.check(
             off,
             f"By gradients of all rows, a posterior mean is off by at least {amount(off)} "
-            f"standard deviations (should be at most {SHIFT_BOUND:g}). "
+            f"standard deviations (should be at most {MEAN_BOUND:g}). "
             f"{sentence([*remedies, 'use pms.HMCECS'])}",
         ),
     ]

@@ -35,12 +35,6 @@ Moves = namedtuple("Moves", "active factor step_size extent")
 MOVES = types.NamedTuple([INDEX, MATRIX, SCALAR, SCALAR], Moves)
 
 
-# What an estimate at theta is of: arguments of `estimates.perturbed` and the like.
-#
-# target, rows, counts : what it depends on
-# phi, d : scratch
-Surface = namedtuple("Surface", "target rows counts phi d")
-
 # A point of a trajectory; arrays are overwritten.
 #
 # position, gradient : arrays (d,); theta, and the gradient of the estimate there
@@ -52,13 +46,6 @@ Phase = namedtuple("Phase", "position gradient momentum force velocity")
 Transition = namedtuple(
     "Transition", "estimate probability moved diverging energy error n_steps depth"
 )
-
-
-@inner
-def evaluate(density, surface, theta, grad):
-    """Return the estimate at theta, and write its gradient."""
-    target, rows, counts, phi, d = surface
-    return density(target, rows, counts, theta, phi, d, grad)
 
 
 @inner
@@ -98,7 +85,7 @@ def leapfrog(density, surface, at, moves, step_size):
     scale_up(factor, momentum, velocity)
     for a in range(momentum.shape[0]):
         position[active[a]] += step_size * velocity[a]
-    estimate = evaluate(density, surface, position, gradient)
+    estimate = density(surface, position, gradient)
     scale_back(factor, gradient, active, force)
     for a in range(momentum.shape[0]):
         momentum[a] += 0.5 * step_size * force[a]

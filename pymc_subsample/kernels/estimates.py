@@ -128,7 +128,7 @@ def group(target, rows, counts, g):
 
 
 @inner
-def perturbed(target, rows, counts, theta, phi, d, grad):
+def perturbed(surface, theta, grad):
     """Return the perturbed estimate at theta: its log posterior, `carried` and variance.
 
     `rows`, packed and anchored, are those of the subsample, array (C, m), or, for `block_poisson`,
@@ -136,6 +136,7 @@ def perturbed(target, rows, counts, theta, phi, d, grad):
     group. Written are `phi`, residuals `d`, (m,), of the last group for `block_poisson`, and the
     gradient in theta. `carried` is w sum d, or the sign of Lhat: what `refresh_perturbed` updates.
     """
+    target, rows, _, phi, d = surface
     logprior = np.empty(1)
     grad_phi = np.zeros(phi.shape[0])
     target.forward(theta, phi, logprior)
@@ -157,8 +158,9 @@ def perturbed(target, rows, counts, theta, phi, d, grad):
 
 
 @inner
-def block_poisson(target, rows, counts, theta, phi, d, grad):
+def block_poisson(surface, theta, grad):
     """Return the block-Poisson estimate; see `perturbed`."""
+    target, rows, counts, phi, d = surface
     if outside(target.given, target.moves, theta):
         for a in range(grad.shape[0]):
             grad[a] = 0.0

@@ -18,9 +18,9 @@ from numba import types
 
 from pymc_subsample.cache import kept
 from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, generator_at, inner
-from pymc_subsample.kernels.dynamics import MOVES, Surface, evaluate
+from pymc_subsample.kernels.dynamics import MOVES
 from pymc_subsample.kernels.estimates import DENSITY, ESTIMATE, PERTURBED, REFRESH, target_at
-from pymc_subsample.kernels.model import MINIBATCH, MODEL, SUMS
+from pymc_subsample.kernels.model import MINIBATCH, MODEL, SUMS, Surface
 from pymc_subsample.kernels.vectors import copy
 
 # Results of a transition, by position.
@@ -87,7 +87,7 @@ def transitions(estimator, dynamics):
 
         # Other step methods may have moved parameters on which phi depends: start from theta anew.
         surface = Surface(target, rows, counts, phi, d)
-        estimate = evaluate(density, surface, theta, grad)
+        estimate = density(surface, theta, grad)
         info[MOVED] += size * total(counts) + exact
         for t in range(k):
             g = (group + t) % n_groups
@@ -96,7 +96,7 @@ def transitions(estimator, dynamics):
             if refresh(rng, target, index, rows, counts, g, new_index[t], new_rows[t],
                        new_counts[t], phi, estimate):  # fmt: skip
                 info[SUBSET] += 1.0
-                estimate = evaluate(density, surface, theta, grad)
+                estimate = density(surface, theta, grad)
                 info[MOVED] += size * total(counts) + exact
             move = dynamics(rng, density, surface, theta, grad, estimate, moves)
             estimate = move.estimate

@@ -53,6 +53,12 @@ GATHER = types.void(INDEX, INDEX, MATRIX)
 Model = namedtuple("Model", "functions columns width")
 MODEL = types.NamedTuple([INDEX, INDEX, types.int64], Model)
 
+# What a density at theta is of, which also takes theta and room for its gradient.
+#
+# target, rows, counts : see `estimates.perturbed`
+# phi, d : scratch
+Surface = namedtuple("Surface", "target rows counts phi d")
+
 # Control variates: the reference in phi, sums over all rows of l*, its gradient and its Hessian
 # there, over the temperature, and their order (0: none).
 Sums = namedtuple("Sums", "center level slope curvature order")

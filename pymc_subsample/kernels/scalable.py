@@ -38,15 +38,7 @@ from numba import types
 from pymc_subsample.cache import kept
 from pymc_subsample.compile import GENERATOR, MATRIX, SCALAR, function_at, generator_at, inner
 from pymc_subsample.kernels.control import control_sum
-from pymc_subsample.kernels.dynamics import (
-    MOVES,
-    Surface,
-    Transition,
-    draw_momentum,
-    evaluate,
-    trajectory,
-    tree,
-)
+from pymc_subsample.kernels.dynamics import MOVES, Transition, draw_momentum, trajectory, tree
 from pymc_subsample.kernels.model import (
     ANCHOR,
     BACKWARD,
@@ -56,6 +48,7 @@ from pymc_subsample.kernels.model import (
     GATHER,
     MODEL,
     SUMS,
+    Surface,
 )
 from pymc_subsample.kernels.strata import BOUNDS, cubic_sum, distances
 from pymc_subsample.kernels.vectors import copy, is_finite, scale_up
@@ -101,8 +94,9 @@ Surrogate = namedtuple("Surrogate", "forward backward difference sums exact unit
 
 
 @inner
-def surrogate(target, rows, counts, theta, phi, d, grad):
+def surrogate(surface, theta, grad):
     """Log density of the surrogate at theta; writes phi and the gradient in theta."""
+    target, _, _, phi, _ = surface
     logprior = np.empty(1)
     grad_phi = np.zeros(phi.shape[0])
     target.forward(theta, phi, logprior)
@@ -129,7 +123,7 @@ def walk(rng, density, surface, theta, grad, estimate, moves):
     copy(theta, position)
     for a in range(size):
         position[active[a]] += step_size * move[a]
-    new = evaluate(density, surface, position, gradient)
+    new = density(surface, position, gradient)
     error = estimate[0] - new[0]
     probability = min(1.0, np.exp(-error)) if is_finite(error) else 0.0
     shown = error if is_finite(error) else np.inf
@@ -286,14 +280,14 @@ def transitions(dynamics):
         """Run k transitions, in place."""
         size = theta.shape[0]
         phi, new_phi = np.empty(sums.center.shape[0]), np.empty(sums.center.shape[0])
-        logprior, none = np.empty(1), np.empty(0, dtype=np.int64)
-        rows, d = np.empty((0, 0)), np.empty(0)
+        scratch, logprior = np.empty(sums.center.shape[0]), np.empty(1)
+        rows, counts, d = np.empty((0, 0)), np.empty(0, dtype=np.int64), np.empty(0)
         grad, start, start_grad = np.empty(size), np.empty(size), np.empty(size)
         for a in range(info.shape[0]):
             info[a] = 0.0
         info[_EXCEEDED] = -1.0
-        estimate = surrogate(target, rows, none, theta, phi, d, grad)
-        surface = Surface(target, rows, none, np.empty(phi.shape[0]), d)
+        estimate = surrogate(Surface(target, rows, counts, phi, d), theta, grad)
+        surface = Surface(target, rows, counts, scratch, d)
         cubic = cubic_sum(bounds.elements, bounds.metric, bounds.cubes, phi, sums.center)
         for _ in range(k):
             copy(theta, start)

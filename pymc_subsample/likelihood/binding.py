@@ -1,40 +1,31 @@
 """A model that was written on some rows, bound to columns on disk: which of its data they are.
 
 The graphs of the model stay as they are, with columns of all rows in the place of the sample's.
-What could still say something of the sample is refused: data of as many rows that are not bound,
-numbers computed from the sample inside the model, and columns that were changed on their way into
-the model.
+Columns that were changed on their way into the model are refused; `of_sample` refuses what could
+still say something of the sample.
 """
 
 import warnings
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import ancestors, toposort
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
-from pytensor.tensor.shape import SpecifyShape
-from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.data import Rows
 from pymc_subsample.data.columns import Column
 from pymc_subsample.data.rows import sample_index
 from pymc_subsample.data.several import Several
 from pymc_subsample.likelihood.discovery import are_few
-from pymc_subsample.likelihood.errors import TallModelError, op_name
-from pymc_subsample.likelihood.terms import Whole
-from pymc_subsample.likelihood.verification import probes, tolerance
-from pymc_subsample.rows import Joined
-from pymc_subsample.symbolic.graph import ReadsAllRows, root_array
+from pymc_subsample.likelihood.errors import TallModelError
+from pymc_subsample.symbolic.graph import root_array
 
 if TYPE_CHECKING:
-    from pymc_subsample.likelihood.tall_model import TallModel
+    pass
 
 # What makes rows of the objects of a library.
 _MAKERS = {
@@ -45,20 +36,11 @@ _MAKERS = {
     "xarray": "from_xarray",
 }
 _PACKAGE = str(Path(__file__).parents[1])
-_REMEDY = (
-    "Compute it over all rows, before the model, and write the number into it: rows.mean('x'), "
-    "rows.std('x'), rows.min('x'), rows.max('x') or len(rows); or compute a column, and make the "
-    "rows with it."
-)
 _AS_IT_IS = (
     "The model must be written on rows.sample(5_000) as it is: scale columns inside the model, "
     "with rows.mean and rows.std as constants, or before the rows are made; codes of categories "
     "are those of rows.coords."
 )
-_MOVING = {
-    "AdvancedIncSubtensor", "AdvancedSubtensor", "IncSubtensor", "Join", "Nonzero", "Subtensor",
-}  # fmt: skip
-_NUMBERING = "ARange"
 # Rows of a sample that are looked for, and rows that are read at a time.
 _LOOKED_FOR, _PIECE = 32, 2**17
 # Numbers of few rows beside many that are held in memory.
@@ -79,13 +61,13 @@ def bound(model: pm.Model, data: Rows | Several) -> dict[Variable, Column]:
     found = {v: _column(v, data) for v in named.values()}
     if not found:
         raise TallModelError(
-            f"data has columns {_listed(data.names)}, and none of them has the name of a pm.Data "
-            f"of the model ({_listed([v.name for v in model.data_vars]) or 'it has none'}). Write "
+            f"data has columns {listed(data.names)}, and none of them has the name of a pm.Data "
+            f"of the model ({listed([v.name for v in model.data_vars]) or 'it has none'}). Write "
             "the model on s = rows.sample(5_000), with pm.Data('x', s['x']) for every column, and "
             "give columns the model's names by rows.select(x=...)."
         )
     for n_rows in {len(column) for column in found.values()}:
-        lengths = {v.name: len(_value(v)) for v, column in found.items() if len(column) == n_rows}
+        lengths = {v.name: len(value_of(v)) for v, column in found.items() if len(column) == n_rows}
         if len(set(lengths.values())) > 1:
             raise TallModelError(
                 f"pm.Data of the model have different numbers of rows: {lengths}, and in data "
@@ -134,15 +116,16 @@ def _few(found: Mapping[Variable, Column]) -> set[Variable]:
 
 def _refuse_part_of_few(found: Mapping[Variable, Column]) -> None:
     for v in _few(found):
-        if len(_value(v)) != (n_rows := len(found[v])):
+        if len(value_of(v)) != (n_rows := len(found[v])):
             raise TallModelError(
-                f"pm.Data {v.name!r} has {len(_value(v)):,} of {n_rows:,} rows, which are so few "
+                f"pm.Data {v.name!r} has {len(value_of(v)):,} of {n_rows:,} rows, which are so few "
                 "beside the others that they are not sampled. Write the model on all of them: "
                 f"rows.sample({n_rows:,})."
             )
 
 
-def _value(var: Variable) -> np.ndarray:
+def value_of(var: Variable) -> np.ndarray:
+    """Return the numbers of a `pm.Data`."""
     value = root_array(var)
     assert value is not None
     return value
@@ -150,7 +133,7 @@ def _value(var: Variable) -> np.ndarray:
 
 def _column(var: Variable, data: Rows | Several) -> Column:
     """Return the column for a `pm.Data`, in the type that it has in the model."""
-    name, value = var.name, _value(var)
+    name, value = var.name, value_of(var)
     try:
         column = data.column(name)
     except ValueError as error:
@@ -217,7 +200,7 @@ def refuse_other_rows(found: Mapping[Variable, Column]) -> None:
 
 
 def _refuse_other_rows(found: Mapping[Variable, Column]) -> None:
-    values = {v: _value(v) for v in found}
+    values = {v: value_of(v) for v in found}
     m, n = len(next(iter(values.values()))), len(next(iter(found.values())))
     store = next(iter(found.values())).store
     for end in np.cumsum([segment.n_rows for segment in store.segments])[::-1].tolist():
@@ -239,203 +222,8 @@ def _refuse_other_rows(found: Mapping[Variable, Column]) -> None:
             return
     raise TallModelError(
         f"Row {wanted[left][0]} of what the model is written on is none of the rows of data, in "
-        f"the columns {_listed([v.name for v in found])} together. {_AS_IT_IS}"
+        f"the columns {listed([v.name for v in found])} together. {_AS_IT_IS}"
     )
-
-
-def refusal(error: ReadsAllRows, roots: Mapping[Variable, Variable]) -> TallModelError:
-    """Say which number the model computes from all rows."""
-    names = _listed(list(dict.fromkeys(roots[c].name for c in error.columns)))
-    op = _mixing(error.outputs, error.columns)
-    if op in _MOVING:
-        return TallModelError(
-            f"The model chooses, moves or changes some rows of pm.Data {names} ({op}): which ones, "
-            "follows from the sample that it is written on. Make rows that need no such choice, or "
-            "a column that says what a row is."
-        )
-    if op == _NUMBERING:
-        return TallModelError(
-            f"pm.Data {names} meets a number of each row that the model makes itself, such as "
-            f"pt.arange ({op}). Make it a column of the rows."
-        )
-    return TallModelError(
-        f"The model computes something of all rows of pm.Data {names} at once ({op}), of which it "
-        f"holds a sample: it would be a statistic of the sample. {_REMEDY}"
-    )
-
-
-def _mixing(outputs: Sequence[Variable], columns: Sequence[Variable]) -> str:
-    """Name the first Op that takes the columns together."""
-    keeping = (Elemwise, DimShuffle, SpecifyShape)
-    nodes = [node for node in toposort(outputs) if not isinstance(node.op, keeping)]
-    reading = [n for n in nodes if not set(ancestors(n.inputs)).isdisjoint(columns)]
-    return next((op_name(node.op) for node in [*reading, *nodes]), "a function of all rows")
-
-
-def misfit(found: Mapping[Variable, Column], error: Exception) -> TallModelError:
-    """Say that the model fixes the number of rows of its sample."""
-    lengths = {len(column): len(_value(v)) for v, column in found.items()}
-    rows, length = (" and ".join(f"{n:,}" for n in x) for x in (lengths, lengths.values()))
-    return TallModelError(
-        f"With {rows} rows in the place of the {length} that the model is written on, shapes "
-        f"do not fit together ({error}). Something in the model has the length of the sample: an "
-        "array, coordinates of its rows, or a number such as len(s['y']). Make arrays columns of "
-        "the rows; leave out shape= where there is data, and coordinates of the rows."
-    )
-
-
-def refuse_unbound(tall: "TallModel", found: Mapping[Variable, Column]) -> None:
-    """Refuse data of the sample's rows that have no column; `tall` is the model on the sample."""
-    for length in {len(_value(v)) for v in found}:
-        _refuse_unbound(tall, {v.name for v in found}, length)
-
-
-def _refuse_unbound(tall: "TallModel", names: set[str], length: int) -> None:
-    data = {v.name for v in tall.model.data_vars}
-    for var in tall.data_of_length(length):
-        shared = isinstance(var, SharedVariable) and var.name in data
-        if shared and var.name in names:
-            continue
-        value = root_array(var)
-        shape = getattr(value, "shape", ())
-        if shared:
-            raise TallModelError(
-                f"pm.Data {var.name!r}, of shape {shape}, has an entry for each of the "
-                f"{length:,} rows that the model is written on, and data has no column of that "
-                f"name (of the model's, it has {_listed(sorted(names))}). Select one: "
-                f"rows.select(..., {var.name}=...). If its length is another one by chance, write "
-                "the model on another number of rows."
-            )
-        owner = _observed_with(tall, var)
-        said = f"The observed values of {owner!r} are" if owner else "The model holds"
-        raise TallModelError(
-            f"{said} an array of shape {shape}, with one entry for each of the {length:,} rows "
-            "that the model is written on, which is not pm.Data and so has no column on disk. Make "
-            "it a column of the rows, and write pm.Data('name', s['name']) with s = "
-            "rows.sample(5_000)."
-        )
-
-
-def refuse_in_full(
-    terms: Sequence[Whole],
-    arrays: Mapping[Variable, np.ndarray | Column],
-    roots: Mapping[Variable, Variable],
-) -> None:
-    """Refuse terms that all rows on disk would be read for at every gradient."""
-    for term in terms:
-        read = [v for v in ancestors([term.graph]) if isinstance(arrays.get(v), Column)]
-        if read:
-            raise TallModelError(
-                f"{term.name!r} is evaluated in full ({term.why}), and reads pm.Data "
-                f"{_listed([roots[v].name for v in read])} of data, which stay on disk. Sample its "
-                "rows, too (observed=), or hold all of them in memory: leave them out of data, and "
-                "write the model on them."
-            )
-
-
-def refuse_others(
-    found: Mapping[Variable, Column],
-    roots: Mapping[Variable, Variable | None],
-    axes: Mapping[Variable, int],
-    kinds: Mapping[int, Sequence],
-) -> None:
-    """Refuse raw columns that are not on disk."""
-    known = {len(column) for column in found.values()}
-    missing = ", ".join(
-        f"{n:,} of {_listed([r.name for r in t])}" for n, t in kinds.items() if n not in known
-    )
-    if missing:
-        raise TallModelError(
-            f"The model has rows of other lengths than data ({missing}). Make rows of these too, "
-            "with pm.Data of their columns: data=[rows, others]. Or name those that are in data: "
-            "observed=[...]; the others are then evaluated in full."
-        )
-    for raw, root in roots.items():
-        if root not in found:
-            raise TallModelError(
-                f"The rows read {raw.name or 'an array'!r}, which has "
-                f"{raw.type.shape[axes[raw]] or max(kinds):,} entries and "
-                "is not a column of data: a number of each row that the model makes itself, such "
-                "as pt.arange. Make it a column of the rows."
-            )
-        if axes[raw]:
-            raise TallModelError(
-                f"Rows are on axis {axes[raw]} of pm.Data {raw.name!r}. They must come first, as "
-                "in rows.sample."
-            )
-
-
-def _observed_with(tall: "TallModel", root: Variable) -> str | None:
-    model = tall.model
-    for rv in model.observed_RVs:
-        if root in ancestors([model.rvs_to_values[rv]]):
-            return rv.name
-    return None
-
-
-def refuse_negative(tall: "TallModel") -> None:
-    """Refuse negative numbers in columns that are indices: codes of what is missing."""
-    for node in toposort(tall.batch.outputs):
-        if not isinstance(node.op, AdvancedSubtensor):
-            continue
-        for entry in node.inputs[1:]:
-            raw = tall.derived.get(entry)
-            if raw is None or raw not in tall.raw:
-                continue
-            roots = tall.raw_roots[tall.raw.index(raw)].values()
-            low = [np.min(tall.bound[root].statistic("low")) for root in roots]
-            if np.min(low, initial=0) < 0:
-                raise TallModelError(
-                    f"Column {raw.name!r} of data is an index in the model, and goes down to "
-                    f"{np.min(low):.0f}: negative codes often stand for what is missing, and would "
-                    "count from the end. Make the rows with codes from 0 up."
-                )
-
-
-def refuse_disagreement(sample: "TallModel", tall: "TallModel") -> None:
-    """Refuse a model that differs on the sample's rows when written on all: it uses the sample."""
-    for theta, index in probes(sample):
-        expected = sample.loglik_as_written(theta, index)
-        known = np.isfinite(expected)
-        error = abs(_of_sample(sample, tall, theta, index)[known] - expected[known])
-        allowed = tolerance(sample, sample.loglik_as_written, theta, index)[known]
-        priors = sample.logprior(theta), tall.logprior(theta)
-        apart = abs(priors[0] - priors[1]) > 1e-6 * (1 + abs(priors[0]))
-        if apart or not np.all(error <= allowed):
-            where = "its log prior" if apart else f"the log-likelihood of {_listed(tall.observed)}"
-            raise TallModelError(
-                f"With all rows of data, {where} is another one than in the model as it is "
-                "written, for the same rows. It depends on the sample that the model is written "
-                f"on: most likely on its length, by x.shape[0], total_size= or the like. {_REMEDY}"
-            )
-
-
-def _of_sample(
-    sample: "TallModel", tall: "TallModel", theta: np.ndarray, index: np.ndarray
-) -> np.ndarray:
-    """Return the log-likelihood of some of the sample's rows, by the model of all rows.
-
-    Kinds of rows of which samples of equal length were drawn are of one kind in the sample.
-    """
-    total = np.zeros(len(index))
-    for kind in range(len(tall.rows.names)):
-        own = [roots.get(kind) for roots in tall.raw_roots]
-        length = next(len(_value(root)) for root in own if root is not None)
-        for first, last in pairwise(sample.rows.starts):
-            if last - first != length:
-                continue
-            here = (first <= index) & (index < last)
-            some = index[here] - first
-            columns = []
-            for column, root in zip(tall.rows.columns, own, strict=True):
-                if root is not None:
-                    columns.append(_value(root)[some])
-                    continue
-                assert isinstance(column, Joined)
-                [repeated] = column.parts[kind][:1]
-                columns.append(np.broadcast_to(repeated, (len(some), *np.shape(repeated))))
-            total[here] += tall.loglik_of(theta, columns)
-    return total
 
 
 def warn_about_deterministics(model: pm.Model, found: Mapping[Variable, Column]) -> None:
@@ -443,7 +231,7 @@ def warn_about_deterministics(model: pm.Model, found: Mapping[Variable, Column])
     read = [v.name for v in model.deterministics if not set(ancestors([v])).isdisjoint(found)]
     if read:
         warnings.warn(
-            f"{_listed(read)}: computed by PyMC from the rows that the model is written on, not "
+            f"{listed(read)}: computed by PyMC from the rows that the model is written on, not "
             "from all rows of data. Leave such deterministic variables out of the model, or out of "
             "the result: pm.sample(..., var_names=[...]).",
             UserWarning,
@@ -451,5 +239,6 @@ def warn_about_deterministics(model: pm.Model, found: Mapping[Variable, Column])
         )
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return names as a message has them."""
     return ", ".join(map(repr, names))

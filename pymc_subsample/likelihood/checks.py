@@ -84,7 +84,10 @@ def sort_checks(
                 )
         elif bounds.always(condition) or _adds_to_one(condition, dependent):
             continue
-        elif any(v in trace.axes or _has_axis(v, n_rows) for v in ancestors([condition])):
+        elif any(
+            v in trace.axes or n_rows in getattr(v.type, "shape", ())
+            for v in ancestors([condition])
+        ):
             rows.append((condition, *_follow(check, trace, kinds)))
         else:
             scalars.append(condition.all())
@@ -97,10 +100,6 @@ def _ends(var: Variable, arrays: Mapping[Variable, Any]) -> Iterable[np.ndarray]
     if column is None or not on_disk(column):
         return pieces(var, arrays)
     return [column.statistic("low"), column.statistic("high")]  # it has no NaN
-
-
-def _has_axis(var: Variable, length: int) -> bool:
-    return length in getattr(var.type, "shape", ())
 
 
 def _follow(

@@ -16,7 +16,7 @@ from pytensor.xtensor.type import XTensorType
 from pymc_subsample.compile import without_c
 from pymc_subsample.data import Rows as RowsOnDisk
 from pymc_subsample.data.several import Several
-from pymc_subsample.likelihood import binding
+from pymc_subsample.likelihood import binding, of_sample
 from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
 from pymc_subsample.likelihood.checks import sort_checks, split_checks
 from pymc_subsample.likelihood.columns import column_graph, row_number_test, stored
@@ -128,15 +128,16 @@ class TallModel(Evaluation):
         self.model = model
         self.value_vars = sorted(model.value_vars, key=lambda v: order.index(v.name))
         self.discrete = [v.name for v in model.discrete_value_vars]
-        self._lay_out_theta()
+        self.lay_out({v.name: self.initial_point[v.name] for v in self.value_vars})
+        self.theta = pt.tensor("theta", dtype="float64", shape=(self.size,))
         given = None if data is None else binding.require_rows(data)
         self.bound = {} if given is None else binding.bound(model, given)
-        # What takes the place of data: columns on disk, or all their numbers where they are few.
+        # What takes the place of the model's data: columns on disk, or few rows in memory.
         self._placed = binding.placed(self.bound)
         checked = not lift or (given is not None and given.checked)
         if self.bound and not checked:
             sample = silently(written, observed=observed)
-            binding.refuse_unbound(sample, self.bound)
+            of_sample.refuse_unbound(sample, self.bound)
             binding.refuse_other_rows(self.bound)
 
         terms = row_terms(model, observed)
@@ -155,7 +156,7 @@ class TallModel(Evaluation):
             )
         except ValueError as error:
             if self.bound:
-                raise binding.misfit(self.bound, error) from error
+                raise of_sample.misfit(self.bound, error) from error
             raise TallModelError(
                 f"The shapes of {', '.join(map(repr, terms))} and of the data do not fit together "
                 f"({error}). Check the number of rows of every column."
@@ -165,18 +166,18 @@ class TallModel(Evaluation):
         try:
             all_rows = self._read(concrete.outputs, terms, observed, dim, plain if lift else None)
         except ReadsAllRows as error:
-            raise binding.refusal(error, self._roots) from None
+            raise of_sample.refusal(error, self._roots) from None
         if checked:
             return
         check_sizes(self)
         if self.bound:
-            binding.refuse_negative(self)
+            of_sample.refuse_negative(self)
         check_start(self, self.loglik_as_written)
         check_batches(self, self.loglik_as_written, all_rows, self._values, self._arrays)
         if self.bound:
             if sample.observed != self.observed:
                 sample = silently(written, observed=self.observed)
-            binding.refuse_disagreement(sample, self)
+            of_sample.refuse_disagreement(sample, self)
             binding.warn_about_deterministics(model, self.bound)
         else:
             warn_about_deterministics(model, self)
@@ -223,7 +224,7 @@ class TallModel(Evaluation):
         trace = RowTrace(lambda v: v not in dependent, row_number_test(self._arrays))
         trace, kinds, others = traced(trace, found, rvs, self.binary, dependent)
         self.whole = [replace(w, numbers=cost(w.graph)) for w in [*whole, *others]]
-        binding.refuse_in_full(self.whole, self._arrays, self._roots)
+        of_sample.refuse_in_full(self.whole, self._arrays, self._roots)
         self.observed = tuple(dict.fromkeys(r.name for rows in kinds.values() for r in rows))
         named = {n: tuple(dict.fromkeys(r.name for r in rows)) for n, rows in kinds.items()}
         self.n_rows = sum(kinds)
@@ -240,10 +241,6 @@ class TallModel(Evaluation):
         self._place_columns(batch, trace.axes, kinds, guards)
         self._functions = {}
         return pt.concatenate(per_row(graphs, kinds, guards))
-
-    def _lay_out_theta(self) -> None:
-        self.lay_out({v.name: self.initial_point[v.name] for v in self.value_vars})
-        self.theta = pt.tensor("theta", dtype="float64", shape=(self.size,))
 
     def _place_parameters(self, batch: BatchGraph, logprior: Variable) -> None:
         """Lay the parameters out in one vector phi and express phi and the prior in theta."""
@@ -281,7 +278,7 @@ class TallModel(Evaluation):
         self._read_by_rows = [v for v in ancestors(old) if v in self._roots]
         roots = {v: self._roots.get(old) for v, old in columns.columns.items()}
         if self.bound:
-            binding.refuse_others(self.bound, roots, columns.axes, kinds)
+            of_sample.refuse_others(self.bound, roots, columns.axes, kinds)
         values = {v: arrays[root] for v, root in columns.columns.items()}
         placed = stored(batch, derived, values, columns.axes, kinds, guards)
         self.raw_roots = [{k: roots[v] for k, v in own.items()} for own in placed.members]

@@ -151,7 +151,8 @@ class Sources(Interpreter[Value]):
         finite = name in _FINITE and all(v.is_finite for v in values)
         values = [v.broadcast(shape) for v in values]
         condition = values[0].data
-        sources = _union(values[1:] if name == "Second" else values)
+        from_which = values[1:] if name == "Second" else values
+        sources = tuple({id(s): s for v in from_which for s in v.sources}.values())
         if name == "Switch" and condition is not None:
             sources = _where(condition != 0, values[1].sources)
             sources += _where(condition == 0, values[2].sources)
@@ -184,10 +185,6 @@ class Sources(Interpreter[Value]):
         shape = tuple(self._n_rows if s is None else s for s in node.outputs[0].type.shape)
         value = picked.moved(lambda x: x.reshape((1,) * before + x.shape + (1,) * after))
         return replace(value.broadcast(shape), finite=self.value(table).is_finite)
-
-
-def _union(values: Sequence[Value]) -> tuple[np.ndarray, ...]:
-    return tuple({id(s): s for v in values for s in v.sources}.values())
 
 
 def _where(condition: np.ndarray, sources: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:

@@ -141,7 +141,7 @@ def root_array(root: Variable) -> np.ndarray | None:
 
 def fold(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
     """Fold static shapes, drop conversions of dimension-named roots, inline composed Ops."""
-    if isinstance(node.op, Subtensor) and isinstance(_op(inputs[0]), Shape):
+    if isinstance(node.op, Subtensor) and isinstance(inputs[0].owner_op, Shape):
         [entry] = unflatten_index_variables(inputs[1:], node.op.idx_list)
         lengths = inputs[0].owner.inputs[0].type.shape
         if isinstance(entry, Constant) and lengths[int(entry.data)] is not None:
@@ -163,10 +163,6 @@ def fold(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         known = {i: i for i in inputs}
         return rebuild(inline_ofg_node(composed), known, fold, remake=True)
     return None
-
-
-def _op(var: Variable) -> Op | None:
-    return None if var.owner is None else var.owner.op
 
 
 def _folded(node: Apply, inputs: list[Variable]) -> list[Variable] | None:

@@ -31,6 +31,7 @@ from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.kernels.dynamics import Moves
 from pymc_subsample.kernels.estimates import FUNCTIONS, Estimate, perturbed, target_at
+from pymc_subsample.kernels.model import Surface
 from pymc_subsample.likelihood import TallModel
 
 
@@ -40,9 +41,10 @@ def drive(model, sums, given, moves, thetas, repeats, rows):
     target = target_at(model, sums, given, moves)
     counts = np.ones(1, dtype=np.int64)
     phi, d, grad = np.empty(len(sums.center)), np.empty(rows.shape[1]), np.empty(thetas.shape[1])
+    surface = Surface(target, rows, counts, phi, d)
     total = 0.0
     for k in range(repeats):
-        logp, _, _ = perturbed(target, rows, counts, thetas[k % len(thetas)], phi, d, grad)
+        logp, _, _ = perturbed(surface, thetas[k % len(thetas)], grad)
         total += logp
     return total, grad
 
