@@ -16,6 +16,9 @@ from numba.np.numpy_support import as_dtype
 import pymc_subsample as pms
 from pymc_subsample import kernels
 from pymc_subsample.compile import address_of
+from pymc_subsample.diagnostics.firefly import LightRecord
+from pymc_subsample.diagnostics.record import StepRecord
+from pymc_subsample.diagnostics.scalable import ProposalRecord
 from pymc_subsample.steps import (
     ahead,
     firefly,
@@ -110,6 +113,46 @@ def test_draws_are_those_made_one_by_one(made, name):
     assert found[1][-1]["warning"] == expected[1][-1]["warning"]
     if name != "signs":  # where memory for rows that are not used may hold others
         assert pickle.dumps(step.sampling_state) == state
+
+
+def add_steps(record, thetas, infos):
+    record.add(thetas, infos)
+
+
+def add_proposals(record, thetas, infos):
+    record.add(thetas, infos)
+    record.add_decisions(infos)
+
+
+def add_lights(record, thetas, infos):
+    record.add(thetas, infos["accepted"], infos["acceptance_rate"])
+    record.add_lights(infos)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.9])
+@pytest.mark.parametrize(
+    ("kind", "add"),
+    [(StepRecord, add_steps), (ProposalRecord, add_proposals), (LightRecord, add_lights)],
+)
+def test_records_are_those_of_draws_added_one_by_one(kind, add, share):
+    """To the last bit; also where the first draw diverges, and more than are kept."""
+    rng, n = np.random.default_rng(4), 1500
+    names = (
+        "acceptance_rate", "accepted", "darkened", "decisions", "kinetic_temperature",
+        "loglik_variance", "lowest", "n_bright", "rows_drawn", "rows_passed", "sign", "step_size",
+        "subset_accepted",
+    )  # fmt: skip
+    thetas, infos = rng.normal(size=(n, 3)), {name: rng.normal(size=n) for name in names}
+    infos |= {"diverging": rng.random(n) < share, "noise": rng.random((n, 3))}
+    infos["diverging"][0], infos["loglik_variance"][::50] = True, np.nan
+    found = []
+    for pieces in (range(1, n), [], np.sort(rng.integers(n, size=9))):
+        record = kind(draws=n)
+        for part in np.split(np.arange(n), pieces):
+            add(record, thetas[part], {name: x[part] for name, x in infos.items()})
+        found.append(vars(record))
+    for other in found[1:]:
+        np.testing.assert_equal(other, found[0])
 
 
 ENTRIES = {

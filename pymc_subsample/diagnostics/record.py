@@ -70,11 +70,10 @@ class MovingRecord(Record):
 
     def add_divergent(self, thetas: np.ndarray, diverging: np.ndarray, most: int) -> None:
         """Look for divergent ones among the next draws, shape (n, d), before they are counted."""
-        if diverging.any():
-            for i in np.flatnonzero(diverging)[: most - len(self.before)].tolist():
-                if self.done + i:
-                    self.before.append(thetas[i - 1].copy() if i else self.last)
-            self.divergences += int(np.count_nonzero(diverging))
+        found = np.flatnonzero(diverging)
+        self.divergences += len(found)
+        after = found[self.done + found > 0][: most - len(self.before)].tolist()
+        self.before += [thetas[i - 1].copy() if i else self.last for i in after]
         self.last = thetas[-1].copy()
 
 
@@ -110,9 +109,8 @@ class ChainRecord(MovingRecord):
         first, numbers = self.done, variance.tolist()
         chosen = self.count(len(thetas), _KEPT)
         self.kept += [(numbers[i], first + i, thetas[i].copy()) for i in chosen]
-        full = len(self.noisiest) == _NOISIEST
-        least = self.noisiest[0][0] if full else -np.inf
-        for i in [i for i, x in enumerate(numbers) if not x <= least]:
+        least = self.noisiest[0][0] if len(self.noisiest) == _NOISIEST else -np.inf
+        for i in np.flatnonzero(~(variance <= least)).tolist():
             if len(self.noisiest) < _NOISIEST or numbers[i] > self.noisiest[0][0]:
                 insort(self.noisiest, (numbers[i], first + i, thetas[i].copy()), key=itemgetter(0))
                 del self.noisiest[:-_NOISIEST]

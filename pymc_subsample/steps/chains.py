@@ -95,7 +95,7 @@ class ChainStep(BlockedStep):
         made = []
         for thetas, infos in self._transitions(self._entered(point), size):
             values, infos["volume"] = self._expansion.written(thetas)
-            stats = separated(self._statistics(infos) | self._unjudged, len(thetas))
+            stats = separated(self._statistics(infos) | self._unjudged)
             if self.tune:
                 notice = self._adapt(thetas[0], {name: x[0] for name, x in infos.items()})
                 stats[0]["warning"] = notice
@@ -198,9 +198,7 @@ class ChainStep(BlockedStep):
         return (update,)
 
 
-def separated(stats: dict[str, Any], n: int) -> list[dict[str, Any]]:
-    """Return the statistics of each of n draws, from arrays of theirs and from what they share."""
+def separated(stats: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the statistics of each draw, from arrays over draws and from what draws share."""
     own = {name: x.tolist() for name, x in stats.items() if type(x) is np.ndarray}
-    if not own:
-        return [dict(stats) for _ in range(n)]
     return [stats | dict(zip(own, one, strict=True)) for one in zip(*own.values(), strict=True)]
