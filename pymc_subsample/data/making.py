@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Required, TypedDict
 
 from pymc_subsample.data.sources import Options, Source
+from pymc_subsample.data.sources.shared import Categorical
 from pymc_subsample.data.store import Store
 from pymc_subsample.data.writing import converted
 from pymc_subsample.signatures import completed
@@ -17,7 +18,7 @@ class Shared(TypedDict, total=False):
     """Options that follow the columns; `made` has their defaults."""
 
     cache: Required[str | Path]
-    categorical: Sequence[str]
+    categorical: Categorical
     drop_missing: bool
     overwrite: bool
     progressbar: bool
@@ -28,7 +29,7 @@ def made(
     columns: Sequence[str] | None = None,
     *,
     cache: str | Path,
-    categorical: Sequence[str] = (),
+    categorical: Categorical = (),
     drop_missing: bool = False,
     overwrite: bool = False,
     progressbar: bool = True,

@@ -118,9 +118,11 @@ class Rows(Columns):
             Columns to keep. Default: all.
         cache : str or Path
             The folder to make, or to use if it was made from the same files before.
-        categorical : sequence of str, optional
-            Columns of text, or anything else, of which codes and levels are kept. Those of
-            dictionary type need not be named.
+        categorical : sequence of str or dict of str to sequence, optional
+            Columns of text, or anything else, of which codes and levels are kept, these in the
+            order in which they are found. Those of dictionary type need not be named, and have
+            their own order. A dict gives the levels in order, such as those of other rows,
+            ``{"region": first.coords["region"]}``; None leaves them to be found.
         drop_missing : bool, default False
             Whether rows with a missing value in any column that is kept are left out. Otherwise
             they stay, as NaN, and steps refuse models that read them. Appended rows are treated
@@ -143,8 +145,8 @@ class Rows(Columns):
         TypeError
             If a column is not of numbers.
         ValueError
-            If files have different columns, an integer is missing, or `cache` was made from
-            something else.
+            If files have different columns, an integer is missing, a value is not among the levels
+            that `categorical` gives, or `cache` was made from something else.
         OSError
             If the disk is full, or does not allow writing; names bytes needed and free.
         """

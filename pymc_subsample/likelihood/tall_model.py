@@ -29,6 +29,7 @@ from pymc_subsample.likelihood.discovery import (
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
 from pymc_subsample.likelihood.evaluation import Evaluation, consecutive
 from pymc_subsample.likelihood.kinds import per_row
+from pymc_subsample.likelihood.levels import refuse_other_levels
 from pymc_subsample.likelihood.lifting import lifted
 from pymc_subsample.likelihood.selection import select_in_data
 from pymc_subsample.likelihood.terms import Part, Rows, numbers_read, parts_of
@@ -136,6 +137,8 @@ class TallModel(Evaluation):
         self._placed = binding.placed(self.bound)
         checked = not lift or (given is not None and given.checked)
         if self.bound and not checked:
+            columns = {str(v.name): column for v, column in self.bound.items()}
+            refuse_other_levels(model, [*model.basic_RVs, *model.potentials], columns)
             sample = silently(written, observed=observed)
             of_sample.refuse_unbound(sample, self.bound)
             binding.refuse_other_rows(self.bound)

@@ -18,6 +18,7 @@ from pymc_subsample.diagnostics import signed
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, signs_of
 from pymc_subsample.diagnostics.thinned import group, sampled_rows, spread
 from pymc_subsample.likelihood.discovery import full_data_model
+from pymc_subsample.likelihood.levels import refuse_other_levels
 from pymc_subsample.passes import current
 from pymc_subsample.prediction.moved import of_another, refuse_moved
 from pymc_subsample.prediction.quantity import SAID, Quantity, quantity
@@ -99,7 +100,8 @@ def predict(
         and draws don't belong together.
     TallModelError
         If `what` has no rows, or they depend on each other, or new rows are wanted where the model
-        reads an array that is not `pm.Data`.
+        reads an array that is not `pm.Data`, or a column of `Rows` indexes parameters whose coords
+        in the model are not its levels in order.
 
     Warns
     -----
@@ -139,6 +141,9 @@ def predict(
         function = RowFunction(model, wanted, posterior)
         refuse_moved(model, posterior, SAID)
     n, read = _reader(function, data, model)
+    if isinstance(data, Rows):
+        columns = {r.name: data.column(r.name) for r in function.raw if r.name is not None}
+        refuse_other_levels(model, wanted.graphs, columns)
     alone = len(model.observed_RVs) == 1 and not model.potentials
     if data is None and alone and sampled_rows(idata) not in (None, n):
         warnings.warn(

@@ -31,7 +31,7 @@ def _xarray_blocks(data: Any, dim: str | None, options: Options) -> Blocks:
     names = Options(wanted, options.categorical, options.drop_missing).chosen(
         known, f"the dataset, along dimension {dim!r},"
     )
-    levels = Levels()
+    levels = Levels(given=options.levels)
 
     def reader(name: str) -> Reader | str:
         if name in options.categorical:

@@ -94,13 +94,13 @@ def _parquet_blocks(files: Sequence[Path], options: Options) -> Blocks:
                 yield from one.iter_batches(batch_size=BLOCK, columns=names)
 
     fields = [schemas[0].field(name) for name in names]
-    return _of_batches(batches(), fields, options, n_rows, Levels())
+    return _of_batches(batches(), fields, options, n_rows, Levels(given=options.levels))
 
 
 def of_arrow(data: Any, options: Options, levels: Levels | None = None) -> Source:
     """Read Arrow data. `levels` are those that the first codes stand for."""
     pa = arrow()
-    known = Levels() if levels is None else levels
+    known = Levels(given=options.levels) if levels is None else levels
     if type(data).__module__.startswith("pyarrow._dataset"):
         files = list(getattr(data, "files", []))
         exist = files and all(Path(f).exists() for f in files)

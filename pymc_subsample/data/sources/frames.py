@@ -15,7 +15,9 @@ def of_pandas(frame: Any, options: Options) -> Source:
     """Read a data frame; its index is left out. Those of other libraries are read by Arrow."""
     if not is_pandas(frame):
         return of_arrow(frame, options)
-    return _glimpsed(frame, options), partial(pandas_blocks, frame, options, Levels())
+    return _glimpsed(frame, options), partial(
+        pandas_blocks, frame, options, Levels(given=options.levels)
+    )
 
 
 def is_pandas(data: Any) -> bool:
@@ -95,7 +97,7 @@ def _dask_blocks(frame: Any, options: Options) -> Blocks:
             "dask.dataframe.from_dask_array."
         )
     names = options.chosen(list(frame.columns), "the data frame")
-    levels, kept = Levels(), frame[names]
+    levels, kept = Levels(given=options.levels), frame[names]
     computed = (kept.partitions[k].compute() for k in range(kept.npartitions))
     found = (block for part in computed for block in pandas_blocks(part, options, levels)[0])
     return found, None, levels

@@ -19,22 +19,34 @@ _CODE = np.dtype("int32")
 # What identifies rows, as JSON, if it can be told; and how to read them, if they are not there yet.
 type Source = tuple[dict[str, Any] | None, Callable[[], Blocks]]
 type Reader = Callable[[Any, np.ndarray], np.ndarray]
+# Names of columns, or also their levels; None where these are to be found.
+type Categorical = Sequence[str] | Mapping[str, Sequence | None]
 
 
 class Options:
     """What of a table is kept: columns (None for all), and those among them that are kept as codes.
 
-    `left_out` counts rows that are left out since a value is missing in a column that is kept.
+    `levels` are those of the latter that are given. `left_out` counts rows that are left out since
+    a value is missing in a column that is kept.
     """
 
     def __init__(
-        self, columns: Sequence[str] | None, categorical: Sequence[str], drop_missing: bool
+        self, columns: Sequence[str] | None, categorical: Categorical, drop_missing: bool
     ) -> None:
         for name, value in (("columns", columns), ("categorical", categorical)):
             if isinstance(value, str):
                 raise TypeError(f'{name} must be a list of names, got {value!r}: use ["{value}"].')
         self.columns = None if columns is None else list(columns)
         self.categorical, self.drop_missing = list(categorical), bool(drop_missing)
+        self.levels: dict[str, list] = {}
+        for name, words in categorical.items() if isinstance(categorical, Mapping) else ():
+            if words is None:
+                continue
+            if isinstance(words, str) or not isinstance(words, Iterable):
+                raise TypeError(f"categorical[{name!r}] must be a list of levels, got {words!r}.")
+            self.levels[name] = [word(w) for w in words]
+            if len(set(self.levels[name])) < len(self.levels[name]):
+                raise ValueError(f"categorical[{name!r}] names a level twice.")
         self.left_out = 0
         if self.columns is not None and len(set(self.columns)) < len(self.columns):
             raise ValueError(f"columns names a column twice: {self.columns}.")
@@ -42,7 +54,8 @@ class Options:
     def as_json(self) -> dict[str, Any]:
         """Return what tells rows of one source apart."""
         names = ("columns", "categorical", "drop_missing")
-        return {name: getattr(self, name) for name in names}
+        found = {name: getattr(self, name) for name in names}
+        return found | ({"levels": self.levels} if self.levels else {})
 
     def log_left_out(self) -> None:
         """Say how many rows were left out, if any were."""
@@ -95,15 +108,20 @@ class Levels(Mapping[str, list]):
     """Words of each column that rows have, numbered in the order in which they came.
 
     Rows may be left out once they are read, so that codes are first those of all words seen, and
-    `settled` where it is known which rows stay. `known` are the levels of rows before these.
+    `settled` where it is known which rows stay. `known` are the levels of rows before these;
+    `given` are all that a column may have, in order.
     """
 
-    def __init__(self, known: Mapping[str, Sequence] | None = None) -> None:
-        self._appending = known is not None
+    def __init__(
+        self,
+        known: Mapping[str, Sequence] | None = None,
+        given: Mapping[str, Sequence] | None = None,
+    ) -> None:
+        self._appending, self._given = known is not None, given or {}
         self._seen: dict[str, dict[Any, int]] = {}
         # By number among the words seen: the code of each, -1 where no row has it.
         self._codes: dict[str, np.ndarray] = {}
-        for name, words in (known or {}).items():
+        for name, words in {**(known or {}), **self._given}.items():
             self._number(name, self.seen(name, np.arange(len(words)), words))
 
     def __getitem__(self, name: str) -> list:
@@ -128,16 +146,24 @@ class Levels(Mapping[str, list]):
     def declare(self, name: str, words: Sequence = ()) -> None:
         """Name a column of words; those given are levels even if no row has them.
 
-        Not of rows that are appended: a new level changes the model.
+        Not of rows that are appended: a new level changes the model. Nor where levels are given.
         """
         found = self.seen(name, np.arange(len(words)), words)
-        if not self._appending:
+        if not self._appending and name not in self._given:
             self._number(name, found)
 
     def settled(self, name: str, codes: np.ndarray) -> np.ndarray:
         """Return the codes of rows that stay for those into all words seen."""
         counts = np.bincount(codes.ravel(), minlength=len(self._codes[name]))
-        self._number(name, np.flatnonzero(counts))
+        found = np.flatnonzero(counts)
+        if name in self._given and np.any(other := self._codes[name][found] < 0):
+            words = list(self._seen[name])
+            raise ValueError(
+                f"Column {name!r} has values that are none of the levels in categorical: "
+                f"{_listed([words[k] for k in found[other]])}. Add them behind the others, or "
+                "leave these rows out."
+            )
+        self._number(name, found)
         return self._codes[name][codes]
 
     def _number(self, name: str, seen: np.ndarray) -> None:

@@ -1,0 +1,82 @@
+"""Codes of categories: they say nothing unless what they index has levels in the same order."""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pymc as pm
+from pytensor.compile.ops import ViewOp
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Cast
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
+
+from pymc_subsample.data.columns import Column
+from pymc_subsample.data.sources.shared import word
+from pymc_subsample.likelihood.errors import TallModelError
+
+_COORDS = "; or, of a model that was not sampled yet, give it the coords of the rows"
+
+
+def refuse_other_levels(
+    model: pm.Model, graphs: Sequence[Variable], columns: Mapping[str, Column]
+) -> None:
+    """Refuse columns that index the same axis with levels in another order, or than its coords.
+
+    `columns` are those that `pm.Data` of a name stands for. Codes of an axis agree if the first
+    levels are the same: more of them may follow. Coords 0, 1, ... are taken for codes. Axes are
+    told apart by the dimension, else by the array; what an index is computed from is not looked at.
+    """
+    known: dict[Hashable, list[tuple[str, str, str, Sequence]]] = {}
+    order = [n for n, c in columns.items() if c.fields[0].levels and not c.row_shape]
+    found = {(name, axis) for name, axis in _indexed(model, graphs) if name in order}
+    for name, axis in sorted(found, key=lambda x: order.index(x[0])):
+        own = columns[name].fields[0].levels or ()
+        if axis not in known:
+            given = [word(c) for c in model.coords.get(axis) or ()]
+            said = f"the model's coords of {axis!r}", f"model.coords[{axis!r}]", _COORDS
+            known[axis] = [] if given == list(range(len(given))) else [(*said, given)]
+        field, path = columns[name].fields[0].name, columns[name].store.path
+        called = repr(field) if field == name else f"{field!r} ({name!r} in the model)"
+        what = f"column {called} of {path}"
+        for other, source, more, first in known[axis]:
+            for k, (a, b) in enumerate(zip(first, own, strict=False)):
+                if str(a) != str(b) and a != b:
+                    raise TallModelError(
+                        f"Code {k} stands for level {a!r} in {other}, and for level {b!r} in "
+                        f"{what}, of the same parameters. Make the latter with "
+                        f"categorical={{{field!r}: list({source})}}, new levels behind these{more}."
+                    )
+        known[axis].append((f"{what} (first)", f"first.coords[{field!r}]", "", own))
+
+
+def _indexed(model: pm.Model, graphs: Sequence[Variable]) -> Iterator[tuple[str, Hashable]]:
+    """Yield names of `pm.Data` that are an index as they are, and the axis that they index."""
+    for v in ancestors(graphs):
+        if v.owner is None or not isinstance(v.owner.op, AdvancedSubtensor):
+            continue
+        table, *index = v.owner.inputs
+        for axis, entry in enumerate(unflatten_index_variables(index, v.owner.op.idx_list)):
+            if not isinstance(entry, Variable):
+                continue
+            while isinstance(getattr(getattr(entry.owner, "op", None), "scalar_op", None), Cast):
+                [entry] = entry.owner.inputs
+            if entry in model.data_vars:
+                yield from ((entry.name, found) for found in _axes(model, table, axis))
+
+
+def _axes(model: pm.Model, table: Any, axis: int) -> Iterator[Hashable]:
+    """Yield the dimensions that an axis is of, or the arrays, through arithmetic."""
+    queue, seen = [(table, axis)], {(table, axis)}
+    for x, k in queue:  # which grows
+        named = model.named_vars.get(x.name) is x
+        dims = model.named_vars_to_dims.get(x.name) if named else None
+        if dims is not None and dims[k] is not None:
+            yield dims[k]
+        elif x.owner and isinstance(x.owner.op, Elemwise | DimShuffle | ViewOp):
+            at = getattr(x.owner.op, "new_order", range(x.type.ndim))[k]
+            own = {(v, at) for v in x.owner.inputs if at != "x" and v.type.shape[at] != 1}
+            queue += own - seen
+            seen |= own
+        else:
+            yield x, k
