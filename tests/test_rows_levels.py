@@ -152,7 +152,7 @@ def test_two_columns_of_a_folder_that_index_the_same_effects_have_the_same_level
             pm.Normal("of", skill[home] - skill[away], 1, observed=y)
         return TallModel(model, data=rows)
 
-    with pytest.raises(TallModelError, match="Code 0 stands for .* in column 'other'"):
+    with pytest.raises(TallModelError, match=r"Code 0 stands for .* in column 'other'"):
         played("x.rows", ["region", "other"])
     assert played("y.rows", dict.fromkeys(["region", "other"], LEVELS)).n_rows == 300
 

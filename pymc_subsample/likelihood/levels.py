@@ -29,8 +29,8 @@ def refuse_other_levels(
     """
     known: dict[Hashable, list[tuple[str, str, str, Sequence]]] = {}
     order = [n for n, c in columns.items() if c.fields[0].levels and not c.row_shape]
-    found = {(name, axis) for name, axis in _indexed(model, graphs) if name in order}
-    for name, axis in sorted(found, key=lambda x: order.index(x[0])):
+    found = [(name, axis) for name, axis in _indexed(model, graphs) if name in order]
+    for name, axis in sorted(dict.fromkeys(found), key=lambda x: order.index(x[0])):
         own = columns[name].fields[0].levels or ()
         if axis not in known:
             given = [word(c) for c in model.coords.get(axis) or ()]
@@ -75,8 +75,8 @@ def _axes(model: pm.Model, table: Any, axis: int) -> Iterator[Hashable]:
             yield dims[k]
         elif x.owner and isinstance(x.owner.op, Elemwise | DimShuffle | ViewOp):
             at = getattr(x.owner.op, "new_order", range(x.type.ndim))[k]
-            own = {(v, at) for v in x.owner.inputs if at != "x" and v.type.shape[at] != 1}
-            queue += own - seen
-            seen |= own
+            own = [(v, at) for v in x.owner.inputs if at != "x" and v.type.shape[at] != 1]
+            queue += [place for place in dict.fromkeys(own) if place not in seen]
+            seen.update(own)
         else:
             yield x, k
