@@ -157,11 +157,14 @@ def test_two_columns_of_a_folder_that_index_the_same_effects_have_the_same_level
     assert played("y.rows", dict.fromkeys(["region", "other"], LEVELS)).n_rows == 300
 
 
-def one(rows, coords):
+def one(rows, coords, slope=False):
     s = rows.sample(200)
     with pm.Model(coords={"regions": coords}) as model:
         r, x, y = (pm.Data(name, s[name]) for name in ("region", "x", "y"))
-        effect = pm.Normal("effect", dims="regions")
+        effect = pm.Normal(
+            "effect", dims=("regions", None)[: 1 + slope], shape=(len(coords), 2)[: 1 + slope]
+        )
+        effect = effect.T[1] if slope else effect
         pm.Normal("of", effect[r.astype("int64")] + x, 1, observed=y)
     return model
 
@@ -170,6 +173,8 @@ def test_coords_of_the_model_are_those_of_the_folder(folders):
     turned = folders["turned"]
     with pytest.raises(TallModelError, match=r"level 'north' in the model's coords of 'regions'"):
         TallModel(one(turned, LEVELS), data=turned)
+    with pytest.raises(TallModelError, match=r"level 'north' in the model's coords of 'regions'"):
+        TallModel(one(turned, LEVELS, slope=True), data=turned)
     for coords in (turned.coords["region"], [*turned.coords["region"], "west"], range(3)):
         assert TallModel(one(turned, coords), data=turned).n_rows == 300
 

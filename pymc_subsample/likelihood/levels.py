@@ -9,7 +9,11 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
-from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
+from pytensor.tensor.subtensor import (
+    AdvancedSubtensor,
+    Subtensor,
+    unflatten_index_variables,
+)
 
 from pymc_subsample.data.columns import Column
 from pymc_subsample.data.sources.shared import word
@@ -66,17 +70,28 @@ def _indexed(model: pm.Model, graphs: Sequence[Variable]) -> Iterator[tuple[str,
 
 
 def _axes(model: pm.Model, table: Any, axis: int) -> Iterator[Hashable]:
-    """Yield the dimensions that an axis is of, or the arrays, through arithmetic."""
+    """Yield the dimensions that an axis is of, or the arrays."""
     queue, seen = [(table, axis)], {(table, axis)}
     for x, k in queue:  # which grows
         named = model.named_vars.get(x.name) is x
         dims = model.named_vars_to_dims.get(x.name) if named else None
         if dims is not None and dims[k] is not None:
             yield dims[k]
-        elif x.owner and isinstance(x.owner.op, Elemwise | DimShuffle | ViewOp):
-            at = getattr(x.owner.op, "new_order", range(x.type.ndim))[k]
-            own = [(v, at) for v in x.owner.inputs if at != "x" and v.type.shape[at] != 1]
-            queue += [place for place in dict.fromkeys(own) if place not in seen]
-            seen.update(own)
-        else:
+        elif (before := _before(x, k)) is None:
             yield x, k
+        else:
+            queue += [place for place in dict.fromkeys(before) if place not in seen]
+            seen.update(before)
+
+
+def _before(x: Any, axis: int) -> list[tuple[Any, int]] | None:
+    """Return arrays and axes that have the entries of an axis, before arithmetic or a selection."""
+    op = x.owner.op if x.owner else None
+    if isinstance(op, Subtensor):
+        entries = list(op.idx_list) + [slice(None)] * x.owner.inputs[0].type.ndim
+        at = [j for j, entry in enumerate(entries) if isinstance(entry, slice)][axis]
+        return [(x.owner.inputs[0], at)] if entries[at] == slice(None) else None
+    if isinstance(op, Elemwise | DimShuffle | ViewOp):
+        at = getattr(op, "new_order", range(x.type.ndim))[axis]
+        return [(v, at) for v in x.owner.inputs if at != "x" and v.type.shape[at] != 1]
+    return None
