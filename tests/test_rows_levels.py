@@ -159,11 +159,9 @@ def test_two_columns_of_a_folder_that_index_the_same_effects_have_the_same_level
 
 def one(rows, coords, slope=False):
     s = rows.sample(200)
-    with pm.Model(coords={"regions": coords}) as model:
+    with pm.Model(coords={"regions": coords, "parts": ["level", "slope"]}) as model:
         r, x, y = (pm.Data(name, s[name]) for name in ("region", "x", "y"))
-        effect = pm.Normal(
-            "effect", dims=("regions", None)[: 1 + slope], shape=(len(coords), 2)[: 1 + slope]
-        )
+        effect = pm.Normal("effect", dims=("regions", "parts") if slope else "regions")
         effect = effect.T[1] if slope else effect
         pm.Normal("of", effect[r.astype("int64")] + x, 1, observed=y)
     return model
