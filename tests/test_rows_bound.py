@@ -533,3 +533,27 @@ except MemoryError:
     slope = float(done.stdout.split("slope ")[1].split()[0])
     assert abs(slope - 1) < 0.01
     assert logging.getLogger("pymc.subsample")
+
+
+@pytest.mark.parametrize("wrap", [pm.Data, lambda _, x: x.astype("f8"), lambda _, x: x])
+def test_a_sample_without_data_is_told(wrap, rows, caplog):
+    """A step that takes a sample for all rows says so, once; of all rows it says nothing."""
+
+    def told(s, **more):
+        caplog.clear()
+        with pm.Model():
+            b = pm.Normal("b")
+            x, y = (wrap(name, s[name]) for name in ("x", "y"))
+            pm.Normal("obs", b * x, observed=y)
+            pms.HMCECS(**more)
+        return [r.getMessage() for r in caplog.records if "Rows.sample" in r.getMessage()]
+
+    with caplog.at_level(logging.WARNING, "pymc.subsample"):
+        [said] = told(rows.sample(1_000))
+        assert "the 1,000 rows" in said
+        assert f"{N:,} rows of {rows.path}" in said
+        assert "data=rows" in said
+        assert not told(rows.sample(N))
+        assert not told({name: x[1:] for name, x in rows.sample(1_000).items()})
+        if wrap is pm.Data:
+            assert not told(rows.sample(1_000), data=rows)

@@ -10,6 +10,7 @@ import numpy as np
 from pymc_subsample.data import sources
 from pymc_subsample.data.columns import Columns
 from pymc_subsample.data.making import Shared, folder_at, in_full, made
+from pymc_subsample.data.samples import remember
 from pymc_subsample.data.store import Store
 from pymc_subsample.data.writing import appended
 
@@ -314,7 +315,10 @@ class Rows(Columns):
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
             raise ValueError(f"k must be an integer from 1 up, got {k!r}.")
         records = self._store.take(sample_index(len(self), int(k), seed))
-        return {name: np.array(c.of(records)) for name, c in self._columns.items()}
+        drawn = {name: np.array(c.of(records)) for name, c in self._columns.items()}
+        for column in drawn.values():
+            remember(column, self.path, len(self))
+        return drawn
 
     def verify(self) -> None:
         """Read all rows and compare them with what was written.
