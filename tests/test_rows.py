@@ -522,6 +522,30 @@ def test_other_rows_in_the_place_of_pickled_ones_are_refused(rows):
 # Appending
 
 
+def test_a_file_that_was_written_to_is_compared_when_it_is_opened(rows, caplog):
+    """In another process, too: the file is newer than its header. A copy is compared once."""
+    header, file = rows.path / "header.json", rows.path / "rows.bin"
+    later = os.stat(header).st_mtime_ns + 10**9
+    kept = rows.path / "kept"
+    kept.mkdir()
+    os.utime(file, ns=(later, later))
+    with caplog.at_level("INFO", "pymc.subsample"):
+        Rows.open(rows.path)
+        assert "comparing all rows" in caplog.text
+        assert not kept.exists()
+        caplog.clear()
+        Rows.open(rows.path)
+        assert not caplog.records
+    index = np.setdiff1d(np.arange(N), np.random.default_rng(0).integers(0, N, 64))[5]
+    changed = np.memmap(file, np.uint8, "r+")
+    changed[index * rows._store.row_bytes] ^= 1
+    changed.flush()
+    os.utime(file, ns=(later + 1, later + 1))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not those that were written"):
+            Rows.open(rows.path)
+
+
 def test_appended_rows_leave_those_before_as_they_were(rows):
     table, more = numbers(), numbers(37, seed=5)
     view = rows.select(x="double")
