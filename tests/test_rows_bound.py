@@ -557,3 +557,16 @@ def test_a_sample_without_data_is_told(wrap, rows, caplog):
         assert not told({name: x[1:] for name, x in rows.sample(1_000).items()})
         if wrap is pm.Data:
             assert not told(rows.sample(1_000), data=rows)
+
+
+def test_a_model_of_fewer_levels_than_the_rows_have_is_told(table, tmp_path):
+    """As after an append that brings a new level."""
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"y": table["y"], "group": pd.Categorical(table["group"].astype(str))})
+    rows = Rows.from_pandas(frame, cache=tmp_path / "x.rows")
+    rows.append(frame[:50].assign(group=pd.Categorical(["new"] * 50)))
+    with pm.Model() as model:
+        group, y = pm.Data("group", rows["group"][:N]), pm.Data("y", rows["y"][:N])
+        pm.Normal("obs", pm.Normal("effect", shape=5)[group], 1, observed=y)
+    with pytest.raises(TallModelError, match=r"coords\['group'\] has 6 levels.*anew"):
+        TallModel(model, data=rows)
