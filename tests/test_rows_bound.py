@@ -16,8 +16,10 @@ from chains import run
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
 from pymc_subsample.data import Rows, store
+from pymc_subsample.data.samples import warn_of_samples
 from pymc_subsample.data.store import Store
 from pymc_subsample.likelihood import TallModel, TallModelError, binding
+from pymc_subsample.rows import Joined
 
 N = 4_000
 
@@ -570,3 +572,11 @@ def test_a_model_of_fewer_levels_than_the_rows_have_is_told(table, tmp_path):
         pm.Normal("obs", pm.Normal("effect", shape=5)[group], 1, observed=y)
     with pytest.raises(TallModelError, match=r"coords\['group'\] has 6 levels.*anew"):
         TallModel(model, data=rows)
+
+
+def test_a_sample_among_rows_of_two_kinds_is_told(rows, caplog):
+    one, other = rows.sample(300, seed=5)["x"], np.arange(200.0)
+    warn_of_samples([Joined([other, other])], "Step")
+    assert not caplog.records
+    warn_of_samples([Joined([other, one.astype("f8")])], "Step")
+    assert "the 300 rows" in caplog.text
