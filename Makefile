@@ -10,7 +10,7 @@ ready = $(VENV)/.ready-$(1)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-lowest test-newest lint types docs benchmark clean
+.PHONY: help demo test test-costly test-slow test-lowest test-newest lint types docs benchmark clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -18,8 +18,11 @@ help:  ## Show this list
 demo: $(call ready,base)  ## Sample the flights model and draw a picture into demo_output/
 	$(BIN)/python examples/flights.py
 
-test: $(call ready,test)  ## Run the tests, but not the slow ones
-	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+test: $(call ready,test)  ## Run the tests, but not the costly and the slow ones
+	$(BIN)/python -m pytest -n auto -m "not costly and not slow" $(PYTEST_ARGS)
+
+test-costly: $(call ready,test)  ## Run the costly tests
+	$(BIN)/python -m pytest -n auto -m "costly and not slow" $(PYTEST_ARGS)
 
 test-slow: $(call ready,test)  ## Run the slow tests
 	$(BIN)/python -m pytest -n auto -m slow $(PYTEST_ARGS)

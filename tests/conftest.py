@@ -3,6 +3,7 @@
 from functools import cache
 from importlib import import_module
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,6 +33,15 @@ def pytest_configure(config):
             integrate(integrator)
         for kind, dynamics in product(DENSITY, (trajectory, tree)):
             transitions(kind, dynamics)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark tests that took three seconds or more in all, over their parameters."""
+    costly = set(Path(__file__).with_name("costly.txt").read_text().split())
+    for item in items:
+        if f"{item.path.stem}::{getattr(item, 'originalname', item.name)}" in costly:
+            item.add_marker(pytest.mark.costly)
 
 
 @pytest.fixture(scope="module")

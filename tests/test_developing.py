@@ -319,3 +319,11 @@ def test_commands_of_the_contributing_page_are_targets():
         ran = re.findall(r"make ([a-z -]+)$", path.read_text(), re.MULTILINE)
         assert ran
         assert {t for line in ran for t in line.split()} <= targets
+
+
+def test_costly_tests_exist():
+    """`tests/costly.txt` names them by file and function."""
+    for name in (ROOT / "tests" / "costly.txt").read_text().split():
+        file, function = name.split("::")
+        source = (ROOT / "tests" / f"{file}.py").read_text()
+        assert re.search(rf"^def {function}\(", source, re.MULTILINE), name

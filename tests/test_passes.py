@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
@@ -13,6 +14,8 @@ from contextlib import contextmanager
 import cloudpickle
 import numpy as np
 import pymc as pm
+import pytensor
+import pytensor.tensor as pt
 import pytest
 from numba import types
 
@@ -547,6 +550,33 @@ def test_functions_of_pytensor_are_for_several_threads(tall_model):
         assert_same(one, other)
     copied = pickle.loads(pickle.dumps(function))
     assert_same(copied(thetas[0]), expected[0])
+
+
+COMPOSED = {
+    "softmax": lambda x: pt.special.softmax(x, axis=1),
+    "log_softmax": lambda x: pt.special.log_softmax(x, axis=1),
+    "logsumexp": lambda x: pt.logsumexp(x, axis=1),
+    "scan": lambda x: pytensor.scan(
+        lambda row, sofar: pt.exp(row) + sofar / 2, x, x[0], return_updates=False
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_composed_ops_are_for_several_threads(name):
+    """An Op with a graph inside has one function for all functions that it is part of."""
+    x = pt.matrix("x", shape=(50, 4))
+    function = numpy_function([x], [COMPOSED[name](x)])
+    values = np.random.default_rng(1).normal(size=(1000, 50, 4))
+    expected = [function(value) for value in values]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda value: function(value), values))
+    finally:
+        sys.setswitchinterval(before)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_steps_with_an_executor_sample(processes, monkeypatch):

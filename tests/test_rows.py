@@ -365,8 +365,14 @@ def test_blocks_that_differ_are_refused(tmp_path):
         ({"x": np.zeros(2)}, ValueError, "same columns"),
         ({"x": np.zeros((2, 2)), "k": np.zeros(2, "i2")}, ValueError, "'x' has shape"),
         ({"x": np.zeros(2), "k": np.zeros(3, "i2")}, ValueError, "different numbers of rows"),
-        ({"x": np.zeros(2), "k": np.zeros(2) + 0.5}, TypeError, "'k' is of type float64"),
-        ({"x": np.zeros(2), "k": np.full(2, 2**15)}, TypeError, "'k' is of type int64"),
+        ({"x": np.zeros(2), "k": np.array([0, 0.5])}, TypeError, "'k' has 0.5 in row 1 of"),
+        ({"x": np.zeros(2), "k": np.array([0, np.nan])}, TypeError, "'k' has nan in row 1 of"),
+        ({"x": np.zeros(2), "k": np.zeros(2)}, TypeError, r"Convert it: x\.astype\('int16'\)"),
+        (
+            {"x": np.zeros(2), "k": np.full(2, 2**15)},
+            TypeError,
+            "'k' has 32768 in row 0 of .* int64: int16",
+        ),
     ):
         with pytest.raises(error, match=said):
             Rows.from_blocks([first, block], cache=tmp_path / "x.rows")
@@ -393,8 +399,13 @@ def test_a_cache_is_used_for_the_same_source_and_no_other(frame, tmp_path):
     with pytest.raises(ValueError, match="cannot be told"):
         Rows.from_blocks([numbers()], cache=made.path)
     os.utime(tmp_path / "part" / "1.parquet", ns=(0, 10**9))
-    with pytest.raises(ValueError, match=r"made from something else: files.*1\.parquet"):
+    with pytest.raises(ValueError, match=r"files that changed since: \S*1\.parquet\. .*append"):
         Rows.from_parquet(tmp_path / "part", cache=made.path)
+    shutil.copy(tmp_path / "part" / "1.parquet", tmp_path / "part" / "new.parquet")
+    with pytest.raises(ValueError, match=r"files that are new: \S*new\.parquet; .*append"):
+        Rows.from_parquet(tmp_path / "part", cache=made.path)
+    with pytest.raises(ValueError, match=r"files that are not named now: \S*0\.parquet, "):
+        Rows.from_parquet(tmp_path / "part" / "1.parquet", cache=made.path)
     anew = Rows.from_parquet(tmp_path / "part", ["single"], cache=made.path, overwrite=True)
     assert anew.names == ("single",)
     np.testing.assert_array_equal(made["double"], frame["double"])  # mapped before
@@ -504,7 +515,9 @@ def test_one_changed_number_is_found_by_verify_and_when_the_file_was_touched(row
         byte = file.read(1)[0]
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([255 - byte]))
-    Rows.open(rows.path)  # 64 rows are compared
+    header = os.stat(rows.path / "header.json").st_mtime_ns + 10**9
+    os.utime(rows.path / "header.json", ns=(header, header))
+    Rows.open(rows.path)  # 64 rows are compared, as the file is no newer than the header
     for check in (rows.verify, rows._store.refuse_changes):
         with pytest.raises(ValueError, match="rows 0 to 999 are not those that were written"):
             check()
@@ -520,6 +533,30 @@ def test_other_rows_in_the_place_of_pickled_ones_are_refused(rows):
 
 
 # Appending
+
+
+def test_a_file_that_was_written_to_is_compared_when_it_is_opened(rows, caplog):
+    """In another process, too: the file is newer than its header. A copy is compared once."""
+    header, file = rows.path / "header.json", rows.path / "rows.bin"
+    later = os.stat(header).st_mtime_ns + 10**9
+    kept = rows.path / "kept"
+    kept.mkdir()
+    os.utime(file, ns=(later, later))
+    with caplog.at_level("INFO", "pymc.subsample"):
+        Rows.open(rows.path)
+        assert "comparing all rows" in caplog.text
+        assert not kept.exists()
+        caplog.clear()
+        Rows.open(rows.path)
+        assert not caplog.records
+    index = np.setdiff1d(np.arange(N), np.random.default_rng(0).integers(0, N, 64))[5]
+    changed = np.memmap(file, np.uint8, "r+")
+    changed[index * rows._store.row_bytes] ^= 1
+    changed.flush()
+    os.utime(file, ns=(later + 1, later + 1))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not those that were written"):
+            Rows.open(rows.path)
 
 
 def test_appended_rows_leave_those_before_as_they_were(rows):
@@ -609,6 +646,38 @@ def test_names_are_text_and_of_one_column(frame, tmp_path):
     for wrong in (twice, frame.rename(columns={"single": 1})):
         with pytest.raises(ValueError, match="Names must be text"):
             Rows.from_pandas(wrong, cache=tmp_path / "x.rows")
+
+
+def test_parquet_files_are_appended_by_their_path(frame, tmp_path):
+    rows = of_parquet(frame, tmp_path)
+    path = tmp_path / "new.parquet"
+    frame.assign(side=pd.Categorical(["east"] * N)).to_parquet(path)
+    for k, files in enumerate((path, str(path), [path, str(path)], str(tmp_path / "n*.parquet"))):
+        before = len(rows)
+        rows.append(files)
+        assert len(rows) == before + (2 * N if k == 2 else N)
+        assert rows.coords["side"][-1] == "east"
+        assert rows.coords["side"].count("east") == 1
+        assert set(rows["side"][before:]) == {len(rows.coords["side"]) - 1}
+        np.testing.assert_array_equal(rows["single"][before:][:N], frame["single"])
+    with pytest.raises(FileNotFoundError, match="gone"):
+        rows.append("gone.parquet")
+
+
+def test_words_in_a_dict_are_refused_by_what_append_takes(frame, tmp_path):
+    rows = Rows.from_pandas(frame, cache=tmp_path / "x.rows")
+    plain = {name: frame[name].to_numpy() for name in frame}
+    with pytest.raises(TypeError, match=r"'side' \(object\)\..*\(here 'side'\).*codes") as told:
+        rows.append({**plain, "side": frame["side"].astype(object).to_numpy()})
+    assert "columns=" not in str(told.value)
+    with pytest.raises(TypeError, match=r"append are none: 'flag' \("):
+        rows.append(frame.assign(flag="a"))
+    assert len(rows) == N
+
+
+def test_rows_are_asked_for_by_column(rows):
+    with pytest.raises(TypeError, match=r"rows\.sample\(10\).*rows\['single'\]\[:10\]"):
+        rows[:10]
 
 
 def test_an_append_that_fails_leaves_the_rows_as_they_were(rows, monkeypatch):

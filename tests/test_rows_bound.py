@@ -16,8 +16,10 @@ from chains import run
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
 from pymc_subsample.data import Rows, store
+from pymc_subsample.data.samples import warn_of_samples
 from pymc_subsample.data.store import Store
 from pymc_subsample.likelihood import TallModel, TallModelError, binding
+from pymc_subsample.rows import Joined
 
 N = 4_000
 
@@ -533,3 +535,48 @@ except MemoryError:
     slope = float(done.stdout.split("slope ")[1].split()[0])
     assert abs(slope - 1) < 0.01
     assert logging.getLogger("pymc.subsample")
+
+
+@pytest.mark.parametrize("wrap", [pm.Data, lambda _, x: x.astype("f8"), lambda _, x: x])
+def test_a_sample_without_data_is_told(wrap, rows, caplog):
+    """A step that takes a sample for all rows says so, once; of all rows it says nothing."""
+
+    def told(s, **more):
+        caplog.clear()
+        with pm.Model():
+            b = pm.Normal("b")
+            x, y = (wrap(name, s[name]) for name in ("x", "y"))
+            pm.Normal("obs", b * x, observed=y)
+            pms.HMCECS(**more)
+        return [r.getMessage() for r in caplog.records if "Rows.sample" in r.getMessage()]
+
+    with caplog.at_level(logging.WARNING, "pymc.subsample"):
+        [said] = told(rows.sample(1_000))
+        assert "the 1,000 rows" in said
+        assert f"{N:,} rows of {rows.path}" in said
+        assert "data=rows" in said
+        assert not told(rows.sample(N))
+        assert not told({name: x[1:] for name, x in rows.sample(1_000).items()})
+        if wrap is pm.Data:
+            assert not told(rows.sample(1_000), data=rows)
+
+
+def test_a_model_of_fewer_levels_than_the_rows_have_is_told(table, tmp_path):
+    """As after an append that brings a new level."""
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"y": table["y"], "group": pd.Categorical(table["group"].astype(str))})
+    rows = Rows.from_pandas(frame, cache=tmp_path / "x.rows")
+    rows.append(frame[:50].assign(group=pd.Categorical(["new"] * 50)))
+    with pm.Model() as model:
+        group, y = pm.Data("group", rows["group"][:N]), pm.Data("y", rows["y"][:N])
+        pm.Normal("obs", pm.Normal("effect", shape=5)[group], 1, observed=y)
+    with pytest.raises(TallModelError, match=r"coords\['group'\] has 6 levels.*anew"):
+        TallModel(model, data=rows)
+
+
+def test_a_sample_among_rows_of_two_kinds_is_told(rows, caplog):
+    one, other = rows.sample(300, seed=5)["x"], np.arange(200.0)
+    warn_of_samples([Joined([other, other])], "Step")
+    assert not caplog.records
+    warn_of_samples([Joined([other, one.astype("f8")])], "Step")
+    assert "the 300 rows" in caplog.text

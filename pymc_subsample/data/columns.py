@@ -190,6 +190,11 @@ class Columns:
         name : str
             One of `names`.
         """
+        if not isinstance(name, str):
+            raise TypeError(
+                f"Rows have columns by name, got {name!r}. Some rows of all columns are "
+                f"rows.sample(10), and of one column rows[{self.names[0]!r}][:10]."
+            )
         if name not in self._columns:
             listed = ", ".join(map(repr, self.names[:_SHOWN]))
             raise KeyError(f"These rows have no column {name!r}; they have {listed}.")

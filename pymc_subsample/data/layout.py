@@ -68,7 +68,15 @@ def kept_type(name: str, dtype: np.dtype) -> np.dtype:
     native = _WIDER.get(native, native)
     if native.kind in "biuf" and native.itemsize <= 8:
         return native
-    raise TypeError(not_numbers({name: str(dtype)}))
+    raise NotNumbersError(not_numbers(found := {name: str(dtype)}), found)
+
+
+class NotNumbersError(TypeError):
+    """Columns that cannot be kept: `found` has their types by name."""
+
+    def __init__(self, said: str, found: Mapping[str, str]) -> None:
+        super().__init__(said)
+        self.found = found
 
 
 def not_numbers(found: Mapping[str, str]) -> str:

@@ -9,7 +9,9 @@ import numpy as np
 
 from pymc_subsample.data import sources
 from pymc_subsample.data.columns import Columns
+from pymc_subsample.data.layout import NotNumbersError
 from pymc_subsample.data.making import Shared, folder_at, in_full, made
+from pymc_subsample.data.samples import remember
 from pymc_subsample.data.store import Store
 from pymc_subsample.data.writing import appended
 
@@ -316,7 +318,10 @@ class Rows(Columns):
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
             raise ValueError(f"k must be an integer from 1 up, got {k!r}.")
         records = self._store.take(sample_index(len(self), int(k), seed))
-        return {name: np.array(c.of(records)) for name, c in self._columns.items()}
+        drawn = {name: np.array(c.of(records)) for name, c in self._columns.items()}
+        for column in drawn.values():
+            remember(column, self.path, len(self))
+        return drawn
 
     def verify(self) -> None:
         """Read all rows and compare them with what was written.
@@ -337,9 +342,9 @@ class Rows(Columns):
 
         Parameters
         ----------
-        data : pandas or Polars DataFrame, Arrow data, dict of str to ndarray, or iterable of these
-            With the same columns. Categories are found by their level; new ones that rows have are
-            added.
+        data : pandas or Polars DataFrame, Arrow data, dict of str to ndarray or iterable of dicts
+            With the same columns; or Parquet files, as for `from_parquet`. Categories are found by
+            their level; new ones that rows have are added.
         progressbar : bool, default True
             Whether one is shown.
 
@@ -354,7 +359,17 @@ class Rows(Columns):
         levels = {f.name: f.levels for f in store.fields.values() if f.levels is not None}
         options = sources.Options(list(store.fields), list(levels), store.drop_missing)
         read = partial(sources.more, data, options, levels)
-        self._set(appended(store, read, progressbar=progressbar), None)
+        try:
+            self._set(appended(store, read, progressbar=progressbar), None)
+        except NotNumbersError as error:
+            listed = ", ".join(f"{name!r} ({kind})" for name, kind in error.found.items())
+            raise TypeError(
+                f"Rows keep numbers, and these columns to append are none: {listed}. Words of "
+                f"categorical columns (here {', '.join(map(repr, levels)) or 'none'}) are taken "
+                "from data frames, Arrow tables and Parquet files; in a dict of arrays they are "
+                "codes, the places of the words in rows.coords. Others must be numbers, as in the "
+                "rows before."
+            ) from None
         options.log_left_out()
 
     def as_checked(self) -> "Rows":

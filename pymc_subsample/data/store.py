@@ -1,9 +1,12 @@
 """A folder of rows, opened: checked at little cost, and mapped when first read."""
 
 import json
+import logging
 import mmap
 import os
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from hashlib import sha256
@@ -16,6 +19,8 @@ import numpy as np
 
 from pymc_subsample.data.layout import Field, field_from_json
 from pymc_subsample.data.statistics import Statistics, statistics_from_json
+
+_log = logging.getLogger("pymc.subsample")
 
 FORMAT, VERSION = "pymc_subsample rows", 2
 HEADER, ROWS, KEPT = "header.json", "rows.bin", "kept"
@@ -110,6 +115,8 @@ class Store:
             }
             self.segments.append(Segment(**{**entry, "statistics": statistics}))
             self.n_rows += entry["n_rows"]
+        # Whether these are all of its rows.
+        self.whole = len(self.segments) == len(header["segments"])
         if n_rows is not None and self.n_rows != n_rows:
             raise self.refusal(f"it holds {self.n_rows:,} rows where {n_rows:,} were expected")
 
@@ -126,6 +133,20 @@ class Store:
             )
         self._seen = self._stamp()
         self._compare_glimpses()
+        if not self.written[1]:
+            self._compare_all()
+
+    def _compare_all(self) -> None:
+        """Compare all rows of a file that is newer than its header: one that was written to.
+
+        Copies may be so, too. A header that is dated as the file says that they were compared.
+        """
+        _log.info("%s was written to or copied after %s: comparing all rows", self._file, HEADER)
+        self.verify()
+        if self.whole:
+            with suppress(OSError):  # a folder that may not be written to is compared every time
+                shutil.rmtree(self.path / KEPT, ignore_errors=True)
+                os.utime(self.path / HEADER, ns=(self._seen[2], self._seen[2]))
 
     def _compare_glimpses(self) -> None:
         start = 0

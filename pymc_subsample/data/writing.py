@@ -44,6 +44,8 @@ _log = logging.getLogger("pymc.subsample")
 
 # New levels that are named.
 _NAMED = 20
+# Files that are named, and where a source says which it was made from.
+_FILES, FILES = 3, "files (path, size, mtime)"
 
 Block = Mapping[str, np.ndarray]
 # Blocks of rows, how many rows there will be if that is known, and levels, known at the end.
@@ -206,11 +208,31 @@ def _as_type(field: Field, x: np.ndarray) -> np.ndarray:
             return x.astype(field.dtype)
     if not x.size:
         return np.empty(x.shape, field.dtype)
+    unfit = np.argwhere(_unfit(field.dtype, x))
+    if len(unfit):
+        place = tuple(unfit[0])
+        raise TypeError(
+            f"Column {field.name!r} has {x[place].item()!r} in row {place[0]:,} of a block of rows "
+            f"of type {x.dtype}: {field.dtype}, its type in the rows before, does not hold that "
+            "number. Correct or leave out such rows, or make all rows anew with the wider type."
+        )
     raise TypeError(
         f"Column {field.name!r} is of type {x.dtype} in a block of rows and of type {field.dtype} "
-        f"in the rows before, which does not hold its numbers. Convert it to {field.dtype}, or "
-        "make all rows anew with the wider type."
+        f"in the rows before. Convert it: x.astype({field.dtype.name!r}), or make all rows anew "
+        "with the wider type."
     )
+
+
+def _unfit(dtype: np.dtype, x: np.ndarray) -> np.ndarray:
+    """Return which numbers another type does not hold, except for rounding of fractions."""
+    with np.errstate(all="ignore"):
+        there = x.astype(dtype)
+        if dtype.kind == "f" and x.dtype.kind == "f":
+            return np.isfinite(x) & ~np.isfinite(there)
+        if dtype.kind == "f":
+            return there.astype(x.dtype) != x
+        low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        return ~((x >= low) & (x <= high) & (np.floor(x) == x))
 
 
 class _Folder:
@@ -305,7 +327,8 @@ def _made_before(path: Path, source: Mapping[str, Any] | None) -> Store:
     if store.source != source:
         raise ValueError(
             f"{path} was made from something else: {_difference(store.source, source)}. Replace it "
-            "with overwrite=True, use it as it is with Rows.open, or choose another cache."
+            "with overwrite=True, use it as it is with Rows.open, or choose another cache; new "
+            "rows are added by Rows.open(...).append(...)."
         )
     _log.info("%s holds %s rows of this source already: used as they are", path,
               f"{store.n_rows:,}")  # fmt: skip
@@ -319,11 +342,30 @@ def _difference(old: Any, new: Mapping[str, Any]) -> str:
     parts = []
     for key in keys:
         before, now = old.get(key), new.get(key)
-        if isinstance(before, list) and isinstance(now, list):
-            before = [x for x in before if x not in now]
-            now = [x for x in now if x not in old[key]]
-        parts.append(f"{key} was {shown(before)}, and is {shown(now)}")
+        if key == FILES and isinstance(before, list) and isinstance(now, list):
+            parts += _of_files(before, now)
+        else:
+            parts.append(f"{key} was {shown(before)}, and is {shown(now)}")
     return "; ".join(parts)
+
+
+def _of_files(before: list, now: list) -> list[str]:
+    """Say which files are others; entries are a path, a size in bytes and a time."""
+    old, new = ({name: tuple(known) for name, *known in files} for files in (before, now))
+    found = {
+        "files that are new: ": [name for name in new if name not in old],
+        "files that are not named now: ": [name for name in old if name not in new],
+        "files that changed since: ": [
+            name for name in new if name in old and old[name] != new[name]
+        ],
+    }
+    said = [
+        f"{how}{', '.join(names[:_FILES])}"
+        + f" and {len(names) - _FILES:,} more" * (len(names) > _FILES)
+        for how, names in found.items()
+        if names
+    ]
+    return said or ["files in another order"]
 
 
 def _refuse_foreign(path: Path) -> None:

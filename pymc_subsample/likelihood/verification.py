@@ -180,11 +180,23 @@ def _bad_index(tall: "TallModel") -> TallModelError:
                     f"An integer column{names} of {_names(tall)} points outside the array of "
                     f"length {length} that it indexes, in rows "
                     f"{tall.rows.named(rows[:_SHOWN])}. Use integers from 0 to {length - 1}."
+                    f"{_more_levels(tall, columns, length)}"
                 )
     return TallModelError(
         f"An index of {_names(tall)} points outside the array that it indexes. Check the integer "
         "columns of the model."
     )
+
+
+def _more_levels(tall: "TallModel", names: Sequence[str | None], length: int) -> str:
+    for root, column in tall.bound.items():
+        levels = len(column.fields[0].levels or ())
+        if root.name in names and levels > length:
+            return (
+                f" rows.coords[{root.name!r}] has {levels:,} levels, more than the model, as after "
+                "an append with new ones: write the model anew, for all of them."
+            )
+    return ""
 
 
 def _outside(value: np.ndarray, length: int, axis: int) -> tuple[np.ndarray, int]:

@@ -26,6 +26,7 @@ from pymc_subsample.control_variates.modes import ModeSearch
 from pymc_subsample.control_variates.reference import Reference, no_sums
 from pymc_subsample.coordinates import find_coordinates, reparameterise
 from pymc_subsample.data import Rows
+from pymc_subsample.data.samples import warn_of_samples
 from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.kernels.model import Sums
 from pymc_subsample.likelihood import TallModel, TallModelError
@@ -201,6 +202,8 @@ class SubsampledStep(ChainStep):
         if (data := self._rows_of["data"]) is not None:
             # Copies in other processes need not read all rows again.
             self._rows_of["data"] = require_rows(data).as_checked()
+        else:
+            warn_of_samples(self._tall.rows.columns, type(self).__name__)
         if len(self._tall.rows.names) > 1 or self._tall.whole:
             _log.info(f"{type(self).__name__} subsamples {self._tall.described}")
 

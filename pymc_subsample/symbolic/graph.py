@@ -7,6 +7,7 @@ a model's graph is to replace every array root by a placeholder input of static 
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +22,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.op import Op
+from pytensor.graph.op import HasInnerGraph, Op
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.graph.utils import MethodNotDefined
@@ -231,11 +232,15 @@ def numpy_function(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> "
 class NumpyFunction:
     """A function that several threads may call at once, and that can be pickled.
 
-    PyTensor's own functions are for one thread: as many are made as threads call at once.
+    PyTensor's own functions are for one thread: as many are made as threads call at once. An Op
+    with a graph inside has one function for all of them: threads take turns where one is left.
     """
 
     def __init__(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> None:
         self._inputs, self._outputs = list(inputs), list(outputs)
+        cores = (getattr(node.op, "core_op", node.op) for node in toposort(self._outputs))
+        shared = any(isinstance(op, HasInnerGraph) for op in cores)
+        self._turn = _inner if shared else nullcontext()
         self._free = [self._made()]
 
     def __reduce__(self) -> tuple:
@@ -248,7 +253,7 @@ class NumpyFunction:
         except IndexError:
             function = self._made()
         try:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), self._turn:
                 return function(*arguments)
         finally:
             self._free.append(function)
@@ -261,7 +266,7 @@ class NumpyFunction:
             )
 
 
-_making = threading.Lock()
+_making, _inner = threading.Lock(), threading.RLock()
 
 
 # NumPy's limit is 32 with the result.
@@ -269,7 +274,13 @@ _OPERANDS = 30
 
 
 def _vectorised(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-    """Replace scalar Ops that are loops in Python, or do not convert their inputs as code does."""
+    """Replace scalar Ops that are loops in Python, or do not convert their inputs as code does.
+
+    Composed Ops are replaced by the graph inside.
+    """
+    if isinstance(node.op, OpFromGraph):
+        composed = apply_op(node.op, inputs)[0].owner
+        return rebuild(inline_ofg_node(composed), {i: i for i in inputs}, _vectorised, remake=True)
     if not isinstance(node.op, Elemwise):
         return None
     x, *rest = inputs

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_subsample.data.layout import kept_type, not_numbers
+from pymc_subsample.data.layout import NotNumbersError, kept_type, not_numbers
 from pymc_subsample.data.sources.shared import BLOCK, Levels, Options, Reader, Source, blocks
 from pymc_subsample.data.writing import Block, Blocks
 
@@ -92,7 +92,7 @@ def given(several: Any, n_rows: int | None = None) -> Iterator[Block]:
             except TypeError:
                 wrong[name] = str(x.dtype)
         if wrong:
-            raise TypeError(not_numbers(wrong))
+            raise NotNumbersError(not_numbers(wrong), wrong)
         found += len(next(iter(arrays.values()), ()))
         yield arrays
     if n_rows is not None and found != n_rows:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pymc_subsample.data.sources.shared import BLOCK, Levels, Options, Reader, Source, blocks
-from pymc_subsample.data.writing import Blocks
+from pymc_subsample.data.writing import FILES, Blocks
 
 _PATTERN = set("*?[")
 
@@ -25,10 +25,16 @@ def arrow() -> Any:
     return pyarrow
 
 
-def of_parquet(path: str | Path | Sequence[str | Path], options: Options) -> Source:
-    """Read Parquet files: a path, a pattern, a folder, or several of these."""
+def of_parquet(
+    path: str | Path | Sequence[str | Path], options: Options, levels: Levels | None = None
+) -> Source:
+    """Read Parquet files: a path, a pattern, a folder, or several of these.
+
+    `levels` are those that the first codes stand for.
+    """
     files = _parquet_files(path)
-    return _identity(files, options), partial(_parquet_blocks, files, options)
+    known = Levels(given=options.levels) if levels is None else levels
+    return _identity(files, options), partial(_parquet_blocks, files, options, known)
 
 
 def _parquet_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -56,10 +62,10 @@ def _parquet_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
 def _identity(files: Sequence[Path], options: Options) -> dict[str, Any]:
     known = [(str(f.resolve()), f.stat()) for f in files]
     listed = [[name, s.st_size, s.st_mtime_ns] for name, s in known]
-    return {"kind": "parquet", "files (path, size, mtime)": listed, **options.as_json()}
+    return {"kind": "parquet", FILES: listed, **options.as_json()}
 
 
-def _parquet_blocks(files: Sequence[Path], options: Options) -> Blocks:
+def _parquet_blocks(files: Sequence[Path], options: Options, levels: Levels) -> Blocks:
     """Read Parquet files, a few row groups in memory at a time."""
     pa = arrow()
     from pyarrow import parquet
@@ -94,7 +100,7 @@ def _parquet_blocks(files: Sequence[Path], options: Options) -> Blocks:
                 yield from one.iter_batches(batch_size=BLOCK, columns=names)
 
     fields = [schemas[0].field(name) for name in names]
-    return _of_batches(batches(), fields, options, n_rows, Levels(given=options.levels))
+    return _of_batches(batches(), fields, options, n_rows, levels)
 
 
 def of_arrow(data: Any, options: Options, levels: Levels | None = None) -> Source:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_subsample.data.layout import not_numbers
+from pymc_subsample.data.layout import NotNumbersError, not_numbers
 from pymc_subsample.data.writing import Block, Blocks
 
 _log = logging.getLogger("pymc.subsample")
@@ -197,7 +197,7 @@ def blocks(
     """
     wrong = {name: reader for name, reader in readers.items() if isinstance(reader, str)}
     if wrong:
-        raise TypeError(not_numbers(wrong))
+        raise NotNumbersError(not_numbers(wrong), wrong)
     known = {name: reader for name, reader in readers.items() if not isinstance(reader, str)}
 
     def read() -> Iterator[Block]:
