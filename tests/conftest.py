@@ -37,7 +37,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark tests that took three seconds or more in all, over their parameters."""
+    """Mark tests that took two seconds or more in all, over their parameters."""
     costly = set(Path(__file__).with_name("costly.txt").read_text().split())
     for item in items:
         if f"{item.path.stem}::{getattr(item, 'originalname', item.name)}" in costly:
