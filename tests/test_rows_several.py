@@ -9,6 +9,7 @@ import numpy as np
 import pymc as pm
 import pymc.math as pmm
 import pytest
+from test_rows_bound import assert_same_rows
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
@@ -131,19 +132,8 @@ def test_rows_are_those_of_the_model_in_memory(name, tables, rows):
     assert (bound.batch.kind is None) == (full.batch.kind is None)
     rng = np.random.default_rng(0)
     theta, index = 0.3 * rng.normal(size=full.size), rng.integers(0, full.n_rows, 60)
-    assert bound.logprior(theta) == full.logprior(theta)
-    for take in (index, slice(17, 90), slice(bound.n_rows - 1300, bound.n_rows)):
-        np.testing.assert_array_equal(bound.row_loglik(theta, take), full.row_loglik(theta, take))
-    one, other = expand(bound, 2), expand(full, 2)
-    for some in (index, index[index < 100], index[:0]):
-        np.testing.assert_array_equal(one.take(some), other.take(some))
-    for a, b in zip(one.chunks(), other.chunks(), strict=True):
-        np.testing.assert_array_equal(a, b)
-    gathered = np.zeros((one.width, 60)), np.zeros((one.width, 60))
-    one.gather(one.packer.table, index, gathered[0])
-    other.gather(other.packer.table, index, gathered[1])
-    np.testing.assert_array_equal(*gathered)
-    np.testing.assert_allclose(gathered[0], one.take(index), rtol=1e-14)
+    slices = [slice(17, 90), slice(bound.n_rows - 1300, bound.n_rows)]
+    one, other = assert_same_rows(bound, full, theta, index, slices)
     at = [reference_at(ex, theta) for ex in (one, other)]
     np.testing.assert_array_equal(at[0].curvature, at[1].curvature)
     assert at[0].level == at[1].level

@@ -17,7 +17,7 @@ _log = logging.getLogger("pymc.subsample")
 
 # Files in a folder, and bytes of one.
 _MOST, _MOST_BYTES = 16, 2**26
-_ROWS, _FINGERPRINT, _WRITTEN = "n_rows", "fingerprint", "written"
+_ROWS, _FINGERPRINT = "n_rows", "fingerprint"
 
 
 def keep(store: Store, key: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -30,7 +30,6 @@ def keep(store: Store, key: str, arrays: Mapping[str, np.ndarray]) -> None:
     path = _path(store, key)
     try:
         of: dict[str, Any] = {_ROWS: store.n_rows, _FINGERPRINT: store.fingerprint}
-        of[_WRITTEN], _ = store.written
         path.parent.mkdir(exist_ok=True)
         with NamedTemporaryFile(dir=path.parent, delete=False) as file:
             try:
@@ -50,15 +49,12 @@ def keep(store: Store, key: str, arrays: Mapping[str, np.ndarray]) -> None:
 def kept(store: Store, key: str) -> tuple[int, dict[str, np.ndarray]] | None:
     """Return what was kept under a key, and of how many of these rows: the first ones.
 
-    None where nothing was, or it was of other rows, or somebody else has written to them since.
+    None where nothing was, or it was of other rows.
     """
     try:
         with np.load(_path(store, key), allow_pickle=False) as file:
             found = dict(file)
         n_rows, fingerprint = int(found.pop(_ROWS)), str(found.pop(_FINGERPRINT))
-        written, ours = store.written
-        if found.pop(_WRITTEN) != written and not ours:
-            return None
     except (OSError, KeyError, ValueError, EOFError, BadZipFile):
         return None
     whole = n_rows <= store.n_rows and fingerprint == store.fingerprint_of(n_rows)

@@ -34,9 +34,8 @@ class MappedRows(RowStore):
 
     def take(self, index: np.ndarray | slice) -> list[np.ndarray]:
         """Return rows `index`, shape (m,), of every column."""
-        if (disk := self.disk) is not None:
-            records = disk.records[index] if isinstance(index, slice) else disk.take(index)
-            return [column.of(records) for column in self.columns]
+        if len(self.names) == 1:
+            return self._of_kind(0, index)
         if isinstance(index, slice):
             start, stop, step = index.indices(self.n_rows)
             kind = int(np.searchsorted(self.starts, start, "right")) - 1
@@ -45,8 +44,6 @@ class MappedRows(RowStore):
                 return self._of_kind(kind, slice(start - first, stop - first))
             index = np.arange(start, stop, step)
         index = np.asarray(index)
-        if len(self.names) == 1:
-            return self._of_kind(0, index)
         rows, order = places(index, self.starts)
         found = [
             self._of_kind(kind, some)

@@ -133,7 +133,8 @@ class Store:
             )
         self._seen = self._stamp()
         self._compare_glimpses()
-        if not self.written[1]:
+        rows, header = (os.stat(self.path / name).st_mtime_ns for name in (ROWS, HEADER))
+        if rows > header:
             self._compare_all()
 
     def _compare_all(self) -> None:
@@ -254,12 +255,6 @@ class Store:
                     "changed"
                 )
             start = stop
-
-    @property
-    def written(self) -> tuple[int, bool]:
-        """When the file of rows was last written to, and whether the header was no earlier."""
-        rows, header = (os.stat(self.path / name).st_mtime_ns for name in (ROWS, HEADER))
-        return rows, rows <= header
 
     def refuse_changes(self) -> None:
         """Refuse rows that changed since they were opened.

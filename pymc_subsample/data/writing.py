@@ -13,6 +13,7 @@ import numpy as np
 from rich import get_console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from pymc_subsample.data.existing import made_before, refuse_foreign
 from pymc_subsample.data.folders import (
     PARTIAL,
     complaints,
@@ -27,25 +28,19 @@ from pymc_subsample.data.folders import (
 from pymc_subsample.data.layout import Field, laid_out, records_of
 from pymc_subsample.data.statistics import Statistics, statistics
 from pymc_subsample.data.store import (
-    FORMAT,
     HEADER,
-    KEPT,
     ROWS,
     Segment,
     Store,
     StoreError,
     glimpse,
     header_of,
-    read_header,
 )
-from pymc_subsample.validation import shown
 
 _log = logging.getLogger("pymc.subsample")
 
 # New levels that are named.
 _NAMED = 20
-# Files that are named, and where a source says which it was made from.
-_FILES, FILES = 3, "files (path, size, mtime)"
 
 Block = Mapping[str, np.ndarray]
 # Blocks of rows, how many rows there will be if that is known, and levels, known at the end.
@@ -69,12 +64,12 @@ def converted(
     are appended too. `overwrite` replaces a folder of other rows.
     """
     if not overwrite and path.exists():
-        return _made_before(path, source)
+        return made_before(path, source)
     with locked(path):
         if path.exists() and not overwrite:
-            return _made_before(path, source)
+            return made_before(path, source)
         if path.exists():
-            _refuse_foreign(path)
+            refuse_foreign(path)
         blocks, n_rows, levels = read()
         with temporary(path) as folder:
             written = _Folder(folder, n_rows, path)
@@ -307,80 +302,6 @@ def _with_levels(
             f"Codes must be from 0 to {len(known) - 1:,}."
         )
     return Field(field.name, field.dtype, field.shape, field.offset, tuple(known))
-
-
-def _made_before(path: Path, source: Mapping[str, Any] | None) -> Store:
-    """Open a folder if it was made from the same source; refuse it otherwise."""
-    store = Store(path)
-    if source is None:
-        raise ValueError(
-            f"{path} holds rows already, and whether they are the same cannot be told of this "
-            "source. Use them with Rows.open, replace them with overwrite=True, or choose another "
-            "cache."
-        )
-    if len(store.segments) > 1:
-        n_rows = store.n_rows - store.segments[0].n_rows
-        raise ValueError(
-            f"{n_rows:,} rows were appended to {path} since it was made. Use them all with "
-            "Rows.open, make the rows anew with overwrite=True, or choose another cache."
-        )
-    if store.source != source:
-        raise ValueError(
-            f"{path} was made from something else: {_difference(store.source, source)}. Replace it "
-            "with overwrite=True, use it as it is with Rows.open, or choose another cache; new "
-            "rows are added by Rows.open(...).append(...)."
-        )
-    _log.info("%s holds %s rows of this source already: used as they are", path,
-              f"{store.n_rows:,}")  # fmt: skip
-    return store
-
-
-def _difference(old: Any, new: Mapping[str, Any]) -> str:
-    if not isinstance(old, Mapping):
-        return "it was made from blocks"
-    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    parts = []
-    for key in keys:
-        before, now = old.get(key), new.get(key)
-        if key == FILES and isinstance(before, list) and isinstance(now, list):
-            parts += _of_files(before, now)
-        else:
-            parts.append(f"{key} was {shown(before)}, and is {shown(now)}")
-    return "; ".join(parts)
-
-
-def _of_files(before: list, now: list) -> list[str]:
-    """Say which files are others; entries are a path, a size in bytes and a time."""
-    old, new = ({name: tuple(known) for name, *known in files} for files in (before, now))
-    found = {
-        "files that are new: ": [name for name in new if name not in old],
-        "files that are not named now: ": [name for name in old if name not in new],
-        "files that changed since: ": [
-            name for name in new if name in old and old[name] != new[name]
-        ],
-    }
-    said = [
-        f"{how}{', '.join(names[:_FILES])}"
-        + f" and {len(names) - _FILES:,} more" * (len(names) > _FILES)
-        for how, names in found.items()
-        if names
-    ]
-    return said or ["files in another order"]
-
-
-def _refuse_foreign(path: Path) -> None:
-    """Refuse to replace a folder that holds anything else than rows."""
-    if not path.is_dir():
-        raise StoreError(f"{path} is a file, which is not replaced. Choose another path.")
-    names = {entry.name for entry in path.iterdir()}
-    known = ROWS in names
-    with suppress(StoreError):
-        known = known or read_header(path).get("format") == FORMAT
-    if not known or names - {HEADER, ROWS, KEPT, f"{HEADER}.{PARTIAL}"}:
-        raise StoreError(
-            f"{path} was not made by Rows (it holds {shown(sorted(names))}) and is not replaced. "
-            "Choose another path."
-        )
 
 
 @contextmanager

@@ -218,26 +218,21 @@ def check_batches(
     all rows, shape (n,), a graph of `values` and data. It is evaluated if that takes little memory,
     at all parameters at once; otherwise each row is compared with itself alone.
     """
-    read = [v for v in ancestors([rows]) if v in arrays]
-    function = numpy_function([*values, *read], [rows])
-
-    def among_all(probe: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        theta, index = probe
-        point = zip(values, tall.unravel(theta).values(), strict=True)
-        parts = [x.astype(v.type.dtype) for v, x in point]
-        return function(*parts, *(arrays[v] for v in read))[0][index]
-
-    def alone(probe: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        theta, index = probe
-        return np.concatenate([batch(theta, [i]) for i in index])
-
-    affordable = not tall.bound and _largest(rows) <= _LARGEST_BYTES
     found = list(probes(tall))
-    if affordable:
-        expectations = current().map(among_all, found, compiles=False)
+    if not tall.bound and _largest(rows) <= _LARGEST_BYTES:
+        read = [v for v in ancestors([rows]) if v in arrays]
+        function = numpy_function([*values, *read], [rows])
+
+        def among_all(probe: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+            theta, index = probe
+            point = zip(values, tall.unravel(theta).values(), strict=True)
+            parts = [x.astype(v.type.dtype) for v, x in point]
+            return function(*parts, *(arrays[v] for v in read))[0][index]
+
+        others = current().map(among_all, found, compiles=False)
     else:
-        expectations = map(alone, found)
-    for (theta, index), expected in zip(found, expectations, strict=True):
+        others = (np.concatenate([batch(at, [i]) for i in index]) for at, index in found)
+    for (theta, index), expected in zip(found, others, strict=True):
         # Before PyTensor's rewrites a log-likelihood may overflow where the batch's does not.
         known = np.isfinite(expected)
         error = abs(batch(theta, index)[known] - expected[known])

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from pymc_subsample.data.existing import FILES
 from pymc_subsample.data.sources.shared import BLOCK, Levels, Options, Reader, Source, blocks
-from pymc_subsample.data.writing import FILES, Blocks
+from pymc_subsample.data.writing import Blocks
 
 _PATTERN = set("*?[")
 
