@@ -373,15 +373,25 @@ def test_checks_wait_for_the_last_draw(made, monkeypatch):
     assert checked == [DRAWS - 1]
 
 
-def test_a_state_that_takes_long_to_copy_is_not_copied(made, monkeypatch):
-    step, copied = made("hmc"), []
-    monkeypatch.setattr(ahead, "_SHARE", 0.0)
-    monkeypatch.setattr(
-        ahead, "_changing", lambda step, f=ahead._changing: copied.append(1) or f(step)
-    )
+@pytest.mark.parametrize(("slow", "gives_up"), [(10**9, True), (1, False), (4, False)])
+def test_a_state_that_always_takes_long_to_copy_is_not_copied(made, monkeypatch, slow, gives_up):
+    """A machine that is busy for the first few copies does not turn drawing ahead off."""
+    step, clock, copied = made("hmc"), [0.0], []
+
+    def copy_state(step, real=ahead._changing):
+        copied.append(1)
+        clock[0] += 1.0 if len(copied) <= slow else 1e-6
+        return real(step)
+
+    monkeypatch.setattr(ahead, "_SECONDS", 1.0)
+    monkeypatch.setattr(ahead, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(ahead, "thread_time", lambda: clock[0])
+    monkeypatch.setattr(ahead, "_changing", copy_state)
     draws, stats, _ = one_by_one(step, DRAWS)
     assert_same(run(step, begun(step), DRAWS), (draws, stats))
-    assert len(copied) == 1
+    # Before 2, 4, 8, 16 and 32 draws, and before all that are left but the last.
+    assert len(copied) == (ahead._COPIES if gives_up else 6)
+    assert ahead._COPIES < 6
 
 
 def test_rows_are_not_summed_up_for_a_chain(monkeypatch):

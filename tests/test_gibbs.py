@@ -146,7 +146,7 @@ def enumerated(model):
 
 def to_point(step, state):
     step._left = None  # from any point, which a run never does
-    [point] = step._points(step._tall.initial_point, np.array([state], dtype=float))
+    [point] = step.points(step._tall.initial_point, np.array([state], dtype=float))
     return point
 
 

@@ -1,6 +1,6 @@
 """Draws that are made several at a time, and handed out one by one."""
 
-from collections import deque
+import math
 from copy import deepcopy
 from dataclasses import fields
 from threading import Thread
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 # For which draws are made at a time: an interrupt waits for them. A state that takes more than a
 # share of that to copy, as of thousands of parameters, is not copied: draws are made one by one.
 _SECONDS, _SHARE = 0.02, 0.05
+# Copies of a state of which the fastest tells how long one takes: a machine that is busy
+# elsewhere makes some of them slow.
+_COPIES = 5
+# Draws that are taken apart at a time: Python's objects of few live in the processor's cache, and
+# die before its collector looks at them.
+_APART = 64
 
 
 class Ahead:
@@ -28,22 +34,36 @@ class Ahead:
     """
 
     def __init__(self) -> None:
-        self._ready: deque[tuple[PointType, StatsType]] = deque()
-        self._last: dict[str, bytes] = {}
-        self._before: tuple[dict[str, Any], PointType, Thread | None]
+        # Draws that are made: from where, their values and statistics; how many are handed out, and
+        # those that were taken apart last.
+        self._from: PointType = {}
+        self._values, self._stats = np.zeros((0, 0)), dict[str, Any]()
         self._handed_out = 0
+        self._part: list[tuple[PointType, StatsType]] = []
+        self._last: dict[str, bytes] = {}
+        # State, point and thread before several draws.
+        self._before: tuple[dict[str, Any], PointType, Thread | None] | None = None
         self._undoing = False
-        self._most, self._pays = 1, True
+        self._most = 1
+        self._copies, self._fastest = 0, math.inf
+
+    @property
+    def _left(self) -> int:
+        return len(self._values) - self._handed_out
 
     def next(self, step: "ChainStep", point: PointType) -> tuple[PointType, StatsType]:
         """Return the draw after `point`, and its statistics."""
-        if self._undoing or not self._ready or not self._is_last(point):
+        if self._undoing or not self._left or not self._is_last(point):
             self.undo(step)
             self._make(step, point)
-        point, stats = self._ready[0]
+        place = self._handed_out % _APART
+        if place == 0:
+            part = slice(self._handed_out, self._handed_out + _APART)
+            points = step.points(self._from, self._values[part])
+            self._part = list(zip(points, _separated(self._stats, part), strict=True))
+        point, stats = self._part[place]
         self._last = {name: value.tobytes() for name, value in point.items()}
-        self._handed_out += 1
-        self._ready.popleft()
+        self._handed_out += 1  # last of all: an interrupt may come before
         return point, stats
 
     def _is_last(self, point: PointType) -> bool:
@@ -52,43 +72,51 @@ class Ahead:
 
     def forget(self) -> None:
         """Drop what is not handed out: the state is another one."""
-        self._ready.clear()
+        self._values, self._handed_out = self._values[:0], 0
         self._undoing = False
 
     def undo(self, step: "ChainStep") -> None:
         """Bring the state back to the last draw that was handed out."""
-        if not self._ready and not self._undoing:
+        if not self._left and not self._undoing:
             return
-        self._undoing = True  # until it is done: an interrupt may come meanwhile
-        state, point, step._thread = self._before
-        _restore(step, state)
-        for _ in range(self._handed_out):
-            [(point, _)] = step.make(point, 1)
-        self._most = max(1, self._handed_out)
+        if self._before is not None:
+            self._undoing = True  # until it is done: an interrupt may come meanwhile
+            state, point, step._thread = self._before
+            _restore(step, state)
+            for _ in range(self._handed_out):
+                values, _ = step.make(point, 1)
+                [point] = step.points(point, values)
+            self._most = max(1, self._handed_out)
         self.forget()
 
     def _make(self, step: "ChainStep", point: PointType) -> None:
-        size = min(self._most, step.left_alone) if self._pays else 1
-        start = thread_time()  # what else the machine does tells nothing of the state
+        pays = self._copies < _COPIES or self._fastest < _SHARE * _SECONDS
+        size = min(self._most, step.left_alone) if pays else 1
+        self._before = None
         if size > 1:
+            start = thread_time()  # what else the machine does tells nothing of the state
             # PyMC's workers write every draw into the same arrays.
             fixed = {name: np.copy(x) for name, x in point.items()}
             self._before = _changing(step), fixed, step._thread
-            self._pays = thread_time() - start < _SHARE * _SECONDS
+            self._copies += 1
+            self._fastest = min(self._fastest, thread_time() - start)
+        self.forget()
+        self._undoing = self._before is not None  # until draws are there
         begin = perf_counter()
-        try:
-            made = step.make(point, size)
-        except BaseException:
-            if size > 1:
-                _restore(step, self._before[0])
-            raise
-        self._handed_out = 0
-        self._ready.extend(made)
+        values, self._stats = step.make(point, size)
+        self._from, self._values = point, values
+        self._undoing = False
         took = perf_counter() - begin
         if size == self._most and took < _SECONDS / 2:
             self._most *= 2
         elif took > 2 * _SECONDS:
             self._most = max(1, self._most // 2)
+
+
+def _separated(stats: dict[str, Any], part: slice) -> list[StatsType]:
+    """Return the statistics of draws, from arrays over draws and from what draws share."""
+    own = {name: x[part].tolist() for name, x in stats.items() if type(x) is np.ndarray}
+    return [[stats | dict(zip(own, one, strict=True))] for one in zip(*own.values(), strict=True)]
 
 
 def _changing(step: "ChainStep") -> dict[str, Any]:

@@ -311,7 +311,7 @@ class SubsampledStep(ChainStep):
         at: Reference | None = getattr(self, "reference", None)
         return self._expansion.from_values(theta, None if at is None else at.theta, self.own)
 
-    def _points(self, point: PointType, values: np.ndarray) -> list[PointType]:
+    def points(self, point: PointType, values: np.ndarray) -> list[PointType]:
         """Return `point` with this step's variables as in vectors of values, shape (n, d)."""
         n = len(values)
         columns = {name: values[:, part].reshape(n, *shape) for name, part, shape in self._moved}

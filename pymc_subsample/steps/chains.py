@@ -1,7 +1,7 @@
 """What a step does in a chain: draws, the state between them, and the checks at its end."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -57,7 +57,7 @@ class ChainStep(BlockedStep):
         """Read a point of value variables into the chain's vector."""
         raise NotImplementedError
 
-    def _points(self, point: PointType, values: np.ndarray) -> list[PointType]:
+    def points(self, point: PointType, values: np.ndarray) -> list[PointType]:
         """Return `point` with this step's variables as in vectors of values, shape (n, d)."""
         raise NotImplementedError
 
@@ -90,24 +90,25 @@ class ChainStep(BlockedStep):
         ahead = alone and self._steady and not self.tune
         return max(1, self.draws_left - 1) if ahead else 1
 
-    def make(self, point: PointType, size: int) -> list[tuple[PointType, StatsType]]:
-        """Make some draws, one after the other: their points and statistics."""
-        made = []
-        for thetas, infos in self._transitions(self._entered(point), size):
-            values, infos["volume"] = self._expansion.written(thetas)
-            stats = separated(self._statistics(infos) | self._unjudged)
-            if self.tune:
-                notice = self._adapt(thetas[0], {name: x[0] for name, x in infos.items()})
-                stats[0]["warning"] = notice
-            else:
-                self._watch(thetas, infos)
-                self.draws_left -= len(thetas)
-                if self.draws_left == 0:
-                    self._judge(stats[-1])
-            self._leave(thetas[-1], values[-1])
-            points = self._points(point, values)
-            made += [(at, [one]) for at, one in zip(points, stats, strict=True)]
-        return made
+    def make(self, point: PointType, size: int) -> tuple[np.ndarray, dict[str, Any]]:
+        """Make some draws, one after the other.
+
+        Returns vectors of values, shape (size, d), and statistics: arrays of shape (size,), or what
+        the draws share. The last draw of a chain is made alone.
+        """
+        thetas, infos = self._transitions(self._entered(point), size)
+        values, infos["volume"] = self._expansion.written(thetas)
+        stats = self._statistics(infos) | self._unjudged
+        if self.tune:
+            notice = self._adapt(thetas[0], {name: x[0] for name, x in infos.items()})
+            stats["warning"] = notice
+        else:
+            self._watch(thetas, infos)
+            self.draws_left -= size
+            if self.draws_left == 0:
+                stats |= self._judged()
+        self._leave(thetas[-1], values[-1])
+        return values, stats
 
     # What subclasses fill in.
 
@@ -120,8 +121,8 @@ class ChainStep(BlockedStep):
 
     def _transitions(
         self, theta: np.ndarray, size: int
-    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """Yield draws, shape (n, d), some at a time, and what their transitions report, (n, ...).
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Make draws, shape (size, d): these, and what transitions report, (size, ...).
 
         In tuning there is one.
         """
@@ -142,15 +143,15 @@ class ChainStep(BlockedStep):
         """Check, after its last draw, whether the chain can be trusted."""
         raise NotImplementedError
 
-    def _judge(self, stats: dict[str, Any]) -> None:
-        """Record a finished chain's checks in the statistics of its last draw, and warn of them."""
+    def _judged(self) -> dict[str, Any]:
+        """Check a finished chain: statistics of its last draw, and the warning with it."""
         found, search = self._check(), self._search
         self._thread = None
         if search is not None:
             found = [*found, checks.check_modes(search)]
-        stats |= checks.record(self._rules, found, search)
         said = checks.warning(type(self).__name__, found)
-        stats["warning"] = said and SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
+        warning = said and SamplerWarning(WarningType.BAD_PARAMS, said, "warn")
+        return checks.record(self._rules, found, search) | {"warning": warning}
 
     @cached_property
     def _unjudged(self) -> dict[str, Any]:
@@ -196,9 +197,3 @@ class ChainStep(BlockedStep):
             return shown | {"failing": bool(stats.get("divergences", 0))}
 
         return (update,)
-
-
-def separated(stats: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the statistics of each draw, from arrays over draws and from what draws share."""
-    own = {name: x.tolist() for name, x in stats.items() if type(x) is np.ndarray}
-    return [stats | dict(zip(own, one, strict=True)) for one in zip(*own.values(), strict=True)]

@@ -1,7 +1,7 @@
 """Austerity Gibbs sampling as a PyMC step method."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Unpack
 
@@ -251,11 +251,12 @@ class AusterityGibbs(SubsampledStep):
             "tune": self.tune,
         }
 
-    def _points(self, point: PointType, values: np.ndarray) -> list[PointType]:
+    def points(self, point: PointType, values: np.ndarray) -> list[PointType]:
+        """Return `point` with the chain's variables, of their own types."""
         own = [name for name, *_ in self._moved]
         return [
             at | {name: at[name].astype(self._dtypes[name]) for name in own}
-            for at in super()._points(point, values)
+            for at in super().points(point, values)
         ]
 
     def _settings(self) -> np.ndarray:
@@ -268,7 +269,7 @@ class AusterityGibbs(SubsampledStep):
 
     def _transitions(
         self, theta: np.ndarray, size: int
-    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         thetas, infos = np.empty((size, len(theta))), np.empty((size, len(kernel.INFO)))
         thetas[0], touching = theta, self._touching
         _sweeps(
@@ -280,7 +281,7 @@ class AusterityGibbs(SubsampledStep):
             ),
             self._permutation, thetas, self.sweeps_per_draw, infos,
         )  # fmt: skip
-        yield thetas, dict(zip(kernel.INFO, infos.T, strict=True))
+        return thetas, dict(zip(kernel.INFO, infos.T, strict=True))
 
     # After tuning
 

@@ -1,6 +1,6 @@
 """HMC with energy-conserving subsampling as a PyMC step method."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Unpack
 
@@ -310,19 +310,20 @@ class HMCECS(SubsampledStep):
 
     def _transitions(
         self, theta: np.ndarray, size: int
-    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        while size:
-            thetas, infos = self._together(theta, size)
-            size, theta = size - len(thetas), thetas[-1]
-            yield thetas, dict(zip(INFO, infos.T, strict=True))
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        thetas, infos = np.empty((size, len(theta))), np.empty((size, len(INFO)))
+        done = 0
+        while done < size:
+            thetas[done] = theta
+            done += self._together(thetas[done:], infos[done:])
+            theta = thetas[done - 1]
+        return thetas, dict(zip(INFO, infos.T, strict=True))
 
-    def _together(self, theta: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-        """Make a few draws in one compiled call: shapes (n, d) and (n, len(INFO))."""
+    def _together(self, thetas: np.ndarray, infos: np.ndarray) -> int:
+        """Make the first few draws in one compiled call, from `thetas[0]`: how many."""
         k, sample, reference = self.transitions_per_draw, self.subsample, self.reference
-        fresh = sample.propose(self.row_rng, self._expansion, k, most)
+        fresh = sample.propose(self.row_rng, self._expansion, k, len(thetas))
         n = len(fresh.counts) // k
-        thetas, infos = np.empty((n, len(theta))), np.empty((n, len(INFO)))
-        thetas[0] = theta
         self.step_size = float(self.tuning.step.current(self.tune))
         extent = float(min(self.path_length, _MOST_STEPS / 1.2 * self.step_size))
         rows = MINIBATCH if self._kind == BLOCK_POISSON else sample.size
@@ -338,10 +339,10 @@ class HMCECS(SubsampledStep):
                 float(self.max_treedepth) if self.kernel == "nuts" else extent,
             ),
             Drawn(sample.index, sample.rows, sample.counts, sample.group),
-            fresh, thetas, infos,
+            fresh, thetas[:n], infos[:n],
         )  # fmt: skip
         sample.group = (sample.group + n * k) % sample.n_groups
-        return thetas, infos
+        return n
 
     @property
     def _may_resize(self) -> bool:

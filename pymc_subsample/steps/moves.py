@@ -1,6 +1,6 @@
 """Metropolis-Hastings steps: what proposals need, whatever decides about them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Unpack
 
@@ -110,7 +110,7 @@ class ProposingStep(SubsampledStep):
 
     def _transitions(
         self, theta: np.ndarray, size: int
-    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         k, thetas = self.transitions_per_draw, np.empty((size, len(theta)))
         thetas[0] = theta
         if self._one_by_one:
@@ -118,10 +118,9 @@ class ProposingStep(SubsampledStep):
             for _ in range(k):
                 given, log_factor = self._moved_from(thetas[0], self.rng)
                 infos.append(self._run(thetas, GIVEN, given, float(log_factor), 1))
-            yield thetas, self._together(infos)
-            return
+            return thetas, self._together(infos)
         kind = LANGEVIN if isinstance(self.proposal, Langevin) else RANDOM_WALK
-        yield thetas, self._run(thetas, kind, theta, 0.0, k)
+        return thetas, self._run(thetas, kind, theta, 0.0, k)
 
     def _run(
         self, thetas: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int

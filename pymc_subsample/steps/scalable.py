@@ -1,6 +1,6 @@
 """Scalable Metropolis-Hastings as a PyMC step method."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Unpack
 
@@ -322,7 +322,7 @@ class ScalableMH(SubsampledStep):
 
     def _transitions(
         self, theta: np.ndarray, size: int
-    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         reference, bounds = self.reference, self.bounds
         thetas, infos = np.empty((size, len(theta))), np.empty((size, len(INFO)))
         thetas[0] = theta
@@ -338,7 +338,7 @@ class ScalableMH(SubsampledStep):
         exceeded = infos[-1, INFO.index("exceeded")]
         if exceeded >= 0:
             self._refuse_row(int(exceeded))
-        yield thetas, dict(zip(INFO, infos.T, strict=True))
+        return thetas, dict(zip(INFO, infos.T, strict=True))
 
     def _refuse_row(self, row: int):
         given = "" if isinstance(self.bound, str) else f" with bound={self.bound:g}"

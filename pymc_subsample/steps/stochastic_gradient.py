@@ -1,6 +1,5 @@
 """Chains of stochastic-gradient samplers as PyMC step methods."""
 
-from collections.abc import Iterator
 from dataclasses import field
 from typing import Any, ClassVar
 
@@ -167,14 +166,14 @@ class StochasticGradient(AutomaticStepSize):
 
     def _transitions(
         self, theta: np.ndarray, size: int
-    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         reports, left = [], self.transitions_per_draw
         while left:
             count = left if self._steady else min(left, self._until_centring(theta))
             thetas, sizes, noise, infos = self._integrate(theta, self._sizes(size, count))
             reports.append((count, sizes, noise, infos))
             theta, left = thetas[-1], left - count
-        yield thetas, self._reported(reports)
+        return thetas, self._reported(reports)
 
     def _sizes(self, size: int, k: int) -> np.ndarray:
         """Step sizes of the next draws of k steps each, shape (size, k)."""
