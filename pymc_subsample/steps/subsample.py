@@ -11,6 +11,9 @@ from pymc_subsample.rows import drawn_without
 
 # Bytes of new rows that are read for several draws at a time: they stay in a processor's cache.
 _AT_ONCE = 2**18
+# Draws whose numbers of minibatches are drawn together: their stream is the same however many draws
+# are made at a time.
+_COMING = 256
 
 # By the names that users give.
 ESTIMATORS = {"perturbed": PERTURBED, "block-poisson": BLOCK_POISSON}
@@ -25,6 +28,7 @@ class SubsampleState(DataClassState):
     always: np.ndarray
     index: np.ndarray
     counts: np.ndarray
+    coming: np.ndarray
     group: int
 
 
@@ -44,6 +48,7 @@ class Subsample(WithSamplingState):
         self.always = always
         self.index = np.zeros(0, dtype=np.int64)  # Rows, group by group; empty until `draw`.
         self.counts = np.zeros(0, dtype=np.int64)  # Minibatches per group, or ones.
+        self.coming = np.zeros(0, dtype=np.int64)  # Those of the next groups, drawn ahead.
         self.group = 0  # Refreshed next.
         # As `kernels.estimates.density` takes them; made by `pack`.
         self.rows: np.ndarray | None = None
@@ -56,7 +61,7 @@ class Subsample(WithSamplingState):
 
     def draw(self, rng: np.random.Generator, n_rows: int) -> None:
         """Draw all rows anew, with replacement."""
-        self.rows = None
+        self.rows, self.coming = None, self.coming[:0]
         self.counts = self._counts(rng, self.n_groups)
         size = self.n_groups * self._capacity(self.counts)
         self.index = drawn_without(rng, n_rows, self.always, size)
@@ -95,21 +100,19 @@ class Subsample(WithSamplingState):
             # Of groups of one row a reshaped array may be a view, which compiled code misreads.
             rows = np.ascontiguousarray(parts.swapaxes(0, 1).reshape(groups, -1))
             return Fresh(index, rows, self._counts(rng, groups))
-        counts, numbers = np.empty(0, dtype=np.int64), []
-        for _ in range(groups // k):
-            new = self._counts(rng, k)
-            shape = k, self._capacity(new)
-            numbers += list(drawn_without(rng, expansion.n_rows, self.always, shape))
-            counts = np.append(counts, new)
+        if len(self.coming) < k:
+            self.coming = self._counts(rng, _COMING * k)
+        groups = min(groups, len(self.coming))
+        counts, self.coming = self.coming[:groups], self.coming[groups:]
         used, capacity = self._used(counts), self._capacity(counts)
         self._make_room(capacity, expansion.width)
+        numbers = drawn_without(rng, expansion.n_rows, self.always, int(used.sum()))
         index = np.zeros((groups, capacity), dtype=np.int64)
+        index[np.arange(capacity) < used[:, None]] = numbers
         rows = np.zeros((groups, expansion.width * capacity))
-        taken = [own[:size] for own, size in zip(numbers, used, strict=True)]
-        packed = np.split(expansion.take(np.concatenate(taken)), np.cumsum(used)[:-1], axis=1)
-        for i, (own, part) in enumerate(zip(numbers, packed, strict=True)):
-            index[i, : len(own)] = own
-            rows[i, : part.size] = part.ravel()
+        packed, ends = expansion.take(numbers), np.cumsum(used).tolist()
+        for row, begin, end in zip(rows, [0, *ends], ends, strict=False):
+            row[: expansion.width * (end - begin)] = packed[:, begin:end].ravel()
         return Fresh(index, rows, counts)
 
     def _counts(self, rng: np.random.Generator, k: int) -> np.ndarray:
