@@ -25,7 +25,8 @@ from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.curvature import covariance
 from pymc_subsample.control_variates.factors import factor
 from pymc_subsample.control_variates.general import general_expansion
-from pymc_subsample.control_variates.reference import precision, reference_at
+from pymc_subsample.control_variates.quadratic import Quadratic
+from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.estimators import Moments
 from pymc_subsample.kernels.dynamics import Moves
 from pymc_subsample.kernels.estimates import (
@@ -227,7 +228,7 @@ class Poisson:
         assert self.ex.linear == (path == "linear")
         self.order, self.n = order, n
         self.reference = reference_at(self.ex, self.star)
-        self.factor = factor(covariance(precision(self.ex, self.reference, np.arange(2))))
+        self.factor = factor(covariance(Quadratic(self.ex, self.reference).precision(np.arange(2))))
 
     def residuals(self, theta):
         def loglik(theta):

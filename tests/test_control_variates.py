@@ -28,10 +28,8 @@ from pymc_subsample.control_variates import expansion as expansion_module
 from pymc_subsample.control_variates.curvature import covariance, covariance_factor
 from pymc_subsample.control_variates.factors import factor
 from pymc_subsample.control_variates.fusion import fuse
+from pymc_subsample.control_variates.quadratic import Quadratic
 from pymc_subsample.control_variates.reference import (
-    gradient,
-    log_posterior,
-    precision,
     reference_at,
 )
 from pymc_subsample.control_variates.residuals import residuals_around
@@ -556,7 +554,7 @@ def test_quadratic_loglikelihoods_are_matched_exactly(known_sigma):
     exact = tall.row_loglik_grad(10 * theta, slice(None)) + ex.pull_back(
         10 * theta, np.zeros(ex.phi_size)
     )
-    np.testing.assert_allclose(gradient(ex, reference, 10 * theta), exact, rtol=1e-11)
+    np.testing.assert_allclose(Quadratic(ex, reference).gradient(10 * theta), exact, rtol=1e-11)
 
 
 # Groups
@@ -699,13 +697,13 @@ def test_precision_is_the_hessian_of_the_log_posterior(name, temperature, expans
 
     reference = reference_at(ex, star, temperature)
     value = tall.logprior(star) + tall.row_loglik(star, slice(None)).sum() / temperature
-    np.testing.assert_allclose(log_posterior(ex, reference), value, rtol=1e-11)
-    assert_close(gradient(ex, reference, star), exact_gradient(star))
+    np.testing.assert_allclose(Quadratic(ex, reference).height, value, rtol=1e-11)
+    assert_close(Quadratic(ex, reference).gradient(star), exact_gradient(star))
     hessian = finite_difference_hessian(exact_gradient, star)
     everything = np.arange(tall.size)
-    assert_close(precision(ex, reference, everything), -hessian, 1e-6)
+    assert_close(Quadratic(ex, reference).precision(everything), -hessian, 1e-6)
     some = np.array([0, tall.size - 1])
-    assert_close(precision(ex, reference, some), -hessian[np.ix_(some, some)], 1e-6)
+    assert_close(Quadratic(ex, reference).precision(some), -hessian[np.ix_(some, some)], 1e-6)
 
 
 def test_covariance_inverts_and_repairs_a_precision():
@@ -851,7 +849,7 @@ def test_reference_of_a_hierarchical_model():
         objective, start, jac=True, method="BFGS", options={"gtol": 1e-8, "maxiter": 500}
     ).x
     at_mode = reference_at(ex, mode)
-    matrix = precision(ex, at_mode, np.arange(tall.size))
+    matrix = Quadratic(ex, at_mode).precision(np.arange(tall.size))
     assert np.linalg.eigvalsh(matrix).min() > 0
     assert distance(reference.theta, mode, matrix) < 0.12
 
@@ -862,7 +860,7 @@ def test_reference_where_derivatives_overflow_before_values(seed):
     tall = TallModel(dose_response())
     ex, active = expand(tall), np.arange(tall.size)
     at = found(ex, seed, tall.ravel(tall.initial_point))
-    score, cov = ex.pull_back(at.theta, at.slope), covariance(precision(ex, at, active))
+    score, cov = ex.pull_back(at.theta, at.slope), covariance(Quadratic(ex, at).precision(active))
     assert np.sqrt(score @ cov @ score / tall.size) < 0.12
     truth = np.array([10, 40, np.log(30), np.log(1.6), np.log(8)])
     assert np.all(np.abs(at.theta - truth) < 5 * np.sqrt(np.diag(cov)))

@@ -18,7 +18,8 @@ from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.curvature import covariance
 from pymc_subsample.control_variates.factors import factor
-from pymc_subsample.control_variates.reference import precision, reference_at
+from pymc_subsample.control_variates.quadratic import Quadratic
+from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.kernels.dynamics import Moves, trajectory, tree
 from pymc_subsample.kernels.estimates import (
     FUNCTIONS,
@@ -115,7 +116,7 @@ class Sampler:
         self.ex, self.m, self.n_blocks = ex, m, n_blocks
         self.reference = reference_at(ex, star, temperature)
         self.active = np.arange(ex.theta_size) if active is None else np.array(active)
-        cov = covariance(precision(ex, self.reference, self.active))
+        cov = covariance(Quadratic(ex, self.reference).precision(self.active))
         self.factor = factor(cov) if mass == "dense" else np.sqrt(np.diag(cov))[None]
         self.always = np.array(always, dtype=np.int64)
         self.exact, self.unit = self.anchored(self.always), 1 / temperature

@@ -5,9 +5,9 @@ import pymc as pm
 import pytest
 
 import pymc_subsample as pms
-from pymc_subsample.control_variates import reference as module
 from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.control_variates.reference import precision, scales, unit_hessians
+from pymc_subsample.control_variates.quadratic import Quadratic
+from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.coordinates.fit import fitted
 
 RNG = np.random.default_rng(1)
@@ -52,7 +52,7 @@ def made():
 
 def one_by_one(monkeypatch):
     monkeypatch.setattr(Expansion, "units", property(lambda self: []))
-    monkeypatch.setattr("pymc_subsample.coordinates.fit.unit_hessians", lambda *_: None)
+    monkeypatch.setattr(Quadratic, "unit_hessians", lambda *_: None)
 
 
 @pytest.mark.parametrize("model", [crossed, memberships])
@@ -62,10 +62,9 @@ def test_all_at_once_as_one_by_one(model, made, monkeypatch):
     some = np.setdiff1d(active, expansion.units[0].ravel()[:1])
 
     def found():
-        sd, constants = scales(expansion, reference, active), fitted(expansion, reference)
-        return precision(expansion, reference, active), sd, constants.theta, precision(
-            expansion, reference, some
-        )  # fmt: skip
+        quadratic, constants = Quadratic(expansion, reference), fitted(expansion, reference)
+        matrices = quadratic.precision(active), quadratic.precision(some)
+        return *matrices, quadratic.scales(active), constants.theta
 
     fast = found()
     one_by_one(monkeypatch)
@@ -83,7 +82,7 @@ def test_fewer_gradients(made, monkeypatch):
         return pull_back(self, *arguments)
 
     monkeypatch.setattr(Expansion, "pull_back", counted)
-    precision(expansion, reference, active)
+    Quadratic(expansion, reference).precision(active)
     stores = 2 * STORES
     assert len(calls) == 2 * (len(active) - stores) + 2 * 4  # two weights, two components
 
@@ -96,7 +95,7 @@ def test_units_that_meet_are_told(made):
     ):
         expansion, reference = made(model)
         places = expansion.coordinates.places[name]
-        found = unit_hessians(expansion, reference, places)
+        found = Quadratic(expansion, reference).unit_hessians(places)
         assert (found is not None) == apart
 
 
@@ -104,19 +103,19 @@ def test_units_that_meet_are_told(made):
 def test_units_that_hardly_meet_are_told(made, monkeypatch, strength, apart):
     """One pair of stores of 780, by a share of their own second derivatives."""
     expansion, reference = made(crossed)
-    gradient, places = module.gradient, expansion.coordinates.places["u"]
+    gradient, places = Quadratic.gradient, expansion.coordinates.places["u"]
     one, other = places[0, :2]
-    exact = -np.diag(precision(expansion, reference, places.ravel()))[:2]
+    exact = -np.diag(Quadratic(expansion, reference).precision(places.ravel()))[:2]
     coupling = strength * np.sqrt(exact[0] * exact[1])
 
-    def coupled(expansion, reference, theta):
-        found = gradient(expansion, reference, theta)
+    def coupled(self, theta):
+        found = gradient(self, theta)
         found[one] += coupling * theta[other]
         found[other] += coupling * theta[one]
         return found
 
-    monkeypatch.setattr(module, "gradient", coupled)
-    assert (unit_hessians(expansion, reference, places) is not None) == apart
+    monkeypatch.setattr(Quadratic, "gradient", coupled)
+    assert (Quadratic(expansion, reference).unit_hessians(places) is not None) == apart
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -130,12 +129,12 @@ def test_where_rates_overflow_there_is_no_curvature(far):
     expansion = pms.HMCECS(model=model, subsample_size=50, rng=1)._expansion
     values = np.zeros(expansion.coordinates.size)
     values[0] = far
-    there = module.reference_at(expansion, expansion.from_values(values))
+    there = reference_at(expansion, expansion.from_values(values))
     assert there.is_finite == (far < 700)
     active = np.arange(len(values))
     matrix, sd, moved = (
-        precision(expansion, there, active),
-        scales(expansion, there, active),
+        Quadratic(expansion, there).precision(active),
+        Quadratic(expansion, there).scales(active),
         fitted(expansion, there),
     )
     assert matrix.shape == (len(active), len(active))

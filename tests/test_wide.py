@@ -14,7 +14,8 @@ import pymc_subsample as pms
 from pymc_subsample import rows
 from pymc_subsample.control_variates import expand, general, linear
 from pymc_subsample.control_variates.curvature import covariance, times
-from pymc_subsample.control_variates.reference import gradient, precision, reference_at, scales
+from pymc_subsample.control_variates.quadratic import Quadratic
+from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.control_variates.search import find_reference
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.likelihood import TallModel, TallModelError, verification
@@ -53,7 +54,8 @@ def test_a_list_of_elements_is_the_curvature(both):
     assert listed.curvature.shape[0] == 3 != ex.phi_size
     actual, expected = full(listed.curvature, ex.phi_size), known.curvature
     np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
-    np.testing.assert_allclose(gradient(ex, listed, theta), gradient(ex, known, theta), rtol=1e-8)
+    slopes = [Quadratic(ex, at).gradient(theta) for at in (listed, known)]
+    np.testing.assert_allclose(*slopes, rtol=1e-8)
 
 
 def test_control_variates_are_summed_from_a_list(both):
@@ -91,13 +93,12 @@ def test_diagonal_of_the_general_path(name, expansion, tall_model):
 def test_precision_and_scales(both):
     ex, known, listed, _ = both
     active = np.arange(ex.theta_size)
-    matrix = precision(ex, known, active)
+    matrix = Quadratic(ex, known).precision(active)
     np.testing.assert_allclose(
-        precision(ex, listed, active), matrix, rtol=1e-5, atol=1e-6 * np.abs(matrix).max()
+        Quadratic(ex, listed).precision(active), matrix, rtol=1e-5, atol=1e-6 * np.abs(matrix).max()
     )
-    np.testing.assert_allclose(
-        scales(ex, listed, active[1:]), 1 / np.sqrt(np.abs(np.diag(matrix))[1:]), rtol=1e-5
-    )
+    found = Quadratic(ex, listed).scales(active[1:])
+    np.testing.assert_allclose(found, 1 / np.sqrt(np.abs(np.diag(matrix))[1:]), rtol=1e-5)
 
 
 @pytest.mark.parametrize("lowest", [0.1, -0.1, 0.0], ids=["positive", "indefinite", "singular"])
@@ -118,7 +119,7 @@ def test_the_mode_is_found_by_gradients(name, expansion, tall_model):
     ex, active = expansion(name), np.arange(tall_model(name).size)
     start = point(tall_model(name), 4)
     newton = find_reference(ex, start, active, np.random.default_rng(1))
-    sd = np.sqrt(np.diag(covariance(precision(ex, newton, active))))
+    sd = np.sqrt(np.diag(covariance(Quadratic(ex, newton).precision(active))))
     ex = replace(ex, curvature="diagonal")
     found = find_reference(ex, start, active, np.random.default_rng(1))
     # Each gradient is below 0.1 in units of the sds given the others; Newton's is within 0.1.
@@ -191,7 +192,7 @@ def test_order_1_beyond_samples_the_posterior(few):
     ex = expand(tall, 2)
     active = np.arange(5)
     at = find_reference(ex, np.zeros(5), active, np.random.default_rng(0))
-    sd = np.sqrt(np.diag(covariance(precision(ex, at, active))))
+    sd = np.sqrt(np.diag(covariance(Quadratic(ex, at).precision(active))))
     draws = idata["posterior"]["beta"].values[0]
     # Of some 1,500 effective draws; the mode is within 0.1 sd of the mean.
     assert np.all(np.abs(draws.mean(axis=0) - at.theta) < 0.2 * sd)

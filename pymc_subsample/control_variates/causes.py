@@ -14,7 +14,8 @@ from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.factors import deviations, is_sparse
 from pymc_subsample.control_variates.images import Block
-from pymc_subsample.control_variates.reference import Reference, gradient
+from pymc_subsample.control_variates.quadratic import Quadratic
+from pymc_subsample.control_variates.reference import Reference
 
 _MOST_DIRECTIONS, _MOST_ROWS, _SHOWN = 40, 20_000, 3
 # In standard deviations; the power is that from the first to the second.
@@ -104,11 +105,9 @@ def find_cause(
     return found
 
 
-def distance_to_mode(
-    expansion: Expansion, reference: Reference, spread: np.ndarray, free: np.ndarray
-) -> float:
+def distance_to_mode(quadratic: Quadratic, spread: np.ndarray, free: np.ndarray) -> float:
     """Length of Newton's step from the reference, in standard deviations per parameter."""
-    slope = gradient(expansion, reference, reference.theta)[free]
+    slope = quadratic.gradient(quadratic.reference.theta)[free]
     if len(spread) == 1 or is_sparse(spread):
         white = deviations(spread, len(free)) * slope
     else:

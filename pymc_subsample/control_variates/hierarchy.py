@@ -19,7 +19,7 @@ import numpy as np
 import scipy.linalg
 
 from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.control_variates.reference import Reference, gradient, log_density, precision
+from pymc_subsample.control_variates.quadratic import Quadratic
 
 # The search over h is a simplex search; each of its steps takes a few dense Hessians in v. For
 # more elements of v one step is taken, from h as it is at the start.
@@ -44,21 +44,19 @@ def split_hierarchy(
     return free[meets], free[~meets]
 
 
-def settle(
-    expansion: Expansion, reference: Reference, inner: np.ndarray, outer: np.ndarray
-) -> np.ndarray:
+def settle(quadratic: Quadratic, inner: np.ndarray, outer: np.ndarray) -> np.ndarray:
     """Return theta at the marginal mode of `outer` and the mode of `inner` given that.
 
     Where the search fails, theta of the reference.
     """
-    theta = reference.theta.copy()
+    theta = quadratic.reference.theta.copy()
     best, best_value = theta, np.inf
 
     def objective(h: np.ndarray) -> float:
         nonlocal best, best_value, theta
         trial = theta.copy()
         trial[outer] = h
-        found = _conditional_mode(expansion, reference, trial, inner)
+        found = _conditional_mode(quadratic, trial, inner)
         if found is None:
             return 1e10
         trial, value = found
@@ -81,7 +79,7 @@ def settle(
     return best
 
 
-def place_outer(expansion: Expansion, reference: Reference, outer: np.ndarray) -> np.ndarray:
+def place_outer(quadratic: Quadratic, outer: np.ndarray) -> np.ndarray:
     """Return theta of the reference with `outer` at its mode given all others.
 
     For more of the others than `settle` can take. The reference should be their mode at a vague
@@ -89,30 +87,30 @@ def place_outer(expansion: Expansion, reference: Reference, outer: np.ndarray) -
     """
     import scipy.optimize  # takes a third of a second to import
 
-    theta = reference.theta.copy()
+    theta = quadratic.reference.theta.copy()
 
     def objective(h: np.ndarray) -> float:
         theta[outer] = h
-        value = -log_density(expansion, reference, theta)
+        value = -quadratic.log_density(theta)
         return value if np.isfinite(value) else 1e10
 
-    found = scipy.optimize.minimize(objective, reference.theta[outer], method="Nelder-Mead")
+    found = scipy.optimize.minimize(objective, theta[outer], method="Nelder-Mead")
     theta[outer] = found.x
     return theta
 
 
 def _conditional_mode(
-    expansion: Expansion, reference: Reference, theta: np.ndarray, inner: np.ndarray
+    quadratic: Quadratic, theta: np.ndarray, inner: np.ndarray
 ) -> tuple[np.ndarray, float] | None:
     """Newton's method in `inner`; returns theta and minus Laplace's log marginal density."""
-    value = log_density(expansion, reference, theta)
+    value = quadratic.log_density(theta)
     for _ in range(_NEWTON_STEPS):
-        hessian = precision(expansion, reference, inner, theta)
+        hessian = quadratic.precision(inner, theta)
         try:
             cholesky = scipy.linalg.cho_factor(hessian)
         except (scipy.linalg.LinAlgError, ValueError):
             return None
-        ascent = gradient(expansion, reference, theta)[inner]
+        ascent = quadratic.gradient(theta)[inner]
         step = scipy.linalg.cho_solve(cholesky, ascent)
         if step @ ascent < _SMALL:
             log_det = 2 * np.log(np.diag(cholesky[0])).sum()
@@ -120,7 +118,7 @@ def _conditional_mode(
         for _ in range(10):
             trial = theta.copy()
             trial[inner] += step
-            new = log_density(expansion, reference, trial)
+            new = quadratic.log_density(trial)
             if np.isfinite(new) and new > value:
                 break
             step = 0.3 * step

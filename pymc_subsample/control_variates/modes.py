@@ -21,13 +21,8 @@ from scipy.special import logsumexp
 from pymc_subsample.control_variates.curvature import covariance, units
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.images import Block, images
-from pymc_subsample.control_variates.reference import (
-    Reference,
-    log_posterior,
-    precision,
-    reference_at,
-    summed,
-)
+from pymc_subsample.control_variates.quadratic import Quadratic
+from pymc_subsample.control_variates.reference import Reference, reference_at, summed
 from pymc_subsample.control_variates.search import has_precision, mode_of_rows, newton, polish
 
 # Beyond, the search takes too long.
@@ -123,7 +118,7 @@ class _Subset:
         return summed(self.expansion, theta, self.rows, self.weight, curved)
 
     def height(self, theta: np.ndarray) -> float:
-        return log_posterior(self.expansion, self.at(theta, curved=False))
+        return Quadratic(self.expansion, self.at(theta, curved=False)).height
 
     def levels(self, theta: np.ndarray) -> np.ndarray:
         """Log-likelihoods of each sixteenth of the rows."""
@@ -273,8 +268,8 @@ def _peak(
     expansion: Expansion, reference: Reference, active: np.ndarray, strict: bool = True
 ) -> _Peak | None:
     """Measure a mode; None where there is none or, unless strict, no finite density."""
-    height = log_posterior(expansion, reference)
-    matrix = precision(expansion, reference, active)
+    quadratic = Quadratic(expansion, reference)
+    height, matrix = quadratic.height, quadratic.precision(active)
     if not (np.isfinite(height) and np.all(np.isfinite(matrix))):
         return None
     if not strict:
@@ -307,11 +302,12 @@ def _valley(subset: _Subset, one: _Peak, other: _Peak, temperature: float) -> bo
     across = np.linalg.qr(((there - here)[active] / units)[:, None], mode="complete")[0][:, 1:]
 
     def mass(found: Reference) -> float:
-        matrix = precision(expansion, found, active) * np.outer(units, units)
+        quadratic = Quadratic(expansion, found)
+        matrix = quadratic.precision(active) * np.outer(units, units)
         if not np.all(np.isfinite(matrix)):
             return -np.inf
         sizes = np.abs(np.linalg.eigvalsh(across.T @ matrix @ across))
-        return log_posterior(expansion, found) - 0.5 * np.log(np.maximum(sizes, 1e-300)).sum()
+        return quadratic.height - 0.5 * np.log(np.maximum(sizes, 1e-300)).sum()
 
     # Every pass over all rows may be the last: from the middle outwards.
     inner = sorted(way[2:-1:2], key=lambda theta: abs(np.linalg.norm(theta - (here + there) / 2)))

@@ -14,14 +14,10 @@ from pymc_subsample.control_variates.curvature import (
     units,
 )
 from pymc_subsample.control_variates.expansion import Expansion
+from pymc_subsample.control_variates.quadratic import Quadratic
 from pymc_subsample.control_variates.reference import (
     Reference,
-    gradient,
-    log_density,
-    log_posterior,
-    precision,
     reference_at,
-    scales,
     summed,
 )
 
@@ -76,14 +72,14 @@ def find_reference(
     if whole:
         return found
     begun = summed(expansion, start, None, 1.0 / temperature, curved=False)
-    before = log_posterior(expansion, begun)
-    if not np.isfinite(before) or log_posterior(expansion, found) >= before:
+    before = Quadratic(expansion, begun).height
+    if not np.isfinite(before) or Quadratic(expansion, found).height >= before:
         return found
     # A subset may have one row of a small group, weighed like many, whose scale has no mode.
     theta = mode_of_rows(expansion, start, active, None, 1.0 / temperature).theta
     again = polish(expansion, theta, active, temperature)
     return max(
-        found, again, key=lambda at: np.nan_to_num(log_posterior(expansion, at), nan=-np.inf)
+        found, again, key=lambda at: np.nan_to_num(Quadratic(expansion, at).height, nan=-np.inf)
     )
 
 
@@ -123,7 +119,7 @@ class _Objective:
 
     def value(self, x: np.ndarray) -> float:
         found = self._evaluate(x)
-        value = -log_posterior(self._expansion, found)
+        value = -Quadratic(self._expansion, found).height
         # Curvatures overflow first: beyond, finite slopes may be wrong, and hold the search there.
         known = found.is_finite or not self._known
         return value if known and np.isfinite(value) else _IMPOSSIBLE
@@ -134,7 +130,8 @@ class _Objective:
         return -_finite(grad @ self._scale if self._scale.ndim == 2 else self._scale * grad)
 
     def hessian(self, x: np.ndarray) -> np.ndarray:
-        matrix = _finite(precision(self._expansion, self._evaluate(x), self._active, rough=True))
+        quadratic = Quadratic(self._expansion, self._evaluate(x))
+        matrix = _finite(quadratic.precision(self._active, rough=True))
         self.concave = self.concave and _positive(matrix)
         return _finite(self._scale.T @ matrix @ self._scale)
 
@@ -183,10 +180,10 @@ def mode_of_rows(
     with np.errstate(all="ignore"):
         # In units of the curvature at the start, columns may have any units and offsets.
         if newton:
-            matrix = _finite(precision(expansion, origin, active, rough=True))
+            matrix = _finite(Quadratic(expansion, origin).precision(active, rough=True))
             scale = covariance_factor(matrix)
         else:
-            scale = scales(expansion, origin, active)
+            scale = Quadratic(expansion, origin).scales(active)
         objective = _Objective(expansion, origin, active, batches, weight, scale, curved=newton)
         hessian = objective.hessian if newton else None
         found = _minimum(objective.value, objective.gradient, hessian, len(active), most_steps)
@@ -195,31 +192,32 @@ def mode_of_rows(
     return Climb(objective.theta(found.x), newton and objective.concave, int(found.nit))
 
 
-def quadratic_mode(expansion: Expansion, reference: Reference, active: np.ndarray) -> np.ndarray:
+def quadratic_mode(quadratic: Quadratic, active: np.ndarray) -> np.ndarray:
     """Return theta at the mode of the prior and the quadratic log-likelihood: no rows are read."""
+    origin = quadratic.reference.theta
     if not len(active):
-        return reference.theta
-    newton = len(active) <= MAX_DENSE and has_precision(expansion, len(active))
-    scale = scales(expansion, reference, active)
+        return origin
+    newton = len(active) <= MAX_DENSE and has_precision(quadratic.expansion, len(active))
+    scale = quadratic.scales(active)
 
     def at(x: np.ndarray) -> np.ndarray:
-        theta = reference.theta.copy()
+        theta = origin.copy()
         theta[active] += scale * x
         return theta
 
     def value(x: np.ndarray) -> float:
-        found = -log_density(expansion, reference, at(x))
+        found = -quadratic.log_density(at(x))
         return found if np.isfinite(found) else _IMPOSSIBLE
 
     def slope(x: np.ndarray) -> np.ndarray:
-        return -_finite(scale * gradient(expansion, reference, at(x))[active])
+        return -_finite(scale * quadratic.gradient(at(x))[active])
 
     def hessian(x: np.ndarray) -> np.ndarray:
-        matrix = precision(expansion, reference, active, at(x))
+        matrix = quadratic.precision(active, at(x))
         return _finite(matrix * np.outer(scale, scale))
 
     found = _minimum(value, slope, hessian if newton else None, len(active), 200)
-    return reference.theta if found is None else at(found.x)
+    return origin if found is None else at(found.x)
 
 
 def _minimum(
@@ -274,9 +272,9 @@ def newton(
     Elements `active` move; ``sum_at(theta)`` sums the rows there, of all or of some.
     """
     best = sum_at(theta)
-    best_value = log_posterior(expansion, best)
+    best_value = Quadratic(expansion, best).height
     for _ in range(most_steps):
-        matrix = precision(expansion, best, active)
+        matrix = Quadratic(expansion, best).precision(active)
         if not np.all(np.isfinite(matrix)):
             break
         cov = covariance(matrix)
@@ -289,7 +287,7 @@ def newton(
             trial = best.theta.copy()
             trial[active] += step
             candidate = sum_at(trial)
-            value = log_posterior(expansion, candidate)
+            value = Quadratic(expansion, candidate).height
             if np.isfinite(value) and value > best_value:
                 best, best_value = candidate, value
                 break
@@ -307,7 +305,7 @@ def _polish_by_gradients(
 
     if not len(active):
         return reference
-    scale = scales(expansion, reference, active)
+    scale = Quadratic(expansion, reference).scales(active)
     objective = _Objective(expansion, reference, active, None, 1.0 / temperature, scale)
     found = scipy.optimize.minimize(
         objective.value,

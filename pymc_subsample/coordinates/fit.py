@@ -21,14 +21,8 @@ from dataclasses import replace
 import numpy as np
 
 from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.control_variates.reference import (
-    Reference,
-    gradient,
-    hessian_columns,
-    log_posterior,
-    precision,
-    unit_hessians,
-)
+from pymc_subsample.control_variates.quadratic import Quadratic
+from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.control_variates.search import find_reference, polish, quadratic_mode
 from pymc_subsample.coordinates.blocks import triangle
 from pymc_subsample.coordinates.coordinates import Coordinates
@@ -53,43 +47,43 @@ def fitted(expansion: Expansion, reference: Reference) -> Reference:
     if not reference.is_finite:
         return reference
     theta, _ = coordinates.to_theta(reference.theta)
-    psi = start(coordinates, theta)
+    psi, quadratic = start(coordinates, theta), Quadratic(expansion, reference)
     for name, block in reversed(coordinates.blocks.items()):
         information, score = coordinates.constants(psi, name)
-        *found, slant = _information(expansion, replace(reference, theta=psi), name)
+        *found, slant = _information(quadratic, psi, name)
         information[:] = [found[0][:, a, b] for a, b in triangle(block.components)]
         score[:] = found[1].T
         coordinates.slant(psi, name)[:] = slant
         psi = coordinates.from_theta(theta, psi)
     if len(coordinates.bent):
         coordinates.splines(psi)[:] = [
-            marginal(expansion, reference, psi, element) for element in coordinates.bent
+            marginal(quadratic, psi, element) for element in coordinates.bent
         ]
         psi = coordinates.from_theta(theta, psi)
     return replace(reference, theta=psi) if np.all(np.isfinite(psi)) else reference
 
 
 def _information(
-    expansion: Expansion, reference: Reference, name: str
+    quadratic: Quadratic, psi: np.ndarray, name: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Information, shape (J, k, k), score, (J, k), and D or A of a block that is not whitened."""
-    coordinates, psi = expansion.coordinates, reference.theta
+    coordinates = quadratic.expansion.coordinates
     assert coordinates is not None
     block = coordinates.blocks[name]
     k, units, place = block.components, block.units, coordinates.places[name]
     others = coordinates.locations
-    apart = None if block.joint else unit_hessians(expansion, reference, place, psi)
+    apart = None if block.joint else quadratic.unit_hessians(place, psi)
     within, beside = np.empty((units, k, k)), np.empty((len(others), k * units))
     if apart is not None:
         within = -apart
-        for at, column in enumerate(hessian_columns(expansion, reference, others, psi)):
+        for at, column in enumerate(quadratic.hessian_columns(others, psi)):
             beside[at] = -column[place].ravel()
     else:
-        for at, column in enumerate(hessian_columns(expansion, reference, place.ravel(), psi)):
+        for at, column in enumerate(quadratic.hessian_columns(place.ravel(), psi)):
             b, unit = divmod(at, units)
             within[unit, :, b] = -column[place[:, unit]]
             beside[:, at] = -column[others]
-    slope = gradient(expansion, reference, psi)
+    slope = quadratic.gradient(psi)
     ascent = slope[place].T
     theta, _ = coordinates.to_theta(psi)
     effect, offset = coordinates.strengths(theta, name)
@@ -97,7 +91,7 @@ def _information(
     inverse = _inverse(effect)
     if block.joint:
         # The locations' part, as if the log-likelihood were integrated over them.
-        regression = _solved(precision(expansion, reference, others, psi), beside)
+        regression = _solved(quadratic.precision(others, psi), beside)
         within = within - beside.T @ regression
         ascent = ascent - slope[others] @ regression
     excess = 0.5 * (within + within.transpose(0, 2, 1)) - np.eye(k)
@@ -172,11 +166,11 @@ def locate(
     found = find_reference(expansion, start, np.setdiff1d(free, held), rng, temperature)
     for _ in range(_ROUNDS):
         found = fitted(expansion, found)
-        moved = quadratic_mode(expansion, found, others)
+        moved = quadratic_mode(Quadratic(expansion, found), others)
         before = expansion.parameters(moved)[0]
         better = polish(expansion, moved, free, temperature)
         # Far from the mode the log-likelihood is not quadratic.
-        if not log_posterior(expansion, better) >= log_posterior(expansion, found):
+        if not Quadratic(expansion, better).height >= Quadratic(expansion, found).height:
             better = polish(expansion, found.theta, free, temperature)
         found = better
         if np.allclose(found.center, before, rtol=0, atol=1e-3 * _spread(found)):

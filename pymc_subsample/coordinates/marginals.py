@@ -3,8 +3,7 @@
 import numpy as np
 from scipy.special import ndtri_exp
 
-from pymc_subsample.control_variates import Expansion
-from pymc_subsample.control_variates.reference import Reference, log_density
+from pymc_subsample.control_variates.quadratic import Quadratic
 from pymc_subsample.kernels.splines import KNOTS
 
 # Points on either side at which a density is evaluated, and how far: until it is so much less on
@@ -16,9 +15,7 @@ _NARROWEST, _WIDEST = 1e-3, 1e3
 _FLATTEST = 1e-3
 
 
-def marginal(
-    expansion: Expansion, reference: Reference, psi: np.ndarray, element: int
-) -> np.ndarray:
+def marginal(quadratic: Quadratic, psi: np.ndarray, element: int) -> np.ndarray:
     """Return the spline through quantiles of one scale, all else in psi as it is.
 
     On the quadratic log-likelihood, where effects are integrated over as far as it is normal in
@@ -30,7 +27,7 @@ def marginal(
 
     def density(s: float) -> float:
         point[element] = s
-        return log_density(expansion, reference, point)
+        return quadratic.log_density(point)
 
     straight = np.zeros(2 * len(KNOTS))
     with np.errstate(all="ignore"):

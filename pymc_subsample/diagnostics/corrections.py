@@ -6,7 +6,8 @@ import numpy as np
 
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE, covariance
-from pymc_subsample.control_variates.reference import precision, reference_at
+from pymc_subsample.control_variates.quadratic import Quadratic
+from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.control_variates.search import has_precision
 from pymc_subsample.diagnostics import scores
 from pymc_subsample.diagnostics.weights import (
@@ -110,7 +111,7 @@ def _guesses(expansion: Expansion, every: np.ndarray) -> list[np.ndarray]:
     reference = reference_at(expansion, flat.mean(axis=0))
     found = []
     if has_precision(expansion, size):
-        matrix = precision(expansion, reference, np.arange(size))
+        matrix = Quadratic(expansion, reference).precision(np.arange(size))
         if np.all(np.isfinite(matrix)):
             found.append(covariance(matrix))
     if len(flat) > 10 * size and np.all(variances > 0):

@@ -27,13 +27,12 @@ from pymc_subsample.control_variates.hierarchy import (
 )
 from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch, Starts, search_modes
+from pymc_subsample.control_variates.quadratic import Quadratic
 from pymc_subsample.control_variates.reference import (
     Reference,
     extended,
-    precision,
     reference_at,
     refuse_undefined,
-    scales,
 )
 from pymc_subsample.control_variates.residuals import Residuals, residuals_around
 from pymc_subsample.control_variates.search import find_reference, has_precision, polish
@@ -114,7 +113,7 @@ def prepare(problem: Problem) -> Preparation:
         problem.archive.keep(expansion, found)
 
     def prepared(at: Reference) -> Preparation:
-        scale, spread = shape(expansion, at, problem.active, free)
+        scale, spread = shape(Quadratic(expansion, at), problem.active, free)
         pilot = _ellipsoid(at.theta, spread, free, rng)
         far = far_points(problem.kind, at.theta, spread, free, rng)
         return Preparation(at, scale, pilot, far, search)
@@ -142,7 +141,8 @@ def _at_given(problem: Problem, theta: np.ndarray) -> Reference | None:
         return found
 
     def off(at: Reference) -> float:
-        return distance_to_mode(expansion, at, shape(expansion, at, moved, moved)[1], moved)
+        quadratic = Quadratic(expansion, at)
+        return distance_to_mode(quadratic, shape(quadratic, moved, moved)[1], moved)
 
     distance = off(found) if found.is_finite else np.inf
     if expansion.coordinates is not None and _SERVES < distance < np.inf:
@@ -174,13 +174,13 @@ def _taken_over(problem: Problem) -> Preparation | None:
         return at if expansion.coordinates is None else fitted(expansion, at)
 
     at = placed(known.reference)
-    _, spread = shape(expansion, at, problem.active, free)
+    _, spread = shape(Quadratic(expansion, at), problem.active, free)
     shift = expansion.from_values(expansion.values(given), at.theta) - at.theta
     if not np.sqrt(np.mean(whiten(spread, shift[free]) ** 2)) <= _SERVES:
         return None
     at = placed(extended(expansion, known.reference, known.n_rows))
-    scale, spread = shape(expansion, at, problem.active, free)
-    if not distance_to_mode(expansion, at, spread, free) <= _SERVES:
+    scale, spread = shape(Quadratic(expansion, at), problem.active, free)
+    if not distance_to_mode(Quadratic(expansion, at), spread, free) <= _SERVES:
         return None
     _log.info(
         "Sums of %s rows are those of an earlier run; %s were read",
@@ -230,7 +230,7 @@ def possible(problem: Problem, prepared: Preparation) -> Preparation:
 
 
 def shape(
-    expansion: Expansion, reference: Reference, active: np.ndarray, free: np.ndarray
+    quadratic: Quadratic, active: np.ndarray, free: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Factors of the covariance of elements `active`, for the mass matrix, and of `free`.
 
@@ -239,10 +239,10 @@ def shape(
     would lie far outside of it.
     """
     inner = np.searchsorted(free, active)
-    if not has_precision(expansion, len(free)):
-        sd = scales(expansion, reference, free)
+    if not has_precision(quadratic.expansion, len(free)):
+        sd = quadratic.scales(free)
         return sd[None, inner], sd[None, :]
-    matrix = precision(expansion, reference, free)
+    matrix = quadratic.precision(free)
     spread = _factor(matrix)
     own = spread if len(free) == len(active) else _factor(matrix[np.ix_(inner, inner)])
     if len(active) > MAX_DENSE and not is_sparse(own):
@@ -267,9 +267,9 @@ def _automatic_reference(problem: Problem) -> tuple[Reference, ModeSearch | None
 
     def settled(found: Reference) -> Reference:
         if len(inner) <= MAX_INNER:
-            theta = settle(expansion, found, inner, outer)
+            theta = settle(Quadratic(expansion, found), inner, outer)
         else:
-            theta = place_outer(expansion, found, outer)
+            theta = place_outer(Quadratic(expansion, found), outer)
         return polish(expansion, theta, inner, temperature)
 
     with doing("searching the posterior mode"):

@@ -8,6 +8,7 @@ from pymc_subsample.blas import one_thread
 from pymc_subsample.block_poisson import choose_products, log_variance
 from pymc_subsample.control_variates.causes import distance_to_mode, find_cause, is_far
 from pymc_subsample.control_variates.exact import exact_step
+from pymc_subsample.control_variates.quadratic import Quadratic
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.control_variates.residuals import Residuals, residuals_around
 from pymc_subsample.diagnostics.checks import amount, sentence
@@ -153,7 +154,8 @@ def predicted_variance(kind: int, moments: Moments, m: int, temperature: float) 
 def _causes(problem: Problem, at: Reference) -> list[str]:
     """Say why the expansion leaves too much, as was measured."""
     expansion, free = problem.expansion, problem.free
-    _, spread = shape(expansion, at, problem.active, free)
+    quadratic = Quadratic(expansion, at)
+    _, spread = shape(quadratic, problem.active, free)
     causes = [f"control_variate_order={expansion.order} is too low"] if expansion.raisable else []
     if expansion.highest_order < 2:
         size = expansion.phi_size
@@ -162,7 +164,7 @@ def _causes(problem: Problem, at: Reference) -> list[str]:
             f"there are (about {size**2 // 2:,} where each is informed by all of them)"
         ]
     given = problem.given is not None
-    away = distance_to_mode(expansion, at, spread, free) if given else 0.0
+    away = distance_to_mode(quadratic, spread, free) if given else 0.0
     if is_far(away):
         causes += [
             f"the given reference is far from the posterior mode, by about {amount(away)} standard "

@@ -8,10 +8,7 @@ from pymc_subsample.blas import one_thread
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.factors import deviations, scaled
-from pymc_subsample.control_variates.reference import (
-    largest_curvature,
-    precision,
-)
+from pymc_subsample.control_variates.quadratic import Quadratic
 from pymc_subsample.control_variates.search import has_precision
 from pymc_subsample.diagnostics.checks import amount, sentence
 from pymc_subsample.kernels import gradients
@@ -177,13 +174,14 @@ class AutomaticStepSize(SubsampledStep):
 
         Of a diagonal the largest element, in units of the preconditioner, is the largest curvature.
         """
-        reference, active, size = prepared.reference, self._active, len(self._active)
+        quadratic = Quadratic(self._expansion, prepared.reference)
+        active, size = self._active, len(self._active)
         if has_precision(self._expansion, size) and size <= MAX_DENSE:
-            return precision(self._expansion, reference, active)
+            return quadratic.precision(active)
         found = deviations(prepared.factor, size) ** -2.0
         units = np.ones(size) if scale is None else scale
         steepest = int(np.argmax(rescaled(found, units)))
-        largest = largest_curvature(self._expansion, reference, active, units, self.rng)
+        largest = quadratic.largest_curvature(active, units, self.rng)
         found[steepest] = max(found[steepest], largest / units[steepest] ** 2)
         return found
 
@@ -191,9 +189,8 @@ class AutomaticStepSize(SubsampledStep):
         """Curvature in units of the metric: one, but for the largest where that is diagonal."""
         curvature = np.ones(len(self._active))
         if len(prepared.factor) == 1 and len(self._active) > 1:
-            curvature[0] = largest_curvature(
-                self._expansion, prepared.reference, self._active, prepared.factor[0], self.rng
-            )
+            quadratic = Quadratic(self._expansion, prepared.reference)
+            curvature[0] = quadratic.largest_curvature(self._active, prepared.factor[0], self.rng)
         return curvature
 
     def _own_metric(self, square: np.ndarray) -> np.ndarray | None:
