@@ -53,3 +53,4 @@ html_sidebars = {"**": ["groups.html"]}
 def setup(app):
     """Make the folder for static files, to which the theme copies logos before Sphinx makes it."""
     Path(app.outdir, "_static").mkdir(parents=True, exist_ok=True)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
