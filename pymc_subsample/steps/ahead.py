@@ -5,18 +5,32 @@ from copy import deepcopy
 from dataclasses import fields
 from threading import Thread
 from time import perf_counter, thread_time
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from pymc.blocking import PointType, StatsType
 from pymc.step_methods.state import WithSamplingState
 
-if TYPE_CHECKING:
-    from pymc_subsample.steps.chains import ChainStep
-
 # For which draws are made at a time: an interrupt waits for them. A state that takes more than a
 # share of that to copy, as of thousands of parameters, is not copied: draws are made one by one.
 _SECONDS, _SHARE = 0.02, 0.05
+
+
+class Chain(Protocol):
+    """What a step is to its draws ahead; see `steps.chains.ChainStep`."""
+
+    _state_class: type
+    _thread: Thread | None
+    _left: np.ndarray | None
+
+    @property
+    def left_alone(self) -> int:
+        """How many draws may be made at once."""
+
+    def make(self, point: PointType, size: int) -> list[tuple[PointType, StatsType]]:
+        """Make so many."""
+
+    def _forget(self) -> None: ...
 
 
 class Ahead:
@@ -35,7 +49,7 @@ class Ahead:
         self._undoing = False
         self._most, self._pays = 1, True
 
-    def next(self, step: "ChainStep", point: PointType) -> tuple[PointType, StatsType]:
+    def next(self, step: Chain, point: PointType) -> tuple[PointType, StatsType]:
         """Return the draw after `point`, and its statistics."""
         if self._undoing or not self._ready or not self._is_last(point):
             self.undo(step)
@@ -55,7 +69,7 @@ class Ahead:
         self._ready.clear()
         self._undoing = False
 
-    def undo(self, step: "ChainStep") -> None:
+    def undo(self, step: Chain) -> None:
         """Bring the state back to the last draw that was handed out."""
         if not self._ready and not self._undoing:
             return
@@ -67,7 +81,7 @@ class Ahead:
         self._most = max(1, self._handed_out)
         self.forget()
 
-    def _make(self, step: "ChainStep", point: PointType) -> None:
+    def _make(self, step: Chain, point: PointType) -> None:
         size = min(self._most, step.left_alone) if self._pays else 1
         start = thread_time()  # what else the machine does tells nothing of the state
         if size > 1:
@@ -91,7 +105,7 @@ class Ahead:
             self._most = max(1, self._most // 2)
 
 
-def _changing(step: "ChainStep") -> dict[str, Any]:
+def _changing(step: Chain) -> dict[str, Any]:
     """Copy what of a step's state changes in a chain."""
     found = {}
     for field in fields(step._state_class):
@@ -107,7 +121,7 @@ def _changing(step: "ChainStep") -> dict[str, Any]:
     return found
 
 
-def _restore(step: "ChainStep", state: dict[str, Any]) -> None:
+def _restore(step: Chain, state: dict[str, Any]) -> None:
     """Bring back what `_changing` copied, which may be needed again."""
     for name, value in state.items():
         own = getattr(step, name)

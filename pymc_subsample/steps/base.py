@@ -17,6 +17,7 @@ import xarray as xr
 from pymc.blocking import PointType
 
 from pymc_subsample import arguments
+from pymc_subsample.calling import given_start
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand, refuse_steps, verify_gradient
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE
@@ -125,7 +126,9 @@ class SubsampledStep(ChainStep):
     # Of the model, as the step's compiled transition takes them.
     _functions: tuple[str | None, ...]
     centring: Mapping[str, np.ndarray] = MappingProxyType({})
-    reference: Reference | None
+    reference: Reference | None = None
+    # Whether the next draw is the chain's first.
+    start_at_reference = False
     control_variate_order: int | None
     # None where there is no reference.
     _prepared: Preparation | None = None
@@ -257,8 +260,9 @@ class SubsampledStep(ChainStep):
 
     def setup_chain(self, rng: np.random.Generator, tune: int, draws: int) -> None:
         """Reset all that belongs to one chain; PyMC calls this right before it starts."""
-        guards.refuse_changes(self)
-        guards.refuse_threads(self)
+        self._refuse_changes()
+        if self.draws_left and self._thread is not None and self._thread.is_alive():
+            guards.refuse_other_thread(self, self._thread)
         self._left, self._thread, self.own = None, threading.current_thread(), None
         self._ahead = Ahead()
         super().setup_chain(rng, tune, draws)
@@ -276,6 +280,9 @@ class SubsampledStep(ChainStep):
     @property
     def _search(self) -> ModeSearch | None:
         return None if self._prepared is None else self._prepared.search
+
+    def _refuse_changes(self) -> None:
+        guards.refuse_changes(self, self._seen, guards.contents(self._model, self._tall))
 
     def _check_vars(self) -> None:
         """Refuse variables that this step cannot sample."""
@@ -307,9 +314,27 @@ class SubsampledStep(ChainStep):
         theta = np.empty(self._tall.size)
         for name, part in self._read:
             theta[part] = np.ravel(point[name])
-        guards.refuse_company(self, theta)
-        at: Reference | None = getattr(self, "reference", None)
-        return self._expansion.from_values(theta, None if at is None else at.theta, self.own)
+        left = None if self._thread is None else self._left
+        guards.refuse_company(self, left, theta[self._active])
+        like = None if self.reference is None else self.reference.theta
+        return self._expansion.from_values(theta, like, self.own)
+
+    def _begin(self, tune: int, draws: int) -> None:
+        super()._begin(tune, draws)
+        self.reference = None if self._prepared is None else self._home.reference
+        self.start_at_reference = tune > 0 and self._prepared is not None
+
+    def _start(
+        self, theta: np.ndarray, point: PointType, factor: np.ndarray, inside: bool = False
+    ) -> bool:
+        """Move a chain's first theta to the reference, unless `initvals` say where to start."""
+        first, self.start_at_reference = self.start_at_reference, False
+        if not first or self.reference is None or (not inside and given_start(self, point)):
+            return False
+        z = self.rng.standard_normal(len(self._active))
+        start = self.reference.theta[self._active]
+        theta[self._active] = start + _WIDER * scaled(factor, z[None])[0]
+        return True
 
     def _points(self, point: PointType, values: np.ndarray) -> list[PointType]:
         """Return `point` with this step's variables as in vectors of values, shape (n, d)."""
@@ -342,8 +367,7 @@ class SubsampledStep(ChainStep):
 
     def reference_values(self) -> dict[str, np.ndarray]:
         """Return untransformed values of the free variables at the reference."""
-        at: Reference | None = getattr(self, "reference", None)
-        if at is None:
+        if (at := self.reference) is None:
             raise TypeError(f"This {type(self).__name__} has no reference to take over.")
         free = self._tall.model.free_RVs
         values = numpy_function([self._tall.theta], self._tall.over_theta(free))
@@ -371,11 +395,6 @@ class SubsampledStep(ChainStep):
         center[free] = self.tuning.recent()[:, free].mean(axis=0)
         return center
 
-    def _around(self, reference: Reference, factor: np.ndarray) -> np.ndarray:
-        """Draw what the step moves around a reference, wider than the posterior."""
-        z = self.rng.standard_normal(len(self._active))
-        return reference.theta[self._active] + _WIDER * scaled(factor, z[None])[0]
-
     def _centring(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         coordinates = self._expansion.coordinates
         if coordinates is None:
@@ -398,7 +417,7 @@ class SubsampledStep(ChainStep):
         cloudpickle.Pickler.dispatch_table[cls] = methodcaller("__reduce_ex__", _PROTOCOL)
 
     def __getstate__(self) -> dict[str, Any]:
-        guards.refuse_changes(self)
+        self._refuse_changes()
         self._ahead.undo(self)
         state = self.__dict__.copy()
         for connected in (*self._connected, "_seen", "_thread", "_left", "_ahead"):

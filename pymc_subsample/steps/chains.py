@@ -21,6 +21,7 @@ from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, Rule
 from pymc_subsample.steps import guards
 from pymc_subsample.steps.ahead import Ahead
+from pymc_subsample.steps.declarations import Statistics, named_alike
 from pymc_subsample.steps.notices import Notice, Unsaid, begin_run
 from pymc_subsample.steps.tuning import ProposalTuning, Tuning
 from pymc_subsample.storage import hint_for_bambi, refuse_beyond_memory
@@ -39,11 +40,13 @@ class ChainStep(BlockedStep):
     _shown: ClassVar[dict[str, tuple[str, str]]]
     # Of the checks at the end of a chain.
     _rules: ClassVar[Sequence[Rule]]
+    stats_dtypes_shapes: ClassVar[Statistics]
     # Within a chain: its thread, and the values that its last draw left behind.
     _thread: threading.Thread | None = None
     _left: np.ndarray | None = None
     draws_left: int
     n_rows: int
+    record: Any
     tuning: Tuning | ProposalTuning
     # Of a set-up that `advise` made.
     unsaid: Unsaid | None = None
@@ -77,7 +80,7 @@ class ChainStep(BlockedStep):
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Return the next draw, from a point of value variables, and its statistics."""
-        guards.refuse_other_thread(self)
+        guards.refuse_other_thread(self, self._thread)
         return self._ahead.next(self, point)
 
     @property
@@ -95,7 +98,9 @@ class ChainStep(BlockedStep):
         made = []
         for thetas, infos in self._transitions(self._entered(point), size):
             values, infos["volume"] = self._expansion.written(thetas)
-            stats = separated(self._statistics(infos) | self._unjudged)
+            shared = self._unjudged | {"tune": self.tune}
+            reported = named_alike(self.stats_dtypes_shapes, infos)
+            stats = separated(reported | self._statistics(infos) | shared)
             if self.tune:
                 notice = self._adapt(thetas[0], {name: x[0] for name, x in infos.items()})
                 stats[0]["warning"] = notice
@@ -128,8 +133,15 @@ class ChainStep(BlockedStep):
         raise NotImplementedError
 
     def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return statistics of n draws: arrays of shape (n,), or what the draws share."""
+        """Return statistics of n draws: arrays of shape (n,), or what the draws share.
+
+        Those that transitions report by the same names are left out.
+        """
         raise NotImplementedError
+
+    def _divergences(self, diverging: np.ndarray) -> Any:
+        """Return how many draws had diverged by each of the next ones, none of them in tuning."""
+        return 0 if self.tune else self.record.divergences + np.cumsum(diverging > 0)
 
     def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> Notice | None:
         """Record a draw of tuning, and change what it asks for; return what is to be said."""

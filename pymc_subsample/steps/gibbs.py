@@ -179,7 +179,7 @@ class AusterityGibbs(SubsampledStep):
         self.epsilon = arguments.test_level("epsilon", epsilon)
         arguments.optional_batch(batch_size, smallest=2)
         self.scan = arguments.choice("scan", scan, _SCANS)
-        self.sweeps_per_draw = arguments.transitions("sweeps_per_draw", sweeps_per_draw)
+        self.sweeps_per_draw = arguments.transitions(sweeps_per_draw, "sweeps_per_draw")
         super().__init__(vars, **above)
         self.row_rng = self.rng
         self._attach(0)
@@ -242,13 +242,9 @@ class AusterityGibbs(SubsampledStep):
 
     def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
         return {
-            "flips": infos["flips"],
-            "batch_size": infos["batch_size"],
             "data_share": infos["rows_read"] / np.maximum(infos["rows_touching"], 1.0),
-            "n_looks": infos["n_looks"],
             "test_error": infos["error"],
             "n_evaluations": (2 * infos["rows_read"]).astype(int),
-            "tune": self.tune,
         }
 
     def _points(self, point: PointType, values: np.ndarray) -> list[PointType]:
