@@ -10,7 +10,7 @@ from pymc_subsample.estimators import VARIANCE_AIM, VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
-from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.chains import ChainStep
 from pymc_subsample.steps.guards import company
 from pymc_subsample.steps.notices import Notice
 from pymc_subsample.steps.setup import far_points
@@ -22,7 +22,7 @@ from pymc_subsample.steps.tuning import Tuning
 _MOST_GROWTH = 4.0
 
 
-class AdaptiveSubsample(SubsampledStep):
+class AdaptiveSubsample(ChainStep):
     """Adapts mass matrix, reference point and subsample in tuning."""
 
     estimator: str

@@ -27,7 +27,7 @@ from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.touching import check_touching, touching_rows
 from pymc_subsample.progress import doing
 from pymc_subsample.steps import variables
-from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.chains import ChainStep
 from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
 from pymc_subsample.steps.signatures import Shared
 
@@ -52,7 +52,7 @@ class AusterityGibbsState(ChainState):
     scan: str = field(metadata={"frozen": True})
 
 
-class AusterityGibbs(SubsampledStep):
+class AusterityGibbs(ChainStep):
     r"""Gibbs sampling of binary variables, decided by a sequential t-test on a growing batch.
 
     Variable i is set to 1 where :math:`\log\frac{u}{1 - u}`, u uniform, lies below its conditional
@@ -150,10 +150,9 @@ class AusterityGibbs(SubsampledStep):
 
     name = "austerity_gibbs"
     _by_gradients = False
-    default_blocked = True
     _state_class = AusterityGibbsState
     _functions = kernel.FUNCTIONS
-    _connected = (*SubsampledStep._connected, "_touching", "_permutation", "_center", "_dtypes")
+    _connected = (*ChainStep._connected, "_touching", "_permutation", "_center", "_dtypes")
     _test = Compiled(austerity.decide, DECIDE, None)
 
     _rules = RULES

@@ -175,7 +175,6 @@ class HMCECS(AdaptiveSubsample):
     """
 
     name = "hmc_ecs"
-    default_blocked = True
     _state_class = HMCECSState
     _rules = RULES
     reference: Reference

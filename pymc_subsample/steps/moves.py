@@ -13,7 +13,7 @@ from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
-from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.chains import ChainStep
 from pymc_subsample.steps.declarations import ReferredState
 from pymc_subsample.steps.signatures import SharedContinuous
 from pymc_subsample.steps.tuning import ProposalTuning, TuningState
@@ -60,7 +60,7 @@ class ProposingState(ReferredState):
     tuning: TuningState
 
 
-class ProposingStep(SubsampledStep):
+class ProposingStep(ChainStep):
     """A step that proposes moves, with proposals that adapt in tuning.
 
     Subclasses run the transitions, and say what is recorded and checked.
@@ -79,7 +79,6 @@ class ProposingStep(SubsampledStep):
         Transitions per recorded draw, all within one compiled call.
     """
 
-    default_blocked = True
     # Optimal acceptance rates: random walk in one dimension and in many, Langevin.
     _targets: ClassVar[tuple[float, float, float]] = (0.44, 0.234, 0.574)
     _scale: ClassVar[float] = 2.38

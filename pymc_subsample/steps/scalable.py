@@ -183,7 +183,6 @@ class ScalableMH(SurrogateMoves):
     """
 
     name = "scalable_mh"
-    default_blocked = True
     _state_class = ScalableMHState
     _rules = RULES
     _functions = (*PARAMETER_FUNCTIONS[:2], None)

@@ -55,7 +55,6 @@ class StochasticGradientState(ReferredState):
 class StochasticGradient(AutomaticStepSize):
     """A chain of Langevin dynamics on gradients of batches of rows; its subclass says which."""
 
-    default_blocked = True
     _state_class = StochasticGradientState
     _connected = (*AutomaticStepSize._connected, "_permutation")
     _rules = RULES

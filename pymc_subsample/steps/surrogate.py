@@ -11,7 +11,7 @@ from pymc_subsample.control_variates.row_bounds import RowBounds
 from pymc_subsample.kernels.scalable import FACTORISED, MH_SS
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
-from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.chains import ChainStep
 from pymc_subsample.steps.deciding import Deciding
 from pymc_subsample.steps.sizing import NO_SMALL_SHARE
 from pymc_subsample.steps.tuning import Tuning
@@ -49,7 +49,7 @@ FEW_ACCEPTED = 0.5
 _REMEMBERED = 50
 
 
-class SurrogateMoves(SubsampledStep):
+class SurrogateMoves(ChainStep):
     """Moves a surrogate of the posterior between decisions of rows, and tunes that."""
 
     proposal: Any
