@@ -141,7 +141,7 @@ def test_level(name: str, value: Any) -> float | Callable[[int], float]:
     return value
 
 
-def transitions(name: str, value: Any) -> int:
+def transitions(value: Any, name: str = "transitions_per_draw") -> int:
     """Return `value` if it is a number of transitions that a draw may have."""
     return count(name, value, most=_MOST_TRANSITIONS)
 

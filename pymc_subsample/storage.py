@@ -7,22 +7,19 @@ draws once more into the result. A variable with one element per row fills the m
 import logging
 import os
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pymc as pm
 from pymc.backends.ndarray import NDArray
+from pytensor.graph.basic import Variable
 
 from pymc_subsample.bambi import has_rows
 from pymc_subsample.calling import calling_sample, is_called_by
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.symbolic.graph import concretize
-
-if TYPE_CHECKING:
-    from pymc_subsample.likelihood.tall_model import TallModel
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -55,12 +52,15 @@ class Stored:
         return f"{self.name!r} ({' x '.join(f'{s:,}' for s in self.shape)})"
 
 
-def row_length(model: pm.Model, tall: "TallModel", lengths: Collection[int]) -> list[Stored]:
+def row_length(
+    model: pm.Model,
+    value_vars: Sequence[Variable],
+    start: Mapping[str, np.ndarray],
+    lengths: Collection[int],
+) -> list[Stored]:
     """Return the deterministic variables of a model with an axis of one of some lengths."""
     variables = list(model.deterministics)
-    graphs = concretize(
-        model.replace_rvs_by_values(variables), tall.value_vars, tall.initial_point
-    ).outputs
+    graphs = concretize(model.replace_rvs_by_values(variables), value_vars, start).outputs
     shapes = [tuple(s or 1 for s in getattr(g.type, "shape", ())) for g in graphs]
     return [
         Stored(v.name, shape, np.dtype(v.type.dtype).itemsize)

@@ -14,6 +14,8 @@ _PER_ROW, _ROW, _GRADIENT, _STRATUM, _CUBE = 30.0, 500.0, 500.0, 10.0, 0.4
 EXACT = 15.0
 # A recorded draw, besides its proposals.
 DRAW = 100_000.0
+# Gradients that a move of the surrogate takes, before a chain has shown them.
+GRADIENTS = 8.0
 # Moves of the surrogate per proposal, at most.
 _MOST_MOVES = 16
 _TINY = 1e-300

@@ -19,7 +19,6 @@ from pymc_subsample.estimators import VARIANCE_AIM
 from pymc_subsample.kernels.dynamics import Moves
 from pymc_subsample.kernels.estimates import Estimate, outside
 from pymc_subsample.kernels.vectors import scale_back, scale_up
-from pymc_subsample.steps.adaptation import cover, enlarge
 from pymc_subsample.steps.tuning import Tuning
 
 SIZE = 40
@@ -189,7 +188,7 @@ def test_the_subsample_covers_draws_where_the_estimate_was_noisiest(distance):
     noisy = tuning.thetas[-9:-1]
     assert {t.tobytes() for t in tuning.noisiest()} == {t.tobytes() for t in noisy}
     assert tuning.peak() == tuning.variances.max()
-    cover(step)
+    step._cover()
     if distance < 1:
         assert step.subsample_size == before
     else:
@@ -204,13 +203,13 @@ def test_more_rows_are_a_multiple_of_given_blocks(many_effects, n_blocks):
     step = pms.HMCECS(model=model, rng=1, n_blocks=n_blocks)
     step.setup_chain(np.random.default_rng(1), tune=200, draws=10)
     point, before = model.initial_point(), step.subsample_size
-    enlarge(step, 1.3 / 0.75)
+    step._enlarge(1.3 / 0.75)
     assert step.subsample_size % n_blocks == 0
     assert step.subsample_size >= before * 1.3 / 0.75
     step.step(point)
     assert step.subsample.rows.shape[1] == step.subsample_size
     for ratio, size in ((np.inf, step.subsample_size), (1e9, 4 * step.subsample_size)):
-        enlarge(step, ratio)
+        step._enlarge(ratio)
         assert step.subsample_size == size
 
 

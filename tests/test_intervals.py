@@ -11,6 +11,7 @@ import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates import reach as reach_module
 from pymc_subsample.control_variates.coefficients import combined
+from pymc_subsample.control_variates.reach import nearby
 from pymc_subsample.control_variates.search import find_reference
 from pymc_subsample.kernels.bounds import local_bound
 from pymc_subsample.likelihood import TallModel
@@ -141,7 +142,7 @@ def case(request):
 @pytest.mark.parametrize("order", [1, 2])
 def test_no_row_exceeds_the_local_bound(case, order):
     ex, at = case[order]
-    table = ex.nearby(at.center, at.curvature)
+    table = nearby(ex, at.center, at.curvature)
     size = ex.phi_size
     metric, radii = table[:size, :size], table[size:, 0]
     np.testing.assert_allclose(
@@ -188,18 +189,18 @@ def test_chunks_do_not_change_the_table(monkeypatch):
     at = find_reference(
         ex, tall.ravel(tall.initial_point), np.arange(tall.size), np.random.default_rng(1)
     )
-    table = ex.nearby(at.center, at.curvature)
+    table = nearby(ex, at.center, at.curvature)
     monkeypatch.setattr(module, "_CHUNK_BYTES", 8 * ex.width * 33)
-    np.testing.assert_allclose(ex.nearby(at.center, at.curvature), table, rtol=1e-9)
+    np.testing.assert_allclose(nearby(ex, at.center, at.curvature), table, rtol=1e-9)
     monkeypatch.setattr(reach_module, "_MAX_DENSE", ex.phi_size - 1)
-    assert ex.nearby(at.center, at.curvature) is None
+    assert nearby(ex, at.center, at.curvature) is None
 
 
 def test_models_without_few_predictors_have_no_local_bound(expansion, tall_model):
     for name in ("two_layer_network",):
         ex = expansion(name, 2)
         size = tall_model(name).phi_size
-        assert ex.nearby(np.zeros(size), -np.eye(size)) is None
+        assert nearby(ex, np.zeros(size), -np.eye(size)) is None
 
 
 # The step

@@ -15,6 +15,7 @@ from scipy.special import expit, log_expit, logsumexp
 import pymc_subsample as pms
 from pymc_subsample.compile import Compiled, address_of
 from pymc_subsample.control_variates import expand
+from pymc_subsample.control_variates.reach import everywhere
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.kernels import austerity, barker, confidence
 from pymc_subsample.kernels.acceptance import Criterion
@@ -133,7 +134,7 @@ class Sampler:
         if bound == "full":
             self.bound = Bound(FULL_BOUND, np.inf, np.zeros((0, 0)))
         elif bound == "linear":
-            self.bound = Bound(LINEAR_BOUND, *ex.reach())
+            self.bound = Bound(LINEAR_BOUND, *everywhere(ex))
 
     def run(self, rng, row_rng, theta, k=1, given=None, log_factor=0.0):
         """Overwrite theta by k transitions; return what they report."""

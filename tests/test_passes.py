@@ -81,7 +81,7 @@ def everything(ex, theta):
     found = [at.level, at.slope, at.curvature, left.index, left.outlying, left.sums, left.outer]
     found += [errors.variance, errors.bias, *log_posteriors(ex, thetas)]
     if ex.linear and ex.n_predictors == 1:
-        found += [distinct(ex, [0]), reach(ex, ex.sums.design)]
+        found += [distinct(ex, [0]), reach(ex)]
     return found
 
 

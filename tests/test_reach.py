@@ -11,7 +11,7 @@ from models import K, N
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates import expansion as expansion_module
 from pymc_subsample.control_variates import reach as reach_module
-from pymc_subsample.control_variates.reach import derivative_bound, distinct
+from pymc_subsample.control_variates.reach import derivative_bound, distinct, everywhere
 from pymc_subsample.kernels.bounds import farthest, linear_bound
 from pymc_subsample.likelihood import TallModel
 
@@ -24,7 +24,7 @@ LOGISTIC = [1.0, 1 / 4, 1 / (6 * np.sqrt(3))]
     "name", ["bernoulli_logit", "bernoulli_logit_intercept_dot", "bernoulli_p", "dtype_bool"]
 )
 def test_derivatives_of_logistic_regression(name, order, expansion):
-    bound, _ = expansion(name, order).reach()
+    bound, _ = everywhere(expansion(name, order))
     assert LOGISTIC[order] <= bound <= 1.002 * LOGISTIC[order]
 
 
@@ -45,7 +45,7 @@ def test_derivatives_of_student_t_regression_with_known_scale(order):
     with pm.Model() as model:
         beta = pm.Normal("beta", 0, 1, shape=2)
         pm.StudentT("y", nu=4, mu=X @ beta, sigma=0.7, observed=y)
-    bound, _ = expand(TallModel(model), order).reach()
+    bound, _ = everywhere(expand(TallModel(model), order))
     assert student(order) * 0.9999 <= bound <= 1.002 * student(order)
 
 
@@ -62,7 +62,7 @@ def test_derivatives_of_student_t_regression_with_known_scale(order):
     ],
 )
 def test_models_without_a_bound(name, order, expansion):
-    assert expansion(name, order).reach() is None
+    assert everywhere(expansion(name, order)) is None
 
 
 def test_normal_regression_with_known_scale():
@@ -76,15 +76,15 @@ def test_normal_regression_with_known_scale():
         beta = pm.Normal("beta", 0, 1, shape=2)
         pm.Normal("y", X @ beta, 0.5, observed=np.round(X.sum(axis=1)))
     tall = TallModel(model)
-    assert expand(tall, 0).reach() is None
-    slope, table = expand(tall, 1).reach()
+    assert everywhere(expand(tall, 0)) is None
+    slope, table = everywhere(expand(tall, 1))
     scale = table[2] / np.abs(X).max(axis=0)
     np.testing.assert_allclose(slope * scale**2, 4, rtol=2e-3)
-    assert expand(tall, 2).reach()[0] < 1e-10
+    assert everywhere(expand(tall, 2))[0] < 1e-10
 
 
 def test_binomial_regression_takes_the_largest_number_of_trials(expansion):
-    bound, _ = expansion("binomial", 2).reach()
+    bound, _ = everywhere(expansion("binomial", 2))
     np.testing.assert_allclose(bound, 19 * LOGISTIC[2], rtol=2e-3)
 
 
@@ -185,7 +185,7 @@ def design():
 
 @pytest.fixture(scope="module")
 def table(design):
-    return expand(TallModel(with_design(design)), 0).reach()[1]
+    return everywhere(expand(TallModel(with_design(design)), 0))[1]
 
 
 def test_table_holds_maxima_and_a_factor_of_the_products(design, table):
@@ -230,7 +230,7 @@ def test_groups_and_missing_columns_have_a_table(design):
     X = np.c_[design, np.zeros(N)]
     tall = TallModel(with_design(X, groups=groups))
     assert [v.name for v in tall.phi_slices] == ["a", "beta"]
-    _, table = expand(tall, 0).reach()
+    _, table = everywhere(expand(tall, 0))
     full = np.c_[np.eye(4)[groups], X]
     assert np.isfinite(table).all()
     for _ in range(50):
@@ -242,12 +242,12 @@ def test_groups_and_missing_columns_have_a_table(design):
 def test_chunks_do_not_change_the_table(design, table, monkeypatch):
     ex = expand(TallModel(with_design(design)), 0)
     monkeypatch.setattr(expansion_module, "_CHUNK_BYTES", 8 * ex.width * 10)
-    np.testing.assert_allclose(ex.reach()[1], table, rtol=1e-9)
+    np.testing.assert_allclose(everywhere(ex)[1], table, rtol=1e-9)
 
 
 def test_many_parameters_take_the_crude_bound_alone(monkeypatch, design, table):
     monkeypatch.setattr(reach_module, "_MAX_DENSE", K - 1)
-    _, crude = expand(TallModel(with_design(design)), 0).reach()
+    _, crude = everywhere(expand(TallModel(with_design(design)), 0))
     move = np.array([0.3, -0.3, 0.0])
     np.testing.assert_allclose(
         farthest(np.zeros(K), move, crude), np.abs(move) @ np.abs(design).max(axis=0)
@@ -261,7 +261,7 @@ def test_many_parameters_take_the_crude_bound_alone(monkeypatch, design, table):
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_no_row_exceeds_the_bound(order, expansion, tall_model):
     ex, tall = expansion("bernoulli_logit", order), tall_model("bernoulli_logit")
-    slope, table = ex.reach()
+    slope, table = everywhere(ex)
     rng, weight, ratios = np.random.default_rng(6), N / 2.0, []
     rows = ex.take(np.arange(N))
     for spread in (0.01, 0.3, 2.0, 10.0):

@@ -11,7 +11,6 @@ import pymc_subsample as pms
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.control_variates.residuals import _Outlying, _score, _split
 from pymc_subsample.rows import drawn_without
-from pymc_subsample.steps.adaptation import recentre
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 
@@ -118,7 +117,7 @@ def test_reference_moves_with_rows_that_are_always_read():
     for _ in range(3):
         point, _ = step.step(point)
     step.tuning._fold()
-    recentre(step, step.reference.theta)
+    step._recentre(step.reference.theta)
     at = reference_at(step._expansion, step.reference.theta)
     np.testing.assert_allclose(step.reference.slope, at.slope)
     point, [stats] = step.step(point)

@@ -21,7 +21,7 @@ from pymc_subsample.passes import Passes, current
 from pymc_subsample.rows import RowStore
 
 if TYPE_CHECKING:
-    from pymc_subsample.coordinates import Coordinates
+    from pymc_subsample.coordinates.coordinates import Coordinates
 
 # Chunks stay in the cache and in memory that the allocator has already.
 _CHUNK_BYTES = 2**22
@@ -64,8 +64,9 @@ class Expansion:
     build: Mapping[str, Callable[[], Compiled]]  # Compiles each of the functions.
     # ``sums(center, rows, level, slope, curvature)`` adds sum l*, sum grad l* and, unless
     # `curvature` is empty, sum hess l* of anchored rows: to a matrix, shape (P, P), a diagonal,
-    # (P,), or a `curvature.SparseSum`.
-    sums: Callable
+    # (P,), or a `curvature.SparseSum`. ``sums.design(rows, e)`` returns the gradient in phi of one
+    # of the predictors of packed rows, shape (P, m), where these are few.
+    sums: Any
     # ``slope()`` returns a bound on the derivative of order `order` + 1 of any row's log-likelihood
     # in its one predictor, or None.
     slope: Callable[[], float | None]
@@ -77,12 +78,6 @@ class Expansion:
     # than three predictors. It has no `difference`, `gradient`, `products` and `glow`.
     third: Callable[[], "Expansion | None"]
     n_predictors: int  # Linear predictors of a row, E; 0 where they are not few.
-    # ``reach()`` returns what `slope` does and the table of `kernels.bounds.farthest`, or None
-    # where rows have no single predictor or the derivative is not bounded.
-    reach: Callable[[], tuple[float, np.ndarray] | None]
-    # ``nearby(center, curvature)`` returns the table of `kernels.bounds.local_bound`, or None where
-    # rows have no few predictors or no bound is found.
-    nearby: Callable[[np.ndarray, np.ndarray], np.ndarray | None]
     packer: Packer
     store: RowStore  # The n rows of raw columns.
     observed: tuple[str, ...] = ()  # Names of the subsampled variables.

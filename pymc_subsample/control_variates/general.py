@@ -125,8 +125,6 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         remainder=lambda center: None,
         third=lambda: None,
         n_predictors=0,
-        reach=lambda: None,
-        nearby=lambda center, curvature: None,
         packer=packer,
         store=model.rows,
         observed=model.observed,

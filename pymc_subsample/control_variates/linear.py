@@ -30,7 +30,7 @@ from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE, MAX_DENSE, MAX_TERMS
 from pymc_subsample.control_variates.expansion import LOGLIK, Expansion, parameter_functions
 from pymc_subsample.control_variates.fusion import fuse
-from pymc_subsample.control_variates.reach import derivative_bound, distinct, nearby, reach
+from pymc_subsample.control_variates.reach import derivative_bound, distinct
 from pymc_subsample.control_variates.sources import Evaluation
 from pymc_subsample.control_variates.sums import LinearSums
 from pymc_subsample.kernels import linear as kernels
@@ -172,16 +172,6 @@ def linear_expansion(
             return None  # which numba leaves to Python
         return linear_expansion(model, predictors, 3)
 
-    def bounded():
-        found = slope()
-        return None if found is None else (found, reach(expansion, sums.design))
-
-    def local(center: np.ndarray, curvature: np.ndarray):
-        found = remainder(center)
-        if found is None:
-            return None
-        return nearby(expansion, center, curvature, found, len(forms), sums.design)
-
     expansion = Expansion(
         order=order,
         theta_size=model.size,
@@ -194,8 +184,6 @@ def linear_expansion(
         remainder=remainder,
         third=third,
         n_predictors=len(forms),
-        reach=bounded,
-        nearby=local,
         packer=packer,
         store=model.rows,
         observed=model.observed,

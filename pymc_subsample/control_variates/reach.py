@@ -12,7 +12,7 @@ third derivative while the predictors move so far, the remainder of order 2 is a
 .. math:: \frac{\|W \delta\|^3}{3!} \max_i \sum_{efg} c_{efg} a_e a_f a_g.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import scipy.linalg
@@ -111,11 +111,20 @@ def _kinds(_: Expansion, batches: Iterable[np.ndarray], positions: list[int]) ->
     return np.unique(rows[positions], axis=1)[:, : _MOST_KINDS + 1]
 
 
-def reach(expansion: Expansion, design: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+def everywhere(expansion: Expansion) -> tuple[float, np.ndarray] | None:
+    """Return `Expansion.slope` and the table that `kernels.bounds.linear_bound` takes beside it.
+
+    None where rows have no single predictor or the derivative is not bounded.
+    """
+    slope = expansion.slope()
+    return None if slope is None else (slope, reach(expansion))
+
+
+def reach(expansion: Expansion) -> np.ndarray:
     """Tabulate what bounds the predictors' changes; see `kernels.bounds.farthest`.
 
-    Shape (P + 2, P). ``design(rows)`` returns x of packed rows, shape (P, m). One pass over the
-    rows for the coefficients' maxima and their products, and one for the largest leverage.
+    Shape (P + 2, P). One pass over the rows for the coefficients' maxima and their products, and
+    one for the largest leverage.
     """
     size = expansion.phi_size
     table = np.zeros((size + 2, size))
@@ -123,7 +132,7 @@ def reach(expansion: Expansion, design: Callable[[np.ndarray], np.ndarray]) -> n
     table[size + 1] = _FAR
     dense = size <= _MAX_DENSE
     products = np.zeros((size, size))
-    for largest, product in expansion.over(_products, design, dense, result_bytes=products.nbytes):
+    for largest, product in expansion.over(_products, dense, result_bytes=products.nbytes):
         table[size] = np.maximum(table[size], largest)
         products += product
     if not dense:
@@ -131,51 +140,38 @@ def reach(expansion: Expansion, design: Callable[[np.ndarray], np.ndarray]) -> n
     ridge = 1e-10 * max(np.trace(products) / size, 1e-300)
     whiten = scipy.linalg.cholesky(products + ridge * np.eye(size))
     table[:size] = whiten
-    table[size + 1] = np.sqrt(max(expansion.over(_leverage, design, whiten)))
+    table[size + 1] = np.sqrt(max(expansion.over(_leverage, whiten)))
     return table
 
 
 def _products(
-    _: Expansion, batches: Iterable[np.ndarray], design: Callable, dense: bool
+    expansion: Expansion, batches: Iterable[np.ndarray], dense: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     largest, products = np.zeros(()), np.zeros(())
     for rows in batches:
-        x = design(rows)
+        x = expansion.sums.design(rows)
         largest = np.maximum(largest, np.abs(x).max(axis=1))
         if dense:
             products = products + x @ x.T
     return largest, products
 
 
-def _leverage(
-    _: Expansion, batches: Iterable[np.ndarray], design: Callable, whiten: np.ndarray
-) -> float:
+def _leverage(expansion: Expansion, batches: Iterable[np.ndarray], whiten: np.ndarray) -> float:
     """Largest leverage of a row of the batch."""
     [rows] = batches
-    white = scipy.linalg.solve_triangular(whiten, design(rows), trans="T")
+    white = scipy.linalg.solve_triangular(whiten, expansion.sums.design(rows), trans="T")
     return float((white**2).sum(axis=0).max())
 
 
-def nearby(
-    expansion: Expansion,
-    center: np.ndarray,
-    curvature: np.ndarray,
-    remainder: Callable[[np.ndarray, np.ndarray, float], np.ndarray],
-    n_predictors: int,
-    design: Callable[[np.ndarray, int], np.ndarray],
-) -> np.ndarray | None:
+def nearby(expansion: Expansion, center: np.ndarray, curvature: np.ndarray) -> np.ndarray | None:
     """Tabulate what bounds the rows' remainders near the reference, in the metric of the curvature.
 
-    ``remainder(rows, moves, limit)`` bounds those of anchored rows over t to the power of k + 1,
-    while predictors move by t times `moves`, shape (E, m), and t is at most the limit;
-    ``design(rows, e)`` returns x_e of packed rows, shape (P, m).
-
-    The table, shape (P + 2, max(P, 2)), holds W in its first rows, then per radius t the radius and
-    the largest remainder of a row over the distance to the power of k + 1. None where no radius has
-    a finite one.
+    The table of `kernels.bounds.local_bound`, shape (P + 2, max(P, 2)), holds W in its first rows,
+    then per radius t the radius and the largest remainder of a row over the distance to the power
+    of k + 1. None where rows have no few predictors, or no radius has a finite one.
     """
-    size = len(center)
-    if size > _MAX_DENSE:
+    size, remainder = len(center), expansion.remainder(center)
+    if remainder is None or size > _MAX_DENSE:
         return None
     factor, inverse = metric(curvature)
     radii = np.sqrt(size) + np.array(_RADII)
@@ -183,7 +179,8 @@ def nearby(
 
     def over(rows: np.ndarray) -> list[float]:
         expansion.anchor(center, rows)
-        moves = [np.linalg.norm(inverse @ design(rows, e), axis=0) for e in range(n_predictors)]
+        designs = (expansion.sums.design(rows, e) for e in range(expansion.n_predictors))
+        moves = [np.linalg.norm(inverse @ x, axis=0) for x in designs]
         return [remainder(rows, np.stack(moves), radius).max() for radius in radii]
 
     for found in expansion.passes.map(over, expansion.chunks()):

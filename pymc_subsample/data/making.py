@@ -11,7 +11,7 @@ from pymc_subsample.data.sources import Options, Source
 from pymc_subsample.data.sources.shared import Categorical
 from pymc_subsample.data.store import Store
 from pymc_subsample.data.writing import converted
-from pymc_subsample.signatures import completed
+from pymc_subsample.signatures import completed, described
 
 
 class Shared(TypedDict, total=False):
@@ -34,7 +34,42 @@ def made(
     overwrite: bool = False,
     progressbar: bool = True,
 ) -> Store:
-    """Return the rows of a source, written to a folder now or before."""
+    """Return the rows of a source, written to a folder now or before.
+
+    Parameters
+    ----------
+    columns : sequence of str, optional
+        Columns to keep. Default: all.
+    cache : str or Path
+        The folder to make, or to use if it was made from the same source before.
+    categorical : sequence of str or dict of str to sequence, optional
+        Columns of text, or anything else, of which codes and levels are kept, these in the order in
+        which they are found. Those of dictionary type need not be named, and have their own order.
+        A dict gives the levels in order, such as those of other rows,
+        ``{"region": first.coords["region"]}``; None leaves them to be found.
+    drop_missing : bool, default False
+        Whether rows with a missing value in any column that is kept are left out. Otherwise they
+        stay, as NaN, and steps refuse models that read them. Appended rows are treated alike, and
+        how many were left out is logged.
+    overwrite : bool, default False
+        Whether rows that were made from something else are replaced.
+    progressbar : bool, default True
+        Whether one is shown.
+
+    Returns
+    -------
+    Rows
+
+    Raises
+    ------
+    TypeError
+        If a column is not of numbers.
+    ValueError
+        If an integer is missing, a value is not among the levels that `categorical` gives, or
+        `cache` was made from something else.
+    OSError
+        If the disk is full, or does not allow writing; names bytes needed and free.
+    """
     options = Options(columns, categorical, drop_missing)
     identity, read = source(options)
     known = None if identity is None else json.loads(json.dumps(identity))  # as in a header
@@ -47,7 +82,7 @@ def made(
 
 
 def in_full[**P, R](constructor: Callable[P, R]) -> Callable[P, R]:
-    """Show the arguments that ``**shared`` stands for, and refuse others by the right name."""
+    """Show and describe what is left to `made`, and refuse other arguments by the right name."""
     signature = completed(constructor, inspect.signature(made).parameters)
 
     @wraps(constructor)
@@ -59,6 +94,8 @@ def in_full[**P, R](constructor: Callable[P, R]) -> Callable[P, R]:
         return constructor(*args, **kwargs)
 
     wrapped.__signature__ = signature  # type: ignore[attr-defined]
+    if constructor.__doc__ and made.__doc__:  # there are none under `python -OO`
+        wrapped.__doc__ = described(constructor.__doc__, made.__doc__, list(signature.parameters))
     return wrapped
 
 

@@ -116,27 +116,6 @@ class Rows(Columns):
         path : str, Path or sequence of these
             Files, patterns such as ``"flights/*.parquet"``, or folders, in which all files of that
             name at any depth are taken. Files are read in order.
-        columns : sequence of str, optional
-            Columns to keep. Default: all.
-        cache : str or Path
-            The folder to make, or to use if it was made from the same files before.
-        categorical : sequence of str or dict of str to sequence, optional
-            Columns of text, or anything else, of which codes and levels are kept, these in the
-            order in which they are found. Those of dictionary type need not be named, and have
-            their own order. A dict gives the levels in order, such as those of other rows,
-            ``{"region": first.coords["region"]}``; None leaves them to be found.
-        drop_missing : bool, default False
-            Whether rows with a missing value in any column that is kept are left out. Otherwise
-            they stay, as NaN, and steps refuse models that read them. Appended rows are treated
-            alike, and how many were left out is logged.
-        overwrite : bool, default False
-            Whether rows that were made from something else are replaced.
-        progressbar : bool, default True
-            Whether one is shown.
-
-        Returns
-        -------
-        Rows
 
         Raises
         ------
@@ -165,12 +144,6 @@ class Rows(Columns):
         ----------
         data : pyarrow.Table, RecordBatchReader, dataset.Dataset or object with __arrow_c_stream__
             The table. Lists of a fixed size become matrices.
-        columns, cache, categorical, drop_missing, overwrite, progressbar
-            As for `from_parquet`.
-
-        Returns
-        -------
-        Rows
         """
         return cls._of(made(partial(sources.of_arrow, data), columns, **shared))
 
@@ -185,12 +158,6 @@ class Rows(Columns):
         ----------
         frame : pandas.DataFrame
             The table.
-        columns, cache, categorical, drop_missing, overwrite, progressbar
-            As for `from_parquet`.
-
-        Returns
-        -------
-        Rows
         """
         return cls._of(made(partial(sources.of_pandas, frame), columns, **shared))
 
@@ -205,12 +172,6 @@ class Rows(Columns):
         ----------
         frame : polars.DataFrame
             The table. Arrays become matrices.
-        columns, cache, categorical, drop_missing, overwrite, progressbar
-            As for `from_parquet`.
-
-        Returns
-        -------
-        Rows
         """
         if hasattr(frame, "collect") and hasattr(frame, "sink_parquet"):
             raise TypeError(
@@ -239,12 +200,6 @@ class Rows(Columns):
             Variables or coordinates to keep. Default: all variables with the dimension `dim`.
         dim : str, optional
             The dimension of the rows. Default: the one that all variables share.
-        cache, categorical, drop_missing, overwrite, progressbar
-            As for `from_parquet`.
-
-        Returns
-        -------
-        Rows
         """
         return cls._of(made(partial(sources.of_xarray, data, dim), columns, **shared))
 
@@ -259,16 +214,11 @@ class Rows(Columns):
         ----------
         frame : dask.dataframe.DataFrame
             The table.
-        columns, cache, categorical, drop_missing, overwrite, progressbar
-            As for `from_parquet`.
-
-        Returns
-        -------
-        Rows
         """
         return cls._of(made(partial(sources.of_dask, frame), columns, **shared))
 
     @classmethod
+    @in_full
     def from_blocks(
         cls,
         blocks: Iterable[Mapping[str, np.ndarray]],
@@ -288,14 +238,8 @@ class Rows(Columns):
             those of the first block.
         n_rows : int, optional
             How many rows there will be, so that the room on the disk is looked at first.
-        cache, overwrite, progressbar
-            As for `from_parquet`.
         coords : dict of str to sequence, optional
             What the integers 0, 1, ... in a column stand for.
-
-        Returns
-        -------
-        Rows
         """
         source = partial(sources.of_blocks, blocks, n_rows, coords)
         return cls._of(made(source, cache=cache, overwrite=overwrite, progressbar=progressbar))

@@ -1,20 +1,25 @@
 """Prior and rows of a model evaluated for checks and tests: plain Python, no compilation."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
+from pymc_subsample.data.columns import Column
 from pymc_subsample.likelihood.batch import BatchGraph
 from pymc_subsample.passes import current
 from pymc_subsample.rows import RowStore
-from pymc_subsample.symbolic.graph import numpy_function, rebuild
+from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, numpy_function, rebuild
 
 _WEIGHTS = pt.vector("weights")
+# Rows and random signs by which units are found, and the share of its size by which a row changes.
+_UNIT_ROWS, _SIGNS, SHARE = 200, 8, 0.1
 
 
 class Vector:
@@ -62,6 +67,14 @@ class Vector:
 class Evaluation(Vector):
     """What `TallModel` lays out, evaluated."""
 
+    model: pm.Model
+    value_vars: list[Variable]
+    initial_point: dict[str, np.ndarray]
+    discrete: list[str]
+    binary: tuple[str, ...]
+    bound: dict[Variable, Column]
+    observed: tuple[str, ...]
+    n_rows: int
     theta: Variable
     logprior_graph: Variable
     phi_graphs: list[Variable]
@@ -70,6 +83,7 @@ class Evaluation(Vector):
     rows: RowStore
     raw: list[Variable]
     raw_axes: list[int]
+    raw_roots: list[dict[int, Variable]]
     derived: dict[Variable, Variable]
     _as_written: Variable
     _functions: dict[str, Callable]
@@ -130,6 +144,32 @@ class Evaluation(Vector):
         if name not in self._functions:
             self._functions[name] = numpy_function([self.theta, *self.raw, *more], [graph()])
         return self._functions[name](theta, *self._raw_batch(index), *more.values())[0]
+
+    @cached_property
+    def units(self) -> np.ndarray:
+        """How far each element of theta may go from the start for a check, shape (d,).
+
+        At most 1, and so far that the log-likelihood of a row changes by about 1 and a tenth of
+        its size, whatever the units of its column: further away it may overflow, nearer by a change
+        could not be told from rounding. Zero for discrete elements.
+        """
+        parts = {
+            n: np.full(s, n not in self.discrete)
+            for n, s in zip(self.names, self.shapes, strict=True)
+        }
+        continuous = self.ravel(parts)
+        rng = np.random.default_rng(2)
+        theta, index = self.ravel(self.initial_point), rng.integers(0, self.n_rows, _UNIT_ROWS)
+        # With random signs, rows do not cancel. A change is told by its size beside the row's own.
+        level = np.nan_to_num(abs(self.loglik_as_written(theta, index)), posinf=0.0)
+        signs = rng.choice([-1.0, 1.0], (_SIGNS, _UNIT_ROWS)) / (1.0 + SHARE * level)
+        try:
+            slopes = np.array([self.weighted_gradient(theta, index, weights) for weights in signs])
+        except UNDIFFERENTIABLE:
+            return continuous  # a model without gradients, which some samplers need not have
+        slopes = np.where(np.isfinite(slopes), slopes, 0.0)
+        size = np.sqrt(np.mean(slopes**2, axis=0) / _UNIT_ROWS)
+        return continuous / np.maximum(size, 1.0)
 
     def row_graph(self) -> Variable:
         """Return the log-likelihood of a batch as a graph of theta and the raw columns."""

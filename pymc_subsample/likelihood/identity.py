@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pymc as pm
@@ -16,16 +15,14 @@ from pymc_subsample.data.columns import Column
 from pymc_subsample.data.kept import keep, kept
 from pymc_subsample.data.mapped import MappedRows
 from pymc_subsample.data.store import Store
+from pymc_subsample.likelihood.evaluation import Evaluation
 from pymc_subsample.symbolic.graph import rebuild
-
-if TYPE_CHECKING:
-    from pymc_subsample.likelihood.tall_model import TallModel
 
 _TOGETHER = 64
 
 
 def archive(
-    tall: "TallModel", what: str, *at: np.ndarray, of: Sequence[Variable] = ()
+    tall: Evaluation, what: str, *at: np.ndarray, of: Sequence[Variable] = ()
 ) -> tuple[Store, str] | None:
     """Return where something that was computed from rows on disk is kept, and its name there.
 
@@ -53,7 +50,7 @@ def archive(
     return disk, f"{what}-{sha256(said.encode()).hexdigest()}"
 
 
-def extremes(tall: "TallModel", var: Variable, axis: int) -> np.ndarray:
+def extremes(tall: Evaluation, var: Variable, axis: int) -> np.ndarray:
     """Return the smallest and largest value over all rows of each number that rows have.
 
     Shape (2, k), for the elements of a data-only variable with rows on an axis, in order. Those of

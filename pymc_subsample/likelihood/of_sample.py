@@ -1,10 +1,10 @@
 """What a model bound to rows on disk must not hold: numbers of the sample, or of no column."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pymc as pm
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, toposort
@@ -15,13 +15,11 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pymc_subsample.data.columns import Column
 from pymc_subsample.likelihood.binding import listed, value_of
 from pymc_subsample.likelihood.errors import TallModelError, op_name
+from pymc_subsample.likelihood.evaluation import Evaluation
 from pymc_subsample.likelihood.terms import Whole
 from pymc_subsample.likelihood.verification import probes, tolerance
 from pymc_subsample.rows import Joined
 from pymc_subsample.symbolic.graph import ReadsAllRows, root_array
-
-if TYPE_CHECKING:
-    from pymc_subsample.likelihood.tall_model import TallModel
 
 _REMEDY = (
     "Compute it over all rows, before the model, and write the number into it: rows.mean('x'), "
@@ -75,15 +73,19 @@ def misfit(found: Mapping[Variable, Column], error: Exception) -> TallModelError
     )
 
 
-def refuse_unbound(tall: "TallModel", found: Mapping[Variable, Column]) -> None:
-    """Refuse data of the sample's rows that have no column; `tall` is the model on the sample."""
+def refuse_unbound(
+    model: pm.Model, of_length: Callable[[int], list[Variable]], found: Mapping[Variable, Column]
+) -> None:
+    """Refuse data of the sample's rows, of a model on the sample, that have no column."""
     for length in {len(value_of(v)) for v in found}:
-        _refuse_unbound(tall, {v.name for v in found}, length)
+        _refuse_unbound(model, of_length(length), {v.name for v in found}, length)
 
 
-def _refuse_unbound(tall: "TallModel", names: set[str], length: int) -> None:
-    data = {v.name for v in tall.model.data_vars}
-    for var in tall.data_of_length(length):
+def _refuse_unbound(
+    model: pm.Model, of_length: Sequence[Variable], names: set[str], length: int
+) -> None:
+    data = {v.name for v in model.data_vars}
+    for var in of_length:
         shared = isinstance(var, SharedVariable) and var.name in data
         if shared and var.name in names:
             continue
@@ -97,7 +99,7 @@ def _refuse_unbound(tall: "TallModel", names: set[str], length: int) -> None:
                 f"rows.select(..., {var.name}=...). If its length is another one by chance, write "
                 "the model on another number of rows."
             )
-        owner = _observed_with(tall, var)
+        owner = _observed_with(model, var)
         said = f"The observed values of {owner!r} are" if owner else "The model holds"
         raise TallModelError(
             f"{said} an array of shape {shape}, with one entry for each of the {length:,} rows "
@@ -156,15 +158,14 @@ def refuse_others(
             )
 
 
-def _observed_with(tall: "TallModel", root: Variable) -> str | None:
-    model = tall.model
+def _observed_with(model: pm.Model, root: Variable) -> str | None:
     for rv in model.observed_RVs:
         if root in ancestors([model.rvs_to_values[rv]]):
             return rv.name
     return None
 
 
-def refuse_negative(tall: "TallModel") -> None:
+def refuse_negative(tall: Evaluation) -> None:
     """Refuse negative numbers in columns that are indices: codes of what is missing."""
     for node in toposort(tall.batch.outputs):
         if not isinstance(node.op, AdvancedSubtensor):
@@ -183,7 +184,7 @@ def refuse_negative(tall: "TallModel") -> None:
                 )
 
 
-def refuse_disagreement(sample: "TallModel", tall: "TallModel") -> None:
+def refuse_disagreement(sample: Evaluation, tall: Evaluation) -> None:
     """Refuse a model that differs on the sample's rows when written on all: it uses the sample."""
     for theta, index in probes(sample):
         expected = sample.loglik_as_written(theta, index)
@@ -202,7 +203,7 @@ def refuse_disagreement(sample: "TallModel", tall: "TallModel") -> None:
 
 
 def _of_sample(
-    sample: "TallModel", tall: "TallModel", theta: np.ndarray, index: np.ndarray
+    sample: Evaluation, tall: Evaluation, theta: np.ndarray, index: np.ndarray
 ) -> np.ndarray:
     """Return the log-likelihood of some of the sample's rows, by the model of all rows.
 

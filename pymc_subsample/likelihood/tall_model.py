@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,6 @@ from pymc_subsample.likelihood.verification import (
     check_batches,
     check_sizes,
     check_start,
-    units,
     warn_about_deterministics,
     warn_about_whole_terms,
 )
@@ -140,7 +139,7 @@ class TallModel(Evaluation):
             columns = {str(v.name): column for v, column in self.bound.items()}
             refuse_other_levels(model, [*model.basic_RVs, *model.potentials], columns)
             sample = silently(written, observed=observed)
-            of_sample.refuse_unbound(sample, self.bound)
+            of_sample.refuse_unbound(sample.model, sample.data_of_length, self.bound)
             binding.refuse_other_rows(self.bound)
 
         terms = row_terms(model, observed)
@@ -307,11 +306,6 @@ class TallModel(Evaluation):
             for w in self.whole
         ]  # fmt: skip
         return f"{self.rows.counted}; in full at every gradient: {', '.join(said)}"
-
-    @cached_property
-    def units(self) -> np.ndarray:
-        """How far each element of theta may go from the start for a check, shape (d,)."""
-        return units(self)
 
     def over_theta(self, graphs: Sequence[Variable]) -> list[Variable]:
         """Return graphs of the model's random variables as graphs of theta."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -19,14 +19,12 @@ from pymc_subsample.bambi import has_rows
 from pymc_subsample.data.columns import Column
 from pymc_subsample.data.kept import keep, kept_rows
 from pymc_subsample.likelihood.errors import TallModelError
+from pymc_subsample.likelihood.evaluation import SHARE, Evaluation
 from pymc_subsample.likelihood.identity import archive
 from pymc_subsample.likelihood.terms import Whole
 from pymc_subsample.passes import current
 from pymc_subsample.rows import Joined
-from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, numpy_function
-
-if TYPE_CHECKING:
-    from pymc_subsample.likelihood.tall_model import TallModel
+from pymc_subsample.symbolic.graph import numpy_function
 
 Loglik = Callable[[np.ndarray, Any], np.ndarray]
 
@@ -46,8 +44,6 @@ _PIECE = 2**17
 _LARGEST_BYTES = 2**27
 _SAMPLE = 200
 _STEPS = (0.3, 0.01)
-_SIGNS = 8
-_SHARE = 0.1
 _FAR = 10.0
 # Two ways to compute a log-likelihood agree to this share of the size of its terms, and to what
 # rounding the parameters to a few thousand units in the last place changes.
@@ -56,7 +52,7 @@ _ROUNDING = 1e-12
 _JITTERED = 3
 
 
-def check_sizes(tall: "TallModel") -> None:
+def check_sizes(tall: Evaluation) -> None:
     """Refuse columns with numbers so large that their squares and products overflow."""
     for var, column in zip(tall.raw, tall.rows.columns, strict=True):
         largest = max(
@@ -89,7 +85,7 @@ def _largest_of(column: np.ndarray) -> float:
     return float(np.max(np.abs(extremes), initial=0.0))
 
 
-def check_start(tall: "TallModel", batch: Loglik) -> None:
+def check_start(tall: Evaluation, batch: Loglik) -> None:
     """Evaluate prior and every row at the initial point; name the rows that are not finite.
 
     Of rows on disk, those that were found to be finite there before are not read again. The stable
@@ -131,7 +127,7 @@ def check_start(tall: "TallModel", batch: Loglik) -> None:
         keep(*place, {})
 
 
-def _remedy(tall: "TallModel", rows: np.ndarray) -> str:
+def _remedy(tall: Evaluation, rows: np.ndarray) -> str:
     """Say which columns are not finite in some rows, and what to do."""
     found = []
     for var, column in zip(tall.raw, tall.rows.take(rows), strict=True):
@@ -154,11 +150,11 @@ def _remedy(tall: "TallModel", rows: np.ndarray) -> str:
     return f"There {said}. Leave these rows out of the data, or fill in what is missing."
 
 
-def _names(tall: "TallModel") -> str:
+def _names(tall: Evaluation) -> str:
     return ", ".join(map(repr, tall.observed))
 
 
-def _bad_index(tall: "TallModel") -> TallModelError:
+def _bad_index(tall: Evaluation) -> TallModelError:
     """Find the integer column that points outside the array that it indexes."""
     for node in toposort(tall.batch.outputs):
         if not isinstance(node.op, AdvancedSubtensor):
@@ -188,7 +184,7 @@ def _bad_index(tall: "TallModel") -> TallModelError:
     )
 
 
-def _more_levels(tall: "TallModel", names: Sequence[str | None], length: int) -> str:
+def _more_levels(tall: Evaluation, names: Sequence[str | None], length: int) -> str:
     for root, column in tall.bound.items():
         levels = len(column.fields[0].levels or ())
         if root.name in names and levels > length:
@@ -206,7 +202,7 @@ def _outside(value: np.ndarray, length: int, axis: int) -> tuple[np.ndarray, int
 
 
 def check_batches(
-    tall: "TallModel",
+    tall: Evaluation,
     batch: Loglik,
     rows: Variable,
     values: Sequence[Variable],
@@ -245,7 +241,7 @@ def check_batches(
             )
 
 
-def probes(tall: "TallModel") -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def probes(tall: Evaluation) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield random parameters, shape (d,), and rows, shape (m,), at two distances of the start.
 
     Rows whose log-likelihood has changed so much that it may be mostly rounding, as log(1 - p) at
@@ -262,38 +258,11 @@ def probes(tall: "TallModel") -> Iterator[tuple[np.ndarray, np.ndarray]]:
         index = np.concatenate([rng.integers(a, b, size) for a, b in pairwise(starts)])
         before, after = (tall.loglik_as_written(point, index) for point in (start, theta))
         with np.errstate(invalid="ignore"):
-            far = abs(after - before) > _FAR * (1.0 + _SHARE * abs(before))
+            far = abs(after - before) > _FAR * (1.0 + SHARE * abs(before))
         yield theta, index if far.all() else index[~far]
 
 
-def units(tall: "TallModel") -> np.ndarray:
-    """How far each element of theta may go from the start for a check, shape (d,).
-
-    At most 1, and so far that the log-likelihood of a row changes by about 1 and a tenth of its
-    size, whatever the units of its column: further away it may overflow, nearer by a change could
-    not be told from rounding. Zero for discrete elements.
-    """
-    parts = {
-        n: np.full(s, n not in tall.discrete) for n, s in zip(tall.names, tall.shapes, strict=True)
-    }
-    continuous = tall.ravel(parts)
-    rng = np.random.default_rng(2)
-    theta, index = tall.ravel(tall.initial_point), rng.integers(0, tall.n_rows, _SAMPLE)
-    # With random signs, rows do not cancel. A change is told by its size beside the row's own.
-    level = np.nan_to_num(abs(tall.loglik_as_written(theta, index)), posinf=0.0)
-    signs = rng.choice([-1.0, 1.0], (_SIGNS, _SAMPLE)) / (1.0 + _SHARE * level)
-    try:
-        slopes = np.array([tall.weighted_gradient(theta, index, weights) for weights in signs])
-    except UNDIFFERENTIABLE:
-        return continuous  # a model without gradients, which some samplers need not have
-    slopes = np.where(np.isfinite(slopes), slopes, 0.0)
-    size = np.sqrt(np.mean(slopes**2, axis=0) / _SAMPLE)
-    return continuous / np.maximum(size, 1.0)
-
-
-def tolerance(
-    tall: "TallModel", loglik: Loglik, theta: np.ndarray, index: np.ndarray
-) -> np.ndarray:
+def tolerance(tall: Evaluation, loglik: Loglik, theta: np.ndarray, index: np.ndarray) -> np.ndarray:
     """How far two ways to compute log-likelihoods may be apart, shape (m,).
 
     A share of their size, and what rounding can change: where terms cancel, or where a function
@@ -328,14 +297,14 @@ def _largest(output: Variable) -> int:
     return largest
 
 
-def warn_about_deterministics(model: pm.Model, tall: "TallModel") -> None:
+def warn_about_deterministics(model: pm.Model, tall: Evaluation) -> None:
     """Warn of deterministic variables with one element per row.
 
     Bambi writes some into its models, which its own `fit` leaves out of the result. Of those
     `storage.hint_for_bambi` speaks when a run begins.
     """
     lengths = {tall.n_rows, *np.diff(tall.rows.starts).tolist()}
-    large = storage.row_length(model, tall, lengths)
+    large = storage.row_length(model, tall.value_vars, tall.initial_point, lengths)
     if large and not all(has_rows(model, s.name) for s in large):
         storage.warn(model, large)
 

@@ -11,7 +11,7 @@ from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.checks import SHIFT_BOUND, STRETCH_BOUND
 from pymc_subsample.diagnostics.weights import MOST_K
 from pymc_subsample.plots.parts import GREY, collection, decorate, picture
-from pymc_subsample.validation import count, mapping
+from pymc_subsample.validation import count
 
 _AUDITED = ("mean", "sd", "corrected_mean", "corrected_sd", "corrected_mean_mcse")
 
@@ -73,9 +73,8 @@ def plot_audit(
     labels = [str(label) for label in errors["parameter"].values]
     places = xr.DataArray(-np.arange(k), dims="parameter")
     panels = errors[list(_PANELS)].drop_vars("parameter")
-    given = mapping("figure_kwargs", pc_kwargs.get("figure_kwargs"), "options")
-    pc_kwargs["figure_kwargs"] = {"sharey": True} | given
-    pc = collection(panels, ["__variable__"], (9.0, 1.4 + 0.26 * k), backend, pc_kwargs)
+    figsize = 9.0, 1.4 + 0.26 * k
+    pc = collection(panels, ["__variable__"], figsize, backend, pc_kwargs, sharey=True)
     span = xr.Dataset({name: ("end", list(ends)) for name, (_, *ends) in _PANELS.items()})
     pc.map(visuals.vspan, "tolerated", data=span, color=GREY, alpha=0.15)
     pc.map(visuals.vline, "none", data=span.mean("end"), color=GREY, linestyle="--")

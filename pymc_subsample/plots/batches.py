@@ -9,7 +9,6 @@ from arviz_plots import PlotCollection, visuals
 
 from pymc_subsample.diagnostics.efficiency import per_step, subsampling_statistics
 from pymc_subsample.plots.parts import GREY, collection, decorate, named, picture
-from pymc_subsample.validation import mapping
 
 _BINS = 40
 
@@ -70,11 +69,9 @@ def plot_batch_sizes(
         coords=run | {"plot_axis": ["left_edges", "right_edges", "histogram"]},
     ).to_dataset(name="batch_size")
     means = xr.Dataset({"batch_size": ("run", [s.mean() for s in sizes.values()])}, run)
-    given = mapping("figure_kwargs", pc_kwargs.get("figure_kwargs"), "options")
-    pc_kwargs["figure_kwargs"] = {"sharex": True, "sharey": True} | given
     columns = min(len(sizes), 4)
     figsize = (3.6 * columns + (columns == 1), 3.4 * -(-len(sizes) // columns))
-    pc = collection(means, ["run"], figsize, backend, pc_kwargs)
+    pc = collection(means, ["run"], figsize, backend, pc_kwargs, sharex=True, sharey=True)
     pc.map(visuals.hist, "bars", data=bars, color="C0", alpha=0.6)
     pc.map(visuals.vline, "mean", data=means, color="black", linestyle="--")
     of_rows = xr.Dataset({"batch_size": ("run", list(rows.values()))}, run)

@@ -68,8 +68,12 @@ def collection(
     figsize: tuple[float, float],
     backend: str | None,
     pc_kwargs: dict[str, Any],
+    **shared: bool,
 ) -> PlotCollection:
-    """Return an empty figure; `figsize` is in inches, and `pc_kwargs` go first."""
+    """Return an empty figure; `figsize` is in inches, and `pc_kwargs` go first.
+
+    `shared` says which axes panels share, as `sharex` and `sharey`.
+    """
     if backend is None:
         backend = rcParams["plot.backend"]
     choice("backend", backend, _BACKENDS)
@@ -77,9 +81,9 @@ def collection(
         raise ValueError(f"backend={backend!r} is not installed. Install it, or leave it out.")
     layout = {"layout": "constrained"} if backend == "matplotlib" else {}
     given = mapping("figure_kwargs", pc_kwargs.pop("figure_kwargs", None), "options")
-    figure_kwargs = layout | {"figsize": figsize, "figsize_units": "inches"} | given
-    options = {"cols": cols, "backend": backend, "figure_kwargs": figure_kwargs} | pc_kwargs
-    return PlotCollection.wrap(data, **options)
+    size = {"figsize": figsize, "figsize_units": "inches"}
+    options = {"cols": cols, "backend": backend, "figure_kwargs": layout | size | shared | given}
+    return PlotCollection.wrap(data, **options | pc_kwargs)
 
 
 def curves(

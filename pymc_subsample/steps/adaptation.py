@@ -1,104 +1,159 @@
 """What an HMC-ECS chain changes while it tunes: mass matrix, reference point and subsample."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
-from pymc_subsample.control_variates.reference import reference_at
+from pymc_subsample.control_variates.reference import Reference, reference_at
 from pymc_subsample.control_variates.residuals import residuals_around
-from pymc_subsample.estimators import VARIANCE_AIM, VARIANCE_BOUND
-from pymc_subsample.kernels.estimates import BLOCK_POISSON
+from pymc_subsample.estimators import VARIANCE_AIM, VARIANCE_BOUND, Moments
+from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
+from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
-from pymc_subsample.steps import remarks
+from pymc_subsample.steps.chains import ChainStep
+from pymc_subsample.steps.guards import company
 from pymc_subsample.steps.notices import Notice
 from pymc_subsample.steps.setup import far_points
-from pymc_subsample.steps.sizing import choose_always, choose_subsample
-from pymc_subsample.steps.subsample import Subsample
-
-if TYPE_CHECKING:
-    from pymc_subsample.steps.hmc_ecs import HMCECS
+from pymc_subsample.steps.sizing import NO_SMALL_SHARE, choose_always, choose_subsample
+from pymc_subsample.steps.subsample import ESTIMATORS, Subsample
+from pymc_subsample.steps.tuning import Tuning
 
 # Of the subsample, in one look at a chain.
 _MOST_GROWTH = 4.0
 
 
-def adapt(step: "HMCECS", theta: np.ndarray, info: dict[str, float]) -> Notice | None:
-    """Record a draw, and change what recent ones ask for; return what is to be said of it."""
-    tuning, before, cause = step.tuning, step.subsample_size, ""
-    always = len(step.subsample.always)
-    tuning.add(theta, info["acceptance_rate"], info["loglik_variance"])
-    if not tuning.due():
-        return None
-    better = tuning.better_factor()
-    moved = not step.given["reference"] and tuning.should_recentre(step.reference.theta)
-    if better is not None:
-        tuning.factor = better
-    if moved:
-        cause = "the chain settled away from the reference point"
-        recentre(step, theta)
-    elif step._may_resize and tuning.noise() > 0.9 * VARIANCE_BOUND:
-        cause = "the estimate is noisier on the way than was predicted"
-        enlarge(step, tuning.noise() / VARIANCE_AIM)
-    elif step._may_resize and tuning.peak() > 2 * VARIANCE_BOUND:
-        cause = "the estimate is noisier in the tails than was predicted"
-        cover(step)
-    changed = moved or better is not None
-    if changed and step._kind == BLOCK_POISSON:
-        step.start_at_reference = True  # inside the new ellipsoid
-    tuning.restart(step.step_size if changed else None)
-    same = step.subsample_size == before and len(step.subsample.always) == always
-    return None if same else remarks.changed(step, cause, before)
+class AdaptiveSubsample(ChainStep):
+    """Adapts mass matrix, reference point and subsample in tuning."""
 
+    estimator: str
+    reference: Reference
+    moments: Moments
+    subsample: Subsample
+    subsample_size: int
+    n_blocks: int
+    temperature: float
+    step_size: float
+    tuning: Tuning
+    # What the user chose.
+    given: dict[str, Any]
 
-def recentre(step: "HMCECS", theta: np.ndarray) -> None:
-    """Move the reference to the mean of recent draws and choose the subsample size again."""
-    center = step._settled(theta)
-    reference = reference_at(step._expansion, center, step.temperature)
-    far = far_points(step._kind, center, step.tuning.factor, step._active, step.rng)
-    try:
-        residuals = residuals_around(step._expansion, reference, step.tuning.pilot(), far)
-    except TallModelError:
-        return  # impossible rows on the way: stay, and let the end of the chain judge
-    m = step.given["subsample_size"]
-    always, step.moments = choose_always(step._kind, residuals, step.temperature, m)
-    step.reference = reference
-    if m is None:
-        _resize(step, None, always)
-    step._forget()
+    @property
+    def _kind(self) -> int:
+        return ESTIMATORS[self.estimator]
 
+    @property
+    def _largest(self) -> int:
+        """The largest subsample that there is."""
+        n = self.n_rows - len(self.subsample.always)
+        return n // MINIBATCH * MINIBATCH if self._kind == BLOCK_POISSON else n
 
-def cover(step: "HMCECS") -> None:
-    """Choose the subsample for the draws where the estimate was noisiest, if that takes more.
+    @property
+    def _share(self) -> float:
+        """Of the rows, that an estimate reads."""
+        return (self.subsample_size + len(self.subsample.always)) / self.n_rows
 
-    The moments are those at these draws from then on: more than at usual ones.
-    """
-    at = step.reference.theta
-    far = far_points(step._kind, at, step.tuning.factor, step._active, step.rng)
-    try:
-        residuals = residuals_around(step._expansion, step.reference, step.tuning.noisiest(), far)
-    except TallModelError:
-        return
-    always, moments = choose_always(step._kind, residuals, step.temperature, None)
-    m, _ = choose_subsample(step._kind, moments, step.temperature, None, step.given["n_blocks"])
-    m = min(m, int(_MOST_GROWTH) * step.subsample_size)  # one draw may be anywhere
-    if m + len(always) > step.subsample_size + len(step.subsample.always):
-        step.moments = moments
-        _resize(step, m, always)
+    @property
+    def _may_resize(self) -> bool:
+        own = self.given["subsample_size"] is None and not self.given["reference"]
+        return self._kind == PERTURBED and own
 
+    def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> Notice | None:
+        """Record a draw, and change what recent ones ask for; return what is to be said of it."""
+        tuning, before, cause = self.tuning, self.subsample_size, ""
+        always = len(self.subsample.always)
+        tuning.add(theta, info["acceptance_rate"], info["loglik_variance"])
+        if not tuning.due():
+            return None
+        better = tuning.better_factor()
+        moved = not self.given["reference"] and tuning.should_recentre(self.reference.theta)
+        if better is not None:
+            tuning.factor = better
+        if moved:
+            cause = "the chain settled away from the reference point"
+            self._recentre(theta)
+        elif self._may_resize and tuning.noise() > 0.9 * VARIANCE_BOUND:
+            cause = "the estimate is noisier on the way than was predicted"
+            self._enlarge(tuning.noise() / VARIANCE_AIM)
+        elif self._may_resize and tuning.peak() > 2 * VARIANCE_BOUND:
+            cause = "the estimate is noisier in the tails than was predicted"
+            self._cover()
+        changed = moved or better is not None
+        if changed and self._kind == BLOCK_POISSON:
+            self.start_at_reference = True  # inside the new ellipsoid
+        tuning.restart(self.step_size if changed else None)
+        same = self.subsample_size == before and len(self.subsample.always) == always
+        return None if same else self._changed(cause, before)
 
-def enlarge(step: "HMCECS", ratio: float) -> None:
-    """Take more rows: the variance was predicted at a few points, and is larger on the way."""
-    unit, before = step.given["n_blocks"] or 10, step.subsample_size
-    wanted = before * min(ratio, _MOST_GROWTH) if np.isfinite(ratio) else 0.0
-    wanted = min(-int(-wanted // unit), step._largest // unit) * unit
-    if wanted > before:
-        _resize(step, wanted, step.subsample.always)
+    def _recentre(self, theta: np.ndarray) -> None:
+        """Move the reference to the mean of recent draws and choose the subsample size again."""
+        center = self._settled(theta)
+        reference = reference_at(self._expansion, center, self.temperature)
+        far = far_points(self._kind, center, self.tuning.factor, self._active, self.rng)
+        try:
+            residuals = residuals_around(self._expansion, reference, self.tuning.pilot(), far)
+        except TallModelError:
+            return  # impossible rows on the way: stay, and let the end of the chain judge
+        m = self.given["subsample_size"]
+        always, self.moments = choose_always(self._kind, residuals, self.temperature, m)
+        self.reference = reference
+        if m is None:
+            self._resize(None, always)
+        self._forget()
 
+    def _cover(self) -> None:
+        """Choose the subsample for the draws where the estimate was noisiest, if that takes more.
 
-def _resize(step: "HMCECS", m: int | None, always: np.ndarray) -> None:
-    """Take a subsample of m rows, or of as many as the moments ask for."""
-    step.subsample_size, step.n_blocks = choose_subsample(
-        step._kind, step.moments, step.temperature, m, step.given["n_blocks"]
-    )
-    step.subsample = Subsample(step._kind, step.subsample_size, step.n_blocks, always)
-    step._forget()
+        The moments are those at these draws from then on: more than at usual ones.
+        """
+        at = self.reference.theta
+        far = far_points(self._kind, at, self.tuning.factor, self._active, self.rng)
+        try:
+            residuals = residuals_around(
+                self._expansion, self.reference, self.tuning.noisiest(), far
+            )
+        except TallModelError:
+            return
+        always, moments = choose_always(self._kind, residuals, self.temperature, None)
+        m, _ = choose_subsample(self._kind, moments, self.temperature, None, self.given["n_blocks"])
+        m = min(m, int(_MOST_GROWTH) * self.subsample_size)  # one draw may be anywhere
+        if m + len(always) > self.subsample_size + len(self.subsample.always):
+            self.moments = moments
+            self._resize(m, always)
+
+    def _enlarge(self, ratio: float) -> None:
+        """Take more rows: the variance was predicted at a few points, and is larger on the way."""
+        unit, before = self.given["n_blocks"] or 10, self.subsample_size
+        wanted = before * min(ratio, _MOST_GROWTH) if np.isfinite(ratio) else 0.0
+        wanted = min(-int(-wanted // unit), self._largest // unit) * unit
+        if wanted > before:
+            self._resize(wanted, self.subsample.always)
+
+    def _resize(self, m: int | None, always: np.ndarray) -> None:
+        """Take a subsample of m rows, or of as many as the moments ask for."""
+        self.subsample_size, self.n_blocks = choose_subsample(
+            self._kind, self.moments, self.temperature, m, self.given["n_blocks"]
+        )
+        self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks, always)
+        self._forget()
+
+    def _changed(self, cause: str, before: int) -> Notice:
+        """Say why the subsample has another size now, and which other steps have a part in it."""
+        others = company(self)
+        why = f"while {others}, {cause}" if others else cause
+        return Notice(
+            cause,
+            f"HMCECS: {why}; a chain's subsample changed from {before:,} to "
+            f"{self.subsample_size:,} rows ({self.subsample_size / self.n_rows:.2%})"
+            f"{self._also()}{self._saves()}",
+        )
+
+    def _also(self) -> str:
+        """Say how many rows are read always."""
+        e = len(self.subsample.always)
+        return f" and {e:,} outlying rows that are read always" if e else ""
+
+    def _saves(self) -> str:
+        """Say so where a subsample saves little, for the end of a log message."""
+        if self._share < NO_SMALL_SHARE:
+            return ""
+        return ". This is no small part of the data: pm.NUTS or nutpie on all rows may be faster"

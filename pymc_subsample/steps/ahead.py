@@ -5,14 +5,11 @@ from copy import deepcopy
 from dataclasses import fields
 from threading import Thread
 from time import perf_counter, thread_time
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from pymc.blocking import PointType, StatsType
 from pymc.step_methods.state import WithSamplingState
-
-if TYPE_CHECKING:
-    from pymc_subsample.steps.chains import ChainStep
 
 # For which draws are made at a time: an interrupt waits for them. A state that takes more than a
 # share of that to copy, as of thousands of parameters, is not copied: draws are made one by one.
@@ -23,6 +20,26 @@ _COPIES = 5
 # Draws that are taken apart at a time: Python's objects of few live in the processor's cache, and
 # die before its collector looks at them.
 _APART = 64
+
+
+class Chain(Protocol):
+    """What a step is to its draws ahead; see `steps.chains.ChainStep`."""
+
+    _state_class: type
+    _thread: Thread | None
+    _left: np.ndarray | None
+
+    @property
+    def left_alone(self) -> int:
+        """How many draws may be made at once."""
+
+    def make(self, point: PointType, size: int) -> tuple[np.ndarray, dict[str, Any]]:
+        """Make so many: values and statistics."""
+
+    def points(self, point: PointType, values: np.ndarray) -> list[PointType]:
+        """Turn values into points."""
+
+    def _forget(self) -> None: ...
 
 
 class Ahead:
@@ -51,7 +68,7 @@ class Ahead:
     def _left(self) -> int:
         return len(self._values) - self._handed_out
 
-    def next(self, step: "ChainStep", point: PointType) -> tuple[PointType, StatsType]:
+    def next(self, step: Chain, point: PointType) -> tuple[PointType, StatsType]:
         """Return the draw after `point`, and its statistics."""
         if self._undoing or not self._left or not self._is_last(point):
             self.undo(step)
@@ -75,7 +92,7 @@ class Ahead:
         self._values, self._handed_out = self._values[:0], 0
         self._undoing = False
 
-    def undo(self, step: "ChainStep") -> None:
+    def undo(self, step: Chain) -> None:
         """Bring the state back to the last draw that was handed out."""
         if not self._left and not self._undoing:
             return
@@ -89,7 +106,7 @@ class Ahead:
             self._most = max(1, self._handed_out)
         self.forget()
 
-    def _make(self, step: "ChainStep", point: PointType) -> None:
+    def _make(self, step: Chain, point: PointType) -> None:
         pays = self._copies < _COPIES or self._fastest < _SHARE * _SECONDS
         size = min(self._most, step.left_alone) if pays else 1
         self._before = None
@@ -119,7 +136,7 @@ def _separated(stats: dict[str, Any], part: slice) -> list[StatsType]:
     return [[stats | dict(zip(own, one, strict=True))] for one in zip(*own.values(), strict=True)]
 
 
-def _changing(step: "ChainStep") -> dict[str, Any]:
+def _changing(step: Chain) -> dict[str, Any]:
     """Copy what of a step's state changes in a chain."""
     found = {}
     for field in fields(step._state_class):
@@ -135,7 +152,7 @@ def _changing(step: "ChainStep") -> dict[str, Any]:
     return found
 
 
-def _restore(step: "ChainStep", state: dict[str, Any]) -> None:
+def _restore(step: Chain, state: dict[str, Any]) -> None:
     """Bring back what `_changing` copied, which may be needed again."""
     for name, value in state.items():
         own = getattr(step, name)

@@ -1,9 +1,8 @@
-"""What all step methods share: the model they sample, and points read into and out of theta."""
+"""What all step methods share: the model they sample, and what is prepared for their chains."""
 
 import copyreg
 import logging
 import pickle
-import threading
 from collections.abc import Collection, Mapping, Sequence
 from operator import methodcaller
 from time import thread_time
@@ -15,12 +14,12 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from pymc.blocking import PointType
+from pymc.step_methods.compound import BlockedStep
 
 from pymc_subsample import arguments
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand, refuse_steps, verify_gradient
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE
-from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch
 from pymc_subsample.control_variates.reference import Reference, no_sums
@@ -36,9 +35,7 @@ from pymc_subsample.likelihood.discovery import chosen_names
 from pymc_subsample.likelihood.identity import archive
 from pymc_subsample.progress import doing
 from pymc_subsample.steps import guards, variables
-from pymc_subsample.steps.ahead import Ahead
-from pymc_subsample.steps.chains import ChainStep
-from pymc_subsample.steps.modes import number_of_chain, starts
+from pymc_subsample.steps.modes import starts
 from pymc_subsample.steps.setup import Preparation, Problem, prepare
 from pymc_subsample.steps.signatures import complete
 from pymc_subsample.symbolic.graph import numpy_function
@@ -46,11 +43,9 @@ from pymc_subsample.symbolic.graph import numpy_function
 _log = logging.getLogger("pymc.subsample")
 
 _PROTOCOL = 4
-# How many times as wide as the posterior chains start around the reference.
-_WIDER = 1.5
 
 
-class SubsampledStep(ChainStep):
+class SubsampledStep(BlockedStep):
     """A step method on a model whose rows are subsampled.
 
     Parameters
@@ -125,11 +120,10 @@ class SubsampledStep(ChainStep):
     # Of the model, as the step's compiled transition takes them.
     _functions: tuple[str | None, ...]
     centring: Mapping[str, np.ndarray] = MappingProxyType({})
-    reference: Reference | None
+    reference: Reference | None = None
     control_variate_order: int | None
     # None where there is no reference.
     _prepared: Preparation | None = None
-    own: np.ndarray | None = None
     # Which of the modes that the set-up found this chain starts in.
     mode: int = 0
     # What the part of the set-up took that steps of one model share.
@@ -170,7 +164,6 @@ class SubsampledStep(ChainStep):
             variables.given_reference(reference)
         arguments.only_numba(compile_kwargs)
         self._made_by = arguments.passes(passes)
-        self._ahead = Ahead()
         self.rng = arguments.generator(rng)
         self._model = arguments.model_in_context(model, f"create {type(self).__name__}")
         self.vars = self._chosen(vars)
@@ -255,18 +248,6 @@ class SubsampledStep(ChainStep):
             "this model with pm.NUTS or nutpie."
         )
 
-    def setup_chain(self, rng: np.random.Generator, tune: int, draws: int) -> None:
-        """Reset all that belongs to one chain; PyMC calls this right before it starts."""
-        guards.refuse_changes(self)
-        guards.refuse_threads(self)
-        self._left, self._thread, self.own = None, threading.current_thread(), None
-        self._ahead = Ahead()
-        super().setup_chain(rng, tune, draws)
-        modes = len(self._prepared.at_modes) if tune and self._prepared is not None else 1
-        self.mode = number_of_chain(self.rng) % modes
-        self.row_rng = self.rng.spawn(1)[0]
-        self._begin(tune, draws)
-
     @property
     def _home(self) -> Preparation:
         """What was prepared at the mode in which this chain starts."""
@@ -276,6 +257,9 @@ class SubsampledStep(ChainStep):
     @property
     def _search(self) -> ModeSearch | None:
         return None if self._prepared is None else self._prepared.search
+
+    def _refuse_changes(self) -> None:
+        guards.refuse_changes(self, self._seen, guards.contents(self._model, self._tall))
 
     def _check_vars(self) -> None:
         """Refuse variables that this step cannot sample."""
@@ -302,25 +286,11 @@ class SubsampledStep(ChainStep):
     # A point of value variables is read into theta, PyMC's vector, shape (d,). What the chain
     # moves, and everything else here calls theta, is that or `Coordinates` of its own.
 
-    def _theta(self, point: PointType) -> np.ndarray:
-        """Read a point of value variables into the chain's vector."""
-        theta = np.empty(self._tall.size)
-        for name, part in self._read:
-            theta[part] = np.ravel(point[name])
-        guards.refuse_company(self, theta)
-        at: Reference | None = getattr(self, "reference", None)
-        return self._expansion.from_values(theta, None if at is None else at.theta, self.own)
-
     def points(self, point: PointType, values: np.ndarray) -> list[PointType]:
         """Return `point` with this step's variables as in vectors of values, shape (n, d)."""
         n = len(values)
         columns = {name: values[:, part].reshape(n, *shape) for name, part, shape in self._moved}
         return [{**point, **{name: x[i, ...] for name, x in columns.items()}} for i in range(n)]
-
-    def _leave(self, theta: np.ndarray, values: np.ndarray) -> None:
-        """Remember the last draw: the chain's vector and the values of the variables."""
-        self._left = values[self._active] if self._thread is not None else None
-        self.own = None if self._expansion.coordinates is None else theta.copy()
 
     def _problem(self, expansion: Expansion, **given: Any) -> Problem:
         """Return what a set-up needs to know, where the reference was given or not."""
@@ -342,8 +312,7 @@ class SubsampledStep(ChainStep):
 
     def reference_values(self) -> dict[str, np.ndarray]:
         """Return untransformed values of the free variables at the reference."""
-        at: Reference | None = getattr(self, "reference", None)
-        if at is None:
+        if (at := self.reference) is None:
             raise TypeError(f"This {type(self).__name__} has no reference to take over.")
         free = self._tall.model.free_RVs
         values = numpy_function([self._tall.theta], self._tall.over_theta(free))
@@ -364,17 +333,6 @@ class SubsampledStep(ChainStep):
         if self.reference is None:
             return no_sums(self._tall.phi_size)
         return self.reference.sums(self.control_variate_order or 0)
-
-    def _settled(self, theta: np.ndarray) -> np.ndarray:
-        """Return theta with the mean of recent draws of tuning where it is continuous."""
-        center, free = theta.copy(), self._continuous()
-        center[free] = self.tuning.recent()[:, free].mean(axis=0)
-        return center
-
-    def _around(self, reference: Reference, factor: np.ndarray) -> np.ndarray:
-        """Draw what the step moves around a reference, wider than the posterior."""
-        z = self.rng.standard_normal(len(self._active))
-        return reference.theta[self._active] + _WIDER * scaled(factor, z[None])[0]
 
     def _centring(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         coordinates = self._expansion.coordinates
@@ -397,16 +355,7 @@ class SubsampledStep(ChainStep):
         copyreg.pickle(cls, lambda step: (pickle.loads, (cloudpickle.dumps(step),)))
         cloudpickle.Pickler.dispatch_table[cls] = methodcaller("__reduce_ex__", _PROTOCOL)
 
-    def __getstate__(self) -> dict[str, Any]:
-        guards.refuse_changes(self)
-        self._ahead.undo(self)
-        state = self.__dict__.copy()
-        for connected in (*self._connected, "_seen", "_thread", "_left", "_ahead"):
-            state.pop(connected, None)
-        return state
-
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._ahead = Ahead()
         self._connect()
         self._seen = guards.contents(self._model, self._tall)

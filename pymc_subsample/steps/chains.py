@@ -6,64 +6,67 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-import pymc as pm
 from pymc.blocking import PointType, StatsType
 from pymc.stats.convergence import SamplerWarning, WarningType
-from pymc.step_methods.compound import BlockedStep
 from pymc.step_methods.state import DataClassState, WithSamplingState
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_subsample.calling import refuse_arguments_for_nuts
-from pymc_subsample.control_variates import Expansion
-from pymc_subsample.control_variates.modes import ModeSearch
+from pymc_subsample.calling import given_start, refuse_arguments_for_nuts
+from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, Rule
 from pymc_subsample.steps import guards
 from pymc_subsample.steps.ahead import Ahead
+from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.declarations import Statistics, named_alike
+from pymc_subsample.steps.modes import number_of_chain
 from pymc_subsample.steps.notices import Notice, Unsaid, begin_run
 from pymc_subsample.steps.tuning import ProposalTuning, Tuning
 from pymc_subsample.storage import hint_for_bambi, refuse_beyond_memory
 
+# How many times as wide as the posterior chains start around the reference.
+_WIDER = 1.5
 
-class ChainStep(BlockedStep):
-    """A step method that makes draws; `SubsampledStep` knows the model."""
+
+class ChainStep(SubsampledStep):
+    """A step method that makes draws."""
 
     tune: bool
-    _ahead: Ahead
-    _model: pm.Model
-    _expansion: Expansion
-    # Variables that it moves: name, place in the model's vector and shape.
-    _moved: list[tuple[str, slice, tuple[int, ...]]]
     # What the progress bar shows: title and format by statistic.
     _shown: ClassVar[dict[str, tuple[str, str]]]
     # Of the checks at the end of a chain.
     _rules: ClassVar[Sequence[Rule]]
+    stats_dtypes_shapes: ClassVar[Statistics]
     # Within a chain: its thread, and the values that its last draw left behind.
     _thread: threading.Thread | None = None
     _left: np.ndarray | None = None
+    # The last draw in coordinates of the chain's own, where it has some.
+    own: np.ndarray | None = None
+    # Whether the next draw is the chain's first.
+    start_at_reference = False
     draws_left: int
-    n_rows: int
+    record: Any
     tuning: Tuning | ProposalTuning
     # Of a set-up that `advise` made.
     unsaid: Unsaid | None = None
 
-    @property
-    def _search(self) -> ModeSearch | None:
-        """What the search for modes found, if there was one."""
-        raise NotImplementedError
+    def setup_chain(self, rng: np.random.Generator, tune: int, draws: int) -> None:
+        """Reset all that belongs to one chain; PyMC calls this right before it starts."""
+        self._refuse_changes()
+        if self.draws_left and self._thread is not None and self._thread.is_alive():
+            guards.refuse_other_thread(self, self._thread)
+        self._left, self._thread, self.own = None, threading.current_thread(), None
+        self._ahead = Ahead()
+        super().setup_chain(rng, tune, draws)
+        modes = len(self._prepared.at_modes) if tune and self._prepared is not None else 1
+        self.mode = number_of_chain(self.rng) % modes
+        self.row_rng = self.rng.spawn(1)[0]
+        self._begin(tune, draws)
 
-    def _theta(self, point: PointType) -> np.ndarray:
-        """Read a point of value variables into the chain's vector."""
-        raise NotImplementedError
-
-    def points(self, point: PointType, values: np.ndarray) -> list[PointType]:
-        """Return `point` with this step's variables as in vectors of values, shape (n, d)."""
-        raise NotImplementedError
-
-    def _leave(self, theta: np.ndarray, values: np.ndarray) -> None:
-        """Remember the last draw: the chain's vector and the values of the variables."""
-        raise NotImplementedError
+    @cached_property
+    def _ahead(self) -> Ahead:
+        return Ahead()
 
     def reset_tuning(self) -> None:
         """Start again whatever adapts."""
@@ -74,10 +77,45 @@ class ChainStep(BlockedStep):
         """Start a chain, or what a set-up leaves of one."""
         self.tune = tune > 0
         self.draws_left = draws
+        self.reference = None if self._prepared is None else self._home.reference
+        self.start_at_reference = tune > 0 and self._prepared is not None
+
+    def _theta(self, point: PointType) -> np.ndarray:
+        """Read a point of value variables into the chain's vector."""
+        theta = np.empty(self._tall.size)
+        for name, part in self._read:
+            theta[part] = np.ravel(point[name])
+        left = None if self._thread is None else self._left
+        guards.refuse_company(self, left, theta[self._active])
+        like = None if self.reference is None else self.reference.theta
+        return self._expansion.from_values(theta, like, self.own)
+
+    def _start(
+        self, theta: np.ndarray, point: PointType, factor: np.ndarray, inside: bool = False
+    ) -> bool:
+        """Move a chain's first theta to the reference, unless `initvals` say where to start."""
+        first, self.start_at_reference = self.start_at_reference, False
+        if not first or self.reference is None or (not inside and given_start(self, point)):
+            return False
+        z = self.rng.standard_normal(len(self._active))
+        start = self.reference.theta[self._active]
+        theta[self._active] = start + _WIDER * scaled(factor, z[None])[0]
+        return True
+
+    def _leave(self, theta: np.ndarray, values: np.ndarray) -> None:
+        """Remember the last draw: the chain's vector and the values of the variables."""
+        self._left = values[self._active] if self._thread is not None else None
+        self.own = None if self._expansion.coordinates is None else theta.copy()
+
+    def _settled(self, theta: np.ndarray) -> np.ndarray:
+        """Return theta with the mean of recent draws of tuning where it is continuous."""
+        center, free = theta.copy(), self._continuous()
+        center[free] = self.tuning.recent()[:, free].mean(axis=0)
+        return center
 
     def step(self, point: PointType) -> tuple[PointType, StatsType]:
         """Return the next draw, from a point of value variables, and its statistics."""
-        guards.refuse_other_thread(self)
+        guards.refuse_other_thread(self, self._thread)
         return self._ahead.next(self, point)
 
     @property
@@ -98,7 +136,8 @@ class ChainStep(BlockedStep):
         """
         thetas, infos = self._transitions(self._entered(point), size)
         values, infos["volume"] = self._expansion.written(thetas)
-        stats = self._statistics(infos) | self._unjudged
+        reported = named_alike(self.stats_dtypes_shapes, infos)
+        stats = reported | self._statistics(infos) | self._unjudged | {"tune": self.tune}
         if self.tune:
             notice = self._adapt(thetas[0], {name: x[0] for name, x in infos.items()})
             stats["warning"] = notice
@@ -129,8 +168,15 @@ class ChainStep(BlockedStep):
         raise NotImplementedError
 
     def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return statistics of n draws: arrays of shape (n,), or what the draws share."""
+        """Return statistics of n draws: arrays of shape (n,), or what the draws share.
+
+        Those that transitions report by the same names are left out.
+        """
         raise NotImplementedError
+
+    def _divergences(self, diverging: np.ndarray) -> Any:
+        """Return how many draws had diverged by each of the next ones, none of them in tuning."""
+        return 0 if self.tune else self.record.divergences + np.cumsum(diverging > 0)
 
     def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> Notice | None:
         """Record a draw of tuning, and change what it asks for; return what is to be said."""
@@ -173,6 +219,12 @@ class ChainStep(BlockedStep):
 
     def _forget(self) -> None:
         """Drop what is cached of the state."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._refuse_changes()
+        self._ahead.undo(self)
+        anew = {*self._connected, "_seen", "_thread", "_left", "_ahead"}
+        return {name: value for name, value in vars(self).items() if name not in anew}
 
     # Progress bar
 

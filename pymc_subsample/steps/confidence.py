@@ -7,6 +7,7 @@ import numpy as np
 
 from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled
+from pymc_subsample.control_variates.reach import everywhere, nearby
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics.acceptance import Proposed
 from pymc_subsample.kernels import bounds, confidence
@@ -97,7 +98,7 @@ class ConfidenceMH(MinibatchMH):
 
     def _connect(self) -> None:
         super()._connect()
-        self._linear = self._expansion.reach() if self.bound in ("auto", "linear") else None
+        self._linear = everywhere(self._expansion) if self.bound in ("auto", "linear") else None
         if self.bound == "linear" and self._linear is None:
             raise ValueError(
                 'bound="linear" needs a likelihood with one linear predictor per row and bounded '
@@ -114,7 +115,7 @@ class ConfidenceMH(MinibatchMH):
         if at is None or self.bound == "full":
             return None
         if self._nearby is None or self._nearby[0] is not at:
-            self._nearby = at, self._expansion.nearby(at.center, at.curvature)
+            self._nearby = at, nearby(self._expansion, at.center, at.curvature)
         return self._nearby[1]
 
     def _cause(self) -> str:

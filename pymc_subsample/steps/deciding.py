@@ -16,8 +16,7 @@ from pymc_subsample.kernels.model import Model
 from pymc_subsample.kernels.scalable import PARAMETER_FUNCTIONS, ROW_FUNCTIONS
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.steps.setup import Preparation
-from pymc_subsample.steps.surrogate import GRADIENTS
-from pymc_subsample.thinning import DRAW, EXACT, gradient_time
+from pymc_subsample.thinning import DRAW, EXACT, GRADIENTS, gradient_time
 
 # Values of phi by which metrics are made: so many, or so many times its elements.
 _FEWEST_POINTS, _POINTS, _MOST_POINTS = 500, 100, 20_000

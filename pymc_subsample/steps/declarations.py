@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import field
+from typing import Any
 
 import numpy as np
 from pymc.stats.convergence import SamplerWarning
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
+from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Rule
 
@@ -30,6 +32,17 @@ class ChainState(StepMethodState):
     observed: tuple[str, ...] = field(metadata={"frozen": True})
 
 
+@dataclass_state
+class ReferredState(ChainState):
+    """Of chains that may start at a reference."""
+
+    start_at_reference: bool
+    mode: int
+    reference: Reference | None
+    transitions_per_draw: int = field(metadata={"frozen": True})
+    temperature: float = field(metadata={"frozen": True})
+
+
 def statistics(rules: Sequence[Rule], numbers: Iterable[str], **others: type) -> Statistics:
     """Types and shapes of numbers, of other statistics by name, and of those of all steps."""
     return {name: (np.float64, []) for name in numbers} | {
@@ -39,4 +52,13 @@ def statistics(rules: Sequence[Rule], numbers: Iterable[str], **others: type) ->
         "tune": (bool, []),
         "warning": (SamplerWarning, None),
         **checks.statistics(rules),
+    }
+
+
+def named_alike(declared: Statistics, infos: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return statistics that transitions report by the names, and in the types, declared."""
+    return {
+        name: found.astype(declared[name][0], copy=False)
+        for name, found in infos.items()
+        if name in declared
     }

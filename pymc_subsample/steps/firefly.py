@@ -26,8 +26,8 @@ from pymc_subsample.likelihood.differentiation import differentiated
 from pymc_subsample.progress import doing
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps.declarations import Statistics, statistics
-from pymc_subsample.steps.modes import warn_of_modes
 from pymc_subsample.steps.moves import Proposal, ProposingState, ProposingStep
+from pymc_subsample.steps.remarks import warn_of_modes
 from pymc_subsample.steps.setup import Preparation, possible
 from pymc_subsample.steps.signatures import SharedContinuous
 
@@ -309,13 +309,9 @@ class FireflyMC(ProposingStep):
         rows = infos["n_bright"] + infos["rows_read"] / self.transitions_per_draw
         evaluations = 3 * infos["rows_read"] + per_move * infos["rows_moved"]
         return {
-            "accepted": infos["accepted"],
-            "acceptance_rate": infos["acceptance_rate"],
-            "n_bright": infos["n_bright"],
             "batch_size": rows,
             "n_evaluations": evaluations.astype(int),
             "scaling": self.scaling,
-            "tune": self.tune,
             "data_share": rows / self.n_rows,
         }
 

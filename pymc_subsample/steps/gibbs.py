@@ -27,7 +27,7 @@ from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.touching import check_touching, touching_rows
 from pymc_subsample.progress import doing
 from pymc_subsample.steps import variables
-from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.chains import ChainStep
 from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
 from pymc_subsample.steps.signatures import Shared
 
@@ -52,7 +52,7 @@ class AusterityGibbsState(ChainState):
     scan: str = field(metadata={"frozen": True})
 
 
-class AusterityGibbs(SubsampledStep):
+class AusterityGibbs(ChainStep):
     r"""Gibbs sampling of binary variables, decided by a sequential t-test on a growing batch.
 
     Variable i is set to 1 where :math:`\log\frac{u}{1 - u}`, u uniform, lies below its conditional
@@ -150,10 +150,9 @@ class AusterityGibbs(SubsampledStep):
 
     name = "austerity_gibbs"
     _by_gradients = False
-    default_blocked = True
     _state_class = AusterityGibbsState
     _functions = kernel.FUNCTIONS
-    _connected = (*SubsampledStep._connected, "_touching", "_permutation", "_center", "_dtypes")
+    _connected = (*ChainStep._connected, "_touching", "_permutation", "_center", "_dtypes")
     _test = Compiled(austerity.decide, DECIDE, None)
 
     _rules = RULES
@@ -179,7 +178,7 @@ class AusterityGibbs(SubsampledStep):
         self.epsilon = arguments.test_level("epsilon", epsilon)
         arguments.optional_batch(batch_size, smallest=2)
         self.scan = arguments.choice("scan", scan, _SCANS)
-        self.sweeps_per_draw = arguments.transitions("sweeps_per_draw", sweeps_per_draw)
+        self.sweeps_per_draw = arguments.transitions(sweeps_per_draw, "sweeps_per_draw")
         super().__init__(vars, **above)
         self.row_rng = self.rng
         self._attach(0)
@@ -242,13 +241,9 @@ class AusterityGibbs(SubsampledStep):
 
     def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
         return {
-            "flips": infos["flips"],
-            "batch_size": infos["batch_size"],
             "data_share": infos["rows_read"] / np.maximum(infos["rows_touching"], 1.0),
-            "n_looks": infos["n_looks"],
             "test_error": infos["error"],
             "n_evaluations": (2 * infos["rows_read"]).astype(int),
-            "tune": self.tune,
         }
 
     def points(self, point: PointType, values: np.ndarray) -> list[PointType]:

@@ -1,22 +1,17 @@
 """What must not touch a chain: data that changed, another thread, other steps on its variables."""
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pymc as pm
+from pymc.step_methods.compound import BlockedStep
 
 from pymc_subsample.calling import steps_beside
 from pymc_subsample.likelihood import TallModel, TallModelError
 
-if TYPE_CHECKING:
-    from pymc_subsample.steps.base import SubsampledStep
-
 _MOST_ROWS = 2**32
-_IN_THREADS = (
-    "This {step} runs a chain in another thread ({thread}). Make a step for each thread; if that "
-    "chain was interrupted, make a new one."
-)
 
 
 def contents(model: pm.Model, tall: TallModel) -> dict[str, Any]:
@@ -32,9 +27,8 @@ def contents(model: pm.Model, tall: TallModel) -> dict[str, Any]:
     return {name: (named.get(name), digests.get(name)) for name in {**named, **digests}}
 
 
-def refuse_changes(step: "SubsampledStep") -> None:
-    """Refuse a model, or data, that changed after the step was made."""
-    seen, now = step._seen, contents(step._model, step._tall)
+def refuse_changes(step: BlockedStep, seen: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse a model, or data, that changed after the step was made; see `contents`."""
     changed = [name for name in {**seen, **now} if _differ(seen.get(name), now.get(name))]
     if changed:
         raise ValueError(
@@ -50,26 +44,18 @@ def _differ(seen: tuple | None, now: tuple | None) -> bool:
     return seen[0] is not now[0] or seen[1] != now[1]
 
 
-def refuse_threads(step: "SubsampledStep") -> None:
-    """Refuse to start a chain while another thread runs one."""
-    thread = step._thread
-    if thread in (None, threading.current_thread()) or not step.draws_left:
-        return
-    if thread.is_alive():
-        raise ValueError(_IN_THREADS.format(step=type(step).__name__, thread=thread.name))
-
-
-def refuse_other_thread(step: "SubsampledStep") -> None:
-    """Refuse to go on with a chain that another thread runs."""
-    thread = step._thread
+def refuse_other_thread(step: BlockedStep, thread: threading.Thread | None) -> None:
+    """Refuse a chain that another thread runs."""
     if thread is not None and thread is not threading.current_thread():
-        raise ValueError(_IN_THREADS.format(step=type(step).__name__, thread=thread.name))
+        raise ValueError(
+            f"This {type(step).__name__} runs a chain in another thread ({thread.name}). Make a "
+            "step for each thread; if that chain was interrupted, make a new one."
+        )
 
 
-def refuse_company(step: "SubsampledStep", theta: np.ndarray) -> None:
-    """Refuse to go on where something else moved this chain's variables."""
-    left = None if step._thread is None else step._left
-    if left is not None and not np.array_equal(left, theta[step._active]):
+def refuse_company(step: BlockedStep, left: np.ndarray | None, found: np.ndarray) -> None:
+    """Refuse to go on where something else moved what this chain left."""
+    if left is not None and not np.array_equal(left, found):
         raise ValueError(
             f"{', '.join(repr(v.name) for v in step.vars)}: moved between two draws of this "
             f"{type(step).__name__}. Another step samples the same variables: give each "
@@ -77,18 +63,18 @@ def refuse_company(step: "SubsampledStep", theta: np.ndarray) -> None:
         )
 
 
-def row_numbers(step: "SubsampledStep") -> np.ndarray:
+def row_numbers(step: BlockedStep, n_rows: int, observed: Sequence[str]) -> np.ndarray:
     """Return 0, 1, ..., n - 1, for a step that draws rows without replacement; refuse too many."""
-    if step.n_rows > _MOST_ROWS:
+    if n_rows > _MOST_ROWS:
         raise TallModelError(
-            f"There are {step.n_rows:,} rows of {', '.join(map(repr, step.observed))}, and "
+            f"There are {n_rows:,} rows of {', '.join(map(repr, observed))}, and "
             f"{type(step).__name__} keeps the number of each in 32 bits: at most {_MOST_ROWS:,}. "
             "Use HMCECS, which keeps nothing per row."
         )
-    return np.arange(step.n_rows, dtype=np.uint32)
+    return np.arange(n_rows, dtype=np.uint32)
 
 
-def company(step: "SubsampledStep") -> str:
+def company(step: BlockedStep) -> str:
     """Say what the other steps in this chain move; empty where there are none."""
     names = {value.name: rv.name for value, rv in step.model.values_to_rvs.items()}
     return " and ".join(

@@ -9,7 +9,6 @@ from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample import arguments
-from pymc_subsample.calling import given_start
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics.checks import Check
@@ -27,11 +26,9 @@ from pymc_subsample.kernels.estimates import (
 from pymc_subsample.kernels.hmc import INFO, transitions
 from pymc_subsample.kernels.hmc import Subsample as Drawn
 from pymc_subsample.kernels.model import MINIBATCH
-from pymc_subsample.steps import remarks
-from pymc_subsample.steps.adaptation import adapt
-from pymc_subsample.steps.base import SubsampledStep
-from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
-from pymc_subsample.steps.notices import Notice
+from pymc_subsample.steps.adaptation import AdaptiveSubsample
+from pymc_subsample.steps.declarations import ReferredState, Statistics, statistics
+from pymc_subsample.steps.remarks import report
 from pymc_subsample.steps.setup import radius
 from pymc_subsample.steps.signatures import SharedContinuous
 from pymc_subsample.steps.sizing import Choice, check_blocks, choose
@@ -47,13 +44,10 @@ _QUARTER = np.pi / 2
 
 
 @dataclass_state
-class HMCECSState(ChainState):
+class HMCECSState(ReferredState):
     """Everything the next draw depends on. The rows themselves are taken anew from the data."""
 
     row_rng: np.random.Generator
-    start_at_reference: bool
-    mode: int
-    reference: Reference
     moments: Moments
     subsample_size: int
     n_blocks: int
@@ -66,12 +60,10 @@ class HMCECSState(ChainState):
     control_variate_order: int = field(metadata={"frozen": True})
     target_accept: float = field(metadata={"frozen": True})
     path_length: float = field(metadata={"frozen": True})
-    transitions_per_draw: int = field(metadata={"frozen": True})
-    temperature: float = field(metadata={"frozen": True})
     given: dict[str, Any] = field(metadata={"frozen": True})
 
 
-class HMCECS(SubsampledStep):
+class HMCECS(AdaptiveSubsample):
     r"""Hamiltonian Monte Carlo with energy-conserving subsampling.
 
     Each iteration refreshes one block of a subsample of rows by a pseudo-marginal step and then
@@ -183,7 +175,6 @@ class HMCECS(SubsampledStep):
     """
 
     name = "hmc_ecs"
-    default_blocked = True
     _state_class = HMCECSState
     _rules = RULES
     reference: Reference
@@ -226,9 +217,7 @@ class HMCECS(SubsampledStep):
         length = _QUARTER if path_length is None else path_length
         self.path_length = arguments.between("path_length", length, 0.0, np.inf)
         self.temperature = arguments.temperature(temperature)
-        self.transitions_per_draw = arguments.transitions(
-            "transitions_per_draw", transitions_per_draw
-        )
+        self.transitions_per_draw = arguments.transitions(transitions_per_draw)
         m = arguments.count("subsample_size", subsample_size, auto=True, smallest=2)
         blocks = arguments.count("n_blocks", n_blocks, m, "rows of the subsample", auto=True)
         check_blocks(self._kind, m, blocks)
@@ -251,11 +240,7 @@ class HMCECS(SubsampledStep):
         self._prepared = choose(problem, self._found(problem), m, blocks)
         self.row_rng = self.rng.spawn(1)[0]
         self._begin(tune=0, draws=0)
-        remarks.report(self)
-
-    @property
-    def _kind(self) -> int:
-        return ESTIMATORS[self.estimator]
+        report(self)
 
     @property
     def _functions(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -264,25 +249,12 @@ class HMCECS(SubsampledStep):
     def _forget(self) -> None:
         self.subsample.rows = self.subsample.exact = None
 
-    @property
-    def _largest(self) -> int:
-        """The largest subsample that there is."""
-        n = self.n_rows - len(self.subsample.always)
-        return n // MINIBATCH * MINIBATCH if self._kind == BLOCK_POISSON else n
-
-    @property
-    def _share(self) -> float:
-        """Of the rows, that an estimate reads."""
-        return (self.subsample_size + len(self.subsample.always)) / self.n_rows
-
     # Chains
 
     def _begin(self, tune: int, draws: int) -> None:
         prepared = self._home
         assert isinstance(prepared, Choice)
         super()._begin(tune, draws)
-        self.start_at_reference = tune > 0
-        self.reference = prepared.reference
         self.moments = prepared.moments
         self.subsample_size = prepared.subsample_size
         self.n_blocks = prepared.n_blocks
@@ -294,19 +266,13 @@ class HMCECS(SubsampledStep):
 
     def _entered(self, point: PointType) -> np.ndarray:
         theta = self._theta(point)
-        if self.start_at_reference:
-            inside = self._kind == BLOCK_POISSON or self.tuning.done > 0
-            if inside or not given_start(self, point):
-                theta[self._active] = self._around(self.reference, self.tuning.factor)
-            self.start_at_reference = False
+        inside = self._kind == BLOCK_POISSON or self.tuning.done > 0
+        self._start(theta, point, self.tuning.factor, inside)
         if not len(self.subsample.index):
             self.subsample.draw(self.row_rng, self.n_rows)
         if self.subsample.rows is None:
             self.subsample.pack(self._expansion, self.reference.center)
         return theta
-
-    def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> Notice | None:
-        return adapt(self, theta, info)
 
     def _transitions(
         self, theta: np.ndarray, size: int
@@ -344,11 +310,6 @@ class HMCECS(SubsampledStep):
         sample.group = (sample.group + n * k) % sample.n_groups
         return n
 
-    @property
-    def _may_resize(self) -> bool:
-        own = self.given["subsample_size"] is None and not self.given["reference"]
-        return self._kind == PERTURBED and own
-
     def _setting(self) -> float:
         """How much of half its variance an estimate is less, or the a of the block-Poisson one."""
         if self._kind == PERTURBED:
@@ -357,25 +318,13 @@ class HMCECS(SubsampledStep):
 
     def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
         m = self.subsample_size
-        diverging = infos["diverging"] > 0
         rows = (infos["rows_moved"] + infos["rows_refreshed"]).astype(int)
         return {
-            "acceptance_rate": infos["acceptance_rate"],
-            "accepted": infos["accepted"],
-            "diverging": diverging,
-            "divergences": 0 if self.tune else self.record.divergences + np.cumsum(diverging),
-            "energy": infos["energy"],
-            "energy_error": infos["energy_error"],
-            "loglik_variance": infos["loglik_variance"],
+            "divergences": self._divergences(infos["diverging"]),
             "model_logp": infos["log_posterior"] - infos["volume"],  # of the model's variables
             "n_evaluations": 2 * rows,
-            "n_steps": infos["n_steps"].astype(int),
-            "sign": infos["sign"].astype(int),
             "step_size": self.step_size,
             "subsample_size": m + len(self.subsample.always),
-            "subset_accepted": infos["subset_accepted"],
-            "tree_depth": infos["tree_depth"],
-            "tune": self.tune,
             "data_share": self._share,
         }
 

@@ -30,8 +30,8 @@ from pymc_subsample.kernels.proposals import Proposing
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps.declarations import Statistics, statistics
 from pymc_subsample.steps.guards import row_numbers
-from pymc_subsample.steps.modes import warn_of_modes
 from pymc_subsample.steps.moves import ProposingState, ProposingStep, SharedProposing
+from pymc_subsample.steps.remarks import warn_of_modes
 from pymc_subsample.steps.sizing import Choice, choose
 
 _log = logging.getLogger("pymc.subsample")
@@ -169,7 +169,7 @@ class MinibatchMH(ProposingStep):
         names = (*kernel.FUNCTIONS, *kernel.GRADIENTS)
         self._functions = tuple(None if name in unused else name for name in names)
         super()._connect()
-        self._permutation = row_numbers(self)
+        self._permutation = row_numbers(self, self.n_rows, self.observed)
 
     # The test: what subclasses fill in.
 
@@ -210,15 +210,9 @@ class MinibatchMH(ProposingStep):
         tested = infos["rows_tested"] * (2 + anchored)
         proposed = infos["rows_proposed"] * (4 + anchored)
         return {
-            "accepted": infos["accepted"],
-            "acceptance_rate": infos["acceptance_rate"],
-            "batch_size": infos["batch_size"],
             "n_evaluations": (tested + proposed).astype(int),
-            "n_looks": infos["n_looks"],
             self._error: infos["error"],
-            "loglik_ratio_variance": infos["loglik_ratio_variance"],
             "scaling": self.scaling,
-            "tune": self.tune,
             "data_share": infos["batch_size"] / self.n_rows,
         }
 

@@ -1,8 +1,6 @@
-"""The modes of a model: where searches for them start, which one is a chain's, what is said."""
+"""The modes of a model: where searches for them start, and which one is a chain's."""
 
-import logging
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pymc as pm
@@ -16,14 +14,8 @@ from pymc.logprob.transforms import (
 
 from pymc_subsample.control_variates.images import Block
 from pymc_subsample.control_variates.modes import Starts
-from pymc_subsample.diagnostics.checks import MODES, number
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.prior_draws import Draw, prior_draws
-
-if TYPE_CHECKING:
-    from pymc_subsample.steps.base import SubsampledStep
-
-_log = logging.getLogger("pymc.subsample")
 
 _MOST_SEEDS = 2**31
 # Transforms, if any, under which a change of sign mirrors a variable, or an element is its own.
@@ -72,24 +64,3 @@ def number_of_chain(rng: np.random.Generator) -> int:
     steps from them.
     """
     return sum(getattr(rng.bit_generator.seed_seq, "spawn_key", ()))
-
-
-def warn_of_modes(step: "SubsampledStep") -> None:
-    """Say so where other modes compete, and in which variables they differ."""
-    prepared = step._prepared
-    if prepared is None or prepared.search is None or len(prepared.search.modes) < 2:
-        return
-    search = prepared.search
-    here, *others = [step._expansion.values(mode.theta) for mode in search.modes]
-    names = [
-        name
-        for name, part in step._read
-        if not all(np.allclose(here[part], x[part], rtol=0.1, atol=0.1) for x in others)
-    ]
-    shares = ", ".join(f"{share:.2g}" for share in search.shares[: 1 + len(others)])
-    _log.warning(
-        f"{type(step).__name__}: the posterior has at least {number(len(search.modes))} modes that "
-        f"differ in {', '.join(names)} and hold about {shares} of the mass that was found. Chains "
-        f"start in {len(prepared.at_modes)} of them and hardly ever change: R-hat will be large. "
-        f"{MODES.remedy}"
-    )

@@ -1,7 +1,6 @@
 """Metropolis-Hastings steps: what proposals need, whatever decides about them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
@@ -9,14 +8,13 @@ from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample import arguments
-from pymc_subsample.calling import given_start
 from pymc_subsample.control_variates.factors import factor, scaled
-from pymc_subsample.control_variates.reference import Reference, reference_at
+from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
-from pymc_subsample.steps.base import SubsampledStep
-from pymc_subsample.steps.declarations import ChainState
+from pymc_subsample.steps.chains import ChainStep
+from pymc_subsample.steps.declarations import ReferredState
 from pymc_subsample.steps.signatures import SharedContinuous
 from pymc_subsample.steps.tuning import ProposalTuning, TuningState
 
@@ -55,19 +53,14 @@ class SharedProposing(SharedContinuous, total=False):
 
 
 @dataclass_state
-class ProposingState(ChainState):
+class ProposingState(ReferredState):
     """Of chains that propose moves."""
 
-    start_at_reference: bool
-    mode: int
-    reference: Reference | None
     row_rng: np.random.Generator
     tuning: TuningState
-    transitions_per_draw: int = field(metadata={"frozen": True})
-    temperature: float = field(metadata={"frozen": True})
 
 
-class ProposingStep(SubsampledStep):
+class ProposingStep(ChainStep):
     """A step that proposes moves, with proposals that adapt in tuning.
 
     Subclasses run the transitions, and say what is recorded and checked.
@@ -86,7 +79,6 @@ class ProposingStep(SubsampledStep):
         Transitions per recorded draw, all within one compiled call.
     """
 
-    default_blocked = True
     # Optimal acceptance rates: random walk in one dimension and in many, Langevin.
     _targets: ClassVar[tuple[float, float, float]] = (0.44, 0.234, 0.574)
     _scale: ClassVar[float] = 2.38
@@ -101,9 +93,7 @@ class ProposingStep(SubsampledStep):
         **above: Unpack[SharedContinuous],
     ) -> None:
         self.temperature = arguments.temperature(temperature)
-        self.transitions_per_draw = arguments.transitions(
-            "transitions_per_draw", transitions_per_draw
-        )
+        self.transitions_per_draw = arguments.transitions(transitions_per_draw)
         self.proposal: Proposal = arguments.proposal(proposal)
         super().__init__(vars, **above)
         self._reparameterize &= not in_own_units(self.proposal)
@@ -136,8 +126,6 @@ class ProposingStep(SubsampledStep):
 
     def _begin(self, tune: int, draws: int) -> None:
         super()._begin(tune, draws)
-        self.start_at_reference = tune > 0 and self._prepared is not None
-        self.reference = None if self._prepared is None else self._home.reference
         self.record = MoveRecord(draws=draws)
         self.tuning = ProposalTuning(
             tune,
@@ -178,10 +166,8 @@ class ProposingStep(SubsampledStep):
 
     def _entered(self, point: PointType) -> np.ndarray:
         theta = self._theta(point)
-        if self.start_at_reference and self._prepared is not None:
-            if not given_start(self, point):
-                theta[self._active] = self._around(self._home.reference, self._home.factor)
-            self.start_at_reference = False
+        if self.start_at_reference:
+            self._start(theta, point, self._home.factor)
         return theta
 
     @property

@@ -1,34 +1,26 @@
-"""What steps say of their set-up, and of a subsample that changes on the way."""
+"""What steps say of their set-up."""
 
 import logging
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pymc_subsample.all_rows import DRAWS, compare, nuts, pays
-from pymc_subsample.diagnostics.checks import amount, remedies, sentence
+from pymc_subsample.diagnostics.checks import MODES, amount, number, remedies, sentence
 from pymc_subsample.estimators import FEWEST_BLOCKS, MOST_BLOCKS, VARIANCE_BOUND
 from pymc_subsample.kernels.estimates import BLOCK_POISSON
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.progress import doing
-from pymc_subsample.steps.guards import company
-from pymc_subsample.steps.modes import warn_of_modes
-from pymc_subsample.steps.notices import Notice
+from pymc_subsample.steps.adaptation import AdaptiveSubsample
+from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.sizing import predicted_variance
-
-if TYPE_CHECKING:
-    from pymc_subsample.steps.hmc_ecs import HMCECS
-    from pymc_subsample.steps.scalable import ScalableMH
 
 _log = logging.getLogger("pymc.subsample")
 
-# Of the rows, from which reading all of them may be faster, and from which it is tried.
-_NO_SMALL_SHARE, _LARGE_SHARE = 0.1, 0.25
-# Predicted acceptance, where rows decide, that is told.
-FEW_ACCEPTED = 0.5
+# Of the rows, from which reading all of them is tried.
+_LARGE_SHARE = 0.25
 
 
-def report(step: "HMCECS") -> None:
+def report(step: AdaptiveSubsample) -> None:
     """Log what the set-up chose, and warn of what it could not achieve."""
     m, n = step.subsample_size, step.n_rows
     variance = predicted_variance(step._kind, step.moments, m, step.temperature)
@@ -41,9 +33,9 @@ def report(step: "HMCECS") -> None:
     _log.info(
         f"HMCECS: {n:,} rows of {', '.join(step.observed)} ({path}); subsample of "
         f"{'about ' * (step._kind == BLOCK_POISSON)}{m:,} rows "
-        f"({m / n:.2%}) in {blocks}{_also(step)}{' to start with' if may_change else ''}; "
+        f"({m / n:.2%}) in {blocks}{step._also()}{' to start with' if may_change else ''}; "
         f"predicted variance of the log-likelihood estimate {amount(variance)}"
-        f"{_beside_all_rows(step) if large else _saves(step)}"
+        f"{_beside_all_rows(step) if large else step._saves()}"
     )
     few = min(FEWEST_BLOCKS, m // MINIBATCH if step._kind == BLOCK_POISSON else m)
     if step.given["n_blocks"] is None and step.n_blocks < few:
@@ -64,64 +56,33 @@ def report(step: "HMCECS") -> None:
         )
 
 
-def report_decisions(step: "ScalableMH") -> None:
-    """Log what the set-up predicts of proposals that rows decide on, and warn of few accepted."""
-    bounds, n = step.bounds, step.n_rows
-    always = len(bounds.table.always)
-    whole = f" and {bounds.passed:,.0f} of groups that are read as a whole" if bounds.passed else ""
-    rows = bounds.per_decision
-    _log.info(
-        f"ScalableMH: {n:,} rows of {', '.join(step.observed)}; about "
-        f"{max(bounds.drawn, 0.1):,.3g} rows{whole} ({min(rows / n, 1.0):.2%}) decide on a "
-        f"proposal{f', {always:,} of them always' if always else ''}; predicted acceptance "
-        f"{step.predicted_acceptance:.0%} ({step.acceptance}, {bounds.kind} bounds)"
-        f"{f'; the surrogate reads {len(bounds.exact):,} rows' if len(bounds.exact) else ''}"
-        + (
-            ". This is no small part of the data: pms.advise() compares other samplers"
-            if rows > _NO_SMALL_SHARE * n
-            else ""
-        )
-    )
-    if step.predicted_acceptance < FEW_ACCEPTED:
-        _log.warning(
-            f"ScalableMH: rows are predicted to accept only {step.predicted_acceptance:.0%} of "
-            f"the proposals, which move all {len(step._active):,} parameters at once: too many "
-            "for so few rows. Draws will be right, but few of them effective. HMCECS "
-            "does better here."
-        )
-
-
-def changed(step: "HMCECS", cause: str, before: int) -> Notice:
-    """Say why the subsample has another size now, and which other steps have a part in it."""
-    others = company(step)
-    why = f"while {others}, {cause}" if others else cause
-    return Notice(
-        cause,
-        f"HMCECS: {why}; a chain's subsample changed from {before:,} to "
-        f"{step.subsample_size:,} rows ({step.subsample_size / step.n_rows:.2%})"
-        f"{_also(step)}{_saves(step)}",
+def warn_of_modes(step: SubsampledStep) -> None:
+    """Say so where other modes compete, and in which variables they differ."""
+    prepared = step._prepared
+    if prepared is None or prepared.search is None or len(prepared.search.modes) < 2:
+        return
+    search = prepared.search
+    here, *others = [step._expansion.values(mode.theta) for mode in search.modes]
+    names = [
+        name
+        for name, part in step._read
+        if not all(np.allclose(here[part], x[part], rtol=0.1, atol=0.1) for x in others)
+    ]
+    shares = ", ".join(f"{share:.2g}" for share in search.shares[: 1 + len(others)])
+    _log.warning(
+        f"{type(step).__name__}: the posterior has at least {number(len(search.modes))} modes that "
+        f"differ in {', '.join(names)} and hold about {shares} of the mass that was found. Chains "
+        f"start in {len(prepared.at_modes)} of them and hardly ever change: R-hat will be large. "
+        f"{MODES.remedy}"
     )
 
 
-def _also(step: "HMCECS") -> str:
-    """Say how many rows are read always."""
-    e = len(step.subsample.always)
-    return f" and {e:,} outlying rows that are read always" if e else ""
-
-
-def _saves(step: "HMCECS") -> str:
-    """Say so where a subsample saves little, for the end of a log message."""
-    if step._share < _NO_SMALL_SHARE:
-        return ""
-    return ". This is no small part of the data: pm.NUTS or nutpie on all rows may be faster"
-
-
-def _beside_all_rows(step: "HMCECS") -> str:
+def _beside_all_rows(step: AdaptiveSubsample) -> str:
     """Say how long a run takes, and NUTS on all rows, for the end of a log message."""
     # nutpie neither takes turns with other steps nor tempers.
     alike = len(step._active) == step._tall.size and step.temperature == 1.0
     if not alike or not _log.isEnabledFor(logging.INFO):
-        return _saves(step)
+        return step._saves()
     name, code = nuts()
     with doing(f"comparing it with {name}"):
         found = compare(step._model, step)

@@ -9,11 +9,10 @@ from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample import arguments
-from pymc_subsample.calling import given_start
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.control_variates.row_bounds import BOUNDS, RowBounds
+from pymc_subsample.control_variates.row_bounds import BOUNDS
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.scalable import RULES, ProposalRecord, check_proposals
 from pymc_subsample.kernels.dynamics import Moves
@@ -21,15 +20,21 @@ from pymc_subsample.kernels.scalable import INFO, PARAMETER_FUNCTIONS, Decision
 from pymc_subsample.kernels.scalable import transitions as compiled
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.progress import doing
-from pymc_subsample.steps import surrogate
-from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.deciding import Deciding
-from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
-from pymc_subsample.steps.modes import warn_of_modes
+from pymc_subsample.steps.declarations import ReferredState, Statistics, statistics
 from pymc_subsample.steps.moves import given_factor, given_scale, in_own_units
-from pymc_subsample.steps.remarks import report_decisions
+from pymc_subsample.steps.remarks import warn_of_modes
 from pymc_subsample.steps.signatures import SharedContinuous
+from pymc_subsample.steps.surrogate import (
+    ACCEPTANCE,
+    LEFT,
+    MOVES,
+    TRAJECTORIES,
+    Proposal,
+    SurrogateMoves,
+)
 from pymc_subsample.steps.tuning import Tuning, TuningState
+from pymc_subsample.thinning import GRADIENTS
 
 # Of a trajectory.
 _DEEPEST = 20
@@ -37,12 +42,9 @@ _QUARTER = np.pi / 2
 
 
 @dataclass_state
-class ScalableMHState(ChainState):
+class ScalableMHState(ReferredState):
     """Everything the next draw depends on. Bounds of rows are made anew at the reference."""
 
-    start_at_reference: bool
-    mode: int
-    reference: Reference
     underrated: float
     tuning: TuningState
     record: ProposalRecord
@@ -57,11 +59,9 @@ class ScalableMHState(ChainState):
     max_treedepth: int = field(metadata={"frozen": True})
     target_accept: float = field(metadata={"frozen": True})
     path_length: float = field(metadata={"frozen": True})
-    transitions_per_draw: int = field(metadata={"frozen": True})
-    temperature: float = field(metadata={"frozen": True})
 
 
-class ScalableMH(SubsampledStep):
+class ScalableMH(SurrogateMoves):
     r"""Scalable Metropolis-Hastings: exact draws from a handful of rows.
 
     Proposals come from Hamiltonian dynamics on a surrogate of the posterior,
@@ -183,7 +183,6 @@ class ScalableMH(SubsampledStep):
     """
 
     name = "scalable_mh"
-    default_blocked = True
     _state_class = ScalableMHState
     _rules = RULES
     _functions = (*PARAMETER_FUNCTIONS[:2], None)
@@ -209,7 +208,7 @@ class ScalableMH(SubsampledStep):
         vars: Sequence | None = None,
         *,
         acceptance: str = "auto",
-        proposal: surrogate.Proposal = "auto",
+        proposal: Proposal = "auto",
         surrogate_transitions: int | str = "auto",
         bound: str | float = "auto",
         intensity: float = 1.0,
@@ -221,10 +220,8 @@ class ScalableMH(SubsampledStep):
         temperature: float = 1.0,
         **above: Unpack[SharedContinuous],
     ):
-        acceptance = arguments.choice("acceptance", acceptance, ("auto", *surrogate.ACCEPTANCE))
-        proposal = arguments.surrogate_proposal(
-            proposal, ("auto", *surrogate.TRAJECTORIES), target_accept
-        )
+        acceptance = arguments.choice("acceptance", acceptance, ("auto", *ACCEPTANCE))
+        proposal = arguments.surrogate_proposal(proposal, ("auto", *TRAJECTORIES), target_accept)
         self.given_transitions = arguments.count(
             "surrogate_transitions", surrogate_transitions, auto=True
         )
@@ -237,9 +234,7 @@ class ScalableMH(SubsampledStep):
         length = _QUARTER if path_length is None else path_length
         self.path_length = arguments.between("path_length", length, 0.0, np.inf)
         self.temperature = arguments.temperature(temperature)
-        self.transitions_per_draw = arguments.transitions(
-            "transitions_per_draw", transitions_per_draw
-        )
+        self.transitions_per_draw = arguments.transitions(transitions_per_draw)
         super().__init__(vars, **above)
         self._reparameterize &= not in_own_units(proposal)
         self._attach(2)
@@ -249,7 +244,7 @@ class ScalableMH(SubsampledStep):
             proposal = "nuts" if curved else "hmc"
         self.proposal = proposal
         self.kind = proposal if isinstance(proposal, str) else type(proposal).__name__
-        self._dynamics, many, one = surrogate.MOVES[self.kind]
+        self._dynamics, many, one = MOVES[self.kind]
         compiled(self._dynamics)  # once, before chains begin
         usual = one if len(self._active) == 1 else many
         given = getattr(proposal, "target_accept", target_accept)
@@ -263,9 +258,9 @@ class ScalableMH(SubsampledStep):
         self.control_variate_order = self._deciding.order
         self._compiled = self._deciding.model
         self._underrated = max(share for _, share in found)
-        surrogate.choose(self, acceptance, found[0][0])
+        self._choose(acceptance, found[0][0])
         self._begin(tune=0, draws=0)
-        report_decisions(self)
+        self._report()
         warn_of_modes(self)
 
     # Set-up
@@ -285,40 +280,25 @@ class ScalableMH(SubsampledStep):
             )
         return expansion
 
-    def _bounds_at(self, reference: Reference) -> RowBounds:
-        return self._deciding.bounds(reference, self._home.factor)
-
-    @property
-    def bounds(self) -> RowBounds:
-        """Bounds at the current reference."""
-        return self._bounds_at(self.reference)
-
     # Chains
 
     def _begin(self, tune: int, draws: int):
         prepared = self._home
         super()._begin(tune, draws)
-        self.start_at_reference = tune > 0
-        self.reference, self.underrated = prepared.reference, self._underrated
+        self.underrated = self._underrated
         factor = given_factor(self.proposal, len(self._active))
         self.tuning = Tuning(
             tune, self._active, self._expansion.theta_size,
             prepared.factor if factor is None else factor, self.target_accept,
         )  # fmt: skip
         self.record = ProposalRecord(draws=draws, size=self._tall.size)
-        self.gradients = surrogate.GRADIENTS
-        self.surrogate_transitions = surrogate.transitions(self, surrogate.LEFT)
+        self.gradients = GRADIENTS
+        self.surrogate_transitions = self._moves_per_proposal(LEFT)
 
     def _entered(self, point: PointType) -> np.ndarray:
         theta = self._theta(point)
-        if self.start_at_reference:
-            if self.tuning.done > 0 or not given_start(self, point):
-                theta[self._active] = self._around(self.reference, self.tuning.factor)
-            self.start_at_reference = False
+        self._start(theta, point, self.tuning.factor)
         return theta
-
-    def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> None:
-        surrogate.adapt(self, theta, info)
 
     def _transitions(
         self, theta: np.ndarray, size: int
@@ -327,7 +307,7 @@ class ScalableMH(SubsampledStep):
         thetas, infos = np.empty((size, len(theta))), np.empty((size, len(INFO)))
         thetas[0] = theta
         self.step_size = given_scale(self.proposal) or float(self.tuning.step.current(self.tune))
-        extent, form = surrogate.extent(self), surrogate.ACCEPTANCE[self.acceptance]
+        extent, form = self._extent(), ACCEPTANCE[self.acceptance]
         compiled(self._dynamics)(
             address_of(self.rng), self._compiled, reference.sums(2),
             self._deciding.packed(reference), bounds.table,
@@ -353,25 +333,16 @@ class ScalableMH(SubsampledStep):
         )
 
     def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
-        diverging = infos["diverging"] > 0
-        exact, n_steps = len(self._deciding.exact), infos["n_steps"].astype(int)
+        exact = 2 * len(self._deciding.exact) * infos["n_steps"].astype(int)
         read, decisions = infos["rows_drawn"] + infos["rows_passed"], infos["decisions"]
         return {
-            "acceptance_rate": infos["acceptance_rate"],
             "accepted": infos["moved"],
-            "diverging": diverging,
-            "divergences": 0 if self.tune else self.record.divergences + np.cumsum(diverging),
-            "energy": infos["energy"],
-            "energy_error": infos["energy_error"],
+            "divergences": self._divergences(infos["diverging"]),
             "rows_accepted": np.where(decisions > 0, infos["accepted"], np.nan),
             "rows_read": read,
             "passes": infos["rows_passed"] / self.n_rows,
-            "tightness": infos["tightness"],
-            "n_evaluations": 3 * read.astype(int) + 2 * exact * n_steps,
-            "n_steps": n_steps,
+            "n_evaluations": 3 * read.astype(int) + exact,
             "step_size": self.step_size,
-            "tree_depth": infos["tree_depth"],
-            "tune": self.tune,
             "data_share": read / np.maximum(decisions, 1.0) / self.n_rows,
         }
 

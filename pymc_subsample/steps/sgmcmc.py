@@ -10,7 +10,7 @@ from pymc_subsample.kernels import gradients, langevin
 from pymc_subsample.kernels.integrators import INTEGRATORS, Integrator
 from pymc_subsample.progress import doing
 from pymc_subsample.schedules import Cyclical, PolynomialDecay
-from pymc_subsample.steps.modes import warn_of_modes
+from pymc_subsample.steps.remarks import warn_of_modes
 from pymc_subsample.steps.setup import possible
 from pymc_subsample.steps.signatures import SharedContinuous
 from pymc_subsample.steps.stochastic_gradient import StochasticGradient
@@ -209,9 +209,7 @@ class SGMCMC(StochasticGradient):
                 ' of one over time as step_size is one of time, or use metric="curvature".'
             )
         self.temperature = arguments.temperature(temperature, zero=True)
-        self.transitions_per_draw = arguments.transitions(
-            "transitions_per_draw", transitions_per_draw
-        )
+        self.transitions_per_draw = arguments.transitions(transitions_per_draw)
         order = self._fitting(order)
         super().__init__(vars, **above)
         needed = order is not None or metric == "curvature" or self.schedule.automatic
@@ -255,7 +253,7 @@ class SGMCMC(StochasticGradient):
         self._averaging = arguments.between("averaging", chosen["averaging"], 0.0, 1.0)
         self._floor = arguments.between("floor", chosen["floor"], 0.0, np.inf)
         self.n_clusters = arguments.count("n_clusters", chosen["n_clusters"], smallest=2)
-        chain = arguments.transitions("index_chain", chosen["index_chain"])
+        chain = arguments.transitions(chosen["index_chain"], "index_chain")
         self._index_chain = chain if self.gradient == "ewsg" else 0
         self.expected = arguments.choice("expected", chosen["expected"], tuple(_EXPECTED))
         self._expected = _EXPECTED[self.expected]

@@ -6,7 +6,6 @@ the rest to both when the class is made, for `help`, `inspect.signature` and the
 """
 
 import inspect
-import re
 from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import Signature
@@ -17,10 +16,7 @@ from pymc.blocking import PointType
 
 from pymc_subsample.data import Rows
 from pymc_subsample.progress import announced
-from pymc_subsample.signatures import completed
-
-_SECTION = re.compile(r"^(\w+)\n-{3,}\n", re.MULTILINE)
-_ENTRY = re.compile(r"^(?=\S)", re.MULTILINE)
+from pymc_subsample.signatures import completed, described
 
 
 class Shared(TypedDict, total=False):
@@ -57,7 +53,7 @@ def complete(cls: type) -> None:
         cls.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
     if vars(cls).get("__doc__"):  # there are none under `python -OO`
         names = list(inspect.signature(cls.__init__).parameters)  # type: ignore[misc]
-        cls.__doc__ = _described(cls.__doc__ or "", cls.__base__.__doc__ or "", names)
+        cls.__doc__ = described(cls.__doc__ or "", cls.__base__.__doc__ or "", names)
 
 
 def _announced(initialise: Callable, signature: Signature) -> Callable:
@@ -72,26 +68,3 @@ def _announced(initialise: Callable, signature: Signature) -> Callable:
 
     wrapped.__signature__ = signature  # type: ignore[attr-defined]
     return wrapped
-
-
-def _described(doc: str, above: str, names: Sequence[str]) -> str:
-    """Return a docstring with the parameters, and errors, that it leaves to the class above."""
-    start, own = _sections(doc)
-    _, other = _sections(above)
-    known = _entries(other.get("Parameters", "")) | _entries(own.get("Parameters", ""))
-    parameters = "\n".join(known[name] for name in names if name in known)
-    inherited = {"Raises": other["Raises"]} if "Raises" in other else {}
-    parts = {"Parameters": parameters} | inherited | own | {"Parameters": parameters}
-    texts = [f"{title}\n{'-' * len(title)}\n{text.strip()}" for title, text in parts.items()]
-    return "\n\n".join([start.strip(), *texts]) + "\n"
-
-
-def _sections(doc: str) -> tuple[str, dict[str, str]]:
-    start, *rest = _SECTION.split(inspect.cleandoc(doc))
-    return start, dict(zip(rest[::2], rest[1::2], strict=True))
-
-
-def _entries(text: str) -> dict[str, str]:
-    """Return the descriptions in a section by the names of what they describe."""
-    entries = [entry.rstrip() for entry in _ENTRY.split(text) if entry.strip()]
-    return {entry.split(" : ")[0]: entry for entry in entries}

@@ -26,6 +26,8 @@ from pymc_subsample.steps.setup import Preparation, Problem, shape
 
 # Share of the rows read by an estimate, those that are read always among them.
 _MOST = 0.5
+# From which on reading all rows may be faster.
+NO_SMALL_SHARE = 0.1
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pymc_subsample.stationary import (
     spectrum,
     variances,
 )
-from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.chains import ChainStep
 from pymc_subsample.steps.setup import Preparation
 
 _log = logging.getLogger("pymc.subsample")
@@ -43,7 +43,7 @@ _TINY = 0.1
 _MANY_PASSES = 10
 
 
-class AutomaticStepSize(SubsampledStep):
+class AutomaticStepSize(ChainStep):
     """Chooses a step size by the posterior's curvature and the gradients' noise at the reference.
 
     Subclasses say how they move, and keep what is chosen.

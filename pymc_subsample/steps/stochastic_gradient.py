@@ -8,18 +8,17 @@ from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample import arguments
-from pymc_subsample.calling import given_start
 from pymc_subsample.clusters import clustered_order
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.factors import stretched
-from pymc_subsample.control_variates.reference import Reference, summed
+from pymc_subsample.control_variates.reference import summed
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.stochastic import RULES, Dynamics, check_steps
 from pymc_subsample.kernels import gradients
 from pymc_subsample.kernels.langevin import INFO, Settings, State, integrate
 from pymc_subsample.stationary import rescaled
-from pymc_subsample.steps.declarations import ChainState, Statistics, statistics
+from pymc_subsample.steps.declarations import ReferredState, Statistics, statistics
 from pymc_subsample.steps.guards import row_numbers
 from pymc_subsample.steps.step_size import AutomaticStepSize
 
@@ -29,14 +28,11 @@ _MOST_DRIFT = 10.0
 
 
 @dataclass_state
-class StochasticGradientState(ChainState):
+class StochasticGradientState(ReferredState):
     """Everything the next draw depends on. The rows themselves are taken anew from the data."""
 
     tuned: bool
-    start_at_reference: bool
     near_reference: bool
-    mode: int
-    reference: Reference | None
     row_rng: np.random.Generator
     done: int
     centred: int
@@ -53,14 +49,11 @@ class StochasticGradientState(ChainState):
     steps_per_batch: int | None = field(metadata={"frozen": True})
     batch_size: int = field(metadata={"frozen": True})
     friction: float = field(metadata={"frozen": True})
-    transitions_per_draw: int = field(metadata={"frozen": True})
-    temperature: float = field(metadata={"frozen": True})
 
 
 class StochasticGradient(AutomaticStepSize):
     """A chain of Langevin dynamics on gradients of batches of rows; its subclass says which."""
 
-    default_blocked = True
     _state_class = StochasticGradientState
     _connected = (*AutomaticStepSize._connected, "_permutation")
     _rules = RULES
@@ -107,7 +100,7 @@ class StochasticGradient(AutomaticStepSize):
 
     def _ordered(self) -> np.ndarray:
         """Rows in the order of their strata, or of the data."""
-        numbers = row_numbers(self)
+        numbers = row_numbers(self, self.n_rows, self.observed)
         if self._sampling == gradients.UNIFORM:
             return numbers
         arguments.count("n_clusters", self.n_clusters, self.n_rows)
@@ -134,9 +127,7 @@ class StochasticGradient(AutomaticStepSize):
         size = len(self._active)
         super()._begin(tune, draws)
         self.tuned = tune > 0
-        self.start_at_reference = tune > 0 and self._prepared is not None
         self.near_reference = False
-        self.reference = None if self._prepared is None else self._home.reference
         self.automatic_step_size, self.metric_factor = self._chosen_step_size, self._first_factor()
         self.hold = self._chosen_hold
         self.done = self._passes = 0
@@ -150,10 +141,8 @@ class StochasticGradient(AutomaticStepSize):
 
     def _entered(self, point: PointType) -> np.ndarray:
         theta = self._theta(point)
-        if self.start_at_reference and self._prepared is not None:
-            self.start_at_reference, self.near_reference = False, not given_start(self, point)
-            if self.near_reference:
-                theta[self._active] = self._around(self._home.reference, self._home.factor)
+        if self.start_at_reference:
+            self.near_reference = self._start(theta, point, self._home.factor)
         if not len(self.origin):
             self.origin = theta.copy()
             if self.near_reference and self._prepared is not None:
@@ -202,18 +191,12 @@ class StochasticGradient(AutomaticStepSize):
         }
 
     def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
-        diverging = infos["diverging"]
         return {
             "batch_size": float(self.batch_size),
             "data_share": self.batch_size / self.n_rows,
-            "diverging": diverging,
-            "divergences": 0 if self.tune else self.record.divergences + np.cumsum(diverging),
+            "divergences": self._divergences(infos["diverging"]),
             "gradient_variance": infos["noise"].sum(axis=1),
-            "kinetic_temperature": infos["kinetic_temperature"],
-            "n_evaluations": infos["n_evaluations"],
-            "step_size": infos["step_size"],
             "temperature": self.temperature,
-            "tune": self.tune,
         }
 
     def _watch(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
