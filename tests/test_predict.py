@@ -163,7 +163,7 @@ def test_a_data_frame_is_taken_by_the_names_of_its_columns():
     assert found["mean"].shape == (2,)
     with pytest.raises(ValueError, match=r"data lacks \['x'\]; .*data=\{'x': table"):
         pms.predict(idata, "y", model=model, data=new[["g", "carrier"]])
-    with pytest.raises(TypeError, match=r"data\['g'\] must be of numbers.*Turn labels"):
+    with pytest.raises(TypeError, match=r"data\['g'\] must be of numbers, got \['a', 'b'\]"):
         pms.predict(idata, "y", model=model, data=new.assign(g=["a", "b"]))
 
 
@@ -254,6 +254,98 @@ def test_dimensions_of_draws_are_taken_by_name(dims):
     else:
         with pytest.raises(ValueError, match=r"'table'\] has the dimensions \('other', 'place'\)"):
             pms.predict(other, "y", model=model)
+
+
+# Labels
+
+REGIONS = ["west", "east", "south"]
+
+
+def regions(coords=REGIONS, *, dims=("region", "region"), derived=False):
+    """Two sets of effects of the same codes, 0 to 2, of which `coords` may have the labels."""
+    given = None if coords is None else dict(zip(dims, np.reshape(coords, (-1, 3)), strict=False))
+    with pm.Model(coords=given) as model:
+        code, x = pm.Data("code", np.arange(30) % 3), pm.Data("x", np.linspace(0, 1, 30))
+        sizes = [{"shape": 3}] * 2 if given is None else [{"dims": d} for d in dims]
+        z, w = (pm.Normal(name, **size) for name, size in zip("zw", sizes, strict=True))
+        index = (2 * code) // 2 if derived else code
+        pm.Normal("y", z[index] + w[index] * x, 1.0, observed=np.zeros(30))
+    return model
+
+
+def effects(model, **coords):
+    """Draws of it, all the same, with the coords that are given."""
+    values = {"z": [1.0, 2.0, 4.0], "w": [0.0, 0.5, 0.25]}
+    dims = model.named_vars_to_dims
+    draws = {
+        name: (("chain", "draw", *dims.get(name, (f"{name}_0",))), np.tile(value, (1, 9, 1)))
+        for name, value in values.items()
+    }
+    return xr.DataTree.from_dict({"posterior": xr.Dataset(draws, coords)})
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["east", "south", "east", "west"],
+        np.array(["east", "south", "east", "west"], dtype=object),
+        pd.Categorical(["east", "south", "east", "west"]),  # whose own codes are others
+        pd.array(["east", "south", "east", "west"], dtype="string"),
+    ],
+)
+def test_labels_are_those_that_the_coords_have_for_the_codes(labels):
+    x = np.arange(4.0)
+    model = regions([REGIONS] * 2, dims=("region", "side"))
+    idata = effects(model, region=REGIONS, side=REGIONS)
+    found = pms.predict(idata, "y", model=model, data={"code": labels, "x": x})
+    codes = {"code": [1, 2, 1, 0], "x": x}
+    xr.testing.assert_identical(found, pms.predict(idata, "y", model=model, data=codes))
+    np.testing.assert_allclose(found["mean"], [2.0, 4.25, 3.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("made", "new", "error", "said"),
+    [
+        ({}, {"code": ["east", "north"]}, ValueError,
+         r"data\['code'\] has \['north'\], first in row 1, and the levels of 'region' in the model "
+         r"are \['west', 'east', 'south'\]\. A level that the model does not know"),
+        ({}, {"code": ["east", None]}, ValueError, r"has \[None\], first in row 1"),
+        ({}, {"code": ["1", "2"]}, ValueError, r"has \['1', '2'\], first in row 0"),
+        ({}, {"code": [3, 1]}, ValueError, r"data\['code'\] goes up to 3, in the model to 2"),
+        ({}, {"x": ["a", "b"]}, TypeError, r"data\['x'\] .*got \['a', 'b'\] .* from 0 to 1"),
+        ({"coords": None}, {}, TypeError, r"got \['west', 'east'\].* codes of it, from 0 to 2"),
+        ({"coords": range(3)}, {}, TypeError, "codes of it, from 0 to 2, and no coords"),
+        ({"derived": True}, {}, TypeError, "codes of it, from 0 to 2, and no coords"),
+        ({"coords": [10, 20, 30]}, {}, TypeError, r"\[10, 20, 30\]: not one list of different"),
+        ({"coords": ["west", "east", "east"]}, {}, TypeError, "not one list of different words"),
+        ({"coords": [REGIONS, REGIONS[::-1]], "dims": ("region", "side")}, {}, TypeError,
+         r"of 'side' \['south', .*, and of 'region' \['west', .*: not one list"),
+    ],
+)  # fmt: skip
+def test_labels_whose_codes_are_not_known_are_refused(made, new, error, said):
+    columns = {"code": ["west", "east"], "x": [0.0, 1.0]} | new
+    model = regions(**made)
+    with pytest.raises(error, match=said):
+        pms.predict(effects(model), "y", model=model, data=columns)
+
+
+def test_draws_whose_entries_have_other_labels_than_the_model_are_refused():
+    """As where a model is written anew on rows whose levels came in another order."""
+    names, labels = {"dims": ("region", "side")}, {"region": REGIONS, "side": REGIONS}
+    turned = regions([["east", "west", "south"]] * 2, **names)
+    said = r"entry 0 along 'region' is of 'west' in idata\.posterior\['z'\], and of 'east'"
+    for code in (["west"], [0]):
+        with pytest.raises(ValueError, match=said):
+            pms.predict(
+                effects(turned, **labels), "y", model=turned, data={"code": code, "x": [0.0]}
+            )
+    # Where only one of them has labels, they are all there is.
+    numbered = regions([range(3)] * 2, **names)
+    for model, given, code in [(numbered, labels, 2), (turned, {}, "south")]:
+        found = pms.predict(
+            effects(model, **given), "y", model=model, data={"code": [code], "x": [1.0]}
+        )
+        np.testing.assert_allclose(found["mean"], [4.25])
 
 
 # Outcomes
