@@ -95,10 +95,10 @@ def predict(
         If there is no model, or an argument is of the wrong kind.
     ValueError
         If the posterior lacks a variable that `what` is made of, or has it in another shape or with
-        other dimensions or coords, or is Bambi's with the intercept moved; columns are missing, unknown,
-        constants of the model, of other shapes, lengths or types than the model's, or point outside
-        of what they index; or the mean sign of signed draws is not known well enough, or signs
-        and draws don't belong together.
+        other dimensions or coords, or is Bambi's with the intercept moved; columns are missing,
+        unknown, constants of the model, of other shapes, lengths or types than the model's, or
+        point outside of what they index; or the mean sign of signed draws is not known well
+        enough, or signs and draws don't belong together.
     TallModelError
         If `what` has no rows, or they depend on each other, or new rows are wanted where the model
         reads an array that is not `pm.Data`, or a column of `Rows` indexes parameters whose coords
