@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pymc as pm
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, toposort
@@ -90,12 +91,19 @@ def _refuse_unbound(tall: "TallModel", names: set[str], length: int) -> None:
         value = root_array(var)
         shape = getattr(value, "shape", ())
         if shared:
+            todo = f"Select one: rows.select(..., {var.name}=...)."
+            if apart := _apart(tall.model, var, names):
+                todo = f"None of what {listed(apart)} reads is in data. "
+                todo += (
+                    "Pass its rows, too: data=[rows, others]."
+                    if set(apart) <= set(tall.observed)
+                    else "Write the model on all of its rows: s = others.sample(len(others))."
+                )
             raise TallModelError(
                 f"pm.Data {var.name!r}, of shape {shape}, has an entry for each of the "
                 f"{length:,} rows that the model is written on, and data has no column of that "
-                f"name (of the model's, it has {listed(sorted(names))}). Select one: "
-                f"rows.select(..., {var.name}=...). If its length is another one by chance, write "
-                "the model on another number of rows."
+                f"name (of the model's, it has {listed(sorted(names))}). {todo} If it has that "
+                "length by chance, write the model on another number of rows."
             )
         owner = _observed_with(tall, var)
         said = f"The observed values of {owner!r} are" if owner else "The model holds"
@@ -118,9 +126,9 @@ def refuse_in_full(
         if read:
             raise TallModelError(
                 f"{term.name!r} is evaluated in full ({term.why}), and reads pm.Data "
-                f"{listed([roots[v].name for v in read])} of data, which stay on disk. Sample its "
-                "rows, too (observed=), or hold all of them in memory: leave them out of data, and "
-                "write the model on them."
+                f"{listed([roots[v].name for v in read])} of data, which stay on disk. Hold its "
+                "rows in memory: write the model on all of them, s = rows.sample(len(rows)), and "
+                "leave these rows out of data. Or, of a step, sample them, too: observed=."
             )
 
 
@@ -154,6 +162,15 @@ def refuse_others(
                 f"Rows are on axis {axes[raw]} of pm.Data {raw.name!r}. They must come first, as "
                 "in rows.sample."
             )
+
+
+def _apart(model: pm.Model, var: Variable, names: set[str]) -> list[str]:
+    """Return what reads a `pm.Data`, if none of it reads one of those names."""
+    terms = {rv.name: [rv, model.rvs_to_values[rv]] for rv in model.observed_RVs}
+    terms |= {v.name: [v] for v in model.potentials}
+    read = {name: set(ancestors(graphs)) for name, graphs in terms.items()}
+    reading = {name: {v.name for v in seen} for name, seen in read.items() if var in seen}
+    return [] if any(seen & names for seen in reading.values()) else list(reading)
 
 
 def _observed_with(tall: "TallModel", root: Variable) -> str | None:

@@ -10,6 +10,7 @@ from pytensor.graph.basic import Variable
 
 from pymc_subsample.data import Rows
 from pymc_subsample.data.columns import Column
+from pymc_subsample.data.several import Several
 from pymc_subsample.likelihood.levels import indexed_levels
 from pymc_subsample.prediction.quantity import SAID
 from pymc_subsample.prediction.rowwise import NO_DRAWS, Raw, RowFunction
@@ -33,7 +34,7 @@ def reader(
         names = _new_names(function, data, model)
         known = indexed_levels(model, graphs)
         columns = [
-            _new_column(r, data.column(name) if isinstance(data, Rows) else data[name], known)
+            _new_column(r, data[name] if isinstance(data, Mapping) else data.column(name), known)
             for r, name in zip(function.raw, names, strict=True)
         ]
         lengths = {name: c.shape[a] for name, c, a in zip(names, columns, axes, strict=True)}
@@ -55,10 +56,11 @@ def reader(
 
 def _new_names(function: RowFunction, data: Any, model: pm.Model) -> list[str]:
     """Return the names of columns that are read, which new rows must have."""
-    if not isinstance(data, Rows | Mapping):
+    if not isinstance(data, Rows | Several | Mapping):
         raise TypeError(
             f"{SAID}: data must be a dict of columns by the names of the model's pm.Data, a pandas "
-            f"DataFrame with columns of these names, or pms.Rows; got {shown(data)}."
+            "DataFrame with columns of these names, or pms.Rows, also a list of these; got "
+            f"{shown(data)}."
         )
     known = [v.name for v in model.data_vars]
     if isinstance(data, Mapping):

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from pymc_subsample import arguments
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.data import Rows
+from pymc_subsample.data.several import Several
 from pymc_subsample.diagnostics import signed
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, signs_of
 from pymc_subsample.diagnostics.thinned import group, sampled_rows, spread
@@ -34,7 +35,7 @@ def predict(
     what: Any,
     *,
     model: pm.Model | None = None,
-    data: Mapping[str, ArrayLike] | pd.DataFrame | Rows | None = None,
+    data: Mapping[str, ArrayLike] | pd.DataFrame | Rows | Sequence[Rows] | None = None,
     kind: str = "mean",
     draws: int = 500,
     prob: float | Sequence[float] | None = None,
@@ -56,13 +57,13 @@ def predict(
         such as ``pm.math.sigmoid(logit)``.
     model : pymc.Model, optional
         The model that was sampled. Default: the model on the context stack.
-    data : dict of str to array_like, pandas.DataFrame or Rows, optional
+    data : dict of str to array_like, pandas.DataFrame, Rows or list of Rows, optional
         New rows: by the names of the model's `pm.Data`, all that `what` reads; observed values are
         not needed. Categories are the integers that the model was fitted with; or words, where
         the column indexes parameters whose dims have them as coords. Of a data frame other columns
         are left alone; matrices go into a dict, ``{"X": frame[["a", "b"]]}``.
         Default: the rows that the model holds. A model that was written on a sample of `Rows`
-        holds that sample: pass the `Rows` to predict all.
+        holds that sample: pass the `Rows`, as to the step, to predict all.
     kind : {"mean", "outcome"}
         Of an observed variable y, predict its expectation given the parameters,
         :math:`E[y_i \mid \theta]` (the probability, of a binary one), which says how well it is
@@ -141,8 +142,10 @@ def predict(
         wanted = quantity(model, what, kind)
         function = RowFunction(model, wanted, posterior)
         refuse_moved(model, posterior, SAID)
+    if isinstance(data, list | tuple) and data and all(isinstance(x, Rows) for x in data):
+        data = Several(data)
     n, read = reader(function, data, model, wanted.graphs)
-    if isinstance(data, Rows):
+    if isinstance(data, Rows | Several):
         columns = {r.name: data.column(r.name) for r in function.raw if r.name is not None}
         refuse_other_levels(model, wanted.graphs, columns)
     alone = len(model.observed_RVs) == 1 and not model.potentials
