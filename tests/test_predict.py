@@ -543,7 +543,12 @@ NEW = {k: v for k, v in columns(5).items() if k != "won"}
         ("won_", {"data": NEW | {"X": NEW["X"][:4]}}, ValueError, "different numbers of rows"),
         ("won_", {"data": NEW | {"X": NEW["X"][:, :1]}}, ValueError, r"has shape \(5, 1\)"),
         ("won_", {"data": NEW | {"group": list("abcde")}}, TypeError, "must be of numbers"),
-        ("won_", {"data": NEW | {"group": NEW["group"] + 0.5}}, ValueError, "does not hold"),
+        ("won_", {"data": NEW | {"group": np.r_[0.0, 1, 1.5, 2, 3]}}, ValueError,
+         "has 1.5 in row 2, which the model's type, int32, does not hold"),
+        ("won_", {"data": NEW | {"group": np.r_[0.0, 1, 2, np.nan, 3]}}, ValueError,
+         "has nan in row 3, which"),
+        ("won_", {"data": NEW | {"group": np.ma.masked_equal([0, 1, 2, 3, 3], 3)}}, ValueError,
+         r"data\['group'\] has masked values"),
         ("won_", {"data": NEW | {"group": np.arange(5) - 1}}, ValueError, "down to -1"),
         ("won_", {"data": NEW | {"group": np.arange(5) + 2}}, ValueError, "points outside"),
         ("won_", {"data": {k: v[:0] for k, v in NEW.items()}}, ValueError, "no rows"),
@@ -604,6 +609,10 @@ def test_data_that_were_set_and_do_not_fit_are_refused(idata):
     pm.set_data({"x": np.arange(5.0)}, model=model)
     with pytest.raises(ValueError, match=r"don't fit together for 'y' .* as data="):
         pms.predict(tree(b=np.ones((1, 9))), "y", model=model)
+    model = model_of()
+    pm.set_data({"X": np.where(np.arange(2 * N).reshape(N, 2) == 7, np.nan, 1.0)}, model=model)
+    with pytest.raises(pms.TallModelError, match=r"pm\.Data 'X' has missing values .* in rows 3\."):
+        pms.predict(idata, "won_", model=model)
     model = model_of()
     pm.set_data({"group": np.arange(N)}, model=model)
     with pytest.raises(ValueError, match=r"points outside .* in rows of the model"):

@@ -23,7 +23,7 @@ from pymc_subsample.likelihood.columns import column_graph, row_number_test, sto
 from pymc_subsample.likelihood.discovery import (
     find_rows,
     full_data_model,
-    refuse_imputed,
+    refuse_missing,
     row_terms,
 )
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
@@ -125,7 +125,7 @@ class TallModel(Evaluation):
         with without_c():
             self.initial_point = _started(model.initial_point(), initial_point or {})
         model = full_data_model(model)
-        refuse_imputed(model)
+        refuse_missing(model)
         self.model = model
         self.value_vars = sorted(model.value_vars, key=lambda v: order.index(v.name))
         self.discrete = [v.name for v in model.discrete_value_vars]

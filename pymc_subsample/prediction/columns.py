@@ -101,6 +101,11 @@ def _new_names(function: RowFunction, data: Any, model: pm.Model) -> list[str]:
 
 
 def _new_column(r: Raw, given: Any, known: Mapping[str, Mapping[str, list]]) -> Any:
+    if np.ma.is_masked(given):
+        raise ValueError(
+            f"{SAID}: data[{r.name!r}] has masked values. Leave these rows out, or fill in what is "
+            "missing."
+        )
     column = given if isinstance(given, Column) else np.asarray(given)
     row, held = (list(np.delete(x.shape, r.axis)) if x.ndim > r.axis else None
                  for x in (column, r.value))  # fmt: skip
@@ -157,11 +162,13 @@ def _coded(r: Raw, labels: np.ndarray, known: Mapping[str, list]) -> np.ndarray:
 def _cast(r: Raw, part: np.ndarray, start: int) -> np.ndarray:
     """Bring new numbers into the type of the model's, and refuse those that it does not hold."""
     to = r.value.dtype
-    new = part.astype(to)
-    if to.kind != "f" and np.any(new != part):
+    with np.errstate(invalid="ignore"):
+        new = part.astype(to)
+    if to.kind != "f" and np.any(wrong := new != part):
+        row, *_ = (int(k) for k in np.argwhere(np.moveaxis(wrong, r.axis, 0))[0])
         raise ValueError(
-            f"{SAID}: data[{r.name!r}] is of type {part.dtype} with numbers that the model's type, "
-            f"{to}, does not hold, in rows from {start}."
+            f"{SAID}: data[{r.name!r}] is of type {part.dtype} and has {part[wrong][0]} in row "
+            f"{start + row:,}, which the model's type, {to}, does not hold."
         )
     if r.index and to.kind == "i" and np.any(new < 0) and not np.any(r.value < 0):
         raise ValueError(

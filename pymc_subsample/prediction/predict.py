@@ -17,7 +17,7 @@ from pymc_subsample.data.several import Several
 from pymc_subsample.diagnostics import signed
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, signs_of
 from pymc_subsample.diagnostics.thinned import group, sampled_rows, spread
-from pymc_subsample.likelihood.discovery import full_data_model
+from pymc_subsample.likelihood.discovery import full_data_model, refuse_missing
 from pymc_subsample.likelihood.levels import refuse_other_levels
 from pymc_subsample.passes import current
 from pymc_subsample.prediction.columns import reader
@@ -132,6 +132,7 @@ def predict(
     probs = None if prob is None else np.atleast_1d(probabilities("prob", prob))
     if chunksize is not None:
         count("chunksize", chunksize)
+    refuse_missing(model)
     # PyMC copies a generator; that of the caller is to be advanced.
     generator = rng if isinstance(rng, np.random.Generator) else arguments.generator(rng)
     posterior = group(idata, "posterior", SAID)
