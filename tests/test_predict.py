@@ -17,6 +17,7 @@ import pymc_subsample as pms
 from pymc_subsample.data import Rows
 from pymc_subsample.likelihood.discovery import full_data_model
 from pymc_subsample.prediction import predict as module
+from pymc_subsample.prediction.moved import of_another
 
 SLOW_PYTHON = {"mode": "FAST_COMPILE"}  # no minutes of compilation
 N, GROUPS = 1_000, 6
@@ -836,3 +837,140 @@ def test_means_of_a_funnel_are_those_of_its_posterior():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pms.predict(idata, "y", model=model)
+
+
+def from_grid(b, height, draws=400):
+    """Draws of one parameter by its log posterior on a grid."""
+    p = np.exp(height - height.max())
+    return np.random.default_rng(0).choice(b, (2, draws // 2), p=p / p.sum())
+
+
+def recorded(model, **draws):
+    """Draws, and what a run records of the model's observed values."""
+    found = tree(**draws)
+    values = {rv.name: model.rvs_to_values[rv].data for rv in model.observed_RVs}
+    found["observed_data"] = xr.Dataset({k: (f"{k}_dim_0", v) for k, v in values.items()})
+    return found
+
+
+def events(x, z, y, until):
+    """Times y of some, and of others z those up to a limit: PyMC derives the density of these."""
+    with pm.Model() as model:
+        b = pm.Normal("b")
+        pm.Normal("y", b * x, 1.0, observed=y)
+        pm.Censored("until", pm.Normal.dist(b * z, 1.0), None, 1.0, observed=until)
+        model.eta = b * x
+    return model
+
+
+def truncated(x, z, y, until):
+    """Of which PyTensor's derivatives are NaN at the open end."""
+    with pm.Model() as model:
+        b = pm.Normal("b")
+        pm.TruncatedNormal("y", b * x, 1.0, lower=-2.0, observed=np.maximum(y, -1.9))
+        model.eta = b * x
+    return model
+
+
+@pytest.mark.parametrize("make", [events, truncated])
+def test_draws_are_told_of_densities_that_pymc_derives_and_of_no_others(make):
+    """Without a word of PyMC's own."""
+    rng = np.random.default_rng(4)
+    x, z = rng.normal(1, 1, 300), rng.normal(1, 1, 200)
+    y, until = 0.5 * x + rng.normal(size=300), np.minimum(0.5 * z + rng.normal(size=200), 1.0)
+    b = np.linspace(-1, 2, 3_001)
+    mean, other = b[:, None] * x, b[:, None] * z
+    height = stats.norm.logpdf(b)
+    if make is events:
+        height = height + stats.norm.logpdf(y, mean).sum(axis=1)
+        known = np.where(until < 1, stats.norm.logpdf(until, other), stats.norm.logsf(1, other))
+        height = height + known.sum(axis=1)
+    else:
+        seen = stats.norm.logpdf(np.maximum(y, -1.9), mean) - stats.norm.logsf(-2, mean)
+        height = height + seen.sum(axis=1)
+    model = make(x, z, y, until)
+    idata = recorded(model, b=from_grid(b, height))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pms.predict(idata, model.eta, model=model)
+    changed = make(x, -z, y, until)
+    if make is events:
+        with pytest.warns(UserWarning, match=r"no sample of this model's posterior.* in 'b'"):
+            pms.predict(idata, changed.eta, model=changed)
+
+
+def test_draws_at_which_the_rows_are_impossible_are_noticed():
+    rng = np.random.default_rng(4)
+    x = rng.uniform(1, 2, 50)
+    with pm.Model() as model:
+        b = pm.Normal("b")
+        pm.Poisson("y", b * x, observed=rng.poisson(x))
+    with pytest.warns(UserWarning, match="no sample of this model's posterior"):
+        pms.predict(recorded(model, b=rng.normal(-1, 0.1, (2, 100))), b * x, model=model)
+
+
+def test_draws_with_a_discrete_variable_are_noticed_by_the_others():
+    """Exact draws: of when something doubled, and of how large it was, a normal given when."""
+    rng = np.random.default_rng(5)
+    t, n = np.arange(60), 60
+
+    def written(x):
+        with pm.Model() as model:
+            b, when = pm.Normal("b"), pm.DiscreteUniform("when", 0, n - 1)
+            model.eta = pm.math.switch(t < when, 1.0, 2.0) * b * x
+            pm.Normal("y", model.eta, 1.0, observed=y)
+        return model
+
+    x = rng.normal(2, 1, n)
+    y = np.where(t < 25, 1.0, 2.0) * 0.4 * x + rng.normal(size=n)
+    s = np.where(t < t[:, None], 1.0, 2.0) * x
+    precision, mean = 1 + (s**2).sum(axis=1), s @ y
+    mean = mean / precision
+    weight = np.exp(0.5 * mean**2 * precision - 0.5 * np.log(precision))
+    when = rng.choice(n, (2, 200), p=weight / weight.sum())
+    b = mean[when] + rng.normal(size=when.shape) / np.sqrt(precision[when])
+    assert len(np.unique(when)) > 3
+    model = written(x)
+    idata = recorded(model, b=b, when=when)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pms.predict(idata, model.eta, model=model)
+    model = written(-x)
+    with pytest.warns(UserWarning, match="most in 'b'"):
+        pms.predict(idata, model.eta, model=model)
+
+
+def test_signed_draws_are_told_by_their_signs():
+    """Draws of the posterior, and as many of each sign somewhere else, which add up to nothing."""
+    rng = np.random.default_rng(6)
+    y = rng.normal(0.3, 1, 400)
+
+    def written(shift):
+        with pm.Model() as model:
+            a = pm.Normal("a", 0, 10)
+            pm.Normal("y", a + shift * np.ones(400), 1.0, observed=y)
+        return model
+
+    precision = 400 + 0.01
+    own = rng.normal(y.sum() / precision, precision**-0.5, 1_000)
+
+    def signed(share, far):
+        """Return draws with a share beside the posterior, and their signs."""
+        kind = rng.permutation(1_000) < share * 1_000
+        sign = np.where(kind, rng.permutation(np.resize([1, -1], 1_000)), 1)
+        return np.where(kind, own + far / np.sqrt(precision), own), sign
+
+    model = written(0.0)
+    a, sign = signed(0.8, 40.0)
+    found = recorded(model, a=a.reshape(2, 500))
+    draws = found["posterior"].to_dataset()
+    assert of_another(found, model, draws, sign) == ""
+    assert "most in 'a'" in of_another(found, model, draws, None)  # as if there were no signs
+    a, sign = signed(0.2, 2.0)
+    found = recorded(model, a=a.reshape(2, 500))
+    found["sample_stats"] = xr.Dataset({"sign": (("chain", "draw"), sign.reshape(2, 500))})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pms.predict(found, "y", model=model)
+    with pytest.warns(UserWarning, match="no sample of this model's posterior"):
+        pms.predict(found, "y", model=written(1.0))

@@ -110,7 +110,12 @@ def predict(
     UserWarning
         As `summary`, of signed draws. If the model holds other rows than the run sampled. If it
         holds the same observed values and columns, as `idata` recorded them, and the draws are
-        not where its posterior is, as `loo` tells: they are of another model.
+        not where its posterior is, as `loo` tells: they are of another model. That is told by the
+        rows that the model holds, never by new ones, and by continuous variables, with the signs of
+        signed draws. It is not told where `idata` lacks a free variable or the observed values,
+        where rows of the likelihood depend on each other, where all free variables are discrete or
+        one has named dimensions (`pymc.dims`), or where PyTensor's derivatives are not finite
+        though log-likelihoods are.
 
     Notes
     -----
@@ -156,7 +161,8 @@ def predict(
             "the model holds. Pass data= to predict others.",
             stacklevel=2,
         )
-    if signs is None and (other := of_another(idata, model, posterior)):
+    weights = None if signs is None else signs.values.ravel()
+    if other := of_another(idata, model, posterior, weights):
         warnings.warn(
             f"{SAID}: idata seems to hold no sample of this model's posterior, given the rows that "
             f"both have: {other} Pass the model that was sampled, and other rows as data=.",
@@ -165,7 +171,6 @@ def predict(
     values = [posterior[name].values for name in function.leaves]
     values = [v.reshape(-1, *v.shape[2:]) for v in values]
     points = list(zip(*values, strict=True))
-    weights = None if signs is None else signs.values
     key = generator.integers(2**32, size=4).tolist()
 
     def evaluated(points: Sequence, start: int, stop: int, own: np.random.Generator) -> np.ndarray:

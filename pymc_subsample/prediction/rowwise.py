@@ -18,6 +18,7 @@ from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import BaseSubtensor
+from pytensor.tensor.type import float_dtypes
 
 from pymc_subsample.bambi import of_offsets
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS
@@ -168,13 +169,19 @@ class RowFunction:
                         "pm.sample_posterior_predictive."
                     )
 
+    @property
+    def smooth(self) -> list[str]:
+        """Those of `leaves` that are continuous."""
+        return [v.name for v in self._graph[0] if v.type.dtype in float_dtypes]
+
     @cached_property
     def _slopes(self) -> Callable:
         values, inputs, [out] = self._graph
+        values = [v for v in values if v.name in self.smooth]
         return numpy_function(inputs, grad(out.sum(), values, disconnected_inputs="ignore"))
 
     def slopes(self, draw: Sequence[np.ndarray], columns: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the gradient of the quantity's sum over m rows, in each of `leaves`."""
+        """Return the gradient of the quantity's sum over m rows, in each of `smooth`."""
         return self._slopes(*draw, *columns)
 
     def __call__(
