@@ -320,6 +320,12 @@ def test_the_number_of_rows_can_be_given_and_the_rows():
     assert np.isin(pms.loo(idata, model=model, rng=2).loo_subsample_observations, rows).sum() < 45
     every = pms.loo(idata, model=model, observations=N)
     assert type(every) is ELPDDataLOO
+    others = np.flatnonzero(np.isnan(some.pareto_k.values))
+    # With the rows that matter most, which are read in any case, these are all.
+    covering = pms.loo(idata, model=model, observations=np.union1d(rows, others))
+    assert type(covering) is ELPDDataLOO
+    assert "subsampling" not in str(covering)
+    assert covering.elpd == every.elpd
 
 
 def test_few_rows_are_all_read_as_arviz_does():

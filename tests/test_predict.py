@@ -17,6 +17,7 @@ import pymc_subsample as pms
 from pymc_subsample.data import Rows
 from pymc_subsample.likelihood.discovery import full_data_model
 from pymc_subsample.prediction import predict as module
+from pymc_subsample.prediction.moved import of_another
 
 SLOW_PYTHON = {"mode": "FAST_COMPILE"}  # no minutes of compilation
 N, GROUPS = 1_000, 6
@@ -163,7 +164,7 @@ def test_a_data_frame_is_taken_by_the_names_of_its_columns():
     assert found["mean"].shape == (2,)
     with pytest.raises(ValueError, match=r"data lacks \['x'\]; .*data=\{'x': table"):
         pms.predict(idata, "y", model=model, data=new[["g", "carrier"]])
-    with pytest.raises(TypeError, match=r"data\['g'\] must be of numbers.*Turn labels"):
+    with pytest.raises(TypeError, match=r"data\['g'\] must be of numbers, got \['a', 'b'\]"):
         pms.predict(idata, "y", model=model, data=new.assign(g=["a", "b"]))
 
 
@@ -254,6 +255,98 @@ def test_dimensions_of_draws_are_taken_by_name(dims):
     else:
         with pytest.raises(ValueError, match=r"'table'\] has the dimensions \('other', 'place'\)"):
             pms.predict(other, "y", model=model)
+
+
+# Labels
+
+REGIONS = ["west", "east", "south"]
+
+
+def regions(coords=REGIONS, *, dims=("region", "region"), derived=False):
+    """Two sets of effects of the same codes, 0 to 2, of which `coords` may have the labels."""
+    given = None if coords is None else dict(zip(dims, np.reshape(coords, (-1, 3)), strict=False))
+    with pm.Model(coords=given) as model:
+        code, x = pm.Data("code", np.arange(30) % 3), pm.Data("x", np.linspace(0, 1, 30))
+        sizes = [{"shape": 3}] * 2 if given is None else [{"dims": d} for d in dims]
+        z, w = (pm.Normal(name, **size) for name, size in zip("zw", sizes, strict=True))
+        index = (2 * code) // 2 if derived else code
+        pm.Normal("y", z[index] + w[index] * x, 1.0, observed=np.zeros(30))
+    return model
+
+
+def effects(model, **coords):
+    """Draws of it, all the same, with the coords that are given."""
+    values = {"z": [1.0, 2.0, 4.0], "w": [0.0, 0.5, 0.25]}
+    dims = model.named_vars_to_dims
+    draws = {
+        name: (("chain", "draw", *dims.get(name, (f"{name}_0",))), np.tile(value, (1, 9, 1)))
+        for name, value in values.items()
+    }
+    return xr.DataTree.from_dict({"posterior": xr.Dataset(draws, coords)})
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["east", "south", "east", "west"],
+        np.array(["east", "south", "east", "west"], dtype=object),
+        pd.Categorical(["east", "south", "east", "west"]),  # whose own codes are others
+        pd.array(["east", "south", "east", "west"], dtype="string"),
+    ],
+)
+def test_labels_are_those_that_the_coords_have_for_the_codes(labels):
+    x = np.arange(4.0)
+    model = regions([REGIONS] * 2, dims=("region", "side"))
+    idata = effects(model, region=REGIONS, side=REGIONS)
+    found = pms.predict(idata, "y", model=model, data={"code": labels, "x": x})
+    codes = {"code": [1, 2, 1, 0], "x": x}
+    xr.testing.assert_identical(found, pms.predict(idata, "y", model=model, data=codes))
+    np.testing.assert_allclose(found["mean"], [2.0, 4.25, 3.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("made", "new", "error", "said"),
+    [
+        ({}, {"code": ["east", "north"]}, ValueError,
+         r"data\['code'\] has \['north'\], first in row 1, and the levels of 'region' in the model "
+         r"are \['west', 'east', 'south'\]\. A level that the model does not know"),
+        ({}, {"code": ["east", None]}, ValueError, r"has \[None\], first in row 1"),
+        ({}, {"code": ["1", "2"]}, ValueError, r"has \['1', '2'\], first in row 0"),
+        ({}, {"code": [3, 1]}, ValueError, r"data\['code'\] goes up to 3, in the model to 2"),
+        ({}, {"x": ["a", "b"]}, TypeError, r"data\['x'\] .*got \['a', 'b'\] .* from 0 to 1"),
+        ({"coords": None}, {}, TypeError, r"got \['west', 'east'\].* codes of it, from 0 to 2"),
+        ({"coords": range(3)}, {}, TypeError, "codes of it, from 0 to 2, and no coords"),
+        ({"derived": True}, {}, TypeError, "codes of it, from 0 to 2, and no coords"),
+        ({"coords": [10, 20, 30]}, {}, TypeError, r"\[10, 20, 30\]: not one list of different"),
+        ({"coords": ["west", "east", "east"]}, {}, TypeError, "not one list of different words"),
+        ({"coords": [REGIONS, REGIONS[::-1]], "dims": ("region", "side")}, {}, TypeError,
+         r"of 'side' \['south', .*, and of 'region' \['west', .*: not one list"),
+    ],
+)  # fmt: skip
+def test_labels_whose_codes_are_not_known_are_refused(made, new, error, said):
+    columns = {"code": ["west", "east"], "x": [0.0, 1.0]} | new
+    model = regions(**made)
+    with pytest.raises(error, match=said):
+        pms.predict(effects(model), "y", model=model, data=columns)
+
+
+def test_draws_whose_entries_have_other_labels_than_the_model_are_refused():
+    """As where a model is written anew on rows whose levels came in another order."""
+    names, labels = {"dims": ("region", "side")}, {"region": REGIONS, "side": REGIONS}
+    turned = regions([["east", "west", "south"]] * 2, **names)
+    said = r"entry 0 along 'region' is of 'west' in idata\.posterior\['z'\], and of 'east'"
+    for code in (["west"], [0]):
+        with pytest.raises(ValueError, match=said):
+            pms.predict(
+                effects(turned, **labels), "y", model=turned, data={"code": code, "x": [0.0]}
+            )
+    # Where only one of them has labels, they are all there is.
+    numbered = regions([range(3)] * 2, **names)
+    for model, given, code in [(numbered, labels, 2), (turned, {}, "south")]:
+        found = pms.predict(
+            effects(model, **given), "y", model=model, data={"code": [code], "x": [1.0]}
+        )
+        np.testing.assert_allclose(found["mean"], [4.25])
 
 
 # Outcomes
@@ -451,7 +544,12 @@ NEW = {k: v for k, v in columns(5).items() if k != "won"}
         ("won_", {"data": NEW | {"X": NEW["X"][:4]}}, ValueError, "different numbers of rows"),
         ("won_", {"data": NEW | {"X": NEW["X"][:, :1]}}, ValueError, r"has shape \(5, 1\)"),
         ("won_", {"data": NEW | {"group": list("abcde")}}, TypeError, "must be of numbers"),
-        ("won_", {"data": NEW | {"group": NEW["group"] + 0.5}}, ValueError, "does not hold"),
+        ("won_", {"data": NEW | {"group": np.r_[0.0, 1, 1.5, 2, 3]}}, ValueError,
+         "has 1.5 in row 2, which the model's type, int32, does not hold"),
+        ("won_", {"data": NEW | {"group": np.r_[0.0, 1, 2, np.nan, 3]}}, ValueError,
+         "has nan in row 3, which"),
+        ("won_", {"data": NEW | {"group": np.ma.masked_equal([0, 1, 2, 3, 3], 3)}}, ValueError,
+         r"data\['group'\] has masked values"),
         ("won_", {"data": NEW | {"group": np.arange(5) - 1}}, ValueError, "down to -1"),
         ("won_", {"data": NEW | {"group": np.arange(5) + 2}}, ValueError, "points outside"),
         ("won_", {"data": {k: v[:0] for k, v in NEW.items()}}, ValueError, "no rows"),
@@ -512,6 +610,10 @@ def test_data_that_were_set_and_do_not_fit_are_refused(idata):
     pm.set_data({"x": np.arange(5.0)}, model=model)
     with pytest.raises(ValueError, match=r"don't fit together for 'y' .* as data="):
         pms.predict(tree(b=np.ones((1, 9))), "y", model=model)
+    model = model_of()
+    pm.set_data({"X": np.where(np.arange(2 * N).reshape(N, 2) == 7, np.nan, 1.0)}, model=model)
+    with pytest.raises(pms.TallModelError, match=r"pm\.Data 'X' has missing values .* in rows 3\."):
+        pms.predict(idata, "won_", model=model)
     model = model_of()
     pm.set_data({"group": np.arange(N)}, model=model)
     with pytest.raises(ValueError, match=r"points outside .* in rows of the model"):
@@ -735,3 +837,140 @@ def test_means_of_a_funnel_are_those_of_its_posterior():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pms.predict(idata, "y", model=model)
+
+
+def from_grid(b, height, draws=400):
+    """Draws of one parameter by its log posterior on a grid."""
+    p = np.exp(height - height.max())
+    return np.random.default_rng(0).choice(b, (2, draws // 2), p=p / p.sum())
+
+
+def recorded(model, **draws):
+    """Draws, and what a run records of the model's observed values."""
+    found = tree(**draws)
+    values = {rv.name: model.rvs_to_values[rv].data for rv in model.observed_RVs}
+    found["observed_data"] = xr.Dataset({k: (f"{k}_dim_0", v) for k, v in values.items()})
+    return found
+
+
+def events(x, z, y, until):
+    """Times y of some, and of others z those up to a limit: PyMC derives the density of these."""
+    with pm.Model() as model:
+        b = pm.Normal("b")
+        pm.Normal("y", b * x, 1.0, observed=y)
+        pm.Censored("until", pm.Normal.dist(b * z, 1.0), None, 1.0, observed=until)
+        model.eta = b * x
+    return model
+
+
+def truncated(x, z, y, until):
+    """Of which PyTensor's derivatives are NaN at the open end."""
+    with pm.Model() as model:
+        b = pm.Normal("b")
+        pm.TruncatedNormal("y", b * x, 1.0, lower=-2.0, observed=np.maximum(y, -1.9))
+        model.eta = b * x
+    return model
+
+
+@pytest.mark.parametrize("make", [events, truncated])
+def test_draws_are_told_of_densities_that_pymc_derives_and_of_no_others(make):
+    """Without a word of PyMC's own."""
+    rng = np.random.default_rng(4)
+    x, z = rng.normal(1, 1, 300), rng.normal(1, 1, 200)
+    y, until = 0.5 * x + rng.normal(size=300), np.minimum(0.5 * z + rng.normal(size=200), 1.0)
+    b = np.linspace(-1, 2, 3_001)
+    mean, other = b[:, None] * x, b[:, None] * z
+    height = stats.norm.logpdf(b)
+    if make is events:
+        height = height + stats.norm.logpdf(y, mean).sum(axis=1)
+        known = np.where(until < 1, stats.norm.logpdf(until, other), stats.norm.logsf(1, other))
+        height = height + known.sum(axis=1)
+    else:
+        seen = stats.norm.logpdf(np.maximum(y, -1.9), mean) - stats.norm.logsf(-2, mean)
+        height = height + seen.sum(axis=1)
+    model = make(x, z, y, until)
+    idata = recorded(model, b=from_grid(b, height))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pms.predict(idata, model.eta, model=model)
+    changed = make(x, -z, y, until)
+    if make is events:
+        with pytest.warns(UserWarning, match=r"no sample of this model's posterior.* in 'b'"):
+            pms.predict(idata, changed.eta, model=changed)
+
+
+def test_draws_at_which_the_rows_are_impossible_are_noticed():
+    rng = np.random.default_rng(4)
+    x = rng.uniform(1, 2, 50)
+    with pm.Model() as model:
+        b = pm.Normal("b")
+        pm.Poisson("y", b * x, observed=rng.poisson(x))
+    with pytest.warns(UserWarning, match="no sample of this model's posterior"):
+        pms.predict(recorded(model, b=rng.normal(-1, 0.1, (2, 100))), b * x, model=model)
+
+
+def test_draws_with_a_discrete_variable_are_noticed_by_the_others():
+    """Exact draws: of when something doubled, and of how large it was, a normal given when."""
+    rng = np.random.default_rng(5)
+    t, n = np.arange(60), 60
+
+    def written(x):
+        with pm.Model() as model:
+            b, when = pm.Normal("b"), pm.DiscreteUniform("when", 0, n - 1)
+            model.eta = pm.math.switch(t < when, 1.0, 2.0) * b * x
+            pm.Normal("y", model.eta, 1.0, observed=y)
+        return model
+
+    x = rng.normal(2, 1, n)
+    y = np.where(t < 25, 1.0, 2.0) * 0.4 * x + rng.normal(size=n)
+    s = np.where(t < t[:, None], 1.0, 2.0) * x
+    precision, mean = 1 + (s**2).sum(axis=1), s @ y
+    mean = mean / precision
+    weight = np.exp(0.5 * mean**2 * precision - 0.5 * np.log(precision))
+    when = rng.choice(n, (2, 200), p=weight / weight.sum())
+    b = mean[when] + rng.normal(size=when.shape) / np.sqrt(precision[when])
+    assert len(np.unique(when)) > 3
+    model = written(x)
+    idata = recorded(model, b=b, when=when)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pms.predict(idata, model.eta, model=model)
+    model = written(-x)
+    with pytest.warns(UserWarning, match="most in 'b'"):
+        pms.predict(idata, model.eta, model=model)
+
+
+def test_signed_draws_are_told_by_their_signs():
+    """Draws of the posterior, and as many of each sign somewhere else, which add up to nothing."""
+    rng = np.random.default_rng(6)
+    y = rng.normal(0.3, 1, 400)
+
+    def written(shift):
+        with pm.Model() as model:
+            a = pm.Normal("a", 0, 10)
+            pm.Normal("y", a + shift * np.ones(400), 1.0, observed=y)
+        return model
+
+    precision = 400 + 0.01
+    own = rng.normal(y.sum() / precision, precision**-0.5, 1_000)
+
+    def signed(share, far):
+        """Return draws with a share beside the posterior, and their signs."""
+        kind = rng.permutation(1_000) < share * 1_000
+        sign = np.where(kind, rng.permutation(np.resize([1, -1], 1_000)), 1)
+        return np.where(kind, own + far / np.sqrt(precision), own), sign
+
+    model = written(0.0)
+    a, sign = signed(0.8, 40.0)
+    found = recorded(model, a=a.reshape(2, 500))
+    draws = found["posterior"].to_dataset()
+    assert of_another(found, model, draws, sign) == ""
+    assert "most in 'a'" in of_another(found, model, draws, None)  # as if there were no signs
+    a, sign = signed(0.2, 2.0)
+    found = recorded(model, a=a.reshape(2, 500))
+    found["sample_stats"] = xr.Dataset({"sign": (("chain", "draw"), sign.reshape(2, 500))})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pms.predict(found, "y", model=model)
+    with pytest.warns(UserWarning, match="no sample of this model's posterior"):
+        pms.predict(found, "y", model=written(1.0))

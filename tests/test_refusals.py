@@ -271,12 +271,42 @@ def missing_outcome_masked(rng):
     return model
 
 
-@refused(name("y_unobserved"), "missing|imput")
+@refused(name("y_unobserved"), r"'y' has missing values in rows 3, 50\.")
 def missing_outcome_nan(rng):
     y = rng.normal(size=N)
     y[[3, 50]] = np.nan
     with pm.Model() as model:
         pm.Normal("y", design(rng) @ pm.Normal("beta", 0, 1, shape=K), 1, observed=y)
+    return model
+
+
+@refused(name("y_unobserved"), r"'y' has missing values in 7 rows, such as 0, 2, 4, 6, 8\.")
+def missing_outcome_matrix(rng):
+    y = rng.normal(size=(N, 2))
+    y[[0, 2, 4, 6, 8, 8, 10, 12], [0, 0, 1, 0, 0, 1, 0, 1]] = np.nan
+    with pm.Model() as model:
+        pm.Normal("y", (design(rng) @ pm.Normal("beta", 0, 1, shape=K))[:, None], 1, observed=y)
+    return model
+
+
+@refused(r"pm\.Data 'x' has missing values \(NaN, or masked\) in rows 7, 9\.")
+def missing_covariate_set_later(rng):
+    x = rng.normal(size=N)
+    with pm.Model() as model:
+        pm.Normal("y", pm.Data("x", x) * pm.Normal("beta", 0, 1), 1, observed=rng.normal(size=N))
+    x[[7, 9]] = np.nan
+    pm.set_data({"x": x}, model=model)
+    return model
+
+
+@refused(r"pm\.Data 'g' has missing values \(NaN, or masked\) in rows 5\.")
+def missing_code_set_later(rng):
+    """What is behind the mask would be taken for a code."""
+    g = rng.integers(0, 3, N)
+    with pm.Model() as model:
+        effect = pm.Normal("effect", shape=3)
+        pm.Normal("y", effect[pm.Data("g", g)], 1, observed=rng.normal(size=N))
+    pm.set_data({"g": np.ma.masked_array(g, np.arange(N) == 5)}, model=model)
     return model
 
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import pickle
+import re
 import subprocess
 import sys
 import warnings
@@ -16,6 +17,7 @@ from chains import run
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
 from pymc_subsample.data import Rows, store
+from pymc_subsample.data.rows import sample_index
 from pymc_subsample.data.samples import warn_of_samples
 from pymc_subsample.data.store import Store
 from pymc_subsample.likelihood import TallModel, TallModelError, binding
@@ -332,6 +334,32 @@ def test_what_would_be_of_the_sample_is_refused_by_name(name, rows):
         make(rows.sample(200))
     with pytest.raises(TallModelError, match=f"(?s){said}"):
         TallModel(model, data=rows)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"error": lambda x: x.astype("f4")}, r"'error' \(.* in data: converted to float32"),
+        ({"x": lambda x: x * (1 + 1e-9)}, r"'x' \(.* in data: not taken .* as float32\)\."),
+        ({"y": np.trunc}, r"'y' \(.*: cut off to integers on the way\)\."),
+        ({"y": lambda y: 0.9 * y}, r"'y' \(\S+ in the model, \S+ in data\)\."),
+        ({"late": np.logical_not}, r"'late' \((True|False) in the model, \S+ in data\)"),
+        ({"late": np.logical_not, "error": lambda x: x.astype("f4")}, r"'late' \(.*, 'error' \("),
+    ],
+)  # fmt: skip
+def test_the_column_that_was_changed_is_named(changed, said, rows, monkeypatch):
+    """By the most similar row, wherever it is: here that which the sample has it from."""
+    monkeypatch.setattr(binding, "_PIECE", 1_000)
+    s = rows.sample(200)
+    s |= {name: change(s[name].astype(float) if name != "late" else s[name])
+          for name, change in changed.items()}  # fmt: skip
+    with pm.Model() as model:
+        x, y, late, error = (pm.Data(name, s[name]) for name in ("x", "y", "late", "error"))
+        pm.Normal("obs", pm.Normal("slope") * x + late, error, observed=y)
+    with pytest.raises(TallModelError, match=said) as refused:
+        TallModel(model, data=rows)
+    k, row = re.search(r"Row (\d+) .* row ([\d,]+) of", str(refused.value)).groups()
+    assert int(row.replace(",", "")) == sample_index(N, 200, 0)[int(k)]
 
 
 def with_constants(rows):

@@ -204,8 +204,14 @@ def test_what_comes_after_reads_all_rows(tables, rows):
     assert [x for x in reports[0] if "passes over" not in x] == [
         x for x in reports[1] if "passes over" not in x
     ]
-    with pytest.raises(TallModelError, match=r"'censored' is evaluated in full \(.*'t_none'"):
+    with pytest.raises(
+        TallModelError, match=r"'censored' is evaluated in full \(.*'t_none'.*sample\("
+    ):
         pms.loo(idata, model=model, var_name="events", rng=1, data=views)
+    with pytest.raises(TallModelError, match="None of what 'censored' reads is in data"):
+        pms.loo(idata, model=model, var_name="events", rng=1, data=views[0])
+    with pytest.raises(ValueError, match=r"sampled 4,200 rows, the model has 200 of 'events'"):
+        pms.loo(idata, model=model, var_name="events", rng=1)
     # With the censored rows in memory, the events are left out one by one.
     [_, table] = whole(tables, "events", "censored")
     half = survival(views[0].sample(200), table)
@@ -251,7 +257,8 @@ def test_a_name_in_no_folder_is_refused(rows):
     less = rows["censored"].select(X_none=["x0", "x1"], t_none="time")
     with pytest.raises(TallModelError, match=r"'g_none', of shape \(200,\).*no column"):
         pms.HMCECS(model=model, data=[views[0], less])
-    with pytest.raises(TallModelError, match=r"'._none', of shape \(200.*no column"):
+    said = r"'._none', of shape \(200.*no column.* what 'censored' reads .*data=\[rows, others\]"
+    with pytest.raises(TallModelError, match=said):
         pms.HMCECS(model=model, data=views[0])
     other = written(survival, views, (300, 150))
     with pytest.raises(TallModelError, match=r"150 of 'censored'.*data=\[rows, others\]"):
@@ -312,14 +319,17 @@ def test_what_is_no_list_of_rows_is_refused(rows, tables):
             pms.HMCECS(model=model, data=data)
 
 
-def test_rows_of_one_model_are_predicted_one_folder_at_a_time(rows):
+def test_rows_of_one_model_are_predicted_from_their_folder(rows):
     views = selected(rows, "events", "censored")
     with written(survival, views) as model:
         idata = pm.sample_prior_predictive(50, random_seed=1)
     idata["posterior"] = idata["prior"]
-    assert pms.predict(idata, "events", model=model, data=views[0]).sizes["row"] == EVENTS
+    for data in (views[0], views, views[::-1]):
+        assert pms.predict(idata, "events", model=model, data=data).sizes["row"] == EVENTS
+    with pytest.raises(ValueError, match=r"data lacks .*'X_event'"):
+        pms.predict(idata, "events", model=model, data=views[1])
     with pytest.raises(TypeError, match="data must be a dict of columns"):
-        pms.predict(idata, "events", model=model, data=views)
+        pms.predict(idata, "events", model=model, data=[views[0], {}])
 
 
 def test_rows_that_change_after_the_set_up_are_refused(tables, tmp_path):

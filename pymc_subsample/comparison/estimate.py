@@ -154,10 +154,13 @@ def of_some(
     .. math:: \sum_i a_i + \frac{n}{m} \sum_{i \in S} (e_i - a_i)
 
     where a is the approximation that leaves less of the sample; of `outlying` rows it is e itself,
-    so that the sample does not have to hit them (Magnusson et al. 2020).
+    so that the sample does not have to hit them (Magnusson et al. 2020). Where the two are all
+    rows, there is nothing to estimate.
     """
     left.read(outlying)
     left.read(sample)
+    if len(np.union1d(outlying, sample)) == left.n:
+        return of_all(left)
 
     def better(values: np.ndarray, *candidates: np.ndarray) -> np.ndarray:
         best = min(candidates, key=lambda a: float(np.var(values[sample] - a[sample])))

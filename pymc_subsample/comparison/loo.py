@@ -175,8 +175,7 @@ def loo(
         _require_one(tall, names)
         expansion = expand(tall, 0)
         expansion.addresses("forward", "loglik")
-    if names is None:
-        require_same_rows(idata, tall, _SAID)
+    require_same_rows(idata, tall, _SAID, some=names is not None)
     if data is None:
         _require_same_data(idata, model, tall)
     leaving = read_groups(groups, tall.n_rows, model, given)

@@ -83,12 +83,17 @@ def directions(thetas: np.ndarray, most: int) -> tuple[np.ndarray, float]:
     return (np.sqrt(values[some]) * vectors[:, some]).T * scale, 1.0
 
 
-def drift_of_scores(thetas: np.ndarray, scores: np.ndarray) -> Drift:
+def drift_of_scores(
+    thetas: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None
+) -> Drift:
     """Measure how far draws theta, shape (S, d), are off at least, by gradients at some of them.
 
     Scores have shape (k, d). Their mean counts beyond four of its standard errors: where effects
     and their scales make a bent ridge, single gradients are far longer than the mean's errors.
+    Weights, shape (k,), are the signs of signed draws, over the mean sign of all.
     """
+    if weights is not None:
+        scores = scores * weights[:, None]
     steps, weight = directions(thetas, _MOST)
     scale = thetas.std(axis=0)
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is off

@@ -105,13 +105,22 @@ def why_not_weights(idata: xr.DataTree) -> str:
     return ""
 
 
-def require_same_rows(idata: xr.DataTree, tall: TallModel, said: str) -> None:
-    """Refuse a model of other rows than the run recorded."""
+def require_same_rows(
+    idata: xr.DataTree, tall: TallModel, said: str, *, some: bool = False
+) -> None:
+    """Refuse a model of other rows than the run recorded.
+
+    `some`: the rows are those of some variables of the model, and the run may have sampled others.
+    """
+    sums = {tall.n_rows}
+    for lengths in [{tall.n_rows}, *(set(w.graph.type.shape) for w in tall.whole)] if some else []:
+        sums |= lengths | {a + b for a in sums for b in lengths}
     rows = sampled_rows(idata)
-    if rows not in (None, tall.n_rows):
+    if rows is not None and rows not in sums:
+        of = f" of {', '.join(map(repr, tall.observed))}" if some else ""
         raise ValueError(
-            f"{said}: the run sampled {rows:,} rows, the model has {tall.n_rows:,}. Pass the model "
-            "and the data that were sampled: rows on disk by data=."
+            f"{said}: the run sampled {rows:,} rows, the model has {tall.n_rows:,}{of}. Pass the "
+            "model and the data that were sampled: rows on disk by data=."
         )
 
 

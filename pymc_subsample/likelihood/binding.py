@@ -23,6 +23,7 @@ from pymc_subsample.data.several import Several
 from pymc_subsample.likelihood.discovery import are_few
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.symbolic.graph import root_array
+from pymc_subsample.validation import shown
 
 if TYPE_CHECKING:
     pass
@@ -220,10 +221,56 @@ def _refuse_other_rows(found: Mapping[Variable, Column]) -> None:
             left[k] = not np.any(np.all(near == rows[k], axis=1))
         if not left.any():
             return
+    first = int(wanted[left][0])
+    similar = _most_similar(found, values, first)
     raise TallModelError(
-        f"Row {wanted[left][0]} of what the model is written on is none of the rows of data, in "
-        f"the columns {listed([v.name for v in found])} together. {_AS_IT_IS}"
+        f"Row {first} of what the model is written on is none of the rows of data, in the columns "
+        f"{listed([v.name for v in found])} together. {similar} {_AS_IT_IS}"
     )
+
+
+def _most_similar(
+    found: Mapping[Variable, Column], values: Mapping[Variable, np.ndarray], k: int
+) -> str:
+    """Say which row on disk is most like a row of the sample, and in which columns it differs.
+
+    It has most columns in common, and is nearest in the others, in units of their ranges.
+    """
+    best, row, there = (-1.0, 0.0), 0, dict[Variable, np.ndarray]()
+    for start in range(0, len(next(iter(found.values()))), _PIECE):
+        part = {v: column[start : start + _PIECE] for v, column in found.items()}
+        same, distance = np.zeros((2, len(next(iter(part.values())))))
+        for v, column in found.items():
+            span = column.statistic("high") - column.statistic("low")
+            apart = abs(part[v].astype(float) - values[v][k]) / np.where(span > 0, span, 1)
+            apart = apart.reshape(len(apart), -1).sum(axis=1)
+            same, distance = same + (apart == 0), distance + apart
+        nearest = int(np.lexsort((distance, -same))[0])
+        key = float(same[nearest]), -float(distance[nearest])
+        if key > best:
+            best, row = key, start + nearest
+            there = {v: x[nearest] for v, x in part.items()}
+    said = [
+        f"{v.name!r} ({shown(values[v][k].tolist())} in the model, {shown(x.tolist())} in data"
+        f"{_converted(values[v][k], x, found[v].types[0])})"
+        for v, x in there.items()
+        if np.any(values[v][k] != x)
+    ]
+    return f"The most similar, row {row:,} of data, differs in {', '.join(said)}."
+
+
+def _converted(value: np.ndarray, there: np.ndarray, on_disk: np.dtype) -> str:
+    """Say which conversion of the numbers on disk gives others, if one does."""
+    with np.errstate(over="ignore"):
+        for kind in ("float32", "float16"):
+            if np.array_equal(there.astype(kind), value):
+                return f": converted to {kind} on the way"
+        for how, whole in (("cut off", np.trunc), ("rounded", np.round)):
+            if np.array_equal(whole(there), value):
+                return f": {how} to integers on the way"
+        if np.array_equal(value.astype(on_disk), there):
+            return f": not taken from the rows, which hold them as {on_disk}"
+    return ""
 
 
 def warn_about_deterministics(model: pm.Model, found: Mapping[Variable, Column]) -> None:

@@ -56,17 +56,41 @@ def full_data_model(model: pm.Model) -> pm.Model:
     return model_from_fgraph(new, mutate_fgraph=True)
 
 
-def refuse_imputed(model: pm.Model) -> None:
-    """Raise if PyMC imputes missing values of an observed variable."""
+def refuse_missing(model: pm.Model) -> None:
+    """Raise if data are masked, or PyMC imputes missing values of an observed variable."""
+    for var in model.data_vars:  # where `pm.set_data` was given NaN, or a mask
+        masked = np.ma.getmaskarray(var.get_value(borrow=True))
+        if masked.any():
+            raise TallModelError(
+                f"pm.Data {var.name!r} has missing values (NaN, or masked) in {_places(masked)}. "
+                "Leave these rows out, or fill in what is missing."
+            )
     observed = {rv.name for rv in model.observed_RVs}
     for rv in model.free_RVs:
         name = rv.name.removesuffix("_unobserved")
         if f"{name}_observed" in observed and name in model.named_vars:
             raise TallModelError(
-                f"Observed variable {name!r} has missing values. PyMC imputes them as "
-                f"{rv.name!r}: each one is a latent variable of its own row, and such rows cannot "
-                "be subsampled. Drop the rows with missing values, or model the missingness."
+                f"Observed variable {name!r} has missing values{_imputed(model[name], rv)}. PyMC "
+                f"imputes them as {rv.name!r}: each one is a latent variable of its own row, and "
+                "such rows cannot be subsampled. Drop the rows with missing values, or model the "
+                "missingness."
             )
+
+
+def _places(masked: np.ndarray) -> str:
+    rows = np.unique(np.nonzero(np.atleast_1d(masked))[0])
+    some = ", ".join(map(str, rows[:5]))
+    return f"rows {some}" if len(rows) <= 5 else f"{len(rows):,} rows, such as {some}"
+
+
+def _imputed(joined: Variable, missing: Variable) -> str:
+    """Say in which rows values are missing, by where PyMC puts those that it draws."""
+    for v in ancestors([joined]):
+        [*_, where] = v.owner.inputs if v.owner and missing in v.owner.inputs[1:] else [None]
+        mask = None if where is None else root_array(where)
+        if mask is not None and mask.dtype.kind == "b":
+            return f" in {_places(mask)}"
+    return ""
 
 
 def row_terms(model: pm.Model, observed: Sequence[str | Variable] | None) -> dict[str, Variable]:

@@ -37,9 +37,8 @@ def refuse_other_levels(
     for name, axis in sorted(dict.fromkeys(found), key=lambda x: order.index(x[0])):
         own = columns[name].fields[0].levels or ()
         if axis not in known:
-            given = [word(c) for c in model.coords.get(axis) or ()]
             said = f"the model's coords of {axis!r}", f"model.coords[{axis!r}]", _COORDS
-            known[axis] = [] if given == list(range(len(given))) else [(*said, given)]
+            known[axis] = [(*said, given)] if (given := _labels(model, axis)) else []
         field, path = columns[name].fields[0].name, columns[name].store.path
         called = repr(field) if field == name else f"{field!r} ({name!r} in the model)"
         what = f"column {called} of {path}"
@@ -52,6 +51,21 @@ def refuse_other_levels(
                         f"categorical={{{field!r}: list({source})}}, new levels behind these{more}."
                     )
         known[axis].append((f"{what} (first)", f"first.coords[{field!r}]", "", own))
+
+
+def indexed_levels(model: pm.Model, graphs: Sequence[Variable]) -> dict[str, dict[str, list]]:
+    """Return by the name of each `pm.Data` that is an index as it is: by dimension, its labels."""
+    found: dict[str, dict[str, list]] = {}
+    for name, axis in _indexed(model, graphs):
+        if labels := _labels(model, axis):
+            found.setdefault(name, {})[str(axis)] = labels
+    return found
+
+
+def _labels(model: pm.Model, axis: Hashable) -> list:
+    """Return the coords of a dimension; none if there are none, or they are 0, 1, ..."""
+    given = [word(c) for c in model.coords.get(axis) or ()]
+    return [] if given == list(range(len(given))) else given
 
 
 def _indexed(model: pm.Model, graphs: Sequence[Variable]) -> Iterator[tuple[str, Hashable]]:

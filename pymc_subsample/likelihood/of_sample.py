@@ -1,6 +1,6 @@
 """What a model bound to rows on disk must not hold: numbers of the sample, or of no column."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -74,15 +74,25 @@ def misfit(found: Mapping[Variable, Column], error: Exception) -> TallModelError
 
 
 def refuse_unbound(
-    model: pm.Model, of_length: Callable[[int], list[Variable]], found: Mapping[Variable, Column]
+    model: pm.Model,
+    observed: Collection[str],
+    of_length: Callable[[int], list[Variable]],
+    found: Mapping[Variable, Column],
 ) -> None:
-    """Refuse data of the sample's rows, of a model on the sample, that have no column."""
+    """Refuse data of the sample's rows, of a model on the sample, that have no column.
+
+    The terms `observed` are subsampled.
+    """
     for length in {len(value_of(v)) for v in found}:
-        _refuse_unbound(model, of_length(length), {v.name for v in found}, length)
+        _refuse_unbound(model, observed, of_length(length), {v.name for v in found}, length)
 
 
 def _refuse_unbound(
-    model: pm.Model, of_length: Sequence[Variable], names: set[str], length: int
+    model: pm.Model,
+    observed: Collection[str],
+    of_length: Sequence[Variable],
+    names: set[str],
+    length: int,
 ) -> None:
     data = {v.name for v in model.data_vars}
     for var in of_length:
@@ -92,12 +102,19 @@ def _refuse_unbound(
         value = root_array(var)
         shape = getattr(value, "shape", ())
         if shared:
+            todo = f"Select one: rows.select(..., {var.name}=...)."
+            if apart := _apart(model, var, names):
+                todo = f"None of what {listed(apart)} reads is in data. "
+                todo += (
+                    "Pass its rows, too: data=[rows, others]."
+                    if set(apart) <= set(observed)
+                    else "Write the model on all of its rows: s = others.sample(len(others))."
+                )
             raise TallModelError(
                 f"pm.Data {var.name!r}, of shape {shape}, has an entry for each of the "
                 f"{length:,} rows that the model is written on, and data has no column of that "
-                f"name (of the model's, it has {listed(sorted(names))}). Select one: "
-                f"rows.select(..., {var.name}=...). If its length is another one by chance, write "
-                "the model on another number of rows."
+                f"name (of the model's, it has {listed(sorted(names))}). {todo} If it has that "
+                "length by chance, write the model on another number of rows."
             )
         owner = _observed_with(model, var)
         said = f"The observed values of {owner!r} are" if owner else "The model holds"
@@ -120,9 +137,9 @@ def refuse_in_full(
         if read:
             raise TallModelError(
                 f"{term.name!r} is evaluated in full ({term.why}), and reads pm.Data "
-                f"{listed([roots[v].name for v in read])} of data, which stay on disk. Sample its "
-                "rows, too (observed=), or hold all of them in memory: leave them out of data, and "
-                "write the model on them."
+                f"{listed([roots[v].name for v in read])} of data, which stay on disk. Hold its "
+                "rows in memory: write the model on all of them, s = rows.sample(len(rows)), and "
+                "leave these rows out of data. Or, of a step, sample them, too: observed=."
             )
 
 
@@ -156,6 +173,15 @@ def refuse_others(
                 f"Rows are on axis {axes[raw]} of pm.Data {raw.name!r}. They must come first, as "
                 "in rows.sample."
             )
+
+
+def _apart(model: pm.Model, var: Variable, names: set[str]) -> list[str]:
+    """Return what reads a `pm.Data`, if none of it reads one of those names."""
+    terms = {rv.name: [rv, model.rvs_to_values[rv]] for rv in model.observed_RVs}
+    terms |= {v.name: [v] for v in model.potentials}
+    read = {name: set(ancestors(graphs)) for name, graphs in terms.items()}
+    reading = {name: {v.name for v in seen} for name, seen in read.items() if var in seen}
+    return [] if any(seen & names for seen in reading.values()) else list(reading)
 
 
 def _observed_with(model: pm.Model, root: Variable) -> str | None:

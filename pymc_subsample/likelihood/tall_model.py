@@ -23,7 +23,7 @@ from pymc_subsample.likelihood.columns import column_graph, row_number_test, sto
 from pymc_subsample.likelihood.discovery import (
     find_rows,
     full_data_model,
-    refuse_imputed,
+    refuse_missing,
     row_terms,
 )
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
@@ -124,7 +124,7 @@ class TallModel(Evaluation):
         with without_c():
             self.initial_point = _started(model.initial_point(), initial_point or {})
         model = full_data_model(model)
-        refuse_imputed(model)
+        refuse_missing(model)
         self.model = model
         self.value_vars = sorted(model.value_vars, key=lambda v: order.index(v.name))
         self.discrete = [v.name for v in model.discrete_value_vars]
@@ -139,7 +139,9 @@ class TallModel(Evaluation):
             columns = {str(v.name): column for v, column in self.bound.items()}
             refuse_other_levels(model, [*model.basic_RVs, *model.potentials], columns)
             sample = silently(written, observed=observed)
-            of_sample.refuse_unbound(sample.model, sample.data_of_length, self.bound)
+            of_sample.refuse_unbound(
+                sample.model, sample.observed, sample.data_of_length, self.bound
+            )
             binding.refuse_other_rows(self.bound)
 
         terms = row_terms(model, observed)

@@ -9,6 +9,10 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from pytensor.gradient import NullTypeGradError, grad
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.type import float_dtypes
+from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.bambi import intercepts, is_bambis, of_intercepts
 from pymc_subsample.diagnostics.drift import (
@@ -35,8 +39,7 @@ def refuse_moved(model: pm.Model, posterior: xr.Dataset, said: str) -> None:
         return
     names = intercepts(model)
     for rv in model.observed_RVs if names else []:
-        [logp], _ = split_checks([pm.logp(rv, model.rvs_to_values[rv])])
-        function = RowFunction(model, Quantity(repr(rv.name), [logp], ()), posterior)
+        function = RowFunction(model, _loglik(model, rv), posterior)
         center = {name: posterior[name].mean(("chain", "draw")).values for name in function.leaves}
         for name in set(names) & set(function.leaves):
             refuse_intercept(
@@ -47,14 +50,20 @@ def refuse_moved(model: pm.Model, posterior: xr.Dataset, said: str) -> None:
             )
 
 
-def of_another(idata: xr.DataTree, model: pm.Model, posterior: xr.Dataset) -> str:
+def of_another(
+    idata: xr.DataTree, model: pm.Model, posterior: xr.Dataset, signs: np.ndarray | None
+) -> str:
     """Say so where draws are of another posterior, by the rows that the model and the run share.
 
-    Nothing where they have other rows or other columns, or where that cannot be told: of discrete
-    variables, or rows that depend on each other.
+    Of discrete variables at their draws, the mean gradient in the others is zero as well; of signed
+    draws, that with signs is. Nothing where rows or columns are others than the run recorded, where
+    rows depend on each other, where no variable is continuous, or where derivatives are not finite
+    though log-likelihoods are: that cannot be told.
     """
     names = [rv.name for rv in model.free_RVs]
-    told = not model.discrete_value_vars and all(name in posterior for name in names)
+    told = all(name in posterior for name in names) and not any(
+        isinstance(v.type, XTensorType) for v in model.basic_RVs
+    )
     recorded = set(idata["observed_data"].data_vars) if "observed_data" in idata.children else set()
     observed = [rv.name for rv in model.observed_RVs]
     if not (told and observed and recorded.issuperset(observed)):
@@ -63,44 +72,86 @@ def of_another(idata: xr.DataTree, model: pm.Model, posterior: xr.Dataset) -> st
         return ""
     vector = Vector(model.initial_point())
     with suppress(TallModelError, ValueError, NotImplementedError, NullTypeGradError):
-        found = _drift(model, vector, posterior)
-        return f"{found.said(model, vector)}.{of_intercepts(model)}" if found.is_large else ""
+        found = _drift(model, vector, posterior, signs)
+        if found is not None and found.is_large:
+            return f"{found.said(model, vector)}.{of_intercepts(model)}"
     return ""
 
 
-def _drift(model: pm.Model, vector: Vector, posterior: xr.Dataset) -> Drift:
-    """Pass over all rows at some of the draws."""
+def _loglik(model: pm.Model, rv: Variable) -> Quantity:
+    """Return log-likelihoods as a function of the model's variables.
+
+    PyMC may rebuild what the log density of a distribution made of others is computed from, and
+    would make copies of them: placeholders it leaves as they are.
+    """
+    variables = [v for v in [*model.free_RVs, *model.deterministics] if v is not rv]
+    places = {v: v.type(v.name) for v in variables}
+    others = {v: model.rvs_to_values[v] for v in model.observed_RVs if v is not rv}
+    [own] = graph_replace([rv], places | others, strict=False)
+    logp = pm.logp(own, model.rvs_to_values[rv])
+    back = {place: v for v, place in places.items()}
+    [logp], _ = split_checks(graph_replace([logp], back, strict=False))
+    return Quantity(repr(rv.name), [logp], ())
+
+
+def _drift(
+    model: pm.Model, vector: Vector, posterior: xr.Dataset, signs: np.ndarray | None
+) -> Drift | None:
+    """Pass over all rows at some of the draws; None where their derivatives cannot be had."""
     thetas = to_theta(model, vector, posterior, SAID).reshape(-1, vector.size)
     flat = posterior.stack(sample=("chain", "draw")).transpose("sample", ...)
     some = spread(len(thetas), 1, SOME)
-    rvs, values = model.free_RVs, model.value_vars
-    rises = {rv.name: np.zeros((len(some), *posterior[rv.name].shape[2:])) for rv in rvs}
+    smooth = [rv for rv in model.free_RVs if rv.type.dtype in float_dtypes]
+    if not smooth:
+        return None
+    values = [model.rvs_to_values[rv] for rv in smooth]
+    rises = {rv.name: np.zeros((len(some), *posterior[rv.name].shape[2:])) for rv in smooth}
+    possible = True
     for rv in model.observed_RVs:
-        [logp], _ = split_checks([pm.logp(rv, model.rvs_to_values[rv])])
-        function = RowFunction(model, Quantity(repr(rv.name), [logp], ()), posterior)
+        function = RowFunction(model, _loglik(model, rv), posterior)
         draws = [[flat[name].values[k] for name in function.leaves] for k in some]
         for found in _over(function, partial(_slopes, function, draws)):
-            for name, each in zip(function.leaves, zip(*found, strict=True), strict=True):
+            for name, each in zip(function.smooth, zip(*found, strict=True), strict=True):
                 rises[name] += each
+        if not all(np.isfinite(rise).all() for rise in rises.values()):
+            finite = _over(function, partial(_are_finite, function, draws))
+            possible = possible and all(finite)
     # Of the rows by the chain rule, and of the prior.
-    given = [rv.type(f"slope of {rv.name}") for rv in rvs]
-    pulled = zip(model.replace_rvs_by_values(rvs), given, strict=True)
-    height = model.logp(vars=[*rvs, *model.potentials]) + sum((x * g).sum() for x, g in pulled)
+    given = [rv.type(f"slope of {rv.name}") for rv in smooth]
+    pulled = zip(model.replace_rvs_by_values(smooth), given, strict=True)
+    height = model.logp(vars=[*model.free_RVs, *model.potentials])
+    height += sum((x * g).sum() for x, g in pulled)
     score = model.compile_fn(
-        grad(height, values), inputs=[*values, *given], mode="FAST_COMPILE", point_fn=False
-    )
+        grad(height, values), inputs=[*model.value_vars, *given], mode="FAST_COMPILE",
+        point_fn=False, on_unused_input="ignore",
+    )  # fmt: skip
     scores = []
     for k, at in enumerate(some):
         point = vector.unravel(thetas[at])
-        found = score(*(point[v.name] for v in values), *(rises[rv.name][k] for rv in rvs))
-        scores.append(vector.ravel(dict(zip(point, found, strict=True))))
-    return drift_of_scores(thetas, np.array(scores))
+        held = [point[v.name].astype(v.type.dtype) for v in model.value_vars]
+        found = score(*held, *(rises[rv.name][k] for rv in smooth))
+        scores.append(np.concatenate([np.ravel(x) for x in found]))
+    if possible and not np.isfinite(scores).all():
+        return None
+    places = dict(zip(vector.names, vector.slices, strict=True))
+    own = np.concatenate([np.arange(vector.size)[places[v.name]] for v in values])
+    weights = None if signs is None else signs[some] / signs.mean()
+    off = drift_of_scores(thetas[:, own], np.array(scores), weights)
+    drift = np.zeros(vector.size)
+    drift[own] = off.drift
+    return Drift(drift, off.off)
 
 
 def _slopes(
     function: RowFunction, draws: list[list[np.ndarray]], columns: list[np.ndarray]
 ) -> list[list[np.ndarray]]:
     return [function.slopes(draw, columns) for draw in draws]
+
+
+def _are_finite(
+    function: RowFunction, draws: list[list[np.ndarray]], columns: list[np.ndarray]
+) -> bool:
+    return bool(np.isfinite(function(draws, columns, np.random.default_rng(0))).all())
 
 
 def _heights(

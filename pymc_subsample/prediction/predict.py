@@ -13,16 +13,17 @@ from numpy.typing import ArrayLike
 from pymc_subsample import arguments
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.data import Rows
-from pymc_subsample.data.columns import Column
+from pymc_subsample.data.several import Several
 from pymc_subsample.diagnostics import signed
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, signs_of
 from pymc_subsample.diagnostics.thinned import group, sampled_rows, spread
-from pymc_subsample.likelihood.discovery import full_data_model
+from pymc_subsample.likelihood.discovery import full_data_model, refuse_missing
 from pymc_subsample.likelihood.levels import refuse_other_levels
 from pymc_subsample.passes import current
+from pymc_subsample.prediction.columns import reader
 from pymc_subsample.prediction.moved import of_another, refuse_moved
 from pymc_subsample.prediction.quantity import SAID, Quantity, quantity
-from pymc_subsample.prediction.rowwise import Raw, RowFunction, in_order, outside
+from pymc_subsample.prediction.rowwise import RowFunction, in_order, outside
 from pymc_subsample.validation import choice, count, probabilities, shown
 
 # Predictions that are in memory at a time, per thread.
@@ -34,7 +35,7 @@ def predict(
     what: Any,
     *,
     model: pm.Model | None = None,
-    data: Mapping[str, ArrayLike] | pd.DataFrame | Rows | None = None,
+    data: Mapping[str, ArrayLike] | pd.DataFrame | Rows | Sequence[Rows] | None = None,
     kind: str = "mean",
     draws: int = 500,
     prob: float | Sequence[float] | None = None,
@@ -56,12 +57,13 @@ def predict(
         such as ``pm.math.sigmoid(logit)``.
     model : pymc.Model, optional
         The model that was sampled. Default: the model on the context stack.
-    data : dict of str to array_like, pandas.DataFrame or Rows, optional
+    data : dict of str to array_like, pandas.DataFrame, Rows or list of Rows, optional
         New rows: by the names of the model's `pm.Data`, all that `what` reads; observed values are
-        not needed. Categories are the integers that the model was fitted with. Of a data frame
-        other columns are left alone; matrices go into a dict, ``{"X": frame[["a", "b"]]}``.
+        not needed. Categories are the integers that the model was fitted with; or words, where
+        the column indexes parameters whose dims have them as coords. Of a data frame other columns
+        are left alone; matrices go into a dict, ``{"X": frame[["a", "b"]]}``.
         Default: the rows that the model holds. A model that was written on a sample of `Rows`
-        holds that sample: pass the `Rows` to predict all.
+        holds that sample: pass the `Rows`, as to the step, to predict all.
     kind : {"mean", "outcome"}
         Of an observed variable y, predict its expectation given the parameters,
         :math:`E[y_i \mid \theta]` (the probability, of a binary one), which says how well it is
@@ -94,10 +96,10 @@ def predict(
         If there is no model, or an argument is of the wrong kind.
     ValueError
         If the posterior lacks a variable that `what` is made of, or has it in another shape or with
-        other dimensions, or is Bambi's with the intercept moved; columns are missing, unknown,
-        constants of the model, of other shapes, lengths or types than the model's, or point outside
-        of what they index; or the mean sign of signed draws is not known well enough, or signs
-        and draws don't belong together.
+        other dimensions or coords, or is Bambi's with the intercept moved; columns are missing,
+        unknown, constants of the model, of other shapes, lengths or types than the model's, or
+        point outside of what they index; or the mean sign of signed draws is not known well
+        enough, or signs and draws don't belong together.
     TallModelError
         If `what` has no rows, or they depend on each other, or new rows are wanted where the model
         reads an array that is not `pm.Data`, or a column of `Rows` indexes parameters whose coords
@@ -108,7 +110,12 @@ def predict(
     UserWarning
         As `summary`, of signed draws. If the model holds other rows than the run sampled. If it
         holds the same observed values and columns, as `idata` recorded them, and the draws are
-        not where its posterior is, as `loo` tells: they are of another model.
+        not where its posterior is, as `loo` tells: they are of another model. That is told by the
+        rows that the model holds, never by new ones, and by continuous variables, with the signs of
+        signed draws. It is not told where `idata` lacks a free variable or the observed values,
+        where rows of the likelihood depend on each other, where all free variables are discrete or
+        one has named dimensions (`pymc.dims`), or where PyTensor's derivatives are not finite
+        though log-likelihoods are.
 
     Notes
     -----
@@ -130,6 +137,7 @@ def predict(
     probs = None if prob is None else np.atleast_1d(probabilities("prob", prob))
     if chunksize is not None:
         count("chunksize", chunksize)
+    refuse_missing(model)
     # PyMC copies a generator; that of the caller is to be advanced.
     generator = rng if isinstance(rng, np.random.Generator) else arguments.generator(rng)
     posterior = group(idata, "posterior", SAID)
@@ -140,8 +148,10 @@ def predict(
         wanted = quantity(model, what, kind)
         function = RowFunction(model, wanted, posterior)
         refuse_moved(model, posterior, SAID)
-    n, read = _reader(function, data, model)
-    if isinstance(data, Rows):
+    if isinstance(data, list | tuple) and data and all(isinstance(x, Rows) for x in data):
+        data = Several(data)
+    n, read = reader(function, data, model, wanted.graphs)
+    if isinstance(data, Rows | Several):
         columns = {r.name: data.column(r.name) for r in function.raw if r.name is not None}
         refuse_other_levels(model, wanted.graphs, columns)
     alone = len(model.observed_RVs) == 1 and not model.potentials
@@ -151,7 +161,8 @@ def predict(
             "the model holds. Pass data= to predict others.",
             stacklevel=2,
         )
-    if signs is None and (other := of_another(idata, model, posterior)):
+    weights = None if signs is None else signs.values.ravel()
+    if other := of_another(idata, model, posterior, weights):
         warnings.warn(
             f"{SAID}: idata seems to hold no sample of this model's posterior, given the rows that "
             f"both have: {other} Pass the model that was sampled, and other rows as data=.",
@@ -160,18 +171,20 @@ def predict(
     values = [posterior[name].values for name in function.leaves]
     values = [v.reshape(-1, *v.shape[2:]) for v in values]
     points = list(zip(*values, strict=True))
-    weights = None if signs is None else signs.values
     key = generator.integers(2**32, size=4).tolist()
+
+    def evaluated(points: Sequence, start: int, stop: int, own: np.random.Generator) -> np.ndarray:
+        columns = read(start, stop)
+        try:
+            return function(points, columns, own)
+        except IndexError as error:
+            raise outside(f"{start} to {stop - 1}", error, function.raw, columns) from None
 
     def part(start: int, stop: int) -> dict[str, np.ndarray]:
         own = np.random.default_rng([*key, start])
-        try:
-            found = function(points, read(start, stop), own)
-        except IndexError as error:
-            raise outside(f"{start} to {stop - 1}", error) from None
-        return _statistics(found, weights, probs)
+        return _statistics(evaluated(points, start, stop, own), weights, probs)
 
-    one = function(points[:1], read(0, 1), np.random.default_rng(0))
+    one = evaluated(points[:1], 0, 1, np.random.default_rng(0))
     size = max(1, _MATRIX // (len(points) * one[0].size))
     named = _named(wanted, one.ndim - 1)
     if chunksize is not None:
@@ -194,122 +207,6 @@ def _stats(idata: xr.DataTree, posterior: xr.Dataset, each: np.ndarray) -> xr.Da
                 )
         groups["sample_stats"] = stats.isel(draw=each)
     return xr.DataTree.from_dict(groups)
-
-
-# Columns
-
-
-def _reader(
-    function: RowFunction, data: Any, model: pm.Model
-) -> tuple[int, Callable[[int, int], list[np.ndarray]]]:
-    """Return how many rows there are, and a function that reads some of them."""
-    axes = [r.axis for r in function.raw]
-    if isinstance(data, pd.DataFrame):
-        data = {v.name: data[v.name] for v in model.data_vars if v.name in data}
-    if data is None:
-        columns: list[Any] = [r.value for r in function.raw]
-        n = function.n_rows
-    else:
-        names = _new_names(function, data, model)
-        columns = [
-            _new_column(r, data.column(name) if isinstance(data, Rows) else data[name])
-            for r, name in zip(function.raw, names, strict=True)
-        ]
-        lengths = {name: c.shape[a] for name, c, a in zip(names, columns, axes, strict=True)}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"{SAID}: columns of data have different numbers of rows: {lengths}.")
-        n = next(iter(lengths.values()))
-        if not n:
-            raise ValueError(f"{SAID}: data has no rows.")
-
-    def read(start: int, stop: int) -> list[np.ndarray]:
-        parts = [c[(slice(None),) * a + (slice(start, stop),)] if a else c[start:stop]
-                 for c, a in zip(columns, axes, strict=True)]  # fmt: skip
-        if data is not None:
-            parts = [_cast(r, x, start) for r, x in zip(function.raw, parts, strict=True)]
-        return parts
-
-    return n, read
-
-
-def _new_names(function: RowFunction, data: Any, model: pm.Model) -> list[str]:
-    """Return the names of columns that are read, which new rows must have."""
-    if not isinstance(data, Rows | Mapping):
-        raise TypeError(
-            f"{SAID}: data must be a dict of columns by the names of the model's pm.Data, a pandas "
-            f"DataFrame with columns of these names, or pms.Rows; got {shown(data)}."
-        )
-    known = [v.name for v in model.data_vars]
-    if isinstance(data, Mapping):
-        unknown = [name for name in data if name not in known]
-        if unknown:
-            raise ValueError(f"{SAID}: data holds {unknown}; the pm.Data of the model are {known}.")
-    for name in (name for name in function.constants if name in data):
-        held = model[name].get_value(borrow=True)
-        # Rows may have what only the model's means and the like were computed from.
-        if isinstance(data, Mapping) or function.n_rows not in held.shape[:1]:
-            raise ValueError(
-                f"{SAID}: data[{name!r}] would have no effect: it is a constant of the model, "
-                f"shape {held.shape}, and no column of rows. Change it by pm.set_data before, or "
-                "leave it out."
-            )
-    for r in function.raw:
-        if r.whole:
-            raise ValueError(
-                f"{SAID}: the model computes a column (shape {r.value.shape}) from all of its rows "
-                "at once, which new rows have no part in. Compute it before the model."
-            )
-        if r.name is None:
-            raise ValueError(
-                f"{SAID}: the model reads an array of shape {r.value.shape} that is not pm.Data, "
-                "whose place new rows cannot take. Write the same model with pm.Data('name', "
-                "...) for every column; its draws need not be made anew."
-            )
-    names = [r.name for r in function.raw if r.name is not None]
-    missing = [name for name in names if name not in data]
-    if missing:
-        shapes = {r.name: r.value.shape for r in function.raw}
-        raise ValueError(
-            f"{SAID}: data lacks {missing}; the rows are made of {names}, of shapes "
-            f"{[shapes[name] for name in names]} in the model. Name columns so, as by "
-            f"data={{{missing[0]!r}: table[...], ...}}."
-        )
-    return names
-
-
-def _new_column(r: Raw, given: Any) -> Any:
-    column = given if isinstance(given, Column) else np.asarray(given)
-    row, held = (list(np.delete(x.shape, r.axis)) if x.ndim > r.axis else None
-                 for x in (column, r.value))  # fmt: skip
-    if row != held:
-        raise ValueError(
-            f"{SAID}: data[{r.name!r}] has shape {column.shape}; one row must have the shape that "
-            f"it has in the model, {r.value.shape}, with rows on axis {r.axis}."
-        )
-    if column.dtype.kind not in "biuf":
-        raise TypeError(
-            f"{SAID}: data[{r.name!r}] must be of numbers, got type {column.dtype}. Turn labels "
-            "into the integers that the model was fitted with."
-        )
-    return column
-
-
-def _cast(r: Raw, part: np.ndarray, start: int) -> np.ndarray:
-    """Bring new numbers into the type of the model's, and refuse those that it does not hold."""
-    to = r.value.dtype
-    new = part.astype(to)
-    if to.kind != "f" and np.any(new != part):
-        raise ValueError(
-            f"{SAID}: data[{r.name!r}] is of type {part.dtype} with numbers that the model's type, "
-            f"{to}, does not hold, in rows from {start}."
-        )
-    if r.index and to.kind == "i" and np.any(new < 0) and not np.any(r.value < 0):
-        raise ValueError(
-            f"{SAID}: data[{r.name!r}] goes down to {new.min()}, and in the model to "
-            f"{r.value.min()}: negative codes often stand for what is missing, and as an index "
-            "would count from the end."
-        )
-    return new
 
 
 # Results

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import xarray as xr
 from pymc.distributions.distribution import SymbolicRandomVariable
@@ -17,6 +18,7 @@ from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import BaseSubtensor
+from pytensor.tensor.type import float_dtypes
 
 from pymc_subsample.bambi import of_offsets
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS
@@ -37,6 +39,10 @@ from pymc_subsample.symbolic.graph import (
 # Numbers of what is predicted up to which it is also computed as the model is written.
 _COMPARED = 2**22
 _TOLERANCE = 1e-9
+NO_DRAWS = (
+    "A level that the model does not know has no draws: leave its rows out, or predict it from the "
+    "distribution of the levels."
+)
 
 
 @dataclass(frozen=True)
@@ -163,13 +169,19 @@ class RowFunction:
                         "pm.sample_posterior_predictive."
                     )
 
+    @property
+    def smooth(self) -> list[str]:
+        """Those of `leaves` that are continuous."""
+        return [v.name for v in self._graph[0] if v.type.dtype in float_dtypes]
+
     @cached_property
     def _slopes(self) -> Callable:
         values, inputs, [out] = self._graph
+        values = [v for v in values if v.name in self.smooth]
         return numpy_function(inputs, grad(out.sum(), values, disconnected_inputs="ignore"))
 
     def slopes(self, draw: Sequence[np.ndarray], columns: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the gradient of the quantity's sum over m rows, in each of `leaves`."""
+        """Return the gradient of the quantity's sum over m rows, in each of `smooth`."""
         return self._slopes(*draw, *columns)
 
     def __call__(
@@ -308,6 +320,7 @@ def _leaves(model: pm.Model, what: Quantity, posterior: xr.Dataset) -> list[Vari
                 f"{SAID}: idata.posterior[{v.name!r}] has the dimensions {given}, the model's "
                 f"variable {own}. Pass the model that was sampled."
             )
+        _refuse_other_coords(model, v.name, posterior[v.name])
         shape = posterior[v.name].shape[2:]
         expected = tuple(map(int, shapes[v.name])) if v.name in shapes else shape
         if shape != expected:
@@ -316,6 +329,27 @@ def _leaves(model: pm.Model, what: Quantity, posterior: xr.Dataset) -> list[Vari
                 f"variable {expected}. Pass the model that was sampled."
             )
     return found
+
+
+def _refuse_other_coords(model: pm.Model, name: str, draws: xr.DataArray) -> None:
+    """Refuse draws whose entries have other labels than in the model; 0, 1, ... are none."""
+    for dim in set(draws.coords) & set(model.coords):
+        own, given = pd.Index(model.coords[dim] or ()), draws.get_index(dim)
+        numbers = pd.RangeIndex(len(own))
+        if (
+            len(own) != len(given)
+            or own.equals(given)
+            or numbers.equals(own)
+            or numbers.equals(given)
+        ):
+            continue
+        for k, (a, b) in enumerate(zip(own, given, strict=True)):
+            if a != b and str(a) != str(b):
+                raise ValueError(
+                    f"{SAID}: entry {k} along {dim!r} is of {b!r} in idata.posterior[{name!r}], "
+                    f"and of {a!r} in the model's coords. Pass the model that was sampled: with "
+                    f"the same coords, and codes of them."
+                )
 
 
 def _read(graphs: Sequence[Variable], leaves: Sequence[Variable]) -> set[str | None]:
@@ -334,13 +368,18 @@ def _indices(graphs: Sequence[Variable]) -> set[Variable]:
     return set(ancestors(found))
 
 
-def outside(where: str, error: IndexError) -> ValueError:
-    """Return what to say of an index that is out of bounds."""
+def outside(
+    where: str, error: IndexError, raw: Sequence[Raw] = (), read: Sequence[np.ndarray] = ()
+) -> ValueError:
+    """Return what to say of an index that is out of bounds; `read` are new numbers of `raw`."""
+    tops = [
+        (r.name, np.max(x), np.max(r.value)) for r, x in zip(raw, read, strict=False) if r.index
+    ]
+    names = [f"data[{name!r}] goes up to {a}, in the model to {b}" for name, a, b in tops if a > b]
     said = str(error).partition("\n")[0]
     return ValueError(
         f"{SAID}: an integer column points outside the array that it indexes, in rows {where} "
-        f"({said}). A level that the model does not know has no draws: leave its rows out, or "
-        "predict it from the distribution of the levels."
+        f"({'; '.join([*names, said])}). {NO_DRAWS}"
     )
 
 

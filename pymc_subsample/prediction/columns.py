@@ -1,0 +1,179 @@
+"""Columns that predictions read: those of the model, or new ones in their place."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+from pytensor.graph.basic import Variable
+
+from pymc_subsample.data import Rows
+from pymc_subsample.data.columns import Column
+from pymc_subsample.data.several import Several
+from pymc_subsample.likelihood.levels import indexed_levels
+from pymc_subsample.prediction.quantity import SAID
+from pymc_subsample.prediction.rowwise import NO_DRAWS, Raw, RowFunction
+from pymc_subsample.validation import shown
+
+
+def reader(
+    function: RowFunction, data: Any, model: pm.Model, graphs: Sequence[Variable]
+) -> tuple[int, Callable[[int, int], list[np.ndarray]]]:
+    """Return how many rows there are, and a function that reads some of them.
+
+    Labels become the codes that `graphs`, which are predicted, have for them.
+    """
+    axes = [r.axis for r in function.raw]
+    if isinstance(data, pd.DataFrame):
+        data = {v.name: data[v.name] for v in model.data_vars if v.name in data}
+    if data is None:
+        columns: list[Any] = [r.value for r in function.raw]
+        n = function.n_rows
+    else:
+        names = _new_names(function, data, model)
+        known = indexed_levels(model, graphs)
+        columns = [
+            _new_column(r, data[name] if isinstance(data, Mapping) else data.column(name), known)
+            for r, name in zip(function.raw, names, strict=True)
+        ]
+        lengths = {name: c.shape[a] for name, c, a in zip(names, columns, axes, strict=True)}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"{SAID}: columns of data have different numbers of rows: {lengths}.")
+        n = next(iter(lengths.values()))
+        if not n:
+            raise ValueError(f"{SAID}: data has no rows.")
+
+    def read(start: int, stop: int) -> list[np.ndarray]:
+        parts = [c[(slice(None),) * a + (slice(start, stop),)] if a else c[start:stop]
+                 for c, a in zip(columns, axes, strict=True)]  # fmt: skip
+        if data is not None:
+            parts = [_cast(r, x, start) for r, x in zip(function.raw, parts, strict=True)]
+        return parts
+
+    return n, read
+
+
+def _new_names(function: RowFunction, data: Any, model: pm.Model) -> list[str]:
+    """Return the names of columns that are read, which new rows must have."""
+    if not isinstance(data, Rows | Several | Mapping):
+        raise TypeError(
+            f"{SAID}: data must be a dict of columns by the names of the model's pm.Data, a pandas "
+            "DataFrame with columns of these names, or pms.Rows, also a list of these; got "
+            f"{shown(data)}."
+        )
+    known = [v.name for v in model.data_vars]
+    if isinstance(data, Mapping):
+        unknown = [name for name in data if name not in known]
+        if unknown:
+            raise ValueError(f"{SAID}: data holds {unknown}; the pm.Data of the model are {known}.")
+    for name in (name for name in function.constants if name in data):
+        held = model[name].get_value(borrow=True)
+        # Rows may have what only the model's means and the like were computed from.
+        if isinstance(data, Mapping) or function.n_rows not in held.shape[:1]:
+            raise ValueError(
+                f"{SAID}: data[{name!r}] would have no effect: it is a constant of the model, "
+                f"shape {held.shape}, and no column of rows. Change it by pm.set_data before, or "
+                "leave it out."
+            )
+    for r in function.raw:
+        if r.whole:
+            raise ValueError(
+                f"{SAID}: the model computes a column (shape {r.value.shape}) from all of its rows "
+                "at once, which new rows have no part in. Compute it before the model."
+            )
+        if r.name is None:
+            raise ValueError(
+                f"{SAID}: the model reads an array of shape {r.value.shape} that is not pm.Data, "
+                "whose place new rows cannot take. Write the same model with pm.Data('name', "
+                "...) for every column; its draws need not be made anew."
+            )
+    names = [r.name for r in function.raw if r.name is not None]
+    missing = [name for name in names if name not in data]
+    if missing:
+        shapes = {r.name: r.value.shape for r in function.raw}
+        raise ValueError(
+            f"{SAID}: data lacks {missing}; the rows are made of {names}, of shapes "
+            f"{[shapes[name] for name in names]} in the model. Name columns so, as by "
+            f"data={{{missing[0]!r}: table[...], ...}}."
+        )
+    return names
+
+
+def _new_column(r: Raw, given: Any, known: Mapping[str, Mapping[str, list]]) -> Any:
+    if np.ma.is_masked(given):
+        raise ValueError(
+            f"{SAID}: data[{r.name!r}] has masked values. Leave these rows out, or fill in what is "
+            "missing."
+        )
+    column = given if isinstance(given, Column) else np.asarray(given)
+    row, held = (list(np.delete(x.shape, r.axis)) if x.ndim > r.axis else None
+                 for x in (column, r.value))  # fmt: skip
+    if row != held:
+        raise ValueError(
+            f"{SAID}: data[{r.name!r}] has shape {column.shape}; one row must have the shape that "
+            f"it has in the model, {r.value.shape}, with rows on axis {r.axis}."
+        )
+    if isinstance(column, Column) or column.dtype.kind in "biuf":
+        return column
+    return _coded(r, column, known.get(r.name or "", {}))
+
+
+def _coded(r: Raw, labels: np.ndarray, known: Mapping[str, list]) -> np.ndarray:
+    """Return codes for labels: where the coords of what a column indexes say which they are.
+
+    `known` are these by dimension. Text alone is a label: a number may be a code.
+    """
+    said = (
+        f"{SAID}: data[{r.name!r}] must be of numbers, got {shown(np.ravel(labels)[:4].tolist())} "
+        f"of type {labels.dtype}"
+    )
+    held = f"from {np.min(r.value):.6g} to {np.max(r.value):.6g}"
+    if not r.index or r.value.dtype.kind not in "iu":
+        raise TypeError(f"{said}; in the model it has numbers {held}.")
+    if not known:
+        raise TypeError(
+            f"{said}. The model holds codes of it, {held}, and no coords of what it indexes say "
+            "which label each stands for. Pass the codes that the model was fitted with, as "
+            "pd.Categorical(labels, categories=levels).codes makes them of the levels that it had "
+            "then, in their order; or write the model with these levels as coords, and their dims= "
+            "on the parameters."
+        )
+    (dim, levels), *others = known.items()
+    text = all(isinstance(x, str) for x in levels) and len(set(levels)) == len(levels)
+    if not text or any(theirs != levels for _, theirs in others):
+        coords = ", and ".join(f"of {name!r} {shown(each)}" for name, each in known.items())
+        raise TypeError(
+            f"{said}. What it indexes has the coords {coords}: not one list of different words, "
+            f"so that the code of a label is not clear. Pass codes, in the model {held}."
+        )
+    codes = pd.Index(levels, dtype=object).get_indexer(pd.Index(np.ravel(labels), dtype=object))
+    codes = codes.reshape(labels.shape)
+    if np.any(codes < 0):
+        row, *_ = (int(k[0]) for k in np.argwhere(np.moveaxis(codes, r.axis, 0) < 0))
+        new = pd.unique(pd.Series(labels[codes < 0], dtype=object)).tolist()
+        raise ValueError(
+            f"{SAID}: data[{r.name!r}] has {shown(new)}, first in row {row:,}, and the levels of "
+            f"{dim!r} in the model are {shown(levels)}. {NO_DRAWS}"
+        )
+    return codes
+
+
+def _cast(r: Raw, part: np.ndarray, start: int) -> np.ndarray:
+    """Bring new numbers into the type of the model's, and refuse those that it does not hold."""
+    to = r.value.dtype
+    with np.errstate(invalid="ignore"):
+        new = part.astype(to)
+    if to.kind != "f" and np.any(wrong := new != part):
+        row, *_ = (int(k) for k in np.argwhere(np.moveaxis(wrong, r.axis, 0))[0])
+        raise ValueError(
+            f"{SAID}: data[{r.name!r}] is of type {part.dtype} and has {part[wrong][0]} in row "
+            f"{start + row:,}, which the model's type, {to}, does not hold."
+        )
+    if r.index and to.kind == "i" and np.any(new < 0) and not np.any(r.value < 0):
+        raise ValueError(
+            f"{SAID}: data[{r.name!r}] goes down to {new.min()}, and in the model to "
+            f"{r.value.min()}: negative codes often stand for what is missing, and as an index "
+            "would count from the end."
+        )
+    return new
