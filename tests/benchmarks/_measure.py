@@ -254,5 +254,5 @@ def command_line(description: str, **defaults: float) -> argparse.ArgumentParser
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name, default in defaults.items():
-        parser.add_argument(f"--{name}", type=type(default), default=default)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
     return parser

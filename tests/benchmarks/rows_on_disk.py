@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import numpy as np
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 
 MB, BLOCK, SEED = 2**20, 2**18, 8
 GROUPS = Path("/sys/fs/cgroup")
@@ -230,12 +230,7 @@ def child(what, folder=None, **given):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--n", type=int, default=100_000_000)
-    parser.add_argument("--d", type=int, default=10)
-    parser.add_argument("--draws", type=int, default=5_000)
+    parser = command_line(__doc__, n=100_000_000, d=10, draws=5_000)
     parser.add_argument("--limit", type=int, default=1_500, help="MB of memory; 0: no such run")
     parser.add_argument("--folder", type=Path, help="where there is room for the rows")
     parser.add_argument("--small", action="store_true")
