@@ -12,14 +12,22 @@ N = 2_000
 MULTIMODAL, UNIMODAL = {}, {}
 
 
-def multimodal(function):
-    MULTIMODAL[function.__name__] = function
-    return function
+def kept_in(bank):
+    """Keep what a function writes inside `with pm.Model()`."""
+
+    def keep(function):
+        def make():
+            with pm.Model() as model:
+                function()
+            return model
+
+        bank[function.__name__] = make
+        return make
+
+    return keep
 
 
-def unimodal(function):
-    UNIMODAL[function.__name__] = function
-    return function
+multimodal, unimodal = kept_in(MULTIMODAL), kept_in(UNIMODAL)
 
 
 def rows(seed, n=N):
@@ -36,12 +44,10 @@ def phase():
     rng, _ = rows(0)
     t = rng.uniform(0, 240, N)
     y = 1.0 + 0.8 * np.cos(2 * np.pi * t / 24 - 1.0) + rng.normal(size=N)
-    with pm.Model() as model:
-        c = pm.Normal("c", 0, 5)
-        a = pm.HalfNormal("a", 2)
-        ph = pm.Normal("ph", 0, 10)
-        pm.Normal("y", c + a * pm.math.cos(2 * np.pi * t / 24 - ph), 1.0, observed=y)
-    return model
+    c = pm.Normal("c", 0, 5)
+    a = pm.HalfNormal("a", 2)
+    ph = pm.Normal("ph", 0, 10)
+    pm.Normal("y", c + a * pm.math.cos(2 * np.pi * t / 24 - ph), 1.0, observed=y)
 
 
 @multimodal
@@ -50,12 +56,10 @@ def signed_phase():
     rng, _ = rows(1)
     t = rng.uniform(0, 240, N)
     y = 1.0 + 0.8 * np.cos(2 * np.pi * t / 24 - 1.0) + rng.normal(size=N)
-    with pm.Model() as model:
-        c = pm.Normal("c", 0, 5)
-        a = pm.Normal("a", 0, 2)
-        ph = pm.Normal("ph", 0, 10)
-        pm.Normal("y", c + a * pm.math.cos(2 * np.pi * t / 24 - ph), 1.0, observed=y)
-    return model
+    c = pm.Normal("c", 0, 5)
+    a = pm.Normal("a", 0, 2)
+    ph = pm.Normal("ph", 0, 10)
+    pm.Normal("y", c + a * pm.math.cos(2 * np.pi * t / 24 - ph), 1.0, observed=y)
 
 
 @multimodal
@@ -63,10 +67,8 @@ def square():
     """Both roots, the prior around one of them."""
     rng, x = rows(2)
     y = 4.0 * x + rng.normal(size=N)
-    with pm.Model() as model:
-        b = pm.Normal("b", 4, 4)
-        pm.Normal("y", b**2 * x, 1.0, observed=y)
-    return model
+    b = pm.Normal("b", 4, 4)
+    pm.Normal("y", b**2 * x, 1.0, observed=y)
 
 
 @multimodal
@@ -74,10 +76,8 @@ def mixture():
     """Swapped labels, less likely by the prior: they hold 27% of the mass."""
     rng, _ = rows(3)
     y = np.where(rng.random(N) < 0.5, -10.0, 10.0) + rng.normal(size=N)
-    with pm.Model() as model:
-        mu = pm.Normal("mu", [-10, 10], 20, shape=2, initval=[-10.0, 10.0])
-        pm.NormalMixture("y", w=[0.5, 0.5], mu=mu, sigma=1.0, observed=y)
-    return model
+    mu = pm.Normal("mu", [-10, 10], 20, shape=2, initval=[-10.0, 10.0])
+    pm.NormalMixture("y", w=[0.5, 0.5], mu=mu, sigma=1.0, observed=y)
 
 
 @multimodal
@@ -86,12 +86,10 @@ def mixture_of_all():
     rng, _ = rows(4)
     z = rng.choice(3, N, p=[0.5, 0.3, 0.2])
     y = np.array([-6.0, 0.0, 5.0])[z] + np.array([1.0, 0.5, 1.5])[z] * rng.normal(size=N)
-    with pm.Model() as model:
-        w = pm.Dirichlet("w", np.ones(3))
-        mu = pm.Normal("mu", 0, 10, shape=3, initval=[-6.0, 0.0, 5.0])
-        sigma = pm.HalfNormal("sigma", 2, shape=3)
-        pm.NormalMixture("y", w=w, mu=mu, sigma=sigma, observed=y)
-    return model
+    w = pm.Dirichlet("w", np.ones(3))
+    mu = pm.Normal("mu", 0, 10, shape=3, initval=[-6.0, 0.0, 5.0])
+    sigma = pm.HalfNormal("sigma", 2, shape=3)
+    pm.NormalMixture("y", w=w, mu=mu, sigma=sigma, observed=y)
 
 
 @multimodal
@@ -100,13 +98,11 @@ def mixture_of_regressions():
     rng, x = rows(5)
     line = rng.random(N) < 0.5
     y = np.where(line, 3.0 + 2.0 * x, -3.0 - x) + rng.normal(scale=0.7, size=N)
-    with pm.Model() as model:
-        a = pm.Normal("a", [3, -3], 5, shape=2, initval=[3.0, -3.0])
-        b = pm.Normal("b", 0, 3, shape=2)
-        sigma = pm.HalfNormal("sigma", 1)
-        each = [pm.logp(pm.Normal.dist(a[k] + b[k] * x, sigma), y) for k in range(2)]
-        pm.Potential("y", pm.math.logaddexp(each[0], each[1]))
-    return model
+    a = pm.Normal("a", [3, -3], 5, shape=2, initval=[3.0, -3.0])
+    b = pm.Normal("b", 0, 3, shape=2)
+    sigma = pm.HalfNormal("sigma", 1)
+    each = [pm.logp(pm.Normal.dist(a[k] + b[k] * x, sigma), y) for k in range(2)]
+    pm.Potential("y", pm.math.logaddexp(each[0], each[1]))
 
 
 @multimodal
@@ -117,12 +113,10 @@ def loadings():
     f, w = np.array([-0.5, 0.3, 0.7, -0.4]), np.array([2.0, 4.0, -3.0])
     f /= np.linalg.norm(f)
     y = f[group] * w[item] + rng.normal(scale=0.5, size=N)
-    with pm.Model() as model:
-        scores = pm.Normal("scores", 0, 1, shape=4, initval=f)
-        pm.Potential("size", -0.5 * ((scores**2).sum() - 1) ** 2 / 0.02**2)
-        load = pm.Normal("load", [0.5, 1.0, -0.5], 4, shape=3, initval=w)
-        pm.Normal("y", scores[group] * load[item], 0.5, observed=y)
-    return model
+    scores = pm.Normal("scores", 0, 1, shape=4, initval=f)
+    pm.Potential("size", -0.5 * ((scores**2).sum() - 1) ** 2 / 0.02**2)
+    load = pm.Normal("load", [0.5, 1.0, -0.5], 4, shape=3, initval=w)
+    pm.Normal("y", scores[group] * load[item], 0.5, observed=y)
 
 
 @multimodal
@@ -132,12 +126,10 @@ def network():
     z = rng.normal(size=N)
     y = 2.0 * np.tanh(1.5 * x) - 1.5 * np.tanh(2.0 * z - 1.0) + rng.normal(scale=0.3, size=N)
     X = np.column_stack([x, z])
-    with pm.Model() as model:
-        inner = pm.Normal("inner", 0, 2, shape=(2, 2), initval=[[1.5, 0.1], [0.1, 2.0]])
-        shift = pm.Normal("shift", 0, 2, shape=2)
-        outer = pm.Normal("outer", [1.0, -1.0], 2, shape=2, initval=[2.0, -1.5])
-        pm.Normal("y", pt.tanh(X @ inner + shift) @ outer, 0.3, observed=y)
-    return model
+    inner = pm.Normal("inner", 0, 2, shape=(2, 2), initval=[[1.5, 0.1], [0.1, 2.0]])
+    shift = pm.Normal("shift", 0, 2, shape=2)
+    outer = pm.Normal("outer", [1.0, -1.0], 2, shape=2, initval=[2.0, -1.5])
+    pm.Normal("y", pt.tanh(X @ inner + shift) @ outer, 0.3, observed=y)
 
 
 @multimodal
@@ -147,11 +139,9 @@ def mirrored_hierarchy():
     group = rng.integers(0, 6, N)
     w = 2.0 + 0.3 * rng.normal(size=6)
     y = w[group] ** 2 * x + rng.normal(size=N)
-    with pm.Model() as model:
-        mu, tau = pm.Normal("mu", 1, 3, initval=2.0), pm.HalfNormal("tau", 1)
-        slopes = pm.Normal("slopes", mu, tau, shape=6, initval=np.full(6, 2.0))
-        pm.Normal("y", slopes[group] ** 2 * x, 1.0, observed=y)
-    return model
+    mu, tau = pm.Normal("mu", 1, 3, initval=2.0), pm.HalfNormal("tau", 1)
+    slopes = pm.Normal("slopes", mu, tau, shape=6, initval=np.full(6, 2.0))
+    pm.Normal("y", slopes[group] ** 2 * x, 1.0, observed=y)
 
 
 @multimodal
@@ -159,11 +149,9 @@ def default_start():
     """A mixture at whose initial point both means are the same, a saddle."""
     rng, _ = rows(12)
     y = np.where(rng.random(N) < 0.3, -3.0, 3.0) + rng.normal(size=N)
-    with pm.Model() as model:
-        w = pm.Dirichlet("w", np.ones(2))
-        mu = pm.Normal("mu", 0, 5, shape=2)
-        pm.NormalMixture("y", w=w, mu=mu, sigma=1.0, observed=y)
-    return model
+    w = pm.Dirichlet("w", np.ones(2))
+    mu = pm.Normal("mu", 0, 5, shape=2)
+    pm.NormalMixture("y", w=w, mu=mu, sigma=1.0, observed=y)
 
 
 @multimodal
@@ -171,10 +159,8 @@ def two_squares():
     rng, x = rows(13)
     z = rng.normal(size=N)
     y = 4.0 * x + z + rng.normal(size=N)
-    with pm.Model() as model:
-        b = pm.Normal("b", [2, 1], 3, shape=2)
-        pm.Normal("y", b[0] ** 2 * x + b[1] ** 2 * z, 1.0, observed=y)
-    return model
+    b = pm.Normal("b", [2, 1], 3, shape=2)
+    pm.Normal("y", b[0] ** 2 * x + b[1] ** 2 * z, 1.0, observed=y)
 
 
 @multimodal
@@ -182,10 +168,8 @@ def conflict():
     """A location with heavy tails and two camps of rows, the prior with one of them."""
     rng, _ = rows(8)
     y = -12.0 + 0.5 * rng.standard_t(3, N // 2)
-    with pm.Model() as model:
-        mu = pm.Normal("mu", -12, 10)
-        pm.StudentT("y", nu=1, mu=mu, sigma=1.0, observed=np.concatenate([y, -y]))
-    return model
+    mu = pm.Normal("mu", -12, 10)
+    pm.StudentT("y", nu=1, mu=mu, sigma=1.0, observed=np.concatenate([y, -y]))
 
 
 @multimodal
@@ -194,10 +178,8 @@ def alias():
     rng, _ = rows(9)
     t = rng.integers(0, 8, N).astype(float)
     y = np.cos(1.1 * t) + rng.normal(scale=0.5, size=N)
-    with pm.Model() as model:
-        w = pm.Uniform("w", 0, 2 * np.pi, initval=1.1)
-        pm.Normal("y", pm.math.cos(w * t), 0.5, observed=y)
-    return model
+    w = pm.Uniform("w", 0, 2 * np.pi, initval=1.1)
+    pm.Normal("y", pm.math.cos(w * t), 0.5, observed=y)
 
 
 @multimodal
@@ -206,11 +188,9 @@ def product():
     rng, x = rows(10)
     z = rng.normal(size=N)
     y = 6.0 * x + 3.0 * z + rng.normal(size=N)
-    with pm.Model() as model:
-        a = pm.Normal("a", 3, 3)
-        b = pm.Normal("b", 2, 3)
-        pm.Normal("y", a * b * x + b * pm.math.abs(b) * a / 4 * z, 1.0, observed=y)
-    return model
+    a = pm.Normal("a", 3, 3)
+    b = pm.Normal("b", 2, 3)
+    pm.Normal("y", a * b * x + b * pm.math.abs(b) * a / 4 * z, 1.0, observed=y)
 
 
 # One mode
@@ -221,35 +201,29 @@ def logistic():
     rng, _ = rows(20)
     X = rng.normal(size=(N, 5))
     y = rng.binomial(1, expit(X @ np.linspace(-1, 1, 5)))
-    with pm.Model() as model:
-        beta = pm.Normal("beta", 0, 2, shape=5)
-        pm.Bernoulli("y", logit_p=X @ beta, observed=y)
-    return model
+    beta = pm.Normal("beta", 0, 2, shape=5)
+    pm.Bernoulli("y", logit_p=X @ beta, observed=y)
 
 
 @unimodal
 def scale():
     rng, x = rows(21)
     y = 1.0 + 2.0 * x + 0.7 * rng.normal(size=N)
-    with pm.Model() as model:
-        a, b = pm.Normal("a", 0, 10), pm.Normal("b", 0, 10)
-        sigma = pm.HalfCauchy("sigma", 5)
-        pm.Normal("y", a + b * x, sigma, observed=y)
-    return model
+    a, b = pm.Normal("a", 0, 10), pm.Normal("b", 0, 10)
+    sigma = pm.HalfCauchy("sigma", 5)
+    pm.Normal("y", a + b * x, sigma, observed=y)
 
 
 def hierarchy(centred, spread, groups=12):
     rng, _ = rows(22)
     group = rng.integers(0, groups, N)
     y = 1.0 + spread * rng.normal(size=groups)[group] + 3.0 * rng.normal(size=N)
-    with pm.Model() as model:
-        mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 1)
-        if centred:
-            a = pm.Normal("a", mu, tau, shape=groups)
-        else:
-            a = mu + tau * pm.Normal("z", 0, 1, shape=groups)
-        pm.Normal("y", a[group], 3.0, observed=y)
-    return model
+    mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 1)
+    if centred:
+        a = pm.Normal("a", mu, tau, shape=groups)
+    else:
+        a = mu + tau * pm.Normal("z", 0, 1, shape=groups)
+    pm.Normal("y", a[group], 3.0, observed=y)
 
 
 @unimodal
@@ -279,21 +253,17 @@ def collinear():
     rng, x = rows(23)
     X = np.column_stack([x, x + 1e-3 * rng.normal(size=N)])
     y = X.sum(axis=1) + rng.normal(size=N)
-    with pm.Model() as model:
-        b = pm.Normal("b", 0, 10, shape=2)
-        pm.Normal("y", X @ b, 1.0, observed=y)
-    return model
+    b = pm.Normal("b", 0, 10, shape=2)
+    pm.Normal("y", X @ b, 1.0, observed=y)
 
 
 @unimodal
 def tails():
     rng, x = rows(24)
     y = 1.0 - x + rng.standard_t(3, N)
-    with pm.Model() as model:
-        b = pm.Normal("b", 0, 5, shape=2)
-        nu, sigma = pm.Gamma("nu", 2, 0.1), pm.HalfNormal("sigma", 2)
-        pm.StudentT("y", nu=nu, mu=b[0] + b[1] * x, sigma=sigma, observed=y)
-    return model
+    b = pm.Normal("b", 0, 5, shape=2)
+    nu, sigma = pm.Gamma("nu", 2, 0.1), pm.HalfNormal("sigma", 2)
+    pm.StudentT("y", nu=nu, mu=b[0] + b[1] * x, sigma=sigma, observed=y)
 
 
 @unimodal
@@ -301,11 +271,9 @@ def counts():
     """Overdispersed counts, with priors so wide that a draw of them overflows."""
     rng, x = rows(25)
     y = rng.negative_binomial(3, 3 / (3 + np.exp(1.0 + 0.5 * x)))
-    with pm.Model() as model:
-        b = pm.Normal("b", 0, 100, shape=2)
-        alpha = pm.Exponential("alpha", 0.1)
-        pm.NegativeBinomial("y", mu=pm.math.exp(b[0] + b[1] * x), alpha=alpha, observed=y)
-    return model
+    b = pm.Normal("b", 0, 100, shape=2)
+    alpha = pm.Exponential("alpha", 0.1)
+    pm.NegativeBinomial("y", mu=pm.math.exp(b[0] + b[1] * x), alpha=alpha, observed=y)
 
 
 @unimodal
@@ -313,21 +281,17 @@ def ordered_mixture():
     """A mixture whose labels the model keeps apart."""
     rng, _ = rows(26)
     y = np.where(rng.random(N) < 0.3, -2.0, 2.0) + rng.normal(size=N)
-    with pm.Model() as model:
-        mu = pm.Normal(
-            "mu", [-1, 1], 5, shape=2, transform=pm.distributions.transforms.ordered,
-            initval=[-1.0, 1.0],
-        )  # fmt: skip
-        w = pm.Dirichlet("w", np.ones(2))
-        pm.NormalMixture("y", w=w, mu=mu, sigma=1.0, observed=y)
-    return model
+    mu = pm.Normal(
+        "mu", [-1, 1], 5, shape=2, transform=pm.distributions.transforms.ordered,
+        initval=[-1.0, 1.0],
+    )  # fmt: skip
+    w = pm.Dirichlet("w", np.ones(2))
+    pm.NormalMixture("y", w=w, mu=mu, sigma=1.0, observed=y)
 
 
 @unimodal
 def one_sided_square():
     rng, x = rows(27)
     y = 4.0 * x + rng.normal(size=N)
-    with pm.Model() as model:
-        b = pm.HalfNormal("b", 4)
-        pm.Normal("y", b**2 * x, 1.0, observed=y)
-    return model
+    b = pm.HalfNormal("b", 4)
+    pm.Normal("y", b**2 * x, 1.0, observed=y)

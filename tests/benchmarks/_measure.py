@@ -100,6 +100,7 @@ class Run(NamedTuple):
         ]
 
 
+QUIET = {"cores": 1, "progressbar": False, "quiet": True, "compute_convergence_checks": False}
 HEADER = ["sampler", "draws", "min ESS", "s", "ESS/s", "s, all", "ESS/s, all", "note"]
 
 
@@ -188,16 +189,7 @@ def sample_batches(step, draws, *, tune=0, seed=1, start=None):
     import pymc as pm
 
     idata = pm.sample(
-        draws,
-        tune=tune,
-        step=step,
-        chains=1,
-        cores=1,
-        progressbar=False,
-        quiet=True,
-        random_seed=seed,
-        initvals=start,
-        compute_convergence_checks=False,
+        draws, tune=tune, step=step, chains=1, random_seed=seed, initvals=start, **QUIET
     )
     draws = {str(name): v.values[0] for name, v in idata["posterior"].data_vars.items()}
     names = [str(name) for name in idata["sample_stats"].data_vars if name != "warning"]
@@ -254,5 +246,5 @@ def command_line(description: str, **defaults: float) -> argparse.ArgumentParser
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name, default in defaults.items():
-        parser.add_argument(f"--{name}", type=type(default), default=default)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
     return parser

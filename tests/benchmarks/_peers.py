@@ -3,7 +3,7 @@
 from time import perf_counter
 
 import numpy as np
-from _measure import Clock, Run
+from _measure import QUIET, Clock, Run
 from _problems import logistic_model
 
 
@@ -125,8 +125,8 @@ def pymc_all_rows(X, y, prior_sd, *, tune=1000, draws=1000, seed=1, time=perf_co
     with logistic_model(X, y, prior_sd):
         clock = Clock(time)
         idata = pm.sample(
-            draws, tune=tune, chains=1, cores=1, nuts_sampler="pymc", callback=clock,
-            progressbar=False, quiet=True, random_seed=seed, compute_convergence_checks=False,
+            draws, tune=tune, chains=1, nuts_sampler="pymc", callback=clock, random_seed=seed,
+            **QUIET,
         )  # fmt: skip
     steps = int(idata["sample_stats"]["n_steps"].sum())
     return Run(

@@ -20,7 +20,7 @@ from time import process_time, thread_time  # noqa: E402
 
 import numpy as np  # noqa: E402
 import pymc as pm  # noqa: E402
-from _measure import Checks, command_line, table  # noqa: E402
+from _measure import QUIET, Checks, command_line, table  # noqa: E402
 from _problems import linear_model, logistic_model, logistic_rows  # noqa: E402
 from _written import MODELS  # noqa: E402
 
@@ -136,10 +136,9 @@ def our_run(model, kind, draws):
     with model:
         step = kind()
         idata = pm.sample(
-            draws, tune=TUNE, step=step, chains=1, cores=1, progressbar=False, random_seed=1,
-            callback=lambda trace, draw: times.append(thread_time()), quiet=True,
+            draws, tune=TUNE, step=step, chains=1, random_seed=1, **QUIET,
+            callback=lambda trace, draw: times.append(thread_time()),
             var_names=[v.name for v in model.free_RVs],
-            compute_convergence_checks=False,
         )  # fmt: skip
     # The checks belong to the last draw.
     drawing, checking = times[-2] - times[TUNE - 1], times[-1] - times[-2]

@@ -10,27 +10,21 @@ a long run of HMC-ECS, whose own error is bounded by comparing its moments with 
 start in the posterior (at its draws), so that risk is variance and bias, not burn-in.
 """
 
-import argparse
 import os
 from pathlib import Path
 
 import numpy as np
 from _chains import sample, show_warnings
-from _measure import Checks, one_by_one, sample_hmcecs, table
+from _measure import Checks, command_line, one_by_one, sample_hmcecs, table
 from _problems import logistic_model
 from _reference import exact_posterior, laplace
 from scipy.special import expit, stdtr
 
 import pymc_subsample as pms
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
+parser = command_line(__doc__, reference_draws=6_000, chains=8, seed=1)
 parser.add_argument("--transitions", type=int, default=400, help="of exact MH, per chain")
 parser.add_argument("--decisions", type=int, default=1000, help="that are compared for figure 2")
-parser.add_argument("--reference-draws", type=int, default=6_000)
-parser.add_argument("--chains", type=int, default=8)
-parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--figure", help="where to draw figures 2 and 3")
 args = parser.parse_args()
 

@@ -4,23 +4,19 @@ python tests/benchmarks/calibration.py                        # 320 replications
 python tests/benchmarks/calibration.py --replications 1000
 """
 
-import argparse
 import logging
 import sys
 import time
 from pathlib import Path
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument("--replications", type=int, default=320)
-parser.add_argument("--seed", type=int, default=1)
+from _measure import Checks, command_line, table
+
+parser = command_line(__doc__, replications=320, seed=1)
 args = parser.parse_args()
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 logging.getLogger("pymc").setLevel(logging.ERROR)
 
-from _measure import Checks, table  # noqa: E402
 from sbc import BINS, DRAWS, N_ROWS, calibrate  # noqa: E402
 
 HARD = {"order": 1, "subsample_size": 40}

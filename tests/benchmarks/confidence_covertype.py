@@ -8,26 +8,18 @@ coefficients, Cauchy(0, 10) intercept. Chains of MH and of the confidence sample
 four random points; a chain has converged once it is within the posterior's 99.9% ellipsoid.
 """
 
-import argparse
-
 import numpy as np
 import pymc as pm
 import scipy.stats
 from _chains import sample, show_warnings
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 from _problems import covertype_rows
 from _reference import laplace, log_posterior
 
 import pymc_subsample as pms
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument("--n", type=int, default=400_000)
-parser.add_argument("--draws", type=int, default=200)
-parser.add_argument("--tune", type=int, default=700)
+parser = command_line(__doc__, n=400_000, draws=200, tune=700, seed=1)
 parser.add_argument("--cheap-draws", type=int, default=4000, help="with control variates")
-parser.add_argument("--seed", type=int, default=1)
 args = parser.parse_args()
 
 SCALES = np.array([10.0, 2.5, 2.5])

@@ -9,21 +9,16 @@ random walk is 2.38 posterior sds wide. The paper's bound is C = 2 |theta' - the
 for a range of twice that, so that half the paper's C is what gives the paper's test.
 """
 
-import argparse
-
 import numpy as np
 import pymc as pm
 from _chains import sample, show_warnings
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 
 import pymc_subsample as pms
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
+parser = command_line(__doc__, seed=1)
 parser.add_argument("--n", type=int, nargs="+", default=[10**5, 10**6, 10**7])
 parser.add_argument("--tests", type=int, default=1000, help="at 10^5 rows; fewer with more rows")
-parser.add_argument("--seed", type=int, default=1)
 args = parser.parse_args()
 
 

@@ -7,25 +7,15 @@ log N(0, 2), read as a lognormal whose logarithm has variance 2 (sd sqrt(2)); --
 other reading. The posterior of sigma is known: sigma^2 = n s^2 / chi^2 with n - 2 degrees.
 """
 
-import argparse
-
 import numpy as np
 import pymc as pm
 from _chains import sample, show_warnings
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 from scipy.special import gammaln
 
 import pymc_subsample as pms
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument("--n", type=int, default=100_000)
-parser.add_argument("--draws", type=int, default=400)
-parser.add_argument("--tune", type=int, default=400)
-parser.add_argument("--chains", type=int, default=2)
-parser.add_argument("--log-sd", type=float, default=2**0.5)
-parser.add_argument("--seed", type=int, default=1)
+parser = command_line(__doc__, n=100_000, draws=400, tune=400, chains=2, log_sd=2**0.5, seed=1)
 parser.add_argument("--figure", help="where to draw the marginals of sigma")
 args = parser.parse_args()
 

@@ -3,21 +3,14 @@
 PYMC_SUBSAMPLE_DATA=<folder that holds covtype.npz> python tests/benchmarks/covertype.py
 """
 
-import argparse
-
-from _measure import HEADER, Checks, sample_hmcecs, table
+from _measure import HEADER, Checks, command_line, sample_hmcecs, table
 from _problems import covertype_rows, logistic_model
 from _reference import exact_posterior
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
+parser = command_line(__doc__, draws=10_000, tune=1000, seed=1)
 parser.add_argument(
     "--n", type=int, help="rows, evenly spaced in file order; all of them if not given"
 )
-parser.add_argument("--draws", type=int, default=10_000)
-parser.add_argument("--tune", type=int, default=1000)
-parser.add_argument("--seed", type=int, default=1)
 args = parser.parse_args()
 
 PRIOR_SD = 10**0.5

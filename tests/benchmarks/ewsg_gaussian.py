@@ -30,7 +30,7 @@ from time import perf_counter
 
 import numpy as np
 import pymc as pm
-from _measure import Checks, command_line, table
+from _measure import QUIET, Checks, command_line, table
 from arviz_stats.base import array_stats
 
 import pymc_subsample as pms
@@ -405,9 +405,8 @@ def sampled(model, rows, draws):
     """KL of one run of pm.sample, its draws far enough apart to be almost independent."""
     with model:
         idata = pm.sample(
-            draws, tune=20, chains=1, cores=1, random_seed=11, progressbar=False, quiet=True,
-            step=weighted(model, transitions_per_draw=40),
-            compute_convergence_checks=False,
+            draws, tune=20, chains=1, random_seed=11, step=weighted(model, transitions_per_draw=40),
+            **QUIET,
         )  # fmt: skip
     return divergence(idata["posterior"]["theta"].values[0], rows)
 

@@ -11,7 +11,7 @@ posterior, of the others with those of `HMCECS`.
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from _measure import Checks, command_line, table
+from _measure import QUIET, Checks, command_line, table
 from _problems import logistic_model, logistic_rows
 from _reference import exact_posterior
 from arviz_stats.base import array_stats
@@ -52,9 +52,8 @@ def measure(make, model, args):
     """Draws, bright rows, smallest ESS, evaluations and whether the report passes."""
     with model:
         idata = pm.sample(
-            args.draws, tune=args.tune, step=make(), chains=2, cores=1, progressbar=False,
-            quiet=True, random_seed=args.seed, compute_convergence_checks=False,
-        )  # fmt: skip
+            args.draws, tune=args.tune, step=make(), chains=2, random_seed=args.seed, **QUIET
+        )
     draws = idata["posterior"]["beta"].values
     draws = draws.reshape(*draws.shape[:2], -1)
     ess = min(array_stats.ess(draws[..., j], method="bulk") for j in range(draws.shape[-1]))

@@ -9,7 +9,6 @@ python tests/benchmarks/gibbs_mrf.py
 python tests/benchmarks/gibbs_mrf.py --variables 30 --batch 50 --sweeps 300 --truth 5000  # small
 """
 
-import argparse
 from itertools import combinations, permutations
 from time import perf_counter, process_time
 
@@ -17,7 +16,7 @@ import numba
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 
 import pymc_subsample as pms
 from pymc_subsample.diagnostics.gibbs import conditional_errors
@@ -27,16 +26,11 @@ LEVELS = [0.01, 0.05, 0.1, 0.15, 0.2, 0.25]
 PAPER_SAMPLES = dict(zip([0.0, *LEVELS], [2897, 3429, 3979, 4494, 4889, 5507, 5959], strict=True))
 PAPER_ERROR = 0.01  # at epsilon = 0.01, section 6.3
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument("--variables", type=int, default=100)
+parser = command_line(__doc__, variables=100, batch=500, subsets=1600)
 parser.add_argument("--scale", type=float, default=0.02, help="standard deviation of log psi")
-parser.add_argument("--batch", type=int, default=500)
 parser.add_argument("--updates", type=int, default=200, help="conditional probabilities, figure 7")
 parser.add_argument("--sweeps", type=int, default=500, help="of the exact sampler, figure 8")
 parser.add_argument("--truth", type=int, default=100_000, help="sweeps of the reference")
-parser.add_argument("--subsets", type=int, default=1600)
 args = parser.parse_args()
 
 D = args.variables

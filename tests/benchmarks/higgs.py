@@ -16,7 +16,7 @@ from time import perf_counter
 
 import numpy as np
 import pymc as pm
-from _measure import Checks, command_line, table
+from _measure import QUIET, Checks, command_line, table
 from _problems import logistic_rows
 from _reference import laplace
 from arviz_stats.base import array_stats
@@ -97,9 +97,8 @@ def subsampled(model, draws, tune, seed, **settings):
     start = perf_counter()
     with Counted() as counted, model:
         idata = pm.sample(
-            draws, tune=tune, step=pms.HMCECS(**settings), chains=1, cores=1, progressbar=False,
-            random_seed=seed, discard_tuned_samples=False, quiet=True,
-            compute_convergence_checks=False,
+            draws, tune=tune, step=pms.HMCECS(**settings), chains=1, random_seed=seed,
+            discard_tuned_samples=False, **QUIET,
         )  # fmt: skip
     moves = sum(
         int(idata[group]["n_evaluations"].sum())

@@ -4,29 +4,21 @@ python tests/benchmarks/logistic.py                 # n = 1,000,000, d = 30
 python tests/benchmarks/logistic.py --n 20000 --draws 6000 --peer-draws 200
 """
 
-import argparse
 import os
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+from _measure import HEADER, Checks, command_line, empty_compile_cache, sample_hmcecs, table
+
+parser = command_line(
+    __doc__, n=1_000_000, d=30, prior_sd=1.0, draws=10_000, tune=1000, peer_draws=1000, seed=1
 )
-parser.add_argument("--n", type=int, default=1_000_000)
-parser.add_argument("--d", type=int, default=30)
-parser.add_argument("--prior-sd", type=float, default=1.0)
-parser.add_argument("--draws", type=int, default=10_000)
-parser.add_argument("--tune", type=int, default=1000)
-parser.add_argument("--peer-draws", type=int, default=1000)
 parser.add_argument(
     "--peers", nargs="*", choices=["numpyro", "nutpie"], default=["numpyro", "nutpie"]
 )
 parser.add_argument("--no-ours", action="store_true", help="run the peers alone")
-parser.add_argument("--seed", type=int, default=1)
 parser.add_argument(
     "--warm", action="store_true", help="use the existing compile cache, not an empty one"
 )
 args = parser.parse_args()
-
-from _measure import HEADER, Checks, empty_compile_cache, sample_hmcecs, table  # noqa: E402
 
 if not args.warm:
     os.environ.update(empty_compile_cache())

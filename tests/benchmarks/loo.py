@@ -17,7 +17,7 @@ from time import perf_counter
 import arviz as az
 import numpy as np
 import pymc as pm
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 
 import pymc_subsample as pms
 from pymc_subsample.data import Rows
@@ -242,9 +242,7 @@ def tall(n, draws, on_disk):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--n", type=int, default=20_000)
-    parser.add_argument("--tall", type=int, default=10**6)
+    parser = command_line(__doc__, n=20_000, tall=10**6)
     parser.add_argument("--draws", type=int, default=500, help="of each of four chains")
     parser.add_argument("--one", choices=["in memory", "on disk"], help=argparse.SUPPRESS)
     args = parser.parse_args()

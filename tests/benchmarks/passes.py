@@ -5,7 +5,6 @@ python tests/benchmarks/passes.py --small
 python tests/benchmarks/passes.py --processes            # with workers that are sent the rows, too
 """
 
-import argparse
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from multiprocessing import get_context
@@ -13,7 +12,7 @@ from time import perf_counter
 
 import numpy as np
 import pymc as pm
-from _measure import Checks, table
+from _measure import Checks, command_line, table
 
 import pymc_subsample as pms
 from pymc_subsample.blas import one_thread
@@ -106,11 +105,7 @@ def compare(title, timed, makers, repeats):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--n", type=int, default=10**6)
-    parser.add_argument("--d", type=int, default=30)
-    parser.add_argument("--groups", type=int, default=50)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser = command_line(__doc__, n=10**6, d=30, groups=50, repeats=7)
     parser.add_argument("--processes", action="store_true")
     parser.add_argument("--small", action="store_true")
     args = parser.parse_args()

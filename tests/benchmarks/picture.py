@@ -16,13 +16,12 @@ of the picture for light pages and dark ones, without a background
 made with `--folder docs/_static`.
 """
 
-import argparse
 from itertools import product
 from pathlib import Path
 from time import process_time
 
 import numpy as np
-from _measure import Checks, provenance, sample_step, table
+from _measure import Checks, command_line, provenance, sample_step, table
 
 PRIOR_SD = 1.0
 COLUMNS = ["rows", "sampler", "draws", "ess", "per_second", "per_second_in_all", "mean", "sd"]
@@ -177,15 +176,8 @@ def compared(lines, checks):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, d=10, draws=10_000, peer_draws=1000, tune=1000, seed=1)
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--d", type=int, default=10)
-    parser.add_argument("--draws", type=int, default=10_000)
-    parser.add_argument("--peer-draws", type=int, default=1000)
-    parser.add_argument("--tune", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, default=Path("demo_output"))
     parser.add_argument("--redraw", action="store_true")
     args = parser.parse_args()

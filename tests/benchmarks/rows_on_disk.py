@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import numpy as np
-from _measure import Checks, table
+from _measure import QUIET, Checks, command_line, table
 
 MB, BLOCK, SEED = 2**20, 2**18, 8
 GROUPS = Path("/sys/fs/cgroup")
@@ -142,9 +142,8 @@ def sample(folder, n, d, draws):
         step = pms.HMCECS(data=rows)
         ready = perf_counter()
         idata = pm.sample(
-            draws, tune=1_000, step=step, chains=1, cores=1, progressbar=False, random_seed=1,
-            callback=lambda trace, draw: times.append(perf_counter()), quiet=True,
-            compute_convergence_checks=False,
+            draws, tune=1_000, step=step, chains=1, random_seed=1, **QUIET,
+            callback=lambda trace, draw: times.append(perf_counter()),
         )  # fmt: skip
     beta = idata["posterior"]["beta"].values[0]
     ess = [float(array_stats.ess(beta[None, :, j], method="bulk")) for j in range(d)]
@@ -230,12 +229,7 @@ def child(what, folder=None, **given):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--n", type=int, default=100_000_000)
-    parser.add_argument("--d", type=int, default=10)
-    parser.add_argument("--draws", type=int, default=5_000)
+    parser = command_line(__doc__, n=100_000_000, d=10, draws=5_000)
     parser.add_argument("--limit", type=int, default=1_500, help="MB of memory; 0: no such run")
     parser.add_argument("--folder", type=Path, help="where there is room for the rows")
     parser.add_argument("--small", action="store_true")

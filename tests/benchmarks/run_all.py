@@ -7,13 +7,12 @@ python tests/benchmarks/run_all.py --small    # does everything run?
 Ratios and errors carry over to other machines; the commit and the load are printed beside them.
 """
 
-import argparse
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from _measure import provenance
+from _measure import command_line, provenance
 
 SMALL = {
     "advise": "--only small laplace --draws 100",
@@ -31,8 +30,8 @@ SMALL = {
     "confidence_covertype": "--n 20000 --draws 20 --tune 100 --cheap-draws 300",
     "minibatch_covertype": "--n 20000 --draws 1000 --peer-draws 500",
     "scalable": "--rows 10000 --parameters 5 --draws 500",
-    "exact_models": "--n 2000 --models Poisson --draws 500 --reference_draws 300",
-    "mhss": "--n 5000 --parameters 5 --draws 500 --their_draws 2000",
+    "exact_models": "--n 2000 --models Poisson --draws 500 --reference-draws 300",
+    "mhss": "--n 5000 --parameters 5 --draws 500 --their-draws 2000",
     "firefly": "--n 20000 --draws 500 --tune 300",
     "higgs": "--n 100000 --draws 500 --full-rows 5000",
     "signed": "--draws 2000 --sweep-rows 20000 --sweep-draws 500",
@@ -69,9 +68,7 @@ NEED_DATA = {
     "sg_mnist_network",
 }
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
+parser = command_line(__doc__)
 parser.add_argument("--small", action="store_true", help="small sizes: the bounds need not hold")
 which = parser.add_mutually_exclusive_group()
 which.add_argument("--only", nargs="+", choices=SMALL, default=list(SMALL))

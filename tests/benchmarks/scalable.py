@@ -15,12 +15,11 @@ rows, and the Monte Carlo error that the largest of so many means has; nutpie's 
 its draws are those of fewer rows. Peers are shown for normal columns alone.
 """
 
-import argparse
 from importlib.util import find_spec
 from time import process_time
 
 import numpy as np
-from _measure import Checks, sample_step, table
+from _measure import Checks, command_line, sample_step, table
 from _problems import logistic_model
 from _reference import exact_posterior
 from scipy.stats import norm
@@ -206,12 +205,9 @@ def ratios(args, checks):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, draws=2_000)
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--parameters", type=int, nargs="+", help="default: 10, 30 and 100")
-    parser.add_argument("--draws", type=int, default=2_000)
     parser.add_argument("--peers", action="store_true", help="NumPyro and nutpie beside it")
     parser.add_argument("--ratios", action="store_true", help="a table over d^3 / n instead")
     args, checks = parser.parse_args(), Checks()

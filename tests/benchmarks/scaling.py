@@ -51,15 +51,9 @@ def measure(n, d, draws, tune):
         step = pms.HMCECS()
         peaks["set-up"] = resident("VmHWM")
         idata = pm.sample(
-            draws,
-            tune=tune,
-            step=step,
-            chains=1,
-            cores=1,
-            progressbar=False,
-            random_seed=1,
+            draws, tune=tune, step=step, chains=1, cores=1, progressbar=False, random_seed=1,
             callback=callback,
-        )
+        )  # fmt: skip
     stats = idata["sample_stats"]
     times = np.diff(times[tune:])[:-1]  # the last draw checks the chain
     return {

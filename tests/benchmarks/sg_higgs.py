@@ -25,7 +25,7 @@ from time import perf_counter
 
 import numpy as np
 import pymc as pm
-from _measure import Checks, command_line, table
+from _measure import QUIET, Checks, command_line, table
 from _problems import logistic_rows
 from _reference import laplace
 from higgs import PRIOR_SD, inefficiency, subsampled
@@ -52,10 +52,7 @@ TABLE_3 = {
 def stochastic(model, step, draws, tune, seed):
     """One run: its draws and row evaluations per draw after tuning."""
     with model:
-        idata = pm.sample(
-            draws, tune=tune, step=step, chains=1, cores=1, progressbar=False, random_seed=seed,
-            quiet=True, compute_convergence_checks=False,
-        )  # fmt: skip
+        idata = pm.sample(draws, tune=tune, step=step, chains=1, random_seed=seed, **QUIET)
     evaluations = float(idata["sample_stats"]["n_evaluations"].mean())
     return idata["posterior"]["beta"].values[0], evaluations
 

@@ -32,7 +32,7 @@ from time import perf_counter, process_time
 
 import numpy as np
 import pymc as pm
-from _measure import Checks, command_line, table
+from _measure import QUIET, Checks, command_line, table
 from _problems import logistic_model, logistic_rows
 from _reference import exact_posterior
 from arviz_stats.base import array_stats
@@ -86,10 +86,9 @@ class Ours:
         times, tune = [], draws // 5
         with self.model:
             idata = pm.sample(
-                draws, tune=tune, step=self.step, chains=1, cores=1, random_seed=seed,
-                initvals={"beta": self.mode}, progressbar=False, quiet=True,
+                draws, tune=tune, step=self.step, chains=1, random_seed=seed, **QUIET,
+                initvals={"beta": self.mode},
                 callback=lambda trace, draw: times.append(process_time()),
-                compute_convergence_checks=False,
             )  # fmt: skip
         # All draws but the last one, in whose time the chain is checked on all rows.
         seconds = (times[-2] - times[tune - 1]) * draws / (draws - 1)

@@ -12,7 +12,7 @@ import logging
 
 import numpy as np
 import pymc as pm
-from _measure import Checks, command_line, table
+from _measure import QUIET, Checks, command_line, table
 from _problems import logistic_model, logistic_rows
 
 import pymc_subsample as pms
@@ -56,10 +56,7 @@ def small_problem(rng, n=400):
 def sample(model, draws, tune, seed, chains=1, **settings):
     with model:
         step = pms.HMCECS(**settings)
-        idata = pm.sample(
-            draws, tune=tune, step=step, chains=chains, cores=1, progressbar=False,
-            random_seed=seed, quiet=True, compute_convergence_checks=False,
-        )  # fmt: skip
+        idata = pm.sample(draws, tune=tune, step=step, chains=chains, random_seed=seed, **QUIET)
     return idata, step
 
 
