@@ -135,8 +135,16 @@ def _refuse_latents(
 ) -> None:
     read = set(ancestors([term.graph]))
     for value, rv in latents.items():
-        alike = term.n_rows in value.type.shape and value in free
-        if value in trace.axes or (alike and value in read):
+        if value not in trace.axes:
+            if value in free and value in read and term.n_rows in value.type.shape:
+                raise TallModelError(
+                    f"Free variable {rv.name!r} ({op_name(rv.owner.op)}, shape {value.type.shape}) "
+                    f"has as many elements along an axis as {term.name!r} has rows, "
+                    f"{term.n_rows}: coefficients of as many columns, or effects of as many "
+                    "groups. So few rows say too little of each to be subsampled. Sample this "
+                    "model with pm.NUTS, or pass more rows."
+                )
+        else:
             raise TallModelError(
                 f"Free variable {rv.name!r} ({op_name(rv.owner.op)}) has one element per row of "
                 f"{term.name!r} (shape {value.type.shape}, {term.n_rows} rows): with a latent "
