@@ -153,6 +153,24 @@ def test_variances_of_sparse_factors_are_adapted():
     assert tuning.better_factor() is None
 
 
+def test_a_covariance_that_cannot_be_factored_is_not_formed():
+    """Draws are far wider than the mass matrix in a direction that all parameters share."""
+    rng, scale = np.random.default_rng(1), np.array([1e-5, 1.0, 1e5])
+    correlated = np.linalg.cholesky(0.999 * np.ones((3, 3)) + 0.001 * np.eye(3))
+    lower = scale[:, None] * correlated
+    tuning = Tuning(1000, np.arange(3), 3, lower, 0.8)
+    tuning.thetas = (np.array([1e7, 1.0, 1.0]) * rng.normal(size=(1000, 3))) @ lower.T
+    tuning.variances = np.zeros(1000)
+    better = tuning.better_factor()
+    with pytest.raises(np.linalg.LinAlgError):
+        np.linalg.cholesky(better @ better.T)
+    assert np.all(np.triu(better, 1) == 0)
+    white = np.linalg.solve(better, tuning.recent().T)
+    np.testing.assert_allclose(white.std(axis=1), 1.0, atol=0.05)
+    tuning.thetas = np.tile(tuning.thetas[:1], (1000, 1)) * rng.normal(size=(1000, 1)) * 1e12
+    assert tuning.better_factor() is None
+
+
 def test_a_noisy_chain_takes_more_rows(many_effects, monkeypatch):
     model, _, _ = many_effects
     step = pms.HMCECS(model=model, rng=1)

@@ -31,6 +31,17 @@ def factor(cov: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.linalg.cholesky(cov))
 
 
+def reshaped(lower: np.ndarray, cov: np.ndarray) -> np.ndarray | None:
+    """Return the lower factor of ``lower @ cov @ lower.T``, which need not be made for it.
+
+    None where `cov` is singular to rounding.
+    """
+    try:
+        return np.ascontiguousarray(lower @ np.linalg.cholesky(cov))
+    except np.linalg.LinAlgError:
+        return None
+
+
 @one_thread
 def sparse_factor(matrix: np.ndarray) -> np.ndarray | None:
     """Factor a sparse precision, shape (a, a); None where it is not positive definite or sparse."""

@@ -8,7 +8,7 @@ from pymc.step_methods.step_sizes import DualAverageAdaptation, StepSizeState
 
 from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates.curvature import MAX_DENSE
-from pymc_subsample.control_variates.factors import factor, is_sparse, stretched, whiten
+from pymc_subsample.control_variates.factors import factor, is_sparse, reshaped, stretched, whiten
 from pymc_subsample.estimators import VARIANCE_BOUND
 
 _FEWEST_DRAWS = 20
@@ -149,7 +149,8 @@ class Tuning(WithSamplingState):
         Each counts as `worth` independent ones. In coordinates where the current mass matrix is the
         identity, the covariance of independent draws has its eigenvalues between
         (1 -/+ sqrt(a / N))^2. When one lies far outside, the draws' covariance, shrunk towards the
-        current one, takes over; of a factor that is not dense, their variances alone.
+        current one, takes over; of a factor that is not dense, their variances alone. None also
+        where the draws are so wide in some directions that others are lost to rounding.
         """
         draws = self.recent()[:, self._active]
         size, n = draws.shape[1], worth * len(draws)
@@ -169,7 +170,7 @@ class Tuning(WithSamplingState):
             return None
         weight = n / (n + 5 * size)
         shrunk = weight * cov + (1 - weight) * np.eye(size)
-        return factor(self.factor @ shrunk @ self.factor.T)
+        return reshaped(self.factor, shrunk)
 
 
 def _dual_averaging(step_size: float, target_accept: float) -> DualAverageAdaptation:
@@ -217,6 +218,6 @@ class ProposalTuning(Tuning):
             white = whiten(self.factor, (draws - draws.mean(axis=0)).T)
             weight = n / (n + 5 * size)
             shrunk = weight * (white @ white.T) / len(draws) + (1 - weight) * np.eye(size)
-            return factor(self.factor @ shrunk @ self.factor.T)
+            return reshaped(self.factor, shrunk)
         weight = n / (n + size)
         return factor(weight * np.atleast_2d(np.cov(draws.T)) + (1 - weight) * np.diag(variance))
