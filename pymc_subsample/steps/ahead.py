@@ -65,8 +65,8 @@ class Ahead:
         self._copies, self._fastest = 0, math.inf
 
     @property
-    def _left(self) -> int:
-        return len(self._values) - self._handed_out
+    def _left(self) -> bool:
+        return self._handed_out < len(self._values)
 
     def next(self, step: Chain, point: PointType) -> tuple[PointType, StatsType]:
         """Return the draw after `point`, and its statistics."""
@@ -89,8 +89,9 @@ class Ahead:
 
     def forget(self) -> None:
         """Drop what is not handed out: the state is another one."""
-        self._values, self._handed_out = self._values[:0], 0
-        self._undoing = False
+        self._before = None  # first of all: an interrupt may come after, and nothing is undone
+        self._values = self._values[:0]
+        self._handed_out, self._undoing = 0, False
 
     def undo(self, step: Chain) -> None:
         """Bring the state back to the last draw that was handed out."""
@@ -109,7 +110,7 @@ class Ahead:
     def _make(self, step: Chain, point: PointType) -> None:
         pays = self._copies < _COPIES or self._fastest < _SHARE * _SECONDS
         size = min(self._most, step.left_alone) if pays else 1
-        self._before = None
+        self.forget()
         if size > 1:
             start = thread_time()  # what else the machine does tells nothing of the state
             # PyMC's workers write every draw into the same arrays.
@@ -117,8 +118,7 @@ class Ahead:
             self._before = _changing(step), fixed, step._thread
             self._copies += 1
             self._fastest = min(self._fastest, thread_time() - start)
-        self.forget()
-        self._undoing = self._before is not None  # until draws are there
+            self._undoing = True  # until draws are there
         begin = perf_counter()
         values, self._stats = step.make(point, size)
         self._from, self._values = point, values
