@@ -46,6 +46,18 @@ def assert_same(left, right):
                 np.testing.assert_equal(value, other[name], err_msg=name)
 
 
+def assert_as_declared(step, stats):
+    """Statistics are those that the step declares, of their types and shapes."""
+    for stat in stats:
+        assert set(stat) == set(step.stats_dtypes_shapes)
+        for name, (dtype, shape) in step.stats_dtypes_shapes.items():
+            if name == "warning":
+                assert stat[name] is None or isinstance(stat[name], dtype)
+            else:
+                assert np.can_cast(np.asarray(stat[name]).dtype, dtype, "safe"), name
+                assert np.shape(stat[name]) == tuple(shape), name
+
+
 def sample(step, model, draws, tune=500, chains=2, seed=6, **kwargs):
     return pm.sample(
         draws, tune=tune, chains=chains, cores=1, random_seed=seed, step=step, model=model,

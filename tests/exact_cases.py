@@ -1,11 +1,46 @@
 """Small models, most of them with posteriors that are known exactly."""
 
+from functools import cached_property
 from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
+from chains import assert_moments
 from scipy.special import expit, log_expit
 from scipy.stats import norm
+
+
+class Case(SimpleNamespace):
+    """A model of two parameters, their `names`, `logp` on a grid, and about where they are."""
+
+    @cached_property
+    def exact(self):
+        """Posterior means and sds, by quadrature."""
+        center, scale = np.array(self.center), np.array([0.3, 0.3])
+        for _ in range(6):  # zoom in on the bulk
+            axes = [c + s * np.linspace(-1, 1, 161) for c, s in zip(center, scale, strict=True)]
+            a, b = np.meshgrid(*axes, indexing="ij")
+            with np.errstate(invalid="ignore", divide="ignore"):
+                logp = self.logp(a, b)
+            weight = np.nan_to_num(np.exp(logp - np.nanmax(logp)))
+            weight /= weight.sum()
+            moments = [(float((weight * v).sum()), v) for v in (a, b)]
+            center = np.array([m for m, _ in moments])
+            sd = np.array([np.sqrt((weight * (v - m) ** 2).sum()) for m, v in moments])
+            scale = 7 * np.maximum(sd, (axes[0][1] - axes[0][0]) / 7)
+        return center, sd
+
+    @property
+    def mean(self):
+        return self.exact[0]
+
+    @property
+    def sd(self):
+        return self.exact[1]
+
+    def assert_posterior(self, idata):
+        for name, mean, sd in zip(self.names, *self.exact, strict=True):
+            assert_moments(idata["posterior"][name], mean, sd)
 
 
 def logistic(n=600, seed=1):
@@ -17,7 +52,7 @@ def logistic(n=600, seed=1):
         a = pm.Normal("a", 0, 2)
         b = pm.Normal("b", 0, 2)
         pm.Bernoulli("y", logit_p=a + b * x, observed=y)
-    return SimpleNamespace(
+    return Case(
         model=model,
         logp=lambda a, b: (
             norm.logpdf(a, 0, 2)
@@ -42,7 +77,7 @@ def poisson(n=600, seed=2):
         total = norm.logpdf(a, 0, 2) + norm.logpdf(b, 0, 2) + y.sum() * a + (y @ x) * b
         return total - sum(np.exp(a + b * v) for v in x)
 
-    return SimpleNamespace(model=model, logp=logp, center=(0.5, 0.4), names=("a", "b"))
+    return Case(model=model, logp=logp, center=(0.5, 0.4), names=("a", "b"))
 
 
 def normal(n=600, seed=3):
@@ -58,7 +93,7 @@ def normal(n=600, seed=3):
         squares = ((y - y.mean()) ** 2).sum() + n * (a - y.mean()) ** 2
         return norm.logpdf(a, 0, 2) + norm.logpdf(b, 0, 2) - n * np.log(b) - squares / (2 * b**2)
 
-    return SimpleNamespace(model=model, logp=logp, center=(1.0, 0.7), names=("a", "b"))
+    return Case(model=model, logp=logp, center=(1.0, 0.7), names=("a", "b"))
 
 
 def groups_of_all_sizes():
@@ -79,23 +114,6 @@ def regression_on_itself(seed=0):
         slope = pm.Normal("slope", 0, 1)
         pm.Normal("y", slope * x, 1, observed=x + rng.normal(size=2000))
     return model
-
-
-def exact(case):
-    """Posterior mean and sd of two parameters, by quadrature."""
-    center, scale = np.array(case.center), np.array([0.3, 0.3])
-    for _ in range(6):  # zoom in on the bulk
-        axes = [c + s * np.linspace(-1, 1, 161) for c, s in zip(center, scale, strict=True)]
-        a, b = np.meshgrid(*axes, indexing="ij")
-        with np.errstate(invalid="ignore", divide="ignore"):
-            logp = case.logp(a, b)
-        weight = np.nan_to_num(np.exp(logp - np.nanmax(logp)))
-        weight /= weight.sum()
-        moments = [(float((weight * v).sum()), v) for v in (a, b)]
-        center = np.array([m for m, _ in moments])
-        sd = np.array([np.sqrt((weight * (v - m) ** 2).sum()) for m, v in moments])
-        scale = 7 * np.maximum(sd, (axes[0][1] - axes[0][0]) / 7)
-    return center, sd
 
 
 def wide(n, kind):
@@ -121,3 +139,23 @@ def pairs(n=20, m=500):
         x = pm.Bernoulli("x", 0.5, shape=n)
         pm.Potential("psi", rng.normal(0, 0.05, m) * x[i] * x[j])
     return model
+
+
+def mean_of(y, prior_sd=1.0):
+    """The mean of normal outcomes."""
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, prior_sd)
+        pm.Normal("y", a, 1.0, observed=y)
+    return model
+
+
+def centred_hierarchy(groups, size=100, tau=None):
+    """Normal groups, rows sorted by group, with the mean of each; their scale is `tau` if given."""
+    rng = np.random.default_rng(7)
+    g = np.repeat(np.arange(groups), size)
+    y = rng.normal(0.5, 0.5, groups)[g] + rng.normal(size=groups * size)
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        a = pm.Normal("a", mu, tau or pm.HalfNormal("tau", 1), shape=groups)
+        pm.Normal("y", a[g], 1.0, observed=y)
+    return model, y.reshape(groups, size).mean(axis=1)

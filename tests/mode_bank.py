@@ -3,6 +3,8 @@
 Every entry of `MULTIMODAL` and `UNIMODAL` is a function that returns a `pm.Model`.
 """
 
+from functools import partial
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -15,13 +17,13 @@ MULTIMODAL, UNIMODAL = {}, {}
 def kept_in(bank):
     """Keep what a function writes inside `with pm.Model()`."""
 
-    def keep(function):
+    def keep(function, name=None):
         def make():
             with pm.Model() as model:
                 function()
             return model
 
-        bank[function.__name__] = make
+        bank[name or function.__name__] = make
         return make
 
     return keep
@@ -38,28 +40,26 @@ def rows(seed, n=N):
 # Several modes
 
 
-@multimodal
-def phase():
-    """A wave whose phase is not confined to one turn."""
-    rng, _ = rows(0)
+def wave(seed, amplitude):
+    rng, _ = rows(seed)
     t = rng.uniform(0, 240, N)
     y = 1.0 + 0.8 * np.cos(2 * np.pi * t / 24 - 1.0) + rng.normal(size=N)
     c = pm.Normal("c", 0, 5)
-    a = pm.HalfNormal("a", 2)
+    a = amplitude("a")
     ph = pm.Normal("ph", 0, 10)
     pm.Normal("y", c + a * pm.math.cos(2 * np.pi * t / 24 - ph), 1.0, observed=y)
+
+
+@multimodal
+def phase():
+    """A wave whose phase is not confined to one turn."""
+    wave(0, partial(pm.HalfNormal, sigma=2))
 
 
 @multimodal
 def signed_phase():
     """The same with an amplitude of either sign."""
-    rng, _ = rows(1)
-    t = rng.uniform(0, 240, N)
-    y = 1.0 + 0.8 * np.cos(2 * np.pi * t / 24 - 1.0) + rng.normal(size=N)
-    c = pm.Normal("c", 0, 5)
-    a = pm.Normal("a", 0, 2)
-    ph = pm.Normal("ph", 0, 10)
-    pm.Normal("y", c + a * pm.math.cos(2 * np.pi * t / 24 - ph), 1.0, observed=y)
+    wave(1, partial(pm.Normal, mu=0, sigma=2))
 
 
 @multimodal
@@ -226,25 +226,14 @@ def hierarchy(centred, spread, groups=12):
     pm.Normal("y", a[group], 3.0, observed=y)
 
 
-@unimodal
-def centred():
-    return hierarchy(True, 1.0)
-
-
-@unimodal
-def weak_centred():
-    """Groups that hardly differ: a funnel, with a pole at a scale of zero."""
-    return hierarchy(True, 0.02)
-
-
-@unimodal
-def weak_noncentred():
-    return hierarchy(False, 0.02)
-
-
-@unimodal
-def noncentred():
-    return hierarchy(False, 1.0)
+# Groups that hardly differ are a funnel, with a pole at a scale of zero.
+for name, form in {
+    "centred": (True, 1.0),
+    "weak_centred": (True, 0.02),
+    "weak_noncentred": (False, 0.02),
+    "noncentred": (False, 1.0),
+}.items():
+    unimodal(partial(hierarchy, *form), name)
 
 
 @unimodal

@@ -74,9 +74,19 @@ def counts(rng):
     return X, rng.poisson(np.exp(linear(rng, X)))
 
 
+def exposed_counts(rng):
+    X, exposure = design(rng), rng.uniform(1, 5, N)
+    return X, exposure, rng.poisson(exposure * np.exp(linear(rng, X)))
+
+
 def continuous(rng):
     X = design(rng)
     return X, linear(rng, X) + rng.normal(size=N)
+
+
+def waits(rng):
+    X = design(rng)
+    return X, rng.gamma(2, np.exp(linear(rng, X)) / 2)
 
 
 def lifetimes(rng):
@@ -193,9 +203,7 @@ def item_response(rng):
 
 @register
 def poisson_offset(rng):
-    X = design(rng)
-    exposure = rng.uniform(1, 5, N)
-    y = rng.poisson(exposure * np.exp(linear(rng, X)))
+    X, exposure, y = exposed_counts(rng)
     alpha = pm.Normal("alpha", 0, 1)
     beta = pm.Normal("beta", 0, 1, shape=K)
     pm.Poisson("y", mu=pm.math.exp(alpha + pm.math.dot(X, beta) + np.log(exposure)), observed=y)
@@ -203,9 +211,7 @@ def poisson_offset(rng):
 
 @register
 def poisson_exposure(rng):
-    X = design(rng)
-    exposure = rng.uniform(1, 5, N)
-    y = rng.poisson(exposure * np.exp(linear(rng, X)))
+    X, exposure, y = exposed_counts(rng)
     rate = pm.Gamma("rate", 2, 1)
     beta = pm.Normal("beta", 0, 1, shape=K)
     pm.Poisson("y", exposure * rate * pt.exp(pt.sum(X * beta[None, :], axis=1)), observed=y)
@@ -316,8 +322,7 @@ def student_t(rng):
 
 @register
 def gamma(rng):
-    X = design(rng)
-    y = rng.gamma(2, np.exp(linear(rng, X)) / 2)
+    X, y = waits(rng)
     beta = pm.Normal("beta", 0, 1, shape=K)
     shape = pm.Gamma("shape", 2, 1)
     pm.Gamma("y", alpha=shape, beta=shape / pm.math.exp(X @ beta), observed=y)
@@ -325,8 +330,7 @@ def gamma(rng):
 
 @register
 def gamma_mu_sigma(rng):
-    X = design(rng)
-    y = rng.gamma(2, np.exp(linear(rng, X)) / 2)
+    X, y = waits(rng)
     beta = pm.Normal("beta", 0, 1, shape=K)
     sigma = pm.HalfNormal("sigma", 2)
     pm.Gamma("y", mu=pm.math.exp(X @ beta), sigma=sigma, observed=y)

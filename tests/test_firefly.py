@@ -3,7 +3,6 @@
 import logging
 from dataclasses import replace
 from functools import cache
-from types import SimpleNamespace
 
 import chains
 import cloudpickle
@@ -13,7 +12,7 @@ import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from chains import assert_moments, assert_same, chain, round_trip, run, sample
-from exact_cases import exact, wide
+from exact_cases import Case, mean_of, wide
 from models import MODELS
 from scipy.interpolate import RegularGridInterpolator
 from scipy.special import expit, log_expit, log_softmax, softmax
@@ -57,7 +56,7 @@ def logistic(n=200):
         rows = sum(log_expit((2 * k - 1) * (a + b * v)) for k, v in zip(y, x, strict=True))
         return norm.logpdf(a, 0, 2) + norm.logpdf(b, 0, 2) + rows
 
-    return SimpleNamespace(
+    return Case(
         model=model, logp=logp, center=(-0.5, 1.5), names=("a", "b"), off={"a": 0.3, "b": 0.5}
     )
 
@@ -75,7 +74,7 @@ def student_t(n=150):
         rows = sum(student.logpdf((u - a - b * v) / 0.8, 3) for u, v in zip(y, x, strict=True))
         return norm.logpdf(a, 1000, 5) + norm.logpdf(b, 0, 2) + rows
 
-    return SimpleNamespace(
+    return Case(
         model=model, logp=logp, center=(1001.0, 0.5), names=("a", "b"), off={"a": 1001.5, "b": 0.0}
     )
 
@@ -97,7 +96,7 @@ def multinomial_logit(n=150):
         )
         return norm.logpdf(a, 0, 2) + norm.logpdf(b, 0, 2) + rows
 
-    return SimpleNamespace(
+    return Case(
         model=model, logp=logp, center=(0.8, -0.6), names=("a", "b"), off={"a": 0.3, "b": 0.0}
     )
 
@@ -107,15 +106,7 @@ CASES = {"logistic": logistic, "student": student_t, "softmax": multinomial_logi
 
 @pytest.fixture(scope="module")
 def cases():
-    made = {}
-
-    def get(name):
-        if name not in made:
-            case = made[name] = CASES[name]()
-            case.mean, case.sd = exact(case)
-        return made[name]
-
-    return get
+    return cache(lambda name: CASES[name]())
 
 
 @pytest.fixture(scope="module")
@@ -564,11 +555,8 @@ def test_proposals_of_the_user(cases):
 
 
 def test_temperature_divides_the_log_likelihood():
-    rng = np.random.default_rng(4)
-    y = rng.normal(0.5, 1, 400)
-    with pm.Model() as model:
-        a = pm.Normal("a", 0, 1)
-        pm.Normal("y", a, 1.0, observed=y)
+    y = np.random.default_rng(4).normal(0.5, 1, 400)
+    model = mean_of(y)
     result = sample(pms.FireflyMC(model=model, temperature=10.0), model, 800, tune=300)
     assert_moments(result.posterior["a"], y.sum() / 10 / 41, 41**-0.5)
     assert result.sample_stats["n_bright"].max() == 0
@@ -581,8 +569,7 @@ def test_temperature_with_bright_rows(cases):
         prior = norm.logpdf(a, 0, 2) + norm.logpdf(b, 0, 2)
         return prior + 0.25 * (case.logp(a, b) - prior)
 
-    hot = SimpleNamespace(logp=logp, center=case.center, names=case.names)
-    hot.mean, hot.sd = exact(hot)
+    hot = Case(logp=logp, center=case.center, names=case.names)
     step = pms.FireflyMC(model=case.model, temperature=4.0, reference=case.off)
     assert_posterior(hot, sample(step, case.model, 2000))
 
@@ -595,8 +582,7 @@ def test_compound_with_another_step(shared, cases):
         with case.model as model:
             steps = [pms.FireflyMC([model["a"]], reference=case.off), pm.Metropolis([model["b"]])]
         result = sample(steps, model, 2000, tune=500)
-        for name, mean, sd in zip(case.names, case.mean, case.sd, strict=True):
-            assert_moments(result.posterior[name], mean, sd)
+        case.assert_posterior(result)
         assert result.sample_stats["n_evaluations"].max() > 3 * 200
         return
     x = np.random.default_rng(3).normal(size=300)
@@ -710,12 +696,8 @@ def test_statistics_describe_the_transitions(cases, proposal, brightness):
         brightness=brightness, reference=case.off,
     )  # fmt: skip
     draws, stats = chain(one, {"a": np.array(0.3), "b": np.array(0.8)}, tune=20, draws=20)
+    chains.assert_as_declared(one, stats)
     for stat in stats:
-        assert set(stat) == set(one.stats_dtypes_shapes)
-        for name, (dtype, shape) in one.stats_dtypes_shapes.items():
-            if name != "warning":
-                assert np.can_cast(np.asarray(stat[name]).dtype, dtype, "safe"), name
-                assert np.shape(stat[name]) == tuple(shape), name
         moved = k * stat["n_bright"]
         read = k * stat["batch_size"] - moved
         per_move = 4 if proposal == "langevin" else 1
@@ -837,6 +819,7 @@ def test_few_rows_are_bright_at_real_size(tall):
 
 
 BAD = [
+    ({"temperature": 0}, "temperature .*above 0"),
     ({"bound": "jaakkola"}, "bound must be one of 'auto', .*'jaakkola'"),
     ({"bound": np.nan}, "bound must be one of .*nan"),
     ({"bound": True}, "bound must be one of .*True"),
@@ -847,16 +830,6 @@ BAD = [
     ({"resample_fraction": 0.1}, "resample_fraction is not used with brightness='implicit'"),
     ({"dark_to_bright": 0.1, "brightness": "explicit"}, "dark_to_bright is not used"),
     ({"resample_fraction": -1, "brightness": "explicit"}, "resample_fraction must be .*-1"),
-    ({"temperature": 0}, "temperature .*above 0"),
-    ({"temperature": "hot"}, "temperature .*'hot'"),
-    ({"transitions_per_draw": 0}, "transitions_per_draw .*positive integer"),
-    ({"rng": "junk"}, "rng .*'junk'"),
-    ({"observed": ["z"]}, "observed.*'z'"),
-    ({"dim": "rows"}, "dim='rows'"),
-    ({"vars": ["c"]}, r"vars holds 'c'.*\['a', 'b'\]"),
-    ({"blocked": False}, "blocked must be True"),
-    ({"compile_kwargs": {"mode": "JAX"}}, "compile_kwargs=.*JAX"),
-    ({"initial_point": {"q": 1.0}}, r"initial_point holds 'q'.*\['a', 'b'\]"),
     ({"reference": {"a": 1.0}}, r"reference .*missing \['b'\]"),
     ({"proposal": "walk"}, "proposal must be .*'walk'"),
     ({"proposal": RandomWalk(covariance=[1.0])}, r"proposal: covariance has shape \(1,\).* 2 "),

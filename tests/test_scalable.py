@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+from functools import cache
 from itertools import pairwise, product
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from chains import assert_moments, assert_same, chain, round_trip, sample
-from exact_cases import exact, logistic, normal, poisson
+from exact_cases import logistic, normal, poisson
 from models import MODELS
 from scipy.special import log_expit
 from scipy.stats import norm
@@ -53,20 +54,7 @@ CASES = {"logistic": logistic, "poisson": poisson, "normal": normal}
 
 @pytest.fixture(scope="module")
 def cases():
-    made = {}
-
-    def get(name):
-        if name not in made:
-            case = made[name] = CASES[name]()
-            case.mean, case.sd = exact(case)
-        return made[name]
-
-    return get
-
-
-@pytest.fixture(scope="module")
-def model(cases):
-    return cases("logistic").model
+    return cache(lambda name: CASES[name]())
 
 
 # Decisions, on six rows. With bounds of a few times what they bound, mistakes show.
@@ -551,8 +539,7 @@ def test_posterior_is_exact(cases, name, acceptance, order):
     with case.model:
         step = pms.ScalableMH(acceptance=acceptance, control_variate_order=order)
         idata = sample(step, case.model, draws=2_000)
-    for k, variable in enumerate(case.names):
-        assert_moments(idata["posterior"][variable], case.mean[k], case.sd[k])
+    case.assert_posterior(idata)
     assert pms.report(idata).status == "pass"
 
 
@@ -569,8 +556,7 @@ def test_posterior_is_exact_where_the_surrogate_reads_rows(
     step = pms.ScalableMH(model=case.model, acceptance=acceptance, control_variate_order=order)
     np.testing.assert_array_equal(step.bounds.exact, rows)
     idata = sample(step, case.model, draws=2_000)
-    for k, variable in enumerate(case.names):
-        assert_moments(idata["posterior"][variable], case.mean[k], case.sd[k])
+    case.assert_posterior(idata)
     stats = idata["sample_stats"]
     counted = 3 * stats["rows_read"] + 2 * len(rows) * stats["n_steps"]
     np.testing.assert_allclose(stats["n_evaluations"], counted)
@@ -585,14 +571,12 @@ def test_rows_of_the_surrogate_are_tempered_as_the_others(acceptance, order, mon
         return prior + (logp(a, b) - prior) / 3.0
 
     case.logp = tempered
-    mean, sd = exact(case)
     monkeypatch.setattr(deciding, "_ACCEPTED", 1.1)
     monkeypatch.setattr(deciding, "exact_rows", lambda *args, **kwargs: np.arange(150, 400))
     given = {"acceptance": acceptance, "control_variate_order": order, "temperature": 3.0}
     step = pms.ScalableMH(model=case.model, **given)
     idata = sample(step, case.model, draws=2_000)
-    for k, variable in enumerate(case.names):
-        assert_moments(idata["posterior"][variable], mean[k], sd[k])
+    case.assert_posterior(idata)
 
 
 def of_small_groups(n_large=20_000):
@@ -652,16 +636,14 @@ def test_every_proposal_finds_the_posterior(cases, name):
     if "fixed" in name:
         used = set(np.ravel(idata["sample_stats"]["step_size"]))
         assert used == {0.9 if "langevin" in name else 0.15}
-    for k, variable in enumerate(case.names):
-        assert_moments(idata["posterior"][variable], case.mean[k], case.sd[k])
+    case.assert_posterior(idata)
 
 
 def test_given_reference_far_away_costs_rows_alone(cases):
     case = cases("logistic")
     near = {n: m + 3 * s for n, m, s in zip(case.names, case.mean, case.sd, strict=True)}
     idata = sample(pms.ScalableMH(model=case.model, reference=near), case.model, draws=4_000)
-    for k, variable in enumerate(case.names):
-        assert_moments(idata["posterior"][variable], case.mean[k], case.sd[k])
+    case.assert_posterior(idata)
 
 
 def test_few_of_many_rows_decide():
@@ -714,8 +696,7 @@ def test_bound_of_the_user_that_is_one(cases):
     step = pms.ScalableMH(model=case.model, bound=0.0963)
     assert step.bounds.kind == "global"
     idata = sample(step, case.model, draws=2_000)
-    for k, variable in enumerate(case.names):
-        assert_moments(idata["posterior"][variable], case.mean[k], case.sd[k])
+    case.assert_posterior(idata)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
-"""Arguments that steps share are shown in full: in signatures, in `help` and in the documents."""
+"""Arguments that steps share are shown in full, in signatures, help and documents, and checked."""
 
 import inspect
 import pydoc
 import re
 
+import numpy as np
 import pymc as pm
 import pytest
 from steps_of_all_kinds import STEPS
@@ -90,3 +91,29 @@ def test_constructors_of_rows_have_the_same_options(source, tmp_path):
         make(None, cache=tmp_path / "x.rows", drop=True)
     with pytest.raises(TypeError, match=rf"^Rows\.{make.__name__}\(\) missing .* 'cache'"):
         make(None)
+
+
+@pytest.mark.parametrize("step", [step for step in STEPS if step is not pms.AusterityGibbs])
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"temperature": -0.1}, "temperature must be .*-0.1"),
+        ({"temperature": np.nan}, "temperature"),
+        ({"temperature": "hot"}, "temperature .*'hot'"),
+        ({"transitions_per_draw": 0}, "transitions_per_draw .*positive integer"),
+        ({"rng": "junk"}, "rng .*'junk'"),
+        ({"rng": -1}, "rng .*-1"),
+        ({"observed": ["z"]}, "observed.*'z'"),
+        ({"observed": "z"}, "observed.*'z'"),
+        ({"dim": "rows"}, "dim='rows'"),
+        ({"vars": ["c"]}, r"vars holds 'c'.*\['a', 'b'\]"),
+        ({"vars": []}, "vars is empty|No free random variables"),
+        ({"blocked": False}, "blocked must be True: "),
+        ({"compile_kwargs": {"mode": "JAX"}}, "compile_kwargs=.*JAX"),
+        ({"initial_point": {"q": 1.0}}, r"initial_point holds 'q'.*\['a', 'b'\]"),
+        ({"initial_point": {"a": [1.0, 2.0]}}, r"initial_point\['a'\] has shape \(2,\)"),
+    ],
+)
+def test_shared_arguments_are_checked(step, model, kwargs, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        step(model=model, **kwargs)

@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 from _bank import CLASSES, GROUPS, Problem
 from _bank_references import load, moments
-from _bank_runs import BAD, DRAWS, FEW_ROWS, HEALTHY, TUNE, Cell, convergence, errors, outcome
+from _bank_runs import BAD, DRAWS, FEW_ROWS, HEALTHY, TUNE, Cell, cell, convergence, errors
 
 METHOD = "NumPyro's HMCECS"
 # NumPyro's Taylor proxy has order 1 or 2. It takes the number of rows from its user in any case, so
@@ -124,10 +124,8 @@ def runs(problem: Problem, rows: int, seeds: int = 1) -> Iterator[Cell]:
             found = errors(moments(posterior, names), reference.moments)
             unmixed = convergence(posterior)
             status = "fail" if unmixed else "pass"
-            yield Cell(
-                METHOD, problem.name, setting, seed, m, *found, status, ", ".join(unmixed),
-                outcome(setting, found[2], status), perf_counter() - start,
-            )  # fmt: skip
+            found = *found, status, ", ".join(unmixed)
+            yield cell(METHOD, problem, setting, seed, m, found, perf_counter() - start)
 
 
 def _sample(problem, rows, point, m, order, seed) -> xr.Dataset:

@@ -39,15 +39,11 @@ EXACT_SETTINGS = (HEALTHY, *BAD[:2], BAD[5])
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One run, or the refusal of one.
+class Judged:
+    """What came of a run, or of the refusal of one.
 
     Attributes
     ----------
-    method, problem, setting : str
-    seed : int
-    rows : int
-        Rows per subsample, or per decision; 0 if refused.
     mean_error, sd_error : float
         Largest error of a mean, in sds, and largest relative error of an sd. NaN if refused.
     wrong : bool
@@ -61,11 +57,6 @@ class Cell:
     seconds : float
     """
 
-    method: str
-    problem: str
-    setting: str
-    seed: int
-    rows: int
     mean_error: float
     sd_error: float
     wrong: bool
@@ -73,6 +64,17 @@ class Cell:
     why: str
     outcome: str
     seconds: float
+
+
+@dataclass(frozen=True)
+class Cell(Judged):
+    """One run of a method; `rows` are those of a subsample or decision, 0 if refused."""
+
+    method: str
+    problem: str
+    setting: str
+    seed: int
+    rows: int
 
 
 def verdict(idata: xr.DataTree) -> tuple[str, str]:
@@ -154,7 +156,7 @@ def runs(
                 made = step(model=model, **options(setting, reference, rows))
         except pms.TallModelError as error:
             found = np.nan, np.nan, False, "refused", type(error).__name__
-            yield _cell(method, problem, setting, 0, 0, found, perf_counter() - start)
+            yield cell(method, problem, setting, 0, 0, found, perf_counter() - start)
             continue
         if setting == HEALTHY:
             rows = getattr(made, "subsample_size", 0)
@@ -175,13 +177,12 @@ def runs(
                 else round(float(stats["rows_read"].mean()))
             )
             seconds = perf_counter() - start
-            yield _cell(method, problem, setting, seed, size, (*found, *verdict(idata)), seconds)
+            yield cell(method, problem, setting, seed, size, (*found, *verdict(idata)), seconds)
             start = perf_counter()
 
 
-def _cell(method, problem, setting, seed, rows, found, seconds) -> Cell:
+def cell(method, problem, setting, seed, rows, found, seconds) -> Cell:
+    """What came of a run, of which errors, status and reason were `found`."""
     *_, wrong, status, _ = found
-    return Cell(
-        method, problem.name, setting, seed, rows, *found,
-        outcome(setting, wrong, status), seconds,
-    )  # fmt: skip
+    judged = *found, outcome(setting, wrong, status), seconds
+    return Cell(*judged, method, problem.name, setting, seed, rows)

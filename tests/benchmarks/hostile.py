@@ -22,7 +22,7 @@ from time import perf_counter
 import numpy as np
 import pymc as pm
 from _bank_references import DISTANCE, Reference, load, moments, save
-from _bank_runs import HEALTHY, errors, outcome, quiet, verdict
+from _bank_runs import HEALTHY, Judged, errors, outcome, quiet, verdict
 from _hostile import TARGETS
 from _measure import Checks, command_line, table
 from bank import markdown
@@ -73,20 +73,13 @@ OUTCOMES = ("right", "told", "refused", "SILENT", "false alarm", "error")
 
 
 @dataclass(frozen=True)
-class Trial:
+class Trial(Judged):
     """One run: `setting` is empty, or how the sampler was spoiled."""
 
     sampler: str
     target: str
     setting: str
     family: str
-    mean_error: float
-    sd_error: float
-    wrong: bool
-    status: str
-    why: str
-    outcome: str
-    seconds: float
 
     @property
     def key(self):
@@ -185,10 +178,8 @@ def attempt(target: str, sampler: str, setting: str) -> Trial:
     finally:
         signal.alarm(0)
     came = "error" if status == "error" else outcome(HEALTHY if healthy else "", wrong, status)
-    return Trial(
-        sampler, target, setting, family, *sizes_of_errors, bool(wrong), status, why, came,
-        perf_counter() - start,
-    )  # fmt: skip
+    judged = *sizes_of_errors, bool(wrong), status, why, came, perf_counter() - start
+    return Trial(*judged, sampler, target, setting, family)
 
 
 def _in_units(sampler, model, arguments):

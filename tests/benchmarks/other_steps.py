@@ -95,8 +95,7 @@ def main(args):
 
 
 if __name__ == "__main__":
-    parser = command_line(__doc__, seed=1)
-    parser.add_argument("--n", type=int, default=10_000, help="rows")
+    parser = command_line(__doc__, n=10_000, seed=1)
     parser.add_argument("--only", nargs="+", help="models, of _written.py")
     parser.add_argument("--steps", nargs="+", help="samplers")
     parser.add_argument("--limit", type=float, default=300.0, help="CPU seconds per run")

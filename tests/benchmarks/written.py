@@ -252,8 +252,7 @@ def main(args):
 
 
 if __name__ == "__main__":
-    parser = command_line(__doc__, seed=1)
-    parser.add_argument("--n", type=int, default=20_000, help="rows")
+    parser = command_line(__doc__, n=20_000, seed=1)
     parser.add_argument("--only", nargs="+", help="models, of _written.py")
     parser.add_argument("--cold", action="store_true", help="also with an empty cache")
     parser.add_argument("--pymc", action="store_true", help="also PyMC's own NUTS")
