@@ -1,7 +1,10 @@
 """Draws that are made ahead: the same as one by one, whatever happens between them."""
 
 import copy
+import inspect
+import itertools
 import pickle
+import sys
 import threading
 from functools import partial
 
@@ -352,6 +355,63 @@ def test_an_interrupt_while_draws_are_undone(made, monkeypatch):
         if ask:
             assert step.sampling_state.draws_left == DRAWS - 20
         assert_same(run(step, point, 20), (draws[20:40], stats[20:40]))
+
+
+class Interruptions:
+    """Raises KeyboardInterrupt where a line of `steps.ahead` would run for the nth time."""
+
+    def __init__(self, line, times):
+        self.line, self.left = line, times
+
+    def __call__(self, frame, event, argument):
+        if frame.f_code.co_filename != ahead.__file__:
+            return None
+        if event == "line" and frame.f_lineno == self.line:
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+def lines_of(*functions):
+    """Lines of functions but those that hand out: a draw is lost where that is interrupted."""
+    for function in functions:
+        lines, begin = inspect.getsourcelines(function)
+        for number in {at for *_, at in function.__code__.co_lines()} - {None, begin}:
+            if "return point, stats" not in lines[number - begin]:
+                yield number
+
+
+@pytest.mark.parametrize("name", ["hmc", "signs"])
+def test_an_interrupt_between_any_two_lines(made, name):
+    """Draws go on, and a state that is asked for is that after those that were handed out."""
+    step, count = made(name), 40
+    draws, stats, _ = one_by_one(step, DRAWS)
+    *_, first = run(step, begun(step), 1)  # made alone, as is what an interrupt loses
+    start = step.sampling_state
+    own, hit = ahead.Ahead, 0
+    functions = own.next, own._left.fget, own.forget, own.undo, own._make, ahead._restore
+    for line, times in itertools.product(lines_of(*functions), (1, 2, 3, 7)):
+        step.sampling_state, point, i, asked = start, first, 1, set()
+        step._ahead = ahead.Ahead()
+        step._ahead._most = 4
+        trace, before = Interruptions(line, times), sys.gettrace()
+        sys.settrace(trace)
+        while i < count:
+            try:
+                if i in (4, 11, 30) and i not in asked:
+                    assert step.sampling_state.draws_left == DRAWS - i, (line, times, i)
+                    asked.add(i)
+                new, [stat] = step.step(point)
+            except KeyboardInterrupt:
+                sys.settrace(before)
+                continue
+            found = np.concatenate([np.ravel(new[v.name]) for v in step.vars])
+            assert_same((found, [stat]), (draws[i], [stats[i]]))
+            point, i = new, i + 1
+        sys.settrace(before)
+        hit += trace.left <= 0
+    assert hit > 100
 
 
 def test_checks_wait_for_the_last_draw(made, monkeypatch):

@@ -3,7 +3,7 @@
 The mathematics are written out in NumPy here, apart from the package.
 """
 
-from itertools import combinations
+from itertools import combinations, repeat
 
 import numba
 import numpy as np
@@ -354,6 +354,42 @@ def test_refresh_equals_the_algorithm_in_numpy(poisson):
         np.testing.assert_allclose(value, again, rtol=1e-8)
     assert 10 < accepted < 75
     assert grew > 3
+
+
+def proposed(expansion, n_rows, k, always, n, sizes):
+    """Numbers of minibatches of n groups, k a draw, and the rows of each."""
+    rng, counts, rows = np.random.default_rng(11), [], []
+    sample = Subsample(BLOCK_POISSON, 12 * MINIBATCH, 4, np.array(always, dtype=np.int64))
+    sample.draw(rng, n_rows)
+    while len(counts) < n:
+        new = sample.propose(rng, expansion, k, int(next(sizes)))
+        assert len(new.counts) % k == 0
+        assert len(sample.coming) < max(256, k)
+        counts += new.counts.tolist()
+        rows += [index[: 30 * count] for index, count in zip(new.index, new.counts, strict=True)]
+        packed = expansion.take(rows[-1]).ravel()
+        np.testing.assert_array_equal(new.rows[-1][: len(packed)], packed)
+    return counts[:n], rows[:n]
+
+
+@pytest.mark.parametrize("k", [1, 3, 700])
+def test_proposals_are_the_same_however_many_are_made_at_a_time(k):
+    """A Poisson number of minibatches of uniform rows each, whose numbers are drawn ahead."""
+    poisson, n, few = Poisson("linear", 1), 20_000, 1_400
+    for always in ([], [2, 5, 39]):
+        sizes = iter(np.random.default_rng(2).integers(1, 400, n))
+        counts, rows = proposed(poisson.ex, poisson.n, k, always, n, sizes)
+        one, single = proposed(poisson.ex, poisson.n, k, always, few, repeat(1))
+        np.testing.assert_array_equal(counts[:few], one)
+        np.testing.assert_array_equal(np.concatenate(rows[:few]), np.concatenate(single))
+        # 3 per group; at an error rate of 1e-6.
+        expected = scipy.stats.poisson.pmf(np.arange(9), 3)
+        expected = n * np.append(expected, 1 - expected.sum())
+        seen = np.bincount(np.minimum(counts, 9), minlength=10)
+        assert scipy.stats.chisquare(seen, expected).pvalue > 1e-6
+        seen = np.bincount(np.concatenate(rows), minlength=poisson.n)
+        assert not seen[always].any()
+        assert scipy.stats.chisquare(np.delete(seen, always)).pvalue > 1e-6
 
 
 # Posteriors

@@ -11,8 +11,8 @@ from pymc_subsample.rows import drawn_without
 
 # Bytes of new rows that are read for several draws at a time: they stay in a processor's cache.
 _AT_ONCE = 2**18
-# Draws whose numbers of minibatches are drawn together: their stream is the same however many draws
-# are made at a time.
+# Groups, at least those of a draw, whose numbers of minibatches are drawn together: their stream is
+# the same however many draws are made at a time.
 _COMING = 256
 
 # By the names that users give.
@@ -100,8 +100,8 @@ class Subsample(WithSamplingState):
             # Of groups of one row a reshaped array may be a view, which compiled code misreads.
             rows = np.ascontiguousarray(parts.swapaxes(0, 1).reshape(groups, -1))
             return Fresh(index, rows, self._counts(rng, groups))
-        if len(self.coming) < k:
-            self.coming = self._counts(rng, _COMING * k)
+        if not len(self.coming):
+            self.coming = self._counts(rng, k * max(1, _COMING // k))
         groups = min(groups, len(self.coming))
         counts, self.coming = self.coming[:groups], self.coming[groups:]
         used, capacity = self._used(counts), self._capacity(counts)
@@ -134,6 +134,7 @@ class Subsample(WithSamplingState):
         more = capacity - groups.shape[1]
         if more <= 0:
             return
-        self.index = np.pad(groups, [(0, 0), (0, more)]).ravel()
+        # Rows first: after an interrupt in between there is room for no more numbers than rows.
         if self.rows is not None:
             self.rows = np.pad(self.rows, [(0, 0), (0, more * width)])
+        self.index = np.pad(groups, [(0, 0), (0, more)]).ravel()
