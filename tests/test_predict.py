@@ -747,6 +747,36 @@ def test_rows_that_are_not_those_of_the_run_are_noticed():
     )  # fmt: skip
     with pytest.warns(UserWarning, match="the run sampled 900 rows, and these are the 200 that"):
         pms.predict(idata, "y", model=of(200))
+    with pytest.warns(UserWarning, match="the run was given other values of 'x' than the model"):
+        pms.predict(idata, "y", model=of(900))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pms.predict(idata, "y", model=model)
+        pms.predict(idata, "y", model=of(200), data={"x": np.zeros(3)})
+
+
+def test_means_of_columns_are_those_of_the_rows_of_the_run():
+    """As where a model is written anew on the rows to predict, and centres its columns itself."""
+
+    def of(x):
+        with pm.Model() as model:
+            a, given = pm.Normal("a"), pm.Data("x", x)
+            pm.Normal("y", a * (given - given.mean()), observed=np.zeros(len(x)))
+        return model
+
+    held = np.arange(40.0)
+    idata = xr.DataTree.from_dict({
+        "posterior": xr.Dataset({"a": (("chain", "draw"), np.ones((1, 4)))}),
+        "constant_data": xr.Dataset({"x": (("row",), held)}),
+    })  # fmt: skip
+    new = {"x": np.array([30.0, 31.0])}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*whole columns")
+        found = pms.predict(idata, "y", model=of(held), data=new)["mean"]
+    np.testing.assert_allclose(found, new["x"] - 19.5)
+    for x in (new["x"], held[:20], held + 1.0):
+        with pytest.warns(UserWarning, match="computes numbers from whole columns, such as a mean"):
+            pms.predict(idata, "y", model=of(x), data=new)
 
 
 # Draws of another model
@@ -800,14 +830,16 @@ def test_draws_of_another_model_of_the_same_names_are_noticed(fitted, rows, monk
 
 
 def test_draws_are_not_doubted_where_the_model_holds_other_rows(fitted, rows):
-    """Other outcomes, or columns that were set: what if, not where draws are from."""
+    """Other outcomes, or columns that were set: what if, and said, not where draws are from."""
     x, y, group = rows
     recorded = fitted.copy()
     recorded["constant_data"] = xr.Dataset({"x": (("x_dim_0", "x_dim_1"), x)})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pms.predict(fitted, "won", model=regression(x[:, ::-1], ~y, group), draws=20)
+    with pytest.warns(UserWarning, match="the run was given other values of 'x' than") as said:
         pms.predict(recorded, "won", model=regression(x[:, ::-1], y, group, hold=pm.Data), draws=20)
+    assert len(said) == 1
 
 
 def test_draws_on_a_bent_ridge_are_not_doubted():

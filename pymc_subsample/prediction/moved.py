@@ -22,7 +22,7 @@ from pymc_subsample.diagnostics.drift import (
     other_data,
     refuse_intercept,
 )
-from pymc_subsample.diagnostics.thinned import spread, to_theta
+from pymc_subsample.diagnostics.thinned import sampled_rows, spread, to_theta
 from pymc_subsample.likelihood.checks import split_checks
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.evaluation import Vector
@@ -48,6 +48,36 @@ def refuse_moved(model: pm.Model, posterior: xr.Dataset, said: str) -> None:
                 partial(_heights, function, center, name),
                 said,
             )
+
+
+def of_other_rows(
+    idata: xr.DataTree, model: pm.Model, n_rows: int, own: bool, whole: bool
+) -> str | None:
+    """Say so where a model's `n_rows` rows are not those that a run recorded, and that matters.
+
+    It does where the model's `own` rows are predicted, and where `whole` columns of them are
+    reduced to numbers.
+    """
+    sampled, changed = sampled_rows(idata), other_data(idata, model, ())
+    alone = len(model.observed_RVs) == 1 and not model.potentials
+    if own and alone and sampled not in (None, n_rows):
+        return (
+            f"{SAID}: the run sampled {sampled:,} rows, and these are the {n_rows:,} that the "
+            "model holds. Pass the model that was sampled, and other rows as data=."
+        )
+    if own and changed is not None:
+        return (
+            f"{SAID}: the run was given other values of {changed[0]!r} than the model holds, and "
+            "these are predictions for the latter. Pass the model that was sampled, and other rows "
+            "as data=."
+        )
+    if whole and (changed is not None or (alone and sampled not in (None, n_rows))):
+        return (
+            f"{SAID}: the model computes numbers from whole columns, such as a mean, and from the "
+            f"{n_rows:,} rows that it holds, which are not those of the run. Pass the model that "
+            "was sampled, and the new rows as data=."
+        )
+    return None
 
 
 def of_another(

@@ -16,12 +16,12 @@ from pymc_subsample.data import Rows
 from pymc_subsample.data.several import Several
 from pymc_subsample.diagnostics import signed
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, signs_of
-from pymc_subsample.diagnostics.thinned import group, sampled_rows, spread
+from pymc_subsample.diagnostics.thinned import group, spread
 from pymc_subsample.likelihood.discovery import full_data_model, refuse_missing
 from pymc_subsample.likelihood.levels import refuse_other_levels
 from pymc_subsample.passes import current
 from pymc_subsample.prediction.columns import reader
-from pymc_subsample.prediction.moved import of_another, refuse_moved
+from pymc_subsample.prediction.moved import of_another, of_other_rows, refuse_moved
 from pymc_subsample.prediction.quantity import SAID, Quantity, quantity
 from pymc_subsample.prediction.rowwise import RowFunction, in_order, outside
 from pymc_subsample.validation import choice, count, probabilities, shown
@@ -108,14 +108,15 @@ def predict(
     Warns
     -----
     UserWarning
-        As `summary`, of signed draws. If the model holds other rows than the run sampled. If it
-        holds the same observed values and columns, as `idata` recorded them, and the draws are
-        not where its posterior is, as `loo` tells: they are of another model. That is told by the
-        rows that the model holds, never by new ones, and by continuous variables, with the signs of
-        signed draws. It is not told where `idata` lacks a free variable or the observed values,
-        where rows of the likelihood depend on each other, where all free variables are discrete or
-        one has named dimensions (`pymc.dims`), or where PyTensor's derivatives are not finite
-        though log-likelihoods are.
+        As `summary`, of signed draws. If the model holds other rows than the run sampled, by their
+        number or the `constant_data` of `idata`, and `data` is not given or the model computes
+        numbers from whole columns. If it holds the same observed values and columns, as `idata`
+        recorded them, and the draws are not where its posterior is, as `loo` tells: they are of
+        another model. That is told by the rows that the model holds, never by new ones, and by
+        continuous variables, with the signs of signed draws. It is not told where `idata` lacks a
+        free variable or the observed values, where rows of the likelihood depend on each other,
+        where all free variables are discrete or one has named dimensions (`pymc.dims`), or where
+        PyTensor's derivatives are not finite though log-likelihoods are.
 
     Notes
     -----
@@ -154,13 +155,10 @@ def predict(
     if isinstance(data, Rows | Several):
         columns = {r.name: data.column(r.name) for r in function.raw if r.name is not None}
         refuse_other_levels(model, wanted.graphs, columns)
-    alone = len(model.observed_RVs) == 1 and not model.potentials
-    if data is None and alone and sampled_rows(idata) not in (None, n):
-        warnings.warn(
-            f"{SAID}: the run sampled {sampled_rows(idata):,} rows, and these are the {n:,} that "
-            "the model holds. Pass data= to predict others.",
-            stacklevel=2,
-        )
+    whole = function.reduces and not isinstance(data, Rows | Several)
+    told = of_other_rows(idata, model, function.n_rows, data is None, whole)
+    if told is not None:
+        warnings.warn(told, stacklevel=2)
     weights = None if signs is None else signs.values.ravel()
     if other := of_another(idata, model, posterior, weights):
         warnings.warn(

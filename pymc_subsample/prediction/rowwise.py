@@ -15,6 +15,7 @@ from pytensor.gradient import grad
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import BaseSubtensor
@@ -70,6 +71,14 @@ class Raw:
     index: bool
 
 
+def _reduces(node: Apply, n_rows: int) -> bool:
+    """Whether it adds up, or the like, over an axis as long as there are rows."""
+    if not isinstance(node.op, CAReduce):
+        return False
+    shape, axis = node.inputs[0].type.shape, node.op.axis
+    return n_rows in (shape if axis is None else [shape[a] for a in axis])
+
+
 class RowFunction:
     """The quantity of a batch of rows at one draw.
 
@@ -90,6 +99,8 @@ class RowFunction:
         Columns that are read.
     constants : list of str
         `pm.Data` that it is computed from, and that have no rows.
+    reduces : bool
+        Whether it reads numbers of whole columns, such as their means.
 
     Raises
     ------
@@ -118,6 +129,11 @@ class RowFunction:
         dependent = depends_on(outputs, values)
         self._what = what
         self.n_rows, rows = _rows(what, outputs)
+        self.reduces = any(
+            _reduces(node, self.n_rows)
+            for node in toposort(outputs)
+            if dependent.isdisjoint(node.outputs)
+        )
         trace = RowTrace(lambda v: v not in dependent, row_number_test(arrays))
         _trace(trace, what.name, rows, dependent, self.n_rows, values)
         batch = batch_graph(rows, trace, dependent, arrays)
