@@ -347,6 +347,25 @@ def test_misread_predictors_are_noticed(order, tall_model, monkeypatch, caplog):
     assert "general path" in caplog.text
 
 
+@pytest.mark.parametrize("top", [3.2, 5.0])
+def test_predictors_may_be_large_at_the_start(top):
+    """Where log(1 - p), as PyMC writes it, is rounding or infinite by its own Ops."""
+    rng = np.random.default_rng(0)
+    hour = rng.integers(5, 24, 2000).astype(float)
+    late = rng.random(2000) < 1 / (1 + np.exp(2.6 - 0.1 * hour))
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0, 5), pm.Uniform("b", 0, top)
+        pm.Bernoulli("late", logit_p=a + b * hour, observed=late)
+    tall = TallModel(model)
+    ex = expand(tall, 2)
+    start = tall.ravel(tall.initial_point)
+    eta = 0.5 * top * hour
+    found = np.empty(2000)
+    ex.loglik(ex.parameters(start)[0], ex.take(np.arange(2000)), found)
+    exact = -np.logaddexp(0, np.where(late, -eta, eta))
+    np.testing.assert_allclose(found, exact, rtol=1e-9, atol=1e-15)
+
+
 @pytest.mark.parametrize("wrong", ["value", "gradient"])
 def test_a_wrong_prior_is_noticed(wrong, tall_model, monkeypatch):
     """Its value or its gradient off by a part in a thousand, and both right."""

@@ -15,7 +15,7 @@ from pymc_subsample.data.columns import Column
 from pymc_subsample.likelihood.batch import BatchGraph
 from pymc_subsample.passes import current
 from pymc_subsample.rows import RowStore
-from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, numpy_function, rebuild
+from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, numpy_function, rebuild, stable
 
 _WEIGHTS = pt.vector("weights")
 # Rows and random signs by which units are found, and the share of its size by which a row changes.
@@ -87,6 +87,7 @@ class Evaluation(Vector):
     derived: dict[Variable, Variable]
     _as_written: Variable
     _functions: dict[str, Callable]
+    _stable = False
     # The same without `lift`, where that makes a difference.
     _plain: "Evaluation | None"
 
@@ -112,6 +113,20 @@ class Evaluation(Vector):
         if self._plain is not None:
             return self._plain.loglik_as_written(theta, index)
         return self._evaluate("written", lambda: self._over_theta(self._as_written), theta, index)
+
+    def stabilise(self) -> bool:
+        """Have PyTensor write `loglik_as_written` in its stable form; False if it has already.
+
+        By the model's own Ops log(1 - p) is rounding at a large predictor, where PyMC's functions
+        are right.
+        """
+        if self._plain is not None:
+            return self._plain.stabilise()
+        done, self._stable = self._stable, True
+        if not done:
+            graph = stable(self._over_theta(self._as_written))
+            self._functions["written"] = numpy_function([self.theta, *self.raw], [graph])
+        return not done
 
     def loglik_of(self, theta: np.ndarray, columns: Sequence[np.ndarray]) -> np.ndarray:
         """Log-likelihood, shape (m,), of rows that are given as raw columns, rows first."""

@@ -229,6 +229,11 @@ def numpy_function(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> "
     return NumpyFunction(inputs, rebuild(outputs, {v: v for v in inputs}, _vectorised))
 
 
+def stable(output: Variable) -> Variable:
+    """Return a graph in the form in which PyTensor evaluates it without losing digits."""
+    return rewrite_graph(output, include=("canonicalize", "stabilize"), clone=True)
+
+
 class NumpyFunction:
     """A function that several threads may call at once, and that can be pickled.
 
