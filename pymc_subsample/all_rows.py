@@ -20,8 +20,8 @@ from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
 from pymc_subsample import array_stats
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.control_variates.curvature import times
 from pymc_subsample.control_variates.factors import deviations, scaled
+from pymc_subsample.control_variates.quadratic import Quadratic
 from pymc_subsample.control_variates.reference import Reference
 
 if TYPE_CHECKING:
@@ -123,16 +123,12 @@ class _Expanded:
     _extra_vars_shared: dict = {}  # noqa: RUF012  as PyMC reads it
     dtype = "float64"
 
-    def __init__(self, expansion: Expansion, reference: Reference) -> None:
-        self._expansion, self._reference = expansion, reference
+    def __init__(self, quadratic: Quadratic) -> None:
+        self._quadratic = quadratic
 
     def _pytensor_function(self, theta: np.ndarray) -> tuple[np.float64, np.ndarray]:
-        at = self._reference
-        phi, logprior = self._expansion.parameters(theta)
-        shift = phi - at.center
-        bend = times(at.curvature, shift)
-        value = logprior + at.level + at.slope @ shift + 0.5 * shift @ bend
-        return np.float64(value), self._expansion.pull_back(theta, at.slope + bend)
+        found = self._quadratic
+        return np.float64(found.log_density(theta)), found.gradient(theta)
 
 
 class _Expansion:
@@ -162,7 +158,9 @@ class _Expansion:
         )
         with quiet():
             self.nuts = pm.NUTS(
-                model=model, logp_dlogp_func=_Expanded(expansion, reference), potential=potential
+                model=model,
+                logp_dlogp_func=_Expanded(Quadratic(expansion, reference)),
+                potential=potential,
             )
         self.nuts.setup_chain(np.random.default_rng(seed), tune, draws)
 

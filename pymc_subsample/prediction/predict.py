@@ -22,8 +22,9 @@ from pymc_subsample.likelihood.levels import refuse_other_levels
 from pymc_subsample.passes import current
 from pymc_subsample.prediction.columns import reader
 from pymc_subsample.prediction.moved import of_another, of_other_rows, refuse_moved
+from pymc_subsample.prediction.posterior import in_order
 from pymc_subsample.prediction.quantity import SAID, Quantity, quantity
-from pymc_subsample.prediction.rowwise import RowFunction, in_order, outside
+from pymc_subsample.prediction.rowwise import RowFunction, outside
 from pymc_subsample.validation import choice, count, probabilities, shown
 
 # Predictions that are in memory at a time, per thread.

@@ -61,7 +61,7 @@ class Subsample(WithSamplingState):
 
     def draw(self, rng: np.random.Generator, n_rows: int) -> None:
         """Draw all rows anew, with replacement."""
-        self.rows, self.coming = None, self.coming[:0]
+        self.rows = None
         self.counts = self._counts(rng, self.n_groups)
         size = self.n_groups * self._capacity(self.counts)
         self.index = drawn_without(rng, n_rows, self.always, size)
