@@ -96,7 +96,7 @@ def choose_products(moments: Moments, temperature: float = 1.0) -> int | None:
     r"""Return the :math:`\lambda` of least computational time.
 
     Among those that keep the variance of :math:`\log |\hat L|` at or below 1 at every point, take
-    at least 100 rows, and let neither a single row, three standard deviations out, nor the sum of
+    at least 100 rows, and let neither a single row, four standard deviations out, nor the sum of
     the residuals, at the edge of the ellipsoid that is sampled, bring a factor to zero, beyond
     which :math:`|\hat L|` may grow. None where n rows are too few for that.
     """

@@ -28,7 +28,7 @@ VARIANCE_BOUND = 1.0
 # points are alike, has this variance on average, and not less.
 VARIANCE_AIM = 0.75
 PERTURBATION_BOUND = 0.05
-# What one row may add to the log-likelihood estimate, three standard deviations out. Drawn with
+# What one row may add to the log-likelihood estimate, four standard deviations out. Drawn with
 # weight w, a row that adds x shifts log E[exp(lhat - s2 / 2)] by (exp(x - x^2 / 2) - 1 - x) / w:
 # by 0.35 / w at 1, and by six times as much at 2.
 ROW_BOUND = 1.0
@@ -47,7 +47,7 @@ class Moments:
     third: np.ndarray
     fourth: np.ndarray
     n_rows: int
-    # Largest size of a residual where a direction is three standard deviations out.
+    # Largest size of a residual where a direction is four standard deviations out.
     largest: float = 0.0
     # Sum of the residuals, shape (k,).
     total: np.ndarray = field(default_factory=lambda: np.zeros(1))

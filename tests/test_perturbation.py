@@ -1,15 +1,33 @@
 """The largest of many estimated errors is not taken for a perturbation; a real one is."""
 
 import numpy as np
+import pymc as pm
 import pytest
 
+import pymc_subsample as pms
 from pymc_subsample.diagnostics.checks import SHIFT_BOUND, STRETCH_BOUND
-from pymc_subsample.diagnostics.perturbation import perturbation
+from pymc_subsample.diagnostics.hmc import _noise
+from pymc_subsample.diagnostics.perturbation import (
+    DrawErrors,
+    EstimateErrors,
+    errors_by_all,
+    errors_by_few,
+    estimate_errors,
+    perturbation,
+)
+
+NONE = np.zeros(0, dtype=np.int64)
+
+
+def known(bias, shares):
+    """Errors that are known of all draws."""
+    found = EstimateErrors(np.ones(len(bias)), bias)
+    return DrawErrors(shares, found, NONE, found.at(NONE), np.zeros(0))
 
 
 def looked_at(rng, bias, d, k=64):
-    z = rng.standard_normal((k, d))
-    return perturbation(bias(z), np.full(k, 1 / k), z)
+    z, shares = rng.standard_normal((k, d)), np.full(k, 1 / k)
+    return perturbation(known(bias(z), shares).weights(), shares, z)
 
 
 def excess(off):
@@ -49,5 +67,71 @@ def test_nothing_is_taken_off_a_single_parameter():
 
 
 def test_what_is_not_finite_is_infinite():
-    off = perturbation(np.array([0.0, np.nan]), np.full(2, 0.5), np.zeros((2, 3)))
+    shares = np.full(2, 0.5)
+    errors = known(np.array([0.0, np.nan]), shares)
+    off = perturbation(errors.weights(), shares, np.zeros((2, 3)))
     assert off.shift == off.stretch == np.inf
+
+
+def test_all_rows_correct_what_few_say():
+    """With each draw looked at for what it stands for, nothing of the few rows is left."""
+    rng = np.random.default_rng(4)
+    k = 30
+    shares = rng.dirichlet(np.ones(k))
+    few, whole = (EstimateErrors(*np.exp(rng.normal(size=(2, k)))) for _ in range(2))
+    errors = DrawErrors(shares, few, np.arange(k), whole, shares)
+    weights = errors.weights()
+    expected = shares * np.exp(-whole.bias)
+    np.testing.assert_allclose(weights / weights.sum(), expected / expected.sum())
+    assert errors.average(_noise) == pytest.approx(shares @ whole.variance)
+
+
+def test_a_sample_of_the_draws_corrects_without_bias():
+    """Over draws of the sample, averages are those over all draws by all rows: 4 errors."""
+    rng = np.random.default_rng(5)
+    k, j = 40, 6
+    shares, chance = rng.dirichlet(np.ones(k)), rng.dirichlet(np.ones(k))
+    few, whole = (EstimateErrors(*np.exp(rng.normal(size=(2, k)))) for _ in range(2))
+    found = []
+    for _ in range(20_000):
+        index = rng.choice(k, j, p=chance)
+        stands = shares[index] / (j * chance[index])
+        found.append(DrawErrors(shares, few, index, whole.at(index), stands).average(_noise))
+    error = np.std(found) / np.sqrt(len(found))
+    assert abs(np.mean(found) - shares @ whole.variance) < 4 * error
+
+
+def heavy(n=150_000, groups=40):
+    """Groups of few rows beside one of most: tails of each are another draw's doing."""
+    rng = np.random.default_rng(6)
+    small = np.repeat(np.arange(groups - 1), 5)
+    g = np.concatenate([small, np.full(n - len(small), groups - 1)])
+    y = rng.poisson(np.exp(0.3 * rng.normal(size=groups)[g]))
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 1, shape=groups)
+        pm.Poisson("y", pm.math.exp(a[g]), observed=y)
+    return model
+
+
+@pytest.fixture(scope="module")
+def draws():
+    """Draws of that posterior as its expansion has it, and all that errors there depend on."""
+    step = pms.HMCECS(model=heavy(), rng=1)
+    z = np.random.default_rng(7).normal(size=(300, 40))
+    sd = np.linalg.norm(step.tuning.factor, axis=1)
+    return step._expansion, step.reference, step.reference.theta + z * sd, np.full(300, 1 / 300), z
+
+
+@pytest.mark.parametrize("m", [5_000, 20_000])
+def test_few_rows_and_all_at_some_draws_say_what_all_rows_do(draws, m):
+    """And 5,000 random rows alone, among which are few of those that matter, do not."""
+    ex, at, thetas, shares, z = draws
+    exact = estimate_errors(ex, at, thetas, m, 1.0)
+    true = perturbation(known(exact.bias, shares).weights(), shares, z)
+    assert excess(true) > 0.3
+    of_all = errors_by_all(ex, at, thetas, shares, exact.variance, z, m, 1.0, NONE)
+    few = errors_by_few(ex, at, thetas, shares, m, 1.0, NONE)
+    off = perturbation(of_all.weights(), shares, z)
+    assert excess(off) == pytest.approx(excess(true), rel=0.02)
+    assert of_all.average(_noise) == pytest.approx(shares @ _noise(exact), rel=0.02)
+    assert abs(few.average(_noise) / (shares @ _noise(exact)) - 1) > 0.1

@@ -9,7 +9,12 @@ from chains import assert_goes_on
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates.reference import reference_at
-from pymc_subsample.control_variates.residuals import _Outlying, _score, _split
+from pymc_subsample.control_variates.residuals import (
+    _Outlying,
+    _score,
+    _split,
+    residuals_around,
+)
 from pymc_subsample.rows import drawn_without
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
@@ -79,9 +84,20 @@ def test_rows_of_small_groups_are_read_always():
     assert 0 < len(always) < 600
     assert np.mean(np.isin(np.arange(36), always)) > 0.5
     # Without them a subsample takes several times the rows.
-    far = pms.HMCECS(model=skewed(), rng=1, subsample_size=step.subsample_size)
-    variance = [np.max(s.moments.variance(s.subsample_size)) for s in (step, far)]
+    at = step._prepared
+    left = residuals_around(step._expansion, step.reference, at.pilot, at.far)
+    variance = [np.max(left.moments(e).variance(step.subsample_size)) for e in (len(always), 0)]
     assert variance[1] > 2 * variance[0]
+
+
+def test_a_larger_subsample_reads_them_too():
+    """And is never noisier than the automatic one: warnings advise it."""
+    auto = pms.HMCECS(model=skewed(), rng=1)
+    larger = pms.HMCECS(model=skewed(), rng=1, subsample_size=2 * auto.subsample_size)
+    np.testing.assert_array_equal(larger.subsample.always, auto.subsample.always)
+    assert larger.subsample_size == 2 * auto.subsample_size
+    m = auto.subsample_size
+    np.testing.assert_allclose(larger.moments.variance(2 * m), auto.moments.variance(m) / 2)
 
 
 def test_always_read_rows_leave_the_posterior_as_it_is():

@@ -103,6 +103,13 @@ def test_healthy_runs_are_silent(factory, kwargs, caplog):
     assert not warnings_of(factory(**kwargs), caplog)
 
 
+def test_an_outlier_is_read_always_and_does_no_harm(caplog):
+    model = linear(outlier=300.0)
+    given = {"control_variate_order": 1, "subsample_size": 50}
+    assert 0 in pms.HMCECS(model=model, **given).subsample.always
+    assert not warnings_of(model, caplog, tune=200, draws=300, **given)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("factory", [logistic, linear, poisson, negative_binomial, hierarchical])
 def test_healthy_runs_are_silent_whatever_the_seed(factory, caplog):
@@ -137,7 +144,6 @@ HARD = {
     "order 1": (hierarchical, {}, {"control_variate_order": 1, "subsample_size": 40}),
     "order 1, linear": (linear, {"d": 12}, {"control_variate_order": 1, "subsample_size": 40}),
     "few rows": (logistic, {"n": 150, "d": 12}, {"subsample_size": 20}),
-    "outlier": (linear, {"outlier": 300.0}, {"control_variate_order": 1, "subsample_size": 50}),
 }
 
 

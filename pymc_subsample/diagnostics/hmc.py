@@ -1,5 +1,7 @@
 """Whether an HMC-ECS chain can be trusted: the checks behind its warnings."""
 
+from functools import partial
+
 import numpy as np
 from scipy.special import chdtri
 
@@ -21,12 +23,19 @@ from pymc_subsample.diagnostics.checks import (
     sentence,
 )
 from pymc_subsample.diagnostics.divergences import check_divergences, loss
-from pymc_subsample.diagnostics.perturbation import Perturbation, estimate_errors, perturbation
+from pymc_subsample.diagnostics.perturbation import (
+    FEW,
+    DrawErrors,
+    EstimateErrors,
+    Perturbation,
+    errors_by_all,
+    errors_by_few,
+    perturbation,
+)
 from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
-from pymc_subsample.rows import drawn_without
 
 _LARGER = "Increase subsample_size (up to the number of rows)"
 _MORE = f"{_LARGER}, use control_variate_order=2 or leave reference=None."
@@ -88,15 +97,10 @@ RULES = (
     ACCEPTANCE, TEMPERATURE, MODES,
 )  # fmt: skip
 
-# The share of draws that may exceed twice the variance bound.
+# The share of draws that may exceed twice the variance bound, and what one counts at most.
 EXCESS_BOUND = 0.05
+_MOST_NOISE = VARIANCE_BOUND / EXCESS_BOUND
 
-# Rows of the first look at the estimate; where that leaves a doubt, all are read, at fewer draws.
-_FIRST_LOOK = 5_000
-_FIRST_DRAWS = 16
-_SECOND_DRAWS = 4
-# Below this excess of the bound as few draws may be all that is wrong: more are looked at.
-_CLEARLY = 2.0
 # Mean squared distance per parameter up to which the set-up's residual moments hold.
 _PREDICTED = 2.0
 
@@ -128,44 +132,35 @@ def check_hmc(
     record.fold()
     n, size = record.done, len(active)
 
-    def look(size: int, sample: np.ndarray | None = None) -> tuple[float, Perturbation]:
-        thetas, shares = record.chosen(size)
-        errors = estimate_errors(
-            expansion, reference, thetas, subsample_size, temperature, always, sample
-        )
+    thetas, noise, shares = record.weighted()
+    z = record.standardise(thetas, active)
+
+    def look(errors: DrawErrors) -> tuple[float, Perturbation]:
         if kind == BLOCK_POISSON:
             products = subsample_size / MINIBATCH
-            sds = np.sqrt(products * errors.variance)
-            noise = [log_variance(products, sd) if np.isfinite(sd) else np.inf for sd in sds]
-            return float(shares @ np.array(noise)), Perturbation(0.0, 0.0, 0.0, 0.0)
-        off = perturbation(errors.bias, shares, record.standardise(thetas, active))
-        return float(shares @ errors.variance), off
+            return errors.average(partial(_noise_of_products, products)), Perturbation(0, 0, 0, 0)
+        return errors.average(_noise), perturbation(errors.weights(), shares, z)
 
-    if expansion.n_rows <= _FIRST_LOOK:
-        variance, off = look(_FIRST_DRAWS)
-    else:
-        index = drawn_without(np.random.default_rng(0), expansion.n_rows, always, _FIRST_LOOK)
-        variance, off = look(_FIRST_DRAWS, expansion.take(index))
+    found = errors_by_few(expansion, reference, thetas, shares, subsample_size, temperature, always)
+    variance, off = look(found)
+    if expansion.n_rows > FEW:
         kept = np.array([theta for *_, theta in record.kept])
-        z = whiten(factor, (kept - reference.theta)[:, active].T)
+        far = whiten(factor, (kept - reference.theta)[:, active].T)
         clear = (
             variance < VARIANCE_BOUND / 2
-            and off.seen_shift < SHIFT_BOUND / 2
-            and off.seen_stretch < STRETCH_BOUND / 2
+            and _excess(off.seen_shift, off.seen_stretch) < 0.5
             and np.max(predicted.variance(subsample_size, temperature)) < VARIANCE_BOUND
             and (
                 kind == BLOCK_POISSON
                 or np.max(predicted.perturbation(subsample_size, temperature)) < SHIFT_BOUND
             )
-            and np.mean(z**2) < _PREDICTED
+            and np.mean(far**2) < _PREDICTED
         )
         if not clear:
-            variance, off = look(_SECOND_DRAWS)
-            if (
-                _excess(off.seen_shift, off.seen_stretch) > 1
-                and not _excess(off.shift, off.stretch) > _CLEARLY
-            ):
-                variance, off = look(_FIRST_DRAWS)
+            found = errors_by_all(
+                expansion, reference, thetas, shares, noise, z, subsample_size, temperature, always
+            )
+            variance, off = look(found)
     largest = expansion.n_rows
     if kind == BLOCK_POISSON:
         largest = largest // MINIBATCH * MINIBATCH
@@ -193,6 +188,17 @@ def check_hmc(
     checks += check_dynamics(record, active, (DIVERGENCES, HIDDEN, ACCEPTANCE))
     tuning = check_tuning(tune, all(check.passed for check in checks))
     return [tuning, *checks, check_temperature(temperature)]
+
+
+def _noise(errors: EstimateErrors) -> np.ndarray:
+    """Variances of the estimate: a single draw does not decide on their average."""
+    return np.minimum(np.nan_to_num(errors.variance, nan=np.inf), _MOST_NOISE)
+
+
+def _noise_of_products(products: float, errors: EstimateErrors) -> np.ndarray:
+    sds = np.sqrt(products * errors.variance)
+    noise = [log_variance(products, sd) if np.isfinite(sd) else np.inf for sd in sds]
+    return np.minimum(noise, _MOST_NOISE)
 
 
 def check_tuning(tune: int, healthy: bool) -> Check:

@@ -5,20 +5,28 @@ What a chain samples differs from the posterior by a factor :math:`e^{b(\theta)}
 .. math:: b(\theta) = \log E_u\, e^{\hat\ell - \hat\sigma^2 / 2} - \ell(\theta).
 
 Rows are drawn independently, so b is a sum over rows: it needs no normality and no small variance.
-`estimate_errors` computes it at chosen draws, most of them where the estimate is noisiest, and
-reweighting those by :math:`e^{-b}` shows how far means and standard deviations are off.
+Reweighting some hundred draws by :math:`e^{-b}` shows how far means and standard deviations are
+off. At all of them it is computed from a few rows, first random ones, then also those that matter;
+at some of them, from all rows.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.control_variates.residuals import residuals_at
+from pymc_subsample.control_variates.residuals import residuals_around, residuals_at
+from pymc_subsample.rows import drawn_without
+
+# Rows that are read at all draws: so many of the largest residuals, and as many others.
+FEW = 5_000
+# Draws at which all rows are read, and those at which rows in memory are, at a time.
+_AT_ALL_ROWS, _AT_ONCE = 16, 64
+# Of an estimate, beside which any noise counts.
+_NO_NOISE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,40 @@ class EstimateErrors:
 
     variance: np.ndarray  # Variance of the estimate, shape (k,).
     bias: np.ndarray  # Shape (k,): b: log of the mean likelihood estimate minus the log-likelihood.
+
+    def at(self, index: np.ndarray) -> "EstimateErrors":
+        """Return those at some of the points."""
+        return EstimateErrors(self.variance[index], self.bias[index])
+
+
+@dataclass(frozen=True)
+class DrawErrors:
+    """Errors of the estimate at draws of a chain, shape (k,), by a few rows.
+
+    At some of the draws, `index`, of shape (j,), they are known by all rows too, and correct what
+    few rows say: the difference estimator, here of an average over draws.
+    """
+
+    shares: np.ndarray  # Shape (k,): of all draws that each stands for.
+    few: EstimateErrors
+    index: np.ndarray
+    whole: EstimateErrors
+    chosen: np.ndarray  # Shape (j,): what each of these stands for.
+
+    @np.errstate(all="ignore")  # of errors that are not finite
+    def average(self, function: Callable[[EstimateErrors], np.ndarray]) -> float:
+        """Return the average of a function of the errors over all draws."""
+        correction = function(self.whole) - function(self.few.at(self.index))
+        return float(self.shares @ function(self.few) + self.chosen @ correction)
+
+    @np.errstate(all="ignore")
+    def weights(self) -> np.ndarray:
+        """Weights of the draws in the posterior, shape (k,): their shares times exp(-b)."""
+        least = min(np.min(self.few.bias), np.min(self.whole.bias, initial=np.inf))
+        weights = self.shares * np.exp(least - self.few.bias)
+        correction = np.exp(least - self.whole.bias) - np.exp(least - self.few.bias[self.index])
+        np.add.at(weights, self.index, self.chosen * correction)
+        return weights
 
 
 @dataclass(frozen=True)
@@ -42,23 +84,21 @@ class Perturbation:
     seen_stretch: float
 
 
-def perturbation(bias: np.ndarray, shares: np.ndarray, z: np.ndarray) -> Perturbation:
-    """Estimate how far posterior means and standard deviations are off; infinite where b is.
+def perturbation(weights: np.ndarray, shares: np.ndarray, z: np.ndarray) -> Perturbation:
+    """Estimate how far posterior means and standard deviations are off; infinite if unknown.
 
-    `bias`, b, and `shares`, of all draws that each stands for, have shape (k,); `z`, shape (k, a),
-    are these draws, standardised.
+    `weights`, of draws in the posterior, and `shares`, of all draws that each stands for, have
+    shape (k,); `z`, shape (k, a), are these draws, standardised.
 
     Each error is estimated from the same few draws. Even where b depends on no parameter in
     particular, the largest of many such estimates is far from zero. By how much the median of the
     largest of many squared normal numbers exceeds that of one, times the squared standard error, is
     taken off each squared estimate. Nothing is taken off a single parameter's.
     """
-    if not np.all(np.isfinite(bias)):
+    if not (np.all(np.isfinite(weights)) and weights.sum() > 0):
         return Perturbation(np.inf, np.inf, np.inf, np.inf)
-    weights = shares * np.exp(np.min(bias) - bias)
-    weights = weights / weights.sum()
     powers = np.column_stack([z, z**2])
-    move = weights - shares
+    move = weights / weights.sum() - shares
     shift, square = np.split(move @ powers, 2)
     errors = np.abs(shift), np.abs(square - shift**2) / 2
     # Standard errors if b did not depend on the parameter.
@@ -74,6 +114,71 @@ def perturbation(bias: np.ndarray, shares: np.ndarray, z: np.ndarray) -> Perturb
     return Perturbation(*known, *(float(np.max(error)) for error in errors))
 
 
+def errors_by_few(
+    expansion: Expansion,
+    reference: Reference,
+    thetas: np.ndarray,
+    shares: np.ndarray,
+    subsample_size: int,
+    temperature: float,
+    without: np.ndarray,
+) -> DrawErrors:
+    """Errors at draws theta, shape (k, d), by some thousands of random rows, or by all if few."""
+    index = np.arange(expansion.n_rows)
+    if expansion.n_rows > FEW:
+        index = drawn_without(np.random.default_rng(0), expansion.n_rows, without, FEW)
+    elif len(without):
+        index = np.delete(index, without)
+    parts = [(expansion.take(index), (expansion.n_rows - len(without)) / len(index))]
+    found = estimate_errors(
+        expansion, reference, thetas, subsample_size, temperature, without, parts
+    )
+    none = np.zeros(0, dtype=np.int64)
+    return DrawErrors(shares, found, none, found.at(none), np.zeros(0))
+
+
+def errors_by_all(
+    expansion: Expansion,
+    reference: Reference,
+    thetas: np.ndarray,
+    shares: np.ndarray,
+    noise: np.ndarray,
+    z: np.ndarray,
+    subsample_size: int,
+    temperature: float,
+    without: np.ndarray,
+) -> DrawErrors:
+    """Errors at draws theta, shape (k, d): by all rows at a few, and by the rows that matter there.
+
+    The few draws are a systematic sample, with probabilities proportional to what a draw may add
+    to the error of a second moment: its share and its noise, shape (k,), times its largest square
+    of a standardised parameter z, shape (k, a). At all draws the rows of the largest residuals at
+    these few count one by one, and random ones stand for the others.
+    """
+    of_estimate = (subsample_size, temperature, without)
+    known = noise[np.isfinite(noise)]
+    noise = np.where(np.isfinite(noise), noise, known.max(initial=1.0))
+    adds = shares * (noise + noise.mean() + _NO_NOISE) * (1 + np.max(z**2, axis=1, initial=0.0))
+    chance = adds / adds.sum()
+    places = np.searchsorted(np.cumsum(chance), (np.arange(_AT_ALL_ROWS) + 0.5) / _AT_ALL_ROWS)
+    index, times = np.unique(np.minimum(places, len(chance) - 1), return_counts=True)
+    stands = times * shares[index] / chance[index]
+    whole = estimate_errors(expansion, reference, thetas[index], *of_estimate)
+    if not np.all(np.isfinite(whole.bias)):
+        none = index[:0]
+        return DrawErrors(stands / stands.sum(), whole, none, whole.at(none), np.zeros(0))
+    outlying = residuals_around(expansion, reference, thetas[index]).index
+    outlying = np.setdiff1d(outlying[: FEW + len(without)], without)
+    apart = np.union1d(outlying, without)
+    others = drawn_without(np.random.default_rng(1), expansion.n_rows, apart, FEW)
+    parts = [
+        (expansion.take(outlying), 1.0),
+        (expansion.take(others), (expansion.n_rows - len(apart)) / FEW),
+    ]
+    few = estimate_errors(expansion, reference, thetas, *of_estimate, parts)
+    return DrawErrors(shares, few, index, whole, stands / stands.sum())
+
+
 @np.errstate(all="ignore")  # where a result is not finite, the check that reads it says so
 def estimate_errors(
     expansion: Expansion,
@@ -82,7 +187,7 @@ def estimate_errors(
     subsample_size: int,
     temperature: float,
     without: np.ndarray | tuple = (),
-    sample: np.ndarray | None = None,
+    parts: list[tuple[np.ndarray, float]] | None = None,
 ) -> EstimateErrors:
     r"""Variance and bias of the log-likelihood estimate at points theta, shape (k, d).
 
@@ -91,23 +196,29 @@ def estimate_errors(
     .. math:: b = m \log \frac1n \sum_i e^{x_i - x_i^2 / 2} + \frac{\sigma^2 + \sigma^4}{2 m}.
 
     The last term stands for the subsample's own mean in the estimated variance. Rows `without`, in
-    order, are not drawn. `sample`, shape (width, rows), are packed random ones among the others;
-    default: all of those, by a pass.
+    order, are not drawn. `parts` are packed rows among the others, of which each stands for so
+    many; default: all of those, by a pass.
     """
     m = subsample_size
     weight = (expansion.n_rows - len(without)) / (m * temperature)
     points = np.array([expansion.parameters(theta)[0] for theta in thetas])
 
-    def over(function: Callable, *arguments: Any) -> Iterator[Any]:
-        if sample is not None:
-            return iter([function(expansion, [sample], *arguments)])
-        return expansion.over(function, *arguments, without=without)
-
-    shift = next(over(_first_mean, reference.center, points, weight))
-    sums, total = np.zeros((5, len(points))), 0
-    for part, size in over(_tilted, reference.center, points, weight, shift):
-        sums += part
-        total += size
+    sums, total = np.zeros((5, len(points))), 0.0
+    if parts is None:
+        shift = next(expansion.over(_first_mean, reference.center, points, weight, without=without))
+        over = expansion.over(_tilted, reference.center, points, weight, shift, without=without)
+        for part, size in over:
+            sums += part
+            total += size
+    else:
+        total = sum(each * rows.shape[1] for rows, each in parts)
+        for here in np.array_split(np.arange(len(points)), -(-len(points) // _AT_ONCE)):
+            found = [
+                (weight * residuals_at(expansion, rows, reference.center, points[here]), each)
+                for rows, each in parts
+            ]
+            mean = sum(each * x.sum(axis=1) for x, each in found) / total
+            sums[:, here] = sum(each * _tilted_sums(x - mean[:, None]) for x, each in found)
     first, second, zero, one, two = sums / total
     variance = m * np.maximum(second - first**2, 0.0)
     # Move the centre from the first batch's mean to that of all: exactly but for O(first^3).
@@ -138,7 +249,11 @@ def _tilted(
     """Return sums over a batch, shape (5, k), of which errors are made, and its number of rows."""
     [rows] = batches
     x = weight * residuals_at(expansion, rows, center, points) - shift[:, None]
+    return _tilted_sums(x), rows.shape[1]
+
+
+def _tilted_sums(x: np.ndarray) -> np.ndarray:
     exponent = x - 0.5 * x * x
     tilted = np.exp(exponent)
     terms = (x, x * x, np.expm1(exponent), x * tilted, x * x * tilted)
-    return np.array([term.sum(axis=1) for term in terms]), rows.shape[1]
+    return np.array([term.sum(axis=1) for term in terms])

@@ -13,7 +13,7 @@ from pymc_subsample.estimators import VARIANCE_BOUND
 _FOLD = 256
 # Draws among which those to check are chosen: evenly spread ones, and the noisiest.
 _KEPT = 512
-_NOISIEST = 16
+_NOISIEST = 64
 # Draws of a Metropolis-Hastings chain to check its test at.
 _MOVES = 8
 # Draws of a chain of integration steps to keep, by their number and by their size.
@@ -139,25 +139,21 @@ class ChainRecord(MovingRecord):
         between = np.outer(shift, shift) * (before * count / (before + count))
         self.square = self.square + centred.T @ centred + between
 
-    def chosen(self, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draws to check, shape (k, d), and the share of all draws each stands for, shape (k,).
+    def weighted(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the noisiest and evenly spread draws, their noise, and what each stands for.
 
-        They are the `size` noisiest of all draws and, of the evenly spread ones, the `size`
-        noisiest, every sixth or so of the next ones, and a few of the rest.
+        Shapes (k, d), (k,) for the estimated variance and (k,) for the share of all draws.
         """
-        top = self.noisiest[-size:]
-        taken = {number for _, number, _ in top}
-        spread = sorted((e for e in self.kept if e[1] not in taken), key=lambda e: -e[0])
-        strata = [spread[:size], spread[size : 4 * size], spread[4 * size :]]
-        entries, shares = list(top), [1 / self.done] * len(top)
-        for stratum, most in zip(strata, (size, size // 2, 3 * size // 2), strict=True):
-            if not stratum:
-                continue
-            places = np.unique(np.linspace(0, len(stratum) - 1, most).astype(int))
-            entries += [stratum[i] for i in places]
-            share = (1 - len(top) / self.done) * len(stratum) / len(spread) / len(places)
-            shares += [share] * len(places)
-        return np.array([theta for *_, theta in entries]), np.array(shares) / np.sum(shares)
+        taken = {number for _, number, _ in self.noisiest}
+        others = [entry for entry in self.kept if entry[1] not in taken]
+        entries = self.noisiest + others
+        top = len(self.noisiest) / self.done
+        shares = [1 / self.done] * len(self.noisiest) + [(1 - top) / max(len(others), 1)] * len(
+            others
+        )
+        noise = np.array([variance for variance, *_ in entries])
+        thetas = np.array([theta for *_, theta in entries])
+        return thetas, noise, np.array(shares) / np.sum(shares)
 
     def standardise(self, thetas: np.ndarray, active: np.ndarray) -> np.ndarray:
         """Return draws, shape (k, d), less the mean and over the standard deviation, (k, a)."""

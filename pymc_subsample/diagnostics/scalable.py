@@ -13,7 +13,7 @@ from pymc_subsample.diagnostics.hmc import TUNE, check_dynamics, check_tuning, d
 from pymc_subsample.diagnostics.record import ChainRecord, running
 
 DIVERGENCES, HIDDEN, ACCEPTANCE = dynamics_rules("ScalableMH")
-_OTHERS = "Use HMCECS, or sample this model with pm.NUTS or nutpie."
+_OTHERS = "Sample this model with pm.NUTS or nutpie, or by HMCECS if its checks pass."
 DECIDED = Rule(
     "rows_accepted", "proposals that the rows accept", 0.3, _OTHERS, severity="warn", at_least=True
 )

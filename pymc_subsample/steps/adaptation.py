@@ -20,6 +20,8 @@ from pymc_subsample.steps.tuning import Tuning
 
 # Of the subsample, in one look at a chain.
 _MOST_GROWTH = 4.0
+# Variance at a draw from which on it is looked at, over the bound: few draws perturb much.
+_COVERED = 0.5
 
 
 class AdaptiveSubsample(ChainStep):
@@ -53,9 +55,12 @@ class AdaptiveSubsample(ChainStep):
         return (self.subsample_size + len(self.subsample.always)) / self.n_rows
 
     @property
+    def _may_cover(self) -> bool:
+        return self._kind == PERTURBED and not self.given["reference"]
+
+    @property
     def _may_resize(self) -> bool:
-        own = self.given["subsample_size"] is None and not self.given["reference"]
-        return self._kind == PERTURBED and own
+        return self._may_cover and self.given["subsample_size"] is None
 
     def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> Notice | None:
         """Record a draw, and change what recent ones ask for; return what is to be said of it."""
@@ -74,7 +79,7 @@ class AdaptiveSubsample(ChainStep):
         elif self._may_resize and tuning.noise() > 0.9 * VARIANCE_BOUND:
             cause = "the estimate is noisier on the way than was predicted"
             self._enlarge(tuning.noise() / VARIANCE_AIM)
-        elif self._may_resize and tuning.peak() > 2 * VARIANCE_BOUND:
+        elif self._may_cover and tuning.peak() > _COVERED * VARIANCE_BOUND:
             cause = "the estimate is noisier in the tails than was predicted"
             self._cover()
         changed = moved or better is not None
@@ -93,12 +98,9 @@ class AdaptiveSubsample(ChainStep):
             residuals = residuals_around(self._expansion, reference, self.tuning.pilot(), far)
         except TallModelError:
             return  # impossible rows on the way: stay, and let the end of the chain judge
-        m = self.given["subsample_size"]
-        always, self.moments = choose_always(self._kind, residuals, self.temperature, m)
+        always, self.moments = choose_always(self._kind, residuals, self.temperature)
         self.reference = reference
-        if m is None:
-            self._resize(None, always)
-        self._forget()
+        self._resize(self.given["subsample_size"], always)
 
     def _cover(self) -> None:
         """Choose the subsample for the draws where the estimate was noisiest, if that takes more.
@@ -113,8 +115,11 @@ class AdaptiveSubsample(ChainStep):
             )
         except TallModelError:
             return
-        always, moments = choose_always(self._kind, residuals, self.temperature, None)
-        m, _ = choose_subsample(self._kind, moments, self.temperature, None, self.given["n_blocks"])
+        given = self.given["subsample_size"]
+        always, moments = choose_always(self._kind, residuals, self.temperature)
+        m, _ = choose_subsample(
+            self._kind, moments, self.temperature, given, self.given["n_blocks"]
+        )
         m = min(m, int(_MOST_GROWTH) * self.subsample_size)  # one draw may be anywhere
         if m + len(always) > self.subsample_size + len(self.subsample.always):
             self.moments = moments

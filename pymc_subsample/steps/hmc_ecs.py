@@ -94,7 +94,8 @@ class HMCECS(AdaptiveSubsample):
         "auto" is "nuts" where the chain moves in coordinates of its own, as in hierarchical models,
         unless a path length is given: their scales need longer trajectories than the rest.
     subsample_size : int or "auto", default "auto"
-        Rows m per estimate, from 2 up, drawn with replacement. "auto" takes the smallest m, at
+        Rows m per estimate, from 2 up, drawn with replacement beside the few of the largest
+        residuals, which are read always whatever m is. "auto" takes the smallest m, at
         least 100, that keeps the variance of the log-likelihood estimate at or below 1 and its
         perturbation at or below 0.05 on the 95% ellipsoid around the reference. With
         "block-poisson" their expected number, a multiple of 30, and "auto" minimises the

@@ -47,7 +47,7 @@ _PILOT_POINTS = 4
 # Posterior probability outside the ellipsoid of the block-Poisson estimate, were it normal.
 _OUTSIDE = 1e-9
 _FAR_POINTS = 4
-_FAR = 3.0
+_FAR = 4.0
 # Standard deviations per parameter between an earlier reference and a posterior that it serves.
 _SERVES = 0.5
 # By what share a posterior may be wider or narrower than the one around which residuals are known.
@@ -321,7 +321,7 @@ def _ellipsoid(
 def far_points(
     kind: int, theta: np.ndarray, scale: np.ndarray, free: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Points where each direction of N(theta*, Sigma*) is three standard deviations out, in turn.
+    """Points where each direction of N(theta*, Sigma*) is four standard deviations out, in turn.
 
     A row of a small group has its own predictor a few standard deviations out there, which on an
     ellipsoid of many dimensions it hardly ever has. All directions at once would take every row

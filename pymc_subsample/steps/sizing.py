@@ -68,7 +68,7 @@ def _chosen(
 ) -> Choice:
     kind, temperature = problem.kind, problem.temperature
     residuals = _residuals(problem, prepared)
-    always, moments = choose_always(kind, residuals, temperature, subsample_size)
+    always, moments = choose_always(kind, residuals, temperature)
     m, blocks = choose_subsample(kind, moments, temperature, subsample_size, n_blocks)
     if subsample_size is None:
         # Where most rows would be read, or the reference may be far off, what counts is whether
@@ -113,14 +113,14 @@ def check_blocks(kind: int, m: int | None, blocks: int | None) -> None:
 
 
 def choose_always(
-    kind: int, residuals: Residuals, temperature: float, m: int | None
+    kind: int, residuals: Residuals, temperature: float
 ) -> tuple[np.ndarray, Moments]:
-    """Choose the rows to read always, where the subsample is the perturbed estimate's own choice.
+    """Choose the rows that the perturbed estimate reads always, whatever the subsample's size.
 
     Returns their numbers, in order, and the moments of the others.
     """
     always = np.zeros(0, dtype=np.int64)
-    if kind == PERTURBED and m is None:
+    if kind == PERTURBED:
         always = residuals.choose_always(temperature)
     return always, residuals.moments(len(always))
 
