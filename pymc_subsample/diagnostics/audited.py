@@ -5,10 +5,13 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from scipy.stats import t
 
 from pymc_subsample.diagnostics import hmc
 from pymc_subsample.diagnostics.checks import Rule
+from pymc_subsample.diagnostics.corrections import BLOCKS
 from pymc_subsample.diagnostics.findings import Finding, as_html, judged, lines, tiered, worst
+from pymc_subsample.diagnostics.mixing import FALSE_ALARMS
 from pymc_subsample.diagnostics.weights import MOST_K, good_k
 
 _SHOWN = 20
@@ -26,15 +29,19 @@ _EVEN = 0.99
 # Up to that of `good_k`, the draws that were audited are enough for what is corrected.
 _MORE_DRAWS = "Audit more draws: so uneven weights take more of them."
 _OFF = "Use the audit's corrected moments, and do what the failed checks above say."
-BIAS = Rule("bias", "audit: bias of a mean, in sds, beyond 3 errors", hmc.SHIFT_BOUND, _OFF)
+_TOWARDS = (
+    "Do what the failed checks above say, and audit again. The audit's corrected moments are those "
+    "of the posterior if it is normal; if not, they say in which direction it is."
+)
+BIAS = Rule("bias", "audit: bias of a mean, in sds, beyond its error", hmc.SHIFT_BOUND, _OFF)
 SD_ERROR = Rule(
-    "sd_error", "audit: relative error of an sd, beyond 3 errors", hmc.STRETCH_BOUND, _OFF
+    "sd_error", "audit: relative error of an sd, beyond its error", hmc.STRETCH_BOUND, _OFF
 )
 _UNLIKE = "The draws are not from the posterior: see bias and sd_error, and stricter settings."
 P_VALUE = Rule("p_value", "audit: p-value of the draws", 0.001, _UNLIKE, at_least=True)
 P_VALUE_DOUBT = Rule("p_value", P_VALUE.title, 0.01, _UNLIKE, severity="warn", at_least=True)
-# Beyond errors that say nothing.
-_ERRORS = 3.0
+# Errors that say nothing of one number, and degrees of freedom of an error.
+_ERRORS, _FREEDOM = 3.0, BLOCKS - 1
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,8 @@ class Audit:
         were audited; ``corrected_mean``, ``corrected_sd``, ``corrected_mean_mcse`` and
         ``corrected_sd_mcse`` estimate the posterior's own. ``bias`` is (mean - corrected mean) /
         corrected sd and ``sd_error`` is sd / corrected sd - 1, with the Monte Carlo errors
-        ``bias_mcse`` and ``sd_error_mcse``.
+        ``bias_mcse`` and ``sd_error_mcse``. By scores, errors of corrected moments also hold what
+        first order leaves out where the posterior is not normal.
     kind : {"weights", "score"}
         How it was done.
     mixing : tuple of Finding
@@ -161,6 +169,18 @@ class Audit:
         )
 
 
+def beyond_error(size: np.ndarray, error: np.ndarray, bound: float) -> np.ndarray:
+    """By how much numbers, shape (p,), are off at least: three of their errors are taken off.
+
+    More are, where that would leave more than the bound in more than a share `FALSE_ALARMS` of
+    audits in which means and standard deviations of all p are right.
+    """
+    chance = t.isf(FALSE_ALARMS / (4 * len(size)), _FREEDOM)
+    with np.errstate(divide="ignore"):
+        errors = np.maximum(_ERRORS, chance - bound / error)
+    return np.maximum(size - errors * error, 0.0)
+
+
 def _judged(audit: Audit) -> list[Finding]:
     """Judge table and weights or p-value."""
     findings = []
@@ -178,7 +198,8 @@ def _judged(audit: Audit) -> list[Finding]:
         if not np.all(np.isfinite(error)):
             findings.append(judged(rule, "warn", np.nan, _UNKNOWN))
             continue
-        sure = np.maximum(size - _ERRORS * error, 0.0)
+        rule = rule if audit.kind == "weights" else replace(rule, remedy=_TOWARDS)
+        sure = beyond_error(size, error, rule.bound)
         at = int(np.nanargmax(sure)) if np.any(sure > 0) else 0
         label = str(audit.table["parameter"].values[at])
         findings.append(tiered(rule, rule, float(sure[at]), f"{label}. "))
