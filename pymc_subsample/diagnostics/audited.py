@@ -23,9 +23,13 @@ _UNWEIGHTED = (
 )
 _UNKNOWN = "The audit cannot tell how far it is off: its weights have no known error."
 _NO_P_VALUE = "Too few effective draws for a p-value. Sample for longer."
-K_HAT = Rule("k_hat", "audit: Pareto k-hat of the weights", MOST_K, _UNWEIGHTED)
 # Weights this even are harmless whatever the shape of their tail: the share of the effective size.
 _EVEN = 0.99
+K_HAT = Rule(
+    "k_hat", "audit: Pareto k-hat of the weights", MOST_K, _UNWEIGHTED,
+    besides=f"Above {MOST_K:g}, which is asked for only of weights that change something: the "
+    f"effective size of these is {_EVEN:.0%} of the draws or more.",
+)  # fmt: skip
 # Up to that of `good_k`, the draws that were audited are enough for what is corrected.
 _MORE_DRAWS = "Audit more draws: so uneven weights take more of them."
 _OFF = "Use the audit's corrected moments, and do what the failed checks above say."
@@ -136,7 +140,7 @@ class Audit:
         ]  # fmt: skip
         frame = self.table[names].to_dataframe()[names]
         total = len(frame)
-        if self.kind == "weights" and not self.k_hat < MOST_K:
+        if any(f.name == K_HAT.name and f.status == "fail" for f in self.of_subsampling):
             return frame[:_SHOWN], (
                 f"k-hat is above {MOST_K}: the weights are too uneven, and what is corrected "
                 "is not reliable. The run is wrong, or it sampled another model than this one."
