@@ -11,6 +11,7 @@ from scipy.special import digamma, expit, polygamma
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
 from pymc_subsample.diagnostics import scores
+from pymc_subsample.diagnostics.audit import _of_other_estimates
 from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.thinned import columns, reader, spread, to_theta
@@ -509,6 +510,60 @@ def test_audit_is_readable(healthy, model):
         "beta[dose]",
         "sigma",
     ]
+
+
+# Other models and other data
+
+
+def effects(x, group, y, scale):
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0, 3), pm.Normal("b", 0, 1)
+        t, z = pm.HalfNormal("t", 1), pm.Normal("z", 0, scale, shape=8)
+        pm.Bernoulli("y", logit_p=a + b * (x - 10) + t * z[group], observed=y)
+    return model
+
+
+@pytest.mark.parametrize("step", [pms.HMCECS, pms.MinibatchBarkerMH])
+def test_another_model_is_not_blamed_on_the_subsample(step):
+    """Constants of a graph are not recorded by a run: its draws and its estimates tell."""
+    rng = np.random.default_rng(0)
+    x, group = rng.normal(10, 3, 20_000), rng.integers(0, 8, 20_000)
+    y = (rng.random(20_000) < expit(0.3 * x - 4 + 0.2 * (group - 4))).astype(int)
+    right = effects(x, group, y, 2.0)
+    idata = sample(right, step(model=right), draws=1500, tune=1000)
+    assert pms.audit(idata, model=right).other == ""
+    far = effects(60 * x, group, y, 2.0), effects(x, (group + 1) % 8, y, 2.0)
+    near = effects(x + 0.12, group, y, 2.0), effects(x, group, y, 1.0)
+    for wrong in far:
+        found = pms.audit(idata, model=wrong)
+        assert found.status == "fail"
+        assert "far from this model's posterior" in found.other
+    for wrong in near if step is pms.HMCECS else ():
+        found = pms.audit(idata, model=wrong)
+        assert found.status == "fail"
+        assert "Log posteriors of all rows differ" in found.other
+    said = str(pms.report(idata, audit=found))
+    assert said.count(found.other) == 1
+    assert "Increase subsample_size" not in said
+    with pytest.raises(ValueError, match="given other values of 'y'"):
+        pms.audit(idata, model=effects(x, group, rng.permutation(y), 2.0))
+
+
+def test_what_noise_makes_of_weights_is_not_taken_for_another_model():
+    """By recorded noise as large, by a run at another temperature, and where none is recorded."""
+    noise = np.random.default_rng(0).normal(0, 4, (2, 100))
+
+    def stats(variance, temperature):
+        last = np.full((2, 100), np.nan)
+        last[:, -1] = temperature
+        both = {"loglik_variance": np.full((2, 100), variance), "check_temperature": last}
+        return xr.Dataset({name: (("chain", "draw"), x) for name, x in both.items()})
+
+    assert "where its estimates have one of 0.1" in _of_other_estimates(stats(0.01, 1.0), noise)
+    assert _of_other_estimates(stats(1.0, 1.0), noise) == ""
+    assert _of_other_estimates(stats(0.01, 3.0), noise) == ""
+    assert _of_other_estimates(stats(0.01, 1.0)[["check_temperature"]], noise) == ""
+    assert _of_other_estimates(stats(1e-8, 1.0), noise / 100) == ""
 
 
 # Refusals

@@ -17,10 +17,9 @@ from pymc_subsample.diagnostics.weights import MOST_K, good_k
 _SHOWN = 20
 
 _UNWEIGHTED = (
-    "The audit's corrections are not reliable. Increase subsample_size (up to the number of rows); "
-    "if the variance of the estimate is small, check that the audit was given the model that was "
-    "sampled."
+    "The audit's corrections are not reliable. Increase subsample_size (up to the number of rows)."
 )
+_ABOVE = "As above: it is not known what the subsample does to draws of this model."
 _UNKNOWN = "The audit cannot tell how far it is off: its weights have no known error."
 _NO_P_VALUE = "Too few effective draws for a p-value. Sample for longer."
 # Weights this even are harmless whatever the shape of their tail: the share of the effective size.
@@ -86,6 +85,9 @@ class Audit:
         Passes over all rows, each of one log-likelihood and gradient.
     seconds : float
         Time taken.
+    other : str
+        Why the draws seem to be of another model or of other data than the audit was given: empty
+        where nothing says so.
 
     Examples
     --------
@@ -104,6 +106,7 @@ class Audit:
     n_draws: int
     passes: int
     seconds: float
+    other: str = ""
 
     @property
     def of_subsampling(self) -> tuple[Finding, ...]:
@@ -143,7 +146,7 @@ class Audit:
         if any(f.name == K_HAT.name and f.status == "fail" for f in self.of_subsampling):
             return frame[:_SHOWN], (
                 f"k-hat is above {MOST_K}: the weights are too uneven, and what is corrected "
-                "is not reliable. The run is wrong, or it sampled another model than this one."
+                "is not reliable."
             )
         if total <= _SHOWN:
             return frame, ""
@@ -211,4 +214,9 @@ def _judged(audit: Audit) -> list[Finding]:
         unknown = judged(P_VALUE_DOUBT, "warn", np.nan, _NO_P_VALUE)
         known = not np.isnan(audit.p_value)
         findings.append(tiered(P_VALUE, P_VALUE_DOUBT, audit.p_value) if known else unknown)
+    if audit.other:
+        off = [k for k, found in enumerate(findings) if found.status != "pass"]
+        for k in off:
+            advice = audit.other if k == off[0] else _ABOVE
+            findings[k] = replace(findings[k], advice=advice)
     return findings

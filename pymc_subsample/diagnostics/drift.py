@@ -136,6 +136,19 @@ def refuse_intercept(
             )
 
 
+def require_same_data(
+    idata: xr.DataTree, model: pm.Model, observed: Collection[str], said: str
+) -> None:
+    """Refuse draws given other observed values, or other `pm.Data`, than the model's."""
+    other = other_data(idata, model, observed)
+    if other is not None:
+        name, seen, held = other
+        raise ValueError(
+            f"{said}: idata was sampled given other values of {name!r} (shape {seen}) than the "
+            f"model has (shape {held}). Pass the model and the data that were sampled."
+        )
+
+
 def other_data(
     idata: xr.DataTree, model: pm.Model, observed: Collection[str]
 ) -> tuple[str, tuple[int, ...], tuple[int, ...]] | None:
