@@ -177,7 +177,7 @@ def loo(
         expansion.addresses("forward", "loglik")
     require_same_rows(idata, tall, _SAID, some=names is not None)
     if data is None:
-        require_same_data(idata, model, tall.observed, _SAID)
+        require_same_data(idata, model, tall, _SAID)
     leaving = read_groups(groups, tall.n_rows, model, given)
     thetas = to_theta(model, tall, posterior, _SAID).reshape(-1, tall.size)
     compared = np.unique(np.linspace(0, tall.n_rows - 1, _COMPARED).astype(int))

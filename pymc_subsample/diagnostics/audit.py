@@ -164,7 +164,7 @@ def audit(
             expansion.addresses("forward", "backward", "anchor")
     require_same_rows(idata, tall, _SAID)
     if data is None:
-        require_same_data(idata, model, tall.observed, _SAID)
+        require_same_data(idata, model, tall, _SAID)
     values, labels = columns(posterior, names)
     if not np.all(np.isfinite(values)):
         bad = [
