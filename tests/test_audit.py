@@ -11,6 +11,7 @@ from scipy.special import digamma, expit, polygamma
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
 from pymc_subsample.diagnostics import scores
+from pymc_subsample.diagnostics.audit import _of_other_estimates
 from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.thinned import columns, reader, spread, to_theta
@@ -380,9 +381,79 @@ def test_stein_moments_are_exact_for_a_normal_posterior_wherever_the_draws_are(s
     cov = np.array([[2.0, 0.6], [0.6, 0.5]])
     mean = np.array([1.0, -3.0])
     theta = 4 + stretch * rng.normal(size=(60, 2))
-    found = scores.target(theta, -np.linalg.solve(cov, (theta - mean).T).T, cov)
+    found, doubted = scores.target(theta, -np.linalg.solve(cov, (theta - mean).T).T, cov)
     np.testing.assert_allclose(found.mean, mean, rtol=1e-10)
     np.testing.assert_allclose(found.sd, np.sqrt(np.diag(cov)), rtol=1e-10)
+    np.testing.assert_allclose([doubted.mean, doubted.sd], [found.mean, found.sd], rtol=1e-10)
+
+
+@pytest.fixture(scope="module")
+def walled():
+    """Forty levels whose outcomes are all alike: normal on one side, a wall on the other.
+
+    The model, exact means and sds by quadrature, and a function from a seed to exact draws.
+    """
+    levels, rows, slope = 40, 100, 8.0
+    height = np.linspace(-2, 12, levels)
+    grid = np.linspace(-4, 6, 20_001)
+    eta = height[:, None] + slope * grid
+    density = np.exp(-0.5 * grid**2 - rows * np.logaddexp(0, -eta))
+    density /= density.sum(axis=1, keepdims=True)
+    mean = density @ grid
+    sd = np.sqrt((density * (grid - mean[:, None]) ** 2).sum(axis=1))
+    level = np.repeat(np.arange(levels), rows)
+    with pm.Model() as model:
+        z = pm.Normal("z", 0, 1, shape=levels)
+        pm.Bernoulli("y", logit_p=height[level] + slope * z[level], observed=np.ones(len(level)))
+    below = np.cumsum(density, axis=1)
+
+    def draw(seed):
+        u = np.random.default_rng(seed).random((levels, 4000))
+        x = [np.interp(p, cdf, grid) for p, cdf in zip(u, below, strict=True)]
+        return np.transpose(x).reshape(4, 1000, levels)
+
+    return model, mean, sd, draw
+
+
+def of_draws(x, model):
+    z = xr.Dataset({"z": (("chain", "draw", "k"), x)})
+    return pms.audit(xr.DataTree.from_dict({"posterior": z}), model=model)
+
+
+def corrected_z(found, mean, sd):
+    """How far corrected moments are off, in their errors, shape (2, p)."""
+    table = found.table
+    off = table["corrected_mean"].values - mean, table["corrected_sd"].values - sd
+    return np.array(off) / [table["corrected_mean_mcse"], table["corrected_sd_mcse"]]
+
+
+def test_scores_leave_right_draws_of_separated_levels_as_they_are(walled):
+    """Bounds fail a right audit once in 1e4; a is 1 in none: it made errors 1.5 times as large."""
+    model, mean, sd, draw = walled
+    z, errors, alarms = [], [], 0
+    for seed in range(6):
+        found = of_draws(draw(seed), model)
+        z.append(corrected_z(found, mean, sd))
+        errors.append(found.table["bias_mcse"].values)
+        alarms += any(f.status != "pass" for f in found.of_subsampling)
+    beyond = 2 * scipy.stats.t.sf(4, 19)
+    assert np.sum(np.abs(z) > 4) <= scipy.stats.binom.isf(1e-4, np.size(z), beyond)
+    # Bias and sd_error together, and the warning of the p-value: one audit in a hundred each.
+    assert alarms <= scipy.stats.binom.isf(1e-4, 6, 0.02)
+    # Least noise is no more than that of the draws which were audited, and of all.
+    assert np.mean(errors) < np.hypot(1 / np.sqrt(200), 1 / np.sqrt(4000))
+
+
+@pytest.mark.parametrize(("shift", "stretch"), [(-0.3, 1.0), (0.0, 1.25), (0.3, 1.0), (0.0, 0.8)])
+def test_scores_find_wrong_draws_of_separated_levels(walled, shift, stretch):
+    """Where draws reach the walls, the errors of corrections hold what is beyond first order."""
+    model, mean, sd, draw = walled
+    for seed in range(2):
+        found = of_draws(mean + stretch * (draw(seed) - mean) + shift * sd, model)
+        assert found.status == "fail"
+        assert found.p_value < 1e-3
+        if shift < 0 or stretch > 1:
+            assert np.sqrt(np.mean(corrected_z(found, mean, sd) ** 2)) < 1.5
 
 
 def test_minibatch_run_passes_and_a_stretched_one_does_not(barker, model):
@@ -439,6 +510,60 @@ def test_audit_is_readable(healthy, model):
         "beta[dose]",
         "sigma",
     ]
+
+
+# Other models and other data
+
+
+def effects(x, group, y, scale):
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0, 3), pm.Normal("b", 0, 1)
+        t, z = pm.HalfNormal("t", 1), pm.Normal("z", 0, scale, shape=8)
+        pm.Bernoulli("y", logit_p=a + b * (x - 10) + t * z[group], observed=y)
+    return model
+
+
+@pytest.mark.parametrize("step", [pms.HMCECS, pms.MinibatchBarkerMH])
+def test_another_model_is_not_blamed_on_the_subsample(step):
+    """Constants of a graph are not recorded by a run: its draws and its estimates tell."""
+    rng = np.random.default_rng(0)
+    x, group = rng.normal(10, 3, 20_000), rng.integers(0, 8, 20_000)
+    y = (rng.random(20_000) < expit(0.3 * x - 4 + 0.2 * (group - 4))).astype(int)
+    right = effects(x, group, y, 2.0)
+    idata = sample(right, step(model=right), draws=1500, tune=1000)
+    assert pms.audit(idata, model=right).other == ""
+    far = effects(60 * x, group, y, 2.0), effects(x, (group + 1) % 8, y, 2.0)
+    near = effects(x + 0.12, group, y, 2.0), effects(x, group, y, 1.0)
+    for wrong in far:
+        found = pms.audit(idata, model=wrong)
+        assert found.status == "fail"
+        assert "far from this model's posterior" in found.other
+    for wrong in near if step is pms.HMCECS else ():
+        found = pms.audit(idata, model=wrong)
+        assert found.status == "fail"
+        assert "Log posteriors of all rows differ" in found.other
+    said = str(pms.report(idata, audit=found))
+    assert said.count(found.other) == 1
+    assert "Increase subsample_size" not in said
+    with pytest.raises(ValueError, match="given other values of 'y'"):
+        pms.audit(idata, model=effects(x, group, rng.permutation(y), 2.0))
+
+
+def test_what_noise_makes_of_weights_is_not_taken_for_another_model():
+    """By recorded noise as large, by a run at another temperature, and where none is recorded."""
+    noise = np.random.default_rng(0).normal(0, 4, (2, 100))
+
+    def stats(variance, temperature):
+        last = np.full((2, 100), np.nan)
+        last[:, -1] = temperature
+        both = {"loglik_variance": np.full((2, 100), variance), "check_temperature": last}
+        return xr.Dataset({name: (("chain", "draw"), x) for name, x in both.items()})
+
+    assert "where its estimates have one of 0.1" in _of_other_estimates(stats(0.01, 1.0), noise)
+    assert _of_other_estimates(stats(1.0, 1.0), noise) == ""
+    assert _of_other_estimates(stats(0.01, 3.0), noise) == ""
+    assert _of_other_estimates(stats(0.01, 1.0)[["check_temperature"]], noise) == ""
+    assert _of_other_estimates(stats(1e-8, 1.0), noise / 100) == ""
 
 
 # Refusals

@@ -184,6 +184,43 @@ def test_an_interrupted_run_returns_its_draws(name):
     assert np.all(np.isfinite(draws))
 
 
+_ONE_BY_ONE = """
+import os, signal, pymc as pm, test_interrupts
+seen = {}
+def say(trace, draw):
+    seen[draw.chain] = draw.draw_idx
+    if draw.chain == AT and draw.draw_idx == WHEN:
+        os.kill(os.getpid(), signal.SIGINT)
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    model, step = test_interrupts.made("HMCECS")
+    idata = pm.sample(
+        30_000, tune=5_000, step=step, model=model, chains=3, cores=1, progressbar=False,
+        random_seed=1, callback=say, compute_convergence_checks=False,
+    )
+    sizes = idata["posterior"].sizes
+    print(*seen.values(), sizes["chain"], sizes["draw"], flush=True)
+"""
+
+
+@pytest.mark.parametrize(("at", "when"), [(0, 2_000), (1, 8_000), (1, 30_000)])
+def test_an_interrupt_of_one_core_ends_one_chain(at, when, tmp_path):
+    """As the page on results says: the others go on, and most draws in all are returned."""
+    script = tmp_path / "interrupted.py"
+    script.write_text(_ONE_BY_ONE.replace("AT", str(at)).replace("WHEN", str(when)))
+    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    done = subprocess.run(
+        [sys.executable, str(script)], env=os.environ | {"PYTHONPATH": path}, text=True,
+        stdout=subprocess.PIPE, check=True, timeout=120,
+    )  # fmt: skip
+    *last, chains, draws = map(int, done.stdout.split())
+    assert len(last) == 3
+    assert when <= last[at] < 34_999
+    assert all(x == 34_999 for k, x in enumerate(last) if k != at)
+    kept = max(last[at] - 5_000, 0)
+    assert (chains, draws) == (2, 30_000) if 3 * kept < 60_000 else (3, pytest.approx(kept, abs=1))
+
+
 # A shell ignores Ctrl-C for what it runs in the background, and children inherit that.
 _CHAINS = """
 import signal, pymc as pm, test_interrupts
@@ -205,7 +242,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_interrupted_workers_return_their_draws(context, tmp_path):
     """Ctrl-C in a terminal goes to the workers as well."""
-    script = tmp_path / "chains.py"
+    script = tmp_path / "interrupted.py"
     script.write_text(_CHAINS.replace("{context}", context))
     path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
     with subprocess.Popen(

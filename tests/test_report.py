@@ -1,6 +1,8 @@
 """One page says what failed, by how much and what to do; a healthy run passes."""
 
+import ast
 import json
+import operator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +12,11 @@ import pytest
 from scipy.stats import binom, chi2, ncx2
 
 import pymc_subsample as pms
-from pymc_subsample.diagnostics import hmc, metropolis
+from pymc_subsample.diagnostics import audited as audited_by
+from pymc_subsample.diagnostics import hmc, metropolis, report
+from pymc_subsample.diagnostics import mixing as mixing_of
 from pymc_subsample.diagnostics.audited import Audit
-from pymc_subsample.diagnostics.findings import Finding
+from pymc_subsample.diagnostics.findings import Finding, judged, worst_chain
 from pymc_subsample.diagnostics.mixing import FALSE_ALARMS, mixing
 from pymc_subsample.diagnostics.report import FAMILIES
 from pymc_subsample.diagnostics.weights import MOST_K, good_k
@@ -60,7 +64,17 @@ def audited(kind="weights", ess=150.0, **numbers):
     """An audit of two parameters."""
     table = {
         name: ("parameter", np.zeros(2))
-        for name in ("bias", "bias_mcse", "sd_error", "sd_error_mcse")
+        for name in (
+            "mean",
+            "corrected_mean",
+            "corrected_mean_mcse",
+            "bias",
+            "bias_mcse",
+            "sd",
+            "corrected_sd",
+            "sd_error",
+            "sd_error_mcse",
+        )
     } | {name: ("parameter", x) for name, x in numbers.items() if name not in ("k_hat", "p_value")}
     dataset = xr.Dataset(table, coords={"parameter": ["slope", "sigma"]})
     found = {"k_hat": np.nan, "p_value": np.nan} | {
@@ -143,7 +157,7 @@ def test_severity_of_a_rule_decides_between_warn_and_fail(healthy):
 def test_what_does_no_harm_passes_and_is_mentioned(healthy):
     found = pms.report(written(healthy, chain=0, check_reference_distance=1.4))
     assert found.status == "pass"
-    assert "for the other checks to say" in str(found)
+    assert hmc.DISTANCE.besides in str(found)
 
 
 @pytest.mark.parametrize("chains", [[0], [0, 1]])
@@ -155,8 +169,18 @@ def test_interrupted_chains_are_not_judged(healthy, chains):
     assert ("perturbation" in statuses(found)) == (len(chains) == 1)
 
 
-def test_thinned_draws_have_lost_their_verdict(healthy):
-    assert "not_judged" in statuses(pms.report(healthy.isel(draw=slice(0, None, 2))))
+def test_thinned_draws_have_lost_their_verdict_unless_they_keep_the_last(healthy):
+    for step in (2, 10):
+        said = str(pms.report(healthy.isel(draw=slice(None, None, step))))
+        assert f"thinned to 1 draw in {step}" in said
+        assert "interrupted" not in said
+        found = pms.report(healthy.isel(draw=slice(step - 1, None, step)))
+        assert "not_judged" not in statuses(found)
+    uneven = healthy.isel(draw=[0, 3, 4, 9, *range(10, 250)])
+    for cut in (healthy.isel(draw=slice(250)), uneven, healthy.isel(draw=[3])):
+        said = str(pms.report(cut))
+        assert "interrupted" in said
+        assert "thinned" not in said
 
 
 def test_an_interrupted_chain_is_judged_by_its_draws(healthy):
@@ -350,6 +374,81 @@ def test_even_weights_are_harmless_whatever_their_tail(healthy):
     assert statuses(pms.report(healthy, audit=audited(ess=199.9, k_hat=0.8)))["k_hat"] == "pass"
     assert statuses(pms.report(healthy, audit=audited(ess=190.0, k_hat=0.8)))["k_hat"] == "fail"
     assert statuses(pms.report(healthy, audit=audited(ess=199.9, k_hat=np.inf)))["k_hat"] == "fail"
+
+
+# What is printed
+
+
+OF_THE_REPORT = (
+    report.SIGN, report.SIGN_DOUBT, mixing_of.R_HAT, mixing_of.R_HAT_DOUBT, mixing_of.ESS,
+    mixing_of.ESS_DOUBT, audited_by.K_HAT, audited_by.BIAS, audited_by.SD_ERROR, audited_by.P_VALUE,
+    audited_by.P_VALUE_DOUBT, replace(audited_by.K_HAT, name="many digits", bound=good_k(200)),
+)  # fmt: skip
+EVERY_RULE = {
+    f"{family.split(',')[0]}: {rule.name}": rule
+    for family, rules in {**FAMILIES, "report": OF_THE_REPORT}.items()
+    for rule in rules
+}
+
+
+def agrees(finding):
+    """Whether a line's verdict is that of its number and its bound, as they are printed."""
+    verdict, _, value, bound, _ = finding.row()
+    sign, number = bound.split()
+    holds = {"<=": operator.le, ">=": operator.ge, "=": operator.eq}[sign]
+    return holds(float(value), float(number)) == (verdict == "PASS")
+
+
+@pytest.mark.parametrize("rule", EVERY_RULE.values(), ids=list(EVERY_RULE))
+@pytest.mark.parametrize("passed", [True, False])
+def test_no_verdict_stands_beside_a_bound_that_contradicts_it(rule, passed):
+    """Of numbers far from the bound, on it and as near it as numbers are; alone and of chains."""
+    near = np.nextafter(rule.bound, [-np.inf, np.inf])
+    for value in (rule.bound, *near, rule.bound - 0.7, rule.bound + 125.0, np.inf, -np.inf):
+        chains = [(0, value, passed), (1, rule.bound, True)]
+        for found in (worst_chain(rule, chains, ""), judged(rule, ["fail", "pass"][passed], value)):
+            decided = rule.holds(found.value) == passed
+            assert found.row()[3] == "" if not decided else agrees(found)
+            assert (rule.besides in found.advice) != decided
+
+
+def test_what_else_decides_is_said_by_each_rule_that_asks_for_it():
+    """Acceptance is compared with a bound of its own, and then its number is not recorded."""
+    asks = set()
+    for path in Path(hmc.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".check"):
+                more = len(node.args) > 2 or any(k.arg == "passed" for k in node.keywords)
+                asks |= {ast.unparse(node.func).removesuffix(".check")} if more else set()
+    assert asks == {"TUNE", "NOISE", "DISTANCE", "SHARE", "hidden", "acceptance"}
+    plain = hmc.TEMPERATURE.besides
+    named = {name for name, rule in EVERY_RULE.items() if rule.besides != plain}
+    assert {name.split(": ")[1] for name in named} == {
+        "tune", "loglik_variance", "reference_distance", "share", "hidden", "k_hat", "many digits",
+    }  # fmt: skip
+
+
+def test_what_excused_a_number_is_said_in_its_place(healthy):
+    names = [rule.name for rule in hmc.RULES]
+    failed = 1 << names.index("divergences")
+    numbers = {"check_divergences": 40.0, "check_hidden": 125.0, "failed_checks": failed}
+    lines = str(pms.report(written(healthy, **numbers))).splitlines()
+    [at] = [k for k, line in enumerate(lines) if "may hide" in line]
+    assert lines[at].split()[0] == "PASS"
+    assert lines[at].split()[-1] == "125"
+    assert lines[at + 1].strip() == hmc.HIDDEN.besides
+    noisy = {"check_loglik_variance": 0.8, "failed_checks": 1 << names.index("loglik_variance")}
+    lines = str(pms.report(written(healthy, **noisy))).splitlines()
+    [at] = [k for k, line in enumerate(lines) if "variance of the estimate" in line]
+    assert lines[at].split()[0] == "FAIL"
+    assert "0.8" in lines[at]
+    assert "<=" not in lines[at]
+    assert lines[at + 1].strip().startswith(hmc.NOISE.besides)
+    even = audited(ess=199.9, k_hat=0.85)
+    found = pms.report(healthy, audit=even)
+    [line] = [f for f in found.findings if f.name == "k_hat"]
+    assert line.row()[2:] == ("0.85", "", audited_by.K_HAT.besides)
+    assert "k-hat is above" not in repr(even)
 
 
 def test_the_parameter_that_is_off_is_named(healthy):

@@ -20,7 +20,7 @@ from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.verification import loglik_agrees
 from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics.draws import signs_of
-from pymc_subsample.diagnostics.drift import Drift, drift_of, other_data
+from pymc_subsample.diagnostics.drift import Drift, drift_of, require_same_data
 from pymc_subsample.diagnostics.thinned import (
     group,
     require_free_variables,
@@ -177,7 +177,7 @@ def loo(
         expansion.addresses("forward", "loglik")
     require_same_rows(idata, tall, _SAID, some=names is not None)
     if data is None:
-        _require_same_data(idata, model, tall)
+        require_same_data(idata, model, tall, _SAID)
     leaving = read_groups(groups, tall.n_rows, model, given)
     thetas = to_theta(model, tall, posterior, _SAID).reshape(-1, tall.size)
     compared = np.unique(np.linspace(0, tall.n_rows - 1, _COMPARED).astype(int))
@@ -284,17 +284,6 @@ def _require_one(tall: TallModel, names: list[str] | None) -> None:
         raise TallModelError(
             f"{_SAID}: {listed} have different numbers of rows ({tall.rows.counted}), which cannot "
             "be left out together. Name one of them as var_name."
-        )
-
-
-def _require_same_data(idata: xr.DataTree, model: pm.Model, tall: TallModel) -> None:
-    """Refuse draws given other observed values, or other `pm.Data`, than the model's."""
-    other = other_data(idata, model, tall.observed)
-    if other is not None:
-        name, seen, held = other
-        raise ValueError(
-            f"{_SAID}: idata was sampled given other values of {name!r} (shape {seen}) than the "
-            f"model has (shape {held}). Pass the model and the data that were sampled."
         )
 
 

@@ -15,8 +15,9 @@ from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand, refuse_steps
 from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics.audited import Audit
+from pymc_subsample.diagnostics.checks import PREFIX, TEMPERATURE
 from pymc_subsample.diagnostics.corrections import by_scores, by_weights
-from pymc_subsample.diagnostics.drift import refuse_intercept
+from pymc_subsample.diagnostics.drift import drift_of_scores, refuse_intercept, require_same_data
 from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.thinned import (
@@ -30,6 +31,7 @@ from pymc_subsample.diagnostics.thinned import (
     why_not_weights,
 )
 from pymc_subsample.diagnostics.weights import Moments, plain_moments
+from pymc_subsample.estimators import VARIANCE_BOUND
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.binding import require_rows
 from pymc_subsample.likelihood.differentiation import differentiated
@@ -37,6 +39,8 @@ from pymc_subsample.likelihood.discovery import chosen_names, row_terms
 
 _SAID = "pms.audit"
 _FEWEST = 40
+# Variance of log weights, over that of the noise which a run recorded, that is not its noise.
+_OTHER = 100.0
 # Draws of which the score's test takes means and variances.
 _MOST_DRAWS = 5_000
 _NO_SCORES = (
@@ -101,8 +105,8 @@ def audit(
     ------
     ValueError
         If a free variable is missing from the posterior, a draw is outside its support, the run
-        has fewer than 40 draws or other rows than the model, or is Bambi's with the intercept
-        moved, or an argument is out of range.
+        has fewer than 40 draws, or other rows, observed values or `pm.Data` than the model, or is
+        Bambi's with the intercept moved, or an argument is out of range.
     TallModelError
         If a free variable is discrete, or the model's rows cannot be found.
     TypeError
@@ -159,6 +163,8 @@ def audit(
             expansion = expand(tall, 0)
             expansion.addresses("forward", "backward", "anchor")
     require_same_rows(idata, tall, _SAID)
+    if data is None:
+        require_same_data(idata, model, tall, _SAID)
     values, labels = columns(posterior, names)
     if not np.all(np.isfinite(values)):
         bad = [
@@ -187,7 +193,9 @@ def audit(
         if not np.all(np.isfinite(lp)):
             raise ValueError(f"{_SAID}: sample_stats['lp'] is not finite at some draws.")
         signed = sign if sign is not None and np.any(sign < 0) else None
-        raw, found, k_hat, ess = by_weights(logp.reshape(shape[:2]) - lp, values, at, sign)
+        log_weights = logp.reshape(shape[:2]) - lp
+        raw, found, k_hat, ess = by_weights(log_weights, values, at, sign)
+        other = _of_other_estimates(stats, log_weights)
         p_value = np.nan
     else:
         some = spread(n_draws, n_chains, _MOST_DRAWS)
@@ -203,13 +211,37 @@ def audit(
             expansion, theta, score.reshape(shape), every, raw, read, generator
         )
         k_hat = ess = np.nan
-        signed = None
+        signed, other = None, ""
+    weights = None if signed is None else signed[:, at].ravel() / signed.mean()
+    drift = drift_of_scores(theta.reshape(-1, tall.size), score, weights)
+    if drift.is_large:
+        other = (
+            f"The draws are far from this model's posterior: {drift.said(model, tall)}. If another "
+            "model, or other data, were sampled, pass those; if not, the chains never got there."
+        )
     table = _table(labels, raw, found, values[:, at])
     seconds = time.perf_counter() - start
     judged = dict.fromkeys([*(rv.name for rv in model.free_RVs), *names])
     mixed = mixing(posterior[list(judged)], signed)
     return Audit(
-        table, kind, tuple(mixed), k_hat, ess, p_value, theta[..., 0].size, passes, seconds
+        table, kind, tuple(mixed), k_hat, ess, p_value, theta[..., 0].size, passes, seconds, other
+    )
+
+
+def _of_other_estimates(stats: xr.Dataset, log_weights: np.ndarray) -> str:
+    """Say so where a run estimated something else, by the noise that its estimates have."""
+    temperature = stats.get(PREFIX + TEMPERATURE.name)
+    tempered = temperature is not None and np.any(temperature.values[:, -1] != 1.0)
+    if "loglik_variance" not in stats or tempered:
+        return ""
+    recorded, found = float(stats["loglik_variance"].mean()), float(np.var(log_weights))
+    if not found > max(VARIANCE_BOUND, _OTHER * recorded):
+        return ""
+    return (
+        "Log posteriors of all rows differ from those that the run estimated by a standard "
+        f"deviation of {np.sqrt(found):,.3g}, where its estimates have one of "
+        f"{np.sqrt(recorded):,.3g}: another model, or other data, were sampled, or rows are far "
+        "out that its subsample hardly ever held. Pass the model and the data that were sampled."
     )
 
 

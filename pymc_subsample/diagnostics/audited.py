@@ -5,36 +5,46 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from scipy.stats import t
 
 from pymc_subsample.diagnostics import hmc
 from pymc_subsample.diagnostics.checks import Rule
+from pymc_subsample.diagnostics.corrections import BLOCKS
 from pymc_subsample.diagnostics.findings import Finding, as_html, judged, lines, tiered, worst
+from pymc_subsample.diagnostics.mixing import FALSE_ALARMS
 from pymc_subsample.diagnostics.weights import MOST_K, good_k
 
 _SHOWN = 20
 
 _UNWEIGHTED = (
-    "The audit's corrections are not reliable. Increase subsample_size (up to the number of rows); "
-    "if the variance of the estimate is small, check that the audit was given the model that was "
-    "sampled."
+    "The audit's corrections are not reliable. Increase subsample_size (up to the number of rows)."
 )
+_ABOVE = "As above: it is not known what the subsample does to draws of this model."
 _UNKNOWN = "The audit cannot tell how far it is off: its weights have no known error."
 _NO_P_VALUE = "Too few effective draws for a p-value. Sample for longer."
-K_HAT = Rule("k_hat", "audit: Pareto k-hat of the weights", MOST_K, _UNWEIGHTED)
 # Weights this even are harmless whatever the shape of their tail: the share of the effective size.
 _EVEN = 0.99
+K_HAT = Rule(
+    "k_hat", "audit: Pareto k-hat of the weights", MOST_K, _UNWEIGHTED,
+    besides=f"Above {MOST_K:g}, which is asked for only of weights that change something: the "
+    f"effective size of these is {_EVEN:.0%} of the draws or more.",
+)  # fmt: skip
 # Up to that of `good_k`, the draws that were audited are enough for what is corrected.
 _MORE_DRAWS = "Audit more draws: so uneven weights take more of them."
 _OFF = "Use the audit's corrected moments, and do what the failed checks above say."
-BIAS = Rule("bias", "audit: bias of a mean, in sds, beyond 3 errors", hmc.SHIFT_BOUND, _OFF)
+_TOWARDS = (
+    "Do what the failed checks above say, and audit again. The audit's corrected moments are those "
+    "of the posterior if it is normal; if not, they say in which direction it is."
+)
+BIAS = Rule("bias", "audit: bias of a mean, in sds, beyond its error", hmc.SHIFT_BOUND, _OFF)
 SD_ERROR = Rule(
-    "sd_error", "audit: relative error of an sd, beyond 3 errors", hmc.STRETCH_BOUND, _OFF
+    "sd_error", "audit: relative error of an sd, beyond its error", hmc.STRETCH_BOUND, _OFF
 )
 _UNLIKE = "The draws are not from the posterior: see bias and sd_error, and stricter settings."
 P_VALUE = Rule("p_value", "audit: p-value of the draws", 0.001, _UNLIKE, at_least=True)
 P_VALUE_DOUBT = Rule("p_value", P_VALUE.title, 0.01, _UNLIKE, severity="warn", at_least=True)
-# Beyond errors that say nothing.
-_ERRORS = 3.0
+# Errors that say nothing of one number, and degrees of freedom of an error.
+_ERRORS, _FREEDOM = 3.0, BLOCKS - 1
 
 
 @dataclass(frozen=True)
@@ -54,7 +64,8 @@ class Audit:
         were audited; ``corrected_mean``, ``corrected_sd``, ``corrected_mean_mcse`` and
         ``corrected_sd_mcse`` estimate the posterior's own. ``bias`` is (mean - corrected mean) /
         corrected sd and ``sd_error`` is sd / corrected sd - 1, with the Monte Carlo errors
-        ``bias_mcse`` and ``sd_error_mcse``.
+        ``bias_mcse`` and ``sd_error_mcse``. By scores, errors of corrected moments also hold what
+        first order leaves out where the posterior is not normal.
     kind : {"weights", "score"}
         How it was done.
     mixing : tuple of Finding
@@ -74,6 +85,9 @@ class Audit:
         Passes over all rows, each of one log-likelihood and gradient.
     seconds : float
         Time taken.
+    other : str
+        Why the draws seem to be of another model or of other data than the audit was given: empty
+        where nothing says so.
 
     Examples
     --------
@@ -92,6 +106,7 @@ class Audit:
     n_draws: int
     passes: int
     seconds: float
+    other: str = ""
 
     @property
     def of_subsampling(self) -> tuple[Finding, ...]:
@@ -128,10 +143,10 @@ class Audit:
         ]  # fmt: skip
         frame = self.table[names].to_dataframe()[names]
         total = len(frame)
-        if self.kind == "weights" and not self.k_hat < MOST_K:
+        if any(f.name == K_HAT.name and f.status == "fail" for f in self.of_subsampling):
             return frame[:_SHOWN], (
                 f"k-hat is above {MOST_K}: the weights are too uneven, and what is corrected "
-                "is not reliable. The run is wrong, or it sampled another model than this one."
+                "is not reliable."
             )
         if total <= _SHOWN:
             return frame, ""
@@ -161,6 +176,18 @@ class Audit:
         )
 
 
+def beyond_error(size: np.ndarray, error: np.ndarray, bound: float) -> np.ndarray:
+    """By how much numbers, shape (p,), are off at least: three of their errors are taken off.
+
+    More are, where that would leave more than the bound in more than a share `FALSE_ALARMS` of
+    audits in which means and standard deviations of all p are right.
+    """
+    chance = t.isf(FALSE_ALARMS / (4 * len(size)), _FREEDOM)
+    with np.errstate(divide="ignore"):
+        errors = np.maximum(_ERRORS, chance - bound / error)
+    return np.maximum(size - errors * error, 0.0)
+
+
 def _judged(audit: Audit) -> list[Finding]:
     """Judge table and weights or p-value."""
     findings = []
@@ -178,7 +205,8 @@ def _judged(audit: Audit) -> list[Finding]:
         if not np.all(np.isfinite(error)):
             findings.append(judged(rule, "warn", np.nan, _UNKNOWN))
             continue
-        sure = np.maximum(size - _ERRORS * error, 0.0)
+        rule = rule if audit.kind == "weights" else replace(rule, remedy=_TOWARDS)
+        sure = beyond_error(size, error, rule.bound)
         at = int(np.nanargmax(sure)) if np.any(sure > 0) else 0
         label = str(audit.table["parameter"].values[at])
         findings.append(tiered(rule, rule, float(sure[at]), f"{label}. "))
@@ -186,4 +214,9 @@ def _judged(audit: Audit) -> list[Finding]:
         unknown = judged(P_VALUE_DOUBT, "warn", np.nan, _NO_P_VALUE)
         known = not np.isnan(audit.p_value)
         findings.append(tiered(P_VALUE, P_VALUE_DOUBT, audit.p_value) if known else unknown)
+    if audit.other:
+        off = [k for k, found in enumerate(findings) if found.status != "pass"]
+        for k in off:
+            advice = audit.other if k == off[0] else _ABOVE
+            findings[k] = replace(findings[k], advice=advice)
     return findings

@@ -33,6 +33,8 @@ class Rule:
     severity: str = "fail"
     at_least: bool = False  # Whether the number should be at least its bound rather than at most.
     equal: bool = False  # Whether it should be the bound.
+    # Where a condition beside the bound decides too, a sentence for verdicts that are that one's.
+    besides: str = "Decided by more than this number."
 
     def holds(self, value: float) -> bool:
         """Whether a number keeps to the bound."""

@@ -19,7 +19,7 @@ from pymc_subsample.diagnostics.weights import (
 )
 
 # Of the jackknife over audited draws.
-_BLOCKS = 20
+BLOCKS = 20
 
 
 def by_weights(
@@ -65,22 +65,22 @@ def by_scores(
     The audited draws `theta`, shape (chain, k, d), are moved to the mean and the standard
     deviations that the identities give, element by element in unconstrained space; what that
     changes in a variable is added to its moments, `raw`. Errors are a jackknife's over blocks of
-    draws. `every`, shape (chain, draw, d), are all draws, or many of them; ``read(theta)`` returns
-    elements of the variables, shape (k, p).
+    draws; those of the moments hold also what is beyond first order. `every`, shape (chain, draw,
+    d), are all draws, or many of them; ``read(theta)`` returns elements of the variables, (k, p).
     """
     size = theta.shape[-1]
     flat, flat_score = theta.reshape(-1, size), score.reshape(-1, size)
-    guess = scores.best_covariance(flat, flat_score, _guesses(expansion, every))
-    test = scores.moment_test(theta, score, every, guess)
-    shape = scores.shape_test(theta, score, guess, rng)
+    guesses = _guesses(expansion, every)
+    guess = scores.best_covariance(flat, flat_score, guesses)
+    test = scores.moment_test(theta, score, every, guesses[-1])
+    shape = scores.shape_test(theta, score, guesses[-1], rng)
 
     center, sd = every.mean(axis=(0, 1)), every.std(axis=(0, 1), ddof=1)
     sd = np.where(sd > 0, sd, 1.0)
     before = read(flat)
 
-    def corrected(keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def corrected(to: scores.Target) -> tuple[np.ndarray, np.ndarray]:
         """Moments of the draws moved to where they should be, less those where they are."""
-        to = scores.target(flat[keep], flat_score[keep], guess)
         after = read(to.mean + (flat - center) / sd * to.sd)
         old_sd = before.std(axis=0)
         ratio = after.std(axis=0) / np.where(old_sd > 0, old_sd, 1.0)
@@ -88,20 +88,26 @@ def by_scores(
         return mean, raw.sd * np.where(old_sd > 0, ratio, 1.0)
 
     everything = np.arange(len(flat))
-    mean, target_sd = corrected(everything)
-    blocks = np.array_split(everything, _BLOCKS)
-    without = np.array([corrected(np.setdiff1d(everything, block)) for block in blocks])
+    found, further = map(corrected, scores.target(flat, flat_score, guess))
+    mean, target_sd = found
+    blocks = [np.setdiff1d(everything, x) for x in np.array_split(everything, BLOCKS)]
+    without = np.array([corrected(scores.target(flat[x], flat_score[x], guess)[0]) for x in blocks])
     spread_of = without - without.mean(axis=0)
-    mean_mcse, sd_mcse = np.sqrt((1 - 1 / _BLOCKS) * np.sum(spread_of**2, axis=0))
+    mean_mcse, sd_mcse = np.sqrt((1 - 1 / BLOCKS) * np.sum(spread_of**2, axis=0))
     scale = np.where(target_sd > 0, target_sd, 1.0)
     bias_mcse = np.hypot(mean_mcse, raw.mean_mcse) / scale
     sd_error_mcse = np.hypot(sd_mcse, raw.sd_mcse) / scale
-    moments = Moments(mean, target_sd, mean_mcse, sd_mcse, bias_mcse, sd_error_mcse)
+    mean_own_error = np.hypot(mean_mcse, further[0] - mean)
+    sd_own_error = np.hypot(sd_mcse, further[1] - target_sd)
+    moments = Moments(mean, target_sd, mean_own_error, sd_own_error, bias_mcse, sd_error_mcse)
     return moments, scores.combined(test, shape)
 
 
 def _guesses(expansion: Expansion, every: np.ndarray) -> list[np.ndarray]:
-    """Covariances that the posterior may have: by the curvature at the mean, and the draws' own."""
+    """Covariances that the posterior may have: by the curvature at the mean; last, the draws' own.
+
+    By the latter draws have the same spread in all directions, so that none outweighs others.
+    """
     size = every.shape[-1]
     flat = every.reshape(-1, size)
     variances = flat.var(axis=0, ddof=1)

@@ -28,6 +28,8 @@ from pymc_subsample.diagnostics.checks import SHIFT_BOUND, STRETCH_BOUND, Check,
 
 NEAREST = 1.0
 _MARGIN = 3.0
+# Of the rule for what may be hidden.
+UNLESS_WRONG = "Asked for only where the error by divergences is tolerable: it is not."
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import xarray as xr
 
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.diagnostics.full_data import log_posteriors
-from pymc_subsample.diagnostics.thinned import spread
+from pymc_subsample.diagnostics.thinned import sampled_rows, spread
+from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.evaluation import Vector
 from pymc_subsample.symbolic.graph import root_array
 
@@ -134,6 +135,23 @@ def refuse_intercept(
                 "center_predictors=False), with center(x) in the formula for predictors that are "
                 "far from 0. Bambi's own model.predict takes it as it is."
             )
+
+
+def require_same_data(idata: xr.DataTree, model: pm.Model, tall: TallModel, said: str) -> None:
+    """Refuse draws given other observed values, or other `pm.Data`, than the model's.
+
+    A run whose rows are those on disk recorded the sample that its model was written on, which has
+    another shape than all of them.
+    """
+    other = other_data(idata, model, tall.observed)
+    if other is None:
+        return
+    name, seen, held = other
+    if seen == held or sampled_rows(idata) != tall.n_rows:
+        raise ValueError(
+            f"{said}: idata was sampled given other values of {name!r} (shape {seen}) than the "
+            f"model has (shape {held}). Pass the model and the data that were sampled."
+        )
 
 
 def other_data(

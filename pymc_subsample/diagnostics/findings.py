@@ -28,11 +28,12 @@ class Finding:
     status : {"pass", "warn", "fail"}
         What it came to.
     value, bound : float
-        The number, of the worst chain, and its bound. NaN where there is none.
+        The number, of the worst chain, and its bound. NaN where there is none; the bound also where
+        another condition decided: `advice` says which.
     at_least : bool
         Whether the number should be at least its bound rather than at most.
     advice : str
-        Where it did not pass: who did not, and what to do.
+        Where it did not pass: who did not, and what to do. What decided, where no bound did.
     equal : bool
         Whether the number should be its bound.
     """
@@ -49,18 +50,19 @@ class Finding:
     def row(self) -> tuple[str, str, str, str, str]:
         """Return status, title, number, bound with its sign, and advice, as text."""
         sign = "=" if self.equal else ">=" if self.at_least else "<="
-        bound = "" if np.isnan(self.bound) else f"{sign} {self.bound:g}"
-        return self.status.upper(), self.title, self._value(), bound, self.advice
+        value, bound = self._shown()
+        bound = "" if np.isnan(self.bound) else f"{sign} {bound}"
+        return self.status.upper(), self.title, value, bound, self.advice
 
-    def _value(self) -> str:
+    def _shown(self) -> tuple[str, str]:
         """Show three digits, or as many as tell on which side of its bound the number is."""
-        if not np.isfinite(self.value):
-            return str(self.value)
-        for digits in range(3, 17):
-            shown = f"{self.value:.{digits}g}"
-            if np.sign(float(shown) - self.bound) == np.sign(self.value - self.bound):
-                return shown
-        return f"{self.value:.3g}"
+        if not np.isfinite(self.value) or np.isnan(self.bound):
+            return f"{self.value:.3g}", f"{self.bound:g}"
+        for digits in range(3, 18):
+            value, bound = f"{self.value:.{digits}g}", f"{self.bound:.{max(digits, 6)}g}"
+            if np.sign(float(value) - float(bound)) == np.sign(self.value - self.bound):
+                break
+        return value, bound
 
 
 @dataclass(frozen=True)
@@ -162,11 +164,16 @@ def as_html(findings: Sequence[Finding]) -> str:
 
 
 def judged(rule: Rule, status: str, value: float, advice: str = "", before: str = "") -> Finding:
-    """Return what a rule comes to for a number, with words `before` its title."""
+    """Return what a rule comes to for a number, with words `before` its title.
+
+    No bound stands beside a verdict that the number and the bound contradict.
+    """
+    bound = float(rule.bound)
+    if not np.isnan(value) and rule.holds(value) != (status == "pass"):
+        bound, advice = np.nan, " ".join(filter(None, [rule.besides, advice]))
     return Finding(
-        rule.name, before + rule.title, status, value, float(rule.bound), rule.at_least, advice,
-        rule.equal,
-    )  # fmt: skip
+        rule.name, before + rule.title, status, value, bound, rule.at_least, advice, rule.equal
+    )
 
 
 def worst_chain(rule: Rule, found: list[tuple[Any, float, bool]], title: str) -> Finding:
@@ -178,8 +185,6 @@ def worst_chain(rule: Rule, found: list[tuple[Any, float, bool]], title: str) ->
     if failed:
         chains = ", ".join(str(chain) for chain in dict.fromkeys(chain for chain, *_ in failed))
         status, advice = rule.severity, f"Chain {chains}. {rule.remedy}"
-    elif not rule.holds(value):
-        advice = "Beyond its bound; what it does is for the other checks to say."
     return judged(rule, status, value, advice, title)
 
 

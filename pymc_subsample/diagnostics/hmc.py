@@ -22,7 +22,7 @@ from pymc_subsample.diagnostics.checks import (
     remedies,
     sentence,
 )
-from pymc_subsample.diagnostics.divergences import check_divergences, loss
+from pymc_subsample.diagnostics.divergences import UNLESS_WRONG, check_divergences, loss
 from pymc_subsample.diagnostics.perturbation import (
     FEW,
     DrawErrors,
@@ -39,15 +39,25 @@ from pymc_subsample.kernels.model import MINIBATCH
 
 _LARGER = "Increase subsample_size (up to the number of rows)"
 _MORE = f"{_LARGER}, use control_variate_order=2 or leave reference=None."
-TUNE = Rule("tune", "tuning draws", 1, "Use tune=1000.", severity="warn", at_least=True)
+TUNE = Rule(
+    "tune", "tuning draws", 1, "Use tune=1000.", severity="warn", at_least=True,
+    besides="Asked for only where another check of the chain fails: none does.",
+)  # fmt: skip
 DISTANCE = Rule(
     "reference_distance",
     "distance of the reference point, over what is usual",
     1.0,
     "Leave reference=None, or tune for longer.",
     severity="warn",
+    besides="A reference that was found may be farther than is usual (1) where the estimate passes "
+    "its checks, as it does.",
 )
-NOISE = Rule("loglik_variance", "variance of the estimate", VARIANCE_BOUND, _MORE)
+# The share of draws that may exceed twice the variance bound.
+EXCESS_BOUND = 0.05
+NOISE = Rule(
+    "loglik_variance", "variance of the estimate", VARIANCE_BOUND, _MORE,
+    besides=f"Above {2 * VARIANCE_BOUND:g} in more than {EXCESS_BOUND:.0%} of the draws.",
+)  # fmt: skip
 REFRESH = Rule(
     "subset_accepted",
     "accepted refreshes of the subsample",
@@ -66,7 +76,7 @@ def dynamics_rules(step: str) -> tuple[Rule, Rule, Rule]:
     hidden = "error that divergences may hide, over the same"
     return (
         Rule("divergences", "error by divergences, over what is tolerable", 1.0, calmer),
-        Rule("hidden", hidden, 1.0, calmer, severity="warn"),
+        Rule("hidden", hidden, 1.0, calmer, severity="warn", besides=UNLESS_WRONG),
         Rule("acceptance_rate", "accepted moves", 0.3, "Increase tune.", "warn", at_least=True),
     )
 
@@ -97,10 +107,8 @@ RULES = (
     ACCEPTANCE, TEMPERATURE, MODES,
 )  # fmt: skip
 
-# The share of draws that may exceed twice the variance bound, and what one counts at most.
-EXCESS_BOUND = 0.05
+# What one draw counts at most.
 _MOST_NOISE = VARIANCE_BOUND / EXCESS_BOUND
-
 # Mean squared distance per parameter up to which the set-up's residual moments hold.
 _PREDICTED = 2.0
 

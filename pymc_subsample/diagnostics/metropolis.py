@@ -33,6 +33,7 @@ SHARE = Rule(
     0.5,
     "Use control_variate_order=2, smaller proposals, or another sampler (HMCECS, pm.NUTS).",
     severity="warn",
+    besides="Asked for only of tests that may stop early: this one was told to read all rows.",
 )
 ACCEPTED = Rule(
     "accepted",

@@ -132,12 +132,16 @@ def _recorded(stats: xr.Dataset, families: dict[str, Sequence[Rule]]) -> list[Fi
     alone = len(families) == 1
     if not judged.all():
         who = ", ".join(map(str, stats["chain"].values[~judged]))
+        why = "interrupted, or its last draw was dropped, and with it the verdict on it"
+        instead = "Run it to its end, keep its last draw, or give an audit"
+        if (step := _thinned(stats["draw"].values)) > 1:
+            why = f"thinned to 1 draw in {step}, without the last, which holds the verdict on it"
+            instead = "Report on the run before it is thinned, or give an audit"
         findings.append(
             Finding(
                 "not_judged", "chains without checks", "warn", float(np.sum(~judged)), 0.0, False,
-                f"Chain {who}: interrupted, or its last draw was dropped, and with it the verdict "
-                "on it. Here it is judged by its draws as far as they tell, which leaves out what "
-                "is read from all rows. Run it to its end, keep its last draw, or give an audit.",
+                f"Chain {who}: {why}. Here it is judged by its draws as far as they tell, which "
+                f"leaves out what is read from all rows. {instead}.",
             )
         )  # fmt: skip
     for name, rules in families.items():
@@ -158,6 +162,12 @@ def _recorded(stats: xr.Dataset, families: dict[str, Sequence[Rule]]) -> list[Fi
             worst_chain(rule, found[rule.name], title) for rule in named if rule.name in found
         ]
     return findings
+
+
+def _thinned(draws: np.ndarray) -> int:
+    """Return which multiple of the draws, by their numbers, was kept; 1 if not evenly."""
+    steps = np.unique(np.diff(draws))
+    return int(steps[0]) if len(steps) == 1 and steps[0] == int(steps[0]) else 1
 
 
 def _searched(rule: Rule, stats: xr.Dataset) -> Rule:

@@ -5,10 +5,18 @@ from the posterior, any fixed c and any fixed matrix :math:`\Sigma`:
 
 .. math:: E[g] = 0, \qquad E[(\theta - c)\, g^\top] = -I .
 
-They make :math:`r = \theta + \Sigma g` a draw whose mean is that of the posterior, and
-:math:`\Sigma + E[(\theta - c)\, r^\top]`, with r centred, its covariance. Where the posterior is
-normal and :math:`\Sigma` its covariance, r is the posterior mean at *every* point: both estimates
-are then exact wherever the draws came from, which is what makes them tell where draws are off.
+With :math:`s = \Sigma g` these say that, element by element, s has mean 0 and
+:math:`v = \Sigma_{jj} + (\theta_j - c_j) s_j` too, so that :math:`E[\theta + a s]` is the posterior
+mean and :math:`E[(\theta - E \theta)^2 + b v]` its variance for any a and b. Where the posterior is
+normal and :math:`\Sigma` its covariance, a = b = 1 leave no noise: both estimates are then exact
+wherever the draws came from, which is what makes them tell where draws are off.
+
+Elsewhere a = 1 goes too far. Draws that are off by a little :math:`\delta` have
+:math:`E[g] = -E[g g^\top] \delta`, and :math:`\Sigma E[g g^\top]` is larger than 1 for all but
+normal posteriors (the Cramer-Rao bound): large where the likelihood is a wall, as of a level whose
+outcomes are all alike, at which a few draws have long gradients. What is left of :math:`\delta` is
+smallest where :math:`a = 1 / (\Sigma E[g g^\top])`, and so is the noise. That is the coefficient of
+a regression of :math:`-\theta` on s, since :math:`E[\theta s] = -\Sigma`: the draws tell it.
 """
 
 from dataclasses import dataclass
@@ -37,16 +45,43 @@ class Target:
     sd: np.ndarray
 
 
-def target(theta: np.ndarray, score: np.ndarray, covariance: np.ndarray) -> Target:
+def target(theta: np.ndarray, score: np.ndarray, covariance: np.ndarray) -> tuple[Target, Target]:
     """Estimate the posterior's moments from draws, shape (k, d), that may not be from it.
 
     A poor guess of the covariance, shape (d, d), makes the result noisy but not wrong.
+
+    Where the posterior is not normal, they are right to first order only, and an error of the mean
+    passes for one of the standard deviation in part, or the reverse. The second target is the
+    first with both moved by what the two corrections come to together, times the share of the
+    noise that is left: none of it where the posterior is normal.
     """
-    r = theta + score @ covariance
-    mean = r.mean(axis=0)
-    guess = np.diag(covariance)
-    variance = guess + ((theta - theta.mean(axis=0)) * (r - mean)).mean(axis=0)
-    return Target(mean, np.sqrt(np.maximum(variance, _SMALLEST * guess)))
+    s, guess = score @ covariance, np.diag(covariance)
+    away = theta - theta.mean(axis=0)
+    mean, left_of_mean = _least_noisy(theta, s)
+    variance, left = _least_noisy(away**2, guess + away * (s - s.mean(axis=0)))
+    sd = np.sqrt(np.maximum(variance, _SMALLEST * guess))
+    moved = np.abs(mean - theta.mean(axis=0)) + np.abs(sd - theta.std(axis=0))
+    doubt = np.maximum(left, left_of_mean) * moved
+    return Target(mean, sd), Target(mean + doubt, sd + doubt)
+
+
+def _least_noisy(x: np.ndarray, zero: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean of series, shape (k, d), less noisy, and the share of variance that is left."""
+    found, spread = _controlled(x, zero), x.var(axis=0)
+    left = found.var(axis=0) / np.where(spread > 0, spread, np.inf)
+    return found.mean(axis=0), np.minimum(left, 1.0)
+
+
+def _controlled(x: np.ndarray, zero: np.ndarray) -> np.ndarray:
+    """Add to series, shape (k, d), that multiple of others of mean 0 that leaves least noise.
+
+    Where that is not positive, draws are far from anything that the identities hold for: then 1.
+    """
+    centred = zero - zero.mean(axis=0)
+    noise = np.mean(centred**2, axis=0)
+    shared = -np.mean((x - x.mean(axis=0)) * centred, axis=0)
+    positive = (shared > 0) & (noise > 0)
+    return x + np.where(positive, shared / np.where(positive, noise, 1.0), 1.0) * zero
 
 
 def best_covariance(
@@ -55,7 +90,7 @@ def best_covariance(
     """Of some guesses of the covariance, return that which leaves least noise in `target`."""
     spread = theta.var(axis=0)
     spread = np.where(spread > 0, spread, 1.0)
-    noise = [np.mean((theta + score @ c).var(axis=0) / spread) for c in candidates]
+    noise = [np.mean(_controlled(theta, score @ c).var(axis=0) / spread) for c in candidates]
     return candidates[int(np.argmin(noise))]
 
 
@@ -176,7 +211,8 @@ def _instantaneous(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Correlations of the differences as if draws were independent, and how they are weighed.
 
-    Coordinates are alike but for noise, unless their variances are far from their mean.
+    Coordinates are alike but for noise, unless their variances are far above their mean. One far
+    below may be that of a coordinate whose rare long gradients are not among the audited draws.
     """
     size = mine.shape[-1]
     both = np.concatenate([mine, implied], axis=-1).reshape(k, -1)
@@ -186,8 +222,8 @@ def _instantaneous(
     variance = np.maximum(np.diag(joint), np.finfo(float).tiny)
     scale = np.sqrt(variance)
     ratios = [half / half.mean() for half in np.split(variance, 2)]
-    ratio = np.maximum(np.concatenate(ratios), 1e-3)
-    weight = np.where((ratio > 1 / _ALIKE) & (ratio < _ALIKE), 1.0, ratio)
+    ratio = np.concatenate(ratios)
+    weight = np.where(ratio < _ALIKE, 1.0, ratio)
     return joint / np.outer(scale, scale), weight
 
 

@@ -10,7 +10,7 @@ from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.factors import whiten
 from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
-from pymc_subsample.diagnostics.divergences import check_divergences, loss
+from pymc_subsample.diagnostics.divergences import UNLESS_WRONG, check_divergences, loss
 from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.kernels.integrators import Integrator
@@ -46,8 +46,9 @@ _AUDIT = "Check the run with pms.audit, or use another step."
 
 DIVERGED = Rule("diverged", "error by divergences, over what is tolerable", 1.0, _STAYING)
 HIDDEN = Rule(
-    "hidden", "error that divergences may hide, over the same", 1.0, _STAYING, severity="warn"
-)
+    "hidden", "error that divergences may hide, over the same", 1.0, _STAYING, severity="warn",
+    besides=UNLESS_WRONG,
+)  # fmt: skip
 STEP = Rule("step_error", "predicted error of an sd, by the step size", SD_BOUND, _SMALLER)
 NOISE = Rule("noise_error", "predicted error of an sd, by noise of gradients", SD_BOUND, _QUIETER)
 STRETCH = Rule("stretch", "error of an sd on all rows, beyond its error", SD_BOUND, _OTHER)
