@@ -28,6 +28,7 @@ from pymc_subsample.likelihood.discovery import (
 )
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
 from pymc_subsample.likelihood.evaluation import Evaluation, consecutive
+from pymc_subsample.likelihood.indices import negative_codes, warn_about_negative
 from pymc_subsample.likelihood.kinds import per_row
 from pymc_subsample.likelihood.levels import refuse_other_levels
 from pymc_subsample.likelihood.lifting import lifted
@@ -174,8 +175,8 @@ class TallModel(Evaluation):
         if checked:
             return
         check_sizes(self)
-        if self.bound:
-            of_sample.refuse_negative(self)
+        lengths = set(np.diff(self.rows.starts).tolist())
+        warn_about_negative(negative_codes(concrete, lengths, model))
         check_start(self, self.loglik_as_written)
         check_batches(self, self.loglik_as_written, all_rows, self._values, self._arrays)
         if self.bound:

@@ -18,6 +18,7 @@ from pymc_subsample.diagnostics import signed
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, signs_of
 from pymc_subsample.diagnostics.thinned import group, spread
 from pymc_subsample.likelihood.discovery import full_data_model, refuse_missing
+from pymc_subsample.likelihood.indices import warn_about_negative
 from pymc_subsample.likelihood.levels import refuse_other_levels
 from pymc_subsample.passes import current
 from pymc_subsample.prediction.columns import reader
@@ -117,7 +118,8 @@ def predict(
         continuous variables, with the signs of signed draws. It is not told where `idata` lacks a
         free variable or the observed values, where rows of the likelihood depend on each other,
         where all free variables are discrete or one has named dimensions (`pymc.dims`), or where
-        PyTensor's derivatives are not finite though log-likelihoods are.
+        PyTensor's derivatives are not finite though log-likelihoods are. If codes of the model's
+        rows are negative where they index: they count from the end.
 
     Notes
     -----
@@ -157,6 +159,7 @@ def predict(
         columns = {r.name: data.column(r.name) for r in function.raw if r.name is not None}
         refuse_other_levels(model, wanted.graphs, columns)
     whole = function.reduces and not isinstance(data, Rows | Several)
+    warn_about_negative(function.negative)
     told = of_other_rows(idata, model, function.n_rows, data is None, whole)
     if told is not None:
         warnings.warn(told, stacklevel=2)

@@ -20,6 +20,7 @@ from pytensor.tensor.type import float_dtypes
 from pymc_subsample.likelihood.batch import batch_graph
 from pymc_subsample.likelihood.columns import column_graph, row_number_test
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_name
+from pymc_subsample.likelihood.indices import negative_codes
 from pymc_subsample.likelihood.trace import RowTrace
 from pymc_subsample.prediction.posterior import leaves
 from pymc_subsample.prediction.quantity import NOT_DRAWN, SAID, Quantity
@@ -96,6 +97,8 @@ class RowFunction:
         `pm.Data` that it is computed from, and that have no rows.
     reduces : bool
         Whether it reads numbers of whole columns, such as their means.
+    negative : list of likelihood.indices.Negative
+        Indices with codes that count from the end.
 
     Raises
     ------
@@ -124,6 +127,7 @@ class RowFunction:
         dependent = depends_on(outputs, values)
         self._what = what
         self.n_rows, rows = _rows(what, outputs)
+        self.negative = negative_codes(concrete, {self.n_rows}, model)
         self.reduces = any(
             _reduces(node, self.n_rows)
             for node in toposort(outputs)
