@@ -19,7 +19,6 @@ from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, signs_of
 from pymc_subsample.diagnostics.thinned import group, spread
 from pymc_subsample.likelihood.discovery import full_data_model, refuse_missing
 from pymc_subsample.likelihood.indices import warn_about_negative
-from pymc_subsample.likelihood.levels import refuse_other_levels
 from pymc_subsample.passes import current
 from pymc_subsample.prediction.columns import reader
 from pymc_subsample.prediction.moved import of_another, of_other_rows, refuse_moved
@@ -63,7 +62,9 @@ def predict(
         New rows: by the names of the model's `pm.Data`, all that `what` reads; observed values are
         not needed. Categories are the integers that the model was fitted with; or words, where
         the column indexes parameters whose dims have them as coords. Of a data frame other columns
-        are left alone; matrices go into a dict, ``{"X": frame[["a", "b"]]}``.
+        are left alone; matrices go into a dict, ``{"X": frame[["a", "b"]]}``. Their columns may
+        come in any order where the model has coords of the same names, by the dims of the `pm.Data`
+        or of the parameters that it is multiplied with; so may levels of a column of `Rows`.
         Default: the rows that the model holds. A model that was written on a sample of `Rows`
         holds that sample: pass the `Rows`, as to the step, to predict all.
     kind : {"mean", "outcome"}
@@ -104,15 +105,16 @@ def predict(
         enough, or signs and draws don't belong together.
     TallModelError
         If `what` has no rows, or they depend on each other, or new rows are wanted where the model
-        reads an array that is not `pm.Data`, or a column of `Rows` indexes parameters whose coords
-        in the model are not its levels in order.
+        reads an array that is not `pm.Data`, or two columns of `Rows` have levels in another order
+        and index the same parameters, of which the model does not say which it means.
 
     Warns
     -----
     UserWarning
         As `summary`, of signed draws. If the model holds other rows than the run sampled, by their
         number or the `constant_data` of `idata`, and `data` is not given or the model computes
-        numbers from whole columns. If it holds the same observed values and columns, as `idata`
+        numbers from whole columns. If columns of a matrix have other names than the model's, all
+        of them. If it holds the same observed values and columns, as `idata`
         recorded them, and the draws are not where its posterior is, as `loo` tells: they are of
         another model. That is told by the rows that the model holds, never by new ones, and by
         continuous variables, with the signs of signed draws. It is not told where `idata` lacks a
@@ -155,9 +157,6 @@ def predict(
     if isinstance(data, list | tuple) and data and all(isinstance(x, Rows) for x in data):
         data = Several(data)
     n, read = reader(function, data, model, wanted.graphs)
-    if isinstance(data, Rows | Several):
-        columns = {r.name: data.column(r.name) for r in function.raw if r.name is not None}
-        refuse_other_levels(model, wanted.graphs, columns)
     whole = function.reduces and not isinstance(data, Rows | Several)
     warn_about_negative(function.negative)
     told = of_other_rows(idata, model, function.n_rows, data is None, whole)
