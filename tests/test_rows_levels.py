@@ -188,3 +188,4 @@ def test_levels_of_folders_to_predict_become_those_of_the_model(folders):
     effect = idata["posterior"]["effect"].mean(("chain", "draw")).values
     codes = [LEVELS.index(w) for w in frame(LEVELS[::-1])["region"]]
     np.testing.assert_allclose(found, effect[codes] + given["x"][:], rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(turned, found)

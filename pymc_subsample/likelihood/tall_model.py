@@ -25,6 +25,7 @@ from pymc_subsample.likelihood.discovery import (
     full_data_model,
     refuse_missing,
     row_terms,
+    unfitting,
 )
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
 from pymc_subsample.likelihood.evaluation import Evaluation, consecutive
@@ -40,7 +41,6 @@ from pymc_subsample.likelihood.verification import (
     check_sizes,
     check_start,
     warn_about_deterministics,
-    warn_about_whole_terms,
 )
 from pymc_subsample.rows import glimpse
 from pymc_subsample.symbolic.graph import (
@@ -154,6 +154,10 @@ class TallModel(Evaluation):
                 "PyMC knows no log density of a variable of this model, so that no sampler can run "
                 f"({str(error).strip()}) Give a `pm.CustomDist` its `logp=`."
             ) from error
+        except ValueError as error:
+            if "shape" not in str(error).lower():
+                raise
+            raise unfitting(model, terms, error) from error
         graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
         try:
             concrete = concretize(
@@ -162,10 +166,7 @@ class TallModel(Evaluation):
         except ValueError as error:
             if self.bound:
                 raise of_sample.misfit(self.bound, error) from error
-            raise TallModelError(
-                f"The shapes of {', '.join(map(repr, terms))} and of the data do not fit together "
-                f"({error}). Check the number of rows of every column."
-            ) from error
+            raise unfitting(model, terms, error) from error
         self._arrays, self._values = concrete.arrays, concrete.values
         self._roots = concrete.roots
         try:
@@ -186,7 +187,6 @@ class TallModel(Evaluation):
             binding.warn_about_deterministics(model, self.bound)
         else:
             warn_about_deterministics(model, self)
-        warn_about_whole_terms(self.whole, self.n_rows)
 
     def _read(
         self,
