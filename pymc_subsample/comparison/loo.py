@@ -20,7 +20,7 @@ from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.verification import loglik_agrees
 from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics.draws import signs_of
-from pymc_subsample.diagnostics.drift import Drift, drift_of, other_data
+from pymc_subsample.diagnostics.drift import Drift, drift_of, other_columns, other_observed
 from pymc_subsample.diagnostics.thinned import (
     group,
     require_free_variables,
@@ -289,7 +289,7 @@ def _require_one(tall: TallModel, names: list[str] | None) -> None:
 
 def _require_same_data(idata: xr.DataTree, model: pm.Model, tall: TallModel) -> None:
     """Refuse draws given other observed values, or other `pm.Data`, than the model's."""
-    other = other_data(idata, model, tall.observed)
+    other = other_observed(idata, model, tall.observed) or other_columns(idata, model)
     if other is not None:
         name, seen, held = other
         raise ValueError(

@@ -1,6 +1,6 @@
 """A quantity of a model's rows, as a function of one draw and of the columns of some rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -206,14 +206,19 @@ class RowFunction:
         rng: np.random.Generator,
     ) -> np.ndarray:
         """Return the quantity of m rows at S draws, shape (S, m, ...)."""
-        result, m = np.empty(0), columns[0].shape[self.raw[0].axis]
-        for k, values in enumerate(draws):
+        return np.array(list(self.each(draws, columns, rng)), dtype=float)
+
+    def each(
+        self,
+        draws: Sequence[Sequence[np.ndarray]],
+        columns: Sequence[np.ndarray],
+        rng: np.random.Generator,
+    ) -> Iterator[np.ndarray]:
+        """Yield the quantity of m rows, shape (m, ...), at each draw."""
+        m = columns[0].shape[self.raw[0].axis]
+        for values in draws:
             found = self._function(*values, *columns)
-            value = found[0] if self._what.op is None else self._drawn(found, m, rng)
-            if not k:
-                result = np.empty((len(draws), *np.shape(value)))
-            result[k] = value
-        return result
+            yield found[0] if self._what.op is None else self._drawn(found, m, rng)
 
     def _drawn(
         self, parameters: Sequence[np.ndarray], m: int, rng: np.random.Generator
