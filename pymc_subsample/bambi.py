@@ -31,8 +31,14 @@ def of_intercepts(model: pm.Model) -> str:
     )
 
 
-def of_offsets(posterior: xr.Dataset, missing: Sequence[str]) -> str:
-    """Say that Bambi's fit drops standardised effects, where they are missing; else nothing."""
+def of_offsets(posterior: xr.Dataset, missing: Sequence[str], model: pm.Model) -> str:
+    """Say that Bambi's fit drops standardised effects, where they are missing; else nothing.
+
+    With what it does to the model's intercept, so that one more fit is enough.
+    """
     if not (is_bambis(posterior) and any(name.endswith("_offset") for name in missing)):
         return ""
-    return " Bambi's fit drops standardised effects: keep them by fit(..., omit_offsets=False)."
+    return (
+        " Bambi's fit drops standardised effects: keep them by fit(..., omit_offsets=False)."
+        f"{of_intercepts(model)}"
+    )

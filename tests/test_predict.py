@@ -112,6 +112,8 @@ def test_means_are_those_that_pymc_computes(name, monkeypatch):
     model = MODELS[name](np.random.default_rng(1))
     idata = from_prior(model)
     monkeypatch.setattr(module, "_MATRIX", 20 * 13)  # pieces of 13 rows, or fewer
+    monkeypatch.setattr(module, "_VECTOR", 17)
+    moments = pms.predict(idata, model.observed_RVs[0].name, model=model)
     found = pms.predict(idata, model.observed_RVs[0].name, model=model, prob=[0.1, 0.8])
     model = full_data_model(model)
     [rv, *_] = model.observed_RVs
@@ -128,6 +130,7 @@ def test_means_are_those_that_pymc_computes(name, monkeypatch):
     np.testing.assert_allclose(found["mean"], every.mean(axis=0), rtol=1e-9)
     sd = every.std(axis=0, ddof=1)
     np.testing.assert_allclose(found["sd"], sd, rtol=1e-6, atol=1e-9 * sd.max())
+    xr.testing.assert_allclose(moments, found[["mean", "sd"]], rtol=1e-12)
     quantiles = np.moveaxis(np.quantile(every, [0.1, 0.8], axis=0), 0, -1)
     np.testing.assert_allclose(found["quantiles"], quantiles, rtol=1e-9, atol=1e-9 * sd.max())
 
@@ -388,7 +391,7 @@ def test_outcomes_have_the_distribution_that_they_were_given(family):
 
 
 def test_outcomes_do_not_depend_on_threads_and_are_drawn_anew_in_each_piece(monkeypatch):
-    monkeypatch.setattr(module, "_MATRIX", 50 * 100)
+    monkeypatch.setattr(module, "_VECTOR", 100)
     x = np.ones(400)
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("b") * x, 1.0, observed=x)
@@ -430,8 +433,25 @@ def test_signed_draws_count_with_their_signs():
     np.testing.assert_allclose(found["sd"], table.sel(summary="sd"), rtol=1e-9)
     quantiles = pms.quantile(with_p, [0.2, 0.7], "p")["p"]
     np.testing.assert_allclose(found["quantiles"], quantiles.T, rtol=1e-12)
+    xr.testing.assert_identical(
+        pms.predict(tree(sign, **draws), "won_", model=model),
+        found[["mean", "sd"]],
+    )
     unsigned = pms.predict(tree(**draws), "won_", model=model)
     assert np.min(np.abs(unsigned["mean"] - found["mean"])) > 1e-3
+
+
+def test_moments_are_exact_far_from_zero_and_of_one_draw_or_infinite_ones():
+    rng = np.random.default_rng(5)
+    for x in (1e9 + 1e-2 * rng.normal(size=(300, 7)), rng.random((1, 7)), np.full((4, 7), 0.3)):
+        found = module._moments(x, None)
+        np.testing.assert_allclose(found["mean"], x.mean(axis=0), rtol=1e-13)
+        exact = np.std(x - x[0], axis=0, ddof=min(1, len(x) - 1))
+        np.testing.assert_allclose(found["sd"], exact, rtol=1e-9)
+    for x in ([[np.inf], [1.0], [2.0]], [[1.0], [np.inf], [2.0]]):
+        found = module._moments(np.array(x), None)
+        assert np.isposinf(found["mean"]).all()
+        assert np.isnan(found["sd"]).all()
 
 
 def test_signs_of_no_use_are_refused():

@@ -395,6 +395,14 @@ def potential_infinite(rng):
     return model
 
 
+@refused(name("counts"), "-1,294,967,296", "2,147,483,648", "32 bits", "(?i)give .* as floats")
+def counts_of_more_than_32_bits(rng):
+    with pm.Model() as model:
+        mu = pm.math.exp(22 + pm.Normal("b") * rng.normal(size=N))
+        pm.Poisson("y", mu, observed=pm.Data("counts", np.full(N, 3_000_000_000)))  # int32
+    return model
+
+
 @refused(name("CustomDist_y"), "logp=")
 def without_log_density(rng):
     with pm.Model() as model:
@@ -405,6 +413,29 @@ def without_log_density(rng):
 
 
 # Data that do not fit the model
+
+
+@refused(name("y"), rf"observed with shape \({N - 1},\), and made of \({N},\)", "number of rows")
+def outcome_of_another_length(rng):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("b") * rng.normal(size=N), 1, observed=rng.normal(size=N - 1))
+    return model
+
+
+@refused(name("y"), rf"pm.Data 'x' has \({N},\); pm.Data 'out' has \({N - 1},\)", "number of rows")
+def data_of_another_length(rng):
+    with pm.Model() as model:
+        x, y = pm.Data("x", rng.normal(size=N)), pm.Data("out", rng.normal(size=N - 1))
+        pm.Normal("y", pm.Normal("b") * x, 1, observed=y)
+    return model
+
+
+@refused(name("y"), rf"observed with shape \({N}, 1\)", r"y\.ravel\(\)")
+def outcome_that_is_a_column(rng):
+    with pm.Model() as model:
+        mu = pm.Normal("b") * rng.normal(size=N)
+        pm.Normal("y", mu, 1, observed=rng.normal(size=(N, 1)))
+    return model
 
 
 @refused("group", r"\b4\b", r"\b9\b", "length 5", "0 to 4")

@@ -177,15 +177,15 @@ def test_coords_of_the_model_are_those_of_the_folder(folders):
         assert TallModel(one(turned, coords), data=turned).n_rows == 300
 
 
-def test_folders_to_predict_have_the_levels_of_the_model(folders):
+def test_levels_of_folders_to_predict_become_those_of_the_model(folders):
     first = folders["first"]
     with one(first, LEVELS) as model:
         idata = pm.sample_prior_predictive(50, random_seed=1)
     idata["posterior"] = idata["prior"]
-    with pytest.raises(TallModelError, match=r"level 'south' in column 'region' of .*turned"):
-        pms.predict(idata, "of", model=model, data=folders["turned"])
+    turned = pms.predict(idata, "of", model=model, data=folders["turned"])["mean"]
     given = folders["given"]
     found = pms.predict(idata, "of", model=model, data=given)["mean"]
     effect = idata["posterior"]["effect"].mean(("chain", "draw")).values
     codes = [LEVELS.index(w) for w in frame(LEVELS[::-1])["region"]]
     np.testing.assert_allclose(found, effect[codes] + given["x"][:], rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(turned, found)

@@ -17,6 +17,7 @@ from pymc_subsample.data import Rows
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.binding import require_rows
 from pymc_subsample.likelihood.discovery import chosen_names, row_terms
+from pymc_subsample.likelihood.indices import warn_of_model
 from pymc_subsample.steps import variables
 from pymc_subsample.symbolic.graph import root_array
 
@@ -147,6 +148,8 @@ def advise(
     variables.continuous_vars(None, model)
     terms = row_terms(model, observed)
     _check_dim(model, terms, dim)
+    if data is None:
+        warn_of_model(model, list(terms.values()))
     given = {"observed": chosen_names(observed) or None, "dim": dim, "data": data}
     given = {name: value for name, value in given.items() if value is not None}
     empty = Advice("", "", "", effective_draws=wanted, parameters=_size(model))

@@ -16,7 +16,9 @@ _LONG, _LOOKED_AT = 3 * 10**8, 3
 
 
 def say_beforehand(left: LeftOut, known: Approximation, enough: float, first: int) -> None:
-    """Leave out the groups that matter most, where all take long, and say so if their k is large.
+    """Leave out the groups that matter most, where all take long, and say so if a k is large.
+
+    One after the other, so that the first that is large is told before more are read.
 
     Parameters
     ----------
@@ -31,18 +33,19 @@ def say_beforehand(left: LeftOut, known: Approximation, enough: float, first: in
     work = left.rows_in(np.arange(min(left.n, first))) * left.draws
     if work < _LONG:
         return
-    largest = effect[:_LOOKED_AT]
     start = perf_counter()
-    left.read(largest)
-    spent = perf_counter() - start
-    high = left.k[largest] > enough
-    if high.any():
-        seconds = spent * (work / (left.rows_in(largest) * left.draws) - 1)
-        _log.warning(
-            f"pms.loo: Pareto k is above {enough:.2f} in {high.sum()} of the {len(largest)} groups "
-            f"that matter most. Leaving out the others takes about {seconds:,.0f} s; interrupt it "
-            "if these are enough, and use arviz_stats.loo_kfold, which fits without them."
-        )
+    for k in range(min(_LOOKED_AT, left.n)):
+        left.read(effect[[k]])
+        if left.k[effect[k]] > enough:
+            spent, seen = perf_counter() - start, effect[: k + 1]
+            seconds = spent * (work / (left.rows_in(seen) * left.draws) - 1)
+            which = f"one of the {k + 1} groups that matter" if k else "the group that matters"
+            _log.warning(
+                f"pms.loo: Pareto k is {left.k[effect[k]]:.2f}, above {enough:.2f}, in {which} "
+                f"most. Leaving out the others takes about {seconds:,.0f} s; interrupt it if this "
+                "is enough, and use arviz_stats.loo_kfold, which fits without them."
+            )
+            return
 
 
 def warn_of_k(

@@ -134,7 +134,7 @@ def loo(
     With `groups`, all rows of a group that is read are read at all draws. A posterior without a
     large group is far from the one with it: expect a large Pareto k, and use
     `arviz_stats.loo_kfold` then. Where reading takes long, the three groups that matter most are
-    read first, and the log says so if their k is large, and how long the others take.
+    read first, and the log says so as soon as a k is large, and how long the others take.
 
     References
     ----------

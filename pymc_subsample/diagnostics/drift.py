@@ -5,12 +5,13 @@ its draws. Over draws of another one, were both normal with covariance :math:`\S
 :math:`\Sigma E[g]` is how far their mean is off.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
 import xarray as xr
+from pytensor.graph.basic import Variable
 
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.diagnostics.full_data import log_posteriors
@@ -143,7 +144,7 @@ def require_same_data(idata: xr.DataTree, model: pm.Model, tall: TallModel, said
     A run whose rows are those on disk recorded the sample that its model was written on, which has
     another shape than all of them.
     """
-    other = other_data(idata, model, tall.observed)
+    other = other_observed(idata, model, tall.observed) or other_columns(idata, model)
     if other is None:
         return
     name, seen, held = other
@@ -154,20 +155,28 @@ def require_same_data(idata: xr.DataTree, model: pm.Model, tall: TallModel, said
         )
 
 
-def other_data(
-    idata: xr.DataTree, model: pm.Model, observed: Collection[str]
-) -> tuple[str, tuple[int, ...], tuple[int, ...]] | None:
-    """Return what a run recorded of the model's data and has other values now: name and shapes."""
-    held = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
-    groups = {"observed_data": {n: v for n, v in held.items() if n in observed}}
-    groups["constant_data"] = {v.name: v for v in model.data_vars}
-    for group_name in set(groups) & set(idata.children):
-        recorded = idata[group_name].to_dataset()
-        for name, var in groups[group_name].items():
-            value = root_array(var)
-            if name not in recorded or value is None:
-                continue
-            seen = recorded[name].values.astype(value.dtype, copy=False)
-            if value.shape != seen.shape or not np.array_equal(value, seen):
-                return name, seen.shape, value.shape
+# Of what a run recorded and the model has other values of: its name, and both shapes.
+Other = tuple[str, tuple[int, ...], tuple[int, ...]]
+
+
+def other_observed(idata: xr.DataTree, model: pm.Model, names: Collection[str]) -> Other | None:
+    """Return an observed variable of which a run recorded other values than the model has."""
+    held = {v.name: model.rvs_to_values[v] for v in model.observed_RVs if v.name in names}
+    return _other(idata, "observed_data", held)
+
+
+def other_columns(idata: xr.DataTree, model: pm.Model) -> Other | None:
+    """Return a `pm.Data` of which a run recorded other values than the model has."""
+    return _other(idata, "constant_data", {v.name: v for v in model.data_vars})
+
+
+def _other(idata: xr.DataTree, group_name: str, held: Mapping[str, Variable]) -> Other | None:
+    recorded = idata[group_name].to_dataset() if group_name in idata.children else {}
+    for name, var in held.items():
+        value = root_array(var)
+        if name not in recorded or value is None:
+            continue
+        seen = recorded[name].values.astype(value.dtype, copy=False)
+        if value.shape != seen.shape or not np.array_equal(value, seen):
+            return name, seen.shape, value.shape
     return None

@@ -71,7 +71,7 @@ def require_free_variables(posterior: xr.Dataset, model: pm.Model, said: str) ->
         raise ValueError(
             f"{said}: idata.posterior lacks {', '.join(map(repr, missing))}. The density needs "
             f"every free variable of the model, {names}: sample without var_names, or keep them."
-            f"{of_offsets(posterior, missing)}"
+            f"{of_offsets(posterior, missing, model)}"
         )
     shapes = model.eval_rv_shapes()
     for name in names:

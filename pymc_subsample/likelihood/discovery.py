@@ -1,6 +1,6 @@
 """The rows of a model: which observed variables have them, and on which axis."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pymc as pm
@@ -91,6 +91,36 @@ def _imputed(joined: Variable, missing: Variable) -> str:
         if mask is not None and mask.dtype.kind == "b":
             return f" in {_places(mask)}"
     return ""
+
+
+def unfitting(model: pm.Model, terms: Mapping[str, Variable], error: Exception) -> TallModelError:
+    """Say which shapes what is observed, its parameters and the data have."""
+    said, hint = [], ""
+    for name, term in terms.items():
+        value = model.rvs_to_values.get(term)
+        values = None if value is None else root_array(value)
+        if values is not None:
+            shape = values.shape
+            hint = hint or " Of a column y of shape (n, 1) take y.ravel()." * (shape[1:] == (1,))
+            known = [s for s in _parameter_shapes(term) if s and None not in s]
+            made = " and ".join(map(str, dict.fromkeys(known)))
+            said.append(
+                f"{name!r} is observed with shape {shape}" + f", and made of {made}" * bool(made)
+            )
+        above = set(ancestors([term, *([] if value is None else [value])]))
+        data = [v for v in model.data_vars if v in above]
+        said += [f"pm.Data {v.name!r} has {v.get_value(borrow=True).shape}" for v in data]
+    return TallModelError(
+        f"The shapes of {', '.join(map(repr, terms))} and of the data do not fit together "
+        f"({error}). {'; '.join(dict.fromkeys(said))}. Check the number of rows of every column."
+        f"{hint}"
+    )
+
+
+def _parameter_shapes(term: Variable) -> list[tuple[int | None, ...]]:
+    """Return static shapes of the parameters of a distribution, as far as they are known."""
+    parameters = getattr(term.owner.op, "dist_params", None)
+    return [] if parameters is None else [p.type.shape for p in parameters(term.owner)]
 
 
 def row_terms(model: pm.Model, observed: Sequence[str | Variable] | None) -> dict[str, Variable]:

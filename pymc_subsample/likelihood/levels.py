@@ -1,4 +1,4 @@
-"""Codes of categories: they say nothing unless what they index has levels in the same order."""
+"""Order of levels and of columns: codes and matrices say nothing unless others have the same."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,6 +9,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import Sum
 from pytensor.tensor.subtensor import (
     AdvancedSubtensor,
     Subtensor,
@@ -18,6 +19,7 @@ from pytensor.tensor.subtensor import (
 from pymc_subsample.data.columns import Column
 from pymc_subsample.data.sources.shared import word
 from pymc_subsample.likelihood.errors import TallModelError
+from pymc_subsample.symbolic.graph import is_product
 
 _COORDS = "; or, of a model that was not sampled yet, give it the coords of the rows"
 
@@ -60,6 +62,38 @@ def indexed_levels(model: pm.Model, graphs: Sequence[Variable]) -> dict[str, dic
         if labels := _labels(model, axis):
             found.setdefault(name, {})[str(axis)] = labels
     return found
+
+
+def column_names(model: pm.Model, graphs: Sequence[Variable]) -> dict[str, dict[int, list[str]]]:
+    """Return by the name of each `pm.Data`: by axis, its coords, or those of what it multiplies.
+
+    These are of its own dimension, else of that of the parameters over which a product is added up.
+    """
+    found: dict[str, dict[int, list[str]]] = {}
+    for v in model.data_vars:
+        for k, dim in enumerate(model.named_vars_to_dims.get(v.name) or ()):
+            _note(found, v.name, k, _labels(model, dim))
+    for v in ancestors(graphs):
+        if v.owner is None:
+            continue
+        [first, *rest] = v.owner.inputs
+        axes: list[set] = []
+        if is_product(v.owner):
+            places = (first, first.type.ndim - 1), (rest[0], max(rest[0].type.ndim - 2, 0))
+            axes = [{axis for place in places for axis in _axes(model, *place)}]
+        elif isinstance(v.owner.op, Sum):
+            over = range(first.type.ndim) if v.owner.op.axis is None else v.owner.op.axis
+            axes = [set(_axes(model, first, axis)) for axis in over]
+        for together in axes:
+            for x, k in (a for a in together if isinstance(a, tuple) and a[0] in model.data_vars):
+                for dim in (a for a in together if isinstance(a, str)):
+                    _note(found, x.name, k, _labels(model, dim))
+    return found
+
+
+def _note(found: dict[str, dict[int, list[str]]], name: str, axis: int, labels: list) -> None:
+    if labels and all(isinstance(x, str) for x in labels) and len(set(labels)) == len(labels):
+        found.setdefault(name, {}).setdefault(axis, labels)
 
 
 def _labels(model: pm.Model, axis: Hashable) -> list:

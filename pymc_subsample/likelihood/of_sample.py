@@ -10,7 +10,6 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.shape import SpecifyShape
-from pytensor.tensor.subtensor import AdvancedSubtensor
 
 from pymc_subsample.data.columns import Column
 from pymc_subsample.likelihood.binding import listed, value_of
@@ -189,25 +188,6 @@ def _observed_with(model: pm.Model, root: Variable) -> str | None:
         if root in ancestors([model.rvs_to_values[rv]]):
             return rv.name
     return None
-
-
-def refuse_negative(tall: Evaluation) -> None:
-    """Refuse negative numbers in columns that are indices: codes of what is missing."""
-    for node in toposort(tall.batch.outputs):
-        if not isinstance(node.op, AdvancedSubtensor):
-            continue
-        for entry in node.inputs[1:]:
-            raw = tall.derived.get(entry)
-            if raw is None or raw not in tall.raw:
-                continue
-            roots = tall.raw_roots[tall.raw.index(raw)].values()
-            low = [np.min(tall.bound[root].statistic("low")) for root in roots]
-            if np.min(low, initial=0) < 0:
-                raise TallModelError(
-                    f"Column {raw.name!r} of data is an index in the model, and goes down to "
-                    f"{np.min(low):.0f}: negative codes often stand for what is missing, and would "
-                    "count from the end. Make the rows with codes from 0 up."
-                )
 
 
 def refuse_disagreement(sample: Evaluation, tall: Evaluation) -> None:

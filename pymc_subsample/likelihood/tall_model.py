@@ -25,9 +25,11 @@ from pymc_subsample.likelihood.discovery import (
     full_data_model,
     refuse_missing,
     row_terms,
+    unfitting,
 )
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
 from pymc_subsample.likelihood.evaluation import Evaluation, consecutive
+from pymc_subsample.likelihood.indices import negative_codes, warn_about_negative
 from pymc_subsample.likelihood.kinds import per_row
 from pymc_subsample.likelihood.levels import refuse_other_levels
 from pymc_subsample.likelihood.lifting import lifted
@@ -39,7 +41,6 @@ from pymc_subsample.likelihood.verification import (
     check_sizes,
     check_start,
     warn_about_deterministics,
-    warn_about_whole_terms,
 )
 from pymc_subsample.rows import glimpse
 from pymc_subsample.symbolic.graph import (
@@ -153,6 +154,10 @@ class TallModel(Evaluation):
                 "PyMC knows no log density of a variable of this model, so that no sampler can run "
                 f"({str(error).strip()}) Give a `pm.CustomDist` its `logp=`."
             ) from error
+        except ValueError as error:
+            if "shape" not in str(error).lower():
+                raise
+            raise unfitting(model, terms, error) from error
         graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
         try:
             concrete = concretize(
@@ -161,10 +166,7 @@ class TallModel(Evaluation):
         except ValueError as error:
             if self.bound:
                 raise of_sample.misfit(self.bound, error) from error
-            raise TallModelError(
-                f"The shapes of {', '.join(map(repr, terms))} and of the data do not fit together "
-                f"({error}). Check the number of rows of every column."
-            ) from error
+            raise unfitting(model, terms, error) from error
         self._arrays, self._values = concrete.arrays, concrete.values
         self._roots = concrete.roots
         try:
@@ -174,8 +176,8 @@ class TallModel(Evaluation):
         if checked:
             return
         check_sizes(self)
-        if self.bound:
-            of_sample.refuse_negative(self)
+        lengths = set(np.diff(self.rows.starts).tolist())
+        warn_about_negative(negative_codes(concrete, lengths, model))
         check_start(self, self.loglik_as_written)
         check_batches(self, self.loglik_as_written, all_rows, self._values, self._arrays)
         if self.bound:
@@ -185,7 +187,6 @@ class TallModel(Evaluation):
             binding.warn_about_deterministics(model, self.bound)
         else:
             warn_about_deterministics(model, self)
-        warn_about_whole_terms(self.whole, self.n_rows)
 
     def _read(
         self,

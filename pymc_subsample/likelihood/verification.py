@@ -34,6 +34,8 @@ _PACKAGE = str(Path(__file__).parents[1])
 # Fourth powers are still finite.
 _LARGEST_NUMBER = 1e60
 _SHOWN = 10
+# A whole number below which it is likely that it was large and positive.
+_WRAPPED = -1_000_000
 
 # A term that reads fewer costs little beside a subsample.
 _MANY_NUMBERS = 10_000
@@ -143,11 +145,26 @@ def _remedy(tall: Evaluation, rows: np.ndarray) -> str:
             name += f" (column {', '.join(map(str, which))})"
         found.append((name, value))
     if not found:
-        return "Look for impossible values in these rows, or give the parameters another `initval`."
+        return (
+            "Look for impossible values in these rows, or give the parameters another `initval`."
+            + _wrapped(tall, rows)
+        )
     # Bounds that are infinite may be meant; what is missing never is.
     missing = [entry for entry in found if entry[1] == "NaN"]
     said = " and ".join(f"{name} is {value}" for name, value in missing or found)
     return f"There {said}. Leave these rows out of the data, or fill in what is missing."
+
+
+def _wrapped(tall: Evaluation, rows: np.ndarray) -> str:
+    """Say which whole numbers may be those of 2**31 and more, of which PyMC keeps 32 bits."""
+    for var, column in zip(tall.raw, tall.rows.take(rows), strict=True):
+        if column.dtype.kind == "i" and np.any(column < _WRAPPED):
+            return (
+                f" There {var.name or 'a whole number'!r} is {column[column < _WRAPPED][0]:,}: if "
+                "it was 2,147,483,648 or more, PyMC has kept 32 bits of it. Give such numbers as "
+                "floats."
+            )
+    return ""
 
 
 def _names(tall: Evaluation) -> str:

@@ -11,9 +11,14 @@ from pytensor.graph.basic import Variable
 from pymc_subsample.data import Rows
 from pymc_subsample.data.columns import Column
 from pymc_subsample.data.several import Several
-from pymc_subsample.likelihood.levels import indexed_levels
+from pymc_subsample.likelihood.levels import (
+    column_names,
+    indexed_levels,
+    refuse_other_levels,
+)
+from pymc_subsample.prediction.order import in_order, refuse_new, translated
 from pymc_subsample.prediction.quantity import SAID
-from pymc_subsample.prediction.rowwise import NO_DRAWS, Raw, RowFunction
+from pymc_subsample.prediction.rowwise import Raw, RowFunction
 from pymc_subsample.validation import shown
 
 
@@ -22,7 +27,8 @@ def reader(
 ) -> tuple[int, Callable[[int, int], list[np.ndarray]]]:
     """Return how many rows there are, and a function that reads some of them.
 
-    Labels become the codes that `graphs`, which are predicted, have for them.
+    Labels, and codes on disk that have levels, become the codes that `graphs`, which are predicted,
+    have for them; named columns of a matrix come in the order of the model's.
     """
     axes = [r.axis for r in function.raw]
     if isinstance(data, pd.DataFrame):
@@ -32,11 +38,16 @@ def reader(
         n = function.n_rows
     else:
         names = _new_names(function, data, model)
-        known = indexed_levels(model, graphs)
-        columns = [
-            _new_column(r, data[name] if isinstance(data, Mapping) else data.column(name), known)
-            for r, name in zip(function.raw, names, strict=True)
-        ]
+        known, ordered = indexed_levels(model, graphs), column_names(model, graphs)
+        columns = []
+        for r, name in zip(function.raw, names, strict=True):
+            given = data[name] if isinstance(data, Mapping) else data.column(name)
+            given = in_order(given, name, ordered.get(name, {}).get(1)) if r.axis == 0 else given
+            columns.append(_new_column(r, given, known))
+        if not isinstance(data, Mapping):
+            on_disk = zip(names, columns, strict=True)
+            as_they_are = {name: c for name, c in on_disk if isinstance(c, Column)}
+            refuse_other_levels(model, graphs, as_they_are)
         lengths = {name: c.shape[a] for name, c, a in zip(names, columns, axes, strict=True)}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"{SAID}: columns of data have different numbers of rows: {lengths}.")
@@ -114,7 +125,9 @@ def _new_column(r: Raw, given: Any, known: Mapping[str, Mapping[str, list]]) -> 
             f"{SAID}: data[{r.name!r}] has shape {column.shape}; one row must have the shape that "
             f"it has in the model, {r.value.shape}, with rows on axis {r.axis}."
         )
-    if isinstance(column, Column) or column.dtype.kind in "biuf":
+    if isinstance(column, Column):
+        return translated(column, r.name or "", known.get(r.name or "", {}))
+    if column.dtype.kind in "biuf":
         return column
     return _coded(r, column, known.get(r.name or "", {}))
 
@@ -149,13 +162,8 @@ def _coded(r: Raw, labels: np.ndarray, known: Mapping[str, list]) -> np.ndarray:
         )
     codes = pd.Index(levels, dtype=object).get_indexer(pd.Index(np.ravel(labels), dtype=object))
     codes = codes.reshape(labels.shape)
-    if np.any(codes < 0):
-        row, *_ = (int(k[0]) for k in np.argwhere(np.moveaxis(codes, r.axis, 0) < 0))
-        new = pd.unique(pd.Series(labels[codes < 0], dtype=object)).tolist()
-        raise ValueError(
-            f"{SAID}: data[{r.name!r}] has {shown(new)}, first in row {row:,}, and the levels of "
-            f"{dim!r} in the model are {shown(levels)}. {NO_DRAWS}"
-        )
+    first = np.moveaxis(labels, r.axis, 0), np.moveaxis(codes, r.axis, 0)
+    refuse_new(r.name, dim, levels, *first)
     return codes
 
 

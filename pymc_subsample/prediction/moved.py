@@ -18,8 +18,9 @@ from pymc_subsample.bambi import intercepts, is_bambis, of_intercepts
 from pymc_subsample.diagnostics.drift import (
     SOME,
     Drift,
+    Other,
     drift_of_scores,
-    other_data,
+    other_observed,
     refuse_intercept,
 )
 from pymc_subsample.diagnostics.thinned import sampled_rows, spread, to_theta
@@ -51,14 +52,19 @@ def refuse_moved(model: pm.Model, posterior: xr.Dataset, said: str) -> None:
 
 
 def of_other_rows(
-    idata: xr.DataTree, model: pm.Model, n_rows: int, own: bool, whole: bool
+    idata: xr.DataTree,
+    model: pm.Model,
+    n_rows: int,
+    own: bool,
+    whole: bool,
+    changed: Other | None,
 ) -> str | None:
     """Say so where a model's `n_rows` rows are not those that a run recorded, and that matters.
 
     It does where the model's `own` rows are predicted, and where `whole` columns of them are
-    reduced to numbers.
+    reduced to numbers. `changed` is one of `other_columns`.
     """
-    sampled, changed = sampled_rows(idata), other_data(idata, model, ())
+    sampled = sampled_rows(idata)
     alone = len(model.observed_RVs) == 1 and not model.potentials
     if own and alone and sampled not in (None, n_rows):
         return (
@@ -86,9 +92,9 @@ def of_another(
     """Say so where draws are of another posterior, by the rows that the model and the run share.
 
     Of discrete variables at their draws, the mean gradient in the others is zero as well; of signed
-    draws, that with signs is. Nothing where rows or columns are others than the run recorded, where
+    draws, that with signs is. Nothing where other values were observed than the run recorded, where
     rows depend on each other, where no variable is continuous, or where derivatives are not finite
-    though log-likelihoods are: that cannot be told.
+    though log-likelihoods are: that cannot be told, nor of other columns.
     """
     names = [rv.name for rv in model.free_RVs]
     told = all(name in posterior for name in names) and not any(
@@ -98,7 +104,7 @@ def of_another(
     observed = [rv.name for rv in model.observed_RVs]
     if not (told and observed and recorded.issuperset(observed)):
         return ""
-    if other_data(idata, model, observed) is not None:
+    if other_observed(idata, model, observed) is not None:
         return ""
     vector = Vector(model.initial_point())
     with suppress(TallModelError, ValueError, NotImplementedError, NullTypeGradError):

@@ -49,7 +49,8 @@ def leaves(model: pm.Model, what: Quantity, posterior: xr.Dataset) -> list[Varia
     if missing:
         raise ValueError(
             f"{SAID}: idata.posterior lacks {', '.join(map(repr, missing))}, of which {what.name} "
-            f"is made. Sample without var_names, or keep them.{of_offsets(posterior, missing)}"
+            "is made. Sample without var_names, or keep them."
+            f"{of_offsets(posterior, missing, model)}"
         )
     found = [v for v in stored if v in seen]
     for node in toposort(what.graphs, blockers=found):

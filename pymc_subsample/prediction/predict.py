@@ -1,7 +1,8 @@
 """Predictions for all rows or new ones, some rows at a time."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from pymc_subsample.data import Rows
 from pymc_subsample.data.several import Several
 from pymc_subsample.diagnostics import signed
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, signs_of
+from pymc_subsample.diagnostics.drift import other_columns
 from pymc_subsample.diagnostics.thinned import group, spread
 from pymc_subsample.likelihood.discovery import full_data_model, refuse_missing
-from pymc_subsample.likelihood.levels import refuse_other_levels
+from pymc_subsample.likelihood.indices import warn_about_negative
 from pymc_subsample.passes import current
 from pymc_subsample.prediction.columns import reader
 from pymc_subsample.prediction.moved import of_another, of_other_rows, refuse_moved
@@ -27,8 +29,9 @@ from pymc_subsample.prediction.quantity import SAID, Quantity, quantity
 from pymc_subsample.prediction.rowwise import RowFunction, outside
 from pymc_subsample.validation import choice, count, probabilities, shown
 
-# Predictions that are in memory at a time, per thread.
+# Predictions that are in memory at a time, per thread: of all draws, for quantiles, or of one.
 _MATRIX = 2**21
+_VECTOR = 2**15
 
 
 def predict(
@@ -62,7 +65,9 @@ def predict(
         New rows: by the names of the model's `pm.Data`, all that `what` reads; observed values are
         not needed. Categories are the integers that the model was fitted with; or words, where
         the column indexes parameters whose dims have them as coords. Of a data frame other columns
-        are left alone; matrices go into a dict, ``{"X": frame[["a", "b"]]}``.
+        are left alone; matrices go into a dict, ``{"X": frame[["a", "b"]]}``. Their columns may
+        come in any order where the model has coords of the same names, by the dims of the `pm.Data`
+        or of the parameters that it is multiplied with; so may levels of a column of `Rows`.
         Default: the rows that the model holds. A model that was written on a sample of `Rows`
         holds that sample: pass the `Rows`, as to the step, to predict all.
     kind : {"mean", "outcome"}
@@ -103,21 +108,23 @@ def predict(
         enough, or signs and draws don't belong together.
     TallModelError
         If `what` has no rows, or they depend on each other, or new rows are wanted where the model
-        reads an array that is not `pm.Data`, or a column of `Rows` indexes parameters whose coords
-        in the model are not its levels in order.
+        reads an array that is not `pm.Data`, or two columns of `Rows` have levels in another order
+        and index the same parameters, of which the model does not say which it means.
 
     Warns
     -----
     UserWarning
         As `summary`, of signed draws. If the model holds other rows than the run sampled, by their
         number or the `constant_data` of `idata`, and `data` is not given or the model computes
-        numbers from whole columns. If it holds the same observed values and columns, as `idata`
+        numbers from whole columns. If columns of a matrix have other names than the model's, all
+        of them. If it holds the same observed values and columns, as `idata`
         recorded them, and the draws are not where its posterior is, as `loo` tells: they are of
         another model. That is told by the rows that the model holds, never by new ones, and by
         continuous variables, with the signs of signed draws. It is not told where `idata` lacks a
         free variable or the observed values, where rows of the likelihood depend on each other,
         where all free variables are discrete or one has named dimensions (`pymc.dims`), or where
-        PyTensor's derivatives are not finite though log-likelihoods are.
+        PyTensor's derivatives are not finite though log-likelihoods are. If codes of the model's
+        rows are negative where they index: they count from the end.
 
     Notes
     -----
@@ -153,15 +160,14 @@ def predict(
     if isinstance(data, list | tuple) and data and all(isinstance(x, Rows) for x in data):
         data = Several(data)
     n, read = reader(function, data, model, wanted.graphs)
-    if isinstance(data, Rows | Several):
-        columns = {r.name: data.column(r.name) for r in function.raw if r.name is not None}
-        refuse_other_levels(model, wanted.graphs, columns)
     whole = function.reduces and not isinstance(data, Rows | Several)
-    told = of_other_rows(idata, model, function.n_rows, data is None, whole)
+    warn_about_negative(function.negative)
+    changed = other_columns(idata, model)
+    told = of_other_rows(idata, model, function.n_rows, data is None, whole, changed)
     if told is not None:
         warnings.warn(told, stacklevel=2)
     weights = None if signs is None else signs.values.ravel()
-    if other := of_another(idata, model, posterior, weights):
+    if changed is None and (other := of_another(idata, model, posterior, weights)):
         warnings.warn(
             f"{SAID}: idata seems to hold no sample of this model's posterior, given the rows that "
             f"both have: {other} Pass the model that was sampled, and other rows as data=.",
@@ -172,20 +178,24 @@ def predict(
     points = list(zip(*values, strict=True))
     key = generator.integers(2**32, size=4).tolist()
 
-    def evaluated(points: Sequence, start: int, stop: int, own: np.random.Generator) -> np.ndarray:
+    def evaluated(
+        points: Sequence, start: int, stop: int, own: np.random.Generator
+    ) -> Iterator[np.ndarray]:
         columns = read(start, stop)
         try:
-            return function(points, columns, own)
+            yield from function.each(points, columns, own)
         except IndexError as error:
             raise outside(f"{start} to {stop - 1}", error, function.raw, columns) from None
 
     def part(start: int, stop: int) -> dict[str, np.ndarray]:
         own = np.random.default_rng([*key, start])
-        return _statistics(evaluated(points, start, stop, own), weights, probs)
+        found = evaluated(points, start, stop, own)
+        return _moments(found, weights) if probs is None else _statistics(found, weights, probs)
 
-    one = evaluated(points[:1], 0, 1, np.random.default_rng(0))
-    size = max(1, _MATRIX // (len(points) * one[0].size))
-    named = _named(wanted, one.ndim - 1)
+    [one] = evaluated(points[:1], 0, 1, np.random.default_rng(0))
+    numbers = _VECTOR if probs is None else _MATRIX // len(points)
+    size = max(1, numbers // one.size)
+    named = _named(wanted, one.ndim)
     if chunksize is not None:
         return _in_parts(part, n, min(size, chunksize), chunksize, named, probs)
     return _joined(part, 0, n, size, named, probs)
@@ -211,23 +221,43 @@ def _stats(idata: xr.DataTree, posterior: xr.Dataset, each: np.ndarray) -> xr.Da
 # Results
 
 
-def _statistics(
-    found: np.ndarray, signs: np.ndarray | None, probs: np.ndarray | None
-) -> dict[str, np.ndarray]:
-    """Return statistics over draws, shape (S, m, ...)."""
+def _moments(found: Iterable[np.ndarray], signs: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Return mean and standard deviation over draws, each of shape (m, ...), one by one.
+
+    Sums are of what draws differ by from the first, which no offset makes inexact.
+    """
+    draws = iter(found)
+    first = np.asarray(next(draws), dtype=float)
+    start = np.where(np.isfinite(first), first, 0.0)
+    weights = repeat(1.0) if signs is None else iter(signs)
+    total, square, n = np.zeros_like(first), np.zeros_like(first), 0
+    with np.errstate(invalid="ignore"):
+        for x, weight in zip(chain([first], draws), weights, strict=False):
+            apart = x - start
+            total += apart if signs is None else weight * apart
+            np.square(apart, out=apart)
+            square += apart if signs is None else weight * apart
+            n += 1
+        size = n if signs is None else signs.sum()
+        mean = total / size
+        variance = square / size - mean**2
     if signs is None:
-        result = {"mean": found.mean(axis=0), "sd": found.std(axis=0, ddof=min(1, len(found) - 1))}
-        if probs is not None:
-            result["quantiles"] = np.moveaxis(np.quantile(found, probs, axis=0), 0, -1)
-        return result
-    weights = signs.ravel() / signs.sum()
-    mean = np.tensordot(weights, found, 1)
-    variance = np.tensordot(weights, (found - mean) ** 2, 1)
-    result = {"mean": mean, "sd": np.sqrt(np.where(variance >= 0, variance, np.nan))}
-    if probs is not None:
-        flat = found.reshape(len(found), -1).T
-        each = [signed.quantile(x, signs.ravel(), probs) for x in flat]
-        result["quantiles"] = np.array(each).reshape(*found.shape[1:], len(probs))
+        variance = np.maximum(variance, 0.0) * (n / max(1, n - 1))
+    return {"mean": start + mean, "sd": np.sqrt(np.where(variance >= 0, variance, np.nan))}
+
+
+def _statistics(
+    found: Iterable[np.ndarray], signs: np.ndarray | None, probs: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return moments and quantiles over draws."""
+    matrix = np.array(list(found), dtype=float)
+    result = _moments(matrix, signs)
+    if signs is None:
+        result["quantiles"] = np.moveaxis(np.quantile(matrix, probs, axis=0), 0, -1)
+    else:
+        flat = matrix.reshape(len(matrix), -1).T
+        each = [signed.quantile(x, signs, probs) for x in flat]
+        result["quantiles"] = np.array(each).reshape(*matrix.shape[1:], len(probs))
     return result
 
 

@@ -1,6 +1,6 @@
 """A quantity of a model's rows, as a function of one draw and of the columns of some rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,6 +20,7 @@ from pytensor.tensor.type import float_dtypes
 from pymc_subsample.likelihood.batch import batch_graph
 from pymc_subsample.likelihood.columns import column_graph, row_number_test
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_name
+from pymc_subsample.likelihood.indices import negative_codes
 from pymc_subsample.likelihood.trace import RowTrace
 from pymc_subsample.prediction.posterior import leaves
 from pymc_subsample.prediction.quantity import NOT_DRAWN, SAID, Quantity
@@ -96,6 +97,8 @@ class RowFunction:
         `pm.Data` that it is computed from, and that have no rows.
     reduces : bool
         Whether it reads numbers of whole columns, such as their means.
+    negative : list of likelihood.indices.Negative
+        Indices with codes that count from the end.
 
     Raises
     ------
@@ -124,6 +127,7 @@ class RowFunction:
         dependent = depends_on(outputs, values)
         self._what = what
         self.n_rows, rows = _rows(what, outputs)
+        self.negative = negative_codes(concrete, {self.n_rows}, model)
         self.reduces = any(
             _reduces(node, self.n_rows)
             for node in toposort(outputs)
@@ -202,14 +206,19 @@ class RowFunction:
         rng: np.random.Generator,
     ) -> np.ndarray:
         """Return the quantity of m rows at S draws, shape (S, m, ...)."""
-        result, m = np.empty(0), columns[0].shape[self.raw[0].axis]
-        for k, values in enumerate(draws):
+        return np.array(list(self.each(draws, columns, rng)), dtype=float)
+
+    def each(
+        self,
+        draws: Sequence[Sequence[np.ndarray]],
+        columns: Sequence[np.ndarray],
+        rng: np.random.Generator,
+    ) -> Iterator[np.ndarray]:
+        """Yield the quantity of m rows, shape (m, ...), at each draw."""
+        m = columns[0].shape[self.raw[0].axis]
+        for values in draws:
             found = self._function(*values, *columns)
-            value = found[0] if self._what.op is None else self._drawn(found, m, rng)
-            if not k:
-                result = np.empty((len(draws), *np.shape(value)))
-            result[k] = value
-        return result
+            yield found[0] if self._what.op is None else self._drawn(found, m, rng)
 
     def _drawn(
         self, parameters: Sequence[np.ndarray], m: int, rng: np.random.Generator

@@ -146,7 +146,7 @@ def earlier(model: pm.Model, run: Any) -> dict[str, np.ndarray]:
             raise ValueError(
                 f"reference has no draws of {rv.name!r}; its posterior holds "
                 f"{list(draws.data_vars)}. Give an earlier run of the same model."
-                f"{of_offsets(draws, [rv.name])}"
+                f"{of_offsets(draws, [rv.name], model)}"
             )
         mean = draws[rv.name].mean(("chain", "draw")).to_numpy()
         found[rv.name] = np.rint(mean) if rv.type.dtype.startswith(("int", "uint")) else mean

@@ -1,0 +1,120 @@
+"""Negative codes of rows, which read parameters from their end, are told; others are not."""
+
+import re
+import warnings
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+import pymc_subsample as pms
+from pymc_subsample.likelihood import TallModel
+
+N, LEVELS = 400, ["a", "b", "c", "d", "e"]
+RNG = np.random.default_rng(0)
+CODES = RNG.integers(0, 5, N)
+SOME = np.where(RNG.random(N) < 0.1, -1, CODES)
+GROUPS = RNG.integers(0, 6, N)
+
+
+def model_of(write):
+    with pm.Model(coords={"level": LEVELS}) as model:
+        z, w = pm.Normal("z", dims="level"), pm.Normal("w", shape=5)
+        pm.Normal("y", write(z, w), 1.0, observed=np.linspace(-1, 1, N))
+    return model
+
+
+def told(write):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        TallModel(model_of(write))
+    return [str(w.message) for w in caught if w.category is UserWarning]
+
+
+def data(name, value):
+    return pm.Data(name, value)
+
+
+WRONG = {
+    "array": (lambda z, w: z[SOME], SOME, r"An index of shape \(400,\)", r"of 'z' \('e'\)\."),
+    "pandas": (
+        lambda z, w: z[pd.Categorical(np.array(LEVELS)[CODES], LEVELS[:4]).codes],
+        np.where(CODES == 4, -1, 0), "An index", r"of 'z' \('e'\)\.",
+    ),
+    "pm.Data": (
+        lambda z, w: z[data("g", SOME.astype("int8"))], SOME, "pm.Data 'g', an index,", "of 'z'"
+    ),
+    "of two": (lambda z, w: pt.exp(w)[SOME] + z[SOME], SOME, "An index", "of '[wz]'.* and '[wz]'"),
+    "scaled": (lambda z, w: (w.sum() * z)[SOME], SOME, "An index", "of '[wz]'.* and '[wz]'"),
+    "a level of levels": (
+        lambda z, w: w[pt.constant(np.array([0, 1, 2, -1, 4, 3]))[data("g", GROUPS)]],
+        np.where(GROUPS == 3, -1, 0), "An index that is made of pm.Data 'g'", "of 'w'",
+    ),
+    "of several": (
+        lambda z, w: z[np.c_[CODES, SOME]].sum(axis=1), SOME, r"shape \(400, 2\)", "of 'z'"
+    ),
+    "all": (lambda z, w: z[np.full(N, -2)], np.full(N, -2), "down to -2", "of 'z'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_negative_codes_are_counted_and_named(name):
+    write, codes, which, entries = WRONG[name]
+    [said] = told(write)
+    negative = np.flatnonzero(codes < 0)
+    assert f" in {len(negative):,} of 400 rows (first: row {negative[0]})" in said
+    assert re.search(which, said)
+    assert re.search(f"the last of 5 entries {entries}", said)
+
+
+RIGHT = {
+    "codes": lambda z, w: z[CODES],
+    "unsigned": lambda z, w: z[CODES.astype("uint8")],
+    "a mask": lambda z, w: z[CODES] * (SOME < 0),
+    "the last": lambda z, w: z[CODES] + w[-1],
+    "some of the last": lambda z, w: z[CODES] + w[np.array([-1, -2])].sum(),
+    "in a circle": lambda z, w: (z - z[np.arange(5) - 1])[CODES],
+    "repaired": lambda z, w: pt.switch(SOME >= 0, z[pt.maximum(data("g", SOME), 0)], 0.0),
+    "computed": lambda z, w: z[data("year", CODES - 2) + 2],
+    "no index": lambda z, w: z[CODES] + w[0] * data("degrees", SOME),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_does_not_count_rows_from_the_end_is_silent(name):
+    assert told(RIGHT[name]) == []
+
+
+def test_categories_that_are_observed_are_no_codes_of_parameters():
+    with pm.Model() as model:
+        pm.Categorical("y", logit_p=pm.Normal("z", shape=5), observed=CODES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TallModel(model)
+
+
+def test_all_who_read_a_model_tell():
+    model = model_of(lambda z, w: z[data("g", SOME)] + w[CODES])
+    said = "pm.Data 'g', an index, is negative"
+    with pytest.warns(UserWarning, match=said) as caught:
+        step = pms.HMCECS(model=model)
+    assert [w.filename for w in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of the step nothing more
+        idata = pm.sample(
+            200, tune=200, step=step, model=model, chains=1, progressbar=False, random_seed=1,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    with pytest.warns(UserWarning, match=said):
+        pms.loo(idata, model=model)
+    with pytest.warns(UserWarning, match=said):
+        pms.advise(model, seconds=0.1)
+    with pytest.warns(UserWarning, match=said) as caught:
+        found = pms.predict(idata, "y", model=model, draws=50)
+    assert [w.filename for w in caught] == [__file__]
+    codes = np.where(SOME < 0, 4, SOME)
+    draws = idata.posterior.isel(draw=slice(3, None, 4))
+    expected = draws["z"].values[0][:, codes] + draws["w"].values[0][:, CODES]
+    assert np.abs(found["mean"].values - expected.mean(axis=0)).max() < 0.5
