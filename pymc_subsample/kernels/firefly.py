@@ -21,33 +21,17 @@ import numpy as np
 from numba import types
 
 from pymc_subsample.cache import kept
-from pymc_subsample.compile import (
-    GENERATOR,
-    INDEX,
-    MATRIX,
-    SCALAR,
-    function_at,
-    generator_at,
-    inner,
-)
+from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, SCALAR, generator_at, inner
 from pymc_subsample.kernels import proposals
 from pymc_subsample.kernels.control import control_sum
-from pymc_subsample.kernels.model import (
-    ANCHOR,
-    BACKWARD,
-    DIFFERENCE,
-    FORWARD,
-    GATHER,
-    MODEL,
-    RESIDUAL,
-    SUMS,
-)
+from pymc_subsample.kernels.model import MODEL, SUMS, functions
 from pymc_subsample.kernels.proposals import PROPOSING
 from pymc_subsample.kernels.vectors import copy
 
 # Of the model, in the order of their addresses; those of Langevin proposals come last.
 FUNCTIONS = ("forward", "anchor", "residual", "gather")
 GRADIENTS = ("backward", "glow")
+_functions = functions((*FUNCTIONS, *GRADIENTS))
 
 EXPLICIT, IMPLICIT = 0, 1
 
@@ -204,12 +188,7 @@ def _bright_gradient(backward, glow, theta, phi, rows, sums, weight, d, grad_phi
 def _draw(generator, row_generator, model, sums, given, proposing, weight, theta, k, info):
     """Run k transitions from theta, in place; return the rows that are bright in the end."""
     rng, row_rng = generator_at(generator), generator_at(row_generator)
-    forward = function_at(model.functions[0], FORWARD)
-    anchor = function_at(model.functions[1], ANCHOR)
-    residual = function_at(model.functions[2], RESIDUAL)
-    gather = function_at(model.functions[3], GATHER)
-    backward = function_at(model.functions[4], BACKWARD)
-    glow = function_at(model.functions[5], DIFFERENCE)
+    forward, anchor, residual, gather, backward, glow = _functions(model.functions)
     lights, old, fresh, brightness, rate = given
     center, width = sums.center, model.width
     reader = Reader(anchor, residual, gather, model.columns, center, width, weight)

@@ -22,22 +22,14 @@ from pymc_subsample.kernels.batches import PERMUTATION, draw_batch
 from pymc_subsample.kernels.bounds import BOUND, FULL_BOUND, LOCAL_BOUND, largest_term
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.evidence import ACCEPT, DECIDE
-from pymc_subsample.kernels.model import (
-    ANCHOR,
-    BACKWARD,
-    CHANGE,
-    FORWARD,
-    GATHER,
-    GRADIENT,
-    MODEL,
-    SUMS,
-)
+from pymc_subsample.kernels.model import MODEL, SUMS, functions
 from pymc_subsample.kernels.proposals import PROPOSING
 from pymc_subsample.kernels.vectors import copy, is_finite
 
 # Of the model, in the order of their addresses; those of Langevin proposals come last.
 FUNCTIONS = ("forward", "anchor", "change", "gather")
 GRADIENTS = ("backward", "gradient")
+_functions = functions((*FUNCTIONS, *GRADIENTS))
 
 # Results of a run of transitions, by position: means over them, but for the rows read.
 INFO = (
@@ -77,12 +69,7 @@ def _draw(generator, row_generator, model, sums, test, bound, proposing, permuta
           theta, k, info):  # fmt: skip
     """Run k transitions from theta, in place."""
     rng, row_rng = generator_at(generator), generator_at(row_generator)
-    forward = function_at(model.functions[0], FORWARD)
-    anchor = function_at(model.functions[1], ANCHOR)
-    change = function_at(model.functions[2], CHANGE)
-    gather = function_at(model.functions[3], GATHER)
-    backward = function_at(model.functions[4], BACKWARD)
-    gradient = function_at(model.functions[5], GRADIENT)
+    forward, anchor, change, gather, backward, gradient = _functions(model.functions)
     decide = function_at(test.decide, DECIDE)
     center, order, batch = sums.center, sums.order, proposing.batch
     every = np.empty(0, dtype=np.int32)

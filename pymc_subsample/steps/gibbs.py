@@ -151,7 +151,8 @@ class AusterityGibbs(ChainStep):
     name = "austerity_gibbs"
     _by_gradients = False
     _state_class = AusterityGibbsState
-    _functions = kernel.FUNCTIONS
+    # Without control variates no row is anchored.
+    _functions = tuple(name if name != "anchor" else None for name in kernel.FUNCTIONS)
     _connected = (*ChainStep._connected, "_touching", "_permutation", "_center", "_dtypes")
     _test = Compiled(austerity.decide, DECIDE, None)
 

@@ -336,9 +336,8 @@ class ScalableMH(SurrogateMoves):
         exact = 2 * len(self._deciding.exact) * infos["n_steps"].astype(int)
         read, decisions = infos["rows_drawn"] + infos["rows_passed"], infos["decisions"]
         return {
-            "accepted": infos["moved"],
             "divergences": self._divergences(infos["diverging"]),
-            "rows_accepted": np.where(decisions > 0, infos["accepted"], np.nan),
+            "rows_accepted": np.where(decisions > 0, infos["rows_accepted"], np.nan),
             "rows_read": read,
             "passes": infos["rows_passed"] / self.n_rows,
             "n_evaluations": 3 * read.astype(int) + exact,
