@@ -157,11 +157,7 @@ class AusterityGibbs(ChainStep):
     _test = Compiled(austerity.decide, DECIDE, None)
 
     _rules = RULES
-    _shown: ClassVar[dict[str, tuple[str, str]]] = {
-        "flips": ("Flips", "0.2f"),
-        "batch_size": ("Batch", "0.0f"),
-        "data_share": ("Rows", "0.3%"),
-    }
+    _shown = ("flips", "batch_size", "data_share")
     stats_dtypes_shapes: ClassVar[Statistics] = statistics(
         RULES, ("flips", "batch_size", "data_share", "n_looks", "test_error")
     )

@@ -189,11 +189,7 @@ class ScalableMH(SurrogateMoves):
     _without_gradient = "ScalableMH needs one for its proposals."
     reference: Reference
     underrated: float
-    _shown: ClassVar[dict[str, tuple[str, str]]] = {
-        "divergences": ("Divergences", "d"),
-        "rows_accepted": ("Accepted", "0.2f"),
-        "rows_read": ("Rows", "0.0f"),
-    }
+    _shown = ("divergences", "rows_accepted", "rows_read")
     stats_dtypes_shapes: ClassVar[Statistics] = statistics(
         RULES,
         (

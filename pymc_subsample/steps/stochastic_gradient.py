@@ -57,11 +57,7 @@ class StochasticGradient(AutomaticStepSize):
     _state_class = StochasticGradientState
     _connected = (*AutomaticStepSize._connected, "_permutation")
     _rules = RULES
-    _shown: ClassVar[dict[str, tuple[str, str]]] = {
-        "divergences": ("Divergences", "d"),
-        "step_size": ("Step size", "0.2g"),
-        "data_share": ("Data", "0.3%"),
-    }
+    _shown = ("divergences", "step_size", "data_share")
     stats_dtypes_shapes: ClassVar[Statistics] = statistics(
         RULES,
         (
