@@ -247,10 +247,10 @@ class StochasticGradient(AutomaticStepSize):
             known = at_reference if curvature is None else curvature
             at_reference, curvature = None if known is None else rescaled(known, scale), None
         dynamics = Dynamics(
-            self._integrator, self.friction, self.temperature, factor, curvature,
+            self._integrator, self.friction, self.temperature, self._active, factor, curvature,
             at_reference, self._index_chain > 0, self.hold,
         )  # fmt: skip
-        return check_steps(record, dynamics, self._expansion, self._active, self._remedies())
+        return check_steps(record, dynamics, self._expansion, self._remedies())
 
     def _remedies(self) -> list[str]:
         """Return what makes gradients less noisy."""
