@@ -23,7 +23,7 @@ from numba import types
 from pymc_subsample.compile import FAST, MATRIX, SCALAR, VECTOR, inner
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.model import MINIBATCH, functions
-from pymc_subsample.kernels.vectors import is_sparse
+from pymc_subsample.kernels.vectors import clear, is_sparse
 
 PERTURBED, BLOCK_POISSON = 0, 1
 
@@ -158,8 +158,7 @@ def block_poisson(surface, theta, grad):
     """Return the block-Poisson estimate; see `perturbed`."""
     target, rows, counts, phi, d = surface
     if outside(target.given, target.moves, theta):
-        for a in range(grad.shape[0]):
-            grad[a] = 0.0
+        clear(grad)
         return -np.inf, 1.0, 0.0
     logprior = np.empty(1)
     grad_phi, group_grad = np.zeros(phi.shape[0]), np.empty(phi.shape[0])
@@ -170,8 +169,7 @@ def block_poisson(surface, theta, grad):
         if counts[g] == 0:
             continue
         part = d[: counts[g] * MINIBATCH]
-        for a in range(phi.shape[0]):
-            group_grad[a] = 0.0
+        clear(group_grad)
         target.residual(
             phi, group(target, rows, counts, g), target.sums.center, target.given.weight,
             target.given.setting, part, group_grad,

@@ -28,7 +28,7 @@ from pymc_subsample.kernels.acceptance import CRITERION, MEMBERS, Reader, accept
 from pymc_subsample.kernels.batches import PERMUTATION
 from pymc_subsample.kernels.evidence import ACCEPT, DECIDE
 from pymc_subsample.kernels.model import MODEL, functions
-from pymc_subsample.kernels.vectors import copy, is_finite
+from pymc_subsample.kernels.vectors import clear, copy, is_finite
 
 # Of the model, in the order of their addresses.
 FUNCTIONS = ("forward", "anchor", "change", "gather")
@@ -58,8 +58,7 @@ def _draw(generator, row_generator, model, center, test, touching, permutation, 
     new_theta = theta.copy()
     phi, new_phi = np.empty_like(center), np.empty_like(center)
     prior, new_prior = np.empty(1), np.empty(1)
-    for field in range(info.shape[0]):
-        info[field] = 0.0
+    clear(info)
     forward(theta, phi, prior)
     for _ in range(k):
         if shuffled:

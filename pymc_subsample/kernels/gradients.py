@@ -22,7 +22,7 @@ from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, VECTOR, generator_a
 from pymc_subsample.kernels.batches import PERMUTATION, draw_batch, draw_stratified
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.model import MODEL, SUMS, functions
-from pymc_subsample.kernels.vectors import copy, scale_back
+from pymc_subsample.kernels.vectors import clear, copy, scale_back
 
 # Of the model, in the order of their addresses.
 FUNCTIONS = ("forward", "backward", "gradient", "gather", "anchor")
@@ -61,8 +61,7 @@ def source_at(model, sums, batches):
 def place(source, theta, phi, control):
     """Write phi at theta and the gradient in phi of the sum of the control variates."""
     source.forward(theta, phi, np.empty(1))
-    for a in range(control.shape[0]):
-        control[a] = 0.0
+    clear(control)
     control_sum(phi, source.sums, 0.0, control)
 
 

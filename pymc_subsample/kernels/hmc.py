@@ -21,7 +21,7 @@ from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, generator_at, inner
 from pymc_subsample.kernels.dynamics import COUNTED, MOVES, average, count
 from pymc_subsample.kernels.estimates import DENSITY, ESTIMATE, PERTURBED, REFRESH, target_at
 from pymc_subsample.kernels.model import MINIBATCH, MODEL, SUMS, Surface
-from pymc_subsample.kernels.vectors import copy
+from pymc_subsample.kernels.vectors import clear, copy
 
 # Results of a transition, by position.
 INFO = (
@@ -75,8 +75,7 @@ def transitions(estimator, dynamics):
         new_index, new_rows, new_counts = fresh
         size = index.shape[0] // counts.shape[0] if fixed else MINIBATCH
         k, n_groups, exact = new_rows.shape[0], counts.shape[0], given.exact.shape[1]
-        for a in range(info.shape[0]):
-            info[a] = 0.0
+        clear(info)
 
         # Other step methods may have moved parameters on which phi depends: start from theta anew.
         surface = Surface(target, rows, counts, phi, d)

@@ -24,7 +24,7 @@ from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.evidence import ACCEPT, DECIDE
 from pymc_subsample.kernels.model import MODEL, SUMS, functions
 from pymc_subsample.kernels.proposals import PROPOSING
-from pymc_subsample.kernels.vectors import copy, is_finite
+from pymc_subsample.kernels.vectors import clear, copy, is_finite
 
 # Of the model, in the order of their addresses; those of Langevin proposals come last.
 FUNCTIONS = ("forward", "anchor", "change", "gather")
@@ -57,8 +57,7 @@ def control_change(phi, new_phi, sums, scratch):
 @inner
 def posterior_gradient(backward, gradient, theta, phi, rows, sums, weight, grad_phi, grad):
     """Gradient in theta of the log posterior estimated on anchored rows."""
-    for a in range(grad_phi.shape[0]):
-        grad_phi[a] = 0.0
+    clear(grad_phi)
     gradient(phi, rows, sums.center, weight, grad_phi)
     control_sum(phi, sums, 0.0, grad_phi)
     backward(theta, grad_phi, grad)
@@ -85,8 +84,7 @@ def _draw(generator, row_generator, model, sums, test, bound, proposing, permuta
     langevin = proposing.kind == proposals.LANGEVIN
     index = np.empty(batch if langevin else 0, dtype=np.int64)
     rows = np.zeros((model.width, index.shape[0]))
-    for field in range(info.shape[0]):
-        info[field] = 0.0
+    clear(info)
     forward(theta, phi, prior)
     for _ in range(k):
         proposals.draw_move(rng, proposal)

@@ -50,7 +50,7 @@ from pymc_subsample.kernels.dynamics import (
 )
 from pymc_subsample.kernels.model import MODEL, SUMS, Surface, functions
 from pymc_subsample.kernels.strata import BOUNDS, cubic_sum, distances
-from pymc_subsample.kernels.vectors import copy, is_finite, scale_up
+from pymc_subsample.kernels.vectors import clear, copy, is_finite, scale_up
 
 # Of the model, in the order of their addresses.
 PARAMETER_FUNCTIONS = ("forward", "backward", "difference")
@@ -266,8 +266,7 @@ def transitions(dynamics):
         scratch, logprior = np.empty(sums.center.shape[0]), np.empty(1)
         rows, counts, d = np.empty((0, 0)), np.empty(0, dtype=np.int64), np.empty(0)
         grad, start, start_grad = np.empty(size), np.empty(size), np.empty(size)
-        for a in range(info.shape[0]):
-            info[a] = 0.0
+        clear(info)
         info[_EXCEEDED] = -1.0
         estimate = surrogate(Surface(target, rows, counts, phi, d), theta, grad)
         surface = Surface(target, rows, counts, scratch, d)
