@@ -172,8 +172,8 @@ def expectation(
     -------
     xarray.Dataset
         `mean`, its Monte Carlo standard error `mcse` and the effective sample size `ess`, over
-        the dimensions that `f` adds. See `summary` for their meaning for signed draws; of
-        unsigned ones they are ArviZ's.
+        the dimensions that `f` adds. See `summary` for their meaning, and what is warned of, for
+        signed draws; of unsigned ones they are ArviZ's.
 
     Raises
     ------
@@ -181,11 +181,6 @@ def expectation(
         If `idata` is not a DataTree, or `f` does not return a DataArray.
     ValueError
         If the result of `f` lacks a dimension, or the signs are unfit (see `summary`).
-
-    Warns
-    -----
-    UserWarning
-        As `summary`.
 
     Examples
     --------
@@ -269,7 +264,8 @@ def quantile(
     xarray.Dataset
         A variable for each variable, with a dimension `quantile` in front if `prob` is a
         sequence. Quantiles of unsigned draws are interpolated linearly; of signed ones they are
-        the smallest draws at which the distribution function (see `summary`) reaches `prob`.
+        the smallest draws at which the distribution function (see `summary`, also for what is
+        warned of) reaches `prob`.
 
     Raises
     ------
@@ -277,11 +273,6 @@ def quantile(
         If `idata` is not a DataTree.
     ValueError
         If an argument is out of range, or the signs are unfit (see `summary`).
-
-    Warns
-    -----
-    UserWarning
-        As `summary`.
 
     Examples
     --------

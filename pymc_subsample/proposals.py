@@ -32,8 +32,20 @@ def _covariance(value: object, of: str) -> np.ndarray | None:
     return cov
 
 
+class _Proposal:
+    """A proposal with a covariance, and maybe an acceptance rate that its scale is tuned to."""
+
+    covariance: Sequence | np.ndarray | None
+
+    def __post_init__(self) -> None:
+        of, rate = type(self).__name__, getattr(self, "target_accept", None)
+        if rate is not None:
+            between(f"{of}: target_accept", rate, 0.0, 1.0)
+        object.__setattr__(self, "covariance", _covariance(self.covariance, of))
+
+
 @dataclass(frozen=True)
-class RandomWalk:
+class RandomWalk(_Proposal):
     r"""Gaussian random walk: :math:`\theta' = \theta + h L z`, :math:`z \sim N(0, I)`.
 
     Steps are taken in PyMC's unconstrained space, in the order of the step's variables.
@@ -64,11 +76,11 @@ class RandomWalk:
 
     def __post_init__(self) -> None:
         positive("RandomWalk: scale", self.scale)
-        object.__setattr__(self, "covariance", _covariance(self.covariance, "RandomWalk"))
+        super().__post_init__()
 
 
 @dataclass(frozen=True)
-class AdaptiveMetropolis:
+class AdaptiveMetropolis(_Proposal):
     """Gaussian random walk whose scale and covariance adapt during tuning, and only then.
 
     The covariance follows the draws (Haario et al. 2001); the scale is tuned to an acceptance
@@ -98,13 +110,9 @@ class AdaptiveMetropolis:
     target_accept: float | None = None
     covariance: Sequence | np.ndarray | None = None
 
-    def __post_init__(self) -> None:
-        _target("AdaptiveMetropolis", self.target_accept)
-        object.__setattr__(self, "covariance", _covariance(self.covariance, "AdaptiveMetropolis"))
-
 
 @dataclass(frozen=True)
-class Langevin:
+class Langevin(_Proposal):
     r"""Langevin proposal with a gradient estimated on a minibatch.
 
     .. math:: \theta' = \theta + \tfrac12 h^2 L L' \hat g(\theta) + h L z
@@ -146,12 +154,6 @@ class Langevin:
     def __post_init__(self) -> None:
         if self.step_size is not None:
             positive("Langevin: step_size", self.step_size)
-        _target("Langevin", self.target_accept)
         if self.batch_size is not None:
             count("Langevin: batch_size", self.batch_size)
-        object.__setattr__(self, "covariance", _covariance(self.covariance, "Langevin"))
-
-
-def _target(of: str, value: object) -> None:
-    if value is not None:
-        between(f"{of}: target_accept", value, 0.0, 1.0)
+        super().__post_init__()

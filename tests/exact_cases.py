@@ -1,5 +1,6 @@
 """Small models, most of them with posteriors that are known exactly."""
 
+from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
 
@@ -8,6 +9,17 @@ import pymc as pm
 from chains import assert_moments
 from scipy.special import expit, log_expit
 from scipy.stats import norm
+
+
+@dataclass
+class Line:
+    """Rows whose log-likelihood is in a + b x, in NumPy; theta, (a, b), has shape (..., 2)."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+    def eta(self, theta):
+        return theta[..., :1] + theta[..., 1:] * self.x
 
 
 class Case(SimpleNamespace):

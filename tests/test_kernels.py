@@ -4,7 +4,7 @@ The model is a Poisson regression on a handful of rows, small enough to enumerat
 Its mathematics are written out in NumPy here, apart from the package.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 import numba
@@ -12,6 +12,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import scipy.stats
+from exact_cases import Line
 from scipy.special import gammaln, logsumexp
 
 from pymc_subsample.compile import address_of
@@ -38,15 +39,8 @@ CHAINS = 8_000
 PRIOR_SD = 0.25
 
 
-@dataclass
-class Poisson:
+class Poisson(Line):
     """y ~ Poisson(exp(a + b x)), a and b ~ N(0, 0.25), in NumPy; theta has shape (..., 2)."""
-
-    x: np.ndarray
-    y: np.ndarray
-
-    def eta(self, theta):
-        return theta[..., :1] + theta[..., 1:] * self.x
 
     def logprior(self, theta):
         return -0.5 * (theta**2).sum(axis=-1) / PRIOR_SD**2 - np.log(2 * np.pi * PRIOR_SD**2)

@@ -3,13 +3,12 @@
 The model is a logistic regression on 600 rows, written out in NumPy apart from the package.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import pymc as pm
 import pytest
 import scipy.stats
 from barker_errors import worst_error
+from exact_cases import Line
 from scipy.special import expit, log_expit, logsumexp
 
 import pymc_subsample as pms
@@ -41,15 +40,8 @@ TESTS = {
 }
 
 
-@dataclass
-class Logistic:
+class Logistic(Line):
     """y ~ Bernoulli(expit(a + b x)), a and b ~ N(0, 1), in NumPy; theta has shape (..., 2)."""
-
-    x: np.ndarray
-    y: np.ndarray
-
-    def eta(self, theta):
-        return theta[..., :1] + theta[..., 1:] * self.x
 
     def logprior(self, theta):
         return -0.5 * (theta**2).sum(axis=-1) / PRIOR_SD**2

@@ -26,13 +26,8 @@ from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.control_variates.row_bounds import bound_rows
 from pymc_subsample.diagnostics.scalable import ProposalRecord, check_proposals
 from pymc_subsample.kernels import scalable as kernel
-from pymc_subsample.kernels.scalable import (
-    FACTORISED,
-    INFO,
-    MH_SS,
-    PARAMETER_FUNCTIONS,
-    ROW_FUNCTIONS,
-)
+from pymc_subsample.kernels.model import functions
+from pymc_subsample.kernels.scalable import FACTORISED, INFO, MH_SS, ROW_FUNCTIONS
 from pymc_subsample.kernels.strata import alias_table, cubic_sum
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.steps import deciding
@@ -128,11 +123,17 @@ def bounds_of(six, form="global", scale=1.0):
     return table._replace(bound=(scale * table.bound).astype("f4"), total=scale * table.total)
 
 
+row_functions = functions(ROW_FUNCTIONS)
+
+
 @numba.njit
 def decisions(generator, model, sums, bounds, rule, phi, new_phi, times, info):
     """How many of some decisions on the same proposal accept it."""
     rng = generator_at(generator)
-    reader = kernel.reader_at(model, sums, rule.unit)
+    anchor, change, gather = row_functions(model.functions)
+    reader = kernel.Reader(
+        anchor, change, gather, model.columns, sums.center, model.width, rule.unit
+    )
     cubes = bounds.elements, bounds.metric, bounds.cubes
     known = cubic_sum(*cubes, new_phi, sums.center) - cubic_sum(*cubes, phi, sums.center)
     known *= rule.unit
@@ -145,8 +146,7 @@ def decisions(generator, model, sums, bounds, rule, phi, new_phi, times, info):
 def accepted(six, table, one, other, form, intensity=1.0, times=200_000, seed=1):
     """Share of accepted proposals, its standard error, and what was read."""
     rng, rule = np.random.default_rng(seed), kernel.Decision(form, intensity, 1.0)
-    names = (*PARAMETER_FUNCTIONS[:2], None, *ROW_FUNCTIONS)
-    model, sums = six.expansion.model(*names), six.reference.sums(2)
+    model, sums = six.expansion.model(*ROW_FUNCTIONS), six.reference.sums(2)
     info = np.zeros(len(INFO))
     info[INFO.index("exceeded")] = -1
     share = decisions(address_of(rng), model, sums, table, rule, one, other, times, info) / times

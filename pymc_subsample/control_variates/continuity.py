@@ -130,7 +130,8 @@ class _Segment:
             slope = np.zeros(expansion.phi_size)
             expansion.anchor(phi, self.groups[group])
             curvature = np.zeros((expansion.phi_size,) * 2 if self._curved else (0, 0))
-            expansion.sums(phi, self.groups[group], values[k : k + 1], slope, curvature)
+            total = values[k : k + 1], slope, curvature
+            expansion.sums(phi, self.groups[group], total)
             slopes[k] = expansion.pull_back(theta, _LOUD * slope) @ self.way / _LOUD
             # Curvatures overflow first: beyond, slopes may be wrong where they are finite.
             if not np.all(np.isfinite(curvature)):

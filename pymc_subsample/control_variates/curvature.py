@@ -35,6 +35,8 @@ class SparseSum:
 
 
 Sum = np.ndarray | SparseSum
+# Of l*, shape (1,), its gradient, (P,), and its curvature.
+Totals = tuple[np.ndarray, np.ndarray, Sum]
 
 
 def empty_sum(kind: str, size: int) -> Sum:

@@ -62,10 +62,10 @@ class Expansion:
     width: int  # Columns of a packed row, cached ones included.
     linear: bool  # Whether the linear-predictor path was found.
     build: Mapping[str, Callable[[], Compiled]]  # Compiles each of the functions.
-    # ``sums(center, rows, level, slope, curvature)`` adds sum l*, sum grad l* and, unless
-    # `curvature` is empty, sum hess l* of anchored rows: to a matrix, shape (P, P), a diagonal,
-    # (P,), or a `curvature.SparseSum`. ``sums.design(rows, e)`` returns the gradient in phi of one
-    # of the predictors of packed rows, shape (P, m), where these are few.
+    # ``sums(center, rows, total)`` adds sum l*, sum grad l* and, unless it is empty, sum hess l* of
+    # anchored rows to `curvature.Totals`: to a matrix, shape (P, P), a diagonal, (P,), or a
+    # `SparseSum`. ``sums.design(rows, e)`` returns the gradient in phi of one of the predictors of
+    # packed rows, shape (P, m), where these are few.
     sums: Any
     # ``slope()`` returns a bound on the derivative of order `order` + 1 of any row's log-likelihood
     # in its one predictor, or None.

@@ -15,7 +15,7 @@ from pytensor.graph.basic import Variable
 
 from pymc_subsample.compile import MATRIX, VECTOR, Compiled, compile_graph, compile_source
 from pymc_subsample.control_variates.columns import Packer
-from pymc_subsample.control_variates.curvature import MAX_CURVATURE
+from pymc_subsample.control_variates.curvature import MAX_CURVATURE, Totals
 from pymc_subsample.control_variates.expansion import LOGLIK, Expansion, parameter_functions
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, MINIBATCH
 from pymc_subsample.likelihood import TallModel
@@ -159,14 +159,9 @@ class _GeneralSums:
         inputs = [self._center, self._rows, vector]
         return compile_graph("product", inputs, {"out[i]": product}, ["out"], _PRODUCT)
 
-    def __call__(
-        self,
-        center: np.ndarray,
-        rows: np.ndarray,
-        level: np.ndarray,
-        slope: np.ndarray,
-        curvature: np.ndarray,
-    ) -> None:
+    def __call__(self, center: np.ndarray, rows: np.ndarray, total: Totals) -> None:
+        level, slope, curvature = total
+        assert isinstance(curvature, np.ndarray)
         value, vector = np.empty(1), np.empty(len(center))
         self._level_function(center, rows, value, vector)
         level += value

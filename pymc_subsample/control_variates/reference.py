@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_subsample.blas import one_thread
-from pymc_subsample.control_variates.curvature import Sum, add, as_array, empty_sum, sum_of
+from pymc_subsample.control_variates.curvature import Totals, add, as_array, empty_sum, sum_of
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.kernels.model import Sums
 from pymc_subsample.likelihood import TallModelError
@@ -67,7 +67,7 @@ def summed(
     weight: float,
     curved: bool = True,
     *,
-    begun: tuple[np.ndarray, np.ndarray, Sum] | None = None,
+    begun: Totals | None = None,
     begin: int = 0,
 ) -> Reference:
     """Sum some batches of rows, or all rows, at theta, each row times `weight`.
@@ -94,13 +94,13 @@ def summed(
 
 def sums_at(
     expansion: Expansion, batches: Iterable[np.ndarray], center: np.ndarray, curved: bool
-) -> tuple[np.ndarray, np.ndarray, Sum]:
+) -> Totals:
     """Sum l*, its gradient and, if so asked, its Hessian over some rows."""
-    level, slope, curvature = _no_sum(expansion, curved)
+    total = _no_sum(expansion, curved)
     for rows in batches:
         expansion.anchor(center, rows)
-        expansion.sums(center, rows, level, slope, curvature)
-    return level, slope, curvature
+        expansion.sums(center, rows, total)
+    return total
 
 
 def refuse_undefined(expansion: Expansion, reference: Reference) -> None:
@@ -154,7 +154,7 @@ def _undefined_of(
     return np.concatenate(found), start
 
 
-def _no_sum(expansion: Expansion, curved: bool) -> tuple[np.ndarray, np.ndarray, Sum]:
+def _no_sum(expansion: Expansion, curved: bool) -> Totals:
     size = expansion.phi_size
     curvature = empty_sum(expansion.curvature, size) if curved else np.zeros((0, 0))
     return np.zeros(1), np.zeros(size), curvature

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse
 
 from pymc_subsample.control_variates.affine import AffineMap, Layout
-from pymc_subsample.control_variates.curvature import SparseSum, Sum
+from pymc_subsample.control_variates.curvature import SparseSum, Totals
 from pymc_subsample.kernels.counting import count
 
 # Per predictor, columns with the elements of phi that they multiply, or the element of each row
@@ -25,16 +25,9 @@ class LinearSums:
         self._at = layout
         self._size = size
 
-    def __call__(
-        self,
-        center: np.ndarray,
-        rows: np.ndarray,
-        level: np.ndarray,
-        slope: np.ndarray,
-        curvature: Sum,
-    ) -> None:
-        """Add to `level`, shape (1,), `slope`, (P,), and, unless it is empty, `curvature`."""
-        at, size = self._at, len(center)
+    def __call__(self, center: np.ndarray, rows: np.ndarray, total: Totals) -> None:
+        """Add some rows; no curvature where that is empty."""
+        at, size, (level, slope, curvature) = self._at, len(center), total
         level[0] += rows[at.level].sum()
         dense, groups = self._dense(rows), self._groups(rows)
         for e in range(at.n_predictors):

@@ -70,7 +70,7 @@ def gradient_agrees(model: TallModel, expansion: Expansion) -> bool:
         curvature = np.zeros((size, size) if full else (0, 0))
         if expansion.order:
             expansion.anchor(center, rows)
-            expansion.sums(center, rows, np.zeros(1), slope, curvature)
+            expansion.sums(center, rows, (np.zeros(1), slope, curvature))
         expansion.gradient(phi, rows, center, 1.0, total)
         total += slope + (curvature @ (phi - center) if full else 0.0)
         gradient = expansion.pull_back(theta, total) - expansion.pull_back(theta, np.zeros(size))
@@ -121,7 +121,7 @@ def _sums_agree(
     for group in np.array_split(np.arange(len(index)), min(_GROUPS, len(index))):
         rows, level = expansion.take(index[group]), np.zeros(1)
         expansion.anchor(center, rows)
-        expansion.sums(center, rows, level, slope, np.empty((0, 0)))
+        expansion.sums(center, rows, (level, slope, np.empty((0, 0))))
         if not abs(level[0] - expected[group].sum()) <= allowed[group].sum():
             return False
     gradient = expansion.pull_back(theta, slope) - expansion.pull_back(theta, np.zeros_like(slope))

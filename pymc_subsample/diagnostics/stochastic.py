@@ -72,6 +72,7 @@ class Dynamics:
     # Of the dynamics.
     friction: float
     temperature: float
+    active: np.ndarray  # Elements of theta that move, shape (a,).
     factor: np.ndarray  # Of the metric, shape (a, a), (1, a) or (3, k).
     # Shape (a,): of the posterior in that metric, direction by direction, where the metric is made
     # of it.
@@ -86,23 +87,20 @@ class Dynamics:
 
 @np.errstate(all="ignore")  # of chains that left all bounds
 def check_steps(
-    record: StepRecord,
-    dynamics: Dynamics,
-    expansion: Expansion,
-    active: np.ndarray,
-    remedies: list[str],
+    record: StepRecord, dynamics: Dynamics, expansion: Expansion, remedies: list[str]
 ) -> list[Check]:
     """Check one chain; `remedies` make its gradients less noisy."""
+    active = dynamics.active
     found = _diverged(record, active)
     found += _from_start(record, active)
     smaller = ["use a smaller step_size"]
     if dynamics.temperature > 0:
-        predicted, temperature = _predicted(record, dynamics, active, smaller, remedies)
+        predicted, temperature = _predicted(record, dynamics, smaller, remedies)
         found += predicted
         causes = [*smaller, *remedies]
         if all(check.passed for check in predicted):
             causes = ["tune and sample for longer", *remedies]
-        found += _measured(record, dynamics, expansion, active, causes)
+        found += _measured(record, dynamics, expansion, causes)
         found += _heat(record, temperature, [*smaller, *remedies])
         seen = {check.rule.name for check in found} & {NOISE.name, STRETCH.name}
         found.append(
@@ -137,11 +135,7 @@ def _diverged(record: StepRecord, active: np.ndarray) -> list[Check]:
 
 
 def _predicted(
-    record: StepRecord,
-    dynamics: Dynamics,
-    active: np.ndarray,
-    smaller: list[str],
-    remedies: list[str],
+    record: StepRecord, dynamics: Dynamics, smaller: list[str], remedies: list[str]
 ) -> tuple[list[Check], float]:
     """Errors of sds by step size and noise of gradients, and the kinetic temperature without it."""
     h, noise = record.step_size / record.done, dynamics.held * record.noise / record.done
@@ -150,7 +144,7 @@ def _predicted(
         return [STEP.check(np.inf, advice)], np.inf
     curvature = dynamics.curvature
     if curvature is None:
-        z = whiten(dynamics.factor, np.array(record.kept)[:, active].T)
+        z = whiten(dynamics.factor, np.array(record.kept)[:, dynamics.active].T)
         precision = dynamics.precision
         if precision is None:
             precision = _precision(z.T, dynamics.temperature)
@@ -194,15 +188,11 @@ def _precision(draws: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def _measured(
-    record: StepRecord,
-    dynamics: Dynamics,
-    expansion: Expansion,
-    active: np.ndarray,
-    remedies: list[str],
+    record: StepRecord, dynamics: Dynamics, expansion: Expansion, remedies: list[str]
 ) -> list[Check]:
     """Errors of means and standard deviations by Stein's identities; see `diagnostics.scores`."""
+    active, kept = dynamics.active, np.array(record.kept)
     size = len(active)
-    kept = np.array(record.kept)
     if size > MAX_DENSE or len(kept) < 20 or dynamics.temperature != 1.0:
         return []
     if dynamics.curvature is not None:

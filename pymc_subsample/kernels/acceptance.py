@@ -27,7 +27,7 @@ from pymc_subsample.kernels.evidence import (
     Answer,
     Evidence,
 )
-from pymc_subsample.kernels.model import ANCHOR, CHANGE, GATHER, MODEL
+from pymc_subsample.kernels.model import ANCHOR, CHANGE, GATHER, MODEL, functions
 from pymc_subsample.kernels.vectors import is_finite
 
 # Rows evaluated at a time.
@@ -189,6 +189,7 @@ NUMBERS = (
     Compiled(_read, CHANGE, None),
     Compiled(_number, GATHER, None),
 )
+_functions = functions(("anchor", "change", "gather"))
 
 
 @kept(
@@ -207,11 +208,10 @@ def decisions(generator, model, test, permutation, unseen, uniforms, thresholds,
     decide = function_at(test.decide, DECIDE)
     rng = generator_at(generator)
     nothing, every = np.empty(0), np.empty(0, dtype=np.int32)
+    anchor, change, gather = _functions(model.functions)
     reader = Reader(
-        function_at(model.functions[0], ANCHOR), function_at(model.functions[1], CHANGE),
-        function_at(model.functions[2], GATHER), model.columns, model.width, nothing, 0,
-        permutation, every, 1.0,
-    )  # fmt: skip
+        anchor, change, gather, model.columns, model.width, nothing, 0, permutation, every, 1.0
+    )
     read = 0.0
     for j in range(uniforms.shape[0]):
         start = begun(

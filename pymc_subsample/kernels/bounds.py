@@ -18,6 +18,19 @@ BOUND = types.NamedTuple([types.int64, SCALAR, MATRIX], Bound)
 
 
 @inner
+def distance(one, other, metric):
+    """Length of ``metric @ (one - other)``; `metric` has its factor in the first P rows."""
+    size = one.shape[0]
+    total = 0.0
+    for a in range(size):
+        moved = 0.0
+        for b in range(size):
+            moved += metric[a, b] * (one[b] - other[b])
+        total += moved * moved
+    return np.sqrt(total)
+
+
+@inner
 def farthest(one, other, reach):
     r"""Largest change of any row's predictor between two values of phi.
 
@@ -27,14 +40,9 @@ def farthest(one, other, reach):
     """
     size = one.shape[0]
     crude = 0.0
-    whitened = 0.0
     for a in range(size):
         crude += abs(one[a] - other[a]) * reach[size, a]
-        total = 0.0
-        for b in range(size):
-            total += reach[a, b] * (one[b] - other[b])
-        whitened += total * total
-    return min(crude, np.sqrt(whitened) * reach[size + 1, 0])
+    return min(crude, distance(one, other, reach) * reach[size + 1, 0])
 
 
 @kept(SCALAR(VECTOR, VECTOR, VECTOR, types.int64, SCALAR, SCALAR, MATRIX))
@@ -51,19 +59,6 @@ def linear_bound(phi, new_phi, center, order, weight, slope, reach):
     power, factorial = order + 1, 2.0 if order == 1 else 6.0
     near, far = farthest(phi, center, reach), farthest(new_phi, center, reach)
     return weight * slope / factorial * (near**power + far**power)
-
-
-@inner
-def distance(one, other, metric):
-    """Length of ``metric @ (one - other)``; `metric` has its factor in the first P rows."""
-    size = one.shape[0]
-    total = 0.0
-    for a in range(size):
-        moved = 0.0
-        for b in range(size):
-            moved += metric[a, b] * (one[b] - other[b])
-        total += moved * moved
-    return np.sqrt(total)
 
 
 @kept(SCALAR(VECTOR, VECTOR, VECTOR, types.int64, SCALAR, MATRIX))

@@ -47,6 +47,38 @@ Transition = namedtuple(
     "Transition", "estimate probability moved diverging energy error n_steps depth"
 )
 
+# What is counted of several, by position, at the beginning of what a run of them reports.
+COUNTED = (
+    "acceptance_rate",
+    "accepted",
+    "energy",
+    "energy_error",
+    "diverging",
+    "n_steps",
+    "tree_depth",
+)
+RATE, ACCEPTED, ENERGY, ERROR, DIVERGING, STEPS, DEPTH = range(len(COUNTED))
+
+
+@inner
+def count(transition, info):
+    """Add what a transition reports; its energies take the place of those before."""
+    info[RATE] += transition.probability
+    info[ACCEPTED] += transition.moved
+    info[ENERGY] = transition.energy
+    info[ERROR] = transition.error
+    info[DIVERGING] += transition.diverging
+    info[STEPS] += transition.n_steps
+    info[DEPTH] += transition.depth
+
+
+@inner
+def average(info, n):
+    """Make means over n transitions of what is one."""
+    info[RATE] /= n
+    info[ACCEPTED] /= n
+    info[DEPTH] /= n
+
 
 @inner
 def phase(n, size):

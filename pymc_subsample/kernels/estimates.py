@@ -20,10 +20,10 @@ from collections import namedtuple
 import numpy as np
 from numba import types
 
-from pymc_subsample.compile import FAST, MATRIX, SCALAR, VECTOR, function_at, inner
+from pymc_subsample.compile import FAST, MATRIX, SCALAR, VECTOR, inner
 from pymc_subsample.kernels.control import control_sum
-from pymc_subsample.kernels.model import ANCHOR, BACKWARD, DIFFERENCE, FORWARD, MINIBATCH
-from pymc_subsample.kernels.vectors import is_sparse
+from pymc_subsample.kernels.model import MINIBATCH, functions
+from pymc_subsample.kernels.vectors import clear, is_sparse
 
 PERTURBED, BLOCK_POISSON = 0, 1
 
@@ -44,18 +44,14 @@ ESTIMATE = types.NamedTuple([SCALAR, SCALAR, SCALAR, VECTOR, SCALAR, MATRIX, SCA
 Target = namedtuple("Target", "forward backward residual anchor sums given moves width")
 FUNCTIONS = ("forward", "backward", "difference", "anchor")
 PRODUCT_FUNCTIONS = ("forward", "backward", "products", "anchor")
+_functions = functions(FUNCTIONS)
 
 
 @inner
 def target_at(model, sums, given, moves):
     """Return a `Target` from the addresses of the model's functions."""
-    return Target(
-        function_at(model.functions[0], FORWARD),
-        function_at(model.functions[1], BACKWARD),
-        function_at(model.functions[2], DIFFERENCE),
-        function_at(model.functions[3], ANCHOR),
-        sums, given, moves, model.width,
-    )  # fmt: skip
+    forward, backward, residual, anchor = _functions(model.functions)
+    return Target(forward, backward, residual, anchor, sums, given, moves, model.width)
 
 
 @inner(fastmath=FAST)
@@ -162,8 +158,7 @@ def block_poisson(surface, theta, grad):
     """Return the block-Poisson estimate; see `perturbed`."""
     target, rows, counts, phi, d = surface
     if outside(target.given, target.moves, theta):
-        for a in range(grad.shape[0]):
-            grad[a] = 0.0
+        clear(grad)
         return -np.inf, 1.0, 0.0
     logprior = np.empty(1)
     grad_phi, group_grad = np.zeros(phi.shape[0]), np.empty(phi.shape[0])
@@ -174,8 +169,7 @@ def block_poisson(surface, theta, grad):
         if counts[g] == 0:
             continue
         part = d[: counts[g] * MINIBATCH]
-        for a in range(phi.shape[0]):
-            group_grad[a] = 0.0
+        clear(group_grad)
         target.residual(
             phi, group(target, rows, counts, g), target.sums.center, target.given.weight,
             target.given.setting, part, group_grad,

@@ -21,33 +21,17 @@ import numpy as np
 from numba import types
 
 from pymc_subsample.cache import kept
-from pymc_subsample.compile import (
-    GENERATOR,
-    INDEX,
-    MATRIX,
-    SCALAR,
-    function_at,
-    generator_at,
-    inner,
-)
+from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, SCALAR, generator_at, inner
 from pymc_subsample.kernels import proposals
 from pymc_subsample.kernels.control import control_sum
-from pymc_subsample.kernels.model import (
-    ANCHOR,
-    BACKWARD,
-    DIFFERENCE,
-    FORWARD,
-    GATHER,
-    MODEL,
-    RESIDUAL,
-    SUMS,
-)
+from pymc_subsample.kernels.model import MODEL, SUMS, functions
 from pymc_subsample.kernels.proposals import PROPOSING
-from pymc_subsample.kernels.vectors import copy
+from pymc_subsample.kernels.vectors import clear, copy
 
 # Of the model, in the order of their addresses; those of Langevin proposals come last.
 FUNCTIONS = ("forward", "anchor", "residual", "gather")
 GRADIENTS = ("backward", "glow")
+_functions = functions((*FUNCTIONS, *GRADIENTS))
 
 EXPLICIT, IMPLICIT = 0, 1
 
@@ -193,8 +177,7 @@ def _collect(reader, lights, phi, old, info):
 @inner
 def _bright_gradient(backward, glow, theta, phi, rows, sums, weight, d, grad_phi, grad):
     """Gradient in theta of the log density given the lights."""
-    for a in range(grad_phi.shape[0]):
-        grad_phi[a] = 0.0
+    clear(grad_phi)
     glow(phi, rows, sums.center, weight, 0.0, d, grad_phi)
     control_sum(phi, sums, 0.0, grad_phi)
     backward(theta, grad_phi, grad)
@@ -204,12 +187,7 @@ def _bright_gradient(backward, glow, theta, phi, rows, sums, weight, d, grad_phi
 def _draw(generator, row_generator, model, sums, given, proposing, weight, theta, k, info):
     """Run k transitions from theta, in place; return the rows that are bright in the end."""
     rng, row_rng = generator_at(generator), generator_at(row_generator)
-    forward = function_at(model.functions[0], FORWARD)
-    anchor = function_at(model.functions[1], ANCHOR)
-    residual = function_at(model.functions[2], RESIDUAL)
-    gather = function_at(model.functions[3], GATHER)
-    backward = function_at(model.functions[4], BACKWARD)
-    glow = function_at(model.functions[5], DIFFERENCE)
+    forward, anchor, residual, gather, backward, glow = _functions(model.functions)
     lights, old, fresh, brightness, rate = given
     center, width = sums.center, model.width
     reader = Reader(anchor, residual, gather, model.columns, center, width, weight)
@@ -218,8 +196,7 @@ def _draw(generator, row_generator, model, sums, given, proposing, weight, theta
     prior, new_prior = np.empty(1), np.empty(1)
     new_theta, grad = np.empty(theta.shape[0]), np.empty(theta.shape[0])
     proposal = proposals.proposal_of(proposing)
-    for field in range(info.shape[0]):
-        info[field] = 0.0
+    clear(info)
     info[LOWEST] = np.inf
     forward(theta, phi, prior)
     size = old.shape[0]

@@ -27,11 +27,12 @@ from pymc_subsample.compile import (
 from pymc_subsample.kernels.acceptance import CRITERION, MEMBERS, Reader, accept, begun
 from pymc_subsample.kernels.batches import PERMUTATION
 from pymc_subsample.kernels.evidence import ACCEPT, DECIDE
-from pymc_subsample.kernels.model import ANCHOR, CHANGE, FORWARD, GATHER, MODEL
-from pymc_subsample.kernels.vectors import copy, is_finite
+from pymc_subsample.kernels.model import MODEL, functions
+from pymc_subsample.kernels.vectors import clear, copy, is_finite
 
 # Of the model, in the order of their addresses.
-FUNCTIONS = ("forward", "change", "gather")
+FUNCTIONS = ("forward", "anchor", "change", "gather")
+_functions = functions(FUNCTIONS)
 
 # Results of a run of sweeps, by position: means over all updates, but for the rows.
 INFO = ("flips", "batch_size", "n_looks", "error", "rows_read", "rows_touching")
@@ -50,19 +51,14 @@ def _draw(generator, row_generator, model, center, test, touching, permutation, 
     """Run k sweeps from theta, in place."""
     elements, start, members, all_rows, shuffled = touching
     rng, row_rng = generator_at(generator), generator_at(row_generator)
-    forward = function_at(model.functions[0], FORWARD)
-    change = function_at(model.functions[1], CHANGE)
-    gather = function_at(model.functions[2], GATHER)
-    # Without control variates no row is anchored.
-    anchor = function_at(0, ANCHOR)
+    forward, anchor, change, gather = _functions(model.functions)
     decide = function_at(test.decide, DECIDE)
     size = elements.shape[0]
     order = np.arange(size)
     new_theta = theta.copy()
     phi, new_phi = np.empty_like(center), np.empty_like(center)
     prior, new_prior = np.empty(1), np.empty(1)
-    for field in range(info.shape[0]):
-        info[field] = 0.0
+    clear(info)
     forward(theta, phi, prior)
     for _ in range(k):
         if shuffled:

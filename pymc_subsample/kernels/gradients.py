@@ -18,22 +18,15 @@ import numpy as np
 from numba import types
 
 from pymc_subsample.cache import kept
-from pymc_subsample.compile import (
-    GENERATOR,
-    INDEX,
-    MATRIX,
-    VECTOR,
-    function_at,
-    generator_at,
-    inner,
-)
+from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, VECTOR, generator_at, inner
 from pymc_subsample.kernels.batches import PERMUTATION, draw_batch, draw_stratified
 from pymc_subsample.kernels.control import control_sum
-from pymc_subsample.kernels.model import ANCHOR, BACKWARD, FORWARD, GATHER, GRADIENT, MODEL, SUMS
-from pymc_subsample.kernels.vectors import copy, scale_back
+from pymc_subsample.kernels.model import MODEL, SUMS, functions
+from pymc_subsample.kernels.vectors import clear, copy, scale_back
 
 # Of the model, in the order of their addresses.
 FUNCTIONS = ("forward", "backward", "gradient", "gather", "anchor")
+_functions = functions(FUNCTIONS)
 
 UNIFORM, STRATIFIED = 0, 1
 
@@ -57,13 +50,10 @@ Source = namedtuple(
 @inner
 def source_at(model, sums, batches):
     """Return a `Source` from the addresses of the model's functions."""
+    forward, backward, gradient, gather, anchor = _functions(model.functions)
     return Source(
-        function_at(model.functions[0], FORWARD),
-        function_at(model.functions[1], BACKWARD),
-        function_at(model.functions[2], GRADIENT),
-        function_at(model.functions[3], GATHER),
-        function_at(model.functions[4], ANCHOR),
-        model.columns, sums, batches.permutation, batches.sampling, batches.active, batches.factor,
+        forward, backward, gradient, gather, anchor, model.columns, sums, batches.permutation,
+        batches.sampling, batches.active, batches.factor,
     )  # fmt: skip
 
 
@@ -71,8 +61,7 @@ def source_at(model, sums, batches):
 def place(source, theta, phi, control):
     """Write phi at theta and the gradient in phi of the sum of the control variates."""
     source.forward(theta, phi, np.empty(1))
-    for a in range(control.shape[0]):
-        control[a] = 0.0
+    clear(control)
     control_sum(phi, source.sums, 0.0, control)
 
 

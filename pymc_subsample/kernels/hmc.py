@@ -18,29 +18,22 @@ from numba import types
 
 from pymc_subsample.cache import kept
 from pymc_subsample.compile import GENERATOR, INDEX, MATRIX, generator_at, inner
-from pymc_subsample.kernels.dynamics import MOVES
+from pymc_subsample.kernels.dynamics import COUNTED, MOVES, average, count
 from pymc_subsample.kernels.estimates import DENSITY, ESTIMATE, PERTURBED, REFRESH, target_at
 from pymc_subsample.kernels.model import MINIBATCH, MODEL, SUMS, Surface
-from pymc_subsample.kernels.vectors import copy
+from pymc_subsample.kernels.vectors import clear, copy
 
 # Results of a transition, by position.
 INFO = (
-    "acceptance_rate",
-    "accepted",
-    "energy",
-    "energy_error",
-    "diverging",
+    *COUNTED,
     "subset_accepted",
     "loglik_variance",
     "log_posterior",
-    "n_steps",
     "rows_moved",
     "rows_refreshed",
     "sign",
-    "tree_depth",
 )
-(RATE, ACCEPTED, ENERGY, ENERGY_ERROR, DIVERGING, SUBSET, VARIANCE, POSTERIOR, STEPS, MOVED,
- REFRESHED, SIGN, DEPTH) = range(len(INFO))  # fmt: skip
+SUBSET, VARIANCE, POSTERIOR, MOVED, REFRESHED, SIGN = range(len(COUNTED), len(INFO))
 
 
 # The subsample: row numbers, array (m,) or (G x capacity,), group by group; packed, anchored rows,
@@ -82,8 +75,7 @@ def transitions(estimator, dynamics):
         new_index, new_rows, new_counts = fresh
         size = index.shape[0] // counts.shape[0] if fixed else MINIBATCH
         k, n_groups, exact = new_rows.shape[0], counts.shape[0], given.exact.shape[1]
-        for a in range(info.shape[0]):
-            info[a] = 0.0
+        clear(info)
 
         # Other step methods may have moved parameters on which phi depends: start from theta anew.
         surface = Surface(target, rows, counts, phi, d)
@@ -100,18 +92,10 @@ def transitions(estimator, dynamics):
                 info[MOVED] += size * total(counts) + exact
             move = dynamics(rng, density, surface, theta, grad, estimate, moves)
             estimate = move.estimate
-            info[RATE] += move.probability
-            info[ACCEPTED] += move.moved
-            info[ENERGY] = move.energy
-            info[ENERGY_ERROR] = move.error
-            info[DIVERGING] += move.diverging
-            info[STEPS] += move.n_steps
+            count(move, info)
             info[MOVED] += move.n_steps * (size * total(counts) + exact)
-            info[DEPTH] += move.depth
-        info[RATE] /= k
-        info[ACCEPTED] /= k
+        average(info, k)
         info[SUBSET] /= k
-        info[DEPTH] /= k
         info[VARIANCE] = estimate[2]
         info[POSTERIOR] = estimate[0]
         info[SIGN] = 1.0 if fixed else estimate[1]

@@ -22,7 +22,7 @@ from pymc_subsample.kernels.gradients import (
 )
 from pymc_subsample.kernels.integrators.integrator import Chain
 from pymc_subsample.kernels.model import MODEL, SUMS
-from pymc_subsample.kernels.vectors import copy, named
+from pymc_subsample.kernels.vectors import clear, copy, named
 
 # Where exponential weights expect the dynamics to go: on as before, nowhere, by one, to a stop.
 MOMENTUM, ZERO, ONE, STOP = range(4)
@@ -92,8 +92,7 @@ def integrate(integrator):
         force, other, x, unused = np.empty(size), np.empty(size), np.empty(size), np.empty(size)
         chain = Chain(n, friction, temperature, given.averaging, given.floor, active, factor, theta,
                       momentum, state, force, np.empty(size), np.empty(size))  # fmt: skip
-        for a in range(info.shape[0]):
-            info[a] = 0.0
+        clear(info)
         for a in range(size):
             noise[a] = squares[a] = 0.0
         measured = int(row_rng.random() * step_sizes.shape[0])

@@ -22,22 +22,14 @@ from pymc_subsample.kernels.batches import PERMUTATION, draw_batch
 from pymc_subsample.kernels.bounds import BOUND, FULL_BOUND, LOCAL_BOUND, largest_term
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.evidence import ACCEPT, DECIDE
-from pymc_subsample.kernels.model import (
-    ANCHOR,
-    BACKWARD,
-    CHANGE,
-    FORWARD,
-    GATHER,
-    GRADIENT,
-    MODEL,
-    SUMS,
-)
+from pymc_subsample.kernels.model import MODEL, SUMS, functions
 from pymc_subsample.kernels.proposals import PROPOSING
-from pymc_subsample.kernels.vectors import copy, is_finite
+from pymc_subsample.kernels.vectors import clear, copy, is_finite
 
 # Of the model, in the order of their addresses; those of Langevin proposals come last.
 FUNCTIONS = ("forward", "anchor", "change", "gather")
 GRADIENTS = ("backward", "gradient")
+_functions = functions((*FUNCTIONS, *GRADIENTS))
 
 # Results of a run of transitions, by position: means over them, but for the rows read.
 INFO = (
@@ -65,8 +57,7 @@ def control_change(phi, new_phi, sums, scratch):
 @inner
 def posterior_gradient(backward, gradient, theta, phi, rows, sums, weight, grad_phi, grad):
     """Gradient in theta of the log posterior estimated on anchored rows."""
-    for a in range(grad_phi.shape[0]):
-        grad_phi[a] = 0.0
+    clear(grad_phi)
     gradient(phi, rows, sums.center, weight, grad_phi)
     control_sum(phi, sums, 0.0, grad_phi)
     backward(theta, grad_phi, grad)
@@ -77,12 +68,7 @@ def _draw(generator, row_generator, model, sums, test, bound, proposing, permuta
           theta, k, info):  # fmt: skip
     """Run k transitions from theta, in place."""
     rng, row_rng = generator_at(generator), generator_at(row_generator)
-    forward = function_at(model.functions[0], FORWARD)
-    anchor = function_at(model.functions[1], ANCHOR)
-    change = function_at(model.functions[2], CHANGE)
-    gather = function_at(model.functions[3], GATHER)
-    backward = function_at(model.functions[4], BACKWARD)
-    gradient = function_at(model.functions[5], GRADIENT)
+    forward, anchor, change, gather, backward, gradient = _functions(model.functions)
     decide = function_at(test.decide, DECIDE)
     center, order, batch = sums.center, sums.order, proposing.batch
     every = np.empty(0, dtype=np.int32)
@@ -98,8 +84,7 @@ def _draw(generator, row_generator, model, sums, test, bound, proposing, permuta
     langevin = proposing.kind == proposals.LANGEVIN
     index = np.empty(batch if langevin else 0, dtype=np.int64)
     rows = np.zeros((model.width, index.shape[0]))
-    for field in range(info.shape[0]):
-        info[field] = 0.0
+    clear(info)
     forward(theta, phi, prior)
     for _ in range(k):
         proposals.draw_move(rng, proposal)

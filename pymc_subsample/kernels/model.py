@@ -32,7 +32,7 @@ from collections import namedtuple
 
 from numba import types
 
-from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR
+from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR, function_at, inner
 
 # Rows of one factor of the block-Poisson estimator (Dang et al. 2019, section 6.3).
 MINIBATCH = 30
@@ -45,6 +45,11 @@ RESIDUAL = types.void(VECTOR, VECTOR, MATRIX, VECTOR)
 ANCHOR = types.void(VECTOR, MATRIX)
 CHANGE = types.void(VECTOR, VECTOR, VECTOR, MATRIX, VECTOR)
 GATHER = types.void(INDEX, INDEX, MATRIX)
+_SIGNATURES = {
+    "forward": FORWARD, "backward": BACKWARD, "difference": DIFFERENCE, "gradient": GRADIENT,
+    "products": DIFFERENCE, "residual": RESIDUAL, "glow": DIFFERENCE, "anchor": ANCHOR,
+    "change": CHANGE, "gather": GATHER,
+}  # fmt: skip
 
 # How a transition gets at a model.
 #
@@ -52,6 +57,19 @@ GATHER = types.void(INDEX, INDEX, MATRIX)
 # width : columns of a packed row
 Model = namedtuple("Model", "functions columns width")
 MODEL = types.NamedTuple([INDEX, INDEX, types.int64], Model)
+
+
+def functions(names, first=0):
+    """Make what returns a model's functions of these names (inside compiled code).
+
+    It takes their addresses, of which those from `first` on are theirs.
+    """
+    signature = _SIGNATURES[names[0]]
+    if len(names) == 1:
+        return inner(lambda addresses: (function_at(addresses[first], signature),))
+    others = functions(names[1:], first + 1)
+    return inner(lambda addresses: (function_at(addresses[first], signature), *others(addresses)))
+
 
 # What a density at theta is of, which also takes theta and room for its gradient.
 #

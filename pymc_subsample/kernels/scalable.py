@@ -36,26 +36,26 @@ import numpy as np
 from numba import types
 
 from pymc_subsample.cache import kept
-from pymc_subsample.compile import GENERATOR, MATRIX, SCALAR, function_at, generator_at, inner
+from pymc_subsample.compile import GENERATOR, MATRIX, SCALAR, generator_at, inner
 from pymc_subsample.kernels.control import control_sum
-from pymc_subsample.kernels.dynamics import MOVES, Transition, draw_momentum, trajectory, tree
-from pymc_subsample.kernels.model import (
-    ANCHOR,
-    BACKWARD,
-    CHANGE,
-    DIFFERENCE,
-    FORWARD,
-    GATHER,
-    MODEL,
-    SUMS,
-    Surface,
+from pymc_subsample.kernels.dynamics import (
+    COUNTED,
+    MOVES,
+    Transition,
+    average,
+    count,
+    draw_momentum,
+    trajectory,
+    tree,
 )
+from pymc_subsample.kernels.model import MODEL, SUMS, Surface, functions
 from pymc_subsample.kernels.strata import BOUNDS, cubic_sum, distances
-from pymc_subsample.kernels.vectors import copy, is_finite, scale_up
+from pymc_subsample.kernels.vectors import clear, copy, is_finite, scale_up
 
 # Of the model, in the order of their addresses.
 PARAMETER_FUNCTIONS = ("forward", "backward", "difference")
 ROW_FUNCTIONS = ("anchor", "change", "gather")
+_functions = functions((*PARAMETER_FUNCTIONS, *ROW_FUNCTIONS))
 
 FACTORISED, MH_SS = 0, 1
 
@@ -66,14 +66,8 @@ DECISION = types.NamedTuple([types.int64, SCALAR, SCALAR], Decision)
 # Results of a run of transitions, by position: means over them, but for sums of counts and what is
 # that of the last.
 INFO = (
-    "acceptance_rate",
-    "moved",
-    "accepted",
-    "energy",
-    "energy_error",
-    "diverging",
-    "n_steps",
-    "tree_depth",
+    *COUNTED,
+    "rows_accepted",
     "log_surrogate",
     "decisions",
     "rows_drawn",
@@ -81,8 +75,8 @@ INFO = (
     "tightness",
     "exceeded",
 )
-(_RATE, _MOVED, _ACCEPTED, _ENERGY, _ERROR, _DIVERGING, _STEPS, _DEPTH, _SURROGATE, _DECISIONS,
- _DRAWN, _PASSED, _TIGHTNESS, _EXCEEDED) = range(len(INFO))  # fmt: skip
+(_ACCEPTED, _SURROGATE, _DECISIONS, _DRAWN, _PASSED, _TIGHTNESS,
+ _EXCEEDED) = range(len(COUNTED), len(INFO))  # fmt: skip
 
 # Rows evaluated at a time: candidates, and all of a stratum.
 _CHUNK, _MANY = 32, 256
@@ -139,17 +133,6 @@ DYNAMICS = {"hmc": trajectory, "nuts": tree, "random-walk": walk}
 
 # How rows are read.
 Reader = namedtuple("Reader", "anchor change gather columns center width unit")
-
-
-@inner
-def reader_at(model, sums, unit):
-    """Return a `Reader` from the addresses of the model's functions."""
-    return Reader(
-        function_at(model.functions[3], ANCHOR),
-        function_at(model.functions[4], CHANGE),
-        function_at(model.functions[5], GATHER),
-        model.columns, sums.center, model.width, unit,
-    )  # fmt: skip
 
 
 @inner
@@ -283,8 +266,7 @@ def transitions(dynamics):
         scratch, logprior = np.empty(sums.center.shape[0]), np.empty(1)
         rows, counts, d = np.empty((0, 0)), np.empty(0, dtype=np.int64), np.empty(0)
         grad, start, start_grad = np.empty(size), np.empty(size), np.empty(size)
-        for a in range(info.shape[0]):
-            info[a] = 0.0
+        clear(info)
         info[_EXCEEDED] = -1.0
         estimate = surrogate(Surface(target, rows, counts, phi, d), theta, grad)
         surface = Surface(target, rows, counts, scratch, d)
@@ -297,13 +279,7 @@ def transitions(dynamics):
                 found = move(rng, surrogate, surface, theta, grad, estimate, moves)
                 estimate = found.estimate
                 any_moved = any_moved or found.moved > 0.0
-                info[_RATE] += found.probability
-                info[_MOVED] += found.moved
-                info[_ENERGY] = found.energy
-                info[_ERROR] = found.error
-                info[_DIVERGING] += found.diverging
-                info[_STEPS] += found.n_steps
-                info[_DEPTH] += found.depth
+                count(found, info)
             if not any_moved:
                 continue
             info[_DECISIONS] += 1.0
@@ -321,9 +297,7 @@ def transitions(dynamics):
                 estimate = before
             if info[_EXCEEDED] >= 0.0:
                 break
-        info[_RATE] /= k * steps
-        info[_MOVED] /= k * steps
-        info[_DEPTH] /= k * steps
+        average(info, k * steps)
         info[_ACCEPTED] /= max(info[_DECISIONS], 1.0)
         info[_SURROGATE] = estimate[0]
 
@@ -335,13 +309,9 @@ def transitions(dynamics):
         and `INFO` to `infos`: to the last where a row exceeds its bound, which ends them.
         """
         rng = generator_at(generator)
-        target = Surrogate(
-            function_at(model.functions[0], FORWARD),
-            function_at(model.functions[1], BACKWARD),
-            function_at(model.functions[2], DIFFERENCE),
-            sums, exact, rule.unit,
-        )  # fmt: skip
-        reader = reader_at(model, sums, rule.unit)
+        forward, backward, difference, anchor, change, gather = _functions(model.functions)
+        target = Surrogate(forward, backward, difference, sums, exact, rule.unit)
+        reader = Reader(anchor, change, gather, model.columns, sums.center, model.width, rule.unit)
         for i in range(thetas.shape[0]):
             if i > 0:
                 copy(thetas[i - 1], thetas[i])

@@ -26,6 +26,13 @@ def copy(source, target):
 
 
 @inner
+def clear(x):
+    """Fill a vector with zeros."""
+    for a in range(x.shape[0]):
+        x[a] = 0.0
+
+
+@inner
 def is_finite(x):
     """Whether x is finite; with reassociation ``np.isfinite`` of a sum is always true."""
     return -np.inf < x < np.inf
@@ -76,8 +83,7 @@ def scale_back(factor, gradient, active, out):
             else:
                 out[row] -= factor[2, k] * out[column]
     else:
-        for a in range(out.shape[0]):
-            out[a] = 0.0
+        clear(out)
         for a in range(out.shape[0]):
             g = gradient[active[a]]
             for b in range(a + 1):

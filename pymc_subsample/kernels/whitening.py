@@ -33,6 +33,7 @@ import numpy as np
 
 from pymc_subsample.cache import kept
 from pymc_subsample.compile import inner
+from pymc_subsample.kernels.vectors import clear
 
 
 @inner
@@ -244,8 +245,7 @@ def gathered(place, at, table, given, theta, e):
 def spread_back(place, at, table, given, e, bar_theta, bar_given, bar_e):
     """Pull derivatives in x, and the volume's, back to e, scale and mean."""
     k, units, w, _, _ = place
-    for i in range(bar_given.shape[0]):
-        bar_given[i] = 0.0
+    clear(bar_given)
     for unit in range(units):
         for b in range(k):
             total = 0.0
@@ -276,8 +276,7 @@ def shear(place, at, table, given, psi, e, locations, sign, out):
 def shear_back(place, at, table, given, psi, e, locations, bar_theta, bar_given, bar_e):
     """Pull derivatives in ``locations - A' K e`` back: to K, and added to those in e."""
     k, _, w, _, slant = place
-    for i in range(bar_given.shape[0]):
-        bar_given[i] = 0.0
+    clear(bar_given)
     size = locations.shape[0]
     for a in range(k):
         u, first = 0.0, a - a % w

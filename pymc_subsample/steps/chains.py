@@ -19,7 +19,7 @@ from pymc_subsample.diagnostics.checks import Check, Rule
 from pymc_subsample.steps import guards
 from pymc_subsample.steps.ahead import Ahead
 from pymc_subsample.steps.base import SubsampledStep
-from pymc_subsample.steps.declarations import Statistics, named_alike
+from pymc_subsample.steps.declarations import SHOWN, Statistics, named_alike
 from pymc_subsample.steps.modes import number_of_chain
 from pymc_subsample.steps.notices import Notice, Unsaid, begin_run
 from pymc_subsample.steps.tuning import ProposalTuning, Tuning
@@ -33,8 +33,8 @@ class ChainStep(SubsampledStep):
     """A step method that makes draws."""
 
     tune: bool
-    # What the progress bar shows: title and format by statistic.
-    _shown: ClassVar[dict[str, tuple[str, str]]]
+    # Statistics in the progress bar.
+    _shown: ClassVar[Sequence[str]]
     # Of the checks at the end of a chain.
     _rules: ClassVar[Sequence[Rule]]
     stats_dtypes_shapes: ClassVar[Statistics]
@@ -238,7 +238,7 @@ class ChainStep(SubsampledStep):
         hint_for_bambi(self._model)
         columns = [
             TextColumn(f"{{task.fields[{name}]:{form}}}", table_column=Column(title, ratio=1))
-            for name, (title, form) in self._shown.items()
+            for name, (title, form) in ((name, SHOWN[name]) for name in self._shown)
         ]
         return columns, {name: [0] * n_chains for name in self._shown}
 

@@ -13,6 +13,19 @@ from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Rule
 
+# How the progress bar shows statistics: title and format.
+SHOWN = {
+    "acceptance_rate": ("Accepted", "0.2f"),
+    "batch_size": ("Batch", "0.0f"),
+    "data_share": ("Data", "0.3%"),
+    "divergences": ("Divergences", "d"),
+    "flips": ("Flips", "0.2f"),
+    "n_bright": ("Bright", "0.0f"),
+    "rows_accepted": ("Accepted", "0.2f"),
+    "rows_read": ("Rows", "0.0f"),
+    "step_size": ("Step size", "0.3g"),
+}
+
 Statistics = dict[str, tuple[type, list[int] | None]]
 
 

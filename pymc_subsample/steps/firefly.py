@@ -158,11 +158,7 @@ class FireflyMC(ProposingStep):
     _rules = RULES
     reference: Reference
     record: LightRecord
-    _shown: ClassVar[dict[str, tuple[str, str]]] = {
-        "acceptance_rate": ("Accepted", "0.2f"),
-        "n_bright": ("Bright", "0.0f"),
-        "data_share": ("Data", "0.1%"),
-    }
+    _shown = ("acceptance_rate", "n_bright", "data_share")
     stats_dtypes_shapes: ClassVar[Statistics] = statistics(
         RULES, ("accepted", "acceptance_rate", "n_bright", "batch_size", "scaling", "data_share")
     )

@@ -151,16 +151,13 @@ class AusterityGibbs(ChainStep):
     name = "austerity_gibbs"
     _by_gradients = False
     _state_class = AusterityGibbsState
-    _functions = kernel.FUNCTIONS
+    # Without control variates no row is anchored.
+    _functions = tuple(name if name != "anchor" else None for name in kernel.FUNCTIONS)
     _connected = (*ChainStep._connected, "_touching", "_permutation", "_center", "_dtypes")
     _test = Compiled(austerity.decide, DECIDE, None)
 
     _rules = RULES
-    _shown: ClassVar[dict[str, tuple[str, str]]] = {
-        "flips": ("Flips", "0.2f"),
-        "batch_size": ("Batch", "0.0f"),
-        "data_share": ("Rows", "0.3%"),
-    }
+    _shown = ("flips", "batch_size", "data_share")
     stats_dtypes_shapes: ClassVar[Statistics] = statistics(
         RULES, ("flips", "batch_size", "data_share", "n_looks", "test_error")
     )

@@ -180,11 +180,7 @@ class HMCECS(AdaptiveSubsample):
     _rules = RULES
     reference: Reference
     control_variate_order: int
-    _shown: ClassVar[dict[str, tuple[str, str]]] = {
-        "divergences": ("Divergences", "d"),
-        "step_size": ("Step size", "0.3f"),
-        "data_share": ("Data", "0.3%"),
-    }
+    _shown = ("divergences", "step_size", "data_share")
     stats_dtypes_shapes: ClassVar[Statistics] = statistics(
         RULES,
         (

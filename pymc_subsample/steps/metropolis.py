@@ -81,11 +81,7 @@ class MinibatchMH(ProposingStep):
     _connected = (*ProposingStep._connected, "_permutation")
 
     _rules = RULES
-    _shown: ClassVar[dict[str, tuple[str, str]]] = {
-        "acceptance_rate": ("Accepted", "0.2f"),
-        "batch_size": ("Batch", "0.0f"),
-        "data_share": ("Data", "0.1%"),
-    }
+    _shown = ("acceptance_rate", "batch_size", "data_share")
     _default_batch: ClassVar[int] = 100
     # What the test's own error is called among the statistics.
     _error: ClassVar[str] = "test_error"

@@ -189,11 +189,7 @@ class ScalableMH(SurrogateMoves):
     _without_gradient = "ScalableMH needs one for its proposals."
     reference: Reference
     underrated: float
-    _shown: ClassVar[dict[str, tuple[str, str]]] = {
-        "divergences": ("Divergences", "d"),
-        "rows_accepted": ("Accepted", "0.2f"),
-        "rows_read": ("Rows", "0.0f"),
-    }
+    _shown = ("divergences", "rows_accepted", "rows_read")
     stats_dtypes_shapes: ClassVar[Statistics] = statistics(
         RULES,
         (
@@ -336,9 +332,8 @@ class ScalableMH(SurrogateMoves):
         exact = 2 * len(self._deciding.exact) * infos["n_steps"].astype(int)
         read, decisions = infos["rows_drawn"] + infos["rows_passed"], infos["decisions"]
         return {
-            "accepted": infos["moved"],
             "divergences": self._divergences(infos["diverging"]),
-            "rows_accepted": np.where(decisions > 0, infos["accepted"], np.nan),
+            "rows_accepted": np.where(decisions > 0, infos["rows_accepted"], np.nan),
             "rows_read": read,
             "passes": infos["rows_passed"] / self.n_rows,
             "n_evaluations": 3 * read.astype(int) + exact,

@@ -57,11 +57,7 @@ class StochasticGradient(AutomaticStepSize):
     _state_class = StochasticGradientState
     _connected = (*AutomaticStepSize._connected, "_permutation")
     _rules = RULES
-    _shown: ClassVar[dict[str, tuple[str, str]]] = {
-        "divergences": ("Divergences", "d"),
-        "step_size": ("Step size", "0.2g"),
-        "data_share": ("Data", "0.3%"),
-    }
+    _shown = ("divergences", "step_size", "data_share")
     stats_dtypes_shapes: ClassVar[Statistics] = statistics(
         RULES,
         (
@@ -251,10 +247,10 @@ class StochasticGradient(AutomaticStepSize):
             known = at_reference if curvature is None else curvature
             at_reference, curvature = None if known is None else rescaled(known, scale), None
         dynamics = Dynamics(
-            self._integrator, self.friction, self.temperature, factor, curvature,
+            self._integrator, self.friction, self.temperature, self._active, factor, curvature,
             at_reference, self._index_chain > 0, self.hold,
         )  # fmt: skip
-        return check_steps(record, dynamics, self._expansion, self._active, self._remedies())
+        return check_steps(record, dynamics, self._expansion, self._remedies())
 
     def _remedies(self) -> list[str]:
         """Return what makes gradients less noisy."""

@@ -228,41 +228,40 @@ def _counts(n, seed, groups=25):
     return g, x, rng.poisson(rate), groups
 
 
-@register
-def poisson_noncentred(n, seed=0):
-    """Varying intercepts, `mu + tau * z` inside the row (PyMC's gallery, Radon)."""
+def _poisson(n, seed, effects):
+    """Counts in groups; ``effects(mu, tau, g, groups)`` are intercepts of the rows."""
     g, x, y, groups = _counts(n, seed)
     with pm.Model() as model:
         mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 1)
-        z = pm.Normal("z", 0, 1, shape=groups)
-        b = pm.Normal("b", 0, 1)
-        pm.Poisson("y", pm.math.exp(mu + tau * z[g] + b * x), observed=y)
+        of_rows = effects(mu, tau, g, groups)
+        pm.Poisson("y", pm.math.exp(of_rows + pm.Normal("b", 0, 1) * x), observed=y)
     return model
+
+
+@register
+def poisson_noncentred(n, seed=0):
+    """Varying intercepts, `mu + tau * z` inside the row (PyMC's gallery, Radon)."""
+
+    def effects(mu, tau, g, groups):
+        return mu + tau * pm.Normal("z", 0, 1, shape=groups)[g]
+
+    return _poisson(n, seed, effects)
 
 
 @register
 def poisson_centred(n, seed=0):
     """The same, centred."""
-    g, x, y, groups = _counts(n, seed)
-    with pm.Model() as model:
-        mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 1)
-        a = pm.Normal("a", mu, tau, shape=groups)
-        b = pm.Normal("b", 0, 1)
-        pm.Poisson("y", pm.math.exp(a[g] + b * x), observed=y)
-    return model
+    return _poisson(n, seed, lambda mu, tau, g, k: pm.Normal("a", mu, tau, shape=k)[g])
 
 
 @register
 def poisson_half_and_half(n, seed=0):
     """The same, scaled but not shifted."""
-    g, x, y, groups = _counts(n, seed)
-    with pm.Model() as model:
-        mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 1)
-        d = pm.Normal("d", 0, tau, shape=groups)
-        a = pm.Deterministic("a", mu + d)
-        b = pm.Normal("b", 0, 1)
-        pm.Poisson("y", pm.math.exp(a[g] + b * x), observed=y)
-    return model
+
+    def effects(mu, tau, g, groups):
+        return pm.Deterministic("a", mu + pm.Normal("d", 0, tau, shape=groups))[g]
+
+    return _poisson(n, seed, effects)
 
 
 @register

@@ -12,7 +12,7 @@ M. Welling and Y. W. Teh (2011). Bayesian learning via stochastic gradient Lange
 import numpy as np
 
 from pymc_subsample.kernels.integrators.integrator import LinearMap, inlined, shift
-from pymc_subsample.kernels.integrators.shared import without_momenta
+from pymc_subsample.kernels.integrators.shared import strongest, without_momenta
 
 
 @inlined
@@ -28,10 +28,7 @@ def kick(rng, chain, h):
 @inlined
 def drift_ratio(chain, h):
     """Largest drift in units of the noise."""
-    largest, ratio = 0.0, np.sqrt(0.5 * h / chain.temperature)
-    for a in range(chain.force.shape[0]):
-        largest = max(largest, ratio * abs(chain.force[a]))
-    return largest
+    return np.sqrt(0.5 * h / chain.temperature) * strongest(chain.force)
 
 
 @inlined

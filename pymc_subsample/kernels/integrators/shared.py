@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 
 from pymc_subsample.kernels.integrators.integrator import Integrator, LinearMap, inlined
+from pymc_subsample.kernels.vectors import clear
 
 
 @inlined
@@ -15,17 +16,22 @@ def nothing(rng, chain, h):
 @inlined
 def stateless(friction, state):
     """Write zeros."""
-    for a in range(state.shape[0]):
-        state[a] = 0.0
+    clear(state)
+
+
+@inlined
+def strongest(force):
+    """Largest element of a force, by size."""
+    largest = 0.0
+    for a in range(force.shape[0]):
+        largest = max(largest, abs(force[a]))
+    return largest
 
 
 @inlined
 def kick_ratio(chain, h):
     """Largest kick in units of momenta."""
-    largest, ratio = 0.0, h / np.sqrt(chain.temperature)
-    for a in range(chain.force.shape[0]):
-        largest = max(largest, ratio * abs(chain.force[a]))
-    return largest
+    return h / np.sqrt(chain.temperature) * strongest(chain.force)
 
 
 @inlined
