@@ -23,6 +23,11 @@ LARGE_DETERMINISTIC = set()  # models that store a Deterministic of N values
 ROUGH = {"truncated"}  # of whose log-likelihood PyTensor has no second derivative
 
 
+def row_gradient(tall, theta, index):
+    """Gradient in theta, shape (d,), of the sum of the log-likelihoods of some rows."""
+    return tall.weighted_gradient(theta, index, np.ones(len(tall.row_loglik(theta, index))))
+
+
 def register(function=None, **coords):
     """Keep what a function writes inside `with pm.Model(coords=coords)`."""
     if function is None:

@@ -16,7 +16,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import scipy.optimize
-from models import MODELS, ROUGH, G, K, N, dose_response
+from models import MODELS, ROUGH, G, K, N, dose_response, row_gradient
 from pytensor.gradient import grad, grad_scale
 from scipy.special import expit, polygamma
 from test_predictors import PRODUCTS, model_of_integers
@@ -270,7 +270,7 @@ def test_products_of_integers_do_not_overflow_when_compiled(dtype, linear):
     ex = expand(narrow, linear=linear)
     reference = reference_at(ex, theta)
     assert_close(reference.level, wide.row_loglik(theta, slice(None)).sum())
-    expected = wide.row_loglik_grad(theta, slice(None))
+    expected = row_gradient(wide, theta, slice(None))
     prior = ex.pull_back(theta, np.zeros(ex.phi_size))
     assert_close(ex.pull_back(theta, reference.slope) - prior, expected)
 
@@ -570,7 +570,7 @@ def test_quadratic_loglikelihoods_are_matched_exactly(known_sigma):
     np.testing.assert_allclose(d, 0, atol=1e-13 * scale)
     np.testing.assert_allclose(grad_phi, 0, atol=1e-10 * scale)
     reference = reference_at(ex, star)
-    exact = tall.row_loglik_grad(10 * theta, slice(None)) + ex.pull_back(
+    exact = row_gradient(tall, 10 * theta, slice(None)) + ex.pull_back(
         10 * theta, np.zeros(ex.phi_size)
     )
     np.testing.assert_allclose(Quadratic(ex, reference).gradient(10 * theta), exact, rtol=1e-11)
@@ -711,7 +711,7 @@ def test_precision_is_the_hessian_of_the_log_posterior(name, temperature, expans
     none = np.zeros(tall.phi_size)
 
     def exact_gradient(theta):
-        rows = tall.row_loglik_grad(theta, slice(None))
+        rows = row_gradient(tall, theta, slice(None))
         return expected.pull_back(theta, none) + rows / temperature
 
     reference = reference_at(ex, star, temperature)
@@ -860,7 +860,7 @@ def test_reference_of_a_hierarchical_model():
 
     def objective(theta):
         value = tall.logprior(theta) + tall.row_loglik(theta, slice(None)).sum()
-        phi_gradient = tall.row_loglik_grad(theta, slice(None))
+        phi_gradient = row_gradient(tall, theta, slice(None))
         prior_gradient = ex.pull_back(theta, np.zeros(ex.phi_size))
         return -value / n, -(phi_gradient + prior_gradient) / n
 

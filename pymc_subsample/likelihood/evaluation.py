@@ -133,10 +133,6 @@ class Evaluation(Vector):
         self._evaluate("rows", self.row_graph, theta)
         return self._functions["rows"](theta, *self._rows_on_axis(columns))[0]
 
-    def row_loglik_grad(self, theta: np.ndarray, index: np.ndarray | slice) -> np.ndarray:
-        """Gradient with respect to theta, shape (d,), of the sum of `row_loglik`."""
-        return self.weighted_gradient(theta, index, np.ones(len(self.row_loglik(theta, index))))
-
     def weighted_gradient(
         self, theta: np.ndarray, index: np.ndarray | slice, weights: np.ndarray
     ) -> np.ndarray:
