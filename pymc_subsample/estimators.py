@@ -30,8 +30,9 @@ VARIANCE_AIM = 0.75
 PERTURBATION_BOUND = 0.05
 # What one row may add to the log-likelihood estimate, four standard deviations out. Drawn with
 # weight w, a row that adds x shifts log E[exp(lhat - s2 / 2)] by (exp(x - x^2 / 2) - 1 - x) / w:
-# by 0.35 / w at 1, and by six times as much at 2.
-ROW_BOUND = 1.0
+# by 0.05 / w at a half, seven times as much at 1 and forty times at 2, where a skewed posterior
+# may be further out.
+ROW_BOUND = 0.5
 SMALLEST_SUBSAMPLE = 100
 # Fewer blocks refresh too much of the subsample at once.
 FEWEST_BLOCKS = 5
@@ -88,7 +89,7 @@ def choose_subsample_size(moments: Moments, temperature: float = 1.0) -> int:
     The evaluations for one effective draw grow with m once :math:`\hat\sigma^2 \le 1` (Pitt et al.
     2012; Quiroz et al. 2018), so the smallest m that keeps the variance below 1, at 0.75 as
     predicted, and the perturbation at or below 0.05 is the cheapest one. A single row, such as one
-    of a small group, must not add more than 1 to the estimate where its own predictor is a few
+    of a small group, must not add more than 0.5 to the estimate where its own predictor is a few
     standard deviations out: else a subsample that holds it bends the trajectory until it diverges.
     Not fewer than 100 rows, for which the cost of a transition no longer depends on m, and not
     more than n.

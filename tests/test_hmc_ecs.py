@@ -294,7 +294,9 @@ def test_a_subsample_that_changes_in_tuning_is_reported_once(model, caplog, monk
         assert len(said) == 2
         [once] = [r for r in said if r.levelno == logging.INFO]
         assert once.getMessage().startswith("HMCECS: the chain settled away from the reference")
-        assert "from 100 to 200 rows (33.33%). This is no small part of" in once.getMessage()
+        assert (
+            "it draws 200 rows (33.33%; 100 before). This is no small part of" in once.getMessage()
+        )
 
 
 def changepoint():

@@ -118,3 +118,16 @@ def test_all_who_read_a_model_tell():
     draws = idata.posterior.isel(draw=slice(3, None, 4))
     expected = draws["z"].values[0][:, codes] + draws["w"].values[0][:, CODES]
     assert np.abs(found["mean"].values - expected.mean(axis=0)).max() < 0.5
+
+
+@pytest.mark.parametrize(("of", "warns"), [(np.int64, True), (np.float64, False)])
+def test_whole_numbers_of_which_pymc_keeps_32_bits_are_said(of, warns):
+    """2**31 k is 0 or -2**31 in what PyMC makes of whole numbers; floats stay what they are."""
+    k = np.arange(200) % 5
+    with pm.Model() as model:
+        x = pm.Data("x", k.astype(of) * of(2**31))
+        pm.Normal("y", pm.Normal("a") + pm.Normal("b") * x / 2**31, 1.0, observed=0.2 * k)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        TallModel(model)
+    assert any("'x' goes down to -2,147,483,648" in str(w.message) for w in said) is warns

@@ -71,12 +71,18 @@ def test_names_that_are_others_are_refused_or_told():
     other = FRAME.rename(columns={"rain": "snow"})
     with pytest.raises(ValueError, match=r"has the columns \['hour', 'wind', 'snow'\], and the mo"):
         predicted("product", other)
-    with pytest.raises(ValueError, match="Choose those of the model, in any order"):
+    with pytest.raises(ValueError, match="Choose those of the model, each once, in any order"):
         predicted("product", FRAME.assign(snow=0.0))
     with pytest.warns(UserWarning, match=r"has the columns \['a', 'b', 'c'\].* order in") as caught:
         found = predicted("product", FRAME.set_axis(list("abc"), axis=1))
     np.testing.assert_allclose(found, EXPECTED)
     assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("columns", [["hour", "wind", "hour"], ["rain"] * 3, [*NAMES, "hour"]])
+def test_a_name_that_comes_twice_is_refused(columns):
+    with pytest.raises(ValueError, match="each once, in any order"):
+        predicted("own dims", FRAME[columns])
 
 
 def test_columns_on_disk_are_taken_by_their_names(tmp_path):
@@ -146,3 +152,41 @@ def test_two_columns_of_the_same_parameters_are_translated_each_by_its_own_level
     model, idata = leveled(range(4), more=["to"])  # which says nothing of labels
     with pytest.raises(pms.TallModelError, match="Code 0 stands for level"):
         pms.predict(idata, "y", model=model, data=rows)
+
+
+# Units
+
+
+FAR = "far from all that it has seen, or in other units"
+
+
+@pytest.fixture(scope="module")
+def kilometres():
+    """A model of distances in metres, from 2,000 to 4,000, and years from 2013 to 2023."""
+    rng = np.random.default_rng(2)
+    metres, year = rng.uniform(2_000, 4_000, 60), np.tile(np.arange(2013, 2025), 5)
+    with pm.Model() as model:
+        b = pm.Normal("b", shape=3)
+        x = pm.Data("x", np.column_stack([metres, year]))
+        pm.Normal("y", x @ b[:2], 1.0, observed=np.zeros(60))
+    return model
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda x: x / [1_000, 1], lambda x: (x - x.mean(0)) / x.std(0), lambda x: x * [1_000, 1]],
+    ids=["km", "standardised", "mm"],
+)
+def test_numbers_in_other_units_are_said_to_be_far(change, kilometres):
+    held = kilometres["x"].get_value()
+    with pytest.warns(UserWarning, match=rf"column 0, .*{FAR}"):
+        pms.predict(draws(), "y", model=kilometres, data={"x": change(held)})
+
+
+@pytest.mark.parametrize("shift", [[0, 4], [900, 0], [-900, 5]], ids=["years", "up", "both"])
+def test_rows_a_little_beyond_the_models_are_not(shift, kilometres):
+    held = kilometres["x"].get_value()
+    ends = held[np.argsort(held[:, 1])[-5:]] + shift  # all of the last year, and later
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pms.predict(draws(), "y", model=kilometres, data={"x": ends})

@@ -34,6 +34,7 @@ _MOST_ELEMENTS = 10_000
 _AXES = {"chain_axis": 0, "draw_axis": 1}
 
 
+@np.errstate(all="ignore")  # ArviZ's of elements that do not move
 def mixing(posterior: xr.Dataset, signs: np.ndarray | None = None) -> list[Finding]:
     """R-hat and effective sample size of the worst element; signs have shape (chain, draw)."""
     sizes = posterior.sizes["chain"] * posterior.sizes["draw"]

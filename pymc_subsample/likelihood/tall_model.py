@@ -41,6 +41,7 @@ from pymc_subsample.likelihood.verification import (
     check_sizes,
     check_start,
     warn_about_deterministics,
+    warn_about_wrapped,
 )
 from pymc_subsample.rows import glimpse
 from pymc_subsample.symbolic.graph import (
@@ -176,6 +177,7 @@ class TallModel(Evaluation):
         if checked:
             return
         check_sizes(self)
+        warn_about_wrapped(self)
         lengths = set(np.diff(self.rows.starts).tolist())
         warn_about_negative(negative_codes(concrete, lengths, model))
         check_start(self, self.loglik_as_written)

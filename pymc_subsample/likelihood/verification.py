@@ -36,6 +36,8 @@ _LARGEST_NUMBER = 1e60
 _SHOWN = 10
 # A whole number below which it is likely that it was large and positive.
 _WRAPPED = -1_000_000
+_SURELY_WRAPPED = -(2**30)
+_KEPT = "if it was 2,147,483,648 or more, PyMC has kept 32 bits of it. Give such numbers as floats."
 
 # A term that reads fewer costs little beside a subsample.
 _MANY_NUMBERS = 10_000
@@ -159,12 +161,22 @@ def _wrapped(tall: Evaluation, rows: np.ndarray) -> str:
     """Say which whole numbers may be those of 2**31 and more, of which PyMC keeps 32 bits."""
     for var, column in zip(tall.raw, tall.rows.take(rows), strict=True):
         if column.dtype.kind == "i" and np.any(column < _WRAPPED):
-            return (
-                f" There {var.name or 'a whole number'!r} is {column[column < _WRAPPED][0]:,}: if "
-                "it was 2,147,483,648 or more, PyMC has kept 32 bits of it. Give such numbers as "
-                "floats."
-            )
+            first = column[column < _WRAPPED][0]
+            return f" There {var.name or 'a whole number'!r} is {first:,}: {_KEPT}"
     return ""
+
+
+def warn_about_wrapped(tall: Evaluation) -> None:
+    """Warn of columns of 32 bits that go down to where larger numbers are wrapped to."""
+    for var, column in zip(tall.raw, tall.rows.columns, strict=True):
+        if isinstance(column, np.ndarray) and column.dtype == np.int32:
+            low = int(column.min(initial=0))
+            if low < _SURELY_WRAPPED:
+                warnings.warn(
+                    f"{var.name or 'A column of whole numbers'!r} goes down to {low:,}: {_KEPT}",
+                    UserWarning,
+                    skip_file_prefixes=(_PACKAGE,),
+                )
 
 
 def _names(tall: Evaluation) -> str:

@@ -1,6 +1,8 @@
 """Columns that predictions read: those of the model, or new ones in their place."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,10 @@ from pymc_subsample.prediction.order import in_order, refuse_new, translated
 from pymc_subsample.prediction.quantity import SAID
 from pymc_subsample.prediction.rowwise import Raw, RowFunction
 from pymc_subsample.validation import shown
+
+_PACKAGE = str(Path(__file__).parents[1])
+# Rows whose median tells where most of them are.
+_SOME = 1_000
 
 
 def reader(
@@ -105,7 +111,7 @@ def _new_names(function: RowFunction, data: Any, model: pm.Model) -> list[str]:
         shapes = {r.name: r.value.shape for r in function.raw}
         raise ValueError(
             f"{SAID}: data lacks {missing}; the rows are made of {names}, of shapes "
-            f"{[shapes[name] for name in names]} in the model. Name columns so, as by "
+            f"{[shapes[name] for name in names]} in the model. Name columns so, a matrix as one: "
             f"data={{{missing[0]!r}: table[...], ...}}."
         )
     return names
@@ -128,8 +134,34 @@ def _new_column(r: Raw, given: Any, known: Mapping[str, Mapping[str, list]]) -> 
     if isinstance(column, Column):
         return translated(column, r.name or "", known.get(r.name or "", {}))
     if column.dtype.kind in "biuf":
+        if not r.index:
+            _warn_far(r, column)
         return column
     return _coded(r, column, known.get(r.name or "", {}))
+
+
+def _warn_far(r: Raw, new: np.ndarray) -> None:
+    """Warn of new numbers all beyond the model's, by half their width, or most by ten times it."""
+    held, given = (np.moveaxis(x, r.axis, 0) for x in (r.value, new))
+    if held.dtype.kind not in "iuf" or not len(given) or not given.size:
+        return
+    some = given[np.linspace(0, len(given) - 1, min(len(given), _SOME)).astype(int)].astype(float)
+    low, high = np.fmin.reduce(held, axis=0), np.fmax.reduce(held, axis=0)
+    least, most = np.fmin.reduce(given, axis=0), np.fmax.reduce(given, axis=0)
+    usual, width = np.median(some, axis=0), np.subtract(high, low, dtype=float)
+    with np.errstate(all="ignore"):
+        gap = np.fmax(np.subtract(least, high, dtype=float), np.subtract(low, most, dtype=float))
+        far = (gap > width / 2) | (np.fmax(usual - high, low - usual) > 10 * width)
+    far = np.ravel(far & (width > 0))
+    if far.any():
+        k = int(far.argmax())
+        ends = [f"{np.ravel(x)[k]:.6g}" for x in (least, most, low, high)]
+        warnings.warn(
+            f"{SAID}: data[{r.name!r}]{f', column {k},' * (len(far) > 1)} has numbers from "
+            f"{ends[0]} to {ends[1]}, where the model was sampled on {ends[2]} to {ends[3]}: far "
+            "from all that it has seen, or in other units.",
+            skip_file_prefixes=(_PACKAGE,),
+        )
 
 
 def _coded(r: Raw, labels: np.ndarray, known: Mapping[str, list]) -> np.ndarray:
@@ -143,7 +175,9 @@ def _coded(r: Raw, labels: np.ndarray, known: Mapping[str, list]) -> np.ndarray:
     )
     held = f"from {np.min(r.value):.6g} to {np.max(r.value):.6g}"
     if not r.index or r.value.dtype.kind not in "iu":
-        raise TypeError(f"{said}; in the model it has numbers {held}.")
+        raise TypeError(
+            f"{said}; in the model it has numbers {held}. Convert numbers by .astype(float)."
+        )
     if not known:
         raise TypeError(
             f"{said}. The model holds codes of it, {held}, and no coords of what it indexes say "

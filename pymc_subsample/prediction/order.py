@@ -19,10 +19,11 @@ _PACKAGE = str(Path(__file__).parents[1])
 def in_order(given: Any, name: str, labels: Sequence[str] | None) -> Any:
     """Return a matrix with its columns in the order of the model's `labels`, where both have names.
 
-    Rows are on its first axis. Names of which some are the model's and some are not are refused.
+    Rows are on its first axis. Names of which some are the model's and some are not are refused,
+    and so are those that come more than once.
     """
     own = _names(given)
-    if own is None or labels is None or own == list(labels):
+    if own is None or labels is None or own == list(labels) or len(set(labels)) < len(labels):
         return given
     if sorted(own) == sorted(labels):
         order = [own.index(label) for label in labels]
@@ -36,7 +37,7 @@ def in_order(given: Any, name: str, labels: Sequence[str] | None) -> Any:
         f"{shown(list(labels))}."
     )
     if set(own) & set(labels):
-        raise ValueError(f"{said} Choose those of the model, in any order.")
+        raise ValueError(f"{said} Choose those of the model, each once, in any order.")
     warnings.warn(
         f"{said} They are taken in the order in which they come: give them the model's names if "
         "it may be another.",
@@ -55,8 +56,7 @@ def _names(given: Any) -> list[str] | None:
         names = list(given.coords[dims[1]].values) if dims[1] in given.coords else []
     else:
         names = list(getattr(given, "columns", ()))
-    known = names and all(isinstance(x, str) for x in names) and len(set(names)) == len(names)
-    return [str(x) for x in names] if known else None
+    return [str(x) for x in names] if names and all(isinstance(x, str) for x in names) else None
 
 
 class Translated:

@@ -87,7 +87,7 @@ class AdaptiveSubsample(ChainStep):
             self.start_at_reference = True  # inside the new ellipsoid
         tuning.restart(self.step_size if changed else None)
         same = self.subsample_size == before and len(self.subsample.always) == always
-        return None if same else self._changed(cause, before)
+        return None if same else self._changed(cause, before, always)
 
     def _recentre(self, theta: np.ndarray) -> None:
         """Move the reference to the mean of recent draws and choose the subsample size again."""
@@ -141,15 +141,16 @@ class AdaptiveSubsample(ChainStep):
         self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks, always)
         self._forget()
 
-    def _changed(self, cause: str, before: int) -> Notice:
+    def _changed(self, cause: str, before: int, always: int) -> Notice:
         """Say why the subsample has another size now, and which other steps have a part in it."""
         others = company(self)
         why = f"while {others}, {cause}" if others else cause
+        now, were = self.subsample_size, len(self.subsample.always) != always
         return Notice(
             cause,
-            f"HMCECS: {why}; a chain's subsample changed from {before:,} to "
-            f"{self.subsample_size:,} rows ({self.subsample_size / self.n_rows:.2%})"
-            f"{self._also()}{self._saves()}",
+            f"HMCECS: {why}; a chain's subsample changed: it draws {now:,} rows "
+            f"({now / self.n_rows:.2%}; {before:,} before){self._also()}"
+            f"{f' ({always:,} before)' * were}{self._saves()}",
         )
 
     def _also(self) -> str:
