@@ -456,6 +456,39 @@ def test_scores_find_wrong_draws_of_separated_levels(walled, shift, stretch):
             assert np.sqrt(np.mean(corrected_z(found, mean, sd) ** 2)) < 1.5
 
 
+@pytest.fixture(scope="module")
+def means():
+    """A hundred means of four rows each, whose posterior is normal; exact means and their sd."""
+    level = np.repeat(np.arange(100), 4)
+    y = np.random.default_rng(19).normal(size=400)
+    with pm.Model() as model:
+        z = pm.Normal("z", 0, 3, shape=100)
+        pm.Normal("y", z[level], 1, observed=y)
+    precision = 4 + 1 / 9
+    return model, np.bincount(level, y) / precision, precision**-0.5
+
+
+def test_scores_of_few_right_draws_find_no_sd_wrong(means):
+    """Ten draws of four chains: the smallest of a hundred sds come with the smallest errors.
+
+    Bias and sd_error together fail one audit in a hundred; the bound fails once in 1e4.
+    """
+    model, mean, sd = means
+    alarms = 0
+    for seed in range(40):
+        found = of_draws(mean + sd * np.random.default_rng(seed).normal(size=(4, 10, 100)), model)
+        alarms += any(f.name == "sd_error" and f.status != "pass" for f in found.of_subsampling)
+    assert alarms <= scipy.stats.binom.isf(1e-4, 40, 0.01)
+
+
+@pytest.mark.parametrize("stretch", [0.85, 1.15])
+def test_scores_find_wrong_sds_of_a_normal_posterior(means, stretch):
+    model, mean, sd = means
+    draws = mean + stretch * sd * np.random.default_rng(0).normal(size=(4, 250, 100))
+    judged = {f.name: f.status for f in of_draws(draws, model).of_subsampling}
+    assert judged["sd_error"] == "fail"
+
+
 def test_minibatch_run_passes_and_a_stretched_one_does_not(barker, model):
     found = pms.audit(barker, model=model, var_names=["beta", "sigma", "ratio"])
     assert found.kind == "score"

@@ -57,6 +57,7 @@ def by_scores(
     score: np.ndarray,
     every: np.ndarray,
     raw: Moments,
+    n_draws: int,
     read: Callable,
     rng: np.random.Generator,
 ) -> tuple[Moments, float]:
@@ -64,9 +65,13 @@ def by_scores(
 
     The audited draws `theta`, shape (chain, k, d), are moved to the mean and the standard
     deviations that the identities give, element by element in unconstrained space; what that
-    changes in a variable is added to its moments, `raw`. Errors are a jackknife's over blocks of
-    draws; those of the moments hold also what is beyond first order. `every`, shape (chain, draw,
-    d), are all draws, or many of them; ``read(theta)`` returns elements of the variables, (k, p).
+    changes in a variable is added to its moments, `raw`, of so many draws. Errors are a jackknife's
+    over blocks of draws; those of the moments hold also what is beyond first order. `every`, shape
+    (chain, draw, d), are all draws, or many of them; ``read(theta)`` returns elements of the
+    variables, shape (k, p).
+
+    Few draws whose spread happens to be small say that its error is small too: it is not taken to
+    be smaller than that of as many independent ones of a normal distribution of the right spread.
     """
     size = theta.shape[-1]
     flat, flat_score = theta.reshape(-1, size), score.reshape(-1, size)
@@ -96,7 +101,7 @@ def by_scores(
     mean_mcse, sd_mcse = np.sqrt((1 - 1 / BLOCKS) * np.sum(spread_of**2, axis=0))
     scale = np.where(target_sd > 0, target_sd, 1.0)
     bias_mcse = np.hypot(mean_mcse, raw.mean_mcse) / scale
-    sd_error_mcse = np.hypot(sd_mcse, raw.sd_mcse) / scale
+    sd_error_mcse = np.hypot(sd_mcse, np.maximum(raw.sd_mcse, scale / np.sqrt(2 * n_draws))) / scale
     mean_own_error = np.hypot(mean_mcse, further[0] - mean)
     sd_own_error = np.hypot(sd_mcse, further[1] - target_sd)
     moments = Moments(mean, target_sd, mean_own_error, sd_own_error, bias_mcse, sd_error_mcse)
