@@ -132,6 +132,8 @@ def copied(tmp_path):
     return root / PACKAGE.name, {
         "PYTHONPATH": str(root),
         "PYTENSOR_FLAGS": f"base_compiledir={tmp_path / 'pytensor'}",
+        # Python's own bytecode is known by the second in which a source was written.
+        "PYTHONDONTWRITEBYTECODE": "1",
     }
 
 

@@ -153,7 +153,7 @@ def errors_by_all(
     The few draws are a systematic sample, with probabilities proportional to what a draw may add
     to the error of a second moment: its share and its noise, shape (k,), times its largest square
     of a standardised parameter z, shape (k, a). At all draws the rows of the largest residuals at
-    these few count one by one, and random ones stand for the others.
+    half of these count one by one, and random ones stand for the others.
     """
     of_estimate = (subsample_size, temperature, without)
     known = noise[np.isfinite(noise)]
