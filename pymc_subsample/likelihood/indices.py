@@ -1,9 +1,7 @@
 """Negative numbers in indices of rows: codes of what is missing, which count from the end."""
 
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +22,7 @@ from pymc_subsample.symbolic.graph import (
     evaluate,
     on_disk,
 )
-
-_PACKAGE = str(Path(__file__).parents[1])
+from pymc_subsample.warning import warn
 
 
 class Negative(NamedTuple):
@@ -39,7 +36,7 @@ class Negative(NamedTuple):
 def warn_about_negative(found: Iterable[Negative]) -> None:
     """Warn of `negative_codes`."""
     for entry in found:
-        warnings.warn(_told(*entry), UserWarning, skip_file_prefixes=(_PACKAGE,))
+        warn(_told(*entry))
 
 
 def warn_of_model(model: pm.Model, terms: Sequence[Variable]) -> None:

@@ -1,8 +1,6 @@
 """Columns that predictions read: those of the model, or new ones in their place."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +20,8 @@ from pymc_subsample.prediction.order import in_order, refuse_new, translated
 from pymc_subsample.prediction.quantity import SAID
 from pymc_subsample.prediction.rowwise import Raw, RowFunction
 from pymc_subsample.validation import shown
+from pymc_subsample.warning import warn
 
-_PACKAGE = str(Path(__file__).parents[1])
 # Rows whose median tells where most of them are.
 _SOME = 1_000
 
@@ -156,11 +154,10 @@ def _warn_far(r: Raw, new: np.ndarray) -> None:
     if far.any():
         k = int(far.argmax())
         ends = [f"{np.ravel(x)[k]:.6g}" for x in (least, most, low, high)]
-        warnings.warn(
+        warn(
             f"{SAID}: data[{r.name!r}]{f', column {k},' * (len(far) > 1)} has numbers from "
             f"{ends[0]} to {ends[1]}, where the model was sampled on {ends[2]} to {ends[3]}: far "
-            "from all that it has seen, or in other units.",
-            skip_file_prefixes=(_PACKAGE,),
+            "from all that it has seen, or in other units."
         )
 
 
