@@ -46,7 +46,7 @@ def reader(
         columns = []
         for r, name in zip(function.raw, names, strict=True):
             given = data[name] if isinstance(data, Mapping) else data.column(name)
-            given = in_order(given, name, ordered.get(name, {}).get(1)) if r.axis == 0 else given
+            given = in_order(given, name, ordered.get(name)) if r.axis == 0 else given
             columns.append(_new_column(r, given, known))
         if not isinstance(data, Mapping):
             on_disk = zip(names, columns, strict=True)

@@ -20,7 +20,7 @@ def in_order(given: Any, name: str, labels: Sequence[str] | None) -> Any:
     and so are those that come more than once.
     """
     own = _names(given)
-    if own is None or labels is None or own == list(labels) or len(set(labels)) < len(labels):
+    if own is None or labels is None or own == list(labels):
         return given
     if sorted(own) == sorted(labels):
         order = [own.index(label) for label in labels]
