@@ -6,7 +6,6 @@ draws once more into the result. A variable with one element per row fills the m
 
 import logging
 import os
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import pymc as pm
 from pymc.backends.ndarray import NDArray
 from pytensor.graph.basic import Variable
 
+from pymc_subsample import warning
 from pymc_subsample.bambi import has_rows
 from pymc_subsample.calling import calling_sample, is_called_by
 from pymc_subsample.likelihood.errors import TallModelError
@@ -24,7 +24,6 @@ from pymc_subsample.symbolic.graph import concretize
 _log = logging.getLogger("pymc.subsample")
 
 # Warnings point to the line outside that made the model or the step.
-_PACKAGE = str(Path(__file__).parent)
 _GB = 1e9
 # Share of the free memory that the draws of a run may take.
 _SHARE = 0.5
@@ -72,13 +71,11 @@ def row_length(
 def warn(model: pm.Model, large: list[Stored]) -> None:
     """Warn of variables with one element per row."""
     total = sum(s.size for s in large) * 1000 / _GB
-    warnings.warn(
+    warning.warn(
         "Deterministic variables with one element per row are evaluated on all rows, and stored, "
         f"at every draw: {', '.join(map(str, large))}. That takes {total:.2g} GB per 1,000 draws "
         "of a chain. "
-        f"{_remedy(model, [s.name for s in large])}",
-        UserWarning,
-        skip_file_prefixes=(_PACKAGE,),
+        f"{_remedy(model, [s.name for s in large])}"
     )
 
 

@@ -100,6 +100,31 @@ def test_weights_that_correct_nothing_are_no_verdict_on_chains_that_have_not_mix
     assert "have not mixed" not in repr(right)
 
 
+def test_draws_far_from_the_posterior_fail_where_weights_are_all_equal():
+    """As of chains that stay at the same wrong place, which R-hat cannot tell."""
+    rng = np.random.default_rng(0)
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("a"), 1.0, observed=rng.normal(size=400))
+    run = sample(model, pms.HMCECS(model=model), draws=500, tune=200)
+    logp = model.compile_logp()
+
+    def audited(by):
+        a = run.posterior["a"] + by
+        lp = [[float(logp({"a": x})) for x in chain] for chain in a.values]
+        stats = run.sample_stats.to_dataset().assign(lp=(("chain", "draw"), lp))
+        return pms.audit(
+            xr.DataTree.from_dict({"posterior": a.to_dataset(), "sample_stats": stats}),
+            model=model,
+        )
+
+    assert audited(0.0).status == "pass"
+    found = audited(1.0)
+    assert found.status == "fail"
+    [off] = [f for f in found.findings if f.status != "pass"]
+    assert (off.name, off.advice) == ("other", found.other)
+    assert "far from this model's posterior" in repr(found)
+
+
 # Reading a run
 
 

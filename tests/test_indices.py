@@ -38,24 +38,31 @@ def data(name, value):
 
 
 WRONG = {
-    "array": (lambda z, w: z[SOME], SOME, r"An index of shape \(400,\)", r"of 'z' \('e'\)\."),
+    "array": (lambda z, w: z[SOME], SOME, r"An index of shape \(400,\)", r" of 'z' \('e'\)\."),
     "pandas": (
         lambda z, w: z[pd.Categorical(np.array(LEVELS)[CODES], LEVELS[:4]).codes],
-        np.where(CODES == 4, -1, 0), "An index", r"of 'z' \('e'\)\.",
+        np.where(CODES == 4, -1, 0), "An index", r" of 'z' \('e'\)\.",
     ),
     "pm.Data": (
-        lambda z, w: z[data("g", SOME.astype("int8"))], SOME, "pm.Data 'g', an index,", "of 'z'"
+        lambda z, w: z[data("g", SOME.astype("int8"))], SOME, "pm.Data 'g', an index,", " of 'z'"
     ),
-    "of two": (lambda z, w: pt.exp(w)[SOME] + z[SOME], SOME, "An index", "of '[wz]'.* and '[wz]'"),
-    "scaled": (lambda z, w: (w.sum() * z)[SOME], SOME, "An index", "of '[wz]'.* and '[wz]'"),
+    "of two": (lambda z, w: pt.exp(w)[SOME] + z[SOME], SOME, "An index", " of '[wz]'.* and '[wz]'"),
+    "scaled": (lambda z, w: (w.sum() * z)[SOME], SOME, "An index", " of '[wz]'.* and '[wz]'"),
     "a level of levels": (
         lambda z, w: w[pt.constant(np.array([0, 1, 2, -1, 4, 3]))[data("g", GROUPS)]],
-        np.where(GROUPS == 3, -1, 0), "An index that is made of pm.Data 'g'", "of 'w'",
+        np.where(GROUPS == 3, -1, 0), "An index that is made of pm.Data 'g'", " of 'w'",
     ),
     "of several": (
-        lambda z, w: z[np.c_[CODES, SOME]].sum(axis=1), SOME, r"shape \(400, 2\)", "of 'z'"
+        lambda z, w: z[np.c_[CODES, SOME]].sum(axis=1), SOME, r"shape \(400, 2\)", " of 'z'"
     ),
-    "all": (lambda z, w: z[np.full(N, -2)], np.full(N, -2), "down to -2", "of 'z'"),
+    "of some rows": (
+        lambda z, w: pt.switch(GROUPS > 0, z[data("g", SOME)], 0.0), SOME, "'g'", " of 'z'"
+    ),
+    "beside a slope of 0": (lambda z, w: w[0] * z[SOME], SOME, "An index", " of '[wz]'"),
+    "of what is known": (
+        lambda z, w: z[pt.constant(CODES[:5])[data("g", SOME)]], SOME, "'g'", r"\.",
+    ),
+    "all": (lambda z, w: z[np.full(N, -2)], np.full(N, -2), "down to -2", " of 'z'"),
 }  # fmt: skip
 
 
@@ -66,7 +73,7 @@ def test_negative_codes_are_counted_and_named(name):
     negative = np.flatnonzero(codes < 0)
     assert f" in {len(negative):,} of 400 rows (first: row {negative[0]})" in said
     assert re.search(which, said)
-    assert re.search(f"the last of 5 entries {entries}", said)
+    assert re.search(f"the last of 5 entries{entries}", said)
 
 
 RIGHT = {
@@ -77,6 +84,8 @@ RIGHT = {
     "some of the last": lambda z, w: z[CODES] + w[np.array([-1, -2])].sum(),
     "in a circle": lambda z, w: (z - z[np.arange(5) - 1])[CODES],
     "repaired": lambda z, w: pt.switch(SOME >= 0, z[pt.maximum(data("g", SOME), 0)], 0.0),
+    "left out": lambda z, w: pt.switch(SOME >= 0, z[data("g", SOME)], 0.0),
+    "left out by one of two": lambda z, w: pt.exp(w[0] + w[CODES] * z[SOME] * (SOME >= 0)),
     "computed": lambda z, w: z[data("year", CODES - 2) + 2],
     "no index": lambda z, w: z[CODES] + w[0] * data("degrees", SOME),
 }
@@ -112,12 +121,13 @@ def test_all_who_read_a_model_tell():
     with pytest.warns(UserWarning, match=said):
         pms.advise(model, seconds=0.1)
     with pytest.warns(UserWarning, match=said) as caught:
-        found = pms.predict(idata, "y", model=model, draws=50)
+        found = pms.predict(idata, "y", model=model)
     assert [w.filename for w in caught] == [__file__]
     codes = np.where(SOME < 0, 4, SOME)
-    draws = idata.posterior.isel(draw=slice(3, None, 4))
-    expected = draws["z"].values[0][:, codes] + draws["w"].values[0][:, CODES]
-    assert np.abs(found["mean"].values - expected.mean(axis=0)).max() < 0.5
+    z, w = (idata.posterior[name].values[0] for name in "zw")
+    expected = z[:, codes] + w[:, CODES]
+    np.testing.assert_allclose(found["mean"], expected.mean(axis=0))
+    np.testing.assert_allclose(found["sd"], expected.std(axis=0, ddof=1))
 
 
 @pytest.mark.parametrize(("of", "warns"), [(np.int64, True), (np.float64, False)])

@@ -207,9 +207,8 @@ def audit(
             )
         raw = plain_moments(values)
         read = reader(model, tall, names)
-        n_all = values.shape[0] * values.shape[1]
         found, p_value = by_scores(
-            expansion, theta, score.reshape(shape), every, raw, n_all, read, generator
+            expansion, theta, score.reshape(shape), every, raw, n_chains * n_draws, read, generator
         )
         k_hat = ess = np.nan
         signed, other = None, ""

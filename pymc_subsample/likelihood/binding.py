@@ -5,10 +5,8 @@ Columns that were changed on their way into the model are refused; `of_sample` r
 still say something of the sample.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from pymc_subsample.likelihood.discovery import are_few
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.symbolic.graph import root_array
 from pymc_subsample.validation import shown
+from pymc_subsample.warning import warn
 
 if TYPE_CHECKING:
     pass
@@ -36,7 +35,6 @@ _MAKERS = {
     "dask": "from_dask",
     "xarray": "from_xarray",
 }
-_PACKAGE = str(Path(__file__).parents[1])
 _AS_IT_IS = (
     "The model must be written on rows.sample(5_000) as it is: scale columns inside the model, "
     "with rows.mean and rows.std as constants, or before the rows are made; codes of categories "
@@ -277,12 +275,10 @@ def warn_about_deterministics(model: pm.Model, found: Mapping[Variable, Column])
     """Warn of deterministic variables that PyMC computes from the sample."""
     read = [v.name for v in model.deterministics if not set(ancestors([v])).isdisjoint(found)]
     if read:
-        warnings.warn(
+        warn(
             f"{listed(read)}: computed by PyMC from the rows that the model is written on, not "
             "from all rows of data. Leave such deterministic variables out of the model, or out of "
-            "the result: pm.sample(..., var_names=[...]).",
-            UserWarning,
-            skip_file_prefixes=(_PACKAGE,),
+            "the result: pm.sample(..., var_names=[...])."
         )
 
 

@@ -1,31 +1,31 @@
 """Negative numbers in indices of rows: codes of what is missing, which count from the end."""
 
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
-from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import ancestors, toposort
-from pytensor.scalar.basic import Cast
-from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import ancestors
 from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.data.columns import Column
 from pymc_subsample.likelihood.binding import listed
 from pymc_subsample.likelihood.errors import TallModelError
+from pymc_subsample.likelihood.levels import indexed, unconverted
 from pymc_subsample.symbolic.graph import (
     ConcreteGraph,
+    ReadsAllRows,
+    apply_op,
     concretize,
     depends_on,
     evaluate,
     on_disk,
+    rebuild,
 )
-
-_PACKAGE = str(Path(__file__).parents[1])
+from pymc_subsample.warning import warn
 
 
 class Negative(NamedTuple):
@@ -39,7 +39,7 @@ class Negative(NamedTuple):
 def warn_about_negative(found: Iterable[Negative]) -> None:
     """Warn of `negative_codes`."""
     for entry in found:
-        warnings.warn(_told(*entry), UserWarning, skip_file_prefixes=(_PACKAGE,))
+        warn(_told(*entry))
 
 
 def warn_of_model(model: pm.Model, terms: Sequence[Variable]) -> None:
@@ -70,10 +70,15 @@ def negative_codes(
     """Find where codes of rows, of which there are `lengths`, index parameters from their end.
 
     So they do in NumPy and PyMC: -1, with which pandas codes what is missing, reads the last level.
-    A column on disk is refused. What an index is computed from may be negative.
+    A column on disk is refused. What an index is computed from may be negative, and so may codes
+    of which nothing depends on what they read.
     """
     found: dict[tuple[str, int], list[str]] = {}
-    for table, axis, index in _of_rows(concrete, lengths):
+    dependent = depends_on(concrete.outputs, concrete.values)
+    for node, axis, index in indexed(concrete.outputs):
+        whole = index not in dependent and np.dtype(index.type.dtype).kind == "i"
+        if not (whole and set(lengths) & set(index.type.shape)):
+            continue
         above = set(ancestors([index]))
         sources = {concrete.roots[v]: x for v, x in concrete.arrays.items() if v in above}
         names = listed([v.name for v in sources if v in model.data_vars])
@@ -83,29 +88,38 @@ def negative_codes(
             continue
         value = concrete.arrays.get(index)
         value = evaluate([index], concrete.arrays)[0] if value is None else value
-        if value.min(initial=0) < 0:
+        if value.min(initial=0) < 0 and _is_read(concrete, node, axis, index):
+            table = node.inputs[0]
             length = table.type.shape[axis]
             said = f"{_name(names, index in concrete.arrays, value)}{_where(value, lengths)}"
             found.setdefault((said, length), []).extend(_entries(table, length, concrete, model))
     return [Negative(*key, entries) for key, entries in found.items()]
 
 
-def _of_rows(
-    concrete: ConcreteGraph, lengths: Collection[int]
-) -> Iterator[tuple[Variable, int, Variable]]:
-    """Yield what is indexed by data of rows, the axis, and the index without conversions."""
-    dependent = depends_on(concrete.outputs, concrete.values)
-    for node in toposort(concrete.outputs):
-        if not isinstance(node.op, AdvancedSubtensor):
-            continue
-        table, *index = node.inputs
-        for axis, entry in enumerate(unflatten_index_variables(index, node.op.idx_list)):
-            if not isinstance(entry, Variable) or entry in dependent:
-                continue
-            while isinstance(getattr(getattr(entry.owner, "op", None), "scalar_op", None), Cast):
-                [entry] = entry.owner.inputs
-            if np.dtype(entry.type.dtype).kind == "i" and set(lengths) & set(entry.type.shape):
-                yield table, axis, entry
+def _is_read(concrete: ConcreteGraph, node: Apply, axis: int, index: Variable) -> bool:
+    """Whether another entry in the place of those that are counted from the end makes a difference.
+
+    It makes none in ``switch(code >= 0, z[code], 0)``. What cannot be evaluated is taken to.
+    """
+    table, *entries = node.inputs
+    length = table.type.shape[axis]
+    longer = pt.concatenate([table, pt.take(table, [length - 1], axis) + 1], axis)
+    moved = [pt.switch(e < 0, length, e) if unconverted(e) is index else e for e in entries]
+    read = apply_op(node.op, [longer, *moved])
+    others = rebuild(concrete.outputs, dict(zip(node.outputs, read, strict=True)))
+    rng = np.random.default_rng(0)
+    with suppress(ReadsAllRows, IndexError, NotImplementedError, RuntimeError, ValueError):
+        for scale in (0.1, 1.0):
+            point = {
+                v: (scale * rng.uniform(0.5, 1.0, v.type.shape)).astype(v.type.dtype)
+                for v in concrete.values
+            }
+            found = evaluate([*concrete.outputs, *others], concrete.arrays | point)
+            pairs = zip(found[: len(others)], found[len(others) :], strict=True)
+            if not all(np.array_equal(a, b) and np.isfinite(a).all() for a, b in pairs):
+                return True
+        return False
+    return True
 
 
 def _name(names: str, direct: bool, value: np.ndarray) -> str:

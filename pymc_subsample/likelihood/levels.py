@@ -1,12 +1,13 @@
 """Order of levels and of columns: codes and matrices say nothing unless others have the same."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pymc as pm
 from pytensor.compile.ops import ViewOp
-from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Sum
@@ -64,36 +65,33 @@ def indexed_levels(model: pm.Model, graphs: Sequence[Variable]) -> dict[str, dic
     return found
 
 
-def column_names(model: pm.Model, graphs: Sequence[Variable]) -> dict[str, dict[int, list[str]]]:
-    """Return by the name of each `pm.Data`: by axis, its coords, or those of what it multiplies.
+def column_names(model: pm.Model, graphs: Sequence[Variable]) -> dict[str, list[str]]:
+    """Return by the name of each `pm.Data` with rows first: the coords of its columns.
 
     These are of its own dimension, else of that of the parameters over which a product is added up.
     """
-    found: dict[str, dict[int, list[str]]] = {}
-    for v in model.data_vars:
-        for k, dim in enumerate(model.named_vars_to_dims.get(v.name) or ()):
-            _note(found, v.name, k, _labels(model, dim))
+    dims = model.named_vars_to_dims
+    found = [(v.name, dim) for v in model.data_vars for dim in (dims.get(v.name) or ())[1:2]]
     for v in ancestors(graphs):
         if v.owner is None:
             continue
         [first, *rest] = v.owner.inputs
-        axes: list[set] = []
+        added: list[list[tuple[Any, int]]] = []
         if is_product(v.owner):
-            places = (first, first.type.ndim - 1), (rest[0], max(rest[0].type.ndim - 2, 0))
-            axes = [{axis for place in places for axis in _axes(model, *place)}]
+            added = [[(first, first.type.ndim - 1), (rest[0], max(rest[0].type.ndim - 2, 0))]]
         elif isinstance(v.owner.op, Sum):
             over = range(first.type.ndim) if v.owner.op.axis is None else v.owner.op.axis
-            axes = [set(_axes(model, first, axis)) for axis in over]
-        for together in axes:
-            for x, k in (a for a in together if isinstance(a, tuple) and a[0] in model.data_vars):
-                for dim in (a for a in together if isinstance(a, str)):
-                    _note(found, x.name, k, _labels(model, dim))
-    return found
-
-
-def _note(found: dict[str, dict[int, list[str]]], name: str, axis: int, labels: list) -> None:
-    if labels and all(isinstance(x, str) for x in labels) and len(set(labels)) == len(labels):
-        found.setdefault(name, {}).setdefault(axis, labels)
+            added = [[(first, axis)] for axis in over]
+        for places in added:
+            axes = [axis for place in places for axis in _axes(model, *place)]
+            data = [a for a in axes if isinstance(a, tuple) and a[0] in model.data_vars]
+            found += product([x.name for x, k in data if k == 1], set(axes).difference(data))
+    labels = [(name, _labels(model, dim)) for name, dim in found]
+    return {
+        name: own
+        for name, own in reversed(labels)
+        if own and all(isinstance(x, str) for x in own) and len(set(own)) == len(own)
+    }
 
 
 def _labels(model: pm.Model, axis: Hashable) -> list:
@@ -104,17 +102,26 @@ def _labels(model: pm.Model, axis: Hashable) -> list:
 
 def _indexed(model: pm.Model, graphs: Sequence[Variable]) -> Iterator[tuple[str, Hashable]]:
     """Yield names of `pm.Data` that are an index as they are, and the axis that they index."""
-    for v in ancestors(graphs):
-        if v.owner is None or not isinstance(v.owner.op, AdvancedSubtensor):
-            continue
-        table, *index = v.owner.inputs
-        for axis, entry in enumerate(unflatten_index_variables(index, v.owner.op.idx_list)):
-            if not isinstance(entry, Variable):
-                continue
-            while isinstance(getattr(getattr(entry.owner, "op", None), "scalar_op", None), Cast):
-                [entry] = entry.owner.inputs
-            if entry in model.data_vars:
-                yield from ((entry.name, found) for found in _axes(model, table, axis))
+    for node, axis, index in indexed(graphs):
+        if index in model.data_vars:
+            yield from ((index.name, found) for found in _axes(model, node.inputs[0], axis))
+
+
+def indexed(graphs: Sequence[Variable]) -> Iterator[tuple[Apply, int, Variable]]:
+    """Yield where arrays are indexed by arrays: the node, the axis, and the `unconverted` index."""
+    for node in toposort(graphs):
+        if isinstance(node.op, AdvancedSubtensor):
+            entries = unflatten_index_variables(node.inputs[1:], node.op.idx_list)
+            for axis, entry in enumerate(entries):
+                if isinstance(entry, Variable):
+                    yield node, axis, unconverted(entry)
+
+
+def unconverted(x: Variable) -> Variable:
+    """Return what is behind conversions of type."""
+    while isinstance(getattr(getattr(x.owner, "op", None), "scalar_op", None), Cast):
+        [x] = x.owner.inputs
+    return x
 
 
 def _axes(model: pm.Model, table: Any, axis: int) -> Iterator[Hashable]:

@@ -1,10 +1,8 @@
 """Checks of a finished model on its own data."""
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,11 +23,11 @@ from pymc_subsample.likelihood.terms import Whole
 from pymc_subsample.passes import current
 from pymc_subsample.rows import Joined
 from pymc_subsample.symbolic.graph import numpy_function
+from pymc_subsample.warning import warn
 
 Loglik = Callable[[np.ndarray, Any], np.ndarray]
 
 # Warnings point to the line outside that made the model or the step.
-_PACKAGE = str(Path(__file__).parents[1])
 
 # Fourth powers are still finite.
 _LARGEST_NUMBER = 1e60
@@ -162,7 +160,8 @@ def _wrapped(tall: Evaluation, rows: np.ndarray) -> str:
     for var, column in zip(tall.raw, tall.rows.take(rows), strict=True):
         if column.dtype.kind == "i" and np.any(column < _WRAPPED):
             first = column[column < _WRAPPED][0]
-            return f" There {var.name or 'a whole number'!r} is {first:,}: {_KEPT}"
+            name = repr(var.name) if var.name else "a whole number"
+            return f" There {name} is {first:,}: {_KEPT}"
     return ""
 
 
@@ -172,11 +171,8 @@ def warn_about_wrapped(tall: Evaluation) -> None:
         if isinstance(column, np.ndarray) and column.dtype == np.int32:
             low = int(column.min(initial=0))
             if low < _SURELY_WRAPPED:
-                warnings.warn(
-                    f"{var.name or 'A column of whole numbers'!r} goes down to {low:,}: {_KEPT}",
-                    UserWarning,
-                    skip_file_prefixes=(_PACKAGE,),
-                )
+                name = repr(var.name) if var.name else "A column of whole numbers"
+                warn(f"{name} goes down to {low:,}: {_KEPT}")
 
 
 def _names(tall: Evaluation) -> str:
@@ -342,10 +338,8 @@ def warn_about_whole_terms(terms: Sequence[Whole], n_rows: int) -> None:
     """Warn of terms outside the rows that read many numbers, a tenth of the rows' or more."""
     for term in terms:
         if term.numbers >= max(_MANY_NUMBERS, n_rows // 10):
-            warnings.warn(
+            warn(
                 f"{term.name!r} is not subsampled ({term.why}) and reads {term.numbers:,} numbers, "
                 "all of them at every gradient. Write it with one element per row (a potential as "
-                "a vector) and among observed=, or precompute from data what it needs.",
-                UserWarning,
-                skip_file_prefixes=(_PACKAGE,),
+                "a vector) and among observed=, or precompute from data what it needs."
             )

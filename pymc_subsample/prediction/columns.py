@@ -1,8 +1,6 @@
 """Columns that predictions read: those of the model, or new ones in their place."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +20,8 @@ from pymc_subsample.prediction.order import in_order, refuse_new, translated
 from pymc_subsample.prediction.quantity import SAID
 from pymc_subsample.prediction.rowwise import Raw, RowFunction
 from pymc_subsample.validation import shown
+from pymc_subsample.warning import warn
 
-_PACKAGE = str(Path(__file__).parents[1])
 # Rows whose median tells where most of them are.
 _SOME = 1_000
 
@@ -48,7 +46,7 @@ def reader(
         columns = []
         for r, name in zip(function.raw, names, strict=True):
             given = data[name] if isinstance(data, Mapping) else data.column(name)
-            given = in_order(given, name, ordered.get(name, {}).get(1)) if r.axis == 0 else given
+            given = in_order(given, name, ordered.get(name)) if r.axis == 0 else given
             columns.append(_new_column(r, given, known))
         if not isinstance(data, Mapping):
             on_disk = zip(names, columns, strict=True)
@@ -156,11 +154,10 @@ def _warn_far(r: Raw, new: np.ndarray) -> None:
     if far.any():
         k = int(far.argmax())
         ends = [f"{np.ravel(x)[k]:.6g}" for x in (least, most, low, high)]
-        warnings.warn(
+        warn(
             f"{SAID}: data[{r.name!r}]{f', column {k},' * (len(far) > 1)} has numbers from "
             f"{ends[0]} to {ends[1]}, where the model was sampled on {ends[2]} to {ends[3]}: far "
-            "from all that it has seen, or in other units.",
-            skip_file_prefixes=(_PACKAGE,),
+            "from all that it has seen, or in other units."
         )
 
 

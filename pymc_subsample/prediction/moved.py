@@ -64,9 +64,9 @@ def of_other_rows(
     It does where the model's `own` rows are predicted, and where `whole` columns of them are
     reduced to numbers. `changed` is one of `other_columns`.
     """
-    sampled = sampled_rows(idata)
     alone = len(model.observed_RVs) == 1 and not model.potentials
-    if own and alone and sampled not in (None, n_rows):
+    sampled = sampled_rows(idata) if alone else None
+    if own and sampled not in (None, n_rows):
         return (
             f"{SAID}: the run sampled {sampled:,} rows, and these are the {n_rows:,} that the "
             "model holds. Pass the model that was sampled, and other rows as data=."
@@ -77,7 +77,7 @@ def of_other_rows(
             "these are predictions for the latter. Pass the model that was sampled, and other rows "
             "as data=."
         )
-    if whole and (changed is not None or (alone and sampled not in (None, n_rows))):
+    if whole and (changed is not None or sampled not in (None, n_rows)):
         return (
             f"{SAID}: the model computes numbers from whole columns, such as a mean, and from the "
             f"{n_rows:,} rows that it holds, which are not those of the run. Pass the model that "
@@ -187,7 +187,8 @@ def _slopes(
 def _are_finite(
     function: RowFunction, draws: list[list[np.ndarray]], columns: list[np.ndarray]
 ) -> bool:
-    return bool(np.isfinite(function(draws, columns, np.random.default_rng(0))).all())
+    found = function(draws, columns, np.random.default_rng(0))
+    return all(np.isfinite(x).all() for x in found)
 
 
 def _heights(
@@ -198,7 +199,7 @@ def _heights(
 
     def height(by: np.ndarray) -> float:
         values = [v + by if n == name else v for n, v in center.items()]
-        return sum(_over(function, lambda columns: function([values], columns, rng).sum()))
+        return sum(_over(function, lambda x: next(function([values], x, rng)).sum(dtype=float)))
 
     return np.array([height(by) for by in moves])
 

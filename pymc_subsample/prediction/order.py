@@ -1,8 +1,6 @@
 """New rows whose levels or columns come in another order than the model's: both have names."""
 
-import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +10,7 @@ from pymc_subsample.data.columns import Column
 from pymc_subsample.prediction.quantity import SAID
 from pymc_subsample.prediction.rowwise import NO_DRAWS
 from pymc_subsample.validation import shown
-
-_PACKAGE = str(Path(__file__).parents[1])
+from pymc_subsample.warning import warn
 
 
 def in_order(given: Any, name: str, labels: Sequence[str] | None) -> Any:
@@ -23,7 +20,7 @@ def in_order(given: Any, name: str, labels: Sequence[str] | None) -> Any:
     and so are those that come more than once.
     """
     own = _names(given)
-    if own is None or labels is None or own == list(labels) or len(set(labels)) < len(labels):
+    if own is None or labels is None or own == list(labels):
         return given
     if sorted(own) == sorted(labels):
         order = [own.index(label) for label in labels]
@@ -38,10 +35,9 @@ def in_order(given: Any, name: str, labels: Sequence[str] | None) -> Any:
     )
     if set(own) & set(labels):
         raise ValueError(f"{said} Choose those of the model, each once, in any order.")
-    warnings.warn(
+    warn(
         f"{said} They are taken in the order in which they come: give them the model's names if "
-        "it may be another.",
-        skip_file_prefixes=(_PACKAGE,),
+        "it may be another."
     )
     return given
 

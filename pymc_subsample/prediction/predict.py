@@ -183,7 +183,7 @@ def predict(
     ) -> Iterator[np.ndarray]:
         columns = read(start, stop)
         try:
-            yield from function.each(points, columns, own)
+            yield from function(points, columns, own)
         except IndexError as error:
             raise outside(f"{start} to {stop - 1}", error, function.raw, columns) from None
 

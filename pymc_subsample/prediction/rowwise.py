@@ -204,15 +204,6 @@ class RowFunction:
         draws: Sequence[Sequence[np.ndarray]],
         columns: Sequence[np.ndarray],
         rng: np.random.Generator,
-    ) -> np.ndarray:
-        """Return the quantity of m rows at S draws, shape (S, m, ...)."""
-        return np.array(list(self.each(draws, columns, rng)), dtype=float)
-
-    def each(
-        self,
-        draws: Sequence[Sequence[np.ndarray]],
-        columns: Sequence[np.ndarray],
-        rng: np.random.Generator,
     ) -> Iterator[np.ndarray]:
         """Yield the quantity of m rows, shape (m, ...), at each draw."""
         m = columns[0].shape[self.raw[0].axis]

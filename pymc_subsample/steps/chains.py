@@ -238,7 +238,8 @@ class ChainStep(SubsampledStep):
         hint_for_bambi(self._model)
         columns = [
             TextColumn(f"{{task.fields[{name}]:{form}}}", table_column=Column(title, ratio=1))
-            for name, (title, form) in ((name, SHOWN[name]) for name in self._shown)
+            for name in self._shown
+            for title, form in [SHOWN[name]]
         ]
         return columns, {name: [0] * n_chains for name in self._shown}
 
