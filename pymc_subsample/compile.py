@@ -198,17 +198,38 @@ def _type_of(signature: Signature, context: Any):
     return types.TypeRef(types.FunctionType(signature))
 
 
+def _function(context: Any, builder: Any, kind: types.FunctionType, address: Any):
+    function = cgutils.create_struct_proxy(kind)(context, builder)
+    function.c_addr = builder.inttoptr(address, ir.PointerType(ir.IntType(8)))
+    return function._getvalue()
+
+
 @numba.extending.intrinsic
 def function_at(typingctx: BaseTypingContext, address: types.Type, signature: types.Type):
     """Return the function of a signature at an address (inside compiled code)."""
     kind = signature.instance_type
 
     def codegen(context: Any, builder: Any, signature: Signature, arguments: Sequence[Any]):
-        function = cgutils.create_struct_proxy(kind)(context, builder)
-        function.c_addr = builder.inttoptr(arguments[0], ir.PointerType(ir.IntType(8)))
-        return function._getvalue()
+        return _function(context, builder, kind, arguments[0])
 
     return kind(types.int64, signature), codegen
+
+
+@numba.extending.intrinsic
+def functions_at(typingctx: BaseTypingContext, addresses: types.Type, signatures: types.Type):
+    """Return functions of signatures, a tuple, at addresses, an array (inside compiled code)."""
+    # Until 0.64 numba's own tuples are not of functions that differ.
+    kind = types.Tuple([signature.instance_type for signature in signatures])
+
+    def codegen(context: Any, builder: Any, signature: Signature, arguments: Sequence[Any]):
+        pointer = context.make_array(addresses)(context, builder, arguments[0]).data
+        found = []
+        for position, function in enumerate(kind):
+            place = builder.gep(pointer, [ir.Constant(ir.IntType(64), position)])
+            found.append(_function(context, builder, function, builder.load(place)))
+        return context.make_tuple(builder, kind, found)
+
+    return kind(addresses, signatures), codegen
 
 
 def address_of(rng: np.random.Generator) -> int:

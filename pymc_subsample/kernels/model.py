@@ -32,7 +32,7 @@ from collections import namedtuple
 
 from numba import types
 
-from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR, function_at, inner
+from pymc_subsample.compile import INDEX, MATRIX, SCALAR, VECTOR, functions_at, inner
 
 # Rows of one factor of the block-Poisson estimator (Dang et al. 2019, section 6.3).
 MINIBATCH = 30
@@ -59,16 +59,10 @@ Model = namedtuple("Model", "functions columns width")
 MODEL = types.NamedTuple([INDEX, INDEX, types.int64], Model)
 
 
-def functions(names, first=0):
-    """Make what returns a model's functions of these names (inside compiled code).
-
-    It takes their addresses, of which those from `first` on are theirs.
-    """
-    signature = _SIGNATURES[names[0]]
-    if len(names) == 1:
-        return inner(lambda addresses: (function_at(addresses[first], signature),))
-    others = functions(names[1:], first + 1)
-    return inner(lambda addresses: (function_at(addresses[first], signature), *others(addresses)))
+def functions(names):
+    """Make what returns a model's functions of these names, at addresses (in compiled code)."""
+    signatures = tuple(_SIGNATURES[name] for name in names)
+    return inner(lambda addresses: functions_at(addresses, signatures))
 
 
 # What a density at theta is of, which also takes theta and room for its gradient.
