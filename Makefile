@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOWEST := $(VENV)-lowest
 NEWEST := $(VENV)-newest
-LOWEST_TESTS := $(addprefix tests/, test_checks.py test_expectations.py \
+LOWEST_TESTS := $(addprefix tests/, test_checks.py test_compile.py test_expectations.py \
 	test_hmc_ecs.py::test_result_is_what_pymc_and_arviz_expect)
 ready = $(VENV)/.ready-$(1)
 

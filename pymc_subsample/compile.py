@@ -217,9 +217,10 @@ def function_at(typingctx: BaseTypingContext, address: types.Type, signature: ty
 
 @numba.extending.intrinsic
 def functions_at(typingctx: BaseTypingContext, addresses: types.Type, signatures: types.Type):
-    """Return functions of signatures, a tuple, at addresses, an array (inside compiled code)."""
-    # Until 0.64 numba's own tuples are not of functions that differ.
-    kind = types.Tuple([signature.instance_type for signature in signatures])
+    """Return functions of signatures, a named tuple, at addresses, an array (in compiled code)."""
+    # numba takes a plain tuple for one of equal types, and 0.61 fails to compare functions' types.
+    found = [signature.instance_type for signature in signatures]
+    kind = types.NamedTuple(found, signatures.instance_class)
 
     def codegen(context: Any, builder: Any, signature: Signature, arguments: Sequence[Any]):
         pointer = context.make_array(addresses)(context, builder, arguments[0]).data

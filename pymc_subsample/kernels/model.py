@@ -61,7 +61,7 @@ MODEL = types.NamedTuple([INDEX, INDEX, types.int64], Model)
 
 def functions(names):
     """Make what returns a model's functions of these names, at addresses (in compiled code)."""
-    signatures = tuple(_SIGNATURES[name] for name in names)
+    signatures = namedtuple("Functions", names)(*(_SIGNATURES[name] for name in names))
     return inner(lambda addresses: functions_at(addresses, signatures))
 
 
