@@ -143,7 +143,7 @@ HARD = {
     "order 0": (logistic, {}, {"control_variate_order": 0, "subsample_size": 100}),
     "order 1": (hierarchical, {}, {"control_variate_order": 1, "subsample_size": 40}),
     "order 1, linear": (linear, {"d": 12}, {"control_variate_order": 1, "subsample_size": 40}),
-    "few rows": (logistic, {"n": 150, "d": 12}, {"subsample_size": 20}),
+    "few rows": (logistic, {"n": 150, "d": 12}, {"subsample_size": 7}),
 }
 
 
