@@ -16,6 +16,7 @@ from scipy.stats import norm
 
 import pymc_subsample as pms
 from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood.verification import warn_about_deterministics
 from pymc_subsample.rows import RowStore
 from pymc_subsample.symbolic.graph import elemwise_name
 
@@ -58,6 +59,10 @@ def reference(model):
     return evaluate
 
 
+def of_large_deterministics(caught):
+    return any("GB per 1,000 draws" in str(warning.message) for warning in caught)
+
+
 @pytest.fixture(scope="module", params=list(MODELS))
 def case(request):
     factory, rng = MODELS[request.param], np.random.default_rng(2)
@@ -78,7 +83,7 @@ def case(request):
         full=full,
         points=points,
         indices=[rng.integers(0, N, m) for m in (1, 20, 150)],
-        warned=any("GB per 1,000 draws" in str(warning.message) for warning in caught),
+        warned=of_large_deterministics(caught),
     )
 
 
@@ -125,8 +130,12 @@ def test_rows_do_not_depend_on_their_company(case):
     assert_equal(case.tall.row_loglik(theta, idx[:7]), rows[:7])
 
 
-def test_large_deterministics_warn(case):
-    assert case.warned == (case.name in LARGE_DETERMINISTIC)
+def test_large_deterministics_are_warned_of_where_a_run_follows(case):
+    assert not case.warned
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_about_deterministics(case.model, case.tall)
+    assert of_large_deterministics(caught) == (case.name in LARGE_DETERMINISTIC)
 
 
 def test_observed_are_the_row_variables():

@@ -471,7 +471,7 @@ def test_deterministic_variables_of_the_sample_are_warned_of(rows):
         mean = pm.Deterministic("mean", pm.Normal("slope") * x)
         pm.Normal("obs", mean, 1, observed=y)
     with pytest.warns(UserWarning, match="'mean': computed by PyMC from the rows") as seen:
-        TallModel(model, data=rows)
+        pms.HMCECS(model=model, data=rows)
     assert len(seen) == 1
 
 

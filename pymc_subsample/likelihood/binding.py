@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pymc as pm
 from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.data import Rows
 from pymc_subsample.data.columns import Column
@@ -22,7 +21,6 @@ from pymc_subsample.likelihood.discovery import are_few
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.symbolic.graph import root_array
 from pymc_subsample.validation import shown
-from pymc_subsample.warning import warn
 
 if TYPE_CHECKING:
     pass
@@ -269,17 +267,6 @@ def _converted(value: np.ndarray, there: np.ndarray, on_disk: np.dtype) -> str:
         if np.array_equal(value.astype(on_disk), there):
             return f": not taken from the rows, which hold them as {on_disk}"
     return ""
-
-
-def warn_about_deterministics(model: pm.Model, found: Mapping[Variable, Column]) -> None:
-    """Warn of deterministic variables that PyMC computes from the sample."""
-    read = [v.name for v in model.deterministics if not set(ancestors([v])).isdisjoint(found)]
-    if read:
-        warn(
-            f"{listed(read)}: computed by PyMC from the rows that the model is written on, not "
-            "from all rows of data. Leave such deterministic variables out of the model, or out of "
-            "the result: pm.sample(..., var_names=[...])."
-        )
 
 
 def listed(names: Sequence[str]) -> str:

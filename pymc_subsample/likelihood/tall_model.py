@@ -40,7 +40,6 @@ from pymc_subsample.likelihood.verification import (
     check_batches,
     check_sizes,
     check_start,
-    warn_about_deterministics,
     warn_about_wrapped,
 )
 from pymc_subsample.rows import glimpse
@@ -186,9 +185,6 @@ class TallModel(Evaluation):
             if sample.observed != self.observed:
                 sample = silently(written, observed=self.observed)
             of_sample.refuse_disagreement(sample, self)
-            binding.warn_about_deterministics(model, self.bound)
-        else:
-            warn_about_deterministics(model, self)
 
     def _read(
         self,
