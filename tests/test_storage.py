@@ -9,7 +9,7 @@ from models import N
 
 import pymc_subsample as pms
 from pymc_subsample import storage
-from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood import TallModelError
 
 CLASSES = 4
 # Of a draw of the model below: probabilities of every row, cutpoints and their value, slope, mu.
@@ -54,7 +54,7 @@ def sample(model, step, **kwargs):
 def test_set_up_says_how_much_and_how_to_avoid_it(model):
     size = N * (CLASSES + 1) * 8 * 1000 / 1e9
     with pytest.warns(UserWarning, match=f"{size:.2g} GB per 1,000 draws of a chain") as caught:
-        TallModel(model)
+        pms.MinibatchBarkerMH(model=model, control_variate_order=None)
     [said] = [str(w.message) for w in caught if "GB" in str(w.message)]
     assert f"'y_probs' ({N} x {CLASSES})" in said
     assert "'y_probs' is left out by compute_p=False in 'y'" in said
