@@ -28,12 +28,12 @@ from pymc_subsample.control_variates import expansion as expansion_module
 from pymc_subsample.control_variates.curvature import covariance, covariance_factor
 from pymc_subsample.control_variates.factors import factor
 from pymc_subsample.control_variates.fusion import fuse
-from pymc_subsample.control_variates.quadratic import Quadratic
+from pymc_subsample.control_variates.quadratic import Posterior, Quadratic
 from pymc_subsample.control_variates.reference import (
     reference_at,
 )
 from pymc_subsample.control_variates.residuals import residuals_around
-from pymc_subsample.control_variates.search import find_reference
+from pymc_subsample.control_variates.search import find_mode
 from pymc_subsample.control_variates.verification import agrees, gradient_agrees
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.predictors import find_predictors
@@ -796,7 +796,8 @@ def distance(theta, mode, matrix):
 
 def found(ex, seed=10, start=None):
     start = np.zeros(ex.theta_size) if start is None else start
-    return find_reference(ex, start, np.arange(ex.theta_size), np.random.default_rng(seed))
+    every, rng = np.arange(ex.theta_size), np.random.default_rng(seed)
+    return find_mode(Posterior(ex), start, every, rng).reference
 
 
 @pytest.mark.parametrize("order", ["as drawn", "sorted by y", "sorted by X"])
@@ -890,7 +891,7 @@ def test_reference_at_a_temperature(logistic):
     X = 0.1 * rng.normal(size=(400, K))
     y = rng.binomial(1, expit(X @ [5.0, -5.0, 5.0]))
     ex = logistic.with_rows(X, y)
-    hot = find_reference(ex, np.zeros(K), np.arange(K), np.random.default_rng(17), T)
+    hot = find_mode(Posterior(ex, T), np.zeros(K), np.arange(K), np.random.default_rng(17))
     # A log-likelihood over T has the mode of a prior that is tighter by sqrt(T).
     mode, matrix = logistic_mode(X, y, logistic.prior_sd / np.sqrt(T))
     assert distance(hot.theta, mode, matrix / T) < 0.12
@@ -901,11 +902,10 @@ def test_reference_at_a_temperature(logistic):
 def test_inactive_parameters_stay_where_they_are(logistic):
     X, y = logistic_rows(3_000, K, np.random.default_rng(18), "as drawn")
     start = np.array([0.3, -0.7, 0.0])
-    reference = find_reference(
-        logistic.with_rows(X, y), start, np.array([2]), np.random.default_rng(19)
-    )
-    assert reference.theta[:2].tolist() == start[:2].tolist()
-    rest = reference.theta.copy()
+    posterior = Posterior(logistic.with_rows(X, y))
+    at = find_mode(posterior, start, np.array([2]), np.random.default_rng(19))
+    assert at.theta[:2].tolist() == start[:2].tolist()
+    rest = at.theta.copy()
     p = expit(X @ rest)
     slope = X[:, 2] @ (y - p) - rest[2] / 9
     curvature = (p * (1 - p)) @ X[:, 2] ** 2 + 1 / 9

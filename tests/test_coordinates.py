@@ -15,6 +15,7 @@ from scipy.special import expit
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.causes import find_cause
+from pymc_subsample.control_variates.quadratic import Posterior
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.coordinates import find_coordinates, reparameterise
 from pymc_subsample.coordinates.blocks import find_blocks
@@ -469,8 +470,8 @@ def test_constants_do_not_depend_on_those_before():
     coordinates = expansion.coordinates
     assert [block.joint for block in coordinates.blocks.values()] == [False, True]
     psi = start(coordinates, tall.ravel(tall.initial_point))
-    once = fitted(expansion, reference_at(expansion, psi))
-    again = fitted(expansion, once)
+    once = fitted(Posterior(expansion).at(psi))
+    again = fitted(once)
     np.testing.assert_allclose(again.theta, once.theta, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(coordinates.slant(once.theta, "z_a"), 1.0, rtol=1e-6)
 
@@ -483,7 +484,7 @@ def test_intercepts_and_slopes_are_whitened_together(monkeypatch):
     reparameterise(tall, expansion, find_coordinates(tall, tall.names))
     coordinates = expansion.coordinates
     psi = start(coordinates, tall.ravel(tall.initial_point))
-    psi = fitted(expansion, reference_at(expansion, psi)).theta
+    psi = fitted(Posterior(expansion).at(psi)).theta
     [place] = coordinates.places.values()
     others, rng = np.setdiff1d(np.arange(coordinates.size), place), np.random.default_rng(9)
 
@@ -604,7 +605,7 @@ def exactly_whitened(form, y):
     rng = np.random.default_rng(6)
     psi = start(coordinates, tall.ravel(tall.initial_point))
     psi[: coordinates.size] += 0.3 * rng.standard_normal(coordinates.size)
-    psi = fitted(expansion, reference_at(expansion, psi)).theta
+    psi = fitted(Posterior(expansion).at(psi)).theta
 
     def logp(point):
         return expansion.parameters(point)[1] + reference_at(expansion, point).level

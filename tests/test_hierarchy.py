@@ -8,8 +8,8 @@ from scipy.optimize import minimize_scalar
 
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.hierarchy import settle, split_hierarchy
-from pymc_subsample.control_variates.quadratic import Quadratic
-from pymc_subsample.control_variates.search import find_reference
+from pymc_subsample.control_variates.quadratic import Posterior
+from pymc_subsample.control_variates.search import find_mode
 from pymc_subsample.likelihood import TallModel
 
 
@@ -44,8 +44,8 @@ def test_group_scale_is_at_its_marginal_mode(schools):
     tall, expansion, means = schools
     theta = tall.ravel(tall.initial_point)
     inner, outer = split_hierarchy(expansion, theta, np.arange(tall.size))
-    reference = find_reference(expansion, theta, inner, np.random.default_rng(0))
-    theta = settle(Quadratic(expansion, reference), inner, outer)
+    at = find_mode(Posterior(expansion), theta, inner, np.random.default_rng(0))
+    theta = settle(at, inner, outer)
     where = parts(tall)
 
     def marginal(log_tau, mu):

@@ -11,8 +11,9 @@ import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates import reach as reach_module
 from pymc_subsample.control_variates.coefficients import combined
+from pymc_subsample.control_variates.quadratic import Posterior
 from pymc_subsample.control_variates.reach import nearby
-from pymc_subsample.control_variates.search import find_reference
+from pymc_subsample.control_variates.search import find_mode
 from pymc_subsample.kernels.bounds import local_bound
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.symbolic.graph import numpy_function
@@ -135,7 +136,8 @@ def case(request):
     for order in (1, 2):
         ex = expand(tall, order)
         start, every = tall.ravel(tall.initial_point), np.arange(tall.size)
-        made[order] = ex, find_reference(ex, start, every, np.random.default_rng(1))
+        at = find_mode(Posterior(ex), start, every, np.random.default_rng(1))
+        made[order] = ex, at.reference
     return made
 
 
@@ -186,9 +188,8 @@ def test_chunks_do_not_change_the_table(monkeypatch):
 
     tall = TallModel(normal())
     ex = expand(tall, 2)
-    at = find_reference(
-        ex, tall.ravel(tall.initial_point), np.arange(tall.size), np.random.default_rng(1)
-    )
+    start, every = tall.ravel(tall.initial_point), np.arange(tall.size)
+    at = find_mode(Posterior(ex), start, every, np.random.default_rng(1)).reference
     table = nearby(ex, at.center, at.curvature)
     monkeypatch.setattr(module, "_CHUNK_BYTES", 8 * ex.width * 33)
     np.testing.assert_allclose(nearby(ex, at.center, at.curvature), table, rtol=1e-9)

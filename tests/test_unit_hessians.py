@@ -6,8 +6,7 @@ import pytest
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.control_variates.quadratic import Quadratic
-from pymc_subsample.control_variates.reference import reference_at
+from pymc_subsample.control_variates.quadratic import Posterior, Quadratic
 from pymc_subsample.coordinates.fit import fitted
 
 RNG = np.random.default_rng(1)
@@ -62,9 +61,9 @@ def test_all_at_once_as_one_by_one(model, made, monkeypatch):
     some = np.setdiff1d(active, expansion.units[0].ravel()[:1])
 
     def found():
-        quadratic, constants = Quadratic(expansion, reference), fitted(expansion, reference)
+        quadratic = Quadratic(expansion, reference)
         matrices = quadratic.precision(active), quadratic.precision(some)
-        return *matrices, quadratic.scales(active), constants.theta
+        return *matrices, quadratic.scales(active), fitted(quadratic).theta
 
     fast = found()
     one_by_one(monkeypatch)
@@ -129,16 +128,13 @@ def test_where_rates_overflow_there_is_no_curvature(far):
     expansion = pms.HMCECS(model=model, subsample_size=50, rng=1)._expansion
     values = np.zeros(expansion.coordinates.size)
     values[0] = far
-    there = reference_at(expansion, expansion.from_values(values))
-    assert there.is_finite == (far < 700)
+    there = Posterior(expansion).at(expansion.from_values(values))
+    finite = there.reference.is_finite
+    assert finite == (far < 700)
     active = np.arange(len(values))
-    matrix, sd, moved = (
-        Quadratic(expansion, there).precision(active),
-        Quadratic(expansion, there).scales(active),
-        fitted(expansion, there),
-    )
+    matrix, sd, moved = there.precision(active), there.scales(active), fitted(there)
     assert matrix.shape == (len(active), len(active))
-    assert np.isfinite(matrix).all() == there.is_finite
+    assert np.isfinite(matrix).all() == finite
     assert np.isfinite(sd).all()
     assert np.isfinite(moved.theta).all()
-    assert (moved is there) == (not there.is_finite)
+    assert (moved is there) == (not finite)

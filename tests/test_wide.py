@@ -14,9 +14,9 @@ import pymc_subsample as pms
 from pymc_subsample import rows
 from pymc_subsample.control_variates import expand, general, linear
 from pymc_subsample.control_variates.curvature import covariance, times
-from pymc_subsample.control_variates.quadratic import Quadratic
+from pymc_subsample.control_variates.quadratic import Posterior, Quadratic
 from pymc_subsample.control_variates.reference import reference_at
-from pymc_subsample.control_variates.search import find_reference
+from pymc_subsample.control_variates.search import find_mode
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.likelihood import TallModel, TallModelError, verification
 from pymc_subsample.steps import setup
@@ -118,10 +118,10 @@ def test_covariance_of_many_parameters(lowest):
 def test_the_mode_is_found_by_gradients(name, expansion, tall_model):
     ex, active = expansion(name), np.arange(tall_model(name).size)
     start = point(tall_model(name), 4)
-    newton = find_reference(ex, start, active, np.random.default_rng(1))
-    sd = np.sqrt(np.diag(covariance(Quadratic(ex, newton).precision(active))))
+    newton = find_mode(Posterior(ex), start, active, np.random.default_rng(1))
+    sd = np.sqrt(np.diag(covariance(newton.precision(active))))
     ex = replace(ex, curvature="diagonal")
-    found = find_reference(ex, start, active, np.random.default_rng(1))
+    found = find_mode(Posterior(ex), start, active, np.random.default_rng(1))
     # Each gradient is below 0.1 in units of the sds given the others; Newton's is within 0.1.
     assert np.sqrt(np.mean(((found.theta - newton.theta) / sd) ** 2)) < 0.3
 
@@ -191,8 +191,8 @@ def test_order_1_beyond_samples_the_posterior(few):
     tall = TallModel(model)
     ex = expand(tall, 2)
     active = np.arange(5)
-    at = find_reference(ex, np.zeros(5), active, np.random.default_rng(0))
-    sd = np.sqrt(np.diag(covariance(Quadratic(ex, at).precision(active))))
+    at = find_mode(Posterior(ex), np.zeros(5), active, np.random.default_rng(0))
+    sd = np.sqrt(np.diag(covariance(at.precision(active))))
     draws = idata["posterior"]["beta"].values[0]
     # Of some 1,500 effective draws; the mode is within 0.1 sd of the mean.
     assert np.all(np.abs(draws.mean(axis=0) - at.theta) < 0.2 * sd)

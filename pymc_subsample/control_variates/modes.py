@@ -12,18 +12,17 @@ definite: the poles of hierarchies at a scale of zero are none.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.linalg
 from scipy.special import logsumexp
 
 from pymc_subsample.control_variates.curvature import covariance, units
-from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.images import Block, images
-from pymc_subsample.control_variates.quadratic import Quadratic
-from pymc_subsample.control_variates.reference import Reference, reference_at, summed
-from pymc_subsample.control_variates.search import has_precision, mode_of_rows, newton, polish
+from pymc_subsample.control_variates.quadratic import Posterior, Quadratic
+from pymc_subsample.control_variates.reference import Reference, summed
+from pymc_subsample.control_variates.search import climb, has_precision, newton, polish
 
 # Beyond, the search takes too long.
 MAX_PARAMETERS = 200
@@ -85,47 +84,47 @@ class ModeSearch:
 class _Peak:
     """A mode, with the Cholesky factor of its precision."""
 
-    reference: Reference
+    at: Quadratic
     active: np.ndarray
     factor: np.ndarray
     log_mass: float
 
+    @property
+    def theta(self) -> np.ndarray:
+        return self.at.theta
+
     def distance(self, theta: np.ndarray) -> float:
         """Distance of a point in standard deviations."""
-        return float(np.linalg.norm(self.factor.T @ (theta - self.reference.theta)[self.active]))
+        return float(np.linalg.norm(self.factor.T @ (theta - self.theta)[self.active]))
 
     def apart(self, other: "_Peak") -> bool:
-        nearest = min(self.distance(other.reference.theta), other.distance(self.reference.theta))
+        nearest = min(self.distance(other.theta), other.distance(self.theta))
         return nearest > _APART + 2 * _CONVERGED * np.sqrt(len(self.active))
 
 
 class _Subset:
     """The log posterior with a few rows for all."""
 
-    def __init__(
-        self, expansion: Expansion, active: np.ndarray, temperature: float, rng: np.random.Generator
-    ) -> None:
-        self.expansion, self._active = expansion, active
-        n = expansion.n_rows
+    def __init__(self, whole: Posterior, active: np.ndarray, rng: np.random.Generator) -> None:
+        self._active, n = active, whole.expansion.n_rows
         size = min(n, max(_ROWS, 20 * len(active)))
         index = np.arange(n) if size == n else rng.integers(0, n, size)
-        self.rows = expansion.batches(index)
-        self.weight = n / (size * temperature)
+        self.posterior = replace(whole, rows=whole.expansion.batches(index))
         self._exact = size == n
         self.work = 0
 
-    def at(self, theta: np.ndarray, curved: bool = True) -> Reference:
-        return summed(self.expansion, theta, self.rows, self.weight, curved)
-
     def height(self, theta: np.ndarray) -> float:
-        return Quadratic(self.expansion, self.at(theta, curved=False)).height
+        return self.posterior.at(theta, curved=False).height
 
     def levels(self, theta: np.ndarray) -> np.ndarray:
         """Log-likelihoods of each sixteenth of the rows."""
-        parts = np.array_split(np.concatenate(self.rows, axis=1), _PARTS, axis=1)
+        expansion, weight, rows = (
+            self.posterior.expansion, self.posterior.weight, self.posterior.rows
+        )  # fmt: skip
+        assert rows is not None
+        parts = np.array_split(np.concatenate(rows, axis=1), _PARTS, axis=1)
         parts = [np.ascontiguousarray(part) for part in parts]
-        sums = [summed(self.expansion, theta, [part], self.weight, False) for part in parts]
-        return np.array([found.level for found in sums])
+        return np.array([summed(expansion, theta, [x], weight, False).level for x in parts])
 
     def error(self, one: np.ndarray, other: np.ndarray) -> float:
         """Return the standard error of the difference of two log-likelihoods by these rows."""
@@ -135,54 +134,52 @@ class _Subset:
 
     def climb(self, start: np.ndarray, known: _Peak) -> tuple[_Peak | None, bool]:
         """Return the mode that a start leads to, if any, and whether all on the way was concave."""
-        home = known.reference.theta
+        home = known.theta
         for share in (1.0, 0.5, 0.2, 0.05):
             theta = home + share * (start - home)
             if np.isfinite(self.height(theta)):
                 break
         else:
             return None, False
-        expansion, active = self.expansion, self._active
-        found = mode_of_rows(expansion, theta, active, self.rows, self.weight, _STEPS)
-        self.work += (found.steps + 1) * len(active)
+        found = climb(self.posterior, theta, self._active, _STEPS)
+        self.work += (found.steps + 1) * len(self._active)
         if known.distance(found.theta) < 1.0:
             return known, found.concave
         if not np.isfinite(self.height(found.theta)):
             return None, False
-        return _peak(expansion, self.polished(found.theta), active), found.concave
+        return _peak(self.polished(found.theta), self._active), found.concave
 
-    def polished(self, theta: np.ndarray) -> Reference:
-        return newton(self.expansion, self.at, theta, self._active, _NEWTON_STEPS)
+    def polished(self, theta: np.ndarray) -> Quadratic:
+        return newton(self.posterior, theta, self._active, _NEWTON_STEPS)
 
 
 def search_modes(
-    expansion: Expansion,
-    reference: Reference,
+    whole: Posterior,
+    at: Quadratic,
     active: np.ndarray,
     free: np.ndarray,
     starts: Starts,
     rng: np.random.Generator,
-    temperature: float = 1.0,
-    settle: Callable[[Reference], Reference] | None = None,
+    settle: Callable[[Quadratic], Quadratic] | None = None,
 ) -> ModeSearch | None:
-    """Search for modes that compete with the one that is known, the reference.
+    """Search for modes that compete with the one that is known, on all rows.
 
     Searches move elements `active` of theta, images change those in `free`: these and, in a
     hierarchy, its hyperparameters, which `settle` moves to where they belong at a mode of the
     others. Returns None where no search is made: for more than 200 parameters, or without second
     derivatives.
     """
-    if not 0 < len(active) <= MAX_PARAMETERS or not has_precision(expansion, len(active)):
+    if not 0 < len(active) <= MAX_PARAMETERS or not has_precision(whole.expansion, len(active)):
         return None
-    subset = _Subset(expansion, active, temperature, rng)
-    known = _peak(expansion, subset.polished(reference.theta), active, strict=False)
+    subset = _Subset(whole, active, rng)
+    known = _peak(subset.polished(at.theta), active, strict=False)
     if known is None:
         return None
     found = [known]
     counts = dict.fromkeys(("near", "prior", "images"), 0)
     concave = True
     for stage in (0, 1):
-        for kind, theta in _candidates(expansion, stage, found, starts, active, free, rng):
+        for kind, theta in _candidates(stage, found, starts, active, free, rng):
             peak, bent_down = subset.climb(theta, known)
             counts[kind] += peak is not None
             concave = concave and bent_down and peak is not None
@@ -192,18 +189,17 @@ def search_modes(
                 break
         if (concave and len(found) == 1) or subset.work > _WORK:
             break
-    first = _peak(expansion, reference, active, strict=False)
+    first = _peak(at, active, strict=False)
     if first is None:
         return None
     modes = [first]
     chosen = _promising(found, subset, settle is not None)
     for theta in chosen[:_POLISHED]:
-        candidate = polish(expansion, theta, active, temperature)
-        candidate = candidate if settle is None else settle(candidate)
-        peak = _peak(expansion, candidate, active)
+        candidate = polish(whole, theta, active)
+        peak = _peak(candidate if settle is None else settle(candidate), active)
         if peak is None or not all(peak.apart(old) for old in modes):
             continue
-        beside = [k for k, old in enumerate(modes) if not _valley(subset, peak, old, temperature)]
+        beside = [k for k, old in enumerate(modes) if not _valley(whole, subset, peak, old)]
         if not beside:
             modes.append(peak)
         elif len(beside) == 1 and peak.log_mass > modes[beside[0]].log_mass + _HEAVIER:
@@ -221,7 +217,6 @@ def _keep(found: list[_Peak], new: _Peak) -> None:
 
 
 def _candidates(
-    expansion: Expansion,
     stage: int,
     found: list[_Peak],
     starts: Starts,
@@ -231,7 +226,7 @@ def _candidates(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield starts, made of PyMC's values, and their kind: a few of each in the first stage."""
     near, prior, mirrored = (kind[stage] for kind in (_NEAR, _PRIOR, _IMAGES))
-    home = found[0].reference.theta
+    expansion, home = found[0].at.expansion, found[0].theta
     values = expansion.values(home).copy()
     for _ in range(near):
         values[active] = starts.initial[active] + rng.uniform(-2, 2, len(active))
@@ -241,7 +236,7 @@ def _candidates(
         yield "prior", expansion.from_values(values, home)
     best = max(found, key=lambda peak: peak.log_mass)
     seen = stage * _IMAGES[0] if best is found[0] else 0
-    values = expansion.values(best.reference.theta)
+    values = expansion.values(best.theta)
     for image in images(starts.blocks, values, free, rng)[seen:][:mirrored]:
         yield "images", expansion.from_values(image, home)
 
@@ -252,24 +247,20 @@ def _promising(found: list[_Peak], subset: _Subset, movable: bool) -> list[np.nd
     Where the prior is `movable`, by hyperparameters, the likelihood alone counts.
     """
     known, others = found[0], sorted(found[1:], key=lambda peak: -peak.log_mass)
-    here, chosen = known.reference.theta, []
+    chosen = []
     for peak in others:
-        there = peak.reference.theta
-        doubt = _DOUBT * subset.error(here, there)
+        doubt = _DOUBT * subset.error(known.theta, peak.theta)
         lead = peak.log_mass - known.log_mass
         if movable:
-            lead = peak.reference.level - known.reference.level
+            lead = peak.at.reference.level - known.at.reference.level
         if lead + doubt > np.log(LEAST_MASS):
-            chosen.append(there)
+            chosen.append(peak.theta)
     return chosen
 
 
-def _peak(
-    expansion: Expansion, reference: Reference, active: np.ndarray, strict: bool = True
-) -> _Peak | None:
+def _peak(at: Quadratic, active: np.ndarray, strict: bool = True) -> _Peak | None:
     """Measure a mode; None where there is none or, unless strict, no finite density."""
-    quadratic = Quadratic(expansion, reference)
-    height, matrix = quadratic.height, quadratic.precision(active)
+    height, matrix = at.height, at.precision(active)
     if not (np.isfinite(height) and np.all(np.isfinite(matrix))):
         return None
     if not strict:
@@ -279,40 +270,38 @@ def _peak(
         lower = np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:
         return None
-    ascent = expansion.pull_back(reference.theta, reference.slope)[active]
-    ascent = scipy.linalg.solve_triangular(lower, ascent, lower=True)
+    ascent = scipy.linalg.solve_triangular(lower, at.ascent[active], lower=True)
     if strict and not np.sqrt(np.mean(ascent**2)) < _CONVERGED:
         return None
     volume = 0.5 * len(active) * np.log(2 * np.pi) - np.log(np.diag(lower)).sum()
-    return _Peak(reference, active, lower, height + volume)
+    return _Peak(at, active, lower, height + volume)
 
 
-def _valley(subset: _Subset, one: _Peak, other: _Peak, temperature: float) -> bool:
+def _valley(whole: Posterior, subset: _Subset, one: _Peak, other: _Peak) -> bool:
     """Whether the way between two modes leads through a valley that keeps chains apart.
 
     Where the subset's log posterior has none, the mass across the way on all rows decides: a way
     may be level and narrow, such as that of scales from much pooling to little.
     """
-    here, there = one.reference.theta, other.reference.theta
+    here, there = one.theta, other.theta
     way = [here + t * (there - here) for t in np.linspace(0, 1, _POINTS + 2)]
     if _deep(map(subset.height, way[1:-1]), min(subset.height(here), subset.height(there))):
         return True
-    expansion, active = subset.expansion, one.active
+    active = one.active
     units = 1 / np.sqrt(np.diag(one.factor @ one.factor.T))
     across = np.linalg.qr(((there - here)[active] / units)[:, None], mode="complete")[0][:, 1:]
 
-    def mass(found: Reference) -> float:
-        quadratic = Quadratic(expansion, found)
-        matrix = quadratic.precision(active) * np.outer(units, units)
+    def mass(at: Quadratic) -> float:
+        matrix = at.precision(active) * np.outer(units, units)
         if not np.all(np.isfinite(matrix)):
             return -np.inf
         sizes = np.abs(np.linalg.eigvalsh(across.T @ matrix @ across))
-        return quadratic.height - 0.5 * np.log(np.maximum(sizes, 1e-300)).sum()
+        return at.height - 0.5 * np.log(np.maximum(sizes, 1e-300)).sum()
 
     # Every pass over all rows may be the last: from the middle outwards.
     inner = sorted(way[2:-1:2], key=lambda theta: abs(np.linalg.norm(theta - (here + there) / 2)))
-    masses = (mass(reference_at(expansion, theta, temperature)) for theta in inner)
-    return _deep(masses, min(mass(one.reference), mass(other.reference)))
+    masses = (mass(whole.at(theta)) for theta in inner)
+    return _deep(masses, min(mass(one.at), mass(other.at)))
 
 
 def _deep(levels: Iterable[float], ends: float) -> bool:
@@ -327,7 +316,7 @@ def _weighed(modes: list[_Peak], lighter: int, counts: dict[str, int]) -> ModeSe
         order = np.array([0, *(k for k in order if k)])
     kept = [k for k in order if shares[k] > LEAST_MASS]
     return ModeSearch(
-        tuple(modes[k].reference for k in kept),
+        tuple(modes[k].at.reference for k in kept),
         tuple(float(shares[k]) for k in kept),
         lighter + len(modes) - len(kept),
         **counts,

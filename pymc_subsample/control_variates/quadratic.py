@@ -1,6 +1,6 @@
-"""The log posterior around a reference with the log-likelihood to second order: reads no rows."""
+"""The log posterior of rows, and around a reference with the log-likelihood to second order."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates.curvature import times
 from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.control_variates.reference import Reference
+from pymc_subsample.control_variates.reference import Reference, summed
 
 # Hessian columns that are computed at once.
 _COLUMNS = 128
@@ -21,7 +21,7 @@ _APART = 1e-4
 
 @dataclass(frozen=True)
 class Quadratic:
-    """The prior, and the log-likelihood of all rows to second order around a reference.
+    """The prior, and the log-likelihood of rows to second order around a reference: reads none.
 
     At the reference, where it is taken unless theta is given, it has the log posterior's own
     value and derivatives.
@@ -31,9 +31,19 @@ class Quadratic:
     reference: Reference
 
     @property
+    def theta(self) -> np.ndarray:
+        """The reference point, shape (d,)."""
+        return self.reference.theta
+
+    @property
     def height(self) -> float:
         """The (tempered) log posterior at the reference point."""
-        return self.expansion.parameters(self.reference.theta)[1] + self.reference.level
+        return self.expansion.parameters(self.theta)[1] + self.reference.level
+
+    @property
+    def ascent(self) -> np.ndarray:
+        """Its gradient in theta there, shape (d,)."""
+        return self.expansion.pull_back(self.theta, self.reference.slope)
 
     def log_density(self, theta: np.ndarray) -> float:
         """Log prior plus the quadratic log-likelihood at theta."""
@@ -88,7 +98,7 @@ class Quadratic:
         size = 0.0
         for _ in range(_POWER_STEPS):
             direction /= np.linalg.norm(direction)
-            points = np.tile(self.reference.theta, (2, 1))
+            points = np.tile(self.theta, (2, 1))
             points[:, active] += np.outer([_SHIFT, -_SHIFT], scale * direction)
             forth, back = (self.gradient(point)[active] for point in points)
             direction = scale * (back - forth) / (2 * _SHIFT)
@@ -120,7 +130,7 @@ class Quadratic:
         By moving all units at once. A second time they move by unequal amounts: None where that
         changes a number, since units meet, as in rows that belong to several of them.
         """
-        theta = self.reference.theta if theta is None else theta
+        theta = self.theta if theta is None else theta
         k, units = places.shape
         found = []
         for weight in (np.ones(units), np.random.default_rng(0).uniform(0.5, 1.5, units)):
@@ -143,7 +153,7 @@ class Quadratic:
 
         The curvature multiplies the differences of many columns at once.
         """
-        theta = self.reference.theta if theta is None else theta
+        theta = self.theta if theta is None else theta
         here = self.gradient(theta) if rough else None
         for start in range(0, len(active), _COLUMNS):
             points, widths = [], []
@@ -162,3 +172,26 @@ class Quadratic:
             backs = [here] * len(widths) if rough else pulled[1::2]
             for forth, back, width in zip(pulled[:: 1 if rough else 2], backs, widths, strict=True):
                 yield (forth - back) / width
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """The prior, and the log-likelihood of all rows or of some that stand for them, tempered."""
+
+    expansion: Expansion
+    temperature: float = 1.0
+    # Batches of packed rows, which are anchored anew at every point; None for all rows.
+    rows: Sequence[np.ndarray] | None = None
+
+    @property
+    def weight(self) -> float:
+        """How much each row counts: n / (m T) of m rows."""
+        if self.rows is None:
+            return 1.0 / self.temperature
+        m = sum(part.shape[1] for part in self.rows)
+        return self.expansion.n_rows / (m * self.temperature)
+
+    def at(self, theta: np.ndarray, curved: bool = True) -> Quadratic:
+        """Sum the rows at theta, by a pass over them; without curvature if so asked."""
+        found = summed(self.expansion, theta, self.rows, self.weight, curved)
+        return Quadratic(self.expansion, found)

@@ -1,7 +1,7 @@
 """The search for the reference point: the posterior mode."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,12 +14,7 @@ from pymc_subsample.control_variates.curvature import (
     units,
 )
 from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.control_variates.quadratic import Quadratic
-from pymc_subsample.control_variates.reference import (
-    Reference,
-    reference_at,
-    summed,
-)
+from pymc_subsample.control_variates.quadratic import Posterior, Quadratic
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
@@ -43,19 +38,16 @@ def has_precision(expansion: Expansion, size: int) -> bool:
     return expansion.curvature != "diagonal" and size <= MAX_CURVATURE
 
 
-def find_reference(
-    expansion: Expansion,
-    start: np.ndarray,
-    active: np.ndarray,
-    rng: np.random.Generator,
-    temperature: float = 1.0,
-) -> Reference:
+def find_mode(
+    posterior: Posterior, start: np.ndarray, active: np.ndarray, rng: np.random.Generator
+) -> Quadratic:
     """Find the posterior mode: on growing random subsets, then polished on all rows.
 
     Elements `active` of theta move. Ends within about 0.1 posterior standard deviations of the mode
     where Newton's method converges in 8 passes over the data, or L-BFGS in 50 where there are too
     many parameters for Newton's; at the best point found otherwise.
     """
+    expansion = posterior.expansion
     n = expansion.n_rows
     start = theta = np.array(start, dtype=float)
     last = max(_FIRST_SUBSET, min(_LAST_SUBSET, _SUBSET_BYTES // (8 * expansion.width)))
@@ -63,75 +55,56 @@ def find_reference(
     while True:
         whole = size == n
         rows = list(expansion.chunks()) if whole else expansion.batches(rng.integers(0, n, size))
-        weight = n / (size * temperature)
-        theta = mode_of_rows(expansion, theta, active, rows, weight).theta
+        theta = climb(replace(posterior, rows=rows), theta, active).theta
         if whole or size >= min(last, n // 2):
             break
         size = min(size * 10, last, n // 2)
-    found = polish(expansion, theta, active, temperature)
+    found = polish(posterior, theta, active)
     if whole:
         return found
-    begun = summed(expansion, start, None, 1.0 / temperature, curved=False)
-    before = Quadratic(expansion, begun).height
-    if not np.isfinite(before) or Quadratic(expansion, found).height >= before:
+    before = posterior.at(start, curved=False).height
+    if not np.isfinite(before) or found.height >= before:
         return found
     # A subset may have one row of a small group, weighed like many, whose scale has no mode.
-    theta = mode_of_rows(expansion, start, active, None, 1.0 / temperature).theta
-    again = polish(expansion, theta, active, temperature)
-    return max(
-        found, again, key=lambda at: np.nan_to_num(Quadratic(expansion, at).height, nan=-np.inf)
-    )
+    again = polish(posterior, climb(posterior, start, active).theta, active)
+    return max(found, again, key=lambda at: np.nan_to_num(at.height, nan=-np.inf))
 
 
 class _Objective:
-    """Negative log posterior of weighted rows at ``theta = origin + scale x``, once per point."""
+    """Negative log posterior at ``theta = origin + scale x``, summed once per point."""
 
     def __init__(
-        self,
-        expansion: Expansion,
-        origin: Reference,
-        active: np.ndarray,
-        batches: Sequence[np.ndarray] | None,
-        weight: float,
-        scale: np.ndarray,
-        *,
-        curved: bool = False,
-    ) -> None:
-        self._expansion, self._origin, self._active = expansion, origin.theta, active
-        self._batches, self._weight = batches, weight
+        self, posterior: Posterior, origin: Quadratic, active: np.ndarray, scale: np.ndarray,
+        *, curved: bool = False,
+    ) -> None:  # fmt: skip
+        self._posterior, self._origin, self._active = posterior, origin, active
         self._scale, self._curved = scale, curved
-        self._at, self._summed = np.zeros(len(active)), origin
-        self._known = origin.is_finite
+        self._x, self._at = np.zeros(len(active)), origin
         self.concave = True
 
     def theta(self, x: np.ndarray) -> np.ndarray:
-        theta = self._origin.copy()
+        theta = self._origin.theta.copy()
         theta[self._active] += self._scale @ x if self._scale.ndim == 2 else self._scale * x
         return theta
 
-    def _evaluate(self, x: np.ndarray) -> Reference:
-        if not np.array_equal(x, self._at):
-            self._at = x.copy()
-            self._summed = summed(
-                self._expansion, self.theta(x), self._batches, self._weight, self._curved
-            )
-        return self._summed
+    def _evaluate(self, x: np.ndarray) -> Quadratic:
+        if not np.array_equal(x, self._x):
+            self._x, self._at = x.copy(), self._posterior.at(self.theta(x), self._curved)
+        return self._at
 
     def value(self, x: np.ndarray) -> float:
         found = self._evaluate(x)
-        value = -Quadratic(self._expansion, found).height
+        value = -found.height
         # Curvatures overflow first: beyond, finite slopes may be wrong, and hold the search there.
-        known = found.is_finite or not self._known
+        known = found.reference.is_finite or not self._origin.reference.is_finite
         return value if known and np.isfinite(value) else _IMPOSSIBLE
 
     def gradient(self, x: np.ndarray) -> np.ndarray:
-        found = self._evaluate(x)
-        grad = _finite(self._expansion.pull_back(found.theta, found.slope)[self._active])
+        grad = _finite(self._evaluate(x).ascent[self._active])
         return -_finite(grad @ self._scale if self._scale.ndim == 2 else self._scale * grad)
 
     def hessian(self, x: np.ndarray) -> np.ndarray:
-        quadratic = Quadratic(self._expansion, self._evaluate(x))
-        matrix = _finite(quadratic.precision(self._active, rough=True))
+        matrix = _finite(self._evaluate(x).precision(self._active, rough=True))
         self.concave = self.concave and _positive(matrix)
         return _finite(self._scale.T @ matrix @ self._scale)
 
@@ -160,31 +133,21 @@ def _positive(matrix: np.ndarray) -> bool:
     return True
 
 
-def mode_of_rows(
-    expansion: Expansion,
-    theta: np.ndarray,
-    active: np.ndarray,
-    batches: Sequence[np.ndarray] | None,
-    weight: float,
-    most_steps: int = 200,
+def climb(
+    posterior: Posterior, theta: np.ndarray, active: np.ndarray, most_steps: int = 200
 ) -> Climb:
-    """Find the mode of the posterior that weighs each of some rows by `weight`, n / (m T).
-
-    Elements `active` of theta move. `batches` of packed rows are anchored anew at every step; None
-    for all rows.
-    """
-    newton = len(active) <= MAX_DENSE and has_precision(expansion, len(active))
-    origin = summed(expansion, theta, batches, weight, newton)
+    """Find the mode from a theta that may be far from it; elements `active` move."""
+    newton = len(active) <= MAX_DENSE and has_precision(posterior.expansion, len(active))
+    origin = posterior.at(theta, curved=newton)
     if not len(active):
         return Climb(origin.theta, True, 0)
     with np.errstate(all="ignore"):
         # In units of the curvature at the start, columns may have any units and offsets.
         if newton:
-            matrix = _finite(Quadratic(expansion, origin).precision(active, rough=True))
-            scale = covariance_factor(matrix)
+            scale = covariance_factor(_finite(origin.precision(active, rough=True)))
         else:
-            scale = Quadratic(expansion, origin).scales(active)
-        objective = _Objective(expansion, origin, active, batches, weight, scale, curved=newton)
+            scale = origin.scales(active)
+        objective = _Objective(posterior, origin, active, scale, curved=newton)
         hessian = objective.hessian if newton else None
         found = _minimum(objective.value, objective.gradient, hessian, len(active), most_steps)
     if found is None:
@@ -194,7 +157,7 @@ def mode_of_rows(
 
 def quadratic_mode(quadratic: Quadratic, active: np.ndarray) -> np.ndarray:
     """Return theta at the mode of the prior and the quadratic log-likelihood: no rows are read."""
-    origin = quadratic.reference.theta
+    origin = quadratic.theta
     if not len(active):
         return origin
     newton = len(active) <= MAX_DENSE and has_precision(quadratic.expansion, len(active))
@@ -244,41 +207,28 @@ def _minimum(
         return None
 
 
-def polish(
-    expansion: Expansion, theta: np.ndarray, active: np.ndarray, temperature: float = 1.0
-) -> Reference:
-    """Find the posterior mode near theta on all rows.
+def polish(posterior: Posterior, theta: np.ndarray, active: np.ndarray) -> Quadratic:
+    """Find the posterior mode near theta.
 
     By Newton's method with step halving or, without a matrix of second derivatives, by L-BFGS in
     units of the standard deviations that the diagonal gives.
     """
-    if not has_precision(expansion, len(active)):
-        best = reference_at(expansion, theta, temperature)
-        return _polish_by_gradients(expansion, best, active, temperature)
-    return newton(
-        expansion, lambda theta: reference_at(expansion, theta, temperature), theta, active
-    )
+    if not has_precision(posterior.expansion, len(active)):
+        return _polish_by_gradients(posterior, posterior.at(theta), active)
+    return newton(posterior, theta, active)
 
 
 def newton(
-    expansion: Expansion,
-    sum_at: Callable[[np.ndarray], Reference],
-    theta: np.ndarray,
-    active: np.ndarray,
-    most_steps: int = _MAX_POLISH,
-) -> Reference:
-    """Find the mode near theta by Newton's method with step halving.
-
-    Elements `active` move; ``sum_at(theta)`` sums the rows there, of all or of some.
-    """
-    best = sum_at(theta)
-    best_value = Quadratic(expansion, best).height
+    posterior: Posterior, theta: np.ndarray, active: np.ndarray, most_steps: int = _MAX_POLISH
+) -> Quadratic:
+    """Find the mode near theta by Newton's method with step halving; elements `active` move."""
+    best = posterior.at(theta)
     for _ in range(most_steps):
-        matrix = Quadratic(expansion, best).precision(active)
+        matrix = best.precision(active)
         if not np.all(np.isfinite(matrix)):
             break
         cov = covariance(matrix)
-        ascent = expansion.pull_back(best.theta, best.slope)[active]
+        ascent = best.ascent[active]
         step = cov @ ascent
         distance = np.sqrt(max(step @ ascent, 0.0) / len(active))
         if distance < _POLISHED:
@@ -286,10 +236,9 @@ def newton(
         for _ in range(6):
             trial = best.theta.copy()
             trial[active] += step
-            candidate = sum_at(trial)
-            value = Quadratic(expansion, candidate).height
-            if np.isfinite(value) and value > best_value:
-                best, best_value = candidate, value
+            candidate = posterior.at(trial)
+            if np.isfinite(candidate.height) and candidate.height > best.height:
+                best = candidate
                 break
             step = 0.25 * step
         else:
@@ -297,16 +246,13 @@ def newton(
     return best
 
 
-def _polish_by_gradients(
-    expansion: Expansion, reference: Reference, active: np.ndarray, temperature: float
-) -> Reference:
+def _polish_by_gradients(posterior: Posterior, start: Quadratic, active: np.ndarray) -> Quadratic:
     """L-BFGS until no element has a gradient of more than 0.1 per standard deviation."""
     import scipy.optimize
 
     if not len(active):
-        return reference
-    scale = Quadratic(expansion, reference).scales(active)
-    objective = _Objective(expansion, reference, active, None, 1.0 / temperature, scale)
+        return start
+    objective = _Objective(posterior, start, active, start.scales(active))
     found = scipy.optimize.minimize(
         objective.value,
         np.zeros(len(active)),
@@ -314,4 +260,4 @@ def _polish_by_gradients(
         method="L-BFGS-B",
         options={"gtol": _POLISHED, "ftol": 0.0, "maxfun": _MAX_PASSES},
     )
-    return reference_at(expansion, objective.theta(found.x), temperature)
+    return posterior.at(objective.theta(found.x))

@@ -20,10 +20,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.control_variates.quadratic import Quadratic
+from pymc_subsample.control_variates.quadratic import Posterior, Quadratic
 from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.control_variates.search import find_reference, polish, quadratic_mode
+from pymc_subsample.control_variates.search import find_mode, polish, quadratic_mode
 from pymc_subsample.coordinates.blocks import triangle
 from pymc_subsample.coordinates.coordinates import Coordinates
 from pymc_subsample.coordinates.marginals import marginal
@@ -40,14 +39,13 @@ def start(coordinates: Coordinates, theta: np.ndarray) -> np.ndarray:
     return coordinates.from_theta(theta, np.zeros(coordinates.length))
 
 
-def fitted(expansion: Expansion, reference: Reference) -> Reference:
-    """Return a reference at the same theta, in coordinates that have its information if finite."""
-    coordinates = expansion.coordinates
-    assert coordinates is not None
-    if not reference.is_finite:
-        return reference
+def fitted(quadratic: Quadratic) -> Quadratic:
+    """Return the same in coordinates that have its information, if there are some, and finite."""
+    coordinates, reference = quadratic.expansion.coordinates, quadratic.reference
+    if coordinates is None or not reference.is_finite:
+        return quadratic
     theta, _ = coordinates.to_theta(reference.theta)
-    psi, quadratic = start(coordinates, theta), Quadratic(expansion, reference)
+    psi = start(coordinates, theta)
     for name, block in reversed(coordinates.blocks.items()):
         information, score = coordinates.constants(psi, name)
         *found, slant = _information(quadratic, psi, name)
@@ -60,7 +58,9 @@ def fitted(expansion: Expansion, reference: Reference) -> Reference:
             marginal(quadratic, psi, element) for element in coordinates.bent
         ]
         psi = coordinates.from_theta(theta, psi)
-    return replace(reference, theta=psi) if np.all(np.isfinite(psi)) else reference
+    if not np.all(np.isfinite(psi)):
+        return quadratic
+    return replace(quadratic, reference=replace(reference, theta=psi))
 
 
 def _information(
@@ -147,35 +147,32 @@ def _positive(matrices: np.ndarray) -> np.ndarray:
 
 
 def locate(
-    expansion: Expansion,
-    start: np.ndarray,
-    free: np.ndarray,
-    rng: np.random.Generator,
-    temperature: float,
-) -> Reference:
+    posterior: Posterior, start: np.ndarray, free: np.ndarray, rng: np.random.Generator
+) -> Quadratic:
     """Find the mode in coordinates of its own, and these coordinates; elements `free` move.
 
     First with all scales held, where the map is affine; then scales and everything else that is no
     effect, on the quadratic log-likelihood, which reads no rows; then all on all rows.
     """
-    coordinates = expansion.coordinates
+    expansion, coordinates = posterior.expansion, posterior.expansion.coordinates
     assert coordinates is not None
     effects = np.concatenate([place.ravel() for place in coordinates.places.values()])
     others = np.setdiff1d(free, effects)
     held = np.intersect1d(coordinates.scales, free)
-    found = find_reference(expansion, start, np.setdiff1d(free, held), rng, temperature)
+    found = find_mode(posterior, start, np.setdiff1d(free, held), rng)
     for _ in range(_ROUNDS):
-        found = fitted(expansion, found)
-        moved = quadratic_mode(Quadratic(expansion, found), others)
+        found = fitted(found)
+        moved = quadratic_mode(found, others)
         before = expansion.parameters(moved)[0]
-        better = polish(expansion, moved, free, temperature)
+        better = polish(posterior, moved, free)
         # Far from the mode the log-likelihood is not quadratic.
-        if not Quadratic(expansion, better).height >= Quadratic(expansion, found).height:
-            better = polish(expansion, found.theta, free, temperature)
+        if not better.height >= found.height:
+            better = polish(posterior, found.theta, free)
         found = better
-        if np.allclose(found.center, before, rtol=0, atol=1e-3 * _spread(found)):
+        at = found.reference
+        if np.allclose(at.center, before, rtol=0, atol=1e-3 * _spread(at)):
             break
-    return fitted(expansion, found)
+    return fitted(found)
 
 
 def _spread(reference: Reference) -> np.ndarray:

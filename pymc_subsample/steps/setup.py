@@ -27,15 +27,10 @@ from pymc_subsample.control_variates.hierarchy import (
 )
 from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch, Starts, search_modes
-from pymc_subsample.control_variates.quadratic import Quadratic
-from pymc_subsample.control_variates.reference import (
-    Reference,
-    extended,
-    reference_at,
-    refuse_undefined,
-)
+from pymc_subsample.control_variates.quadratic import Posterior, Quadratic
+from pymc_subsample.control_variates.reference import Reference, extended, refuse_undefined
 from pymc_subsample.control_variates.residuals import Residuals, residuals_around
-from pymc_subsample.control_variates.search import find_reference, has_precision, polish
+from pymc_subsample.control_variates.search import find_mode, has_precision, polish
 from pymc_subsample.coordinates.fit import fitted, locate
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.likelihood import TallModelError
@@ -97,56 +92,59 @@ class Problem:
     # Whether the reference is that of an earlier run, for which another one nearby may stand.
     earlier: bool = False
 
+    @property
+    def posterior(self) -> Posterior:
+        """Of all rows."""
+        return Posterior(self.expansion, self.temperature)
+
 
 @one_thread
 def prepare(problem: Problem) -> Preparation:
     """Find the reference point, or take the one that was given, and what is known there."""
-    expansion, rng, free = problem.expansion, problem.rng, problem.free
-    search = None
+    expansion, search = problem.expansion, None
     if (earlier := _taken_over(problem)) is not None:
         return earlier
     found = None if problem.given is None else _at_given(problem, problem.given)
     if found is None:
         found, search = _automatic_reference(problem)
-    refuse_undefined(expansion, found)
+    refuse_undefined(expansion, found.reference)
     if problem.archive is not None:
-        problem.archive.keep(expansion, found)
-
-    def prepared(at: Reference) -> Preparation:
-        scale, spread = shape(Quadratic(expansion, at), problem.active, free)
-        pilot = _ellipsoid(at.theta, spread, free, rng)
-        far = far_points(problem.kind, at.theta, spread, free, rng)
-        return Preparation(at, scale, pilot, far, search)
-
-    first = prepared(found)
-    modes = list(search.modes[1:_MODES]) if search else []
-    if expansion.coordinates is not None:
-        modes = [fitted(expansion, mode) for mode in modes]
-    return replace(first, others=tuple(map(prepared, modes)))
+        problem.archive.keep(expansion, found.reference)
+    first = replace(_prepared(problem, found), search=search)
+    modes = search.modes[1:_MODES] if search else ()
+    others = [_prepared(problem, fitted(Quadratic(expansion, mode))) for mode in modes]
+    return replace(first, others=tuple(others))
 
 
-def _at_given(problem: Problem, theta: np.ndarray) -> Reference | None:
+def _prepared(problem: Problem, at: Quadratic) -> Preparation:
+    """Return what is known around one mode."""
+    free, rng = problem.free, problem.rng
+    scale, spread = shape(at, problem.active, free)
+    pilot = _ellipsoid(at.theta, spread, free, rng)
+    far = far_points(problem.kind, at.theta, spread, free, rng)
+    return Preparation(at.reference, scale, pilot, far)
+
+
+def _at_given(problem: Problem, theta: np.ndarray) -> Quadratic | None:
     """Return the reference that was given; None of an earlier run that is far from the mode.
 
     In hierarchies rows see products of scales and effects, and know these far better than each
     factor: the product of a run's means may be many standard deviations away from the mean of the
     products. There the mode given the scales takes their place.
     """
-    expansion, moved = problem.expansion, problem.free
-    found = reference_at(expansion, theta, problem.temperature)
-    if expansion.coordinates is not None:
-        found = fitted(expansion, found)
-        moved = np.setdiff1d(moved, expansion.coordinates.scales)
+    posterior, coordinates = problem.posterior, problem.expansion.coordinates
+    found, moved = fitted(posterior.at(theta)), problem.free
+    if coordinates is not None:
+        moved = np.setdiff1d(moved, coordinates.scales)
     if not problem.earlier:
         return found
 
-    def off(at: Reference) -> float:
-        quadratic = Quadratic(expansion, at)
-        return distance_to_mode(quadratic, shape(quadratic, moved, moved)[1], moved)
+    def off(at: Quadratic) -> float:
+        return distance_to_mode(at, shape(at, moved, moved)[1], moved)
 
-    distance = off(found) if found.is_finite else np.inf
-    if expansion.coordinates is not None and _SERVES < distance < np.inf:
-        found = fitted(expansion, polish(expansion, found.theta, moved, problem.temperature))
+    distance = off(found) if found.reference.is_finite else np.inf
+    if coordinates is not None and _SERVES < distance < np.inf:
+        found = fitted(polish(posterior, found.theta, moved))
         distance = off(found)
     if not is_far(distance):
         return found
@@ -169,18 +167,14 @@ def _taken_over(problem: Problem) -> Preparation | None:
     known = problem.archive.known(expansion)
     if known is None:
         return None
-
-    def placed(at: Reference) -> Reference:
-        return at if expansion.coordinates is None else fitted(expansion, at)
-
-    at = placed(known.reference)
-    _, spread = shape(Quadratic(expansion, at), problem.active, free)
+    at = fitted(Quadratic(expansion, known.reference))
+    _, spread = shape(at, problem.active, free)
     shift = expansion.from_values(expansion.values(given), at.theta) - at.theta
     if not np.sqrt(np.mean(whiten(spread, shift[free]) ** 2)) <= _SERVES:
         return None
-    at = placed(extended(expansion, known.reference, known.n_rows))
-    scale, spread = shape(Quadratic(expansion, at), problem.active, free)
-    if not distance_to_mode(Quadratic(expansion, at), spread, free) <= _SERVES:
+    at = fitted(Quadratic(expansion, extended(expansion, known.reference, known.n_rows)))
+    scale, spread = shape(at, problem.active, free)
+    if not distance_to_mode(at, spread, free) <= _SERVES:
         return None
     _log.info(
         "Sums of %s rows are those of an earlier run; %s were read",
@@ -193,9 +187,9 @@ def _taken_over(problem: Problem) -> Preparation | None:
     if known.residuals is None or not _as_wide(spread, (far - at.theta)[:, free]):
         pilot = _ellipsoid(at.theta, spread, free, problem.rng)
         far = far_points(problem.kind, at.theta, spread, free, problem.rng)
-        return Preparation(at, scale, pilot, far)
-    residuals = residuals_around(expansion, at, pilot, far, known.residuals)
-    return Preparation(at, scale, pilot, far, residuals=residuals)
+        return Preparation(at.reference, scale, pilot, far)
+    residuals = residuals_around(expansion, at.reference, pilot, far, known.residuals)
+    return Preparation(at.reference, scale, pilot, far, residuals=residuals)
 
 
 def _as_wide(spread: np.ndarray, moves: np.ndarray) -> bool:
@@ -255,9 +249,9 @@ def _factor(matrix: np.ndarray) -> np.ndarray:
     return covariance_factor(matrix) if found is None else found
 
 
-def _automatic_reference(problem: Problem) -> tuple[Reference, ModeSearch | None]:
+def _automatic_reference(problem: Problem) -> tuple[Quadratic, ModeSearch | None]:
     """Posterior mode; in hierarchical models given the marginal mode of the hyperparameters."""
-    expansion, starts, temperature = problem.expansion, problem.starts, problem.temperature
+    expansion, starts, posterior = problem.expansion, problem.starts, problem.posterior
     free, rng = problem.free, problem.rng
     start = expansion.from_values(starts.initial)
     inner, outer = split_hierarchy(expansion, _off(expansion, start, free), free)
@@ -265,24 +259,20 @@ def _automatic_reference(problem: Problem) -> tuple[Reference, ModeSearch | None
     if not nested:
         inner = free
 
-    def settled(found: Reference) -> Reference:
-        if len(inner) <= MAX_INNER:
-            theta = settle(Quadratic(expansion, found), inner, outer)
-        else:
-            theta = place_outer(Quadratic(expansion, found), outer)
-        return polish(expansion, theta, inner, temperature)
+    def settled(at: Quadratic) -> Quadratic:
+        small = len(inner) <= MAX_INNER
+        theta = settle(at, inner, outer) if small else place_outer(at, outer)
+        return polish(posterior, theta, inner)
 
     with doing("searching the posterior mode"):
-        if expansion.coordinates is None:
-            found = find_reference(expansion, start, inner, rng, temperature)
-        else:
-            found = locate(expansion, start, inner, rng, temperature)
+        search = find_mode if expansion.coordinates is None else locate
+        found = search(posterior, start, inner, rng)
         found = settled(found) if nested else found
     with doing("searching other modes"):
-        search = search_modes(
-            expansion, found, inner, free, starts, rng, temperature, settled if nested else None
+        modes = search_modes(
+            posterior, found, inner, free, starts, rng, settled if nested else None
         )
-    return (found if search is None else search.modes[0]), search
+    return (found if modes is None else Quadratic(expansion, modes.modes[0])), modes
 
 
 def _off(expansion: Expansion, start: np.ndarray, free: np.ndarray) -> np.ndarray:
