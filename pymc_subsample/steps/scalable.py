@@ -39,6 +39,7 @@ from pymc_subsample.thinning import GRADIENTS
 # Of a trajectory.
 _DEEPEST = 20
 _QUARTER = np.pi / 2
+_BOUNDED = "a bound on the third derivative (with control_variate_order=3 the fourth)"
 
 
 @dataclass_state
@@ -221,7 +222,7 @@ class ScalableMH(SurrogateMoves):
         self.given_transitions = arguments.count(
             "surrogate_transitions", surrogate_transitions, auto=True
         )
-        self.bound = arguments.derivative_bound(bound, BOUNDS)
+        self.bound = arguments.derivative_bound(bound, BOUNDS, _BOUNDED, least=0.0)
         self.intensity = arguments.intensity(intensity)
         order = arguments.decisive_order(control_variate_order)
         self.max_treedepth = arguments.count("max_treedepth", max_treedepth, most=_DEEPEST)
