@@ -112,13 +112,13 @@ class Deciding:
         return exact_rows(
             self._second, at, self._points(at, home.factor, count, _WIDER),
             temperature=self._scale["temperature"], gradients=GRADIENTS, row=EXACT,
-            others=self._time(),
+            others=DRAW + self.moving_time(GRADIENTS) + self._tables[-1][1].reading.time,
         )  # fmt: skip
 
-    def _time(self) -> float:
-        """Time of a proposal."""
-        gradient = gradient_time(len(self._active), self._second.phi_size, len(self.exact))
-        return DRAW + GRADIENTS * gradient + self._tables[-1][1].reading.time
+    def moving_time(self, gradients: float) -> float:
+        """Time of a move of the surrogate that takes so many gradients."""
+        size = self._second.phi_size
+        return gradients * gradient_time(len(self._active), size, len(self.exact))
 
     def _ordered(
         self, order: int | str, modes: Sequence[Preparation]
