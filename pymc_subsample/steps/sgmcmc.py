@@ -21,12 +21,13 @@ from pymc_subsample.kernels.integrators import INTEGRATORS, Integrator
 from pymc_subsample.progress import doing
 from pymc_subsample.schedules import Cyclical, PolynomialDecay
 from pymc_subsample.stationary import rescaled
+from pymc_subsample.steps.chains import ChainStep
 from pymc_subsample.steps.declarations import ReferredState, Statistics, statistics
 from pymc_subsample.steps.guards import row_numbers
 from pymc_subsample.steps.remarks import warn_of_modes
 from pymc_subsample.steps.setup import possible
 from pymc_subsample.steps.signatures import SharedContinuous
-from pymc_subsample.steps.step_size import AutomaticStepSize
+from pymc_subsample.steps.step_size import find_step_size
 
 StepSize = float | str | PolynomialDecay | Cyclical
 
@@ -112,7 +113,7 @@ class SGMCMCState(ReferredState):
     friction: float = field(metadata={"frozen": True})
 
 
-class SGMCMC(AutomaticStepSize):
+class SGMCMC(ChainStep):
     r"""Stochastic-gradient MCMC of freely combined parts.
 
     Langevin dynamics along :math:`\hat g(\theta)`, the gradient of the log posterior estimated on a
@@ -205,7 +206,7 @@ class SGMCMC(AutomaticStepSize):
 
     name = "sgmcmc"
     _state_class = SGMCMCState
-    _connected = (*AutomaticStepSize._connected, "_permutation")
+    _connected = (*ChainStep._connected, "_permutation")
     _functions = gradients.FUNCTIONS
     _rules = RULES
     _shown = ("divergences", "step_size", "data_share")
@@ -284,9 +285,10 @@ class SGMCMC(AutomaticStepSize):
             self._prepared = possible(problem, self._found(problem))
         warn_of_modes(self)
         self._chosen_step_size, self._chosen_hold = np.nan, self.steps_per_batch or 1
-        self._curvature = self._precision = None
+        self._curvature: np.ndarray | None = None
+        self._precision: np.ndarray | None = None
         self._begin(tune=0, draws=0)
-        self._choose_step_size()
+        find_step_size(self)
 
     def _take_options(self, **given: Any) -> None:
         """Keep what parts were told, or their defaults; refuse what no part takes."""
@@ -368,9 +370,23 @@ class SGMCMC(AutomaticStepSize):
         return self._averaging if self.tune or not self.tuned else 1.0
 
     def _first_factor(self) -> np.ndarray:
-        if self._whitened and self._prepared is not None:
+        if self.metric == "curvature" and self._prepared is not None:
             return self._home.factor
         return np.ones((1, len(self._active)))
+
+    @property
+    def _integrator(self) -> Integrator:
+        return INTEGRATORS[self.integrator]
+
+    def _batches(self) -> gradients.Batches:
+        return gradients.Batches(
+            self._permutation, self._sampling, self.batch_size, self._active, self.metric_factor
+        )
+
+    def _own_metric(self, square: np.ndarray) -> np.ndarray | None:
+        """Root of what multiplies the step size, given mean squares of the gradient, (a,)."""
+        own = self._integrator.own_metric
+        return None if own is None else own(self._floor, self.n_rows, square)
 
     # Chains
 
