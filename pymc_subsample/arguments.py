@@ -32,7 +32,8 @@ from pymc_subsample.validation import (
 )
 
 __all__ = [
-    "at_least_zero", "between", "choice", "count", "name_list", "one_of", "share", "text", "truth",
+    "at_least_zero", "between", "choice", "count", "name_list", "one_of", "share", "takes",
+    "text", "truth",
 ]  # fmt: skip
 
 # Orders of control variates that go without them, or that have constant ones.
@@ -168,13 +169,6 @@ def batch_size(value: Any, n_rows: int, default: int) -> int:
 def optional_batch(value: Any, smallest: int = 1) -> int | None:
     """Return `value` if it may be the rows of a batch, before the rows are known, or None."""
     return None if value is None else count("batch_size", value, smallest=smallest)
-
-
-def function_or_choice(
-    name: str, value: Any, choices: Sequence[str], *parameters: str
-) -> str | Callable:
-    """Return a function of some parameters, or one of some words."""
-    return takes(name, value, *parameters) if callable(value) else choice(name, value, choices)
 
 
 def blocked(value: Any, step: str) -> None:

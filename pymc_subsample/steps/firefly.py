@@ -54,7 +54,6 @@ class _Above(SharedContinuous, total=False):
 class FireflyMCState(ProposingState):
     """Everything the next draw depends on. The rows themselves are taken anew from the data."""
 
-    record: LightRecord
     bright: np.ndarray
     bright_at: np.ndarray
     bound: str | float = field(metadata={"frozen": True})

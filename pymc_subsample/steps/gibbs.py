@@ -46,7 +46,6 @@ class AusterityGibbsState(ChainState):
     """Everything the next draw depends on. The rows themselves are taken anew from the model."""
 
     row_rng: np.random.Generator
-    record: MoveRecord
     batch_size: int = field(metadata={"frozen": True})
     sweeps_per_draw: int = field(metadata={"frozen": True})
     scan: str = field(metadata={"frozen": True})
@@ -202,7 +201,6 @@ class AusterityGibbs(ChainStep):
         """Do nothing: the constructor has seen that all are binary."""
 
     def _connect(self) -> None:
-        """Trace and compile the model (also after unpickling in another process)."""
         self._rows_of["binary"] = [v.name for v in self.vars]
         super()._connect()
         with doing("finding the rows that touch each variable"):

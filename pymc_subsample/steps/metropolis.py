@@ -19,7 +19,6 @@ from pymc_subsample.diagnostics.acceptance import (
 )
 from pymc_subsample.diagnostics.checks import Check, amount, sentence
 from pymc_subsample.diagnostics.metropolis import RULES, check_moves
-from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.estimators import VARIANCE_BOUND
 from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.acceptance import Criterion
@@ -54,7 +53,6 @@ class SharedMH(SharedProposing, total=False):
 class MinibatchMHState(ProposingState):
     """Everything the next draw depends on. The rows themselves are taken anew from the data."""
 
-    record: MoveRecord
     control_variate_order: int | None = field(metadata={"frozen": True})
     batch_size: int = field(metadata={"frozen": True})
 

@@ -79,7 +79,6 @@ class ScalableMHState(ReferredState):
 
     underrated: float
     tuning: TuningState
-    record: ProposalRecord
     surrogate_transitions: int
     gradients: float
     control_variate_order: int = field(metadata={"frozen": True})

@@ -104,7 +104,6 @@ class SGMCMCState(ReferredState):
     automatic_step_size: float
     hold: int
     metric_factor: np.ndarray
-    record: StepRecord
     sampler: str = field(metadata={"frozen": True})
     control_variate_order: int | None = field(metadata={"frozen": True})
     metric: str = field(metadata={"frozen": True})
