@@ -65,7 +65,6 @@ class ConfidenceMH(MinibatchMH):
     name = "confidence_mh"
     _connected = (*MinibatchMH._connected, "_linear", "_nearby")
     _test = Compiled(confidence.decide, DECIDE, None)
-    stats_dtypes_shapes = MinibatchMH.statistics("test_error")
 
     def __init__(
         self,

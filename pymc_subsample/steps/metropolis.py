@@ -26,7 +26,7 @@ from pymc_subsample.kernels.bounds import GIVEN_BOUND, Bound
 from pymc_subsample.kernels.metropolis import INFO, transitions
 from pymc_subsample.kernels.proposals import Proposing
 from pymc_subsample.proposals import Langevin
-from pymc_subsample.steps.declarations import Statistics, statistics
+from pymc_subsample.steps.declarations import statistics
 from pymc_subsample.steps.guards import row_numbers
 from pymc_subsample.steps.moves import ProposingState, ProposingStep, SharedProposing
 from pymc_subsample.steps.remarks import warn_of_modes
@@ -85,11 +85,11 @@ class MinibatchMH(ProposingStep):
     def _by_gradients(self) -> bool:  # type: ignore[override]
         return isinstance(self.proposal, Langevin)
 
-    @staticmethod
-    def statistics(error: str) -> Statistics:
-        """Types and shapes of the statistics of a draw."""
-        names = ("accepted", "acceptance_rate", "batch_size", "n_looks", error)
-        return statistics(RULES, (*names, "loglik_ratio_variance", "scaling", "data_share"))
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        names = ("accepted", "acceptance_rate", "batch_size", "n_looks", cls._error)
+        more = ("loglik_ratio_variance", "scaling", "data_share")
+        cls.stats_dtypes_shapes = statistics(RULES, (*names, *more))
+        super().__init_subclass__(**kwargs)
 
     def __init__(
         self,

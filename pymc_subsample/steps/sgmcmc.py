@@ -354,24 +354,11 @@ class SGMCMC(ChainStep):
 
     def _connect(self) -> None:
         super()._connect()
-        self._permutation = self._ordered()
-
-    def _ordered(self) -> np.ndarray:
-        """Rows in the order of their strata, or of the data."""
-        numbers = row_numbers(self, self.n_rows, self.observed)
-        if self._sampling == gradients.UNIFORM:
-            return numbers
-        arguments.count("n_clusters", self.n_clusters, self.n_rows)
-        return clustered_order(self._expansion, self.n_clusters, np.random.default_rng(0))
-
-    def _averages(self) -> float:
-        """Share of the old in the preconditioner's moving average, which tuning ends."""
-        return self._averaging if self.tune or not self.tuned else 1.0
-
-    def _first_factor(self) -> np.ndarray:
-        if self.metric == "curvature" and self._prepared is not None:
-            return self._home.factor
-        return np.ones((1, len(self._active)))
+        # Rows in the order of the data, or of their strata.
+        self._permutation = row_numbers(self, self.n_rows, self.observed)
+        if self._sampling == gradients.STRATIFIED:
+            n = arguments.count("n_clusters", self.n_clusters, self.n_rows)
+            self._permutation = clustered_order(self._expansion, n, np.random.default_rng(0))
 
     @property
     def _integrator(self) -> Integrator:
@@ -400,8 +387,9 @@ class SGMCMC(ChainStep):
         super()._begin(tune, draws)
         self.tuned = tune > 0
         self.near_reference = False
-        self.automatic_step_size, self.metric_factor = self._chosen_step_size, self._first_factor()
-        self.hold = self._chosen_hold
+        self.automatic_step_size, self.hold = self._chosen_step_size, self._chosen_hold
+        whitened = self.metric == "curvature" and self._prepared is not None
+        self.metric_factor = self._home.factor if whitened else np.ones((1, size))
         self.done = self._passes = 0
         self.refresh_period = self._given_period or max(1, self.n_rows // self.batch_size)
         self.centred = -self.refresh_period if self.gradient == "svrg" else 0
@@ -431,15 +419,12 @@ class SGMCMC(ChainStep):
         reports, left = [], self.transitions_per_draw
         while left:
             count = left if self._steady else min(left, self._until_centring(theta))
-            thetas, sizes, noise, infos = self._integrate(theta, self._sizes(size, count))
+            steps = self.done + np.arange(size * count)
+            sizes = self.schedule.sizes(steps, self.automatic_step_size).reshape(size, count)
+            thetas, sizes, noise, infos = self._integrate(theta, sizes)
             reports.append((count, sizes, noise, infos))
             theta, left = thetas[-1], left - count
         return thetas, self._reported(reports)
-
-    def _sizes(self, size: int, k: int) -> np.ndarray:
-        """Step sizes of the next draws of k steps each, shape (size, k)."""
-        steps = self.done + np.arange(size * k)
-        return self.schedule.sizes(steps, self.automatic_step_size).reshape(size, k)
 
     def _reported(self, reports: list[tuple[int, np.ndarray, np.ndarray, dict]]) -> dict[str, Any]:
         """Put together what pieces of draws report: steps, their total size, noise and counts."""
@@ -454,11 +439,12 @@ class SGMCMC(ChainStep):
             gradients = 2 * self.batch_size * (infos["gradients"] + read)
             evaluations += np.rint(gradients).astype(int)
         momenta = infos["kinetic_temperature"]
+        passes, self._passes = self._passes, 0
         return {
             "noise": noise,
             "diverging": divergences > 0,
             "kinetic_temperature": momenta if self._integrator.has_momenta else momenta * np.nan,
-            "n_evaluations": evaluations + self._centring_cost(),
+            "n_evaluations": evaluations + 2 * passes * self.n_rows,
             "step_size": total / k,
         }
 
@@ -484,11 +470,6 @@ class SGMCMC(ChainStep):
             self._passes += 1
         return self.centred + self.refresh_period - self.done
 
-    def _centring_cost(self) -> int:
-        """Row evaluations of the last draw's centring."""
-        passes, self._passes = self._passes, 0
-        return 2 * passes * self.n_rows
-
     def _integrate(
         self, theta: np.ndarray, sizes: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
@@ -496,9 +477,11 @@ class SGMCMC(ChainStep):
         n, size = len(sizes), len(self._active)
         thetas, infos = np.empty((n, len(theta))), np.empty((n, len(langevin.INFO)))
         noise, squares = np.empty((n, size)), np.empty((n, size))
+        # Tuning ends the preconditioner's moving average, in which the old has this share.
+        averaging = self._averaging if self.tune or not self.tuned else 1.0
         settings = np.array(
             langevin.Settings(
-                self.friction, self.temperature, self._averages(), self._floor, self._index_chain,
+                self.friction, self.temperature, averaging, self._floor, self._index_chain,
                 self._expected, self._resample, self.done, self.hold,
                 _MOST_DRIFT if self.near_reference else np.inf,
             ),
