@@ -81,12 +81,8 @@ def schedule(value: Any) -> Schedule:
         return value
     if isinstance(value, str) and value == "auto":
         return Fixed()
-    if not is_number(value) or not 0 <= value < np.inf:
-        raise ValueError(
-            'step_size must be "auto", a finite number of at least 0, pms.PolynomialDecay or '
-            f"pms.Cyclical; got {shown(value)}."
-        )
-    return Fixed(float(value))
+    wanted = '"auto", a finite number of at least 0, pms.PolynomialDecay or pms.Cyclical'
+    return Fixed(number("step_size", value, wanted, lambda x: x >= 0))
 
 
 def derivative_bound(

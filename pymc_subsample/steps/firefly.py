@@ -29,7 +29,7 @@ from pymc_subsample.steps.declarations import Statistics, statistics
 from pymc_subsample.steps.moves import Proposal, ProposingState, ProposingStep
 from pymc_subsample.steps.remarks import warn_of_modes
 from pymc_subsample.steps.setup import Preparation, possible
-from pymc_subsample.steps.signatures import SharedContinuous
+from pymc_subsample.steps.signatures import SharedTransitions
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -43,11 +43,6 @@ _PILOT, _FAR = 4, 10.0
 # Dark rows to look at per transition: so many at least, or so many times the bright ones.
 _LOOKED_AT, _PER_BRIGHT = 2.0, 2.0
 _RESAMPLED = 0.1
-
-
-class _Above(SharedContinuous, total=False):
-    temperature: float
-    transitions_per_draw: int
 
 
 @dataclass_state
@@ -169,7 +164,7 @@ class FireflyMC(ProposingStep):
         dark_to_bright: float | None = None,
         resample_fraction: float | None = None,
         proposal: Proposal | None = None,
-        **above: Unpack[_Above],
+        **above: Unpack[SharedTransitions],
     ) -> None:
         self.bound = arguments.derivative_bound(
             bound, ("auto", *KINDS), "a lower bound on the second derivative"

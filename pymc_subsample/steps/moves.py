@@ -15,7 +15,7 @@ from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.steps.chains import ChainStep
 from pymc_subsample.steps.declarations import ReferredState
-from pymc_subsample.steps.signatures import SharedContinuous
+from pymc_subsample.steps.signatures import SharedContinuous, SharedTransitions
 from pymc_subsample.steps.tuning import ProposalTuning, TuningState
 
 Proposal = RandomWalk | AdaptiveMetropolis | Langevin | Callable
@@ -46,12 +46,10 @@ def given_scale(proposal: Any) -> float | None:
     return None if given is None else float(given)
 
 
-class SharedProposing(SharedContinuous, total=False):
+class SharedProposing(SharedTransitions, total=False):
     """Arguments of all steps that propose moves."""
 
     proposal: Proposal | None
-    temperature: float
-    transitions_per_draw: int
 
 
 @dataclass_state

@@ -26,7 +26,7 @@ from pymc_subsample.steps.declarations import ReferredState, Statistics, statist
 from pymc_subsample.steps.guards import row_numbers
 from pymc_subsample.steps.remarks import warn_of_modes
 from pymc_subsample.steps.setup import possible
-from pymc_subsample.steps.signatures import SharedContinuous
+from pymc_subsample.steps.signatures import SharedContinuous, SharedTransitions
 from pymc_subsample.steps.step_size import find_step_size
 
 StepSize = float | str | PolynomialDecay | Cyclical
@@ -72,14 +72,12 @@ def _takes(name: str) -> tuple[str, tuple[str, ...]]:
     return "integrator", integrators(lambda found: name in found.takes)
 
 
-class SharedCore(SharedContinuous, total=False):
+class SharedCore(SharedTransitions, total=False):
     """Arguments of all stochastic-gradient samplers."""
 
     batch_size: int | None
     step_size: StepSize
     metric: str
-    temperature: float
-    transitions_per_draw: int
 
 
 class SharedSG(SharedCore, total=False):
