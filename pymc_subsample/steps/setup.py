@@ -101,8 +101,7 @@ class Problem:
 @one_thread
 def prepare(problem: Problem) -> Preparation:
     """Find the reference point, or take the one that was given, and what is known there."""
-    expansion, rng, free = problem.expansion, problem.rng, problem.free
-    search = None
+    expansion, search = problem.expansion, None
     if (earlier := _taken_over(problem)) is not None:
         return earlier
     found = None if problem.given is None else _at_given(problem, problem.given)
@@ -111,18 +110,20 @@ def prepare(problem: Problem) -> Preparation:
     refuse_undefined(expansion, found)
     if problem.archive is not None:
         problem.archive.keep(expansion, found)
-
-    def prepared(at: Reference) -> Preparation:
-        scale, spread = shape(Quadratic(expansion, at), problem.active, free)
-        pilot = _ellipsoid(at.theta, spread, free, rng)
-        far = far_points(problem.kind, at.theta, spread, free, rng)
-        return Preparation(at, scale, pilot, far, search)
-
-    first = prepared(found)
+    first = _prepared(problem, found, search)
     modes = list(search.modes[1:_MODES]) if search else []
     if expansion.coordinates is not None:
         modes = [fitted(expansion, mode) for mode in modes]
-    return replace(first, others=tuple(map(prepared, modes)))
+    return replace(first, others=tuple(_prepared(problem, mode, search) for mode in modes))
+
+
+def _prepared(problem: Problem, at: Reference, search: ModeSearch | None = None) -> Preparation:
+    """Return what is known at a reference, with points around it at random."""
+    free, rng = problem.free, problem.rng
+    scale, spread = shape(Quadratic(problem.expansion, at), problem.active, free)
+    pilot = _ellipsoid(at.theta, spread, free, rng)
+    far = far_points(problem.kind, at.theta, spread, free, rng)
+    return Preparation(at, scale, pilot, far, search)
 
 
 def _at_given(problem: Problem, theta: np.ndarray) -> Reference | None:
@@ -160,7 +161,6 @@ def _at_given(problem: Problem, theta: np.ndarray) -> Reference | None:
     return None
 
 
-@one_thread
 def _taken_over(problem: Problem) -> Preparation | None:
     """Complete what is kept of an earlier run by the rows that came since, where it serves."""
     expansion, given, free = problem.expansion, problem.given, problem.free
@@ -191,9 +191,7 @@ def _taken_over(problem: Problem) -> Preparation | None:
         for points in (known.pilot, known.far)
     )
     if known.residuals is None or not _as_wide(spread, (far - at.theta)[:, free]):
-        pilot = _ellipsoid(at.theta, spread, free, problem.rng)
-        far = far_points(problem.kind, at.theta, spread, free, problem.rng)
-        return Preparation(at, scale, pilot, far)
+        return _prepared(problem, at)
     residuals = residuals_around(expansion, at, pilot, far, known.residuals)
     return Preparation(at, scale, pilot, far, residuals=residuals)
 
