@@ -22,6 +22,7 @@ from pymc_subsample.validation import (
     is_number,
     mapping,
     name_list,
+    number,
     one_of,
     share,
     shown,
@@ -31,7 +32,8 @@ from pymc_subsample.validation import (
 )
 
 __all__ = [
-    "at_least_zero", "between", "choice", "count", "name_list", "one_of", "share", "text", "truth",
+    "at_least_zero", "between", "choice", "count", "name_list", "one_of", "share", "takes",
+    "text", "truth",
 ]  # fmt: skip
 
 # Orders of control variates that go without them, or that have constant ones.
@@ -79,58 +81,34 @@ def schedule(value: Any) -> Schedule:
         return value
     if isinstance(value, str) and value == "auto":
         return Fixed()
-    if not is_number(value) or not 0 <= value < np.inf:
-        raise ValueError(
-            'step_size must be "auto", a finite number of at least 0, pms.PolynomialDecay or '
-            f"pms.Cyclical; got {shown(value)}."
-        )
-    return Fixed(float(value))
+    wanted = '"auto", a finite number of at least 0, pms.PolynomialDecay or pms.Cyclical'
+    return Fixed(number("step_size", value, wanted, lambda x: x >= 0))
 
 
-def curvature_bound(value: Any, choices: Sequence[str]) -> str | float:
-    """Return `value` if it is one of some words or a finite number."""
+def derivative_bound(
+    value: Any, choices: Sequence[str], of: str, least: float = -np.inf
+) -> str | float:
+    """Return a bound on derivatives, or where to take it from; `of` says what it bounds."""
     if isinstance(value, str) and value in choices:
         return value
-    if not is_number(value) or not np.isfinite(value):
-        raise ValueError(
-            f"bound must be one of {', '.join(map(repr, choices))} or a finite number: a lower "
-            "bound on the second derivative of every row's log-likelihood in its linear predictor; "
-            f"got {shown(value)}."
-        )
-    return float(value)
-
-
-def derivative_bound(value: Any, choices: Sequence[str]) -> str | float:
-    """Return a bound on the size of derivatives, or where to take it from."""
-    if isinstance(value, str):
-        return choice("bound", value, choices)
-    if not is_number(value) or not np.isfinite(value) or value < 0:
-        listed = ", ".join(map(repr, choices))
-        raise ValueError(
-            f"bound must be one of {listed}, or a number from 0 up that bounds the third "
-            "derivative (with control_variate_order=3 the fourth) of every row's log-likelihood in "
-            f"its linear predictor, got {shown(value)}."
-        )
-    return float(value)
+    low = "a finite number" if least == -np.inf else f"a number from {least:g} up"
+    wanted = (
+        f"one of {', '.join(map(repr, choices))}, or {low}: {of} of every row's log-likelihood in "
+        "its linear predictor"
+    )
+    return number("bound", value, wanted, lambda x: x >= least)
 
 
 def intensity(value: Any) -> float:
     """Return how many times as many rows are drawn as their bounds ask for."""
-    if not is_number(value) or not np.isfinite(value) or value < 1:
-        raise ValueError(
-            "intensity must be a number from 1 up, how many times as many rows are drawn as their "
-            f"bounds ask for, got {shown(value)}."
-        )
-    return float(value)
+    wanted = "a number from 1 up, how many times as many rows are drawn as their bounds ask for"
+    return number("intensity", value, wanted, lambda x: x >= 1)
 
 
 def level(name: str, value: Any, draw: int) -> float:
     """Return the level of a test at some draw, from 0 to below 0.5; `value` may be a function."""
-    given = value(draw) if callable(value) else value
-    if not is_number(given) or not 0 <= given < 0.5:
-        said = f"{name}({draw})" if callable(value) else name
-        raise ValueError(f"{said} must be a number from 0 to below 0.5, got {shown(given)}.")
-    return float(given)
+    said, given = (f"{name}({draw})", value(draw)) if callable(value) else (name, value)
+    return number(said, given, "a number from 0 to below 0.5", lambda x: 0 <= x < 0.5)
 
 
 def test_level(name: str, value: Any) -> float | Callable[[int], float]:
@@ -150,16 +128,12 @@ def temperature(value: Any, zero: bool = False) -> float:
     """Return a temperature; whether it may be zero is up to the sampler."""
     if zero and is_number(value) and value == 0:
         return 0.0
-    least = 1 / _MOST_TEMPERATURE
     if zero:
         at_least_zero("temperature", value)
     else:
         between("temperature", value, 0.0, np.inf)
-    if not least <= value <= _MOST_TEMPERATURE:
-        raise ValueError(
-            f"temperature must be from {least:g} to {_MOST_TEMPERATURE:g}, got {shown(value)}."
-        )
-    return float(value)
+    least, most = 1 / _MOST_TEMPERATURE, _MOST_TEMPERATURE
+    return number("temperature", value, f"from {least:g} to {most:g}", lambda x: least <= x <= most)
 
 
 def passes(value: Any) -> Passes:
@@ -191,13 +165,6 @@ def batch_size(value: Any, n_rows: int, default: int) -> int:
 def optional_batch(value: Any, smallest: int = 1) -> int | None:
     """Return `value` if it may be the rows of a batch, before the rows are known, or None."""
     return None if value is None else count("batch_size", value, smallest=smallest)
-
-
-def function_or_choice(
-    name: str, value: Any, choices: Sequence[str], *parameters: str
-) -> str | Callable:
-    """Return a function of some parameters, or one of some words."""
-    return takes(name, value, *parameters) if callable(value) else choice(name, value, choices)
 
 
 def blocked(value: Any, step: str) -> None:

@@ -44,34 +44,33 @@ def choice(name: str, value: Any, choices: Iterable[str]) -> str:
     return value
 
 
-def between(name: str, value: Any, low: float, high: float) -> float:
-    """Return `value` if it is a number strictly between two bounds."""
-    if not is_number(value) or not low < value < high:
-        bounded = f"a number between {low:g} and {high:g} (exclusive)"
-        wanted = bounded if np.isfinite(high) else f"a finite number above {low:g}"
+def number(name: str, value: Any, wanted: str, fits: Callable[[float], bool]) -> float:
+    """Return `value` if it is a finite number that fits; `wanted` says which ones do."""
+    if not is_number(value) or not np.isfinite(float(value)) or not fits(value):
         raise ValueError(f"{name} must be {wanted}, got {shown(value)}.")
     return float(value)
 
 
+def between(name: str, value: Any, low: float, high: float) -> float:
+    """Return `value` if it is a number strictly between two bounds."""
+    bounded = f"a number between {low:g} and {high:g} (exclusive)"
+    wanted = bounded if np.isfinite(high) else f"a finite number above {low:g}"
+    return number(name, value, wanted, lambda x: low < x < high)
+
+
 def positive(name: str, value: Any) -> float:
     """Return `value` if it is a positive finite number."""
-    if not is_number(value) or not 0 < value < np.inf:
-        raise ValueError(f"{name} must be a positive finite number, got {shown(value)}.")
-    return float(value)
+    return number(name, value, "a positive finite number", lambda x: x > 0)
 
 
 def at_least_zero(name: str, value: Any) -> float:
     """Return `value` if it is a finite number, 0 or above."""
-    if not is_number(value) or not 0 <= value < np.inf:
-        raise ValueError(f"{name} must be a finite number of at least 0, got {shown(value)}.")
-    return float(value)
+    return number(name, value, "a finite number of at least 0", lambda x: x >= 0)
 
 
 def share(name: str, value: Any) -> float:
     """Return `value` if it is a number above 0 and at most 1."""
-    if not is_number(value) or not 0 < value <= 1:
-        raise ValueError(f"{name} must be a number above 0 and at most 1, got {shown(value)}.")
-    return float(value)
+    return number(name, value, "a number above 0 and at most 1", lambda x: 0 < x <= 1)
 
 
 def count(

@@ -22,15 +22,7 @@ from pymc_subsample.compile import address_of
 from pymc_subsample.diagnostics.firefly import LightRecord
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.scalable import ProposalRecord
-from pymc_subsample.steps import (
-    ahead,
-    firefly,
-    gibbs,
-    hmc_ecs,
-    metropolis,
-    scalable,
-    stochastic_gradient,
-)
+from pymc_subsample.steps import ahead, firefly, gibbs, hmc_ecs, metropolis, scalable
 from pymc_subsample.steps.chains import ChainStep
 
 TUNE, DRAWS = 30, 90
@@ -161,7 +153,7 @@ def test_records_are_those_of_draws_added_one_by_one(kind, add, share):
 ENTRIES = {
     hmc_ecs: ("transitions", kernels.hmc._SIGNATURE),
     scalable: ("compiled", kernels.scalable._SIGNATURE),
-    stochastic_gradient: ("integrate", kernels.langevin._SIGNATURE),
+    kernels.langevin: ("integrate", kernels.langevin._SIGNATURE),
     metropolis: ("_transitions", kernels.metropolis.transitions.nopython_signatures[0]),
     firefly: ("_transitions", kernels.firefly.transitions.nopython_signatures[0]),
     gibbs: ("_sweeps", kernels.gibbs.sweeps.nopython_signatures[0]),

@@ -21,6 +21,7 @@ from pymc_subsample.diagnostics.checks import recall
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.stochastic import RULES
 from pymc_subsample.stationary import rescaled
+from pymc_subsample.steps.step_size import posterior_precision
 
 SLOW = pytest.mark.slow
 # A step size that biases nothing that these tests can see.
@@ -764,7 +765,7 @@ def test_diagonal_metrics_know_the_largest_curvature():
     largest = np.linalg.eigvalsh(precision)[-1]
     assert 0.03 / largest < step.automatic_step_size < 0.1 / largest
     scale = rng.uniform(0.01, 0.03, size)
-    found = step._posterior_precision(step._prepared, scale)
+    found = posterior_precision(step, step._prepared, scale)
     largest = np.linalg.eigvalsh(precision * scale * scale[:, None])[-1]
     np.testing.assert_allclose(rescaled(found, scale).max(), largest, rtol=0.05)
     dense = rescaled(np.diag(found), scale)

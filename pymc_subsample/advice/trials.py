@@ -28,8 +28,7 @@ from pymc_subsample.steps.gibbs import AusterityGibbs
 from pymc_subsample.steps.hmc_ecs import HMCECS
 from pymc_subsample.steps.notices import held_back
 from pymc_subsample.steps.presets import SGHMC, SGLD
-from pymc_subsample.steps.scalable import ScalableMH
-from pymc_subsample.steps.surrogate import FEW_ACCEPTED
+from pymc_subsample.steps.scalable import FEW_ACCEPTED, ScalableMH
 from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, numpy_function
 
 _KINDS: tuple[type[SubsampledStep], ...] = (

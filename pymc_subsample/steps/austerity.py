@@ -54,7 +54,6 @@ class AusterityMH(MinibatchMH):
     name = "austerity_mh"
     _test = Compiled(austerity.decide, DECIDE, None)
     _default_batch = 500
-    stats_dtypes_shapes = MinibatchMH.statistics("test_error")
 
     def __init__(
         self,

@@ -47,7 +47,6 @@ class MinibatchBarkerMH(MinibatchMH):
     _error = "clt_error"
     _targets: ClassVar[tuple[float, float, float]] = (0.27, 0.158, 0.4)
     _scale: ClassVar[float] = 2.46
-    stats_dtypes_shapes = MinibatchMH.statistics("clt_error")
 
     def __init__(
         self,

@@ -65,7 +65,6 @@ class ConfidenceMH(MinibatchMH):
     name = "confidence_mh"
     _connected = (*MinibatchMH._connected, "_linear", "_nearby")
     _test = Compiled(confidence.decide, DECIDE, None)
-    stats_dtypes_shapes = MinibatchMH.statistics("test_error")
 
     def __init__(
         self,
@@ -82,7 +81,9 @@ class ConfidenceMH(MinibatchMH):
         self.p = arguments.between("p", p, 1.0, np.inf)
         self.gamma = arguments.between("gamma", gamma, 1.0, np.inf)
         self.inequality = arguments.choice("inequality", inequality, confidence.INEQUALITIES)
-        self.bound = arguments.function_or_choice("bound", bound, _BOUNDS, "point", "new_point")
+        self.bound = bound if callable(bound) else arguments.choice("bound", bound, _BOUNDS)
+        if callable(bound):
+            arguments.takes("bound", bound, "point", "new_point")
         if callable(bound) and isinstance(above.get("proposal"), Langevin):
             raise ValueError(
                 'bound: a function cannot be combined with Langevin proposals. Use bound="full" or '

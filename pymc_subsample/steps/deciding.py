@@ -56,25 +56,20 @@ class Deciding:
         self._scale = {"temperature": temperature, "intensity": intensity}
         self._tables: list[tuple[Reference, RowBounds]] = []
         self._second = self._expansion = expansion
+        self.order = expansion.order  # Of the control variates.
         # Rows that the surrogate reads, and what they are at some reference.
         self.exact = np.zeros(0, dtype=np.int64)
         self._packed: tuple[Reference, np.ndarray] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         unkept = ("_second", "_expansion", "_packed")
-        kept = {k: v for k, v in vars(self).items() if k not in unkept}
-        return kept | {"_order": self.order}
+        return {k: v for k, v in vars(self).items() if k not in unkept}
 
     def connect(self, expansion: Expansion) -> None:
         """Take the model's compiled functions again, where this was unpickled."""
-        third = expansion.third() if vars(self).pop("_order") == 3 else expansion
+        third = expansion.third() if self.order == 3 else expansion
         assert third is not None  # it was there when the step was made
         self._second, self._expansion, self._packed = expansion, third, None
-
-    @property
-    def order(self) -> int:
-        """Order of the control variates."""
-        return self._expansion.order
 
     @property
     def model(self) -> Model:
@@ -100,32 +95,29 @@ class Deciding:
         found = self._ordered(order, modes)
         if min(f.accepted[2] for f, _ in found) >= _ACCEPTED:
             return found
-        self.exact = self._exact(modes[0])
+        at = modes[0].reference
+        count = int(np.clip(_TRIED_ROWS / self._second.n_rows, _FEWEST_TRIED, _MOST_TRIED))
+        self.exact = exact_rows(
+            self._second, at, self._points(at, modes[0].factor, count, _WIDER),
+            temperature=self._scale["temperature"], gradients=GRADIENTS, row=EXACT,
+            others=DRAW + self.moving_time(GRADIENTS) + self._tables[-1][1].reading.time,
+        )  # fmt: skip
         if not len(self.exact):
             return found
         self._tables = []
         return self._ordered(order, modes)
 
-    def _exact(self, home: Preparation) -> np.ndarray:
-        at = home.reference
-        count = int(np.clip(_TRIED_ROWS / self._second.n_rows, _FEWEST_TRIED, _MOST_TRIED))
-        return exact_rows(
-            self._second, at, self._points(at, home.factor, count, _WIDER),
-            temperature=self._scale["temperature"], gradients=GRADIENTS, row=EXACT,
-            others=self._time(),
-        )  # fmt: skip
-
-    def _time(self) -> float:
-        """Time of a proposal."""
-        gradient = gradient_time(len(self._active), self._second.phi_size, len(self.exact))
-        return DRAW + GRADIENTS * gradient + self._tables[-1][1].reading.time
+    def moving_time(self, gradients: float) -> float:
+        """Time of a move of the surrogate that takes so many gradients."""
+        size = self._second.phi_size
+        return gradients * gradient_time(len(self._active), size, len(self.exact))
 
     def _ordered(
         self, order: int | str, modes: Sequence[Preparation]
     ) -> list[tuple[Forecast, float]]:
         third = self._third(order, modes[0])
         for expansion in [self._second] if third is None else [third, self._second]:
-            self._expansion = expansion
+            self._expansion, self.order = expansion, expansion.order
             self._tables = [t for t in self._tables if t[1].order == expansion.order]
             try:
                 return [self.verify(p.reference, modes[0].factor, p.factor) for p in modes]

@@ -40,6 +40,7 @@ class ChainState(StepMethodState):
     tune: bool
     draws_left: int
     own: np.ndarray | None
+    record: Any
     n_rows: int = field(metadata={"frozen": True})
     fingerprint: str = field(metadata={"frozen": True})
     observed: tuple[str, ...] = field(metadata={"frozen": True})

@@ -29,7 +29,7 @@ from pymc_subsample.steps.declarations import Statistics, statistics
 from pymc_subsample.steps.moves import Proposal, ProposingState, ProposingStep
 from pymc_subsample.steps.remarks import warn_of_modes
 from pymc_subsample.steps.setup import Preparation, possible
-from pymc_subsample.steps.signatures import SharedContinuous
+from pymc_subsample.steps.signatures import SharedTransitions
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -38,8 +38,6 @@ _transitions = transitions.get_overload(transitions.signatures[0])
 _BRIGHTNESS = {"explicit": EXPLICIT, "implicit": IMPLICIT}
 # By which parameters may change on the way through the model's variables and back.
 _ROUNDING = 1e-10
-# Rows to read for the check of a chain, and draws to check.
-_PILOT_ROWS, _FEWEST, _MOST = 8_000_000, 2, 8
 # Points around the reference where the set-up counts bright rows, and where it verifies bounds.
 _PILOT, _FAR = 4, 10.0
 # Dark rows to look at per transition: so many at least, or so many times the bright ones.
@@ -47,16 +45,10 @@ _LOOKED_AT, _PER_BRIGHT = 2.0, 2.0
 _RESAMPLED = 0.1
 
 
-class _Above(SharedContinuous, total=False):
-    temperature: float
-    transitions_per_draw: int
-
-
 @dataclass_state
 class FireflyMCState(ProposingState):
     """Everything the next draw depends on. The rows themselves are taken anew from the data."""
 
-    record: LightRecord
     bright: np.ndarray
     bright_at: np.ndarray
     bound: str | float = field(metadata={"frozen": True})
@@ -172,9 +164,11 @@ class FireflyMC(ProposingStep):
         dark_to_bright: float | None = None,
         resample_fraction: float | None = None,
         proposal: Proposal | None = None,
-        **above: Unpack[_Above],
+        **above: Unpack[SharedTransitions],
     ) -> None:
-        self.bound = arguments.curvature_bound(bound, ("auto", *KINDS))
+        self.bound = arguments.derivative_bound(
+            bound, ("auto", *KINDS), "a lower bound on the second derivative"
+        )
         self.brightness = arguments.choice("brightness", brightness, tuple(_BRIGHTNESS))
         given = self._given_rate(dark_to_bright, resample_fraction)
         super().__init__(vars, proposal=Langevin() if proposal is None else proposal, **above)
@@ -205,7 +199,6 @@ class FireflyMC(ProposingStep):
         return arguments.share(used, values[used])
 
     def _connect(self) -> None:
-        """Trace and compile the model (also after unpickling in another process)."""
         gradients = kernel.GRADIENTS if isinstance(self.proposal, Langevin) else (None, None)
         self._functions = (*kernel.FUNCTIONS, *gradients)
         super()._connect()
@@ -279,9 +272,9 @@ class FireflyMC(ProposingStep):
         return theta
 
     def _together(self, infos: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        info = {name: np.sum([i[name] for i in infos], axis=0) for name in infos[0]}
-        info |= {name: info[name] / len(infos) for name in INFO[:3]}
-        return info | {"lowest": np.min([i["lowest"] for i in infos], axis=0)}
+        darkened = np.sum([i["darkened"] for i in infos], axis=0)
+        lowest = np.min([i["lowest"] for i in infos], axis=0)
+        return super()._together(infos) | {"darkened": darkened, "lowest": lowest}
 
     def _run(
         self, thetas: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
@@ -318,10 +311,7 @@ class FireflyMC(ProposingStep):
         self.record.add_lights(infos)
 
     def _check(self) -> list[Check]:
-        pilots = int(np.clip(_PILOT_ROWS // self.n_rows, _FEWEST, _MOST))
-        found = brightness(
-            self._expansion, self.reference, self.record.kept[-pilots:], self.temperature
-        )
+        found = brightness(self._expansion, self.reference, self._pilots, self.temperature)
         return check_lights(
             self.record, found, temperature=self.temperature, n_rows=self.n_rows,
             saving=checks.sentence(self._savings()),

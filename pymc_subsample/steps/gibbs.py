@@ -12,12 +12,7 @@ from pymc.step_methods.state import dataclass_state
 from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled, address_of
 from pymc_subsample.diagnostics.checks import Check
-from pymc_subsample.diagnostics.gibbs import (
-    RULES,
-    ConditionalErrors,
-    check_updates,
-    conditional_errors,
-)
+from pymc_subsample.diagnostics.gibbs import RULES, check_updates, conditional_errors
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.kernels import austerity
 from pymc_subsample.kernels import gibbs as kernel
@@ -46,7 +41,6 @@ class AusterityGibbsState(ChainState):
     """Everything the next draw depends on. The rows themselves are taken anew from the model."""
 
     row_rng: np.random.Generator
-    record: MoveRecord
     batch_size: int = field(metadata={"frozen": True})
     sweeps_per_draw: int = field(metadata={"frozen": True})
     scan: str = field(metadata={"frozen": True})
@@ -202,7 +196,6 @@ class AusterityGibbs(ChainStep):
         """Do nothing: the constructor has seen that all are binary."""
 
     def _connect(self) -> None:
-        """Trace and compile the model (also after unpickling in another process)."""
         self._rows_of["binary"] = [v.name for v in self.vars]
         super()._connect()
         with doing("finding the rows that touch each variable"):
@@ -285,17 +278,13 @@ class AusterityGibbs(ChainStep):
         level = self._level(self.record.done)
         if level == 0 or self.n_touching.max() <= self.batch_size:
             return []  # exact
-        errors = self._errors()
-        remedies = [f"decrease epsilon (now {level:g})", "increase batch_size"]
-        return check_updates(self.record, errors, remedies)
-
-    def _errors(self) -> ConditionalErrors:
-        """Errors of conditional probabilities at draws of the chain."""
         rng = np.random.default_rng(0)
         tested = np.flatnonzero(self.n_touching > self.batch_size)
         kept = [self.record.kept[k % len(self.record.kept)] for k in range(_UPDATES)]
         updates = list(zip(kept, rng.choice(tested, _UPDATES).tolist(), strict=True))
-        return conditional_errors(
+        errors = conditional_errors(
             self._expansion, self._touching, self._active, updates, test=self._test.address,
             settings=self._settings(), decisions=_DECISIONS, rng=rng,
         )  # fmt: skip
+        remedies = [f"decrease epsilon (now {level:g})", "increase batch_size"]
+        return check_updates(self.record, errors, remedies)

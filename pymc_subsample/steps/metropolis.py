@@ -11,16 +11,14 @@ from pymc.step_methods.state import dataclass_state
 from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled, address_of
 from pymc_subsample.control_variates.exact import exact_step
-from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.acceptance import (
     AcceptanceErrors,
     Proposed,
     acceptance_errors,
     metropolis,
 )
-from pymc_subsample.diagnostics.checks import Check
+from pymc_subsample.diagnostics.checks import Check, amount, sentence
 from pymc_subsample.diagnostics.metropolis import RULES, check_moves
-from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.estimators import VARIANCE_BOUND
 from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.acceptance import Criterion
@@ -28,7 +26,7 @@ from pymc_subsample.kernels.bounds import GIVEN_BOUND, Bound
 from pymc_subsample.kernels.metropolis import INFO, transitions
 from pymc_subsample.kernels.proposals import Proposing
 from pymc_subsample.proposals import Langevin
-from pymc_subsample.steps.declarations import Statistics, statistics
+from pymc_subsample.steps.declarations import statistics
 from pymc_subsample.steps.guards import row_numbers
 from pymc_subsample.steps.moves import ProposingState, ProposingStep, SharedProposing
 from pymc_subsample.steps.remarks import warn_of_modes
@@ -40,9 +38,7 @@ _transitions = transitions.get_overload(transitions.signatures[0])
 
 # Of a Langevin proposal's gradient, where its batch size is left open.
 _GRADIENT_ROWS = 100
-# Rows to read for the check of a chain.
-_PILOT_ROWS = 8_000_000
-# Numbers that the decisions of that check may read: those that the chain has read, within limits.
+# Numbers that the decisions of a chain's check may read: as many as it has read, within limits.
 _DECISION_ROWS = 2_000_000, 200_000_000
 
 
@@ -57,7 +53,6 @@ class SharedMH(SharedProposing, total=False):
 class MinibatchMHState(ProposingState):
     """Everything the next draw depends on. The rows themselves are taken anew from the data."""
 
-    record: MoveRecord
     control_variate_order: int | None = field(metadata={"frozen": True})
     batch_size: int = field(metadata={"frozen": True})
 
@@ -90,16 +85,11 @@ class MinibatchMH(ProposingStep):
     def _by_gradients(self) -> bool:  # type: ignore[override]
         return isinstance(self.proposal, Langevin)
 
-    @staticmethod
-    def statistics(error: str) -> Statistics:
-        """Types and shapes of the statistics of a draw."""
-        return statistics(
-            RULES,
-            (
-                "accepted", "acceptance_rate", "batch_size", "n_looks", error,
-                "loglik_ratio_variance", "scaling", "data_share",
-            ),
-        )  # fmt: skip
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        names = ("accepted", "acceptance_rate", "batch_size", "n_looks", cls._error)
+        more = ("loglik_ratio_variance", "scaling", "data_share")
+        cls.stats_dtypes_shapes = statistics(RULES, (*names, *more))
+        super().__init_subclass__(**kwargs)
 
     def __init__(
         self,
@@ -134,32 +124,19 @@ class MinibatchMH(ProposingStep):
         prepared = choose(problem, self._found(problem), self.batch_size)
         variance = float(np.max(prepared.moments.variance(self.n_rows, self.temperature)))
         if variance > VARIANCE_BOUND and self.batch_size < self.n_rows:
+            todo = ["leave reference=None"] if self._given_reference else []
+            todo += ["use control_variate_order=2"] if self.control_variate_order == 1 else []
+            todo += ["use control_variate_order=None", "sample this model with pm.NUTS or nutpie"]
             _log.warning(
-                "%s: the log-likelihood of %s cannot be expanded well around the reference: even "
-                "%d rows, as many as there are, leave an estimate of it a variance of %s (should "
-                "be at most %g). %s",
-                type(self).__name__,
-                ", ".join(map(repr, self.observed)),
-                self.n_rows,
-                checks.amount(variance),
-                VARIANCE_BOUND,
-                checks.sentence(
-                    [
-                        *(["leave reference=None"] if self._given_reference else []),
-                        *(
-                            ["use control_variate_order=2"]
-                            if self.control_variate_order == 1
-                            else []
-                        ),
-                        "use control_variate_order=None",
-                        "sample this model with pm.NUTS or nutpie",
-                    ]
-                ),
+                f"{type(self).__name__}: the log-likelihood of "
+                f"{', '.join(map(repr, self.observed))} cannot be expanded well around the "
+                f"reference: even {self.n_rows} rows, as many as there are, leave an estimate of "
+                f"it a variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}). "
+                + sentence(todo)
             )
         return prepared
 
     def _connect(self) -> None:
-        """Trace and compile the model (also after unpickling in another process)."""
         unused = [] if self._order else ["anchor"]
         unused += [] if isinstance(self.proposal, Langevin) else kernel.GRADIENTS
         names = (*kernel.FUNCTIONS, *kernel.GRADIENTS)
@@ -175,18 +152,11 @@ class MinibatchMH(ProposingStep):
         """Return the numbers of the test for the next draw; see `kernels.evidence`."""
         raise NotImplementedError
 
-    def _together(self, infos: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        totals = {name: np.sum([info[name] for info in infos], axis=0) for name in INFO}
-        k = len(infos)
-        return {name: v if name.startswith("rows") else v / k for name, v in totals.items()}
-
     def _run(
         self, thetas: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
     ) -> dict[str, np.ndarray]:
         infos = np.empty((len(thetas), len(INFO)))
-        batch = 0
-        if isinstance(self.proposal, Langevin):
-            batch = self.proposal.batch_size or min(_GRADIENT_ROWS, self.n_rows)
+        batch = getattr(self.proposal, "batch_size", 0) or min(_GRADIENT_ROWS, self.n_rows)
         _transitions(
             address_of(self.rng), address_of(self.row_rng), self._compiled, self._sums(),
             Criterion(self._test.address, self._settings()), self._bound(thetas[0], given),
@@ -255,12 +225,11 @@ class MinibatchMH(ProposingStep):
     def _measured_errors(self) -> AcceptanceErrors:
         """Let the test decide about proposals of this chain, at less cost than the chain's."""
         rng = np.random.default_rng(0)
-        record = self.record
-        read = record.share * self.n_rows * self.transitions_per_draw
+        read = self.record.share * self.n_rows * self.transitions_per_draw
         return acceptance_errors(
             self._expansion,
             self.reference,
-            [self._proposed(at, rng) for at in record.kept[-self._pilots() :]],
+            [self._proposed(at, rng) for at in self._pilots],
             order=self.control_variate_order or 0,
             temperature=self.temperature,
             test=self._test.address,
@@ -275,7 +244,3 @@ class MinibatchMH(ProposingStep):
 
     def _conclude(self, errors: AcceptanceErrors) -> None:
         """Say what is known of a chain that passed its checks."""
-
-    def _pilots(self) -> int:
-        """Proposals to check: fewer where a pass over the rows takes long."""
-        return int(np.clip(_PILOT_ROWS // self.n_rows, 2, 8))

@@ -15,10 +15,12 @@ from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.steps.chains import ChainStep
 from pymc_subsample.steps.declarations import ReferredState
-from pymc_subsample.steps.signatures import SharedContinuous
+from pymc_subsample.steps.signatures import SharedContinuous, SharedTransitions
 from pymc_subsample.steps.tuning import ProposalTuning, TuningState
 
 Proposal = RandomWalk | AdaptiveMetropolis | Langevin | Callable
+# Rows to read for the check of a chain, at this many draws at least and at most.
+_PILOT_ROWS, _FEWEST_PILOTS, _MOST_PILOTS = 8_000_000, 2, 8
 
 
 def in_own_units(proposal: Any) -> bool:
@@ -44,12 +46,10 @@ def given_scale(proposal: Any) -> float | None:
     return None if given is None else float(given)
 
 
-class SharedProposing(SharedContinuous, total=False):
+class SharedProposing(SharedTransitions, total=False):
     """Arguments of all steps that propose moves."""
 
     proposal: Proposal | None
-    temperature: float
-    transitions_per_draw: int
 
 
 @dataclass_state
@@ -119,46 +119,34 @@ class ProposingStep(ChainStep):
         raise NotImplementedError
 
     def _together(self, infos: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """Return what single transitions report as one draw's."""
-        raise NotImplementedError
+        """Return what single transitions report as one draw's: means, and totals of rows."""
+        totals = {name: np.sum([info[name] for info in infos], axis=0) for name in infos[0]}
+        k = len(infos)
+        return {name: v if name.startswith("rows") else v / k for name, v in totals.items()}
 
     # Chains
 
     def _begin(self, tune: int, draws: int) -> None:
         super()._begin(tune, draws)
         self.record = MoveRecord(draws=draws)
+        size, langevin = len(self._active), isinstance(self.proposal, Langevin)
+        factor = given_factor(self.proposal, size)
+        if factor is None:
+            factor = np.ones((1, size)) if self._prepared is None else self._home.factor
+        one, many, drifting = self._targets
+        target = getattr(self.proposal, "target_accept", None)
+        if target is None:
+            target = drifting if langevin else one if size == 1 else many
         self.tuning = ProposalTuning(
-            tune,
-            self._active,
-            self._expansion.theta_size,
-            self._first_factor(),
-            self._target(),
-            self._first_scale(),
+            tune, self._active, self._expansion.theta_size, factor, target, self._first_scale()
         )
 
-    def _first_factor(self) -> np.ndarray:
-        given = given_factor(self.proposal, len(self._active))
-        if given is not None:
-            return given
-        return np.ones((1, len(self._active))) if self._prepared is None else self._home.factor
-
     def _first_scale(self) -> float:
-        size = len(self._active)
-        given = given_scale(self.proposal)
+        size, given = len(self._active), given_scale(self.proposal)
         if given is not None:
             return given
-        if isinstance(self.proposal, Langevin):
-            return 1.65 / size ** (1 / 6)
-        return self._scale / np.sqrt(size)
-
-    def _target(self) -> float:
-        one, many, langevin = self._targets
-        given = getattr(self.proposal, "target_accept", None)
-        if given is not None:
-            return given
-        if isinstance(self.proposal, Langevin):
-            return langevin
-        return one if len(self._active) == 1 else many
+        langevin = isinstance(self.proposal, Langevin)
+        return 1.65 / size ** (1 / 6) if langevin else self._scale / np.sqrt(size)
 
     @property
     def _adapts(self) -> bool:
@@ -184,12 +172,8 @@ class ProposingStep(ChainStep):
         if callable(self.proposal):
             new, log_factor = arguments.proposed(self.proposal, self._tall, theta, rng)
             own = {name for name, _, _ in self._moved}
-            others = [
-                name
-                for name, part in self._read
-                if name not in own and np.any(new[part] != theta[part])
-            ]
-            if others:
+            moved = [name for name, part in self._read if np.any(new[part] != theta[part])]
+            if others := [name for name in moved if name not in own]:
                 raise ValueError(
                     f"proposal moved {others}, but this step samples {sorted(own)} alone. Return "
                     "values for these, or give the step all of vars."
@@ -203,9 +187,7 @@ class ProposingStep(ChainStep):
     @property
     def scaling(self) -> float:
         """Scale of the proposal, or its step size."""
-        fixed = not self._adapts or (
-            isinstance(self.proposal, Langevin) and self.proposal.step_size is not None
-        )
+        fixed = not self._adapts or given_scale(self.proposal) is not None
         return self._first_scale() if fixed else float(self.tuning.step.current(self.tune))
 
     def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> None:
@@ -222,6 +204,12 @@ class ProposingStep(ChainStep):
         if at is not None and not self._given_reference and tuning.left(at.theta):
             self._recentre(self._settled(theta))
         tuning.restart(None if better is None else self.scaling)
+
+    @property
+    def _pilots(self) -> list[np.ndarray]:
+        """Draws at which to check the chain: fewer where a pass over the rows takes long."""
+        count = np.clip(_PILOT_ROWS // self.n_rows, _FEWEST_PILOTS, _MOST_PILOTS)
+        return self.record.kept[-int(count) :]
 
     def _recentre(self, theta: np.ndarray) -> None:
         """Take another reference."""

@@ -1,5 +1,6 @@
 """Scalable Metropolis-Hastings as a PyMC step method."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Unpack
@@ -11,34 +12,65 @@ from pymc.step_methods.state import dataclass_state
 from pymc_subsample import arguments
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.control_variates.row_bounds import BOUNDS
+from pymc_subsample.control_variates.forecast import Forecast
+from pymc_subsample.control_variates.reference import Reference, reference_at
+from pymc_subsample.control_variates.row_bounds import BOUNDS, RowBounds
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.scalable import RULES, ProposalRecord, check_proposals
 from pymc_subsample.kernels.dynamics import Moves
-from pymc_subsample.kernels.scalable import INFO, PARAMETER_FUNCTIONS, Decision
+from pymc_subsample.kernels.scalable import (
+    FACTORISED,
+    INFO,
+    MH_SS,
+    PARAMETER_FUNCTIONS,
+    Decision,
+)
 from pymc_subsample.kernels.scalable import transitions as compiled
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.progress import doing
+from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
+from pymc_subsample.steps.chains import ChainStep
 from pymc_subsample.steps.deciding import Deciding
 from pymc_subsample.steps.declarations import ReferredState, Statistics, statistics
 from pymc_subsample.steps.moves import given_factor, given_scale, in_own_units
 from pymc_subsample.steps.remarks import warn_of_modes
 from pymc_subsample.steps.signatures import SharedContinuous
-from pymc_subsample.steps.surrogate import (
-    ACCEPTANCE,
-    LEFT,
-    MOVES,
-    TRAJECTORIES,
-    Proposal,
-    SurrogateMoves,
-)
+from pymc_subsample.steps.sizing import NO_SMALL_SHARE
 from pymc_subsample.steps.tuning import Tuning, TuningState
-from pymc_subsample.thinning import GRADIENTS
+from pymc_subsample.thinning import (
+    DRAW,
+    GRADIENTS,
+    better_acceptance,
+    lag_one,
+    left_by_a_move,
+    most_effective_moves,
+)
 
-# Of a trajectory.
+_log = logging.getLogger("pymc.subsample")
+
+type Proposal = str | Langevin | AdaptiveMetropolis | RandomWalk
+_ACCEPTANCE = {"factorised": FACTORISED, "mh-ss": MH_SS}
+_TRAJECTORIES = ("hmc", "nuts")
+# Compiled dynamics, and the acceptance rates of many parameters and of one that step sizes are
+# tuned to.
+_MOVES = {
+    "hmc": ("hmc", 0.8, 0.8),
+    "nuts": ("nuts", 0.8, 0.8),
+    "Langevin": ("hmc", 0.574, 0.574),
+    "AdaptiveMetropolis": ("random-walk", 0.234, 0.44),
+    "RandomWalk": ("random-walk", 0.234, 0.44),
+}
+# Of a trajectory; lengths are jittered by 20%.
+_MOST_STEPS = 1024
 _DEEPEST = 20
 _QUARTER = np.pi / 2
+# Correlation of draws that a transition of the surrogate leaves, before a chain has shown it.
+_LEFT = 0.5
+# Predicted acceptance, where rows decide, that is told.
+FEW_ACCEPTED = 0.5
+# Draws over which their number is averaged.
+_REMEMBERED = 50
+_BOUNDED = "a bound on the third derivative (with control_variate_order=3 the fourth)"
 
 
 @dataclass_state
@@ -47,7 +79,6 @@ class ScalableMHState(ReferredState):
 
     underrated: float
     tuning: TuningState
-    record: ProposalRecord
     surrogate_transitions: int
     gradients: float
     control_variate_order: int = field(metadata={"frozen": True})
@@ -61,7 +92,7 @@ class ScalableMHState(ReferredState):
     path_length: float = field(metadata={"frozen": True})
 
 
-class ScalableMH(SurrogateMoves):
+class ScalableMH(ChainStep):
     r"""Scalable Metropolis-Hastings: exact draws from a handful of rows.
 
     Proposals come from Hamiltonian dynamics on a surrogate of the posterior,
@@ -188,7 +219,7 @@ class ScalableMH(SurrogateMoves):
     _functions = (*PARAMETER_FUNCTIONS[:2], None)
     _without_gradient = "ScalableMH needs one for its proposals."
     reference: Reference
-    underrated: float
+    tuning: Tuning
     _shown = ("divergences", "rows_accepted", "rows_read")
     stats_dtypes_shapes: ClassVar[Statistics] = statistics(
         RULES,
@@ -216,12 +247,12 @@ class ScalableMH(SurrogateMoves):
         temperature: float = 1.0,
         **above: Unpack[SharedContinuous],
     ):
-        acceptance = arguments.choice("acceptance", acceptance, ("auto", *ACCEPTANCE))
-        proposal = arguments.surrogate_proposal(proposal, ("auto", *TRAJECTORIES), target_accept)
+        acceptance = arguments.choice("acceptance", acceptance, ("auto", *_ACCEPTANCE))
+        proposal = arguments.surrogate_proposal(proposal, ("auto", *_TRAJECTORIES), target_accept)
         self.given_transitions = arguments.count(
             "surrogate_transitions", surrogate_transitions, auto=True
         )
-        self.bound = arguments.derivative_bound(bound, BOUNDS)
+        self.bound = arguments.derivative_bound(bound, BOUNDS, _BOUNDED, least=0.0)
         self.intensity = arguments.intensity(intensity)
         order = arguments.decisive_order(control_variate_order)
         self.max_treedepth = arguments.count("max_treedepth", max_treedepth, most=_DEEPEST)
@@ -240,7 +271,7 @@ class ScalableMH(SurrogateMoves):
             proposal = "nuts" if curved else "hmc"
         self.proposal = proposal
         self.kind = proposal if isinstance(proposal, str) else type(proposal).__name__
-        self._dynamics, many, one = MOVES[self.kind]
+        self._dynamics, many, one = _MOVES[self.kind]
         compiled(self._dynamics)  # once, before chains begin
         usual = one if len(self._active) == 1 else many
         given = getattr(proposal, "target_accept", target_accept)
@@ -276,6 +307,62 @@ class ScalableMH(SurrogateMoves):
             )
         return expansion
 
+    @property
+    def bounds(self) -> RowBounds:
+        """Bounds at the current reference."""
+        return self._deciding.bounds(self.reference, self._home.factor)
+
+    def _reading_time(self) -> float:
+        return self._deciding.bounds(self._home.reference, self._home.factor).reading.time
+
+    def _choose(self, acceptance: str, predicted: Forecast) -> None:
+        """Choose how rows decide by what that costs and accepts."""
+        factorised, together, _ = predicted.accepted
+        self.predicted_acceptance, self.gradients = max(factorised, together), GRADIENTS
+        moving = self._moves_per_proposal(_LEFT) * self._deciding.moving_time(self.gradients)
+        others = DRAW / self.transitions_per_draw + moving
+        better = better_acceptance(factorised, together, self._reading_time(), others)
+        self.acceptance = better if acceptance == "auto" else acceptance
+        self.predicted_acceptance = predicted.accepted[_ACCEPTANCE[self.acceptance]]
+
+    def _moves_per_proposal(self, left: float) -> int:
+        """Transitions of the surrogate per proposal, if each leaves such a correlation of draws."""
+        if self.given_transitions is not None:
+            return self.given_transitions
+        if self.kind == "nuts":
+            return 1
+        others = self._reading_time() + DRAW / self.transitions_per_draw
+        time = self._deciding.moving_time(self.gradients)
+        return most_effective_moves(self.predicted_acceptance, left, time, others)
+
+    def _report(self) -> None:
+        """Log what is predicted of proposals that rows decide on, and warn of few accepted."""
+        bounds, n = self.bounds, self.n_rows
+        always = len(bounds.table.always)
+        whole = (
+            f" and {bounds.passed:,.0f} of groups that are read as a whole" if bounds.passed else ""
+        )
+        rows = bounds.per_decision
+        _log.info(
+            f"ScalableMH: {n:,} rows of {', '.join(self.observed)}; about "
+            f"{max(bounds.drawn, 0.1):,.3g} rows{whole} ({min(rows / n, 1.0):.2%}) decide on a "
+            f"proposal{f', {always:,} of them always' if always else ''}; predicted acceptance "
+            f"{self.predicted_acceptance:.0%} ({self.acceptance}, {bounds.kind} bounds)"
+            f"{f'; the surrogate reads {len(bounds.exact):,} rows' if len(bounds.exact) else ''}"
+            + (
+                ". This is no small part of the data: pms.advise() compares other samplers"
+                if rows > NO_SMALL_SHARE * n
+                else ""
+            )
+        )
+        if self.predicted_acceptance < FEW_ACCEPTED:
+            _log.warning(
+                f"ScalableMH: rows are predicted to accept only {self.predicted_acceptance:.0%} of "
+                f"the proposals, which move all {len(self._active):,} parameters at once: too many "
+                "for so few rows. Draws will be right, but few of them effective. HMCECS "
+                "does better here."
+            )
+
     # Chains
 
     def _begin(self, tune: int, draws: int):
@@ -289,12 +376,18 @@ class ScalableMH(SurrogateMoves):
         )  # fmt: skip
         self.record = ProposalRecord(draws=draws, size=self._tall.size)
         self.gradients = GRADIENTS
-        self.surrogate_transitions = self._moves_per_proposal(LEFT)
+        self.surrogate_transitions = self._moves_per_proposal(_LEFT)
 
     def _entered(self, point: PointType) -> np.ndarray:
         theta = self._theta(point)
         self._start(theta, point, self.tuning.factor)
         return theta
+
+    def _extent(self) -> float:
+        """Return how far a transition goes: the length of a trajectory, or its doublings."""
+        if self.proposal == "hmc":
+            return float(min(self.path_length, _MOST_STEPS / 1.2 * self.step_size))
+        return float(self.max_treedepth) if self.proposal == "nuts" else 0.0
 
     def _transitions(
         self, theta: np.ndarray, size: int
@@ -303,7 +396,7 @@ class ScalableMH(SurrogateMoves):
         thetas, infos = np.empty((size, len(theta))), np.empty((size, len(INFO)))
         thetas[0] = theta
         self.step_size = given_scale(self.proposal) or float(self.tuning.step.current(self.tune))
-        extent, form = self._extent(), ACCEPTANCE[self.acceptance]
+        extent, form = self._extent(), _ACCEPTANCE[self.acceptance]
         compiled(self._dynamics)(
             address_of(self.rng), self._compiled, reference.sums(2),
             self._deciding.packed(reference), bounds.table,
@@ -340,6 +433,41 @@ class ScalableMH(SurrogateMoves):
             "step_size": self.step_size,
             "data_share": read / np.maximum(decisions, 1.0) / self.n_rows,
         }
+
+    def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> None:
+        """Adapt to the surrogate, which costs no rows; move the reference if the chain has left."""
+        tuning = self.tuning
+        tuning.add(theta, info["acceptance_rate"], 0.0)
+        moves = self.surrogate_transitions * self.transitions_per_draw
+        self.gradients += (info["n_steps"] / moves - self.gradients) / _REMEMBERED
+        if not tuning.due():
+            return
+        # Of successive draws, and of successive proposals.
+        correlation = lag_one(tuning.recent()[:, self._active])
+        between = correlation ** (1.0 / self.transitions_per_draw)
+        left = left_by_a_move(between, self.predicted_acceptance, self.surrogate_transitions)
+        self.surrogate_transitions = self._moves_per_proposal(left)
+        better = None
+        if not isinstance(self.proposal, RandomWalk):
+            # Independent draws that one is worth, of proposals that move by single steps.
+            single = self.kind not in _TRAJECTORIES
+            worth = (1.0 - correlation) / (1.0 + correlation) if single else 1.0
+            better = tuning.better_factor(worth)
+        if better is not None:
+            tuning.factor = better
+        away = self._given_reference is None and tuning.left(self.reference.theta)
+        if away:
+            self._recentre(self._settled(theta))
+        tuning.restart(self.step_size if away or better is not None else None)
+
+    def _recentre(self, theta: np.ndarray) -> None:
+        """Take another reference, if rows have bounds there that hold."""
+        reference = reference_at(self._expansion, theta, self.temperature)
+        try:
+            _, share = self._deciding.verify(reference, self._home.factor, self.tuning.factor)
+        except TallModelError:
+            return
+        self.reference, self.underrated = reference, share
 
     # After tuning
 

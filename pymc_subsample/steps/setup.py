@@ -110,19 +110,19 @@ def prepare(problem: Problem) -> Preparation:
     refuse_undefined(expansion, found.reference)
     if problem.archive is not None:
         problem.archive.keep(expansion, found.reference)
-    first = replace(_prepared(problem, found), search=search)
+    first = _prepared(problem, found, search)
     modes = search.modes[1:_MODES] if search else ()
-    others = [_prepared(problem, fitted(Quadratic(expansion, mode))) for mode in modes]
+    others = [_prepared(problem, fitted(Quadratic(expansion, mode)), search) for mode in modes]
     return replace(first, others=tuple(others))
 
 
-def _prepared(problem: Problem, at: Quadratic) -> Preparation:
-    """Return what is known around one mode."""
+def _prepared(problem: Problem, at: Quadratic, search: ModeSearch | None = None) -> Preparation:
+    """Return what is known around a mode, with points at random."""
     free, rng = problem.free, problem.rng
     scale, spread = shape(at, problem.active, free)
     pilot = _ellipsoid(at.theta, spread, free, rng)
     far = far_points(problem.kind, at.theta, spread, free, rng)
-    return Preparation(at.reference, scale, pilot, far)
+    return Preparation(at.reference, scale, pilot, far, search)
 
 
 def _at_given(problem: Problem, theta: np.ndarray) -> Quadratic | None:
@@ -158,7 +158,6 @@ def _at_given(problem: Problem, theta: np.ndarray) -> Quadratic | None:
     return None
 
 
-@one_thread
 def _taken_over(problem: Problem) -> Preparation | None:
     """Complete what is kept of an earlier run by the rows that came since, where it serves."""
     expansion, given, free = problem.expansion, problem.given, problem.free
@@ -185,9 +184,7 @@ def _taken_over(problem: Problem) -> Preparation | None:
         for points in (known.pilot, known.far)
     )
     if known.residuals is None or not _as_wide(spread, (far - at.theta)[:, free]):
-        pilot = _ellipsoid(at.theta, spread, free, problem.rng)
-        far = far_points(problem.kind, at.theta, spread, free, problem.rng)
-        return Preparation(at.reference, scale, pilot, far)
+        return _prepared(problem, at)
     residuals = residuals_around(expansion, at.reference, pilot, far, known.residuals)
     return Preparation(at.reference, scale, pilot, far, residuals=residuals)
 

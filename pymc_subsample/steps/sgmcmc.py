@@ -1,19 +1,33 @@
 """Stochastic-gradient MCMC of free parts: integrator, gradient, batches and step size."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from dataclasses import field
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
+from pymc.blocking import PointType
+from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample import arguments
+from pymc_subsample.clusters import clustered_order
+from pymc_subsample.compile import address_of
+from pymc_subsample.control_variates.factors import stretched
+from pymc_subsample.control_variates.reference import summed
+from pymc_subsample.diagnostics.checks import Check
+from pymc_subsample.diagnostics.record import StepRecord
+from pymc_subsample.diagnostics.stochastic import RULES, Dynamics, check_steps
 from pymc_subsample.kernels import gradients, langevin
 from pymc_subsample.kernels.integrators import INTEGRATORS, Integrator
 from pymc_subsample.progress import doing
 from pymc_subsample.schedules import Cyclical, PolynomialDecay
+from pymc_subsample.stationary import rescaled
+from pymc_subsample.steps.chains import ChainStep
+from pymc_subsample.steps.declarations import ReferredState, Statistics, statistics
+from pymc_subsample.steps.guards import row_numbers
 from pymc_subsample.steps.remarks import warn_of_modes
 from pymc_subsample.steps.setup import possible
-from pymc_subsample.steps.signatures import SharedContinuous
-from pymc_subsample.steps.stochastic_gradient import StochasticGradient
+from pymc_subsample.steps.signatures import SharedContinuous, SharedTransitions
+from pymc_subsample.steps.step_size import find_step_size
 
 StepSize = float | str | PolynomialDecay | Cyclical
 
@@ -36,6 +50,9 @@ _OPTIONS = {
 _BATCH = 100
 # Critical damping where the posterior has unit curvature.
 _FRICTION = 2.0
+# A step diverges whose drift exceeds so many standard deviations of its noise, or its kick so many
+# of the momenta: it leads 4 to 5 posterior standard deviations away at automatic step sizes.
+_MOST_DRIFT = 10.0
 
 
 def integrators(which: Callable[[Integrator], bool]) -> tuple[str, ...]:
@@ -55,14 +72,12 @@ def _takes(name: str) -> tuple[str, tuple[str, ...]]:
     return "integrator", integrators(lambda found: name in found.takes)
 
 
-class SharedCore(SharedContinuous, total=False):
+class SharedCore(SharedTransitions, total=False):
     """Arguments of all stochastic-gradient samplers."""
 
     batch_size: int | None
     step_size: StepSize
     metric: str
-    temperature: float
-    transitions_per_draw: int
 
 
 class SharedSG(SharedCore, total=False):
@@ -72,7 +87,30 @@ class SharedSG(SharedCore, total=False):
     control_variate_order: int | str | None
 
 
-class SGMCMC(StochasticGradient):
+@dataclass_state
+class SGMCMCState(ReferredState):
+    """Everything the next draw depends on. The rows themselves are taken anew from the data."""
+
+    tuned: bool
+    near_reference: bool
+    row_rng: np.random.Generator
+    done: int
+    centred: int
+    momentum: np.ndarray
+    integrator_state: np.ndarray
+    origin: np.ndarray
+    automatic_step_size: float
+    hold: int
+    metric_factor: np.ndarray
+    sampler: str = field(metadata={"frozen": True})
+    control_variate_order: int | None = field(metadata={"frozen": True})
+    metric: str = field(metadata={"frozen": True})
+    steps_per_batch: int | None = field(metadata={"frozen": True})
+    batch_size: int = field(metadata={"frozen": True})
+    friction: float = field(metadata={"frozen": True})
+
+
+class SGMCMC(ChainStep):
     r"""Stochastic-gradient MCMC of freely combined parts.
 
     Langevin dynamics along :math:`\hat g(\theta)`, the gradient of the log posterior estimated on a
@@ -164,6 +202,19 @@ class SGMCMC(StochasticGradient):
     """
 
     name = "sgmcmc"
+    _state_class = SGMCMCState
+    _connected = (*ChainStep._connected, "_permutation")
+    _functions = gradients.FUNCTIONS
+    _rules = RULES
+    _shown = ("divergences", "step_size", "data_share")
+    stats_dtypes_shapes: ClassVar[Statistics] = statistics(
+        RULES,
+        (
+            "batch_size", "data_share", "gradient_variance", "kinetic_temperature", "step_size",
+            "temperature",
+        ),
+        diverging=bool, divergences=int,
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -234,7 +285,7 @@ class SGMCMC(StochasticGradient):
         self._curvature: np.ndarray | None = None
         self._precision: np.ndarray | None = None
         self._begin(tune=0, draws=0)
-        self._choose_step_size()
+        find_step_size(self)
 
     def _take_options(self, **given: Any) -> None:
         """Keep what parts were told, or their defaults; refuse what no part takes."""
@@ -293,3 +344,179 @@ class SGMCMC(StochasticGradient):
                 "and there is none."
             )
         return order
+
+    @property
+    def sampler(self) -> str:
+        """What a state belongs to."""
+        return f"{type(self).__name__} {self.integrator} {self.gradient} {self.batches}"
+
+    def _connect(self) -> None:
+        super()._connect()
+        # Rows in the order of the data, or of their strata.
+        self._permutation = row_numbers(self, self.n_rows, self.observed)
+        if self._sampling == gradients.STRATIFIED:
+            n = arguments.count("n_clusters", self.n_clusters, self.n_rows)
+            self._permutation = clustered_order(self._expansion, n, np.random.default_rng(0))
+
+    @property
+    def _integrator(self) -> Integrator:
+        return INTEGRATORS[self.integrator]
+
+    def _batches(self) -> gradients.Batches:
+        return gradients.Batches(
+            self._permutation, self._sampling, self.batch_size, self._active, self.metric_factor
+        )
+
+    def _own_metric(self, square: np.ndarray) -> np.ndarray | None:
+        """Root of what multiplies the step size, given mean squares of the gradient, (a,)."""
+        own = self._integrator.own_metric
+        return None if own is None else own(self._floor, self.n_rows, square)
+
+    # Chains
+
+    def reset_tuning(self) -> None:
+        """Do nothing: PyMC calls this where a chain has just begun, and in its own process alone.
+
+        To begin once more would draw other momenta than a chain in a worker process has.
+        """
+
+    def _begin(self, tune: int, draws: int) -> None:
+        size = len(self._active)
+        super()._begin(tune, draws)
+        self.tuned = tune > 0
+        self.near_reference = False
+        self.automatic_step_size, self.hold = self._chosen_step_size, self._chosen_hold
+        whitened = self.metric == "curvature" and self._prepared is not None
+        self.metric_factor = self._home.factor if whitened else np.ones((1, size))
+        self.done = self._passes = 0
+        self.refresh_period = self._given_period or max(1, self.n_rows // self.batch_size)
+        self.centred = -self.refresh_period if self.gradient == "svrg" else 0
+        self.momentum = np.sqrt(self.temperature) * self.rng.standard_normal(size)
+        self.integrator_state = np.zeros(size)
+        self._integrator.start(self.friction, self.integrator_state)
+        self.origin = np.zeros(0)
+        self.record = StepRecord(draws=draws)
+
+    def _entered(self, point: PointType) -> np.ndarray:
+        theta = self._theta(point)
+        if self.start_at_reference:
+            self.near_reference = self._start(theta, point, self._home.factor)
+        if not len(self.origin):
+            self.origin = theta.copy()
+            if self.near_reference and self._prepared is not None:
+                self.origin[self._active] = self._home.reference.theta[self._active]
+        return theta
+
+    @property
+    def _steady(self) -> bool:  # type: ignore[override]
+        return self.gradient != "svrg"
+
+    def _transitions(
+        self, theta: np.ndarray, size: int
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        reports, left = [], self.transitions_per_draw
+        while left:
+            count = left if self._steady else min(left, self._until_centring(theta))
+            steps = self.done + np.arange(size * count)
+            sizes = self.schedule.sizes(steps, self.automatic_step_size).reshape(size, count)
+            thetas, sizes, noise, infos = self._integrate(theta, sizes)
+            reports.append((count, sizes, noise, infos))
+            theta, left = thetas[-1], left - count
+        return thetas, self._reported(reports)
+
+    def _reported(self, reports: list[tuple[int, np.ndarray, np.ndarray, dict]]) -> dict[str, Any]:
+        """Put together what pieces of draws report: steps, their total size, noise and counts."""
+        k, n = self.transitions_per_draw, len(reports[0][1])
+        noise, evaluations = np.zeros((n, len(self._active))), np.zeros(n, dtype=int)
+        divergences, total = np.zeros(n), np.zeros(n)
+        for count, length, piece, infos in reports:
+            noise += count / k * piece
+            divergences += infos["divergences"]
+            total += length
+            read = infos["batches"] if self.control_variate_order else 0
+            gradients = 2 * self.batch_size * (infos["gradients"] + read)
+            evaluations += np.rint(gradients).astype(int)
+        momenta = infos["kinetic_temperature"]
+        passes, self._passes = self._passes, 0
+        return {
+            "noise": noise,
+            "diverging": divergences > 0,
+            "kinetic_temperature": momenta if self._integrator.has_momenta else momenta * np.nan,
+            "n_evaluations": evaluations + 2 * passes * self.n_rows,
+            "step_size": total / k,
+        }
+
+    def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
+        return {
+            "batch_size": float(self.batch_size),
+            "data_share": self.batch_size / self.n_rows,
+            "divergences": self._divergences(infos["diverging"]),
+            "gradient_variance": infos["noise"].sum(axis=1),
+            "temperature": self.temperature,
+        }
+
+    def _watch(self, thetas: np.ndarray, infos: dict[str, np.ndarray]) -> None:
+        self.record.add(thetas, infos)
+
+    def _until_centring(self, theta: np.ndarray) -> int:
+        """Centre the control variates if it is time, and return how many steps they serve."""
+        if self.gradient != "svrg":
+            return self.transitions_per_draw
+        if self.done - self.centred >= self.refresh_period:
+            self.reference = summed(self._expansion, theta, None, 1.0, curved=False)
+            self.centred = self.done
+            self._passes += 1
+        return self.centred + self.refresh_period - self.done
+
+    def _integrate(
+        self, theta: np.ndarray, sizes: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """Make draws of some steps each: positions, total step sizes, noise and counts."""
+        n, size = len(sizes), len(self._active)
+        thetas, infos = np.empty((n, len(theta))), np.empty((n, len(langevin.INFO)))
+        noise, squares = np.empty((n, size)), np.empty((n, size))
+        # Tuning ends the preconditioner's moving average, in which the old has this share.
+        averaging = self._averaging if self.tune or not self.tuned else 1.0
+        settings = np.array(
+            langevin.Settings(
+                self.friction, self.temperature, averaging, self._floor, self._index_chain,
+                self._expected, self._resample, self.done, self.hold,
+                _MOST_DRIFT if self.near_reference else np.inf,
+            ),
+            dtype=float,
+        )  # fmt: skip
+        langevin.integrate(self._integrator)(
+            address_of(self.rng), address_of(self.row_rng), self._compiled, self._sums(),
+            self._batches(),
+            langevin.State(theta, self.origin, self.momentum, self.integrator_state),
+            settings, sizes, thetas, noise, squares, infos,
+        )  # fmt: skip
+        self.done += sizes.size
+        return thetas, sizes.sum(axis=1), noise, dict(zip(langevin.INFO, infos.T, strict=True))
+
+    # After tuning
+
+    def _check(self) -> list[Check]:
+        factor, record, at_reference = self.metric_factor, self.record, self._precision
+        curvature = self._curvature
+        scale = self._own_metric(np.maximum(self.integrator_state, 0.0) * self.n_rows**2)
+        if scale is not None:
+            factor, record = stretched(factor, scale**2), record.rescaled(scale)
+            known = at_reference if curvature is None else curvature
+            at_reference, curvature = None if known is None else rescaled(known, scale), None
+        dynamics = Dynamics(
+            self._integrator, self.friction, self.temperature, self._active, factor, curvature,
+            at_reference, self._index_chain > 0, self.hold,
+        )  # fmt: skip
+        return check_steps(record, dynamics, self._expansion, self._remedies())
+
+    def _remedies(self) -> list[str]:
+        """Return what makes gradients less noisy."""
+        left = [] if self.control_variate_order == 2 else ["use control_variate_order=2"]
+        if self.gradient == "svrg":
+            left = [f"decrease refresh_period (now {self.refresh_period})"]
+        if self._given_reference:
+            left.append("give another reference, or none")
+        if self.batch_size < self.n_rows:
+            left.append(f"increase batch_size (now {self.batch_size})")
+        return left

@@ -40,6 +40,13 @@ class SharedContinuous(Shared, total=False):
     initial_point: PointType | None
 
 
+class SharedTransitions(SharedContinuous, total=False):
+    """Arguments of all steps of several transitions per draw, on a tempered log-likelihood."""
+
+    temperature: float
+    transitions_per_draw: int
+
+
 def complete(cls: type) -> None:
     """Give a class a signature and a docstring that hold what it shares with the one above it.
 

@@ -66,8 +66,11 @@ def choose(
 def _chosen(
     problem: Problem, prepared: Preparation, subsample_size: int | None, n_blocks: int | None
 ) -> Choice:
-    kind, temperature = problem.kind, problem.temperature
-    residuals = _residuals(problem, prepared)
+    kind, temperature, at = problem.kind, problem.temperature, prepared.reference
+    points = prepared.pilot, prepared.far
+    residuals = prepared.residuals or residuals_around(problem.expansion, at, *points)
+    if problem.archive is not None:
+        problem.archive.keep(problem.expansion, at, *points, residuals)
     always, moments = choose_always(kind, residuals, temperature)
     m, blocks = choose_subsample(kind, moments, temperature, subsample_size, n_blocks)
     if subsample_size is None:
@@ -77,22 +80,13 @@ def _chosen(
         most = len(always) + m > _MOST * residuals.n_rows
         judged = residuals.moments() if most or given else moments
         if not np.max(judged.variance(judged.n_rows, temperature)) <= VARIANCE_BOUND:
-            raise TallModelError(_useless(judged, problem, prepared.reference))
+            raise TallModelError(_useless(judged, problem, at))
         if kind == BLOCK_POISSON and choose_products(judged, temperature) is None:
-            raise TallModelError(_no_products(judged, problem, prepared.reference))
+            raise TallModelError(_no_products(judged, problem, at))
     return Choice(
         **vars(prepared) | {"residuals": None},
         always=always, moments=moments, subsample_size=m, n_blocks=blocks,
     )  # fmt: skip
-
-
-def _residuals(problem: Problem, prepared: Preparation) -> Residuals:
-    """Return the residuals of all rows, and keep them where sums are kept."""
-    expansion, at = problem.expansion, prepared.reference
-    found = prepared.residuals or residuals_around(expansion, at, prepared.pilot, prepared.far)
-    if problem.archive is not None:
-        problem.archive.keep(expansion, at, prepared.pilot, prepared.far, found)
-    return found
 
 
 def check_blocks(kind: int, m: int | None, blocks: int | None) -> None:

@@ -41,18 +41,25 @@ class Tuning(WithSamplingState):
     looks: ClassVar[tuple[float, ...]] = (0.15, 0.4, 0.7)
 
     def __init__(
-        self, total: int, active: np.ndarray, size: int, factor: np.ndarray, target_accept: float
+        self,
+        total: int,
+        active: np.ndarray,
+        size: int,
+        factor: np.ndarray,
+        target_accept: float,
+        step_size: float | None = None,
     ) -> None:
         self.total = total
         self.done = 0
         self.thetas = np.zeros((0, size))
         self.variances = np.zeros(0)
         self.factor = factor
-        self.step = _dual_averaging(_INITIAL_STEP, target_accept)
         self._active = active
         self._target_accept = target_accept
+        self._starts_full = len(factor) > 1
         self._pending: list[tuple[np.ndarray, float]] = []
         self._looks = {int(f * total) for f in self.looks}
+        self.restart(_INITIAL_STEP if step_size is None else step_size)
 
     def add(self, theta: np.ndarray, acceptance: float, variance: float) -> None:
         """Record one draw, its acceptance probability and its log-likelihood's variance."""
@@ -91,7 +98,7 @@ class Tuning(WithSamplingState):
         self.thetas = self.thetas[:0]
         self.variances = self.variances[:0]
         if step_size is not None:
-            self.step = _dual_averaging(step_size, self._target_accept)
+            self.step = DualAverageAdaptation(step_size, self._target_accept, 0.05, 0.75, 10)
 
     def recent(self) -> np.ndarray:
         """Later half of the draws, shape (k, d): the earlier ones may still be on their way."""
@@ -107,17 +114,20 @@ class Tuning(WithSamplingState):
 
         Every other one first: the first half of the points chooses outlying rows.
         """
-        order = np.argsort(-self.variances[len(self.variances) // 2 :], kind="stable")
+        order = np.argsort(-self._noise(), kind="stable")
         few = order[:_PILOT_DRAWS]
         return self.recent()[np.concatenate([few[::2], few[1::2]])]
 
+    def _noise(self) -> np.ndarray:
+        return self.variances[len(self.variances) // 2 :]
+
     def peak(self) -> float:
         """Return the largest variance of the log-likelihood estimate at recent draws."""
-        return float(np.max(self.variances[len(self.variances) // 2 :]))
+        return float(np.max(self._noise()))
 
     def noise(self) -> float:
         """Return the mean variance of the log-likelihood estimate at recent draws."""
-        return float(np.mean(self.variances[len(self.variances) // 2 :]))
+        return float(np.mean(self._noise()))
 
     def should_recentre(self, reference: np.ndarray) -> bool:
         """Whether the estimator's variance asks for another reference point, shape (d,).
@@ -128,14 +138,11 @@ class Tuning(WithSamplingState):
         """
         if self.noise() <= 0.25 * VARIANCE_BOUND:
             return False
-        recent = self.recent()
-        shift = recent.mean(axis=0) - reference
-        distance = np.sqrt(np.mean(whiten(self.factor, shift[self._active]) ** 2))
-        others = np.delete(np.arange(len(shift)), self._active)
-        spread = recent[:, others].std(axis=0)
+        recent, others = self.recent(), np.delete(np.arange(len(reference)), self._active)
+        shift = np.abs(recent.mean(axis=0) - reference)[others]
         rounding = 1e-9 * np.abs(reference[others])  # of means of equal numbers
-        beyond = np.abs(shift[others]) > 0.5 * spread + rounding
-        return bool(distance > 0.5 or np.any(beyond))
+        beyond = shift > 0.5 * recent[:, others].std(axis=0) + rounding
+        return self.left(reference) or bool(np.any(beyond))
 
     def left(self, reference: np.ndarray) -> bool:
         """Whether recent draws have settled half a standard deviation per parameter away."""
@@ -173,27 +180,10 @@ class Tuning(WithSamplingState):
         return reshaped(self.factor, shrunk)
 
 
-def _dual_averaging(step_size: float, target_accept: float) -> DualAverageAdaptation:
-    return DualAverageAdaptation(step_size, target_accept, 0.05, 0.75, 10)
-
-
 class ProposalTuning(Tuning):
     """Adaptation of a Metropolis proposal: its scale at every draw, its covariance now and then."""
 
     looks: ClassVar[tuple[float, ...]] = (0.1, 0.2, 0.35, 0.55, 0.75)
-
-    def __init__(
-        self,
-        total: int,
-        active: np.ndarray,
-        size: int,
-        factor: np.ndarray,
-        target_accept: float,
-        scale: float,
-    ) -> None:
-        super().__init__(total, active, size, factor, target_accept)
-        self._starts_full = len(factor) > 1
-        self.step = _dual_averaging(scale, target_accept)
 
     @one_thread
     def better_factor(self, worth: float = 0.1) -> np.ndarray | None:

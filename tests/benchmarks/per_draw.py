@@ -23,7 +23,8 @@ from _written import poisson_noncentred
 from pymc.step_methods.compound import BlockedStep
 
 import pymc_subsample as pms
-from pymc_subsample.steps import firefly, hmc_ecs, metropolis, scalable, stochastic_gradient
+from pymc_subsample.kernels import langevin
+from pymc_subsample.steps import firefly, hmc_ecs, metropolis, scalable
 
 STEPS = {
     "HMCECS": (pms.HMCECS, {}, (hmc_ecs, "transitions", True)),
@@ -33,8 +34,8 @@ STEPS = {
     ),
     "ScalableMH": (pms.ScalableMH, {}, (scalable, "compiled", True)),
     "MinibatchBarkerMH": (pms.MinibatchBarkerMH, {}, (metropolis, "_transitions", False)),
-    "SGLD": (pms.SGLD, {}, (stochastic_gradient, "integrate", True)),
-    "SGHMC": (pms.SGHMC, {}, (stochastic_gradient, "integrate", True)),
+    "SGLD": (pms.SGLD, {}, (langevin, "integrate", True)),
+    "SGHMC": (pms.SGHMC, {}, (langevin, "integrate", True)),
     "FireflyMC": (pms.FireflyMC, {}, (firefly, "_transitions", False)),
     "HMCECS, groups": (pms.HMCECS, {}, (hmc_ecs, "transitions", True)),
     "ScalableMH, groups": (pms.ScalableMH, {}, (scalable, "compiled", True)),

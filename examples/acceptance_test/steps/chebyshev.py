@@ -23,7 +23,6 @@ class ChebyshevMH(MinibatchMH):
 
     name = "chebyshev_mh"
     _test = Compiled(chebyshev.decide, DECIDE, None)
-    stats_dtypes_shapes = MinibatchMH.statistics("test_error")
 
     def __init__(
         self, vars: Sequence | None = None, *, delta: float = 0.05, **above: Unpack[SharedMH]
