@@ -10,7 +10,6 @@ from arviz_plots import PlotCollection, visuals
 from pymc_subsample.diagnostics.efficiency import subsampling_statistics
 from pymc_subsample.diagnostics.hmc import NOISE, REFRESH
 from pymc_subsample.plots.parts import GREY, apart, collection, decorate, picture, xy
-from pymc_subsample.validation import mapping
 
 _WINDOWS = 50
 _PANELS = {
@@ -54,8 +53,8 @@ def plot_subsample(
     """
     traced = traces(subsampling_statistics(idata, "data_share"), _PANELS)
     stats = traced.stats
-    pc_kwargs["aes"] = {"color": ["chain"]} | mapping("aes", pc_kwargs.get("aes"), "dimensions")
-    pc = collection(stats, ["__variable__"], (4.2 * len(stats), 3.4), backend, pc_kwargs)
+    figsize = (4.2 * len(stats), 3.4)
+    pc = collection(stats, ["__variable__"], figsize, backend, pc_kwargs, color="chain")
     draw_traces(pc, traced)
     if stats.sizes["chain"] > 1:
         pc.add_legend("chain")
