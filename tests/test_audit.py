@@ -13,7 +13,7 @@ from pymc_subsample.control_variates import expand
 from pymc_subsample.diagnostics import scores
 from pymc_subsample.diagnostics.audit import _of_other_estimates
 from pymc_subsample.diagnostics.audited import Audit
-from pymc_subsample.diagnostics.full_data import log_posteriors
+from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.diagnostics.thinned import columns, reader, spread, to_theta
 from pymc_subsample.diagnostics.weights import plain_moments, smooth, weighted_moments
 from pymc_subsample.likelihood import TallModel

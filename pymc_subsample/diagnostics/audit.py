@@ -16,10 +16,9 @@ from pymc_subsample.control_variates import Expansion, expand, refuse_steps
 from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.checks import PREFIX, TEMPERATURE
-from pymc_subsample.diagnostics.corrections import by_scores, by_weights
 from pymc_subsample.diagnostics.drift import drift_of_scores, refuse_intercept, require_same_data
-from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.mixing import mixing
+from pymc_subsample.diagnostics.scores import by_scores, log_posteriors
 from pymc_subsample.diagnostics.thinned import (
     columns,
     group,
@@ -30,7 +29,7 @@ from pymc_subsample.diagnostics.thinned import (
     to_theta,
     why_not_weights,
 )
-from pymc_subsample.diagnostics.weights import Moments, plain_moments
+from pymc_subsample.diagnostics.weights import Moments, by_weights, plain_moments
 from pymc_subsample.estimators import VARIANCE_BOUND
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.binding import require_rows

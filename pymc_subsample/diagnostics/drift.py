@@ -14,7 +14,7 @@ import xarray as xr
 from pytensor.graph.basic import Variable
 
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.diagnostics.full_data import log_posteriors
+from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.diagnostics.thinned import sampled_rows, spread
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.evaluation import Vector

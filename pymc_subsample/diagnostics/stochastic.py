@@ -11,8 +11,8 @@ from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.factors import whiten
 from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.divergences import UNLESS_WRONG, check_divergences, loss
-from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.record import StepRecord
+from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.kernels.integrators import Integrator
 from pymc_subsample.stationary import sd_error, spectrum, variances
 

@@ -36,6 +36,35 @@ class Moments:
     sd_error_mcse: np.ndarray
 
 
+def by_weights(
+    log_weights: np.ndarray, values: np.ndarray, at: np.ndarray, sign: np.ndarray | None
+) -> tuple[Moments, Moments, float, float]:
+    """Moments of the draws, corrected ones, k-hat and effective size of the weights.
+
+    `log_weights`, shape (chain, k), are the log posterior less its estimate at the audited draws,
+    which are those `at`, shape (k,), of all; `values`, shape (chain, draw, p), are of all draws.
+    `sign`, shape (chain, draw), are those of the estimated likelihood, where it has any. The
+    weights need them no more than the corrected moments do; the moments of the draws themselves do.
+    """
+    weights, k_hat = smooth(log_weights)
+    raw = plain_moments(values, sign)
+    found = weighted_moments(weights, values[:, at], values)
+    if not k_hat < 1:  # the weights have no mean that draws would tell
+        unknown = np.full_like(found.mean, np.inf)
+        found = Moments(found.mean, found.sd, *[unknown] * 4)
+    elif sign is not None:  # signed and unsigned draws share less noise than is known of
+        scale = np.where(found.sd > 0, found.sd, 1.0)
+        found = Moments(
+            found.mean,
+            found.sd,
+            found.mean_mcse,
+            found.sd_mcse,
+            np.hypot(raw.mean_mcse, found.mean_mcse) / scale,
+            np.hypot(raw.sd_mcse, found.sd_mcse) / scale,
+        )
+    return raw, found, k_hat, effective_size(weights)
+
+
 def mcse(x: np.ndarray) -> np.ndarray:
     """Monte Carlo standard error of the mean of draws, shape (chain, draw, p); shape (p,)."""
     error = np.asarray(array_stats.mcse(x, chain_axis=0, draw_axis=1))
