@@ -1,6 +1,6 @@
 """Whether a chain of stochastic-gradient steps can be trusted: the checks behind its warnings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
@@ -9,16 +9,14 @@ from pymc_subsample import array_stats
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.factors import whiten
-from pymc_subsample.diagnostics import scores, weights
+from pymc_subsample.diagnostics import checks, scores, weights
 from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
-from pymc_subsample.diagnostics.divergences import UNLESS_WRONG, check_divergences, loss
+from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.kernels.integrators import Integrator
 from pymc_subsample.stationary import sd_error, spectrum, variances
 
-SD_BOUND = 0.05
-MEAN_BOUND = 0.1
-_HEAT_BOUND = 0.1
+SD_BOUND, MEAN_BOUND, _HEAT_BOUND = checks.STRETCH_BOUND, checks.SHIFT_BOUND, 0.1
 # Of a chain's measured errors, all directions together.
 _ERROR_RATE = 0.001
 # Rows to read for the check of a chain, and draws to read them at; from how many on a few of them
@@ -47,11 +45,7 @@ _OTHER = (
 _TUNED = "Tune for longer: what a chain draws while tuning is left out."
 _AUDIT = "Check the run with pms.audit, or use another step."
 
-DIVERGED = Rule("diverged", "error by divergences, over what is tolerable", 1.0, _STAYING)
-HIDDEN = Rule(
-    "hidden", "error that divergences may hide, over the same", 1.0, _STAYING, severity="warn",
-    besides=UNLESS_WRONG,
-)  # fmt: skip
+DIVERGED, HIDDEN = divergence_rules("diverged", _STAYING)
 STEP = Rule("step_error", "predicted error of an sd, by the step size", SD_BOUND, _SMALLER)
 NOISE = Rule("noise_error", "predicted error of an sd, by noise of gradients", SD_BOUND, _QUIETER)
 STRETCH = Rule("stretch", "error of an sd on all rows, beyond its error", SD_BOUND, _OTHER)
@@ -61,9 +55,7 @@ START = Rule(
     "start", "error of an sd by the way from the start, beyond its error", SD_BOUND, _TUNED
 )
 UNMEASURED = Rule("unmeasured", "errors that no check could measure", 0.0, _AUDIT, severity="warn")
-TEMPERATURE = Rule(
-    "temperature", "temperature of the posterior", 1.0, "Use temperature=1.", equal=True
-)
+TEMPERATURE = replace(checks.TEMPERATURE, title="temperature of the posterior")
 RULES = (DIVERGED, HIDDEN, START, STEP, NOISE, STRETCH, SHIFT, HEAT, UNMEASURED, TEMPERATURE, MODES)
 
 
@@ -94,7 +86,9 @@ def check_steps(
 ) -> list[Check]:
     """Check one chain; `remedies` make its gradients less noisy."""
     active = dynamics.active
-    found = _diverged(record, active)
+    h = record.step_size / record.done
+    advice = f"step_size (now {h:.3g}) is too large for where it went. {DIVERGED.remedy}"
+    found = check_divergences(DIVERGED, HIDDEN, record, active, advice)
     found += _from_start(record, active)
     smaller = ["use a smaller step_size"]
     if dynamics.temperature > 0:
@@ -113,28 +107,8 @@ def check_steps(
                 f"deviations could be looked at. {UNMEASURED.remedy}",
             )
         )
-    found.append(
-        TEMPERATURE.check(
-            dynamics.temperature,
-            f"temperature={dynamics.temperature:g}: the draws are not from the posterior but from "
-            "its density to the power of one over that.",
-        )
-    )
-    return found
-
-
-def _diverged(record: StepRecord, active: np.ndarray) -> list[Check]:
-    """Estimate what a chain misses that started again at the reference where it diverged."""
-    kept, before = (
-        np.reshape(x, (-1, len(record.origin)))[:, active] for x in (record.kept, record.before)
-    )
-    found = loss(
-        record.divergences, record.done, before, kept, record.mean[active],
-        np.sqrt(record.variance[active]),
-    )  # fmt: skip
-    h = record.step_size / record.done
-    advice = f"step_size (now {h:.3g}) is too large for where it went. {DIVERGED.remedy}"
-    return check_divergences(DIVERGED, HIDDEN, found, advice)
+    instead = "its density to the power of one over that"
+    return [*found, checks.check_temperature(dynamics.temperature, TEMPERATURE, instead)]
 
 
 def _predicted(
