@@ -1,7 +1,6 @@
 """One page on a run: what was checked, what failed, and what to change."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -20,10 +19,9 @@ from pymc_subsample.diagnostics.checks import (
     recall,
 )
 from pymc_subsample.diagnostics.divergences import NEAREST, Loss
-from pymc_subsample.diagnostics.efficiency import rows_and_share
 from pymc_subsample.diagnostics.findings import Finding, Report, tiered, worst_chain
 from pymc_subsample.diagnostics.mixing import mixing
-from pymc_subsample.diagnostics.thinned import group
+from pymc_subsample.diagnostics.thinned import group, sampled_rows
 from pymc_subsample.estimators import VARIANCE_BOUND
 
 _SAID = "pms.report"
@@ -122,18 +120,8 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
     if audit is not None:
         findings += audit.of_subsampling
     cost = float(stats["n_evaluations"].sum()) if "n_evaluations" in stats else np.nan
-    size = stats.sizes
-    return Report(
-        " with ".join(families), size["chain"], size["draw"], _rows(stats), cost, tuple(findings)
-    )
-
-
-def _rows(stats: xr.Dataset) -> float:
-    """Return the number of rows; NaN where the steps of a run don't tell."""
-    if "data_share" in stats:
-        with suppress(ValueError):  # several steps, of which not all record how many rows they read
-            return rows_and_share(stats)[0]
-    return np.nan
+    rows, size = float(sampled_rows(idata) or np.nan), stats.sizes
+    return Report(" with ".join(families), size["chain"], size["draw"], rows, cost, tuple(findings))
 
 
 def _recorded(stats: xr.Dataset, families: dict[str, Sequence[Rule]]) -> list[Finding]:

@@ -8,7 +8,7 @@ does not depend on theta. With :math:`w = L(\theta) / |\hat L(\theta, u)|`,
 whatever the noise of the estimate and whatever its sign.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -50,18 +50,12 @@ def by_weights(
     raw = plain_moments(values, sign)
     found = weighted_moments(weights, values[:, at], values)
     if not k_hat < 1:  # the weights have no mean that draws would tell
-        unknown = np.full_like(found.mean, np.inf)
-        found = Moments(found.mean, found.sd, *[unknown] * 4)
+        found = Moments(found.mean, found.sd, *[np.full_like(found.mean, np.inf)] * 4)
     elif sign is not None:  # signed and unsigned draws share less noise than is known of
-        scale = np.where(found.sd > 0, found.sd, 1.0)
-        found = Moments(
-            found.mean,
-            found.sd,
-            found.mean_mcse,
-            found.sd_mcse,
-            np.hypot(raw.mean_mcse, found.mean_mcse) / scale,
-            np.hypot(raw.sd_mcse, found.sd_mcse) / scale,
-        )
+        scale = _positive(found.sd)
+        bias_mcse = np.hypot(raw.mean_mcse, found.mean_mcse) / scale
+        sd_error_mcse = np.hypot(raw.sd_mcse, found.sd_mcse) / scale
+        found = replace(found, bias_mcse=bias_mcse, sd_error_mcse=sd_error_mcse)
     return raw, found, k_hat, effective_size(weights)
 
 

@@ -11,6 +11,7 @@ from pymc_subsample.diagnostics.checks import SHIFT_BOUND
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, apply, check_selection, draws_of, signs_of
 from pymc_subsample.diagnostics.efficiency import refuse_parts, subsampling_statistics
 from pymc_subsample.diagnostics.signed import ess_bulk
+from pymc_subsample.diagnostics.thinned import sample_stats
 from pymc_subsample.plots.parts import GREY, collection, decorate, named, picture
 from pymc_subsample.validation import choice, count
 
@@ -228,7 +229,7 @@ def _root_mean_square(parts: Sequence[np.ndarray]) -> float:
 
 def _spent(idata: xr.DataTree, label: str, cost: str, coords: Mapping[str, Any]) -> np.ndarray:
     """Return what the first draws had cost, for growing numbers of them."""
-    stats = idata["sample_stats"].to_dataset() if "sample_stats" in idata.children else xr.Dataset()
+    stats = sample_stats(idata)
     refuse_parts(stats, coords)
     if cost == "seconds":
         attrs, draws = idata["posterior"].attrs, idata["posterior"].sizes["draw"]

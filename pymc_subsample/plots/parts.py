@@ -10,6 +10,7 @@ import xarray as xr
 from arviz_base import rcParams
 from arviz_plots import PlotCollection
 from arviz_plots.plot_collection import backend_from_object
+from numpy.typing import ArrayLike
 
 from pymc_subsample.diagnostics.efficiency import per_step
 from pymc_subsample.validation import choice, mapping
@@ -98,9 +99,9 @@ def pairs(name: str, x: Any, y: Any, *dims: str) -> xr.Dataset:
     return xr.Dataset({name: (("plot_axis", *dims), [x, y])}, {"plot_axis": ["x", "y"]})
 
 
-def bars(name: str, starts: np.ndarray, ends: np.ndarray, places: np.ndarray) -> xr.Dataset:
+def bars(name: str, starts: ArrayLike, ends: ArrayLike, places: ArrayLike) -> xr.Dataset:
     """Return horizontal lines at some heights, all shape (k,), as one that has gaps."""
-    corners = np.stack([starts, ends, np.full(len(places), np.nan)], axis=1)
+    corners = np.stack([starts, ends, np.full(np.shape(places), np.nan)], axis=1)
     return pairs(name, corners.ravel(), np.repeat(places, 3), "corner")
 
 
