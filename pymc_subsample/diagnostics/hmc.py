@@ -135,13 +135,12 @@ def check_hmc(
     without tuning, only together with them.
     """
     record.fold()
-    n, size = record.done, len(active)
-
+    n, size, signed = record.done, len(active), kind == BLOCK_POISSON
     thetas, noise, shares = record.weighted()
     z = record.standardise(thetas, active)
 
     def look(errors: DrawErrors) -> tuple[float, Perturbation]:
-        if kind == BLOCK_POISSON:
+        if signed:
             products = subsample_size / MINIBATCH
             return errors.average(partial(_noise_of_products, products)), Perturbation(0, 0, 0, 0)
         return errors.average(_noise), perturbation(errors.weights(), shares, z)
@@ -150,14 +149,13 @@ def check_hmc(
     variance, off = look(found)
     if expansion.n_rows > FEW:
         far = whiten(factor, (np.array(record.kept) - reference.theta)[:, active].T)
+        noisy = np.max(predicted.variance(subsample_size, temperature))
+        biased = 0.0 if signed else np.max(predicted.perturbation(subsample_size, temperature))
         clear = (
             variance < VARIANCE_BOUND / 2
             and excess(off.seen_shift, off.seen_stretch) < 0.5
-            and np.max(predicted.variance(subsample_size, temperature)) < VARIANCE_BOUND
-            and (
-                kind == BLOCK_POISSON
-                or np.max(predicted.perturbation(subsample_size, temperature)) < SHIFT_BOUND
-            )
+            and noisy < VARIANCE_BOUND
+            and biased < SHIFT_BOUND
             and np.mean(far**2) < _PREDICTED
         )
         if not clear:
@@ -165,13 +163,10 @@ def check_hmc(
                 expansion, reference, thetas, shares, noise, z, subsample_size, temperature, always
             )
             variance, off = look(found)
-    largest = expansion.n_rows
-    if kind == BLOCK_POISSON:
-        largest = largest // MINIBATCH * MINIBATCH
+    largest = expansion.n_rows // MINIBATCH * MINIBATCH if signed else expansion.n_rows
     more_rows = subsample_size < largest
     advice = remedies(subsample_size, largest, expansion.raisable, given_reference)
     look_at = "look for outlying rows and small groups"
-    signed = kind == BLOCK_POISSON
     doubtful = record.negative > 0 if signed else not excess(off.shift, off.stretch) <= 1
     exact = exact_step(expansion, reference) if doubtful else []
     checks = [

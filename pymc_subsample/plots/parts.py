@@ -12,7 +12,6 @@ from arviz_plots import PlotCollection
 from arviz_plots.plot_collection import backend_from_object
 from numpy.typing import ArrayLike
 
-from pymc_subsample.diagnostics.efficiency import per_step
 from pymc_subsample.validation import choice, mapping
 
 GREY = "#777777"
@@ -57,11 +56,6 @@ def named(runs: xr.DataTree | Mapping[str, xr.DataTree]) -> dict[str, xr.DataTre
             )
         found[str(name)] = idata
     return found
-
-
-def apart(stats: xr.Dataset) -> dict[str, list[xr.DataArray]]:
-    """Return statistics by name, each of them once for every step method that recorded it."""
-    return {str(name): [step[name] for step in per_step(stats, [str(name)])] for name in stats}
 
 
 def collection(
