@@ -27,8 +27,8 @@ from pymc_subsample.control_variates import expansion as expansion_module
 from pymc_subsample.control_variates.reach import distinct, reach
 from pymc_subsample.control_variates.reference import reference_at, sums_at
 from pymc_subsample.control_variates.residuals import residuals_around
-from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.perturbation import estimate_errors
+from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.passes import Passes, processors
 from pymc_subsample.rows import RowStore

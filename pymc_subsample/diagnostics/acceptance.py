@@ -10,6 +10,7 @@ where that is b Delta, standard deviations are off by the factor :math:`b^{-1/2}
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -181,12 +182,7 @@ def acceptance_errors(
     uniform numbers. Decisions read `most_rows` in all. Proposals about which the test then decides
     fewer than 30 times are left out: it reads nearly all rows for them.
     """
-
-    def possible(theta: np.ndarray) -> bool:
-        """Whether all rows have a finite log-likelihood: a difference with itself is none else."""
-        y, _ = _rows(expansion, reference, theta, theta, order, temperature)
-        return bool(np.all(np.isfinite(y)))
-
+    rows = partial(_rows, expansion, reference, order=order, temperature=temperature)
     uniforms = (rng.permutation(_DECISIONS) + 0.5) / _DECISIONS
     most = most_rows // (2 * len(proposals))
     repeated = Repeated(Criterion(test, settings), uniforms, np.log(uniforms), most, rng)
@@ -194,14 +190,13 @@ def acceptance_errors(
     rises: list[float] = []
     largest, beyond = 0.0, None
     for proposal in proposals:
-        y, known = _rows(
-            expansion, reference, proposal.theta, proposal.new_theta, order, temperature
-        )
+        y, known = rows(proposal.theta, proposal.new_theta)
         known += proposal.log_factor
         if np.all(np.isfinite(y)):
             largest = max(largest, largest_share(y))
         rises.append(known + y.mean())
-        if not y.max() < np.inf and not possible(proposal.theta):
+        # Where a row is impossible, so is its difference with itself.
+        if not y.max() < np.inf and not np.all(np.isfinite(rows(*[proposal.theta] * 2)[0])):
             rises[-1] = np.inf
         if proposal.bound is not None:
             allowed = max(proposal.bound, _ROUNDING)
@@ -212,13 +207,13 @@ def acceptance_errors(
         for sign, accepted in zip((1.0, -1.0), both, strict=True):
             ratio = sign * rises[-1]
             ratio = -np.inf if np.isnan(ratio) else ratio  # as the transition takes it
-            found.append((ratio, *_compared(accepted, *exact(ratio, uniforms[: len(accepted)]))))
+            found.append((ratio, *compared(accepted, *exact(ratio, uniforms[: len(accepted)]))))
     log_ratio, probability, right, noise = np.array(found).reshape(-1, 4).T
     rise = np.nan_to_num(np.array(rises), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
     return AcceptanceErrors(probability, right, noise, log_ratio, largest, rise, beyond)
 
 
-def _compared(
+def compared(
     accepted: np.ndarray, exact: float, decisions: np.ndarray
 ) -> tuple[float, float, float]:
     """Estimate of the acceptance probability, the exact one, and the estimate's standard error.

@@ -16,10 +16,9 @@ from pymc_subsample.control_variates import Expansion, expand, refuse_steps
 from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.checks import PREFIX, TEMPERATURE
-from pymc_subsample.diagnostics.corrections import by_scores, by_weights
 from pymc_subsample.diagnostics.drift import drift_of_scores, refuse_intercept, require_same_data
-from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.mixing import mixing
+from pymc_subsample.diagnostics.scores import by_scores, log_posteriors
 from pymc_subsample.diagnostics.thinned import (
     columns,
     group,
@@ -30,7 +29,7 @@ from pymc_subsample.diagnostics.thinned import (
     to_theta,
     why_not_weights,
 )
-from pymc_subsample.diagnostics.weights import Moments, plain_moments
+from pymc_subsample.diagnostics.weights import Moments, by_weights, plain_moments
 from pymc_subsample.estimators import VARIANCE_BOUND
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.binding import require_rows
@@ -143,13 +142,11 @@ def audit(
     row_terms(model, chosen)
     var_names = arguments.name_list("var_names", var_names)
     require_free_variables(posterior, model, _SAID)
-    names = _names(var_names, posterior, model)
     weighable = why_not_weights(idata)
     if kind == "weights" and weighable:
         raise ValueError(f'{_SAID}: kind="weights" is not possible, since {weighable}.')
     kind = "score" if kind == "score" or weighable else "weights"
-    if kind == "score":
-        _require_recomputable(names, model)
+    names = _names(var_names, posterior, model, kind)
 
     n_chains, n_draws = posterior.sizes["chain"], posterior.sizes["draw"]
     if n_chains * n_draws < _FEWEST:
@@ -287,7 +284,7 @@ def _table(labels: Sequence[str], raw: Moments, found: Moments, audited: np.ndar
 # Arguments
 
 
-def _names(names: list[str] | None, posterior: xr.Dataset, model: pm.Model) -> list[str]:
+def _names(names: list[str] | None, posterior: xr.Dataset, model: pm.Model, kind: str) -> list[str]:
     if names is None:
         return [rv.name for rv in model.free_RVs]
     unknown = [name for name in names if name not in posterior]
@@ -296,14 +293,11 @@ def _names(names: list[str] | None, posterior: xr.Dataset, model: pm.Model) -> l
             f"{_SAID}: var_names={names} must name variables of idata.posterior, which are "
             f"{list(posterior.data_vars)}."
         )
-    return names
-
-
-def _require_recomputable(names: Sequence[str], model: pm.Model) -> None:
     known = {v.name for v in [*model.free_RVs, *model.deterministics]}
     unknown = [name for name in names if name not in known]
-    if unknown:
+    if unknown and kind == "score":
         raise ValueError(
             f"{_SAID}: var_names holds {unknown}, which the model does not compute; scores are "
             f"translated to variables through the model, which has {sorted(known)}."
         )
+    return names

@@ -9,9 +9,9 @@ from scipy.stats import t
 
 from pymc_subsample.diagnostics import hmc
 from pymc_subsample.diagnostics.checks import Rule
-from pymc_subsample.diagnostics.corrections import BLOCKS
 from pymc_subsample.diagnostics.findings import Finding, as_html, judged, lines, tiered, worst
 from pymc_subsample.diagnostics.mixing import FALSE_ALARMS
+from pymc_subsample.diagnostics.scores import BLOCKS
 from pymc_subsample.diagnostics.weights import MOST_K, good_k
 
 _SHOWN = 20

@@ -19,6 +19,11 @@ FAILED = "failed_checks"
 SHIFT_BOUND, STRETCH_BOUND = 0.1, 0.05
 
 
+def excess(shift: float, stretch: float) -> float:
+    """Errors of means and standard deviations over what is tolerable."""
+    return float(np.maximum(shift / SHIFT_BOUND, stretch / STRETCH_BOUND))
+
+
 @dataclass(frozen=True)
 class Rule:
     """What is looked at, and what it means not to pass."""
@@ -70,13 +75,14 @@ class Check:
     advice: str  # What was found and what to change, as sentences.
 
 
-def check_temperature(temperature: float) -> Check:
+def check_temperature(
+    temperature: float,
+    rule: Rule = TEMPERATURE,
+    instead: str = "a distribution with the log-likelihood divided by that",
+) -> Check:
     """Say so where the draws are from a tempered posterior, colder or hotter."""
-    return TEMPERATURE.check(
-        temperature,
-        f"temperature={temperature:g}: the draws are not from the posterior but from a "
-        "distribution with the log-likelihood divided by that.",
-    )
+    said = f"temperature={temperature:g}: the draws are not from the posterior but from {instead}."
+    return rule.check(temperature, said)
 
 
 def check_modes(search: ModeSearch) -> Check:

@@ -24,12 +24,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_subsample import array_stats
-from pymc_subsample.diagnostics.checks import SHIFT_BOUND, STRETCH_BOUND, Check, Rule, amount
+from pymc_subsample.diagnostics.checks import (
+    SHIFT_BOUND,
+    STRETCH_BOUND,
+    Check,
+    Rule,
+    amount,
+    excess,
+)
+from pymc_subsample.diagnostics.record import ChainRecord, StepRecord
 
 NEAREST = 1.0
 _MARGIN = 3.0
-# Of the rule for what may be hidden.
-UNLESS_WRONG = "Asked for only where the error by divergences is tolerable: it is not."
+
+
+def divergence_rules(name: str, remedy: str) -> tuple[Rule, Rule]:
+    """Return what divergences must keep to, in what they do and in what they may hide."""
+    wrong = Rule(name, "error by divergences, over what is tolerable", 1.0, remedy)
+    title = "error that divergences may hide, over the same"
+    unless = "Asked for only where the error by divergences is tolerable: it is not."
+    return wrong, Rule("hidden", title, 1.0, remedy, severity="warn", besides=unless)
 
 
 @dataclass(frozen=True)
@@ -55,7 +69,7 @@ class Loss:
 
     def excess(self, margin: float = 1.0) -> float:
         """Errors over what is tolerable, if the mass is so many times as far."""
-        return max(margin * self.shift / SHIFT_BOUND, margin**2 * self.stretch / STRETCH_BOUND)
+        return excess(margin * self.shift, margin**2 * self.stretch)
 
 
 def loss(
@@ -90,8 +104,15 @@ def effective_draws(kept: np.ndarray, draws: int) -> float:
     return float(np.clip(np.nanmin(found) * draws / len(kept), 1.0, draws))
 
 
-def check_divergences(wrong: Rule, hidden: Rule, found: Loss, advice: str) -> list[Check]:
+def check_divergences(
+    wrong: Rule, hidden: Rule, record: ChainRecord | StepRecord, active: np.ndarray, advice: str
+) -> list[Check]:
     """Check what is estimated to be missing, and what may be."""
+    kept, before = (
+        np.reshape(x, (-1, len(record.last)))[:, active] for x in (record.kept, record.before)
+    )
+    mean, sd = record.mean[active], np.sqrt(record.variance[active])
+    found = loss(record.divergences, record.done, before, kept, mean, sd)
     errors, largest = found.excess(), found.excess(_MARGIN)
     said = (
         f"{found.divergences} of {found.draws} draws diverged, {amount(100 * found.share)}% of the "

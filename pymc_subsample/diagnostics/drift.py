@@ -14,7 +14,7 @@ import xarray as xr
 from pytensor.graph.basic import Variable
 
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.diagnostics.full_data import log_posteriors
+from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.diagnostics.thinned import sampled_rows, spread
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.evaluation import Vector
@@ -35,19 +35,12 @@ _APART, _FAR = 0.5, 10.0
 
 @dataclass(frozen=True)
 class Drift:
-    """How far draws are off.
+    """How far draws are off."""
 
-    Attributes
-    ----------
-    drift : ndarray, shape (d,)
-        The mean gradient of the log posterior over the draws, times their covariance, in their
-        standard deviations. It is zero for draws of this posterior, but for Monte Carlo error.
-    off : float
-        Its length by that covariance, per parameter.
-    """
-
+    # Shape (d,): the mean gradient of the log posterior over the draws, times their covariance, in
+    # their standard deviations. Zero for draws of this posterior, but for Monte Carlo error.
     drift: np.ndarray
-    off: float
+    off: float  # Its length by that covariance, per parameter.
 
     @property
     def is_large(self) -> bool:

@@ -8,6 +8,7 @@ import pandas as pd
 import xarray as xr
 
 from pymc_subsample.diagnostics.draws import KEEP_DIMS, SAMPLE_DIMS, check_selection
+from pymc_subsample.diagnostics.thinned import sample_stats, sampled_rows
 from pymc_subsample.expectations import summary
 
 
@@ -80,7 +81,8 @@ def efficiency(
         idata, var_names, filter_vars=filter_vars, coords=coords, kind="diagnostics",
         round_to="none",
     )  # fmt: skip
-    rows, share = rows_and_share(stats)
+    rows, steps = float(sampled_rows(idata) or np.nan), per_step(stats, ["data_share"])
+    share = float(steps[0]["data_share"].mean()) if len(steps) == 1 else np.nan
     ess = table["ess_bulk"]
     seconds = idata["posterior"].attrs.get("sampling_time", np.nan) if _whole(stats) else np.nan
     evaluations = float(stats["n_evaluations"].sum())
@@ -102,7 +104,7 @@ def subsampling_statistics(idata: xr.DataTree, *names: str) -> xr.Dataset:
         raise TypeError(
             f"idata must be the DataTree that pm.sample returned, got {type(idata).__name__}."
         )
-    stats = idata["sample_stats"].to_dataset() if "sample_stats" in idata.children else xr.Dataset()
+    stats = sample_stats(idata)
     missing = [name for name in names if name not in stats]
     if missing:
         raise ValueError(
@@ -111,14 +113,6 @@ def subsampling_statistics(idata: xr.DataTree, *names: str) -> xr.Dataset:
             "step method of pymc_subsample that records it."
         )
     return stats
-
-
-def rows_and_share(stats: xr.Dataset) -> tuple[float, float]:
-    """Return the number of rows and the mean share that is read, NaN where unknown."""
-    steps = per_step(stats, ["data_share"])
-    share = float(steps[0]["data_share"].mean()) if len(steps) == 1 else np.nan
-    rows = np.unique(stats["n_rows"]) if "n_rows" in stats else np.zeros(0)
-    return (float(rows[0]) if len(rows) == 1 else np.nan), share
 
 
 def per_step(stats: xr.Dataset, names: Sequence[str]) -> list[xr.Dataset]:

@@ -8,7 +8,7 @@ import numpy as np
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics.checks import MODES, TEMPERATURE, Check, Rule, check_temperature
-from pymc_subsample.diagnostics.metropolis import ACCEPTED
+from pymc_subsample.diagnostics.metropolis import ACCEPTED, check_accepted
 from pymc_subsample.diagnostics.record import MoveRecord, running
 
 LOWER = Rule(
@@ -107,7 +107,7 @@ def check_lights(
 ) -> list[Check]:
     """Check one chain; `saving` says what makes it read fewer rows, as a sentence."""
     draws = max(record.done, 1)
-    accepted, share, bright = (x / draws for x in (record.accepted, record.share, record.bright))
+    share, bright = record.share / draws, record.bright / draws
     excess = float(max(found.excess, -record.lowest / found.tolerance, 0.0))
     replaced = record.darkened / draws / bright if bright >= 1.0 else 1.0
     where = f", row {found.row} for one" if found.excess > LOWER.bound else ""
@@ -127,10 +127,6 @@ def check_lights(
             f"Only {replaced:.1%} of the bright rows are replaced per draw (should be at least "
             f"{TURNOVER.bound:.0%}): parameters can move no faster than they. {TURNOVER.remedy}",
         ),
-        ACCEPTED.check(
-            accepted,
-            f"Only {accepted:.1%} of the proposals were accepted (should be at least "
-            f"{ACCEPTED.bound:.0%}). {ACCEPTED.remedy}",
-        ),
+        check_accepted(record),
         check_temperature(temperature),
     ]

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import expit, logit
 
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.diagnostics.acceptance import PilotErrors, Repeated, largest_share
+from pymc_subsample.diagnostics.acceptance import PilotErrors, Repeated, compared, largest_share
 from pymc_subsample.diagnostics.checks import Check, Rule, sentence
 from pymc_subsample.diagnostics.metropolis import TAIL_BOUND
 from pymc_subsample.diagnostics.record import MoveRecord
@@ -93,11 +93,8 @@ def conditional_errors(
             continue
         largest = max(largest, largest_share(y))
         made = repeated.decided(y * len(y), known)
-        # Against the exact decisions at the same thresholds, which leaves little noise.
-        odds, done = known + y.sum(), len(made)
-        wrong = made - (thresholds[:done] < odds)
-        error = np.sqrt(max(wrong.var(), 1 / done) / done)
-        results.append((expit(odds) + wrong.mean(), expit(odds), error))
+        odds = known + y.sum()
+        results.append(compared(made, float(expit(odds)), thresholds[: len(made)] < odds))
     probability, exact, noise = np.array(results).reshape(-1, 3).T
     return ConditionalErrors(probability, exact, noise, largest, impossible)
 

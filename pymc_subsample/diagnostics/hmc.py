@@ -19,10 +19,11 @@ from pymc_subsample.diagnostics.checks import (
     Rule,
     amount,
     check_temperature,
+    excess,
     remedies,
     sentence,
 )
-from pymc_subsample.diagnostics.divergences import UNLESS_WRONG, check_divergences, loss
+from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
 from pymc_subsample.diagnostics.perturbation import (
     FEW,
     DrawErrors,
@@ -73,12 +74,8 @@ PERTURBATION = Rule(
 def dynamics_rules(step: str) -> tuple[Rule, Rule, Rule]:
     """Return what trajectories must keep to: divergences, what these may hide, acceptance."""
     calmer = f"Give {step}(target_accept=0.95), or increase tune."
-    hidden = "error that divergences may hide, over the same"
-    return (
-        Rule("divergences", "error by divergences, over what is tolerable", 1.0, calmer),
-        Rule("hidden", hidden, 1.0, calmer, severity="warn", besides=UNLESS_WRONG),
-        Rule("acceptance_rate", "accepted moves", 0.3, "Increase tune.", "warn", at_least=True),
-    )
+    acceptance = Rule("acceptance_rate", "accepted moves", 0.3, "Increase tune.", "warn", True)
+    return *divergence_rules("divergences", calmer), acceptance
 
 
 DIVERGENCES, HIDDEN, ACCEPTANCE = dynamics_rules("HMCECS")
@@ -138,13 +135,12 @@ def check_hmc(
     without tuning, only together with them.
     """
     record.fold()
-    n, size = record.done, len(active)
-
+    n, size, signed = record.done, len(active), kind == BLOCK_POISSON
     thetas, noise, shares = record.weighted()
     z = record.standardise(thetas, active)
 
     def look(errors: DrawErrors) -> tuple[float, Perturbation]:
-        if kind == BLOCK_POISSON:
+        if signed:
             products = subsample_size / MINIBATCH
             return errors.average(partial(_noise_of_products, products)), Perturbation(0, 0, 0, 0)
         return errors.average(_noise), perturbation(errors.weights(), shares, z)
@@ -152,16 +148,14 @@ def check_hmc(
     found = errors_by_few(expansion, reference, thetas, shares, subsample_size, temperature, always)
     variance, off = look(found)
     if expansion.n_rows > FEW:
-        kept = np.array([theta for *_, theta in record.kept])
-        far = whiten(factor, (kept - reference.theta)[:, active].T)
+        far = whiten(factor, (np.array(record.kept) - reference.theta)[:, active].T)
+        noisy = np.max(predicted.variance(subsample_size, temperature))
+        biased = 0.0 if signed else np.max(predicted.perturbation(subsample_size, temperature))
         clear = (
             variance < VARIANCE_BOUND / 2
-            and _excess(off.seen_shift, off.seen_stretch) < 0.5
-            and np.max(predicted.variance(subsample_size, temperature)) < VARIANCE_BOUND
-            and (
-                kind == BLOCK_POISSON
-                or np.max(predicted.perturbation(subsample_size, temperature)) < SHIFT_BOUND
-            )
+            and excess(off.seen_shift, off.seen_stretch) < 0.5
+            and noisy < VARIANCE_BOUND
+            and biased < SHIFT_BOUND
             and np.mean(far**2) < _PREDICTED
         )
         if not clear:
@@ -169,14 +163,11 @@ def check_hmc(
                 expansion, reference, thetas, shares, noise, z, subsample_size, temperature, always
             )
             variance, off = look(found)
-    largest = expansion.n_rows
-    if kind == BLOCK_POISSON:
-        largest = largest // MINIBATCH * MINIBATCH
+    largest = expansion.n_rows // MINIBATCH * MINIBATCH if signed else expansion.n_rows
     more_rows = subsample_size < largest
     advice = remedies(subsample_size, largest, expansion.raisable, given_reference)
     look_at = "look for outlying rows and small groups"
-    signed = kind == BLOCK_POISSON
-    doubtful = record.negative > 0 if signed else not _excess(off.shift, off.stretch) <= 1
+    doubtful = record.negative > 0 if signed else not excess(off.shift, off.stretch) <= 1
     exact = exact_step(expansion, reference) if doubtful else []
     checks = [
         _noise_check(record, variance, sentence(advice)),
@@ -222,13 +213,13 @@ def check_tuning(tune: int, healthy: bool) -> Check:
 
 def _noise_check(record: ChainRecord, measured: float, advice: str) -> Check:
     n = record.done
-    variance, excess = float(np.maximum(record.variance / n, measured)), record.excess / n
+    variance, often = float(np.maximum(record.noise / n, measured)), record.excess / n
     return NOISE.check(
         variance,
         f"The log-likelihood estimate is too noisy: its variance is {amount(variance)} on average "
         f"(should be at most {VARIANCE_BOUND:g}) and above {2 * VARIANCE_BOUND:g} in "
-        f"{excess:.0%} of the draws, so the posterior can be wrong. {advice}",
-        NOISE.holds(variance) and excess <= EXCESS_BOUND,
+        f"{often:.0%} of the draws, so the posterior can be wrong. {advice}",
+        NOISE.holds(variance) and often <= EXCESS_BOUND,
     )
 
 
@@ -260,13 +251,8 @@ def _distance_check(
     )
 
 
-def _excess(shift: float, stretch: float) -> float:
-    """Errors of means and standard deviations over what is tolerable."""
-    return float(np.maximum(shift / SHIFT_BOUND, stretch / STRETCH_BOUND))
-
-
 def _perturbation_check(shift: float, stretch: float, advice: str) -> Check:
-    value = _excess(shift, stretch)
+    value = excess(shift, stretch)
     off = (
         f"posterior means are off by about {shift:.2g} standard deviations (should be at most "
         f"{SHIFT_BOUND:g}), standard deviations by about {stretch:.0%} (at most "
@@ -306,8 +292,7 @@ def _confined_check(
     record: ChainRecord, reference: Reference, active: np.ndarray, confined: np.ndarray | None
 ) -> Check:
     assert confined is not None
-    kept = np.array([theta for *_, theta in record.kept])
-    z = whiten(confined, (kept - reference.theta)[:, active].T)
+    z = whiten(confined, (np.array(record.kept) - reference.theta)[:, active].T)
     share = float(np.mean((z**2).sum(axis=0) > chdtri(len(active), _RARE)))
     return CONFINED.check(
         share,
@@ -324,14 +309,8 @@ def check_dynamics(
     divergences, hidden, acceptance = rules
     least = acceptance.bound * min(target / 0.8, 1.0)
     accepted = record.acceptance / record.done
-    kept, before = (
-        np.array(x).reshape(len(x), -1)[:, active] if len(x) else np.zeros((0, len(active)))
-        for x in ([theta for *_, theta in record.kept], record.before)
-    )
-    sd = np.sqrt(np.diag(record.square)[active] / max(record.done - 1, 1))
-    found = loss(record.divergences, record.done, before, kept, record.mean[active], sd)
     return [
-        *check_divergences(divergences, hidden, found, divergences.remedy),
+        *check_divergences(divergences, hidden, record, active, divergences.remedy),
         acceptance.check(
             accepted if target >= 0.8 or accepted < least else np.nan,  # the rule's own bound
             f"Only {accepted:.0%} of the moves were accepted (should be at least "

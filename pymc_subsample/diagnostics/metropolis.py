@@ -76,7 +76,7 @@ def check_moves(
     reading all rows is what the user asked for. `cause` says why the test reads many rows, where it
     does, and `remedies` what makes it more accurate.
     """
-    share, accepted = record.share / record.done, record.accepted / record.done
+    share = record.share / record.done
     saving = ["use smaller proposals", "use another sampler (HMCECS, pm.NUTS)"]
     if order < 2:
         saving.insert(0, "use control_variate_order=2")
@@ -95,13 +95,19 @@ def check_moves(
             f"{cause} {sentence(saving)}",
             exact or SHARE.holds(share),
         ),
-        ACCEPTED.check(
-            accepted,
-            f"Only {accepted:.1%} of the proposals were accepted (should be at least "
-            f"{ACCEPTED.bound:.0%}). Use smaller proposals, or increase tune.",
-        ),
+        check_accepted(record),
         check_temperature(temperature),
     ]
+
+
+def check_accepted(record: MoveRecord) -> Check:
+    """Say so where next to nothing is accepted."""
+    accepted = record.accepted / max(record.done, 1)
+    return ACCEPTED.check(
+        accepted,
+        f"Only {accepted:.1%} of the proposals were accepted (should be at least "
+        f"{ACCEPTED.bound:.0%}). {ACCEPTED.remedy}",
+    )
 
 
 def _bound_check(beyond: float) -> Check:

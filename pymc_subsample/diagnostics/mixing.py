@@ -91,17 +91,8 @@ def mixing(posterior: xr.Dataset, signs: np.ndarray | None = None) -> list[Findi
 def by_chance(series: list[np.ndarray], elements: int) -> np.ndarray:
     """R-hat that some of so many elements exceed in a share `FALSE_ALARMS` of runs that have mixed.
 
-    Parameters
-    ----------
-    series : list of ndarray, shape (chain, draw, k)
-        What R-hat is the largest of, by ranks and by ranks of distances from the median.
-    elements : int
-        Of the run, k of which are given.
-
-    Returns
-    -------
-    ndarray, shape (k,)
-        NaN where effective draws are not known.
+    `series`, shape (chain, draw, k), of k of the elements, are what R-hat is the largest of, by
+    ranks and by ranks of distances from the median. NaN where effective draws are not known.
     """
     folded = [np.abs(x - np.median(x, axis=(0, 1))) for x in series]
     halves = 2 * len(series[0])

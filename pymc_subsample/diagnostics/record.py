@@ -30,17 +30,16 @@ class Record:
     # Draws to come in all, and so far.
     draws: int = 0
     done: int = 0
-    # Evenly spread draws theta, shape (d,), or with their estimated variance and number.
-    kept: list = field(default_factory=list)
+    kept: list[np.ndarray] = field(default_factory=list)  # Evenly spread draws theta, shape (d,).
 
-    def count(self, draws: int, most: int) -> list[int]:
-        """Count the next draws, and return which of them are among about `most` to be kept."""
-        chosen: list[int] = []
-        first, kept, total = self.done + 1, len(self.kept), max(self.draws, 1)
-        for i in range(draws):
-            if (first + i) * most // total > kept + len(chosen):
+    def keep(self, thetas: np.ndarray, most: int) -> list[int]:
+        """Count the next draws, shape (n, d), keep about `most` of all, and return which."""
+        chosen, total = [], max(self.draws, 1)
+        for i, theta in enumerate(thetas):
+            if (self.done + i + 1) * most // total > len(self.kept):
+                self.kept.append(theta.copy())
                 chosen.append(i)
-        self.done += draws
+        self.done += len(thetas)
         return chosen
 
     def __deepcopy__(self, memo: dict) -> Self:
@@ -84,7 +83,7 @@ class ChainRecord(MovingRecord):
     size: int | None = None  # Elements of theta that can move, d; None for all.
     # Sums of the estimated variance of the log-likelihood, of the acceptance rate and of the share
     # of accepted refreshes.
-    variance: float = 0.0
+    noise: float = 0.0
     acceptance: float = 0.0
     subset_accepted: float = 0.0
     negative: int = 0  # Draws whose likelihood estimate is negative.
@@ -92,7 +91,9 @@ class ChainRecord(MovingRecord):
     # Mean of the draws and sum of squared deviations from it, shape (d,), (d, d).
     mean: np.ndarray = field(default_factory=lambda: np.zeros(0))
     square: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
-    # The draws of largest estimated variance, in increasing order.
+    # Estimated variances and numbers of the draws that are kept, and draws of the largest ones, in
+    # increasing order.
+    told: list[tuple[float, int]] = field(default_factory=list)
     noisiest: list[tuple[float, int, np.ndarray]] = field(default_factory=list)
     folded: int = 0  # Draws that are part of them.
     pending: list[np.ndarray] = field(default_factory=list)  # Those that are not yet.
@@ -101,14 +102,13 @@ class ChainRecord(MovingRecord):
         """Add draws, shape (n, d), and what their transitions reported, each (n,)."""
         self.add_divergent(thetas, infos["diverging"] > 0, _KEPT)
         variance = infos["loglik_variance"]
-        self.variance = running(self.variance, variance)
+        self.noise = running(self.noise, variance)
         self.acceptance = running(self.acceptance, infos["acceptance_rate"])
         self.subset_accepted = running(self.subset_accepted, infos["subset_accepted"])
         self.negative += int(np.count_nonzero(infos["sign"] < 0))
         self.excess += int(np.count_nonzero(~(variance <= 2 * VARIANCE_BOUND)))
         first, numbers = self.done, variance.tolist()
-        chosen = self.count(len(thetas), _KEPT)
-        self.kept += [(numbers[i], first + i, thetas[i].copy()) for i in chosen]
+        self.told += [(numbers[i], first + i) for i in self.keep(thetas, _KEPT)]
         least = self.noisiest[0][0] if len(self.noisiest) == _NOISIEST else -np.inf
         for i in np.flatnonzero(~(variance <= least)).tolist():
             if len(self.noisiest) < _NOISIEST or numbers[i] > self.noisiest[0][0]:
@@ -144,20 +144,22 @@ class ChainRecord(MovingRecord):
 
         Shapes (k, d), (k,) for the estimated variance and (k,) for the share of all draws.
         """
-        taken = {number for _, number, _ in self.noisiest}
-        others = [entry for entry in self.kept if entry[1] not in taken]
-        entries = self.noisiest + others
-        top = len(self.noisiest) / self.done
-        shares = [1 / self.done] * len(self.noisiest) + [(1 - top) / max(len(others), 1)] * len(
-            others
-        )
-        noise = np.array([variance for variance, *_ in entries])
-        thetas = np.array([theta for *_, theta in entries])
-        return thetas, noise, np.array(shares) / np.sum(shares)
+        taken, top = {number for _, number, _ in self.noisiest}, len(self.noisiest)
+        every = zip(self.told, self.kept, strict=True)
+        others = [(noise, at, theta) for (noise, at), theta in every if at not in taken]
+        noise, _, thetas = zip(*self.noisiest, *others, strict=True)
+        each = (1 - top / self.done) / max(len(others), 1)
+        shares = np.repeat([1 / self.done, each], [top, len(others)])
+        return np.array(thetas), np.array(noise), shares / np.sum(shares)
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Variance of the draws, shape (d,)."""
+        return np.diag(self.square) / max(self.done - 1, 1)
 
     def standardise(self, thetas: np.ndarray, active: np.ndarray) -> np.ndarray:
         """Return draws, shape (k, d), less the mean and over the standard deviation, (k, a)."""
-        sd = np.sqrt(np.diag(self.square)[active] / max(self.done - 1, 1))
+        sd = np.sqrt(self.variance[active])
         return (thetas[:, active] - self.mean[active]) / np.where(sd > 0, sd, 1.0)
 
     def distance(self, reference: np.ndarray, active: np.ndarray) -> float:
@@ -199,7 +201,7 @@ class MoveRecord(Record):
         self.last = shifts[-1].copy()
         self.accepted = running(self.accepted, accepted)
         self.share = running(self.share, share)
-        self.kept += [thetas[i].copy() for i in self.count(len(thetas), _MOVES)]
+        self.keep(thetas, _MOVES)
 
     def autocorrelation(self, active: np.ndarray) -> float:
         """Largest autocorrelation of successive draws among parameters `active`, from 0 to 1."""
@@ -244,7 +246,7 @@ class StepRecord(MovingRecord):
             np.add.at(total, batch, more)
         most = max(_FEWEST_STEPS, min(_KEPT, _ELEMENTS // d))
         self.add_divergent(thetas, infos["diverging"], most)
-        self.kept += [thetas[i].copy() for i in self.count(n, most)]
+        self.keep(thetas, most)
         self.step_size = running(self.step_size, infos["step_size"])
         self.noise = running(self.noise, infos["noise"])
         self.temperatures += infos["kinetic_temperature"].tolist()

@@ -1,7 +1,6 @@
 """One page on a run: what was checked, what failed, and what to change."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,11 +18,11 @@ from pymc_subsample.diagnostics.checks import (
     Rule,
     recall,
 )
-from pymc_subsample.diagnostics.efficiency import rows_and_share
+from pymc_subsample.diagnostics.divergences import NEAREST, Loss
 from pymc_subsample.diagnostics.findings import Finding, Report, tiered, worst_chain
 from pymc_subsample.diagnostics.mixing import mixing
-from pymc_subsample.diagnostics.partial import from_draws
-from pymc_subsample.diagnostics.thinned import group
+from pymc_subsample.diagnostics.thinned import group, sampled_rows
+from pymc_subsample.estimators import VARIANCE_BOUND
 
 _SAID = "pms.report"
 
@@ -36,6 +35,18 @@ FAMILIES: dict[str, Sequence[Rule]] = {
     "ScalableMH": scalable.RULES,
     "A stochastic-gradient sampler": stochastic.RULES,
 }
+
+# The statistic of which a rule's number is the mean over draws.
+_MEANS = {
+    hmc.NOISE.name: "loglik_variance",
+    hmc.REFRESH.name: "subset_accepted",
+    hmc.ACCEPTANCE.name: "acceptance_rate",
+    metropolis.ACCEPTED.name: "accepted",
+    stochastic.TEMPERATURE.name: "temperature",
+}
+# Rules of what divergences do, by their share of the draws: the least that they do, since no chain
+# has more effective draws than draws here.
+_DIVERGENCES = hmc.DIVERGENCES.name, stochastic.DIVERGED.name
 
 _SIGNS = hmc.SIGN.remedy
 SIGN = Rule("sign", "effective share of signed draws", 0.1, _SIGNS, at_least=True)
@@ -109,18 +120,8 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
     if audit is not None:
         findings += audit.of_subsampling
     cost = float(stats["n_evaluations"].sum()) if "n_evaluations" in stats else np.nan
-    size = stats.sizes
-    return Report(
-        " with ".join(families), size["chain"], size["draw"], _rows(stats), cost, tuple(findings)
-    )
-
-
-def _rows(stats: xr.Dataset) -> float:
-    """Return the number of rows; NaN where the steps of a run don't tell."""
-    if "data_share" in stats:
-        with suppress(ValueError):  # several steps, of which not all record how many rows they read
-            return rows_and_share(stats)[0]
-    return np.nan
+    rows, size = float(sampled_rows(idata) or np.nan), stats.sizes
+    return Report(" with ".join(families), size["chain"], size["draw"], rows, cost, tuple(findings))
 
 
 def _recorded(stats: xr.Dataset, families: dict[str, Sequence[Rule]]) -> list[Finding]:
@@ -150,7 +151,7 @@ def _recorded(stats: xr.Dataset, families: dict[str, Sequence[Rule]]) -> list[Fi
             entries = (
                 _of_chain(rules, last.isel(chain=chain), alone)
                 if judged[chain]
-                else from_draws(rules, stats.isel(chain=chain))
+                else _from_draws(rules, stats.isel(chain=chain))
             )
             for rule, value, passed in entries:
                 found.setdefault(rule.name, []).append((label, value, passed))
@@ -193,3 +194,22 @@ def _of_chain(
         for value in numbers[PREFIX + rule.name]:
             if not np.isnan(value):
                 yield rule, float(value), rule.holds(value)
+
+
+def _from_draws(rules: Sequence[Rule], chain: xr.Dataset) -> list[tuple[Rule, float, bool]]:
+    """Judge a chain whose end is missing, as far as its draws tell: rules, numbers, verdicts."""
+    found = []
+    for rule in rules:
+        divergences = rule.name in _DIVERGENCES
+        values = chain.get("diverging" if divergences else _MEANS.get(rule.name, ""))
+        if values is None or values.dims != ("draw",):
+            continue
+        value = float(values.mean())
+        if divergences:
+            value = Loss(int(values.sum()), len(values), value, NEAREST).excess()
+        passed = rule.holds(value)
+        if rule.name == hmc.NOISE.name:
+            noisy = ~(values.values <= 2 * VARIANCE_BOUND)
+            passed = passed and bool(np.mean(noisy) <= hmc.EXCESS_BOUND)
+        found.append((rule, value, passed))
+    return found

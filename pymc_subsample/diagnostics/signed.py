@@ -117,17 +117,7 @@ def distribution(values: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.
 def quantile(values: np.ndarray, signs: np.ndarray, prob: ArrayLike) -> np.ndarray:
     """Return the smallest draws at which the distribution function reaches some probabilities.
 
-    Parameters
-    ----------
-    values, signs : ndarray, shape (chains, draws)
-        Draws and signs.
-    prob : array_like
-        Probabilities, strictly between 0 and 1.
-
-    Returns
-    -------
-    ndarray
-        Of the shape of `prob`; NaN if any draw is.
+    These are strictly between 0 and 1. The result has the shape of `prob`; NaN if any draw is.
     """
     if np.any(np.isnan(values)):
         return np.full(np.shape(prob), np.nan)
@@ -174,24 +164,17 @@ def statistic(
     `prob` is the probability of an interval, `tail` the quantile that `ess_tail` is about, along
     with the opposite one.
     """
-    match name:
-        case "sd":
-            return np.sqrt(variance(values, signs))
-        case "eti":
-            return quantile(values, signs, [(1 - prob) / 2, (1 + prob) / 2])
-        case "hdi":
-            return hdi(values, signs, prob)
-        case "ess_tail":
-            return ess_tail(values, signs, tail)
-        case "median":
-            return quantile(values, signs, 0.5)
-        case "mad":
-            return quantile(abs(values - quantile(values, signs, 0.5)), signs, 0.5)
-        case "ess_median":
-            return ess_quantile(values, signs, 0.5)
-        case "mcse_median":
-            return mcse_quantile(values, signs, 0.5)
-    return _NAMED[name](values, signs)
+    of = {
+        "sd": lambda: np.sqrt(variance(values, signs)),
+        "eti": lambda: quantile(values, signs, [(1 - prob) / 2, (1 + prob) / 2]),
+        "hdi": lambda: hdi(values, signs, prob),
+        "ess_tail": lambda: ess_tail(values, signs, tail),
+        "median": lambda: quantile(values, signs, 0.5),
+        "mad": lambda: quantile(abs(values - quantile(values, signs, 0.5)), signs, 0.5),
+        "ess_median": lambda: ess_quantile(values, signs, 0.5),
+        "mcse_median": lambda: mcse_quantile(values, signs, 0.5),
+    }
+    return of[name]() if name in of else _NAMED[name](values, signs)
 
 
 _NAMED = {f.__name__: f for f in (mean, ess_bulk, ess_mean, min_ss, mcse_mean, mcse_sd, r_hat)}

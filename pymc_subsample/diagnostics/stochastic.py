@@ -1,6 +1,6 @@
 """Whether a chain of stochastic-gradient steps can be trusted: the checks behind its warnings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
@@ -9,21 +9,22 @@ from pymc_subsample import array_stats
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.factors import whiten
+from pymc_subsample.diagnostics import checks, scores, weights
 from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
-from pymc_subsample.diagnostics.divergences import UNLESS_WRONG, check_divergences, loss
-from pymc_subsample.diagnostics.full_data import log_posteriors
+from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.kernels.integrators import Integrator
 from pymc_subsample.stationary import sd_error, spectrum, variances
 
-SD_BOUND = 0.05
-MEAN_BOUND = 0.1
-_HEAT_BOUND = 0.1
+SD_BOUND, MEAN_BOUND, _HEAT_BOUND = checks.STRETCH_BOUND, checks.SHIFT_BOUND, 0.1
 # Of a chain's measured errors, all directions together.
 _ERROR_RATE = 0.001
-# Rows to read for the check of a chain, and draws to read them at.
+# Rows to read for the check of a chain, and draws to read them at; from how many on a few of them
+# are where the posterior is a wall, if it has any.
 _PILOT_ROWS = 8_000_000
-_FEWEST, _MOST = 4, 32
+_FEWEST, _MOST, _SEVERAL = 4, 200, 64
+# Variance of the draws, over that by the curvature, of chains that have hardly moved.
+_MOVED = 0.5
 
 _SMALLER = "Use a smaller step_size."
 # Share of a standard deviation below which that of most draws is rounding.
@@ -44,11 +45,7 @@ _OTHER = (
 _TUNED = "Tune for longer: what a chain draws while tuning is left out."
 _AUDIT = "Check the run with pms.audit, or use another step."
 
-DIVERGED = Rule("diverged", "error by divergences, over what is tolerable", 1.0, _STAYING)
-HIDDEN = Rule(
-    "hidden", "error that divergences may hide, over the same", 1.0, _STAYING, severity="warn",
-    besides=UNLESS_WRONG,
-)  # fmt: skip
+DIVERGED, HIDDEN = divergence_rules("diverged", _STAYING)
 STEP = Rule("step_error", "predicted error of an sd, by the step size", SD_BOUND, _SMALLER)
 NOISE = Rule("noise_error", "predicted error of an sd, by noise of gradients", SD_BOUND, _QUIETER)
 STRETCH = Rule("stretch", "error of an sd on all rows, beyond its error", SD_BOUND, _OTHER)
@@ -58,9 +55,7 @@ START = Rule(
     "start", "error of an sd by the way from the start, beyond its error", SD_BOUND, _TUNED
 )
 UNMEASURED = Rule("unmeasured", "errors that no check could measure", 0.0, _AUDIT, severity="warn")
-TEMPERATURE = Rule(
-    "temperature", "temperature of the posterior", 1.0, "Use temperature=1.", equal=True
-)
+TEMPERATURE = replace(checks.TEMPERATURE, title="temperature of the posterior")
 RULES = (DIVERGED, HIDDEN, START, STEP, NOISE, STRETCH, SHIFT, HEAT, UNMEASURED, TEMPERATURE, MODES)
 
 
@@ -91,7 +86,9 @@ def check_steps(
 ) -> list[Check]:
     """Check one chain; `remedies` make its gradients less noisy."""
     active = dynamics.active
-    found = _diverged(record, active)
+    h = record.step_size / record.done
+    advice = f"step_size (now {h:.3g}) is too large for where it went. {DIVERGED.remedy}"
+    found = check_divergences(DIVERGED, HIDDEN, record, active, advice)
     found += _from_start(record, active)
     smaller = ["use a smaller step_size"]
     if dynamics.temperature > 0:
@@ -110,28 +107,8 @@ def check_steps(
                 f"deviations could be looked at. {UNMEASURED.remedy}",
             )
         )
-    found.append(
-        TEMPERATURE.check(
-            dynamics.temperature,
-            f"temperature={dynamics.temperature:g}: the draws are not from the posterior but from "
-            "its density to the power of one over that.",
-        )
-    )
-    return found
-
-
-def _diverged(record: StepRecord, active: np.ndarray) -> list[Check]:
-    """Estimate what a chain misses that started again at the reference where it diverged."""
-    kept, before = (
-        np.reshape(x, (-1, len(record.origin)))[:, active] for x in (record.kept, record.before)
-    )
-    found = loss(
-        record.divergences, record.done, before, kept, record.mean[active],
-        np.sqrt(record.variance[active]),
-    )  # fmt: skip
-    h = record.step_size / record.done
-    advice = f"step_size (now {h:.3g}) is too large for where it went. {DIVERGED.remedy}"
-    return check_divergences(DIVERGED, HIDDEN, found, advice)
+    instead = "its density to the power of one over that"
+    return [*found, checks.check_temperature(dynamics.temperature, TEMPERATURE, instead)]
 
 
 def _predicted(
@@ -190,27 +167,33 @@ def _precision(draws: np.ndarray, temperature: float) -> np.ndarray:
 def _measured(
     record: StepRecord, dynamics: Dynamics, expansion: Expansion, remedies: list[str]
 ) -> list[Check]:
-    """Errors of means and standard deviations by Stein's identities; see `diagnostics.scores`."""
+    """Errors of means and standard deviations by Stein's identities; see `diagnostics.scores`.
+
+    Full steps by a covariance say most clearly that draws are off, and least noisy multiples of
+    them, how far: full ones overshoot at walls. The smaller of both is what is beyond doubt. By the
+    draws' own covariance, gradients at walls outweigh the others least, but a chain that has hardly
+    moved has none.
+    """
     active, kept = dynamics.active, np.array(record.kept)
     size = len(active)
     if size > MAX_DENSE or len(kept) < 20 or dynamics.temperature != 1.0:
         return []
+    count = int(np.clip(_PILOT_ROWS // expansion.n_rows, _FEWEST, min(_MOST, len(kept))))
+    many, variance = len(kept) >= 5 * size, kept[:, active].var(axis=0)
+    covariance = np.cov(kept[:, active].T).reshape(size, size) if many else np.diag(variance)
     if dynamics.curvature is not None:
-        covariance = dynamics.factor @ dynamics.factor.T
-        if len(dynamics.factor) == 1:
-            covariance = np.diag(dynamics.factor[0] ** 2)
-    elif len(kept) >= 5 * size:
-        covariance = np.cov(kept[:, active].T).reshape(size, size)
-    elif dynamics.precision is not None and dynamics.precision.ndim == 2:
+        factor = dynamics.factor
+        metric = factor @ factor.T if len(factor) > 1 else np.diag(factor[0] ** 2)
+        moved = np.mean(variance / np.diag(metric)) > _MOVED
+        if not (many and moved and count >= _SEVERAL):
+            covariance = metric
+    elif not many and dynamics.precision is not None and dynamics.precision.ndim == 2:
         inverse = np.linalg.pinv(dynamics.precision, hermitian=True)
         covariance = dynamics.factor[0][:, None] * inverse * dynamics.factor[0]
-    else:
-        covariance = np.diag(kept[:, active].var(axis=0))
-    count = int(np.clip(_PILOT_ROWS // expansion.n_rows, _FEWEST, min(_MOST, len(kept))))
     chosen = kept[np.linspace(0, len(kept) - 1, count).astype(int)]
-    _, score = log_posteriors(expansion, chosen)
-    theta = chosen[:, active]
-    r = theta + score[:, active] @ covariance
+    theta, score = chosen[:, active], scores.log_posteriors(expansion, chosen)[1][:, active]
+    likely, _ = scores.target(theta, score, covariance)
+    r = theta + score @ covariance
     mean, sd = record.mean[active], np.sqrt(record.variance[active])
     guess = np.diag(covariance)
     products = (theta - theta.mean(axis=0)) * (r - r.mean(axis=0)) / guess
@@ -220,16 +203,16 @@ def _measured(
     level = _ERROR_RATE / (4 * size)
     wide = -stdtrit(count - 1, level)
     mean_noise, own_noise = _monte_carlo_errors(record, active, level)
-    shift_error = np.hypot(
-        wide * r.std(axis=0, ddof=1) / scale / np.sqrt(count), mean_noise / scale
-    )
-    sd_noise = np.hypot(
-        wide * products.std(axis=0, ddof=1) / (2 * ratio * np.sqrt(count)), own_noise / scale
-    )
+    shift_error = np.hypot(wide * _error(r), mean_noise) / scale
+    sd_noise = np.hypot(wide * _error(products) / (2 * ratio), own_noise / scale)
     shift = np.maximum(np.abs(mean - r.mean(axis=0)) / scale - shift_error, 0.0)
+    shift = np.minimum(shift, np.abs(mean - likely.mean) / likely.sd)
     stretch = np.maximum(np.abs(sd / scale - 1) - sd_noise, 0.0)
-    together = _pooled_stretch(products.mean(axis=1), np.mean(sd**2 / guess))
+    stretch = np.minimum(stretch, np.abs(sd / likely.sd - 1))
+    own, known = np.mean(sd**2 / guess), np.mean(likely.sd**2 / guess)
+    together = _pooled_stretch(products.mean(axis=1), own)
     together -= float(np.mean(own_noise / np.where(sd > 0, sd, 1.0)))
+    together = min(together, abs(float(np.sqrt(own / known)) - 1))
     off, worst = float(np.max(shift)), max(float(np.max(stretch)), together)
     return [
         STRETCH.check(
@@ -247,14 +230,18 @@ def _measured(
     ]
 
 
+def _error(x: np.ndarray) -> np.ndarray:
+    """Return the error of the mean of successive draws, (k, p), at least that of free ones."""
+    return np.fmax(weights.mcse(x[None]), x.std(axis=0, ddof=1) / np.sqrt(len(x)))
+
+
 def _pooled_stretch(products: np.ndarray, own: float) -> float:
     """Least error of a standard deviation that all directions share.
 
     `products`, shape (k,), are means over directions, of which each alone may be too noisy; `own`
     is the mean variance of the draws over the guess.
     """
-    wide = -stdtrit(len(products) - 1, _ERROR_RATE / 4)
-    error = wide * products.std(ddof=1) / np.sqrt(len(products))
+    error = -stdtrit(len(products) - 1, _ERROR_RATE / 4) * float(_error(products[:, None])[0])
     low, high = (max(1 + products.mean() + x, 0.01) for x in (-error, error))
     return float(max(np.sqrt(own / high) - 1, 1 - np.sqrt(own / low), 0.0))
 

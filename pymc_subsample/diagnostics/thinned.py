@@ -83,14 +83,14 @@ def require_free_variables(posterior: xr.Dataset, model: pm.Model, said: str) ->
             )
 
 
-def _statistics(idata: xr.DataTree) -> xr.Dataset:
+def sample_stats(idata: xr.DataTree) -> xr.Dataset:
     """Sample statistics of a run, none if it has none."""
     return idata["sample_stats"].to_dataset() if "sample_stats" in idata.children else xr.Dataset()
 
 
 def why_not_weights(idata: xr.DataTree) -> str:
     """Say why a run has no exact weights; empty where it has."""
-    stats = _statistics(idata)
+    stats = sample_stats(idata)
     if "lp" not in stats or "subset_accepted" not in stats:
         return (
             "sample_stats does not hold 'lp' and 'subset_accepted', the estimated log posterior of "
@@ -126,7 +126,7 @@ def require_same_rows(
 
 def sampled_rows(idata: xr.DataTree) -> int | None:
     """Return how many rows the steps of a run sampled, or None where they do not say."""
-    stats = _statistics(idata)
+    stats = sample_stats(idata)
     rows = np.unique(stats["n_rows"]) if "n_rows" in stats else np.zeros(0)
     return int(rows[0]) if len(rows) == 1 else None
 

@@ -8,7 +8,7 @@ does not depend on theta. With :math:`w = L(\theta) / |\hat L(\theta, u)|`,
 whatever the noise of the estimate and whatever its sign.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,6 +34,29 @@ class Moments:
     # smaller than those above, since noise that both share cancels.
     bias_mcse: np.ndarray
     sd_error_mcse: np.ndarray
+
+
+def by_weights(
+    log_weights: np.ndarray, values: np.ndarray, at: np.ndarray, sign: np.ndarray | None
+) -> tuple[Moments, Moments, float, float]:
+    """Moments of the draws, corrected ones, k-hat and effective size of the weights.
+
+    `log_weights`, shape (chain, k), are the log posterior less its estimate at the audited draws,
+    which are those `at`, shape (k,), of all; `values`, shape (chain, draw, p), are of all draws.
+    `sign`, shape (chain, draw), are those of the estimated likelihood, where it has any. The
+    weights need them no more than the corrected moments do; the moments of the draws themselves do.
+    """
+    weights, k_hat = smooth(log_weights)
+    raw = plain_moments(values, sign)
+    found = weighted_moments(weights, values[:, at], values)
+    if not k_hat < 1:  # the weights have no mean that draws would tell
+        found = Moments(found.mean, found.sd, *[np.full_like(found.mean, np.inf)] * 4)
+    elif sign is not None:  # signed and unsigned draws share less noise than is known of
+        scale = _positive(found.sd)
+        bias_mcse = np.hypot(raw.mean_mcse, found.mean_mcse) / scale
+        sd_error_mcse = np.hypot(raw.sd_mcse, found.sd_mcse) / scale
+        found = replace(found, bias_mcse=bias_mcse, sd_error_mcse=sd_error_mcse)
+    return raw, found, k_hat, effective_size(weights)
 
 
 def mcse(x: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
 from pymc_subsample.advice.result import Advice, duration, shortened
-from pymc_subsample.plots.parts import GREY, collection, decorate, picture
+from pymc_subsample.plots.parts import GREY, bars, collection, decorate, pairs, picture
 
 _MOST_TICKS = 8
 _CHOSEN, _OTHER = "C1", "C0"
@@ -66,9 +66,7 @@ def plot_advice(advice: Advice, *, backend: str | None = None, **pc_kwargs: Any)
     for j, option in enumerate(known):
         chosen = option.sampler == advice.recommendation
         colour = _CHOSEN if chosen else _OTHER
-        at = {"plot_axis": ["x", "y"]}
-        corners = (("plot_axis", "corner"), [[starts[j], ends[j]], [places[j]] * 2])
-        line = xr.Dataset({"seconds": corners}, at)
+        line = bars("seconds", starts[[j]], ends[[j]], places[[j]])
         pc.map(visuals.line_xy, f"{option.sampler} line", data=line, color=colour, width=2.5)
         point = xr.Dataset({"seconds": ends[j]})
         face = colour if option.exact else "none"
@@ -97,8 +95,7 @@ def plot_advice(advice: Advice, *, backend: str | None = None, **pc_kwargs: Any)
 
 
 def _write(pc: PlotCollection, name: str, x: float, y: float, text: str, colour: str) -> None:
-    at = xr.Dataset({"seconds": ("plot_axis", [x, y])}, {"plot_axis": ["x", "y"]})
     pc.map(
-        visuals.annotate_xy, name, data=at, text=text, color=colour, horizontal_align="left",
-        vertical_align="center",
+        visuals.annotate_xy, name, data=pairs("seconds", x, y), text=text, color=colour,
+        horizontal_align="left", vertical_align="center",
     )  # fmt: skip

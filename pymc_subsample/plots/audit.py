@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.checks import SHIFT_BOUND, STRETCH_BOUND
 from pymc_subsample.diagnostics.weights import MOST_K
-from pymc_subsample.plots.parts import GREY, collection, decorate, picture
+from pymc_subsample.plots.parts import GREY, bars, collection, decorate, picture
 from pymc_subsample.validation import count
 
 _AUDITED = ("mean", "sd", "corrected_mean", "corrected_sd", "corrected_mean_mcse")
@@ -78,15 +78,14 @@ def plot_audit(
     span = xr.Dataset({name: ("end", list(ends)) for name, (_, *ends) in _PANELS.items()})
     pc.map(visuals.vspan, "tolerated", data=span, color=GREY, alpha=0.15)
     pc.map(visuals.vline, "none", data=span.mean("end"), color=GREY, linestyle="--")
-    noise = np.stack([-errors["noise"], errors["noise"], np.full(k, np.nan)], axis=1)
-    lines = np.stack([(panels["mean"].values[:, None] + noise).ravel(), np.repeat(places, 3)])
-    bars = xr.Dataset({"mean": (("plot_axis", "corner"), lines)}, {"plot_axis": ["x", "y"]})
-    pc.map(visuals.line_xy, "noise", data=bars, color="C0")
+    mean, noise = errors["mean"].values, errors["noise"].values
+    lines = bars("mean", mean - noise, mean + noise, places)
+    pc.map(visuals.line_xy, "noise", data=lines, color="C0")
     pc.map(visuals.scatter_xy, "errors", data=panels, y=places, color="C0")
     decorate(pc, panels, yticks=(list(places.values), labels), ylim=(0.7 - k, 0.7))
     locator = MaxNLocator(5, steps=[1, 2, 5, 10])
     for name, (title, *band) in _PANELS.items():
-        shown = np.concatenate([panels[name], lines[0] if name == "mean" else [], band])
+        shown = np.concatenate([panels[name], lines["mean"][0] if name == "mean" else [], band])
         reach = np.array([np.nanmin(shown), np.nanmax(shown)])
         limits = reach + np.ptp(reach) * np.array([-0.05, 0.05])
         ticks = [t for t in locator.tick_values(*reach) if limits[0] <= t <= limits[1]]

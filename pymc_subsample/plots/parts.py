@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import xarray as xr
 from arviz_base import rcParams
-from arviz_plots import PlotCollection, visuals
+from arviz_plots import PlotCollection
 from arviz_plots.plot_collection import backend_from_object
+from numpy.typing import ArrayLike
 
-from pymc_subsample.diagnostics.efficiency import per_step
 from pymc_subsample.validation import choice, mapping
 
 GREY = "#777777"
@@ -57,23 +58,24 @@ def named(runs: xr.DataTree | Mapping[str, xr.DataTree]) -> dict[str, xr.DataTre
     return found
 
 
-def apart(stats: xr.Dataset) -> dict[str, list[xr.DataArray]]:
-    """Return statistics by name, each of them once for every step method that recorded it."""
-    return {str(name): [step[name] for step in per_step(stats, [str(name)])] for name in stats}
-
-
 def collection(
     data: xr.Dataset,
     cols: list[str],
     figsize: tuple[float, float],
     backend: str | None,
     pc_kwargs: dict[str, Any],
+    *,
+    color: str | None = None,
     **shared: bool,
 ) -> PlotCollection:
     """Return an empty figure; `figsize` is in inches, and `pc_kwargs` go first.
 
-    `shared` says which axes panels share, as `sharex` and `sharey`.
+    `color` is the dimension that colours tell apart, `shared` says which axes panels share, as
+    `sharex` and `sharey`.
     """
+    if color is not None:
+        given = mapping("aes", pc_kwargs.get("aes"), "dimensions")
+        pc_kwargs["aes"] = {"color": [color]} | given
     if backend is None:
         backend = rcParams["plot.backend"]
     choice("backend", backend, _BACKENDS)
@@ -86,24 +88,15 @@ def collection(
     return PlotCollection.wrap(data, **options | pc_kwargs)
 
 
-def curves(
-    name: str,
-    lines: Mapping[str, list],
-    labels: Mapping[str, str],
-    backend: str | None,
-    pc_kwargs: dict[str, Any],
-) -> tuple[PlotCollection, xr.Dataset]:
-    """Return a figure with a line per run, of points x and y on logarithmic scales, and these."""
-    points = xr.DataArray(
-        list(lines.values()),
-        dims=["run", "plot_axis", "point"],
-        coords={"run": list(lines), "plot_axis": ["x", "y"]},
-    ).to_dataset(name=name)
-    pc_kwargs["aes"] = {"color": ["run"]} | mapping("aes", pc_kwargs.get("aes"), "dimensions")
-    pc = collection(points, [], (6.4, 4.2), backend, pc_kwargs)
-    pc.map(visuals.line_xy, "lines", data=points)
-    decorate(pc, points, **labels, xscale="log", yscale="log")
-    return pc, points
+def pairs(name: str, x: Any, y: Any, *dims: str) -> xr.Dataset:
+    """Return numbers x and y, over some dimensions, as arviz-plots takes points of a panel."""
+    return xr.Dataset({name: (("plot_axis", *dims), [x, y])}, {"plot_axis": ["x", "y"]})
+
+
+def bars(name: str, starts: ArrayLike, ends: ArrayLike, places: ArrayLike) -> xr.Dataset:
+    """Return horizontal lines at some heights, all shape (k,), as one that has gaps."""
+    corners = np.stack([starts, ends, np.full(np.shape(places), np.nan)], axis=1)
+    return pairs(name, corners.ravel(), np.repeat(places, 3), "corner")
 
 
 def xy(x: xr.DataArray, y: xr.Dataset) -> xr.Dataset:

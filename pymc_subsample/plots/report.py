@@ -11,9 +11,8 @@ from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.findings import COLOURS, Finding
 from pymc_subsample.diagnostics.hmc import NOISE
 from pymc_subsample.diagnostics.report import report
-from pymc_subsample.plots.parts import GREY, collection, decorate, picture
+from pymc_subsample.plots.parts import GREY, bars, collection, decorate, picture
 from pymc_subsample.plots.subsample import draw_traces, traces
-from pymc_subsample.validation import mapping
 
 # Beside the checks: as far as they are recorded.
 _TRACED = {
@@ -69,11 +68,10 @@ def plot_report(
     panels = traced.stats.copy()
     panels["checks"] = ends.expand_dims(chain=idata["sample_stats"]["chain"])
     panels = panels[["checks", *traced.stats.data_vars]]
-    pc_kwargs["aes"] = {"color": ["chain"]} | mapping("aes", pc_kwargs.get("aes"), "dimensions")
     names = [fill(_named(finding), _WIDTH) for finding in checks]
     lines = sum(1 + name.count("\n") for name in names)
     figsize = (6.5 + 3.4 * len(traced.titles), max(3.4, 1.2 + 0.12 * k + 0.19 * lines))
-    pc = collection(panels, ["__variable__"], figsize, backend, pc_kwargs)
+    pc = collection(panels, ["__variable__"], figsize, backend, pc_kwargs, color="chain")
     plain: dict[str, Any] = {"ignore_aes": "all"}
     beyond = xr.Dataset({"checks": ("end", [0.5, 1.0])})
     pc.map(visuals.vspan, "beyond", data=beyond, color=COLOURS["fail"], alpha=0.07, **plain)
@@ -84,10 +82,8 @@ def plot_report(
         if not len(own):
             continue
         x, y = ends.isel(check=own), places.isel(check=own)
-        none = np.full(len(own), np.nan)
-        corners = [np.stack([0 * x, x, none], 1).ravel(), np.stack([y, y, none], 1).ravel()]
-        bars = xr.Dataset({"checks": (("plot_axis", "corner"), corners)}, {"plot_axis": ["x", "y"]})
-        pc.map(visuals.line_xy, f"{status} bars", data=bars, color=colour, width=4, **plain)
+        way = bars("checks", 0 * x, x, y)
+        pc.map(visuals.line_xy, f"{status} bars", data=way, color=colour, width=4, **plain)
         points = x.to_dataset(name="checks")
         pc.map(visuals.scatter_xy, status, data=points, y=y, color=colour, size=40, **plain)
     decorate(

@@ -7,10 +7,9 @@ import numpy as np
 import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
-from pymc_subsample.diagnostics.efficiency import subsampling_statistics
+from pymc_subsample.diagnostics.efficiency import per_step, subsampling_statistics
 from pymc_subsample.diagnostics.hmc import NOISE, REFRESH
-from pymc_subsample.plots.parts import GREY, apart, collection, decorate, picture, xy
-from pymc_subsample.validation import mapping
+from pymc_subsample.plots.parts import GREY, collection, decorate, picture, xy
 
 _WINDOWS = 50
 _PANELS = {
@@ -54,8 +53,8 @@ def plot_subsample(
     """
     traced = traces(subsampling_statistics(idata, "data_share"), _PANELS)
     stats = traced.stats
-    pc_kwargs["aes"] = {"color": ["chain"]} | mapping("aes", pc_kwargs.get("aes"), "dimensions")
-    pc = collection(stats, ["__variable__"], (4.2 * len(stats), 3.4), backend, pc_kwargs)
+    figsize = (4.2 * len(stats), 3.4)
+    pc = collection(stats, ["__variable__"], figsize, backend, pc_kwargs, color="chain")
     draw_traces(pc, traced)
     if stats.sizes["chain"] > 1:
         pc.add_legend("chain")
@@ -73,12 +72,13 @@ class Traces(NamedTuple):
 def traces(stats: xr.Dataset, panels: Mapping[str, tuple[str, float | None]]) -> Traces:
     """Return what is drawn of some statistics, apart where several steps record them."""
     found, titles, bounds = {}, {}, {}
-    for name, steps in apart(stats[[name for name in panels if name in stats]]).items():
+    for name in (name for name in panels if name in stats):
         title, bound = panels[name]
-        for k, of_step in enumerate(steps, start=1):
+        steps = per_step(stats, [name])
+        for k, step in enumerate(steps, start=1):
             several = len(steps) > 1
             label = f"{k} {name}" if several else name
-            found[label] = of_step
+            found[label] = step[name]
             titles[label] = f"{title}, step {k}" if several else title
             if bound is not None:
                 bounds[label] = bound

@@ -20,8 +20,8 @@ from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.reference import reference_at, summed
 from pymc_subsample.control_variates.residuals import residuals_around
 from pymc_subsample.diagnostics.acceptance import _rows
-from pymc_subsample.diagnostics.full_data import log_posteriors
 from pymc_subsample.diagnostics.perturbation import estimate_errors
+from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.verification import check_start
 from pymc_subsample.passes import Passes, processors

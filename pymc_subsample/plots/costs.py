@@ -1,4 +1,4 @@
-"""How far posterior means are off, by what was spent on them."""
+"""What was got for what was spent: effective draws and errors of means, by rows read or time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,14 +8,99 @@ import xarray as xr
 from arviz_plots import PlotCollection, visuals
 
 from pymc_subsample.diagnostics.checks import SHIFT_BOUND
-from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, check_selection, draws_of, signs_of
-from pymc_subsample.diagnostics.efficiency import refuse_parts
-from pymc_subsample.plots.parts import GREY, curves, named, picture
+from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, apply, check_selection, draws_of, signs_of
+from pymc_subsample.diagnostics.efficiency import refuse_parts, subsampling_statistics
+from pymc_subsample.diagnostics.signed import ess_bulk
+from pymc_subsample.diagnostics.thinned import sample_stats
+from pymc_subsample.plots.parts import GREY, collection, decorate, named, picture
 from pymc_subsample.validation import choice, count
 
-_FIRST = 5
+_FIRST, _FEWEST_DRAWS = 5, 20
 _MOST_POINTS = 1000
 _COSTS = {"evaluations": "Row evaluations of a chain", "seconds": "Seconds of the run"}
+
+
+@picture
+def plot_evaluations(
+    runs: xr.DataTree | Mapping[str, xr.DataTree],
+    var_names: str | Sequence[str] | None = None,
+    *,
+    filter_vars: str | None = None,
+    coords: Mapping[str, Any] | None = None,
+    n_points: int = 10,
+    backend: str | None = None,
+    **pc_kwargs: Any,
+) -> PlotCollection:
+    """Plot effective sample sizes against row evaluations, for growing numbers of draws.
+
+    Each line is a run, each point its first draws: how many row evaluations all its chains
+    had spent on them, and the smallest bulk effective sample size of the variables by then (of
+    signed draws that of `summary`). Lines further up or left are cheaper. Log-log scales.
+
+    Parameters
+    ----------
+    runs : xarray.DataTree or mapping of str to xarray.DataTree
+        Results of `pm.sample` with step methods of this package, by name.
+    var_names, filter_vars, coords
+        Variables to look at, in all runs. As for `summary`.
+    n_points : int, default 10
+        Points per line, from 20 draws of each chain up to all.
+
+    Raises
+    ------
+    TypeError
+        If `runs` holds anything but DataTrees.
+    ValueError
+        If one lacks the statistics, was thinned or has fewer than 20 draws per chain, if `n_points`
+        is not an integer from 2 up, or if signs are unfit (see `summary`).
+
+    Notes
+    -----
+    Evaluations of the tuning phase are not in the results of `pm.sample`, nor here.
+
+    Examples
+    --------
+    >>> pc = pms.plot_evaluations({"HMCECS": idata}, var_names=["b"])
+    """
+    count("n_points", n_points, smallest=2, most=_MOST_POINTS)
+    lines = {}
+    for name, idata in named(runs).items():
+        stats = subsampling_statistics(idata, "n_evaluations")
+        check_selection(idata, var_names, filter_vars, coords=coords)
+        refuse_parts(stats, coords or {})
+        of_draws = stats["n_evaluations"]
+        spent = of_draws.sum([d for d in of_draws.dims if d != "draw"]).cumsum("draw").values
+        if len(spent) < _FEWEST_DRAWS:
+            raise ValueError(
+                f"runs: {name or 'the result'} has {len(spent)} draws per chain; effective sample "
+                f"sizes need at least {_FEWEST_DRAWS}."
+            )
+        signs = signs_of(idata, "posterior", coords)
+        draws = draws_of(idata, var_names, filter_vars, "posterior", coords)
+        ends = np.geomspace(_FEWEST_DRAWS, len(spent), n_points).round().astype(int)
+        lines[name] = [spent[ends - 1], [_smallest_ess(draws, signs, end) for end in ends]]
+    labels = {"xlabel": "Row evaluations", "ylabel": "Smallest effective sample size"}
+    pc, points = _curves("ess", lines, labels, backend, pc_kwargs)
+    pc.map(visuals.scatter_xy, "points", data=points)
+    return pc
+
+
+def _smallest_ess(draws: xr.Dataset, signs: xr.DataArray | None, end: int) -> float:
+    """Smallest effective sample size of the first draws."""
+    first = draws.isel(draw=slice(0, end))
+    if signs is None:
+        ess = first.azstats.ess(sample_dims=SAMPLE_DIMS, method="bulk")
+    else:
+        ess = apply(
+            lambda v, s: np.array([ess_bulk(v, s)]), first, signs.isel(draw=slice(0, end)), "ess"
+        )
+    lost = [str(name) for name, values in ess.items() if values.isnull().any()]
+    if lost:
+        raise ValueError(
+            f"var_names: draws of {', '.join(lost)} are NaN, or too few that move, and have no "
+            "effective sample size. Choose other variables."
+        )
+    return min(float(values.min()) for values in ess.values())
 
 
 @picture
@@ -91,13 +176,11 @@ def plot_error_against_cost(
         pad = np.full(n_points - len(ends), np.nan)
         lines[name] = [np.append(spent[ends - 1], pad), np.append(error, pad)]
     labels = {"xlabel": _COSTS[cost], "ylabel": "Error of means, posterior sds"}
-    pc, _ = curves("error", lines, labels, backend, pc_kwargs)
+    pc, _ = _curves("error", lines, labels, backend, pc_kwargs)
     plain: dict[str, Any] = {"ignore_aes": "all", "color": GREY}
     tolerated, known = (xr.Dataset({"error": value}) for value in (SHIFT_BOUND, noise))
     pc.map(visuals.hline, "tolerated", data=tolerated, linestyle=":", **plain)
     pc.map(visuals.hline, "reference", data=known, linestyle="--", **plain)
-    if len(lines) > 1:
-        pc.add_legend("run", title="")
     return pc
 
 
@@ -146,7 +229,7 @@ def _root_mean_square(parts: Sequence[np.ndarray]) -> float:
 
 def _spent(idata: xr.DataTree, label: str, cost: str, coords: Mapping[str, Any]) -> np.ndarray:
     """Return what the first draws had cost, for growing numbers of them."""
-    stats = idata["sample_stats"].to_dataset() if "sample_stats" in idata.children else xr.Dataset()
+    stats = sample_stats(idata)
     refuse_parts(stats, coords)
     if cost == "seconds":
         attrs, draws = idata["posterior"].attrs, idata["posterior"].sizes["draw"]
@@ -172,3 +255,24 @@ def _spent(idata: xr.DataTree, label: str, cost: str, coords: Mapping[str, Any])
         )
     of_steps = of_draws.sum([d for d in of_draws.dims if d not in SAMPLE_DIMS])
     return of_steps.mean("chain").cumsum("draw").values
+
+
+def _curves(
+    name: str,
+    lines: Mapping[str, list],
+    labels: Mapping[str, str],
+    backend: str | None,
+    pc_kwargs: dict[str, Any],
+) -> tuple[PlotCollection, xr.Dataset]:
+    """Return a figure with a line per run, of points x and y on logarithmic scales, and these."""
+    points = xr.DataArray(
+        list(lines.values()),
+        dims=["run", "plot_axis", "point"],
+        coords={"run": list(lines), "plot_axis": ["x", "y"]},
+    ).to_dataset(name=name)
+    pc = collection(points, [], (6.4, 4.2), backend, pc_kwargs, color="run")
+    pc.map(visuals.line_xy, "lines", data=points)
+    decorate(pc, points, **labels, xscale="log", yscale="log")
+    if len(lines) > 1:
+        pc.add_legend("run", title="")
+    return pc, points
