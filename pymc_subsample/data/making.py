@@ -2,15 +2,15 @@
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
 from pathlib import Path
-from typing import Required, TypedDict
+from typing import Any, Required, TypedDict
 
-from pymc_subsample.data.sources import Options, Source
+from pymc_subsample.data.sources import Options
 from pymc_subsample.data.sources.shared import Categorical
 from pymc_subsample.data.store import Store
-from pymc_subsample.data.writing import converted
+from pymc_subsample.data.writing import Blocks, converted
 from pymc_subsample.signatures import completed, described
 
 
@@ -25,9 +25,11 @@ class Shared(TypedDict, total=False):
 
 
 def made(
-    source: Callable[[Options], Source],
+    read: Callable[[Any, Options], Blocks],
+    data: Any,
     columns: Sequence[str] | None = None,
     *,
+    identify: Callable[[Any, Options], Mapping[str, Any] | None] = lambda data, options: None,
     cache: str | Path,
     categorical: Categorical = (),
     drop_missing: bool = False,
@@ -71,12 +73,14 @@ def made(
         If the disk is full, or does not allow writing; names bytes needed and free.
     """
     options = Options(columns, categorical, drop_missing)
-    identity, read = source(options)
-    known = None if identity is None else json.loads(json.dumps(identity))  # as in a header
     store = converted(
-        folder_at(cache), known, read,
-        drop_missing=options.drop_missing, overwrite=overwrite, progressbar=progressbar,
-    )  # fmt: skip
+        folder_at(cache),
+        json.loads(json.dumps(identify(data, options))),  # as in a header
+        partial(read, data, options),
+        drop_missing=options.drop_missing,
+        overwrite=overwrite,
+        progressbar=progressbar,
+    )
     options.log_left_out()
     return store
 

@@ -13,7 +13,7 @@ from pymc_subsample.data.layout import NotNumbersError
 from pymc_subsample.data.making import Shared, folder_at, in_full, made
 from pymc_subsample.data.samples import remember
 from pymc_subsample.data.store import Store
-from pymc_subsample.data.writing import appended
+from pymc_subsample.data.writing import Blocks, appended
 
 
 class Rows(Columns):
@@ -131,7 +131,12 @@ class Rows(Columns):
         OSError
             If the disk is full, or does not allow writing; names bytes needed and free.
         """
-        return cls._of(made(partial(sources.of_parquet, path), columns, **shared))
+        files = sources.parquet_files(path)
+        return cls._of(
+            made(
+                sources.parquet_blocks, files, columns, identify=sources.parquet_identity, **shared
+            )
+        )
 
     @classmethod
     @in_full
@@ -145,7 +150,9 @@ class Rows(Columns):
         data : pyarrow.Table, RecordBatchReader, dataset.Dataset or object with __arrow_c_stream__
             The table. Lists of a fixed size become matrices.
         """
-        return cls._of(made(partial(sources.of_arrow, data), columns, **shared))
+        return cls._of(
+            made(sources.arrow_blocks, data, columns, identify=sources.arrow_identity, **shared)
+        )
 
     @classmethod
     @in_full
@@ -159,7 +166,9 @@ class Rows(Columns):
         frame : pandas.DataFrame
             The table.
         """
-        return cls._of(made(partial(sources.of_pandas, frame), columns, **shared))
+        return cls._of(
+            made(sources.frame_blocks, frame, columns, identify=sources.frame_identity, **shared)
+        )
 
     @classmethod
     @in_full
@@ -201,7 +210,7 @@ class Rows(Columns):
         dim : str, optional
             The dimension of the rows. Default: the one that all variables share.
         """
-        return cls._of(made(partial(sources.of_xarray, data, dim), columns, **shared))
+        return cls._of(made(partial(sources.xarray_blocks, dim), data, columns, **shared))
 
     @classmethod
     @in_full
@@ -215,7 +224,7 @@ class Rows(Columns):
         frame : dask.dataframe.DataFrame
             The table.
         """
-        return cls._of(made(partial(sources.of_dask, frame), columns, **shared))
+        return cls._of(made(sources.dask_blocks, frame, columns, **shared))
 
     @classmethod
     @in_full
@@ -241,8 +250,13 @@ class Rows(Columns):
         coords : dict of str to sequence, optional
             What the integers 0, 1, ... in a column stand for.
         """
-        source = partial(sources.of_blocks, blocks, n_rows, coords)
-        return cls._of(made(source, cache=cache, overwrite=overwrite, progressbar=progressbar))
+
+        def read(several: Any, options: sources.Options) -> Blocks:
+            return sources.given(several, n_rows), n_rows, dict(coords or {})
+
+        return cls._of(
+            made(read, blocks, cache=cache, overwrite=overwrite, progressbar=progressbar)
+        )
 
     def sample(self, k: int, seed: int | np.random.Generator | None = 0) -> dict[str, np.ndarray]:
         """Return random rows, to write a model on.
@@ -301,15 +315,14 @@ class Rows(Columns):
             raise ValueError("Append to all rows, not to what select made of them.")
         store = self._store
         levels = {f.name: f.levels for f in store.fields.values() if f.levels is not None}
-        options = sources.Options(list(store.fields), list(levels), store.drop_missing)
-        read = partial(sources.more, data, options, levels)
+        options = sources.Options(list(store.fields), list(levels), store.drop_missing, levels)
+        read = partial(sources.more, data, options)
         try:
             self._set(appended(store, read, progressbar=progressbar), None)
         except NotNumbersError as error:
-            listed = ", ".join(f"{name!r} ({kind})" for name, kind in error.found.items())
             raise TypeError(
-                f"Rows keep numbers, and these columns to append are none: {listed}. Words of "
-                f"categorical columns (here {', '.join(map(repr, levels)) or 'none'}) are taken "
+                f"Rows keep numbers, and these columns to append are none: {error.listed}. Words "
+                f"of categorical columns (here {', '.join(map(repr, levels)) or 'none'}) are taken "
                 "from data frames, Arrow tables and Parquet files; in a dict of arrays they are "
                 "codes, the places of the words in rows.coords. Others must be numbers, as in the "
                 "rows before."
