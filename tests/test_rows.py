@@ -718,12 +718,12 @@ class Full:
 
 
 def test_a_disk_that_becomes_full_is_named_and_cleaned(tmp_path, monkeypatch):
-    write = writing._Written.write
+    write = writing.Written.write
 
     def written(self, file, *rest):
         write(self, Full(file, 30_000), *rest)
 
-    monkeypatch.setattr(writing._Written, "write", written)
+    monkeypatch.setattr(writing.Written, "write", written)
     with pytest.raises(OSError, match=r"x\.rows became full .* bytes are free") as refusal:
         Rows.from_blocks([numbers(), numbers()], cache=tmp_path / "x.rows")
     assert refusal.value.errno == errno.ENOSPC

@@ -85,6 +85,11 @@ class NotNumbersError(TypeError):
         )
 
 
+def listed(names: Sequence) -> str:
+    """Name columns or levels, 20 at most."""
+    return ", ".join(map(repr, names[:20])) + ", ..." * (len(names) > 20)
+
+
 def records_of(
     fields: Sequence[Field], row_bytes: int, blocks: Mapping[str, np.ndarray]
 ) -> np.ndarray:

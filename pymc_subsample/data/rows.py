@@ -1,6 +1,6 @@
 """Rows on disk, as a user sees them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from pymc_subsample.data import sources
-from pymc_subsample.data.columns import Columns
+from pymc_subsample.data.columns import Column, Columns
 from pymc_subsample.data.layout import NotNumbersError
 from pymc_subsample.data.making import Shared, folder_at, in_full, made
 from pymc_subsample.data.samples import remember
@@ -86,9 +86,6 @@ class Rows(Columns):
 
     def __init__(self, path: str | Path) -> None:
         self._set(Store(folder_at(path)), None)
-
-    # Whether a model was compared with all rows, and they with the model.
-    checked = False
 
     @classmethod
     def open(cls, path: str | Path) -> "Rows":
@@ -331,12 +328,10 @@ class Rows(Columns):
 
     def as_checked(self) -> "Rows":
         """Return the same rows for a model that was compared with all of them."""
-        rows = self._of(self._store, self._selection)
-        rows.checked = True
-        return rows
+        return self._of(self._store, self._selection, True)
 
     def __reduce__(self) -> tuple:
-        return _reopened, (self._store, self._selection, self.checked)
+        return self._of, (self._store, self._selection, self.checked)
 
 
 def sample_index(n: int, k: int, seed: int | np.random.Generator | None) -> np.ndarray:
@@ -346,7 +341,42 @@ def sample_index(n: int, k: int, seed: int | np.random.Generator | None) -> np.n
     return np.sort(np.random.default_rng(seed).choice(n, k, replace=False))
 
 
-def _reopened(store: Store, selection: Mapping[str, list[str] | str] | None, checked: bool) -> Rows:
-    rows = Rows._of(store, selection)
-    rows.checked = checked
-    return rows
+class Several:
+    """Rows of several folders, each of its own length, as the data of one model."""
+
+    def __init__(self, rows: Sequence[Rows]) -> None:
+        self.rows = tuple(rows)
+
+    @property
+    def checked(self) -> bool:
+        """Whether a model was compared with all of them, and they with the model."""
+        return all(rows.checked for rows in self.rows)
+
+    def as_checked(self) -> "Several":
+        """Return the same rows for a model that was compared with all of them."""
+        return Several([rows.as_checked() for rows in self.rows])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All columns."""
+        return tuple(dict.fromkeys(name for rows in self.rows for name in rows.names))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in rows for rows in self.rows)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.rows))
+
+    def column(self, name: str) -> Column:
+        """Return the column of a name; raises `ValueError` where several have it."""
+        holding = [rows for rows in self.rows if name in rows]
+        if len(holding) != 1:
+            folders = ", ".join(str(rows.path) for rows in holding)
+            raise ValueError(
+                f"data has {len(holding)} columns of the name {name!r}, in {folders or 'none'}. "
+                "Give them names of their own, as in the model: rows.select(...)."
+            )
+        return holding[0].column(name)

@@ -14,19 +14,16 @@ import numpy as np
 from rich import get_console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from pymc_subsample.data.existing import made_before, refuse_foreign
 from pymc_subsample.data.folders import (
     PARTIAL,
     complaints,
     locked,
-    replace,
     require_space,
     sync,
     sync_folder,
-    temporary,
     write,
 )
-from pymc_subsample.data.layout import Field, kept_types, laid_out, records_of
+from pymc_subsample.data.layout import Field, kept_types, laid_out, listed, records_of
 from pymc_subsample.data.statistics import Statistics, statistics
 from pymc_subsample.data.store import (
     HEADER,
@@ -40,55 +37,9 @@ from pymc_subsample.data.store import (
 
 _log = logging.getLogger("pymc.subsample")
 
-# New levels that are named.
-_NAMED = 20
-
 Block = Mapping[str, np.ndarray]
 # Blocks of rows, how many rows there will be if that is known, and levels, known at the end.
 Blocks = tuple[Iterator[Block], int | None, Mapping[str, Sequence]]
-
-
-def converted(
-    path: Path,
-    source: Mapping[str, Any] | None,
-    read: Callable[[], Blocks],
-    *,
-    drop_missing: bool,
-    overwrite: bool,
-    progressbar: bool,
-) -> Store:
-    """Return the rows of a source: those that are in a folder already, or written there now.
-
-    One process writes at a time; another one waits, and then has what the first one wrote. `source`
-    is what the rows are made from, as JSON, or None where that cannot be told; `read` returns the
-    blocks. Whether that leaves rows with missing values out, `drop_missing`, holds for rows that
-    are appended too. `overwrite` replaces a folder of other rows.
-    """
-    if not overwrite and path.exists():
-        return made_before(path, source)
-    with locked(path):
-        if path.exists() and not overwrite:
-            return made_before(path, source)
-        if path.exists():
-            refuse_foreign(path)
-        blocks, n_rows, levels = read()
-        with temporary(path) as folder:
-            rows = _Written(path)
-            with complaints(path):
-                file = (folder / ROWS).open("wb", buffering=0)
-            with file:
-                rows.write(file, blocks, n_rows, progressbar)
-            if not rows.n_rows:
-                beside = ", or has a missing value in each row" * drop_missing
-                raise ValueError(
-                    f"There are no rows to write to {path}: the source is empty{beside}."
-                )
-            with complaints(path):
-                text = rows.header(folder / ROWS, source, levels, drop_missing=drop_missing)
-                write(folder / HEADER, text)
-                sync_folder(folder)
-                replace(folder, path)
-        return Store(path)
 
 
 def appended(store: Store, read: Callable[[], Blocks], *, progressbar: bool) -> Store:
@@ -107,7 +58,7 @@ def appended(store: Store, read: Callable[[], Blocks], *, progressbar: bool) -> 
                 "Rows.open(path)."
             )
         blocks, n_rows, levels = read()
-        rows = _Written(path, current)
+        rows = Written(path, current)
         with complaints(path):
             file = (path / ROWS).open("r+b", buffering=0)
         with file:
@@ -133,7 +84,7 @@ def appended(store: Store, read: Callable[[], Blocks], *, progressbar: bool) -> 
         return found
 
 
-class _Written:
+class Written:
     """Rows on their way into a file, and what is to be known of them.
 
     Their columns are those of the rows before, else those of the first block.
@@ -272,9 +223,8 @@ def _log_new_levels(before: Store, after: Store) -> None:
     for name, field in after.fields.items():
         added = list(field.levels or ())[len(before.fields[name].levels or ()) :]
         if added:
-            listed = ", ".join(map(repr, added[:_NAMED])) + ", ..." * (len(added) > _NAMED)
             said = "new level" if len(added) == 1 else f"{len(added):,} new levels"
-            _log.info("%s of %r: %s", said, name, listed)
+            _log.info("%s of %r: %s", said, name, listed(added))
 
 
 def _with_levels(

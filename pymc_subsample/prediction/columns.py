@@ -8,9 +8,8 @@ import pandas as pd
 import pymc as pm
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.data import Rows
+from pymc_subsample.data import Rows, Several
 from pymc_subsample.data.columns import Column
-from pymc_subsample.data.several import Several
 from pymc_subsample.likelihood.levels import (
     column_names,
     indexed_levels,

@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike
 
 from pymc_subsample import arguments
 from pymc_subsample.compile import building_graphs
-from pymc_subsample.data import Rows
-from pymc_subsample.data.several import Several
+from pymc_subsample.data import Rows, Several
 from pymc_subsample.diagnostics import signed
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, signs_of
 from pymc_subsample.diagnostics.drift import other_columns

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_subsample.data.layout import NotNumbersError
+from pymc_subsample.data.layout import NotNumbersError, listed
 from pymc_subsample.data.writing import Block, Blocks
 
 _log = logging.getLogger("pymc.subsample")
@@ -85,7 +85,7 @@ class Options:
         unfit = [name for name in known if not isinstance(name, str) or known.count(name) > 1]
         if unfit:
             raise ValueError(
-                f"Columns of {what} are called {_listed(list(dict.fromkeys(unfit)))}. Names must "
+                f"Columns of {what} are called {listed(list(dict.fromkeys(unfit)))}. Names must "
                 "be text, and each the name of one column."
             )
         default = known if default is None else default
@@ -95,17 +95,12 @@ class Options:
             if missing:
                 raise ValueError(
                     f"{argument} names {', '.join(map(repr, missing))}, which {what} has not. It "
-                    f"has {_listed(known)}."
+                    f"has {listed(known)}."
                 )
         beside = [name for name in self.categorical if name not in wanted]
         if beside:
             raise ValueError(f"categorical names {beside}, which columns does not keep.")
         return wanted
-
-
-def _listed(names: Sequence) -> str:
-    shown = ", ".join(map(repr, names[:20]))
-    return shown + ", ..." * (len(names) > 20)
 
 
 class Levels(Mapping[str, list]):
@@ -160,7 +155,7 @@ class Levels(Mapping[str, list]):
             words = list(self._seen[name])
             raise ValueError(
                 f"Column {name!r} has values that are none of the levels in categorical: "
-                f"{_listed([words[k] for k in found[other]])}. Add them behind the others, or "
+                f"{listed([words[k] for k in found[other]])}. Add them behind the others, or "
                 "leave these rows out."
             )
         self._number(name, found)
