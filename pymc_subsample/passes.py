@@ -71,9 +71,9 @@ class Passes:
         self._process: int | None = os.getpid()
         self._told = False
 
-    def __reduce__(self) -> tuple:
+    def __getstate__(self) -> dict[str, Any]:
         """Leave executors where they are."""
-        return _moved, (self._given,)
+        return vars(self) | {"_executor": None, "_process": None, "_told": False}
 
     @property
     def threads(self) -> int:
@@ -115,7 +115,7 @@ class Passes:
         if workers < 2:
             yield from (quietly(function, item) for item in items)
             return
-        with _pool(workers) as pool:
+        with ThreadPoolExecutor(workers, "passes") as pool:
             submit = partial(pool.submit, quietly, function)
             for _, future in _in_turn(items, submit, min(_AHEAD * workers, most)):
                 yield future.result()
@@ -159,14 +159,14 @@ class Passes:
                 nonlocal pool, fresh
                 fresh -= 1
                 if pool is None and failures > most:
-                    pool = stack.enter_context(_pool(self.threads))
+                    pool = stack.enter_context(ThreadPoolExecutor(self.threads, "passes"))
                 if pool is None:
                     try:
                         known = sent if whole or fresh >= 0 else replace(sent, content=None)
                         return executor.submit(_run, known, [*map(subject.sent, task)])
                     except Exception as error:  # the executor was shut down or is broken
                         self._tell(error)
-                        pool = stack.enter_context(_pool(self.threads))
+                        pool = stack.enter_context(ThreadPoolExecutor(self.threads, "passes"))
                 return pool.submit(some, task)
 
             for task, future in _in_turn(batched(items, max(1, together)), submit, most):
@@ -202,12 +202,6 @@ class Passes:
         self._told = True
 
 
-def _moved(given: int | None) -> Passes:
-    passes = Passes(given)
-    passes._process = None
-    return passes
-
-
 _current: ContextVar[Passes | None] = ContextVar("passes", default=None)
 
 
@@ -227,16 +221,6 @@ def quietly(function: Callable, *arguments: Any) -> Any:
     """Call a function; numbers that are not finite are looked for in its results."""
     with np.errstate(all="ignore"):
         return function(*arguments)
-
-
-@contextmanager
-def _pool(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that end with the pass, also where it is interrupted."""
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="passes")
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _in_turn(

@@ -12,13 +12,8 @@ _log = logging.getLogger("pymc.subsample")
 _LIMITS = (5.0, 30.0, 120.0, 600.0)
 
 
-class _Running(threading.local):
-    """What the outermost set-up of a thread is at."""
-
-    doing: list[str] | None = None
-
-
-_running = _Running()
+# What the outermost set-up of a thread is `doing`.
+_running = threading.local()
 
 
 @contextmanager
@@ -30,7 +25,7 @@ def announced(who: str) -> Iterator[None]:
     A thread waits for that time, because compiling and searching come back to Python at no regular
     times. It ends with the set-up, before `pm.sample` forks.
     """
-    if _running.doing is not None:
+    if getattr(_running, "doing", None) is not None:
         yield
         return
     doing = _running.doing = ["reading the model"]
@@ -56,7 +51,7 @@ def announced(who: str) -> Iterator[None]:
 @contextmanager
 def doing(what: str) -> Iterator[None]:
     """Name the part of a set-up that follows."""
-    parts = _running.doing
+    parts = getattr(_running, "doing", None)
     if parts is None:
         yield
         return

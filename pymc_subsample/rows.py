@@ -68,6 +68,11 @@ class Joined:
         return np.concatenate(taken).take(order, axis=0)
 
 
+def parts_of(column: Any) -> tuple:
+    """Return the arrays of a column: those that are joined, or itself."""
+    return column.parts if isinstance(column, Joined) else (column,)
+
+
 def places(index: np.ndarray, starts: Sequence[int]) -> tuple[list[np.ndarray], np.ndarray]:
     """Return an index's rows of each part, and where each element of the index is among them."""
     found = [np.flatnonzero((a <= index) & (index < b)) for a, b in pairwise(starts)]
@@ -158,7 +163,7 @@ class RowStore:
         """
         digest = sha256()
         for column in self.columns:
-            for part in column.parts if isinstance(column, Joined) else (column,):
+            for part in parts_of(column):
                 places = np.linspace(0, len(part) - 1, min(len(part), _FINGERPRINT_ROWS))
                 bits = part if part.dtype.itemsize in (1, 2, 4, 8) else part.astype(float)
                 bits = bits.view(f"u{bits.dtype.itemsize}")

@@ -151,7 +151,7 @@ def test_new_rows_are_predicted_as_by_set_data(idata):
 
 
 def test_a_data_frame_is_taken_by_the_names_of_its_columns():
-    """Other columns and the labels of rows are left alone."""
+    """Other columns are left alone, and rows keep their labels."""
     rng = np.random.default_rng(1)
     held = {"x": rng.normal(size=40), "g": rng.integers(0, 3, 40)}
     with pm.Model() as model:
@@ -163,8 +163,14 @@ def test_a_data_frame_is_taken_by_the_names_of_its_columns():
     found = pms.predict(idata, "y", model=model, data=new)
     columns = {name: new[name].to_numpy() for name in ("x", "g")}
     expected = pms.predict(idata, "y", model=model, data=columns)
-    xr.testing.assert_identical(found, expected)
-    assert found["mean"].shape == (2,)
+    xr.testing.assert_identical(found, expected.assign_coords(row=["u", "v"]))
+    parts = pms.predict(idata, "y", model=model, data=dict(new[["g", "x"]]), chunksize=1)
+    xr.testing.assert_identical(xr.concat(parts, "row"), found)
+    several = new.set_index(["carrier", "x"], drop=False)  # labels of two levels
+    xr.testing.assert_identical(pms.predict(idata, "y", model=model, data=several), expected)
+    shuffled = {"g": new["g"], "x": new["x"].iloc[::-1]}
+    with pytest.raises(ValueError, match=r"data\['g'\] and .* different indexes \(\['u', 'v'\]"):
+        pms.predict(idata, "y", model=model, data=shuffled)
     with pytest.raises(ValueError, match=r"data lacks \['x'\]; .*data=\{'x': table"):
         pms.predict(idata, "y", model=model, data=new[["g", "carrier"]])
     with pytest.raises(TypeError, match=r"data\['g'\] must be of numbers, got \['a', 'b'\]"):

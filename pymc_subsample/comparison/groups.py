@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
-from pymc_subsample.data import Rows
-from pymc_subsample.data.several import Several
+from pymc_subsample.data import Rows, Several
 from pymc_subsample.validation import shown
 
 

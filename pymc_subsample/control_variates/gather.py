@@ -16,7 +16,7 @@ from pymc_subsample.compile import Compiled, compile_source, load, lower
 from pymc_subsample.data.columns import Column
 from pymc_subsample.data.mapped import Repeated
 from pymc_subsample.kernels.model import GATHER
-from pymc_subsample.rows import Joined
+from pymc_subsample.rows import Joined, parts_of
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,7 @@ class RawColumns:
     def __init__(
         self, columns: Sequence[np.ndarray | Joined | Column], starts: Sequence[int] = (0,)
     ) -> None:
-        self.places = [
-            [_place(part) for part in (c.parts if isinstance(c, Joined) else (c,))] for c in columns
-        ]
+        self.places = [[_place(part) for part in parts_of(column)] for column in columns]
         self.starts = starts
 
     def type(self, raw: int, element: int) -> np.dtype:

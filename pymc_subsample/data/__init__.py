@@ -1,5 +1,5 @@
 """Rows on disk: a row-major file that any number of processes map, made once from any table."""
 
-from pymc_subsample.data.rows import Rows
+from pymc_subsample.data.rows import Rows, Several
 
-__all__ = ["Rows"]
+__all__ = ["Rows", "Several"]

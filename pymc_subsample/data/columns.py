@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from pymc_subsample.data.layout import Field, view
+from pymc_subsample.data.layout import Field, listed, view
 from pymc_subsample.data.store import Store
 
 _SHOWN = 20
@@ -56,16 +56,18 @@ class Column:
         """Return the same numbers, read in another type."""
         return Column(self.store, self.fields, self.row_shape, np.dtype(dtype))
 
+    @cached_property
+    def _even(self) -> bool:
+        return len(set(np.diff(self.offsets))) <= 1 and len(set(self.types)) == 1
+
     @property
     def is_view(self) -> bool:
         """Whether its numbers can be seen where they are: of one type, and evenly spaced."""
-        steps = set(np.diff(self.offsets).tolist())
-        return len(steps) <= 1 and set(self.types) == {self.dtype}
+        return self._even and self.types[0] == self.dtype
 
     def of(self, records: np.ndarray) -> np.ndarray:
         """Return the numbers of some rows, shape (m, *row_shape); `records` are their bytes."""
-        steps = set(np.diff(self.offsets).tolist())
-        if len(steps) <= 1 and len(set(self.types)) == 1:
+        if self._even:
             numbers = view(records, self.offsets, self.types[0], self.row_shape)
             return numbers.astype(self.dtype, copy=False)
         result = np.empty((len(records), len(self.offsets)), self.dtype)
@@ -113,6 +115,8 @@ class Columns:
     _store: Store
     # Names, where others were chosen, of a column or of those that make a matrix.
     _selection: Mapping[str, list[str] | str] | None
+    # Whether a model was compared with all rows, and they with the model.
+    checked = False
 
     def _set(self, store: Store, selection: Mapping[str, list[str] | str] | None) -> None:
         self._store = store
@@ -120,9 +124,15 @@ class Columns:
         self.__dict__.pop("_columns", None)
 
     @classmethod
-    def _of(cls, store: Store, selection: Mapping[str, list[str] | str] | None = None) -> Self:
+    def _of(
+        cls,
+        store: Store,
+        selection: Mapping[str, list[str] | str] | None = None,
+        checked: bool = False,
+    ) -> Self:
         rows = cls.__new__(cls)
         rows._set(store, selection)
+        rows.checked = checked
         return rows
 
     @property
@@ -196,8 +206,7 @@ class Columns:
                 f"rows.sample(10), and of one column rows[{self.names[0]!r}][:10]."
             )
         if name not in self._columns:
-            listed = ", ".join(map(repr, self.names[:_SHOWN]))
-            raise KeyError(f"These rows have no column {name!r}; they have {listed}.")
+            raise KeyError(f"These rows have no column {name!r}; they have {listed(self.names)}.")
         return self._columns[name]
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -241,10 +250,10 @@ class Columns:
         chosen: dict[str, list[str] | str] = {}
         for name, wanted in names.items():
             several = wanted if isinstance(wanted, str) else list(wanted)
-            listed = [several] if isinstance(several, str) else several
-            if not listed:
+            columns = [several] if isinstance(several, str) else several
+            if not columns:
                 raise ValueError(f"{name} names no column.")
-            for column in listed:
+            for column in columns:
                 shape = self.column(column).row_shape
                 if shape and not isinstance(several, str):
                     raise ValueError(

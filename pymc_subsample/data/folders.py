@@ -91,10 +91,10 @@ def sync_folder(path: Path) -> None:
             os.close(descriptor)
 
 
-def require_space(path: Path, needed: int | None) -> None:
+def require_space(path: Path, needed: int) -> None:
     """Refuse to begin what the disk has no room for; names the bytes that are needed and free."""
     free = shutil.disk_usage(path.parent).free
-    if needed is not None and needed + _SPARE > free:
+    if needed + _SPARE > free:
         raise OSError(
             errno.ENOSPC,
             f"{path} takes {needed:,} bytes, and {free:,} are free on its disk. {_MAKE_ROOM}",

@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -31,14 +30,10 @@ def keep(store: Store, key: str, arrays: Mapping[str, np.ndarray]) -> None:
     try:
         of: dict[str, Any] = {_ROWS: store.n_rows, _FINGERPRINT: store.fingerprint}
         path.parent.mkdir(exist_ok=True)
-        with NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            try:
-                np.savez(file, **of | dict(arrays))
-                os.replace(file.name, path)
-            except BaseException:
-                with suppress(OSError):
-                    os.remove(file.name)
-                raise
+        with NamedTemporaryFile(dir=path.parent) as file:
+            np.savez(file, **of | dict(arrays))
+            file.flush()
+            os.replace(file.name, path)
         files = sorted(path.parent.iterdir(), key=lambda f: f.stat().st_mtime)
         for old in files[:-_MOST]:
             old.unlink(missing_ok=True)

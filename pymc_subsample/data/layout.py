@@ -48,7 +48,7 @@ def laid_out(blocks: Mapping[str, np.ndarray]) -> tuple[list[Field], int]:
 
     `blocks` are some rows of each column, rows on the first axis.
     """
-    kept = {name: kept_type(name, x.dtype) for name, x in blocks.items()}
+    kept = kept_types(blocks)
     types = list(dict.fromkeys(sorted(kept.values(), key=lambda t: -t.itemsize)))
     fields, offset = [], 0
     for dtype in types:
@@ -62,31 +62,32 @@ def laid_out(blocks: Mapping[str, np.ndarray]) -> tuple[list[Field], int]:
     return fields, -(-offset // largest) * largest
 
 
-def kept_type(name: str, dtype: np.dtype) -> np.dtype:
-    """Return the type in which a column's numbers are kept; refuse what are no numbers."""
-    native = dtype.newbyteorder("=")
-    native = _WIDER.get(native, native)
-    if native.kind in "biuf" and native.itemsize <= 8:
-        return native
-    raise NotNumbersError(not_numbers(found := {name: str(dtype)}), found)
+def kept_types(blocks: Mapping[str, np.ndarray]) -> dict[str, np.dtype]:
+    """Return the types in which numbers of columns are kept; refuse what are no numbers."""
+    native = {name: x.dtype.newbyteorder("=") for name, x in blocks.items()}
+    kept = {name: _WIDER.get(t, t) for name, t in native.items()}
+    others = [name for name, t in kept.items() if t.kind not in "biuf" or t.itemsize > 8]
+    if others:
+        raise NotNumbersError({name: str(blocks[name].dtype) for name in others})
+    return kept
 
 
 class NotNumbersError(TypeError):
-    """Columns that cannot be kept: `found` has their types by name."""
+    """Columns that cannot be kept, and what to do: `listed` has their names and types."""
 
-    def __init__(self, said: str, found: Mapping[str, str]) -> None:
-        super().__init__(said)
-        self.found = found
+    def __init__(self, found: Mapping[str, str]) -> None:
+        self.listed = ", ".join(f"{name!r} ({kind})" for name, kind in found.items())
+        super().__init__(
+            f"Rows keep numbers, and these columns are none: {self.listed}. Leave them out "
+            "(columns=[...]); name those with repeated words in categorical=[...], which keeps "
+            "codes and levels; turn times into numbers, such as days since a date, and others into "
+            "floats."
+        )
 
 
-def not_numbers(found: Mapping[str, str]) -> str:
-    """Say what to do about columns that are not numbers, by name and type."""
-    listed = ", ".join(f"{name!r} ({kind})" for name, kind in found.items())
-    return (
-        f"Rows keep numbers, and these columns are none: {listed}. Leave them out (columns=[...]); "
-        "name those with repeated words in categorical=[...], which keeps codes and levels; turn "
-        "times into numbers, such as days since a date, and others into floats."
-    )
+def listed(names: Sequence) -> str:
+    """Name columns or levels, 20 at most."""
+    return ", ".join(map(repr, names[:20])) + ", ..." * (len(names) > 20)
 
 
 def records_of(

@@ -2,15 +2,24 @@
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Required, TypedDict
+from typing import Any, Required, TypedDict
 
-from pymc_subsample.data.sources import Options, Source
+from pymc_subsample.data.existing import made_before, refuse_foreign
+from pymc_subsample.data.folders import (
+    complaints,
+    locked,
+    replace,
+    sync_folder,
+    temporary,
+    write,
+)
+from pymc_subsample.data.sources import Options
 from pymc_subsample.data.sources.shared import Categorical
-from pymc_subsample.data.store import Store
-from pymc_subsample.data.writing import converted
+from pymc_subsample.data.store import HEADER, ROWS, Store
+from pymc_subsample.data.writing import Blocks, Written
 from pymc_subsample.signatures import completed, described
 
 
@@ -25,9 +34,11 @@ class Shared(TypedDict, total=False):
 
 
 def made(
-    source: Callable[[Options], Source],
+    read: Callable[[Any, Options], Blocks],
+    data: Any,
     columns: Sequence[str] | None = None,
     *,
+    identify: Callable[[Any, Options], Mapping[str, Any] | None] = lambda data, options: None,
     cache: str | Path,
     categorical: Categorical = (),
     drop_missing: bool = False,
@@ -71,14 +82,34 @@ def made(
         If the disk is full, or does not allow writing; names bytes needed and free.
     """
     options = Options(columns, categorical, drop_missing)
-    identity, read = source(options)
-    known = None if identity is None else json.loads(json.dumps(identity))  # as in a header
-    store = converted(
-        folder_at(cache), known, read,
-        drop_missing=options.drop_missing, overwrite=overwrite, progressbar=progressbar,
-    )  # fmt: skip
+    path = folder_at(cache)
+    source = json.loads(json.dumps(identify(data, options)))  # as in a header
+    if not overwrite and path.exists():
+        return made_before(path, source)
+    with locked(path):
+        if path.exists() and not overwrite:
+            return made_before(path, source)
+        if path.exists():
+            refuse_foreign(path)
+        blocks, n_rows, levels = read(data, options)
+        with temporary(path) as folder:
+            rows = Written(path)
+            with complaints(path):
+                file = (folder / ROWS).open("wb", buffering=0)
+            with file:
+                rows.write(file, blocks, n_rows, progressbar)
+            if not rows.n_rows:
+                beside = ", or has a missing value in each row" * options.drop_missing
+                raise ValueError(
+                    f"There are no rows to write to {path}: the source is empty{beside}."
+                )
+            text = rows.header(folder / ROWS, source, levels, drop_missing=options.drop_missing)
+            with complaints(path):
+                write(folder / HEADER, text)
+                sync_folder(folder)
+                replace(folder, path)
     options.log_left_out()
-    return store
+    return Store(path)
 
 
 def in_full[**P, R](constructor: Callable[P, R]) -> Callable[P, R]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from pymc_subsample.data.columns import Column
 from pymc_subsample.data.store import Store
-from pymc_subsample.rows import Joined, RowStore, glimpse, places
+from pymc_subsample.rows import Joined, RowStore, glimpse, parts_of, places
 
 
 class Repeated:
@@ -34,16 +34,11 @@ class MappedRows(RowStore):
 
     def take(self, index: np.ndarray | slice) -> list[np.ndarray]:
         """Return rows `index`, shape (m,), of every column."""
+        if isinstance(index, slice):
+            return super().take(index)
+        index = np.asarray(index)
         if len(self.names) == 1:
             return self._of_kind(0, index)
-        if isinstance(index, slice):
-            start, stop, step = index.indices(self.n_rows)
-            kind = int(np.searchsorted(self.starts, start, "right")) - 1
-            if step == 1 and kind < len(self.names) and stop <= self.starts[kind + 1]:
-                first = self.starts[kind]
-                return self._of_kind(kind, slice(start - first, stop - first))
-            index = np.arange(start, stop, step)
-        index = np.asarray(index)
         rows, order = places(index, self.starts)
         found = [
             self._of_kind(kind, some)
@@ -52,26 +47,18 @@ class MappedRows(RowStore):
         ]
         return [np.concatenate(parts).take(order, axis=0) for parts in zip(*found, strict=True)]
 
-    def _of_kind(self, kind: int, index: np.ndarray | slice) -> list[np.ndarray]:
-        records: dict[int, np.ndarray] = {}
-        found = []
-        for column in self.columns:
-            part = column.parts[kind] if isinstance(column, Joined) else column
-            if isinstance(part, Column):
-                disk = part.store
-                if id(disk) not in records:
-                    if isinstance(index, slice):
-                        records[id(disk)] = disk.records[index]
-                    else:
-                        records[id(disk)] = disk.take(index)
-                found.append(part.of(records[id(disk)]))
-            else:
-                found.append(part[index])
-        return found
+    def _of_kind(self, kind: int, index: np.ndarray) -> list[np.ndarray]:
+        parts = [c.parts[kind] if isinstance(c, Joined) else c for c in self.columns]
+        stores = {id(part.store): part.store for part in parts if isinstance(part, Column)}
+        records = {key: store.take(index) for key, store in stores.items()}
+        return [
+            part.of(records[id(part.store)]) if isinstance(part, Column) else part[index]
+            for part in parts
+        ]
 
     @property
     def _parts(self) -> list:
-        return [p for c in self.columns for p in (c.parts if isinstance(c, Joined) else (c,))]
+        return [part for column in self.columns for part in parts_of(column)]
 
     @cached_property
     def _on_disk(self) -> list[Column]:

@@ -1,6 +1,6 @@
 """Rows on disk, as a user sees them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -8,12 +8,12 @@ from typing import Any, Unpack
 import numpy as np
 
 from pymc_subsample.data import sources
-from pymc_subsample.data.columns import Columns
+from pymc_subsample.data.columns import Column, Columns
 from pymc_subsample.data.layout import NotNumbersError
 from pymc_subsample.data.making import Shared, folder_at, in_full, made
 from pymc_subsample.data.samples import remember
 from pymc_subsample.data.store import Store
-from pymc_subsample.data.writing import appended
+from pymc_subsample.data.writing import Blocks, appended
 
 
 class Rows(Columns):
@@ -87,9 +87,6 @@ class Rows(Columns):
     def __init__(self, path: str | Path) -> None:
         self._set(Store(folder_at(path)), None)
 
-    # Whether a model was compared with all rows, and they with the model.
-    checked = False
-
     @classmethod
     def open(cls, path: str | Path) -> "Rows":
         """Open a folder that was made before.
@@ -131,7 +128,12 @@ class Rows(Columns):
         OSError
             If the disk is full, or does not allow writing; names bytes needed and free.
         """
-        return cls._of(made(partial(sources.of_parquet, path), columns, **shared))
+        files = sources.parquet_files(path)
+        return cls._of(
+            made(
+                sources.parquet_blocks, files, columns, identify=sources.parquet_identity, **shared
+            )
+        )
 
     @classmethod
     @in_full
@@ -145,7 +147,9 @@ class Rows(Columns):
         data : pyarrow.Table, RecordBatchReader, dataset.Dataset or object with __arrow_c_stream__
             The table. Lists of a fixed size become matrices.
         """
-        return cls._of(made(partial(sources.of_arrow, data), columns, **shared))
+        return cls._of(
+            made(sources.arrow_blocks, data, columns, identify=sources.arrow_identity, **shared)
+        )
 
     @classmethod
     @in_full
@@ -159,7 +163,9 @@ class Rows(Columns):
         frame : pandas.DataFrame
             The table.
         """
-        return cls._of(made(partial(sources.of_pandas, frame), columns, **shared))
+        return cls._of(
+            made(sources.frame_blocks, frame, columns, identify=sources.frame_identity, **shared)
+        )
 
     @classmethod
     @in_full
@@ -201,7 +207,7 @@ class Rows(Columns):
         dim : str, optional
             The dimension of the rows. Default: the one that all variables share.
         """
-        return cls._of(made(partial(sources.of_xarray, data, dim), columns, **shared))
+        return cls._of(made(partial(sources.xarray_blocks, dim), data, columns, **shared))
 
     @classmethod
     @in_full
@@ -215,7 +221,7 @@ class Rows(Columns):
         frame : dask.dataframe.DataFrame
             The table.
         """
-        return cls._of(made(partial(sources.of_dask, frame), columns, **shared))
+        return cls._of(made(sources.dask_blocks, frame, columns, **shared))
 
     @classmethod
     @in_full
@@ -241,8 +247,13 @@ class Rows(Columns):
         coords : dict of str to sequence, optional
             What the integers 0, 1, ... in a column stand for.
         """
-        source = partial(sources.of_blocks, blocks, n_rows, coords)
-        return cls._of(made(source, cache=cache, overwrite=overwrite, progressbar=progressbar))
+
+        def read(several: Any, options: sources.Options) -> Blocks:
+            return sources.given(several, n_rows), n_rows, dict(coords or {})
+
+        return cls._of(
+            made(read, blocks, cache=cache, overwrite=overwrite, progressbar=progressbar)
+        )
 
     def sample(self, k: int, seed: int | np.random.Generator | None = 0) -> dict[str, np.ndarray]:
         """Return random rows, to write a model on.
@@ -301,15 +312,14 @@ class Rows(Columns):
             raise ValueError("Append to all rows, not to what select made of them.")
         store = self._store
         levels = {f.name: f.levels for f in store.fields.values() if f.levels is not None}
-        options = sources.Options(list(store.fields), list(levels), store.drop_missing)
-        read = partial(sources.more, data, options, levels)
+        options = sources.Options(list(store.fields), list(levels), store.drop_missing, levels)
+        read = partial(sources.more, data, options)
         try:
             self._set(appended(store, read, progressbar=progressbar), None)
         except NotNumbersError as error:
-            listed = ", ".join(f"{name!r} ({kind})" for name, kind in error.found.items())
             raise TypeError(
-                f"Rows keep numbers, and these columns to append are none: {listed}. Words of "
-                f"categorical columns (here {', '.join(map(repr, levels)) or 'none'}) are taken "
+                f"Rows keep numbers, and these columns to append are none: {error.listed}. Words "
+                f"of categorical columns (here {', '.join(map(repr, levels)) or 'none'}) are taken "
                 "from data frames, Arrow tables and Parquet files; in a dict of arrays they are "
                 "codes, the places of the words in rows.coords. Others must be numbers, as in the "
                 "rows before."
@@ -318,12 +328,10 @@ class Rows(Columns):
 
     def as_checked(self) -> "Rows":
         """Return the same rows for a model that was compared with all of them."""
-        rows = self._of(self._store, self._selection)
-        rows.checked = True
-        return rows
+        return self._of(self._store, self._selection, True)
 
     def __reduce__(self) -> tuple:
-        return _reopened, (self._store, self._selection, self.checked)
+        return self._of, (self._store, self._selection, self.checked)
 
 
 def sample_index(n: int, k: int, seed: int | np.random.Generator | None) -> np.ndarray:
@@ -333,7 +341,42 @@ def sample_index(n: int, k: int, seed: int | np.random.Generator | None) -> np.n
     return np.sort(np.random.default_rng(seed).choice(n, k, replace=False))
 
 
-def _reopened(store: Store, selection: Mapping[str, list[str] | str] | None, checked: bool) -> Rows:
-    rows = Rows._of(store, selection)
-    rows.checked = checked
-    return rows
+class Several:
+    """Rows of several folders, each of its own length, as the data of one model."""
+
+    def __init__(self, rows: Sequence[Rows]) -> None:
+        self.rows = tuple(rows)
+
+    @property
+    def checked(self) -> bool:
+        """Whether a model was compared with all of them, and they with the model."""
+        return all(rows.checked for rows in self.rows)
+
+    def as_checked(self) -> "Several":
+        """Return the same rows for a model that was compared with all of them."""
+        return Several([rows.as_checked() for rows in self.rows])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All columns."""
+        return tuple(dict.fromkeys(name for rows in self.rows for name in rows.names))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in rows for rows in self.rows)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.rows))
+
+    def column(self, name: str) -> Column:
+        """Return the column of a name; raises `ValueError` where several have it."""
+        holding = [rows for rows in self.rows if name in rows]
+        if len(holding) != 1:
+            folders = ", ".join(str(rows.path) for rows in holding)
+            raise ValueError(
+                f"data has {len(holding)} columns of the name {name!r}, in {folders or 'none'}. "
+                "Give them names of their own, as in the model: rows.select(...)."
+            )
+        return holding[0].column(name)

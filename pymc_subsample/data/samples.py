@@ -4,11 +4,11 @@ import logging
 from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from pymc_subsample.rows import Joined
+from pymc_subsample.rows import parts_of
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -18,15 +18,8 @@ _REMEMBERED = 4_096
 _FEW = 20
 
 
-class Drawn(NamedTuple):
-    """Where a sample is from."""
-
-    path: Path  # The folder.
-    n_rows: int  # Rows of it when the sample was drawn.
-
-
-# By shape and digest of a column.
-_drawn: dict[tuple[tuple[int, ...], bytes], Drawn] = {}
+# By shape and digest of a column: the folder, and how many rows it had when the sample was drawn.
+_drawn: dict[tuple[tuple[int, ...], bytes], tuple[Path, int]] = {}
 
 
 def remember(column: np.ndarray, path: Path, n_rows: int) -> None:
@@ -35,7 +28,7 @@ def remember(column: np.ndarray, path: Path, n_rows: int) -> None:
         return
     key = column.shape, _digest(column)
     _drawn.pop(key, None)
-    _drawn[key] = Drawn(path, n_rows)
+    _drawn[key] = path, n_rows
     while len(_drawn) > _REMEMBERED:
         del _drawn[next(iter(_drawn))]
 
@@ -47,14 +40,15 @@ def warn_of_samples(columns: Iterable[Any], user: str) -> None:
     them for all there are.
     """
     shapes = {shape for shape, _ in _drawn}
-    for column in (part for c in columns for part in (c.parts if isinstance(c, Joined) else (c,))):
+    for column in (part for c in columns for part in parts_of(c)):
         if not isinstance(column, np.ndarray) or column.shape not in shapes:
             continue
         if found := _drawn.get((column.shape, _digest(column))):
+            path, n_rows = found
             _log.warning(
                 f"{user}: without data=, the {len(column):,} rows that the model holds are all its "
-                f"data. They were drawn by Rows.sample from the {found.n_rows:,} rows of "
-                f"{found.path}, whose posterior is narrower: data=rows samples all of them."
+                f"data. They were drawn by Rows.sample from the {n_rows:,} rows of {path}, whose "
+                "posterior is narrower: data=rows samples all of them."
             )
             return
 

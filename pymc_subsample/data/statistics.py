@@ -70,18 +70,21 @@ def statistics_from_json(entry: Mapping[str, Any], shape: tuple[int, ...]) -> St
 def statistics(x: np.ndarray) -> Statistics:
     """Return the statistics of a block of at least one row, shape (m, ...)."""
     low, high = _reduced(np.minimum, x), _reduced(np.maximum, x)
-    if x.dtype.kind == "f" and np.isnan(low).any():
-        return _of_those_known(x)
-    count = np.full(x.shape[1:], len(x))
-    deviations = x.astype(float)
+    count, deviations = np.full(x.shape[1:], len(x)), x.astype(float)
+    holes = np.isnan(deviations) if np.isnan(low).any() else None
+    if holes is not None:
+        count -= holes.sum(axis=0)
+        low = np.where(count, _reduced(np.fmin, x), np.inf)
+        high = np.where(count, _reduced(np.fmax, x), -np.inf)
+        deviations[holes] = 0.0
     with np.errstate(invalid="ignore", over="ignore"):
-        mean = _reduced(np.add, deviations) / len(x)
+        mean = _reduced(np.add, deviations) / np.maximum(count, 1)
         deviations -= mean
+        if holes is not None:
+            deviations[holes] = 0.0
         deviations *= deviations
         squares = _reduced(np.add, deviations)
-    return Statistics(
-        count, np.zeros_like(count), mean, squares, low.astype(float), high.astype(float)
-    )
+    return Statistics(count, len(x) - count, mean, squares, low.astype(float), high.astype(float))
 
 
 def _reduced(function: np.ufunc, x: np.ndarray) -> np.ndarray:
@@ -92,15 +95,3 @@ def _reduced(function: np.ufunc, x: np.ndarray) -> np.ndarray:
     whole = x[: size * _LANES].reshape(_LANES, size, *x.shape[1:])
     parts = function.reduce(whole, axis=0)
     return np.asarray(function.reduce(np.concatenate([parts, x[size * _LANES :]]), axis=0))
-
-
-def _of_those_known(x: np.ndarray) -> Statistics:
-    known = ~np.isnan(x)
-    count = known.sum(axis=0)
-    filled = np.where(known, x, 0.0)
-    with np.errstate(invalid="ignore", over="ignore"):
-        mean = filled.sum(axis=0, dtype=float) / np.maximum(count, 1)
-        squares = np.where(known, (filled - mean) ** 2, 0.0).sum(axis=0)
-    low = np.where(known, x, np.inf).min(axis=0).astype(float)
-    high = np.where(known, x, -np.inf).max(axis=0).astype(float)
-    return Statistics(count, len(x) - count, mean, squares, low, high)

@@ -266,16 +266,13 @@ class Store:
         if stamp == self._seen:
             self._compare_glimpses()
             return
-        self._check_size(stamp)
-        self.verify()
-        self._seen = stamp
-
-    def _check_size(self, stamp: tuple[int, int, int]) -> None:
         if stamp[0] != self._seen[0]:
             # The map is of the file that was here before, which is whole.
             raise self.refusal("it was replaced while it was in use")
         if stamp[1] < self.n_rows * self.row_bytes:
             raise self.refusal(f"{ROWS} was cut off while it was in use")
+        self.verify()
+        self._seen = stamp
 
     def _stamp(self) -> tuple[int, int, int]:
         try:

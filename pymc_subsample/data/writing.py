@@ -1,5 +1,6 @@
 """Folders of rows, written so that they are there as a whole or not at all."""
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,19 +14,16 @@ import numpy as np
 from rich import get_console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from pymc_subsample.data.existing import made_before, refuse_foreign
 from pymc_subsample.data.folders import (
     PARTIAL,
     complaints,
     locked,
-    replace,
     require_space,
     sync,
     sync_folder,
-    temporary,
     write,
 )
-from pymc_subsample.data.layout import Field, laid_out, records_of
+from pymc_subsample.data.layout import Field, kept_types, laid_out, listed, records_of
 from pymc_subsample.data.statistics import Statistics, statistics
 from pymc_subsample.data.store import (
     HEADER,
@@ -39,49 +37,9 @@ from pymc_subsample.data.store import (
 
 _log = logging.getLogger("pymc.subsample")
 
-# New levels that are named.
-_NAMED = 20
-
 Block = Mapping[str, np.ndarray]
 # Blocks of rows, how many rows there will be if that is known, and levels, known at the end.
 Blocks = tuple[Iterator[Block], int | None, Mapping[str, Sequence]]
-
-
-def converted(
-    path: Path,
-    source: Mapping[str, Any] | None,
-    read: Callable[[], Blocks],
-    *,
-    drop_missing: bool,
-    overwrite: bool,
-    progressbar: bool,
-) -> Store:
-    """Return the rows of a source: those that are in a folder already, or written there now.
-
-    One process writes at a time; another one waits, and then has what the first one wrote. `source`
-    is what the rows are made from, as JSON, or None where that cannot be told; `read` returns the
-    blocks. Whether that leaves rows with missing values out, `drop_missing`, holds for rows that
-    are appended too. `overwrite` replaces a folder of other rows.
-    """
-    if not overwrite and path.exists():
-        return made_before(path, source)
-    with locked(path):
-        if path.exists() and not overwrite:
-            return made_before(path, source)
-        if path.exists():
-            refuse_foreign(path)
-        blocks, n_rows, levels = read()
-        with temporary(path) as folder:
-            written = _Folder(folder, n_rows, path)
-            with written.file, _progress(path, n_rows, progressbar) as advance:
-                for block in blocks:
-                    advance(written.add(block))
-                with complaints(path):
-                    sync(written.file)
-            with complaints(path):
-                written.finish(source, levels, drop_missing=drop_missing)
-                replace(folder, path)
-        return Store(path)
 
 
 def appended(store: Store, read: Callable[[], Blocks], *, progressbar: bool) -> Store:
@@ -100,51 +58,74 @@ def appended(store: Store, read: Callable[[], Blocks], *, progressbar: bool) -> 
                 "Rows.open(path)."
             )
         blocks, n_rows, levels = read()
-        fields = list(current.fields.values())
-        written = _Appended(path, fields, current.row_bytes)
-        start = current.n_rows * current.row_bytes
-        require_space(path, None if n_rows is None else n_rows * current.row_bytes)
+        rows = Written(path, current)
         with complaints(path):
             file = (path / ROWS).open("r+b", buffering=0)
         with file:
-            file.truncate(start)
-            file.seek(start)
+            file.truncate(rows.start)
+            file.seek(rows.start)
             try:
-                with _progress(path, n_rows, progressbar) as advance:
-                    for block in blocks:
-                        advance(written.write(file, block))
-                with complaints(path):
-                    sync(file)
+                rows.write(file, blocks, n_rows, progressbar)
             except BaseException:
                 with suppress(OSError):
-                    file.truncate(start)
+                    file.truncate(rows.start)
                 raise
-        if written.n_rows:
-            after = np.memmap(path / ROWS, np.uint8, "r", start, (written.n_rows, store.row_bytes))
-            segments = [*current.segments, written.segment(after)]
-            named = [_with_levels(f, levels, segments) for f in fields]
-            dropped = current.drop_missing
-            text = header_of(
-                current.source, named, current.row_bytes, segments, drop_missing=dropped
-            )
+        if rows.n_rows:
             new = path / f"{HEADER}.{PARTIAL}"
+            text = rows.header(
+                path / ROWS, current.source, levels, drop_missing=current.drop_missing
+            )
             with complaints(path):
                 write(new, text)
                 new.replace(path / HEADER)
                 sync_folder(path)
-            _log_new_levels(fields, named)
-        return Store(path)
+        found = Store(path)
+        _log_new_levels(current, found)
+        return found
 
 
-class _Appended:
-    """Rows on their way into a file, and what is to be known of them."""
+class Written:
+    """Rows on their way into a file, and what is to be known of them.
 
-    def __init__(self, path: Path, fields: Sequence[Field], row_bytes: int) -> None:
-        self.path, self.fields, self.row_bytes = path, fields, row_bytes
+    Their columns are those of the rows before, else those of the first block.
+    """
+
+    def __init__(self, path: Path, before: Store | None = None) -> None:
+        self.path = path
+        self.fields: list[Field] = [] if before is None else list(before.fields.values())
+        self.row_bytes = 0 if before is None else before.row_bytes
+        self.segments: list[Segment] = [] if before is None else before.segments
+        self.start = 0 if before is None else before.n_rows * self.row_bytes
         self.n_rows, self._digest = 0, sha256()
         self._statistics: dict[str, Statistics] = {}
 
-    def write(self, file: FileIO, block: Block) -> int:
+    def write(
+        self, file: FileIO, blocks: Iterator[Block], n_rows: int | None, progressbar: bool
+    ) -> None:
+        """Write blocks, and wait until they are on the disk."""
+        with _progress(self.path, n_rows, progressbar) as advance:
+            for k, block in enumerate(blocks):
+                if not self.fields:
+                    self._lay_out(block)
+                if n_rows is not None and not k:
+                    require_space(self.path, n_rows * self.row_bytes)
+                advance(self._write(file, block))
+        with complaints(self.path):
+            sync(file)
+
+    def _lay_out(self, block: Block) -> None:
+        if not block:
+            raise ValueError("The rows have no columns. Name some: columns=[...].")
+        arrays = {name: np.asarray(x) for name, x in block.items()}
+        without = [name for name, x in arrays.items() if not x.ndim]
+        if without:
+            raise ValueError(
+                f"{', '.join(map(repr, without))} is one number for a block of rows. Give each "
+                "column one entry per row."
+            )
+        self.fields, self.row_bytes = laid_out(arrays)
+
+    def _write(self, file: FileIO, block: Block) -> int:
         """Write a block; return its number of rows."""
         arrays = self._fitting(block)
         size = len(next(iter(arrays.values())))
@@ -164,15 +145,17 @@ class _Appended:
         return size
 
     def _fitting(self, block: Block) -> dict[str, np.ndarray]:
+        given = {name: np.asarray(x) for name, x in block.items()}
+        kept_types(given)
         names = [f.name for f in self.fields]
         if set(block) != set(names):
             raise ValueError(
                 f"A block of rows has columns {sorted(block)}; the rows before have {names}. "
                 "Blocks must have the same columns."
             )
-        arrays = {name: np.asarray(block[name]) for name in names}
+        arrays = {}
         for field in self.fields:
-            x = arrays[field.name]
+            x = given[field.name]
             if x.shape[1:] != field.shape or not x.ndim:
                 raise ValueError(
                     f"Column {field.name!r} has shape {x.shape} in a block of rows; (m, "
@@ -187,9 +170,15 @@ class _Appended:
             )
         return arrays
 
-    def segment(self, records: np.ndarray) -> Segment:
-        """Return what is known of the rows; they are given as they are on disk."""
-        return Segment(self.n_rows, self._digest.hexdigest(), glimpse(records), self._statistics)
+    def header(
+        self, file: Path, source: Any, levels: Mapping[str, Sequence], *, drop_missing: bool
+    ) -> str:
+        """Return the text of the header of a file with all rows."""
+        records = np.memmap(file, np.uint8, "r", self.start, (self.n_rows, self.row_bytes))
+        own = Segment(self.n_rows, self._digest.hexdigest(), glimpse(records), self._statistics)
+        segments = [*self.segments, own]
+        fields = [_with_levels(f, levels, segments) for f in self.fields]
+        return header_of(source, fields, self.row_bytes, segments, drop_missing=drop_missing)
 
 
 def _as_type(field: Field, x: np.ndarray) -> np.ndarray:
@@ -230,62 +219,12 @@ def _unfit(dtype: np.dtype, x: np.ndarray) -> np.ndarray:
         return ~((x >= low) & (x <= high) & (np.floor(x) == x))
 
 
-class _Folder:
-    """A new folder of rows; its columns are those of the first block."""
-
-    def __init__(self, folder: Path, n_rows: int | None, path: Path) -> None:
-        self.folder, self.expected, self.path = folder, n_rows, path
-        self.rows: _Appended | None = None
-        with complaints(path):
-            self.file = (folder / ROWS).open("wb", buffering=0)
-
-    def add(self, block: Block) -> int:
-        """Write a block; return its number of rows."""
-        if self.rows is None:
-            if not block:
-                raise ValueError("The rows have no columns. Name some: columns=[...].")
-            arrays = {name: np.asarray(x) for name, x in block.items()}
-            without = [name for name, x in arrays.items() if not x.ndim]
-            if without:
-                raise ValueError(
-                    f"{', '.join(map(repr, without))} is one number for a block of rows. Give each "
-                    "column one entry per row."
-                )
-            fields, row_bytes = laid_out(arrays)
-            require_space(self.path, None if self.expected is None else self.expected * row_bytes)
-            self.rows = _Appended(self.path, fields, row_bytes)
-        return self.rows.write(self.file, block)
-
-    def finish(
-        self,
-        source: Mapping[str, Any] | None,
-        levels: Mapping[str, Sequence],
-        *,
-        drop_missing: bool,
-    ) -> None:
-        """Write the header, and see that everything is on the disk."""
-        rows = self.rows
-        if rows is None or not rows.n_rows:
-            beside = ", or has a missing value in each row" * drop_missing
-            raise ValueError(
-                f"There are no rows to write to {self.path}: the source is empty{beside}."
-            )
-        shape = (rows.n_rows, rows.row_bytes)
-        records = np.memmap(self.folder / ROWS, np.uint8, "r", shape=shape)
-        segment = rows.segment(records)
-        fields = [_with_levels(f, levels, [segment]) for f in rows.fields]
-        text = header_of(source, fields, rows.row_bytes, [segment], drop_missing=drop_missing)
-        write(self.folder / HEADER, text)
-        sync_folder(self.folder)
-
-
-def _log_new_levels(before: Sequence[Field], after: Sequence[Field]) -> None:
-    for old, new in zip(before, after, strict=True):
-        added = list(new.levels or ())[len(old.levels or ()) :]
+def _log_new_levels(before: Store, after: Store) -> None:
+    for name, field in after.fields.items():
+        added = list(field.levels or ())[len(before.fields[name].levels or ()) :]
         if added:
-            listed = ", ".join(map(repr, added[:_NAMED])) + ", ..." * (len(added) > _NAMED)
             said = "new level" if len(added) == 1 else f"{len(added):,} new levels"
-            _log.info("%s of %r: %s", said, new.name, listed)
+            _log.info("%s of %r: %s", said, name, listed(added))
 
 
 def _with_levels(
@@ -301,7 +240,7 @@ def _with_levels(
             f"Column {field.name!r} has codes from {low:g} to {high:g}, and {len(known):,} levels. "
             f"Codes must be from 0 to {len(known) - 1:,}."
         )
-    return Field(field.name, field.dtype, field.shape, field.offset, tuple(known))
+    return dataclasses.replace(field, levels=tuple(known))
 
 
 @contextmanager

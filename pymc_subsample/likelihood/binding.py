@@ -13,10 +13,9 @@ import numpy as np
 import pymc as pm
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.data import Rows
+from pymc_subsample.data import Rows, Several
 from pymc_subsample.data.columns import Column
 from pymc_subsample.data.rows import sample_index
-from pymc_subsample.data.several import Several
 from pymc_subsample.likelihood.discovery import are_few
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.symbolic.graph import root_array

@@ -15,7 +15,7 @@ from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.compile import without_c
 from pymc_subsample.data import Rows as RowsOnDisk
-from pymc_subsample.data.several import Several
+from pymc_subsample.data import Several
 from pymc_subsample.likelihood import binding, of_sample
 from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
 from pymc_subsample.likelihood.checks import sort_checks, split_checks

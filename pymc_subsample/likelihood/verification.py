@@ -22,7 +22,7 @@ from pymc_subsample.likelihood.evaluation import SHARE, Evaluation
 from pymc_subsample.likelihood.identity import archive
 from pymc_subsample.likelihood.terms import Whole
 from pymc_subsample.passes import current
-from pymc_subsample.rows import Joined
+from pymc_subsample.rows import parts_of
 from pymc_subsample.symbolic.graph import numpy_function
 from pymc_subsample.warning import warn
 
@@ -58,9 +58,7 @@ _JITTERED = 3
 def check_sizes(tall: Evaluation) -> None:
     """Refuse columns with numbers so large that their squares and products overflow."""
     for var, column in zip(tall.raw, tall.rows.columns, strict=True):
-        largest = max(
-            map(_largest_number, column.parts if isinstance(column, Joined) else [column])
-        )
+        largest = max(map(_largest_number, parts_of(column)))
         if largest > _LARGEST_NUMBER:
             which = repr(var.name) if var.name else f"of shape {column.shape}"
             raise TallModelError(

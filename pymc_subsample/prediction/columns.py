@@ -1,6 +1,7 @@
 """Columns that predictions read: those of the model, or new ones in their place."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,8 @@ import pandas as pd
 import pymc as pm
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.data import Rows
+from pymc_subsample.data import Rows, Several
 from pymc_subsample.data.columns import Column
-from pymc_subsample.data.several import Several
 from pymc_subsample.likelihood.levels import (
     column_names,
     indexed_levels,
@@ -28,8 +28,8 @@ _SOME = 1_000
 
 def reader(
     function: RowFunction, data: Any, model: pm.Model, graphs: Sequence[Variable]
-) -> tuple[int, Callable[[int, int], list[np.ndarray]]]:
-    """Return how many rows there are, and a function that reads some of them.
+) -> tuple[pd.Index, Callable[[int, int], list[np.ndarray]]]:
+    """Return labels of the rows, else their numbers, and a function that reads some of them.
 
     Labels, and codes on disk that have levels, become the codes that `graphs`, which are predicted,
     have for them; named columns of a matrix come in the order of the model's.
@@ -39,7 +39,7 @@ def reader(
         data = {v.name: data[v.name] for v in model.data_vars if v.name in data}
     if data is None:
         columns: list[Any] = [r.value for r in function.raw]
-        n = function.n_rows
+        found = pd.RangeIndex(function.n_rows)
     else:
         names = _new_names(function, data, model)
         known, ordered = indexed_levels(model, graphs), column_names(model, graphs)
@@ -55,8 +55,10 @@ def reader(
         lengths = {name: c.shape[a] for name, c, a in zip(names, columns, axes, strict=True)}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"{SAID}: columns of data have different numbers of rows: {lengths}.")
-        n = next(iter(lengths.values()))
-        if not n:
+        found = pd.RangeIndex(next(iter(lengths.values())))
+        if isinstance(data, Mapping):
+            found = _labels({n: data[n] for n, a in zip(names, axes, strict=True) if not a}, found)
+        if not len(found):
             raise ValueError(f"{SAID}: data has no rows.")
 
     def read(start: int, stop: int) -> list[np.ndarray]:
@@ -66,7 +68,21 @@ def reader(
             parts = [_cast(r, x, start) for r, x in zip(function.raw, parts, strict=True)]
         return parts
 
-    return n, read
+    return found, read
+
+
+def _labels(data: Mapping, numbers: pd.Index) -> pd.Index:
+    """Return the index that pandas' columns have, of one level, or the rows' `numbers`."""
+    given = {n: x.index for n, x in data.items() if isinstance(x, pd.Series | pd.DataFrame)}
+    for (a, one), (b, other) in pairwise(given.items()):
+        if not one.equals(other):
+            raise ValueError(
+                f"{SAID}: data[{a!r}] and data[{b!r}] have different indexes "
+                f"({shown(list(one[:3]))}, ... and {shown(list(other[:3]))}, ...), and rows are "
+                "taken in the order in which they come, not by these. Take the columns from one "
+                "data frame, or pass them without an index: .to_numpy()."
+            )
+    return next((index for index in given.values() if index.nlevels == 1), numbers)
 
 
 def _new_names(function: RowFunction, data: Any, model: pm.Model) -> list[str]:

@@ -146,7 +146,7 @@ def _drift(
     for rv in model.observed_RVs:
         function = RowFunction(model, _loglik(model, rv), posterior)
         draws = [[flat[name].values[k] for name in function.leaves] for k in some]
-        for found in _over(function, partial(_slopes, function, draws)):
+        for found in _over(function, partial(function.slopes, draws)):
             for name, each in zip(function.smooth, zip(*found, strict=True), strict=True):
                 rises[name] += each
         if not all(np.isfinite(rise).all() for rise in rises.values()):
@@ -176,12 +176,6 @@ def _drift(
     drift = np.zeros(vector.size)
     drift[own] = off.drift
     return Drift(drift, off.off)
-
-
-def _slopes(
-    function: RowFunction, draws: list[list[np.ndarray]], columns: list[np.ndarray]
-) -> list[list[np.ndarray]]:
-    return [function.slopes(draw, columns) for draw in draws]
 
 
 def _are_finite(

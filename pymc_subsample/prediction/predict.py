@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike
 
 from pymc_subsample import arguments
 from pymc_subsample.compile import building_graphs
-from pymc_subsample.data import Rows
-from pymc_subsample.data.several import Several
+from pymc_subsample.data import Rows, Several
 from pymc_subsample.diagnostics import signed
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, signs_of
 from pymc_subsample.diagnostics.drift import other_columns
@@ -94,7 +93,8 @@ def predict(
         `mean` and `sd` over the posterior, and `quantiles` if `prob` is given, with a dimension
         `quantile` behind the others, whose coordinates are the probabilities:
         ``found["quantiles"].sel(quantile=0.05)``. The rows' dimension is that of the variable, else
-        ``row``; its coordinates are row numbers from 0. Eight bytes per row and statistic.
+        ``row``; its coordinates are row numbers from 0, or the index of a data frame or of series
+        as `data`. Eight bytes per row and statistic.
 
     Raises
     ------
@@ -104,8 +104,8 @@ def predict(
         If the posterior lacks a variable that `what` is made of, or has it in another shape or with
         other dimensions or coords, or is Bambi's with the intercept moved; columns are missing,
         unknown, constants of the model, of other shapes, lengths or types than the model's, or
-        point outside of what they index; or the mean sign of signed draws is not known well
-        enough, or signs and draws don't belong together.
+        point outside of what they index, or are series with different indexes; or the mean sign of
+        signed draws is not known well enough, or signs and draws don't belong together.
     TallModelError
         If `what` has no rows, or they depend on each other, or new rows are wanted where the model
         reads an array that is not `pm.Data`, or two columns of `Rows` have levels in another order
@@ -159,7 +159,7 @@ def predict(
         refuse_moved(model, posterior, SAID)
     if isinstance(data, list | tuple) and data and all(isinstance(x, Rows) for x in data):
         data = Several(data)
-    n, read = reader(function, data, model, wanted.graphs)
+    labels, read = reader(function, data, model, wanted.graphs)
     whole = function.reduces and not isinstance(data, Rows | Several)
     warn_about_negative(function.negative)
     changed = other_columns(idata, model)
@@ -190,15 +190,19 @@ def predict(
     def part(start: int, stop: int) -> dict[str, np.ndarray]:
         own = np.random.default_rng([*key, start])
         found = evaluated(points, start, stop, own)
-        return _moments(found, weights) if probs is None else _statistics(found, weights, probs)
+        if probs is None:
+            return _moments(found, weights)
+        drawn = np.dtype((float, (stop - start, *one.shape[1:])))
+        return _statistics(np.fromiter(found, drawn, len(points)), weights, probs)
 
     [one] = evaluated(points[:1], 0, 1, np.random.default_rng(0))
     numbers = _VECTOR if probs is None else _MATRIX // len(points)
     size = max(1, numbers // one.size)
     named = _named(wanted, one.ndim)
-    if chunksize is not None:
-        return _in_parts(part, n, min(size, chunksize), chunksize, named, probs)
-    return _joined(part, 0, n, size, named, probs)
+    n = len(labels)
+    ends = [(k, min(k + chunksize, n)) for k in range(0, n, chunksize)] if chunksize else [(0, n)]
+    parts = (_joined(part, labels, *each, size, named, probs) for each in ends)
+    return next(parts) if chunksize is None else parts
 
 
 def _stats(idata: xr.DataTree, posterior: xr.Dataset, each: np.ndarray) -> xr.DataTree:
@@ -247,13 +251,14 @@ def _moments(found: Iterable[np.ndarray], signs: np.ndarray | None) -> dict[str,
 
 
 def _statistics(
-    found: Iterable[np.ndarray], signs: np.ndarray | None, probs: np.ndarray
+    matrix: np.ndarray, signs: np.ndarray | None, probs: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return moments and quantiles over draws."""
-    matrix = np.array(list(found), dtype=float)
+    """Return moments and quantiles over draws, shape (S, m, ...), which lose their order."""
     result = _moments(matrix, signs)
     if signs is None:
-        result["quantiles"] = np.moveaxis(np.quantile(matrix, probs, axis=0), 0, -1)
+        matrix.sort(axis=0)  # faster than the partition that NumPy's quantiles begin with
+        quantiles = np.quantile(matrix, probs, axis=0, overwrite_input=True)
+        result["quantiles"] = np.moveaxis(quantiles, 0, -1)
     else:
         flat = matrix.reshape(len(matrix), -1).T
         each = [signed.quantile(x, signs, probs) for x in flat]
@@ -269,13 +274,14 @@ def _named(wanted: Quantity, ndim: int) -> list[str]:
 
 def _joined(
     part: Callable[[int, int], dict[str, np.ndarray]],
+    labels: pd.Index,
     begin: int,
     end: int,
     size: int,
     dims: list[str],
     probs: np.ndarray | None,
 ) -> xr.Dataset:
-    """Predict some rows, in pieces."""
+    """Predict some rows, in pieces of a size."""
     result: dict[str, np.ndarray] = {}
     starts = range(begin, end, size)
     found = current().map(lambda start: part(start, min(start + size, end)), starts)
@@ -283,22 +289,10 @@ def _joined(
         for name, values in piece.items():
             whole = result.setdefault(name, np.empty((end - begin, *values.shape[1:])))
             whole[start - begin : start - begin + len(values)] = values
-    coords: dict[str, Any] = {dims[0]: np.arange(begin, end)}
+    coords: dict[str, Any] = {dims[0]: labels[begin:end]}
     if probs is not None:
         coords["quantile"] = probs
     return xr.Dataset(
         {name: ([*dims, "quantile"] if name == "quantiles" else dims, values)
          for name, values in result.items()}, coords
     )  # fmt: skip
-
-
-def _in_parts(
-    part: Callable[[int, int], dict[str, np.ndarray]],
-    n: int,
-    size: int,
-    chunksize: int,
-    dims: list[str],
-    probs: np.ndarray | None,
-) -> Iterator[xr.Dataset]:
-    for start in range(0, n, chunksize):
-        yield _joined(part, start, min(start + chunksize, n), size, dims, probs)

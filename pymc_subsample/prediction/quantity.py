@@ -25,27 +25,13 @@ NOT_DRAWN = (
 
 @dataclass(frozen=True)
 class Quantity:
-    """What is predicted.
+    """What is predicted."""
 
-    Attributes
-    ----------
-    name : str
-        For messages.
-    graphs : list of Variable
-        The quantity, or the parameters of the distribution that it is drawn from.
-    dims : tuple of str or None
-        Dimensions that the model gives it; may be empty.
-    op : RandomVariable or None
-        What draws it.
-    shape : tuple of int
-        Of what the model observed of it.
-    """
-
-    name: str
-    graphs: list[Variable]
-    dims: tuple[str, ...]
-    op: RandomVariable | None = None
-    shape: tuple[int, ...] = ()
+    name: str  # For messages.
+    graphs: list[Variable]  # It, or the parameters of the distribution that it is drawn from.
+    dims: tuple[str, ...]  # Those that the model gives it; may be empty.
+    op: RandomVariable | None = None  # What draws it.
+    shape: tuple[int, ...] = ()  # Of what the model observed of it.
 
 
 def quantity(model: pm.Model, given: Any, kind: str) -> Quantity:

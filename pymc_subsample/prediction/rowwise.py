@@ -44,27 +44,13 @@ NO_DRAWS = (
 
 @dataclass(frozen=True)
 class Raw:
-    """A column that is read.
+    """A column that is read."""
 
-    Attributes
-    ----------
-    name : str or None
-        Of its `pm.Data`; None of any other array.
-    value : ndarray
-        What the model holds.
-    axis : int
-        Where its rows are.
-    whole : bool
-        Whether it was computed from all rows at once.
-    index : bool
-        Whether it says which entries of an array are read.
-    """
-
-    name: str | None
-    value: np.ndarray
-    axis: int
-    whole: bool
-    index: bool
+    name: str | None  # Of its `pm.Data`; None of any other array.
+    value: np.ndarray  # What the model holds.
+    axis: int  # Where its rows are.
+    whole: bool  # Whether it was computed from all rows at once.
+    index: bool  # Whether it says which entries of an array are read.
 
 
 def _reduces(node: Apply, n_rows: int) -> bool:
@@ -78,35 +64,13 @@ def _reduces(node: Apply, n_rows: int) -> bool:
 class RowFunction:
     """The quantity of a batch of rows at one draw.
 
-    Parameters
-    ----------
-    model : pm.Model
-    what : Quantity
-    posterior : xarray.Dataset
-        Draws, as `in_order` has them.
-
-    Attributes
-    ----------
-    n_rows : int
-        Rows that the model holds.
-    leaves : list of str
-        Variables of the posterior that are read.
-    raw : list of Raw
-        Columns that are read.
-    constants : list of str
-        `pm.Data` that it is computed from, and that have no rows.
-    reduces : bool
-        Whether it reads numbers of whole columns, such as their means.
-    negative : list of likelihood.indices.Negative
-        Indices with codes that count from the end.
-
-    Raises
-    ------
-    TallModelError
-        If it has no rows, or they depend on each other.
-    ValueError
-        If the posterior lacks a variable, or has it in another shape; or the model's data have
-        lengths that don't fit together, or point outside of what they index.
+    `posterior` holds draws, as `in_order` has them. Of the posterior, the variables `leaves` are
+    read; of the `n_rows` rows that the model holds, the columns `raw`; and the `pm.Data`
+    `constants`, which have no rows. `reduces` says whether numbers of whole columns, such as their
+    means, are read, and `negative` which indices have codes that count from the end. Raises
+    `TallModelError` if it has no rows, or they depend on each other, and `ValueError` if the
+    posterior lacks a variable, or has it in another shape; or the model's data have lengths that
+    don't fit together, or point outside of what they index.
     """
 
     def __init__(self, model: pm.Model, what: Quantity, posterior: xr.Dataset) -> None:
@@ -195,9 +159,11 @@ class RowFunction:
         values = [v for v in values if v.name in self.smooth]
         return numpy_function(inputs, grad(out.sum(), values, disconnected_inputs="ignore"))
 
-    def slopes(self, draw: Sequence[np.ndarray], columns: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the gradient of the quantity's sum over m rows, in each of `smooth`."""
-        return self._slopes(*draw, *columns)
+    def slopes(
+        self, draws: Sequence[Sequence[np.ndarray]], columns: Sequence[np.ndarray]
+    ) -> list[list[np.ndarray]]:
+        """Return the gradient of the quantity's sum over m rows, in each of `smooth`, by draw."""
+        return [self._slopes(*draw, *columns) for draw in draws]
 
     def __call__(
         self,

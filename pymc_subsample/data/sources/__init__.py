@@ -1,32 +1,32 @@
 """Tables that other libraries read, as blocks of NumPy arrays. They are imported where needed."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pymc_subsample.data.sources.arrays import given, of_blocks, of_xarray
-from pymc_subsample.data.sources.arrow_tables import of_arrow, of_parquet
-from pymc_subsample.data.sources.frames import is_pandas, of_dask, of_pandas, pandas_blocks
-from pymc_subsample.data.sources.shared import Levels, Options, Source
+from pymc_subsample.data.sources.arrays import given, xarray_blocks
+from pymc_subsample.data.sources.arrow_tables import (
+    arrow_blocks,
+    arrow_identity,
+    parquet_blocks,
+    parquet_files,
+    parquet_identity,
+)
+from pymc_subsample.data.sources.frames import dask_blocks, frame_blocks, frame_identity, is_pandas
+from pymc_subsample.data.sources.shared import Options
 from pymc_subsample.data.writing import Blocks
 
 __all__ = [
-    "Options", "Source", "more",
-    "of_arrow", "of_blocks", "of_dask", "of_pandas", "of_parquet", "of_xarray",
+    "Options", "arrow_blocks", "arrow_identity", "dask_blocks", "frame_blocks", "frame_identity",
+    "given", "more", "parquet_blocks", "parquet_files", "parquet_identity", "xarray_blocks",
 ]  # fmt: skip
 
 
-def more(data: Any, options: Options, levels: Mapping[str, Sequence]) -> Blocks:
-    """Read rows of columns that are known, with the levels of their categories so far."""
-    if _names_files(data):
-        return of_parquet(data, options, Levels(levels))[1]()
-    if is_pandas(data):
-        return pandas_blocks(data, options, Levels(levels))
-    if hasattr(data, "__arrow_c_stream__") or type(data).__module__.startswith("pyarrow."):
-        return of_arrow(data, options, Levels(levels))[1]()
-    return map(options.whole, given(data)), None, levels
-
-
-def _names_files(data: Any) -> bool:
+def more(data: Any, options: Options) -> Blocks:
+    """Read rows of columns that are known."""
     several = data if isinstance(data, list | tuple) and data else [data]
-    return all(isinstance(one, str | Path) for one in several)
+    if all(isinstance(one, str | Path) for one in several):
+        return parquet_blocks(parquet_files(data), options)
+    in_arrow = hasattr(data, "__arrow_c_stream__") or type(data).__module__.startswith("pyarrow.")
+    if is_pandas(data) or in_arrow:
+        return frame_blocks(data, options)
+    return map(options.whole, given(data)), None, options.levels

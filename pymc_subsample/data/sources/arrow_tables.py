@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pymc_subsample.data.existing import FILES
-from pymc_subsample.data.sources.shared import BLOCK, Levels, Options, Reader, Source, blocks
+from pymc_subsample.data.sources.shared import BLOCK, Levels, Options, Reader, blocks
 from pymc_subsample.data.writing import Blocks
 
 _PATTERN = set("*?[")
@@ -26,19 +26,8 @@ def arrow() -> Any:
     return pyarrow
 
 
-def of_parquet(
-    path: str | Path | Sequence[str | Path], options: Options, levels: Levels | None = None
-) -> Source:
-    """Read Parquet files: a path, a pattern, a folder, or several of these.
-
-    `levels` are those that the first codes stand for.
-    """
-    files = _parquet_files(path)
-    known = Levels(given=options.levels) if levels is None else levels
-    return _identity(files, options), partial(_parquet_blocks, files, options, known)
-
-
-def _parquet_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
+def parquet_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
+    """Return Parquet files: a path, a pattern, those in a folder, or several of these."""
     several = [path] if isinstance(path, str | Path) else list(path)
     files: list[Path] = []
     for one in several:
@@ -60,13 +49,14 @@ def _parquet_files(path: str | Path | Sequence[str | Path]) -> list[Path]:
     return files
 
 
-def _identity(files: Sequence[Path], options: Options) -> dict[str, Any]:
+def parquet_identity(files: Sequence[Path], options: Options) -> dict[str, Any]:
+    """Return what identifies the rows of Parquet files, as JSON."""
     known = [(str(f.resolve()), f.stat()) for f in files]
     listed = [[name, s.st_size, s.st_mtime_ns] for name, s in known]
     return {"kind": "parquet", FILES: listed, **options.as_json()}
 
 
-def _parquet_blocks(files: Sequence[Path], options: Options, levels: Levels) -> Blocks:
+def parquet_blocks(files: Sequence[Path], options: Options) -> Blocks:
     """Read Parquet files, a few row groups in memory at a time."""
     pa = arrow()
     from pyarrow import parquet
@@ -101,62 +91,56 @@ def _parquet_blocks(files: Sequence[Path], options: Options, levels: Levels) -> 
                 yield from one.iter_batches(batch_size=BLOCK, columns=names)
 
     fields = [schemas[0].field(name) for name in names]
-    return _of_batches(batches(), fields, options, n_rows, levels)
+    return _of_batches(batches(), fields, options, n_rows)
 
 
-def of_arrow(data: Any, options: Options, levels: Levels | None = None) -> Source:
-    """Read Arrow data. `levels` are those that the first codes stand for."""
-    pa = arrow()
-    known = Levels(given=options.levels) if levels is None else levels
-    if type(data).__module__.startswith("pyarrow._dataset"):
-        files = list(getattr(data, "files", []))
-        exist = files and all(Path(f).exists() for f in files)
-        source = _identity(list(map(Path, files)), options) if exist else None
-
-        def scanned() -> Blocks:
-            names = options.chosen(data.schema.names, "the dataset")
-            batches = data.to_batches(
-                columns=names, batch_size=BLOCK, batch_readahead=2, fragment_readahead=1
-            )
-            n_rows = None if options.drop_missing else data.count_rows()
-            fields = [data.schema.field(name) for name in names]
-            return _of_batches(batches, fields, options, n_rows, known)
-
-        return source, scanned
-    if not hasattr(data, "__arrow_c_stream__"):
+def arrow_identity(data: Any, options: Options) -> dict[str, Any] | None:
+    """Return what identifies the rows of a dataset of files; None of other Arrow data."""
+    arrow()
+    if not _is_dataset(data) and not hasattr(data, "__arrow_c_stream__"):
         raise TypeError(
             "from_arrow takes a Table, a RecordBatchReader, a Dataset or anything else with "
             f"__arrow_c_stream__, got {type(data).__module__}.{type(data).__name__}."
         )
+    files = [Path(f) for f in getattr(data, "files", [])] if _is_dataset(data) else []
+    exist = files and all(f.exists() for f in files)
+    return parquet_identity(files, options) if exist else None
 
-    def streamed() -> Blocks:
-        table = isinstance(data, pa.Table)
-        reader = data.to_reader(BLOCK) if table else pa.RecordBatchReader.from_stream(data)
-        names = options.chosen(reader.schema.names, "the table")
-        batches = (b.slice(i, BLOCK) for b in reader for i in range(0, b.num_rows, BLOCK))
-        fields = [reader.schema.field(name) for name in names]
-        n_rows = len(data) if hasattr(data, "__len__") else None
-        return _of_batches(batches, fields, options, n_rows, known)
 
-    return None, streamed
+def _is_dataset(data: Any) -> bool:
+    return type(data).__module__.startswith("pyarrow._dataset")
+
+
+def arrow_blocks(data: Any, options: Options) -> Blocks:
+    """Read Arrow data, some batches in memory at a time."""
+    pa = arrow()
+    if _is_dataset(data):
+        names = options.chosen(data.schema.names, "the dataset")
+        batches = data.to_batches(
+            columns=names, batch_size=BLOCK, batch_readahead=2, fragment_readahead=1
+        )
+        n_rows = None if options.drop_missing else data.count_rows()
+        return _of_batches(batches, [data.schema.field(name) for name in names], options, n_rows)
+    table = isinstance(data, pa.Table)
+    reader = data.to_reader(BLOCK) if table else pa.RecordBatchReader.from_stream(data)
+    names = options.chosen(reader.schema.names, "the table")
+    batches = (b.slice(i, BLOCK) for b in reader for i in range(0, b.num_rows, BLOCK))
+    n_rows = len(data) if hasattr(data, "__len__") else None
+    return _of_batches(batches, [reader.schema.field(name) for name in names], options, n_rows)
 
 
 def _of_batches(
-    batches: Iterator[Any],
-    fields: Sequence[Any],
-    options: Options,
-    n_rows: int | None,
-    levels: Levels,
+    batches: Iterator[Any], fields: Sequence[Any], options: Options, n_rows: int | None
 ) -> Blocks:
     pa = arrow()
-    readers = {f.name: _reader(pa, f, options, levels) for f in fields}
+    readers = {f.name: _reader(pa, f, options) for f in fields}
     parts = ((batch.num_rows, batch) for batch in batches)
-    return blocks(parts, readers, options, n_rows, levels, "The table")
+    return blocks(parts, readers, options, n_rows, "The table")
 
 
-def _reader(pa: Any, field: Any, options: Options, levels: Levels) -> Reader | str:
+def _reader(pa: Any, field: Any, options: Options) -> Reader | str:
     """Return a function of an Arrow array and holes to count; or the type, where there is none."""
-    name, kind = field.name, field.type
+    name, kind, levels = field.name, field.type, options.levels
     if pa.types.is_dictionary(kind):
         levels.declare(name)
         return lambda x, holes: _codes(levels, name, x, holes, declared=True)

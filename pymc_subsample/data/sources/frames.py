@@ -1,23 +1,13 @@
 """Data frames of pandas and Dask; those of other libraries are read by Arrow."""
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pymc_subsample.data.sources.arrow_tables import of_arrow
-from pymc_subsample.data.sources.shared import BLOCK, Levels, Options, Reader, Source, blocks, word
+from pymc_subsample.data.sources.arrow_tables import arrow_blocks, arrow_identity
+from pymc_subsample.data.sources.shared import BLOCK, Options, Reader, blocks, word
 from pymc_subsample.data.writing import Blocks
 from pymc_subsample.rows import glimpse
-
-
-def of_pandas(frame: Any, options: Options) -> Source:
-    """Read a data frame; its index is left out. Those of other libraries are read by Arrow."""
-    if not is_pandas(frame):
-        return of_arrow(frame, options)
-    return _glimpsed(frame, options), partial(
-        pandas_blocks, frame, options, Levels(given=options.levels)
-    )
 
 
 def is_pandas(data: Any) -> bool:
@@ -25,7 +15,10 @@ def is_pandas(data: Any) -> bool:
     return type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "iloc")
 
 
-def _glimpsed(frame: Any, options: Options) -> dict[str, Any] | None:
+def frame_identity(frame: Any, options: Options) -> dict[str, Any] | None:
+    """Return what identifies the rows of a data frame, None where that cannot be told."""
+    if not is_pandas(frame):
+        return arrow_identity(frame, options)
     names = options.chosen(list(frame.columns), "the data frame")
     digests = {}
     for name in names:
@@ -40,18 +33,20 @@ def _glimpsed(frame: Any, options: Options) -> dict[str, Any] | None:
     return {"kind": "pandas", "n_rows": len(frame), "digests": digests, **options.as_json()}
 
 
-def pandas_blocks(frame: Any, options: Options, levels: Levels) -> Blocks:
-    """Return the rows of a data frame. `levels` are those that the first codes stand for."""
+def frame_blocks(frame: Any, options: Options) -> Blocks:
+    """Read a data frame; its index is left out. Those of other libraries are read by Arrow."""
+    if not is_pandas(frame):
+        return arrow_blocks(frame, options)
     names = options.chosen(list(frame.columns), "the data frame")
-    readers = {name: _series(frame[name], options, levels) for name in names}
+    readers = {name: _series(frame[name], options) for name in names}
     slices = (frame.iloc[start : start + BLOCK] for start in range(0, len(frame), BLOCK))
     parts = ((len(part), part) for part in slices)
-    return blocks(parts, readers, options, len(frame), levels, "The data frame")
+    return blocks(parts, readers, options, len(frame), "The data frame")
 
 
-def _series(column: Any, options: Options, levels: Levels) -> Reader | str:
+def _series(column: Any, options: Options) -> Reader | str:
     """Return a function of a part of a column and holes to count; or its type, without one."""
-    name, dtype = column.name, column.dtype
+    name, dtype, levels = column.name, column.dtype, options.levels
     if str(dtype) == "category":
         levels.declare(name, list(column.cat.categories))
     elif name in options.categorical:
@@ -84,20 +79,15 @@ def _nullable(x: Any, holes: np.ndarray) -> np.ndarray:
     return x.to_numpy(dtype=dtype, na_value=0)
 
 
-def of_dask(frame: Any, options: Options) -> Source:
+def dask_blocks(frame: Any, options: Options) -> Blocks:
     """Read a Dask data frame, one partition in memory at a time."""
-    return None, partial(_dask_blocks, frame, options)
-
-
-def _dask_blocks(frame: Any, options: Options) -> Blocks:
     if not (type(frame).__module__.startswith("dask") and hasattr(frame, "partitions")):
         raise TypeError(
             "from_dask takes a dask.dataframe.DataFrame, got "
             f"{type(frame).__module__}.{type(frame).__name__}. Make one of an array by "
             "dask.dataframe.from_dask_array."
         )
-    names = options.chosen(list(frame.columns), "the data frame")
-    levels, kept = Levels(given=options.levels), frame[names]
+    kept = frame[options.chosen(list(frame.columns), "the data frame")]
     computed = (kept.partitions[k].compute() for k in range(kept.npartitions))
-    found = (block for part in computed for block in pandas_blocks(part, options, levels)[0])
-    return found, None, levels
+    found = (block for part in computed for block in frame_blocks(part, options)[0])
+    return found, None, options.levels

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_subsample.data.layout import NotNumbersError, not_numbers
+from pymc_subsample.data.layout import NotNumbersError, listed
 from pymc_subsample.data.writing import Block, Blocks
 
 _log = logging.getLogger("pymc.subsample")
@@ -16,8 +16,6 @@ BLOCK = 2**17
 # Of codes.
 _CODE = np.dtype("int32")
 
-# What identifies rows, as JSON, if it can be told; and how to read them, if they are not there yet.
-type Source = tuple[dict[str, Any] | None, Callable[[], Blocks]]
 type Reader = Callable[[Any, np.ndarray], np.ndarray]
 # Names of columns, or also their levels; None where these are to be found.
 type Categorical = Sequence[str] | Mapping[str, Sequence | None]
@@ -26,28 +24,33 @@ type Categorical = Sequence[str] | Mapping[str, Sequence | None]
 class Options:
     """What of a table is kept: columns (None for all), and those among them that are kept as codes.
 
-    `levels` are those of the latter that are given. `left_out` counts rows that are left out since
-    a value is missing in a column that is kept.
+    `given` are levels of the latter that are given, and `levels` those that are found; `known`
+    those of rows before these. `left_out` counts rows that are left out since a value is missing in
+    a column that is kept.
     """
 
     def __init__(
-        self, columns: Sequence[str] | None, categorical: Categorical, drop_missing: bool
+        self,
+        columns: Sequence[str] | None,
+        categorical: Categorical,
+        drop_missing: bool,
+        known: Mapping[str, Sequence] | None = None,
     ) -> None:
         for name, value in (("columns", columns), ("categorical", categorical)):
             if isinstance(value, str):
                 raise TypeError(f'{name} must be a list of names, got {value!r}: use ["{value}"].')
         self.columns = None if columns is None else list(columns)
         self.categorical, self.drop_missing = list(categorical), bool(drop_missing)
-        self.levels: dict[str, list] = {}
+        self.given: dict[str, list] = {}
         for name, words in categorical.items() if isinstance(categorical, Mapping) else ():
             if words is None:
                 continue
             if isinstance(words, str) or not isinstance(words, Iterable):
                 raise TypeError(f"categorical[{name!r}] must be a list of levels, got {words!r}.")
-            self.levels[name] = [word(w) for w in words]
-            if len(set(self.levels[name])) < len(self.levels[name]):
+            self.given[name] = [word(w) for w in words]
+            if len(set(self.given[name])) < len(self.given[name]):
                 raise ValueError(f"categorical[{name!r}] names a level twice.")
-        self.left_out = 0
+        self.levels, self.left_out = Levels(known, self.given), 0
         if self.columns is not None and len(set(self.columns)) < len(self.columns):
             raise ValueError(f"columns names a column twice: {self.columns}.")
 
@@ -55,7 +58,7 @@ class Options:
         """Return what tells rows of one source apart."""
         names = ("columns", "categorical", "drop_missing")
         found = {name: getattr(self, name) for name in names}
-        return found | ({"levels": self.levels} if self.levels else {})
+        return found | ({"levels": self.given} if self.given else {})
 
     def log_left_out(self) -> None:
         """Say how many rows were left out, if any were."""
@@ -77,31 +80,27 @@ class Options:
         self.left_out += int(missing.sum())
         return {name: x[~missing] for name, x in block.items()} if missing.any() else block
 
-    def chosen(self, known: list[str], what: str) -> list[str]:
-        """Return the names of the columns to keep, of those of a table."""
+    def chosen(self, known: list[str], what: str, default: list[str] | None = None) -> list[str]:
+        """Return the names of the columns to keep, of those of a table; by default all."""
         unfit = [name for name in known if not isinstance(name, str) or known.count(name) > 1]
         if unfit:
             raise ValueError(
-                f"Columns of {what} are called {_listed(list(dict.fromkeys(unfit)))}. Names must "
+                f"Columns of {what} are called {listed(list(dict.fromkeys(unfit)))}. Names must "
                 "be text, and each the name of one column."
             )
-        wanted = known if self.columns is None else self.columns
+        default = known if default is None else default
+        wanted = default if self.columns is None else self.columns
         for argument, names in (("columns", wanted), ("categorical", self.categorical)):
             missing = [name for name in names if name not in known]
             if missing:
                 raise ValueError(
                     f"{argument} names {', '.join(map(repr, missing))}, which {what} has not. It "
-                    f"has {_listed(known)}."
+                    f"has {listed(known)}."
                 )
         beside = [name for name in self.categorical if name not in wanted]
         if beside:
             raise ValueError(f"categorical names {beside}, which columns does not keep.")
         return wanted
-
-
-def _listed(names: Sequence) -> str:
-    shown = ", ".join(map(repr, names[:20]))
-    return shown + ", ..." * (len(names) > 20)
 
 
 class Levels(Mapping[str, list]):
@@ -112,12 +111,8 @@ class Levels(Mapping[str, list]):
     `given` are all that a column may have, in order.
     """
 
-    def __init__(
-        self,
-        known: Mapping[str, Sequence] | None = None,
-        given: Mapping[str, Sequence] | None = None,
-    ) -> None:
-        self._appending, self._given = known is not None, given or {}
+    def __init__(self, known: Mapping[str, Sequence] | None, given: Mapping[str, Sequence]) -> None:
+        self._appending, self._given = known is not None, given
         self._seen: dict[str, dict[Any, int]] = {}
         # By number among the words seen: the code of each, -1 where no row has it.
         self._codes: dict[str, np.ndarray] = {}
@@ -160,7 +155,7 @@ class Levels(Mapping[str, list]):
             words = list(self._seen[name])
             raise ValueError(
                 f"Column {name!r} has values that are none of the levels in categorical: "
-                f"{_listed([words[k] for k in found[other]])}. Add them behind the others, or "
+                f"{listed([words[k] for k in found[other]])}. Add them behind the others, or "
                 "leave these rows out."
             )
         self._number(name, found)
@@ -184,20 +179,20 @@ def blocks(
     readers: Mapping[str, Reader | str],
     options: Options,
     n_rows: int | None,
-    levels: Levels,
     what: str,
 ) -> Blocks:
     """Return the rows of a table, without those where something is missing if they are left out.
 
     `parts` are numbers of rows, and what gives columns of them by name. `readers` read a part of a
     column and count, in an array of shape (m,), what is missing where numbers cannot say it; a type
-    stands for those that there are none for. `levels` are the words that they find. Raises
-    `TypeError` if there is no way to read a column, and where blocks are read `ValueError` if
-    something is missing of integers or categories.
+    stands for those that there are none for. Raises `TypeError` if there is no way to read a
+    column, and where blocks are read `ValueError` if something is missing of integers or
+    categories.
     """
     wrong = {name: reader for name, reader in readers.items() if isinstance(reader, str)}
     if wrong:
-        raise NotNumbersError(not_numbers(wrong), wrong)
+        raise NotNumbersError(wrong)
+    levels = options.levels
     known = {name: reader for name, reader in readers.items() if not isinstance(reader, str)}
 
     def read() -> Iterator[Block]:
