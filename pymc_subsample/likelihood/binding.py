@@ -7,7 +7,7 @@ still say something of the sample.
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -21,9 +21,6 @@ from pymc_subsample.likelihood.discovery import are_few
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.symbolic.graph import root_array
 from pymc_subsample.validation import shown
-
-if TYPE_CHECKING:
-    pass
 
 # What makes rows of the objects of a library.
 _MAKERS = {

@@ -12,9 +12,11 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.traversal import ancestors
 from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor.math import Sum
+from pytensor.tensor.special import Softmax
 
 from pymc_subsample.likelihood.batch import pieces
-from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_name
+from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
 from pymc_subsample.likelihood.trace import RowTrace
 from pymc_subsample.symbolic.bounds import Bounds
 from pymc_subsample.symbolic.graph import on_disk, rebuild
@@ -84,10 +86,7 @@ def sort_checks(
                 )
         elif bounds.always(condition) or _adds_to_one(condition, dependent):
             continue
-        elif any(
-            v in trace.axes or n_rows in getattr(v.type, "shape", ())
-            for v in ancestors([condition])
-        ):
+        elif any(trace.has_rows(v, n_rows) for v in ancestors([condition])):
             rows.append((condition, *_follow(check, trace, kinds)))
         else:
             scalars.append(condition.all())
@@ -124,18 +123,10 @@ def _follow(
 
 def _adds_to_one(condition: Variable, dependent: set[Variable]) -> bool:
     """Whether a check sees the parameters only through the sum of a softmax."""
-    pending, softmax = [condition], False
-    while pending:
-        var = pending.pop()
-        if var.owner is None:
-            if var in dependent:
-                return False
-        elif _op_name(var) == "Sum" and _op_name(var.owner.inputs[0]) == "Softmax":
-            softmax = True
-        else:
-            pending += var.owner.inputs
-    return softmax
-
-
-def _op_name(var: Variable) -> str | None:
-    return None if var.owner is None else op_name(var.owner.op)
+    sums = [
+        v
+        for v in ancestors([condition])
+        if isinstance(v.owner_op, Sum) and isinstance(v.owner.inputs[0].owner_op, Softmax)
+    ]
+    others = ancestors([condition], blockers=sums)
+    return bool(sums) and not any(v.owner is None and v in dependent for v in others)

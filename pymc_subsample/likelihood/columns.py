@@ -1,7 +1,6 @@
 """Data-only columns of a batch graph, as functions of raw columns, and where those are kept."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
@@ -16,7 +15,7 @@ from pymc_subsample.likelihood.kinds import chosen, joined, merged, per_row, sha
 from pymc_subsample.likelihood.simplify import labelled, simplified
 from pymc_subsample.likelihood.terms import Rows
 from pymc_subsample.likelihood.trace import RowTrace
-from pymc_subsample.rows import RowStore
+from pymc_subsample.rows import Joined, RowStore
 from pymc_subsample.symbolic.graph import evaluate, on_disk, tensor_input
 
 
@@ -77,20 +76,6 @@ def row_number_test(
     return test
 
 
-class Placed(NamedTuple):
-    """Raw columns, and the graph over them."""
-
-    batch: BatchGraph  # Stable and shared by kinds of rows.
-    written: Variable  # Its log-likelihood by the model's own Ops.
-    rows: RowStore  # The raw columns.
-    # Inputs that stand for a batch of each raw column, and their row axes.
-    raw: list[Variable]
-    raw_axes: list[int]
-    derived: dict[Variable, Variable]  # Columns of the batch graph as functions of the raw columns.
-    # Per raw column, what it was before those of several kinds were joined, by kind.
-    members: list[dict[int, Variable]]
-
-
 def stored(
     batch: BatchGraph,
     derived: dict[Variable, Variable],
@@ -98,10 +83,16 @@ def stored(
     axes: Mapping[Variable, int],
     kinds: Mapping[int, Sequence[Rows]],
     guards: Sequence[tuple[Variable, int, int]],
-) -> Placed:
+) -> tuple[
+    BatchGraph, Variable, RowStore, list[Variable], list[int], dict[Variable, Variable],
+    list[dict[int, Variable]],
+]:  # fmt: skip
     """Leave raw columns where they are, in memory or on disk; those that kinds read alike are one.
 
     `arrays` and `axes` are their values and row axes; the rest is as `kinds.per_row` has it.
+    Returns of an `Evaluation` the batch graph, stable and shared by kinds of rows, its
+    log-likelihood as written, the rows, raw, raw_axes and derived; and, per raw column, what it was
+    before those of several kinds were joined, by kind.
     """
     values = {
         v: x if isinstance(x, Column) else np.moveaxis(x, axes[v], 0) for v, x in arrays.items()
@@ -115,7 +106,6 @@ def stored(
         joins = shared_columns(rows, derived, list(values), places, list(of_kind.values()))
         rows, derived = merged(rows, derived, joins)
     branches = list(dict.fromkeys(rows))
-    first = [rows.index(branch) for branch in branches]
     raw = [v for v in values if v not in joins]
     raw_axes = [axes[v] for v in raw]
     members = [{of_kind[w]: w for w in values if joins.get(w, w) is v} for v in raw]
@@ -125,10 +115,8 @@ def stored(
         batch.columns[batch.kind], batch.axes[batch.kind] = batch.kind, 0
         batch.tests = [pt.eq(batch.kind, k) for k in range(1, len(branches))]
         derived[batch.kind] = kind
-        numbers = {k: np.array([branches.index(r)], dtype="int8") for k, r in enumerate(rows)}
-        content.append(
-            joined({k: np.broadcast_to(x, lengths[k]) for k, x in numbers.items()}, lengths)
-        )
+        numbers = [np.int8(branches.index(branch)) for branch in rows]
+        content.append(Joined(list(map(np.broadcast_to, numbers, lengths))))
         raw.append(kind)
         raw_axes.append(0)
         members.append({})
@@ -136,8 +124,8 @@ def stored(
     make = MappedRows if any(map(on_disk, values.values())) else RowStore
     store = make(content, sum(kinds), list(zip(names, lengths, strict=True)))
     graph = labelled(chosen(branches, batch.tests), batch)
-    as_written = chosen([written[k] for k in first], batch.tests)
-    return Placed(graph, as_written, store, raw, raw_axes, derived, members)
+    as_written = chosen([written[rows.index(branch)] for branch in branches], batch.tests)
+    return graph, as_written, store, raw, raw_axes, derived, members
 
 
 def _types(x: np.ndarray | Column) -> list[np.dtype]:

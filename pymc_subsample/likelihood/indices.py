@@ -1,8 +1,7 @@
 """Negative numbers in indices of rows: codes of what is missing, which count from the end."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -28,20 +27,6 @@ from pymc_subsample.symbolic.graph import (
 from pymc_subsample.warning import warn
 
 
-class Negative(NamedTuple):
-    """An index of rows that has negative numbers."""
-
-    which: str  # The index, and where.
-    length: int  # Of what it indexes.
-    entries: list[str]  # What that is, with its last level where it is known.
-
-
-def warn_about_negative(found: Iterable[Negative]) -> None:
-    """Warn of `negative_codes`."""
-    for entry in found:
-        warn(_told(*entry))
-
-
 def warn_of_model(model: pm.Model, terms: Sequence[Variable]) -> None:
     """Warn of a model that was not read, of whose terms the longest axis has rows.
 
@@ -52,7 +37,8 @@ def warn_of_model(model: pm.Model, terms: Sequence[Variable]) -> None:
         graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
         concrete = concretize(graphs, model.value_vars, model.initial_point())
         lengths = {max(g.type.shape) for g in concrete.outputs if g.type.shape}
-        warn_about_negative(negative_codes(concrete, lengths, model))
+        for said in negative_codes(concrete, lengths, model):
+            warn(said)
 
 
 def _told(which: str, length: int, entries: list[str]) -> str:
@@ -64,10 +50,8 @@ def _told(which: str, length: int, entries: list[str]) -> str:
     )
 
 
-def negative_codes(
-    concrete: ConcreteGraph, lengths: Collection[int], model: pm.Model
-) -> list[Negative]:
-    """Find where codes of rows, of which there are `lengths`, index parameters from their end.
+def negative_codes(concrete: ConcreteGraph, lengths: Collection[int], model: pm.Model) -> list[str]:
+    """Say where codes of rows, of which there are `lengths`, index parameters from their end.
 
     So they do in NumPy and PyMC: -1, with which pandas codes what is missing, reads the last level.
     A column on disk is refused. What an index is computed from may be negative, and so may codes
@@ -93,7 +77,7 @@ def negative_codes(
             length = table.type.shape[axis]
             said = f"{_name(names, index in concrete.arrays, value)}{_where(value, lengths)}"
             found.setdefault((said, length), []).extend(_entries(table, length, concrete, model))
-    return [Negative(*key, entries) for key, entries in found.items()]
+    return [_told(*key, entries) for key, entries in found.items()]
 
 
 def _is_read(concrete: ConcreteGraph, node: Apply, axis: int, index: Variable) -> bool:

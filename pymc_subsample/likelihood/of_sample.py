@@ -82,19 +82,9 @@ def refuse_unbound(
 
     The terms `observed` are subsampled.
     """
-    for length in {len(value_of(v)) for v in found}:
-        _refuse_unbound(model, observed, of_length(length), {v.name for v in found}, length)
-
-
-def _refuse_unbound(
-    model: pm.Model,
-    observed: Collection[str],
-    of_length: Sequence[Variable],
-    names: set[str],
-    length: int,
-) -> None:
-    data = {v.name for v in model.data_vars}
-    for var in of_length:
+    names, data = {v.name for v in found}, {v.name for v in model.data_vars}
+    lengths = {len(value_of(v)) for v in found}
+    for length, var in ((n, v) for n in lengths for v in of_length(n)):
         shared = isinstance(var, SharedVariable) and var.name in data
         if shared and var.name in names:
             continue

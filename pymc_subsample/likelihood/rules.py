@@ -8,6 +8,7 @@ from functools import singledispatch
 from math import prod
 
 import numpy as np
+from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
 from pytensor.raise_op import CheckAndRaise
@@ -20,10 +21,11 @@ from pytensor.tensor.math import Argmax, Dot
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.special import LogAddExp, LogSoftmax, LogSumExp, Softmax, XLog1PY, XLogY
-from pytensor.tensor.subtensor import IncSubtensor, Subtensor, unflatten_index_variables
+from pytensor.tensor.subtensor import IncSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_subsample.likelihood.errors import CoupledRows
+from pymc_subsample.symbolic.graph import index_entries
 
 Axis = int | None
 IsRowNumber = Callable[[Variable, int, int | None], bool]
@@ -38,11 +40,12 @@ def carried_axes(op: Op, node: Apply, axis: int) -> list[Axis]:
 def _aligned(node: Apply, axis: int) -> list[Axis]:
     """Align inputs with the output from the right, as broadcasting does."""
     ndim = node.outputs[0].type.ndim
-    result: list[Axis] = []
-    for i in node.inputs:
-        own = axis - (ndim - i.type.ndim)
-        result.append(None if own < 0 or i.type.broadcastable[own] else own)
-    return result
+    return [_own(i, axis - (ndim - i.type.ndim)) for i in node.inputs]
+
+
+def _own(var: Variable, axis: int) -> Axis:
+    """Return an axis unless the variable lacks it, or is broadcast along it."""
+    return None if axis < 0 or var.type.broadcastable[axis] else axis
 
 
 def _first_only(node: Apply, axis: Axis) -> list[Axis]:
@@ -91,14 +94,13 @@ def _(op: Dot, node: Apply, axis: int) -> list[Axis]:
 
 @carried_axes.register(Alloc)
 def _(op: Alloc, node: Apply, axis: int) -> list[Axis]:
-    own = axis - (node.outputs[0].type.ndim - node.inputs[0].type.ndim)
-    broadcast = own < 0 or node.inputs[0].type.broadcastable[own]
-    return _first_only(node, None if broadcast else own)
+    return _first_only(node, _aligned(node, axis)[0])
 
 
 @carried_axes.register(SpecifyShape)
 @carried_axes.register(CheckAndRaise)
-def _(op: SpecifyShape | CheckAndRaise, node: Apply, axis: int) -> list[Axis]:
+@carried_axes.register(ViewOp)
+def _(op: SpecifyShape | CheckAndRaise | ViewOp, node: Apply, axis: int) -> list[Axis]:
     return _first_only(node, axis)
 
 
@@ -122,7 +124,7 @@ def _(op: ExtractDiag, node: Apply, axis: int) -> list[Axis]:
 def _(op: Join, node: Apply, axis: int) -> list[Axis]:
     if op.axis % node.outputs[0].type.ndim == axis:
         raise CoupledRows(node)
-    return [None if i.type.broadcastable[axis] else axis for i in node.inputs]
+    return [_own(i, axis) for i in node.inputs]
 
 
 @carried_axes.register(Reshape)
@@ -146,43 +148,38 @@ def _same_size(a: Sequence[int | None], b: Sequence[int | None]) -> bool:
 
 @carried_axes.register(Subtensor)
 def _(op: Subtensor, node: Apply, axis: int) -> list[Axis]:
-    entries = unflatten_index_variables(node.inputs[1:], op.idx_list)
-    return _first_only(node, _kept_axis(node, entries, axis, node.inputs[0].type.ndim))
-
-
-def _kept_axis(node: Apply, entries: Sequence, axis: int, ndim: int) -> int:
-    """Input axis of output axis `axis` under basic indexing, which must take it whole."""
-    entries = [*entries, *[slice(None)] * (ndim - len(entries))]
-    kept = [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
-    if entries[kept[axis]] != slice(None):
+    entries = index_entries(node)
+    own = _slices(entries)[axis]
+    if entries[own] != slice(None):
         source = node.inputs[0].owner
         raise CoupledRows(source if source and isinstance(source.op, Scan) else node)
-    return kept[axis]
+    return _first_only(node, own)
+
+
+def _slices(entries: Sequence) -> list[int]:
+    """Return the axes that an index leaves."""
+    return [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
 
 
 @carried_axes.register(IncSubtensor)
 def _(op: IncSubtensor, node: Apply, axis: int) -> list[Axis]:
     x, y, *index = node.inputs
-    entries = unflatten_index_variables(index, op.idx_list)
-    entries = [*entries, *[slice(None)] * (x.type.ndim - len(entries))]
+    entries = index_entries(node)
     if entries[axis] != slice(None):
         raise CoupledRows(node)
-    kept = [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
-    own = kept.index(axis) - (len(kept) - y.type.ndim)
-    from_y = None if own < 0 or y.type.broadcastable[own] else own
-    from_x = None if x.type.broadcastable[axis] else axis
-    return [from_x, from_y] + [None] * len(index)
+    kept = _slices(entries)
+    from_y = _own(y, kept.index(axis) - (len(kept) - y.type.ndim))
+    return [_own(x, axis), from_y] + [None] * len(index)
 
 
 @carried_axes.register(Blockwise)
 def _(op: Blockwise, node: Apply, axis: int) -> list[Axis]:
     batch = op.batch_ndim(node)
     if axis < batch:
-        result: list[Axis] = []
-        for i, core in zip(node.inputs, op.inputs_sig, strict=True):
-            own = axis - (batch - (i.type.ndim - len(core)))
-            result.append(None if own < 0 or i.type.broadcastable[own] else own)
-        return result
+        return [
+            _own(i, axis - (batch - (i.type.ndim - len(core))))
+            for i, core in zip(node.inputs, op.inputs_sig, strict=True)
+        ]
     [out_core] = op.outputs_sig
     letter = out_core[axis - batch]
     separable = isinstance(op.core_op, Dot) or type(op.core_op).__name__.startswith("Solve")
@@ -199,9 +196,7 @@ def indexed_axes(
     node: Apply, axis: int, is_row_number: IsRowNumber
 ) -> tuple[list[Axis], dict[int, int]]:
     """Return `carried_axes` of integer indexing, and which index inputs are just the row number."""
-    x, *index = node.inputs
-    entries = list(unflatten_index_variables(index, node.op.idx_list))
-    entries += [slice(None)] * (x.type.ndim - len(entries))
+    x, entries = node.inputs[0], index_entries(node)
     arrays = [i for i, entry in enumerate(entries) if isinstance(entry, TensorVariable | Constant)]
     if any(entries[i].type.dtype == "bool" for i in arrays):
         raise CoupledRows(node)
@@ -213,8 +208,8 @@ def indexed_axes(
 
     if start <= axis < start + ndim:
         for i in arrays:
-            own = axis - start - (ndim - entries[i].type.ndim)
-            if own < 0 or entries[i].type.broadcastable[own]:
+            own = _own(entries[i], axis - start - (ndim - entries[i].type.ndim))
+            if own is None:
                 continue
             position = 1 + node.op.idx_list[i]
             if result[0] is None and is_row_number(entries[i], own, x.type.shape[i]):
@@ -223,8 +218,7 @@ def indexed_axes(
             else:
                 result[position] = own
     else:
-        slices = [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
-        own = slices[axis if axis < start else axis - ndim]
+        own = _slices(entries)[axis if axis < start else axis - ndim]
         if entries[own] != slice(None):
             raise CoupledRows(node)
         result[0] = own

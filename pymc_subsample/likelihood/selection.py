@@ -9,14 +9,22 @@ from typing import Any
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor, unflatten_index_variables
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.type_other import NoneTypeT
 
 from pymc_subsample.likelihood.batch import batch_graph
 from pymc_subsample.likelihood.columns import row_number_test
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
 from pymc_subsample.likelihood.trace import RowTrace
-from pymc_subsample.symbolic.graph import depends_on, evaluate, fold, on_disk, rebuild, tensor_input
+from pymc_subsample.symbolic.graph import (
+    depends_on,
+    evaluate,
+    fold,
+    index_entries,
+    on_disk,
+    rebuild,
+    tensor_input,
+)
 
 
 def select_in_data(
@@ -51,10 +59,10 @@ def _selection(
     values: set[Variable],
 ) -> tuple[int, np.ndarray | slice] | None:
     """Return the axis and the rows that an index selects once each at most, or None."""
-    x, *index = inputs
+    x = inputs[0]
     if None in x.type.shape or values.isdisjoint(ancestors([x])) or x in values:
         return None
-    entries = list(unflatten_index_variables(index, node.op.idx_list))
+    entries = index_entries(node, inputs)
     chosen = [i for i, e in enumerate(entries) if e != slice(None)]
     if len(chosen) != 1:
         return None

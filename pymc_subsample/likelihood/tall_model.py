@@ -29,7 +29,7 @@ from pymc_subsample.likelihood.discovery import (
 )
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
 from pymc_subsample.likelihood.evaluation import Evaluation, consecutive
-from pymc_subsample.likelihood.indices import negative_codes, warn_about_negative
+from pymc_subsample.likelihood.indices import negative_codes
 from pymc_subsample.likelihood.kinds import per_row
 from pymc_subsample.likelihood.levels import refuse_other_levels
 from pymc_subsample.likelihood.lifting import lifted
@@ -51,6 +51,7 @@ from pymc_subsample.symbolic.graph import (
     on_disk,
     rebuild,
 )
+from pymc_subsample.warning import warn
 
 
 class TallModel(Evaluation):
@@ -81,25 +82,10 @@ class TallModel(Evaluation):
 
     Attributes
     ----------
-    n_rows, observed
-        Rows, and names, of all subsampled variables together.
-    model, whole
-        The model without `pm.Minibatch`, and what of it is evaluated in full.
-    value_vars, names, shapes, slices, discrete
-        Value variables in the order of the model, their names, shapes and places in theta, and the
-        names of those that are integers.
-    size, phi_size : int
-        Length of theta and of phi.
-    batch, rows
-        Log-likelihood of a batch of rows, shape (m,), over phi and data-only columns, and the raw
-        columns.
-    raw, raw_axes, derived
-        Inputs that stand for a batch of each raw column, their row axes, and columns of the batch
-        graph as functions of the raw ones.
-    raw_roots
-        Per raw column, the model's data that it is, by kind of rows.
-    bound : dict of Variable to Column
-        What takes the place of some of the model's data.
+    phi_size : int
+        Length of phi.
+    whole : list of Whole
+        What is evaluated in full.
 
     Raises
     ------
@@ -178,7 +164,8 @@ class TallModel(Evaluation):
         check_sizes(self)
         warn_about_wrapped(self)
         lengths = set(np.diff(self.rows.starts).tolist())
-        warn_about_negative(negative_codes(concrete, lengths, model))
+        for said in negative_codes(concrete, lengths, model):
+            warn(said)
         check_start(self, self.loglik_as_written)
         check_batches(self, self.loglik_as_written, all_rows, self._values, self._arrays)
         if self.bound:
@@ -283,10 +270,10 @@ class TallModel(Evaluation):
         if self.bound:
             of_sample.refuse_others(self.bound, roots, columns.axes, kinds)
         values = {v: arrays[root] for v, root in columns.columns.items()}
-        placed = stored(batch, derived, values, columns.axes, kinds, guards)
-        self.raw_roots = [{k: roots[v] for k, v in own.items()} for own in placed.members]
-        self.batch, self._as_written, self.rows = placed.batch, placed.written, placed.rows
-        self.raw, self.raw_axes, self.derived = placed.raw, placed.raw_axes, placed.derived
+        (
+            self.batch, self._as_written, self.rows, self.raw, self.raw_axes, self.derived, members
+        ) = stored(batch, derived, values, columns.axes, kinds, guards)  # fmt: skip
+        self.raw_roots = [{k: roots[v] for k, v in own.items()} for own in members]
 
     def data_of_length(self, length: int) -> list[Variable]:
         """Return data of the model, constants or `pm.Data`, that have rows, or are so long."""

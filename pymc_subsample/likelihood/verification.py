@@ -10,7 +10,6 @@ import pymc as pm
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import Elemwise
-from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
 
 from pymc_subsample import storage
 from pymc_subsample.bambi import has_rows
@@ -20,6 +19,7 @@ from pymc_subsample.likelihood.binding import listed
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.evaluation import SHARE, Evaluation
 from pymc_subsample.likelihood.identity import archive
+from pymc_subsample.likelihood.levels import indexed
 from pymc_subsample.likelihood.terms import Whole
 from pymc_subsample.passes import current
 from pymc_subsample.rows import Joined
@@ -182,28 +182,24 @@ def _names(tall: Evaluation) -> str:
 
 def _bad_index(tall: Evaluation) -> TallModelError:
     """Find the integer column that points outside the array that it indexes."""
-    for node in toposort(tall.batch.outputs):
-        if not isinstance(node.op, AdvancedSubtensor):
+    for node, at, index in indexed(tall.batch.outputs):
+        length = node.inputs[0].type.shape[at]
+        if index not in tall.batch.axes or length is None:
             continue
-        entries = unflatten_index_variables(node.inputs[1:], node.op.idx_list)
-        for entry, length in zip(entries, node.inputs[0].type.shape, strict=False):
-            if isinstance(entry, slice) or entry not in tall.batch.axes or length is None:
-                continue
-            rows, start = [], 0
-            axis = tall.batch.axes[entry]
-            outside = partial(_outside, length=length, axis=axis)
-            for found, size in tall.over_column(entry, outside):
-                rows += (start + found).tolist()
-                start += size
-            if rows:
-                columns = [v.name for v in ancestors([entry]) if v in tall.batch.columns]
-                names = "".join(f" {name!r}" for name in columns if name)
-                return TallModelError(
-                    f"An integer column{names} of {_names(tall)} points outside the array of "
-                    f"length {length} that it indexes, in rows "
-                    f"{tall.rows.named(rows[:_SHOWN])}. Use integers from 0 to {length - 1}."
-                    f"{_more_levels(tall, columns, length)}"
-                )
+        rows, start = [], 0
+        outside = partial(_outside, length=length, axis=tall.batch.axes[index])
+        for found, size in tall.over_column(index, outside):
+            rows += (start + found).tolist()
+            start += size
+        if rows:
+            columns = [v.name for v in ancestors([index]) if v in tall.batch.columns]
+            names = "".join(f" {name!r}" for name in columns if name)
+            return TallModelError(
+                f"An integer column{names} of {_names(tall)} points outside the array of "
+                f"length {length} that it indexes, in rows "
+                f"{tall.rows.named(rows[:_SHOWN])}. Use integers from 0 to {length - 1}."
+                f"{_more_levels(tall, columns, length)}"
+            )
     return TallModelError(
         f"An index of {_names(tall)} points outside the array that it indexes. Check the integer "
         "columns of the model."

@@ -97,8 +97,8 @@ class RowFunction:
         `pm.Data` that it is computed from, and that have no rows.
     reduces : bool
         Whether it reads numbers of whole columns, such as their means.
-    negative : list of likelihood.indices.Negative
-        Indices with codes that count from the end.
+    negative : list of str
+        What is to be said of indices with codes that count from the end.
 
     Raises
     ------

@@ -331,6 +331,14 @@ def elemwise_name(node: Apply | None) -> str | None:
     return None
 
 
+def index_entries(node: Apply, inputs: Sequence[Variable] = ()) -> list:
+    """Return what indexes each axis of an array, slices, numbers or arrays, of other inputs too."""
+    x, *rest = inputs or node.inputs
+    index = rest[len(rest) - node.op.n_index_vars :]
+    entries = unflatten_index_variables(index, node.op.idx_list)
+    return [*entries, *[slice(None)] * (x.type.ndim - len(entries))]
+
+
 def is_product(node: Apply | None) -> bool:
     """Whether a node multiplies matrices, vectors or stacks of them."""
     op = None if node is None else node.op
