@@ -19,7 +19,7 @@ and the splines. They follow the d elements of psi in every vector that the chai
 compiled functions find them and a saved state holds them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -79,6 +79,8 @@ class Coordinates:
 
     Attributes
     ----------
+    variables : dict of str to slice
+        Places of the model's variables in theta.
     size, length : int
         d, elements of theta and of psi, and these with the constants.
     places : dict of str to ndarray of int, shape (k, J)
@@ -94,15 +96,10 @@ class Coordinates:
         self, tall: TallModel, blocks: Sequence[Block], locations: Sequence[str] = ()
     ) -> None:
         self.blocks = {block.name: block for block in blocks}
-        self.size = tall.size
-        self._tall = tall
-        self._variables = dict(
-            zip(tall.names, zip(tall.slices, tall.shapes, strict=True), strict=True)
-        )
+        self.tall, self.size = tall, tall.size
+        self.variables = dict(zip(tall.names, tall.slices, strict=True))
         self.places: dict[str, np.ndarray] = {}
-        self._locations = {name: self._variables[name][0] for name in locations}
-        elements = [np.r_[place] for place in self._locations.values()]
-        self.locations = np.concatenate([np.zeros(0, dtype=int), *elements])
+        self.locations = self._elements(locations)
         # Element of theta at each position of the vectors that the compiled graphs work on.
         self.order = np.arange(tall.size)
         start = tall.size
@@ -111,43 +108,37 @@ class Coordinates:
         layout: list[Place] = []
         for block in blocks:
             for name, order in block.orders.items():
-                place = self._variables[name][0]
+                place = self.variables[name]
                 self.order[place] = place.start + order.T.ravel()
             k, units = block.components, block.units
-            starts = [self._variables[name][0].start + units * i for name, i in block.columns]
+            starts = [self.variables[name].start + units * i for name, i in block.columns]
             self.places[block.name] = np.array(starts)[:, None] + np.arange(units)
             slant = start + (len(triangle(k)) + k) * units
             self._constants[block.name] = slice(start, slant)
             layout.append(Place(k, units, block.width, start, slant))
             start = slant + k * len(self.locations)
             self._slants[block.name] = slice(slant, start)
-        names = frozenset().union(*(block.scales for block in blocks))
-        places = {name: self._variables[name][0] for name in tall.names if name in names}
-        self.scales = np.concatenate([np.r_[place] for place in places.values()])
+        scales = set().union(*(block.scales for block in blocks))
         effects = {name for block in blocks for name in block.orders}
-        moved = [np.r_[place] for name, place in places.items() if name not in effects]
-        self.bent = np.concatenate([np.zeros(0, dtype=int), *moved])
-        if len(self.bent) > _MOST_BENT:
-            self.bent = self.bent[:0]
+        self.scales = self._elements(name for name in tall.names if name in scales)
+        moved = [name for name in tall.names if name in scales - effects]
+        if len(self._elements(moved)) > _MOST_BENT:
+            moved = []
+        self.bent = self._elements(moved)
         rows = [
-            (places[name].start + first, m)
-            for name in places
-            if len(self.bent) and name not in effects
+            (self.variables[name].start + first, m)
+            for name in moved
             for first, m in factor_rows(tall, name)
         ]
         self.rows = np.array(rows, dtype=int).reshape(-1, 2)
         self._splines = slice(start, start + splines.WIDTH * len(self.bent))
         self.length = self._splines.stop
-        self._map = CompiledMap(
-            tall,
-            blocks,
-            self.places,
-            layout,
-            list(self._locations.values()),
-            self.bent,
-            self.rows,
-            self._splines.start,
-        )
+        self._map = CompiledMap(self, layout, start)
+
+    def _elements(self, names: Iterable[str]) -> np.ndarray:
+        """Return the elements of some variables in theta."""
+        found = [np.r_[self.variables[name]] for name in names]
+        return np.concatenate([np.zeros(0, dtype=int), *found])
 
     @property
     def units(self) -> list[np.ndarray]:
@@ -226,6 +217,6 @@ class Coordinates:
     def composed(self, forward: Compiled, backward: Compiled) -> dict[str, Callable[[], Compiled]]:
         """How to compile a model's parameter functions over psi in place of theta."""
         return {
-            "forward": lambda: self._map.forward(forward, self.order),
-            "backward": lambda: self._map.backward(backward, self.order),
+            "forward": lambda: self._map.forward(forward),
+            "backward": lambda: self._map.backward(backward),
         }
