@@ -37,6 +37,7 @@ from pymc_subsample.likelihood.selection import select_in_data
 from pymc_subsample.likelihood.terms import Part, Rows, numbers_read, parts_of
 from pymc_subsample.likelihood.trace import RowTrace, coupled_term, traced
 from pymc_subsample.likelihood.verification import (
+    called,
     check_batches,
     check_sizes,
     check_start,
@@ -196,7 +197,7 @@ class TallModel(Evaluation):
             for part in (parts_of(name, graph) if name in potentials else [Part(name, graph)])
         ]
         # A condition that is not lifted as well would let rows see what they need not.
-        graphs = moved = [*(part.graph for part in parts), *(c.condition for c in checks)]
+        graphs = moved = [*(part.graph for part in parts), *checks]
         if plain is not None:
             moved = lifted(graphs, depends_on(graphs, self._values), self._arrays)
         # What checks compare with must not have gone through what they check.
@@ -204,8 +205,8 @@ class TallModel(Evaluation):
         self._plain = plain() if changed and plain is not None else None
         graphs, conditions = moved[: len(parts)], moved[len(parts) :]
         parts = [replace(part, graph=g) for part, g in zip(parts, graphs, strict=True)]
-        checks = [replace(c, condition=g) for c, g in zip(checks, conditions, strict=True)]
-        dependent = depends_on([*graphs, prior, *(c.condition for c in checks)], self._values)
+        checks = dict(zip(conditions, checks.values(), strict=True))
+        dependent = depends_on([*graphs, prior, *conditions], self._values)
         cost = partial(numbers_read, dependent=dependent, arrays=self._arrays)
         found, whole = find_rows(model, parts, observed, dim, cost)
         rvs = {
@@ -216,9 +217,8 @@ class TallModel(Evaluation):
         self.whole = [replace(w, numbers=cost(w.graph)) for w in [*whole, *others]]
         of_sample.refuse_in_full(self.whole, self._arrays, self._roots)
         self.observed = tuple(dict.fromkeys(r.name for rows in kinds.values() for r in rows))
-        named = {n: tuple(dict.fromkeys(r.name for r in rows)) for n, rows in kinds.items()}
         self.n_rows = sum(kinds)
-        guards, conditions = sort_checks(checks, trace, dependent, self._arrays, named)
+        guards, conditions = sort_checks(checks, trace, dependent, self._arrays, kinds)
         graphs = [*(r.graph for rows in kinds.values() for r in rows), *(g for g, _, _ in guards)]
         try:
             batch = batch_graph(graphs, trace, dependent, self._arrays)
@@ -242,16 +242,12 @@ class TallModel(Evaluation):
                 )
         slices, self.phi_size = consecutive([new.type.shape for new in batch.parameters])
         self.phi_slices = dict(zip(batch.parameters, slices, strict=True))
-        outputs = [*batch.parameters.values(), logprior]
-        memo: dict[Variable, Variable] = {
-            value: _part(self.theta, place, value)
+        self.value_graphs = [
+            self.theta[place].reshape(value.type.shape).astype(value.type.dtype)
             for value, place in zip(self._values, self.slices, strict=True)
-        }
-        memo |= freeze(outputs, depends_on(outputs, self._values), self._arrays)
-        self.value_graphs = [memo[value] for value in self._values]
-        *phi, logprior = rebuild(outputs, memo)
-        self.logprior_graph = logprior.astype("float64")
-        self.phi_graphs = [p.astype("float64") for p in phi]
+        ]
+        outputs = [*batch.parameters.values(), logprior]
+        *self.phi_graphs, self.logprior_graph = self._of_theta(outputs, self._values, self._arrays)
 
     def _place_columns(
         self,
@@ -300,15 +296,23 @@ class TallModel(Evaluation):
         graphs = self.model.replace_rvs_by_values(list(graphs))
         concrete = concretize(graphs, self.value_vars, self.initial_point, self._placed)
         outputs, _ = split_checks(concrete.outputs)
-        memo = dict(zip(concrete.values, self.value_graphs, strict=True))
-        memo |= freeze(outputs, depends_on(outputs, concrete.values), concrete.arrays)
+        return self._of_theta(outputs, concrete.values, concrete.arrays)
+
+    def _of_theta(
+        self,
+        outputs: Sequence[Variable],
+        values: Sequence[Variable],
+        arrays: Mapping[Variable, np.ndarray],
+    ) -> list[Variable]:
+        memo = dict(zip(values, self.value_graphs, strict=True))
+        memo |= freeze(outputs, depends_on(outputs, values), arrays)
         return [graph.astype("float64") for graph in rebuild(outputs, memo)]
 
     def glimpses(self) -> dict[str, bytes]:
         """Return a digest of the content of each array of the model, by its name or shape."""
         found: dict[str, bytes] = {}
         for var, array in self._arrays.items():
-            name = repr(var.name) if var.name else f"an array of shape {array.shape}"
+            name = called(var, array.shape)
             seen = array.glimpse() if on_disk(array) else glimpse(array)
             found[name] = found.get(name, b"") + seen
         return found
@@ -339,7 +343,3 @@ def _started(
         if np.any(start[name] != new) and old.dtype.kind in "iu":
             raise ValueError(f"initial_point[{name!r}] must be whole, got {new}.")
     return start
-
-
-def _part(vector: Variable, place: slice, like: Variable) -> Variable:
-    return vector[place].reshape(like.type.shape).astype(like.type.dtype)

@@ -138,9 +138,7 @@ def _remedy(tall: Evaluation, rows: np.ndarray) -> str:
         if not wrong.any():
             continue
         value = "NaN" if np.isnan(column[wrong]).any() else f"{column[wrong].flat[0]}"
-        name = (
-            repr(var.name) if var.name else f"an array of shape {(tall.n_rows, *column.shape[1:])}"
-        )
+        name = called(var, (tall.n_rows, *column.shape[1:]))
         if column.ndim == 2 and column.shape[1] > 1:
             which = np.flatnonzero(wrong.any(axis=0))[:_SHOWN]
             name += f" (column {', '.join(map(str, which))})"
@@ -160,9 +158,8 @@ def _wrapped(tall: Evaluation, rows: np.ndarray) -> str:
     """Say which whole numbers may be those of 2**31 and more, of which PyMC keeps 32 bits."""
     for var, column in zip(tall.raw, tall.rows.take(rows), strict=True):
         if column.dtype.kind == "i" and np.any(column < _WRAPPED):
-            first = column[column < _WRAPPED][0]
-            name = repr(var.name) if var.name else "a whole number"
-            return f" There {name} is {first:,}: {_KEPT}"
+            name = called(var, (tall.n_rows, *column.shape[1:]))
+            return f" There {name} is {column[column < _WRAPPED][0]:,}: {_KEPT}"
     return ""
 
 
@@ -174,6 +171,11 @@ def warn_about_wrapped(tall: Evaluation) -> None:
             if low < _SURELY_WRAPPED:
                 name = repr(var.name) if var.name else "A column of whole numbers"
                 warn(f"{name} goes down to {low:,}: {_KEPT}")
+
+
+def called(var: Variable, shape: tuple[int, ...]) -> str:
+    """Name an array of the model."""
+    return repr(var.name) if var.name else f"an array of shape {shape}"
 
 
 def _names(tall: Evaluation) -> str:
