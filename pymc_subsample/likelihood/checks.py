@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.traversal import ancestors
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.math import Sum
@@ -19,7 +17,7 @@ from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
 from pymc_subsample.likelihood.terms import Rows
 from pymc_subsample.likelihood.trace import RowTrace
 from pymc_subsample.symbolic.bounds import Bounds
-from pymc_subsample.symbolic.graph import on_disk, rebuild
+from pymc_subsample.symbolic.graph import merged, on_disk, rebuild
 
 
 def split_checks(outputs: Sequence[Variable]) -> tuple[list[Variable], dict[Variable, str]]:
@@ -37,11 +35,9 @@ def split_checks(outputs: Sequence[Variable]) -> tuple[list[Variable], dict[Vari
         return [expression]
 
     graphs = rebuild(outputs, {}, hook)
-    merged = FunctionGraph(outputs=[*graphs, *(c for c, _ in checks)], clone=False)
-    MergeOptimizer().rewrite(merged)
-    conditions = merged.outputs[len(graphs) :]
-    said = dict(zip(conditions, (message for _, message in checks), strict=True))
-    return merged.outputs[: len(graphs)], said
+    found = merged([*graphs, *(c for c, _ in checks)]).outputs
+    messages = (message for _, message in checks)
+    return found[: len(graphs)], dict(zip(found[len(graphs) :], messages, strict=True))
 
 
 def _leaves(condition: Variable) -> list[Variable]:

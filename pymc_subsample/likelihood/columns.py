@@ -11,7 +11,7 @@ from pymc_subsample.data.columns import Column
 from pymc_subsample.data.mapped import MappedRows
 from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
 from pymc_subsample.likelihood.errors import CoupledRows
-from pymc_subsample.likelihood.kinds import chosen, joined, merged, per_row, shared_columns
+from pymc_subsample.likelihood.kinds import chosen, joined, per_row, shared_columns
 from pymc_subsample.likelihood.simplify import labelled, simplified
 from pymc_subsample.likelihood.terms import Rows
 from pymc_subsample.likelihood.trace import RowTrace
@@ -100,11 +100,10 @@ def stored(
     lengths = list(kinds)
     of_kind = {v: lengths.index(len(x)) for v, x in values.items()}
     written = per_row(batch.outputs, kinds, guards)
-    rows, joins = [simplified(w) for w in written], {}
+    rows, joins = [simplified(w) for w in written], dict[Variable, Variable]()
     if len(kinds) > 1:
-        places = [(axes[v], _types(x)) for v, x in values.items()]
-        joins = shared_columns(rows, derived, list(values), places, list(of_kind.values()))
-        rows, derived = merged(rows, derived, joins)
+        places = {v: (axes[v], _types(x)) for v, x in values.items()}
+        rows, derived, joins = shared_columns(rows, derived, places, of_kind)
     branches = list(dict.fromkeys(rows))
     raw = [v for v in values if v not in joins]
     raw_axes = [axes[v] for v in raw]

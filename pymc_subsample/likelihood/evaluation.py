@@ -71,6 +71,8 @@ class Evaluation(Vector):
     raw_axes: list[int]  # their row axes,
     raw_roots: list[dict[int, Variable]]  # and the model's data that it is, by kind of rows.
     derived: dict[Variable, Variable]  # Columns of the batch graph as functions of the raw ones.
+    _roots: dict[Variable, Variable]  # Data that placeholders stand for,
+    _read_by_rows: list[Variable]  # and those placeholders that rows read.
     _as_written: Variable
     _functions: dict[str, Callable]
     _stable = False

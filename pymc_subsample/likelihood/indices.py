@@ -10,7 +10,6 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.xtensor.type import XTensorType
 
-from pymc_subsample.data.columns import Column
 from pymc_subsample.likelihood.binding import listed
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.levels import indexed, unconverted
@@ -67,8 +66,13 @@ def negative_codes(concrete: ConcreteGraph, lengths: Collection[int], model: pm.
         sources = {concrete.roots[v]: x for v, x in concrete.arrays.items() if v in above}
         names = listed([v.name for v in sources if v in model.data_vars])
         if any(on_disk(x) for x in sources.values()):
-            if index in concrete.arrays:
-                _refuse(names, concrete.arrays[index])
+            column = concrete.arrays.get(index)
+            if column is not None and (low := np.min(column.statistic("low"))) < 0:
+                raise TallModelError(
+                    f"Column {names} of data is an index in the model, and goes down to {low:.0f}: "
+                    "negative codes often stand for what is missing, and would count from the end. "
+                    "Make the rows with codes from 0 up."
+                )
             continue
         value = concrete.arrays.get(index)
         value = evaluate([index], concrete.arrays)[0] if value is None else value
@@ -132,12 +136,3 @@ def _entries(
         levels = [list(model.coords.get(d) or ()) for d in model.named_vars_to_dims.get(name, ())]
         last = [x[-1] for x in levels if len(x) == length]
         yield f"{name!r}" + (f" ({last[0]!r})" if last else "")
-
-
-def _refuse(name: str, column: Column) -> None:
-    if (low := np.min(column.statistic("low"))) < 0:
-        raise TallModelError(
-            f"Column {name} of data is an index in the model, and goes down to {low:.0f}: "
-            "negative codes often stand for what is missing, and would count from the end. Make "
-            "the rows with codes from 0 up."
-        )

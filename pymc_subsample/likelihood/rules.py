@@ -52,25 +52,19 @@ def _first_only(node: Apply, axis: Axis) -> list[Axis]:
     return [axis] + [None] * (len(node.inputs) - 1)
 
 
-@carried_axes.register(Elemwise)
-@carried_axes.register(LogAddExp)
-@carried_axes.register(XLogY)
-@carried_axes.register(XLog1PY)
+@carried_axes.register
 def _(op: Elemwise | LogAddExp | XLogY | XLog1PY, node: Apply, axis: int) -> list[Axis]:
     return _aligned(node, axis)
 
 
-@carried_axes.register(Softmax)
-@carried_axes.register(LogSoftmax)
+@carried_axes.register
 def _(op: Softmax | LogSoftmax, node: Apply, axis: int) -> list[Axis]:
     if op.axis is None or axis in np.atleast_1d(op.axis) % node.inputs[0].type.ndim:
         raise CoupledRows(node)
     return _first_only(node, axis)
 
 
-@carried_axes.register(CAReduce)
-@carried_axes.register(Argmax)
-@carried_axes.register(LogSumExp)
+@carried_axes.register
 def _(op: CAReduce | Argmax | LogSumExp, node: Apply, axis: int) -> list[Axis]:
     ndim = node.inputs[0].type.ndim
     reduced = range(ndim) if op.axis is None else np.atleast_1d(op.axis) % ndim
@@ -79,39 +73,37 @@ def _(op: CAReduce | Argmax | LogSumExp, node: Apply, axis: int) -> list[Axis]:
     return _first_only(node, [i for i in range(ndim) if i not in reduced][axis])
 
 
-@carried_axes.register(DimShuffle)
+@carried_axes.register
 def _(op: DimShuffle, node: Apply, axis: int) -> list[Axis]:
     source = op.new_order[axis]
     return [None if source == "x" else source]
 
 
-@carried_axes.register(Dot)
+@carried_axes.register
 def _(op: Dot, node: Apply, axis: int) -> list[Axis]:
     a, b = node.inputs
     from_a = a.type.ndim - 1
     return [axis, None] if axis < from_a else [None, axis - from_a + (b.type.ndim > 1)]
 
 
-@carried_axes.register(Alloc)
+@carried_axes.register
 def _(op: Alloc, node: Apply, axis: int) -> list[Axis]:
     return _first_only(node, _aligned(node, axis)[0])
 
 
-@carried_axes.register(SpecifyShape)
-@carried_axes.register(CheckAndRaise)
-@carried_axes.register(ViewOp)
+@carried_axes.register
 def _(op: SpecifyShape | CheckAndRaise | ViewOp, node: Apply, axis: int) -> list[Axis]:
     return _first_only(node, axis)
 
 
-@carried_axes.register(CumOp)
+@carried_axes.register
 def _(op: CumOp, node: Apply, axis: int) -> list[Axis]:
     if op.axis is None or op.axis == axis:
         raise CoupledRows(node)
     return [axis]
 
 
-@carried_axes.register(ExtractDiag)
+@carried_axes.register
 def _(op: ExtractDiag, node: Apply, axis: int) -> list[Axis]:
     ndim = node.inputs[0].type.ndim
     kept = [i for i in range(ndim) if i not in (op.axis1 % ndim, op.axis2 % ndim)]
@@ -120,16 +112,14 @@ def _(op: ExtractDiag, node: Apply, axis: int) -> list[Axis]:
     return [kept[axis]]
 
 
-@carried_axes.register(Join)
+@carried_axes.register
 def _(op: Join, node: Apply, axis: int) -> list[Axis]:
     if op.axis % node.outputs[0].type.ndim == axis:
         raise CoupledRows(node)
     return [_own(i, axis) for i in node.inputs]
 
 
-@carried_axes.register(Reshape)
-@carried_axes.register(JoinDims)
-@carried_axes.register(SplitDims)
+@carried_axes.register
 def _(op: Reshape | JoinDims | SplitDims, node: Apply, axis: int) -> list[Axis]:
     """Rows survive where the lengths before them multiply to the same number."""
     before, after = node.inputs[0].type.shape, node.outputs[0].type.shape
@@ -146,7 +136,7 @@ def _same_size(a: Sequence[int | None], b: Sequence[int | None]) -> bool:
     return [*map(len, known)] == [len(a), len(b)] and prod(known[0]) == prod(known[1])
 
 
-@carried_axes.register(Subtensor)
+@carried_axes.register
 def _(op: Subtensor, node: Apply, axis: int) -> list[Axis]:
     entries = index_entries(node)
     own = _slices(entries)[axis]
@@ -161,7 +151,7 @@ def _slices(entries: Sequence) -> list[int]:
     return [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
 
 
-@carried_axes.register(IncSubtensor)
+@carried_axes.register
 def _(op: IncSubtensor, node: Apply, axis: int) -> list[Axis]:
     x, y, *index = node.inputs
     entries = index_entries(node)
@@ -172,7 +162,7 @@ def _(op: IncSubtensor, node: Apply, axis: int) -> list[Axis]:
     return [_own(x, axis), from_y] + [None] * len(index)
 
 
-@carried_axes.register(Blockwise)
+@carried_axes.register
 def _(op: Blockwise, node: Apply, axis: int) -> list[Axis]:
     batch = op.batch_ndim(node)
     if axis < batch:

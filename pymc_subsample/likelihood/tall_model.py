@@ -127,9 +127,7 @@ class TallModel(Evaluation):
             columns = {str(v.name): column for v, column in self.bound.items()}
             refuse_other_levels(model, [*model.basic_RVs, *model.potentials], columns)
             sample = silently(written, observed=observed)
-            of_sample.refuse_unbound(
-                sample.model, sample.observed, sample.data_of_length, self.bound
-            )
+            of_sample.refuse_unbound(sample, self.bound)
             binding.refuse_other_rows(self.bound)
 
         terms = row_terms(model, observed)
@@ -270,14 +268,6 @@ class TallModel(Evaluation):
             self.batch, self._as_written, self.rows, self.raw, self.raw_axes, self.derived, members
         ) = stored(batch, derived, values, columns.axes, kinds, guards)  # fmt: skip
         self.raw_roots = [{k: roots[v] for k, v in own.items()} for own in members]
-
-    def data_of_length(self, length: int) -> list[Variable]:
-        """Return data of the model, constants or `pm.Data`, that have rows, or are so long."""
-        return [
-            root
-            for v, root in self._roots.items()
-            if v.type.shape[:1] == (length,) or (v in self._read_by_rows and length in v.type.shape)
-        ]
 
     @property
     def described(self) -> str:

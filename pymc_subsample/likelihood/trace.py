@@ -150,7 +150,5 @@ def _refuse_latents(
 def coupled_term(error: CoupledRows, kinds: Mapping[int, Sequence[Rows]]) -> str:
     """Return the name of the term in which an Op was found to couple rows."""
     terms = [r for rows in kinds.values() for r in rows]
-    for term in terms:
-        if error.node is not None and error.node.outputs[0] in ancestors([term.graph]):
-            return term.name
-    return terms[0].name
+    mixed = None if error.node is None else error.node.outputs[0]
+    return next((r.name for r in terms if mixed in set(ancestors([r.graph]))), terms[0].name)
