@@ -257,24 +257,15 @@ def _prior(tall: TallModel, rv: Variable, x: Variable) -> _Prior | None:
         return single, [flattened(location, shape)], [[flattened(scale, shape)]]
     if isinstance(op, MvNormalRV) and x.type.ndim == 2:
         mean, cov = op.dist_params(rv.owner)
-        return _multivariate(tall, mean, cov, shape)
+        mean, factor = tall.over_theta([mean, _factor(cov)])
+        mean = mean[None, :] if mean.type.ndim == 1 else mean
+        each = range(shape[1])
+        if len(each) > MAX_COMPONENTS or factor.type.shape != (len(each), len(each)):
+            return None
+        triangular = [[factor[a, b] if b <= a else None for b in each] for a in each]
+        means = [mean[0, a] if mean.type.shape[0] == 1 else mean[:, a] for a in each]
+        return np.arange(size).reshape(shape), means, triangular
     return None
-
-
-def _multivariate(
-    tall: TallModel, mean: Variable, cov: Variable, shape: tuple[int, int]
-) -> _Prior | None:
-    units, k = shape
-    mean, factor = tall.over_theta([mean, _factor(cov)])
-    if k > MAX_COMPONENTS or factor.type.shape != (k, k):
-        return None
-    if mean.type.ndim == 1:
-        mean = mean[None, :]
-    means = [mean[0, a] if mean.type.shape[0] == 1 else mean[:, a] for a in range(k)]
-    scale: list[list[Entry]] = [
-        [factor[a, b] if b <= a else None for b in range(k)] for a in range(k)
-    ]
-    return np.arange(units * k).reshape(units, k), means, scale
 
 
 def _factor(cov: Variable) -> Variable:
@@ -312,8 +303,3 @@ def factor_rows(tall: TallModel, name: str) -> list[tuple[int, int]]:
     each = value.type.shape[-1]
     starts = [(i * (i + 1) // 2, i) for i in range(1, each) if i * (i + 1) // 2 < each]
     return [(first + start, i) for first in range(0, total, each) for start, i in starts]
-
-
-def triangle(size: int) -> list[tuple[int, int]]:
-    """Return the places of the upper triangle of a symmetric matrix, row by row."""
-    return [(int(a), int(b)) for a, b in zip(*np.triu_indices(size), strict=True)]

@@ -48,12 +48,11 @@ class CompiledMap:
     """The functions of `Coordinates`, compiled when first used.
 
     Vectors theta are those of value variables, but for blocks, which stand component by component.
-    Parents stand before children. `layout` says for the kernels where their elements are. Constants
-    of splines stand from position `start` on.
+    Parents stand before children. Constants of splines stand from position `start` on.
     """
 
-    def __init__(self, coordinates: "Coordinates", layout: Sequence[Place], start: int) -> None:
-        self._of, self._layout, self._start = coordinates, layout, start
+    def __init__(self, coordinates: "Coordinates", start: int) -> None:
+        self._of, self._start = coordinates, start
         blocks = coordinates.blocks.values()
         self._owners = {name: block for block in blocks for name in block.orders}
         joint = [i for i, block in enumerate(blocks) if block.joint]
@@ -88,7 +87,7 @@ class CompiledMap:
                 f"volume[0] += standard({_block(i)}, none, psi, e)",
                 f"shear({_block(i)}, psi, e, locations, -1.0, theta)",
             ]
-        for i in range(len(self._layout)):
+        for i in range(len(self._of.layout)):
             lines.append(f"given{i}(theta, given)")
             if i in self._single:
                 lines.append(f"volume[0] += standard({_block(i)}, locations, psi, e)")
@@ -120,7 +119,7 @@ class CompiledMap:
         """Pull derivatives in theta, and the volume's, back to psi, and add them."""
         standard = "standard_back({}, {}, psi, e, bar_e, bar_given, grad)"
         lines = []
-        for i in reversed(range(len(self._layout))):
+        for i in reversed(range(len(self._of.layout))):
             lines += [
                 f"given{i}(theta, given)",
                 f"spread_back({_block(i)}, e, bar, bar_given, bar_e)",
@@ -158,7 +157,7 @@ class CompiledMap:
             "locations": locations, "none": locations[:0], "bent": self._of.bent,
             "rows": self._of.rows,
         }  # fmt: skip
-        parts = zip(found, self._layout, self._of.places.values(), strict=True)
+        parts = zip(found, self._of.layout.values(), self._of.places.values(), strict=True)
         for i, (given, place, elements) in enumerate(parts):
             environment |= {
                 f"place{i}": tuple(place),
@@ -183,31 +182,23 @@ class CompiledMap:
             entries = [*matrices, *block.offset, *block.mean]
             new = iter(rebuild([g for g in entries if g is not None], known))
             graphs = [None if g is None else next(new) for g in entries]
-            return Given.compiled(block, graphs, theta, self._above(block, parts))
+            above = {k: v for name in sorted(block.parents) for k, v in parts[name].items()}
+            return Given.compiled(block, graphs, theta, above)
 
         return {name: compiled(block) for name, block in self._of.blocks.items()}
 
-    def _above(self, block: Block, parts: dict[str, list[Variable]]) -> dict[int, Variable]:
-        """Vectors of theta on which a block's distribution depends, by where they start."""
-        found = {}
-        for name in sorted(block.parents):
-            start = self._of.variables[name].start
-            for vector in parts[name]:
-                found[start] = vector
-                start += vector.type.shape[0]
-        return found
-
-    def _split(self, vector: Variable) -> dict[str, list[Variable]]:
-        """Return the vectors that theta or psi is made of: one per component of a variable."""
+    def _split(self, vector: Variable) -> dict[str, dict[int, Variable]]:
+        """Return by where they start the vectors of theta: one per component of a variable."""
         parts = {}
         for name, place in self._of.variables.items():
             units = self._owners[name].units if name in self._owners else place.stop - place.start
             starts = range(place.start, max(place.stop, place.start + 1), max(units, 1))
-            parts[name] = [vector[start : start + units] for start in starts]
+            parts[name] = {start: vector[start : start + units] for start in starts}
         return parts
 
-    def _value(self, name: str, vectors: list[Variable], shape: tuple[int, ...]) -> Variable:
+    def _value(self, name: str, parts: dict[int, Variable], shape: tuple[int, ...]) -> Variable:
         """Return a value variable in its own shape."""
+        vectors = list(parts.values())
         [flat] = vectors if len(vectors) == 1 else [pt.concatenate(vectors)]
         if len(vectors) > 1:
             flat = flat[np.argsort(self._owners[name].orders[name].T.ravel())]
@@ -274,19 +265,18 @@ def _block(i: int) -> str:
 
 def _composed(name: str, source: str, signature: types.Type, **environment: Any) -> Compiled:
     """Compile source that calls the kernels and other compiled functions."""
-    keys: list[str | None] = []
-    names: dict[str, object] = {"np": np}
-    names |= {k: getattr(room, k) for room, kernels in _KERNELS.items() for k in kernels}
-    for key, value in environment.items():
-        names[key] = value.function if isinstance(value, Compiled) else value
-        if isinstance(value, Compiled):
-            keys.append(value.key)
-        elif isinstance(value, np.ndarray):
-            keys.append(f"{value.shape}{value.tobytes().hex()}")
-        else:
-            keys.append(repr(value))
+    kernels = {k: getattr(room, k) for room, names in _KERNELS.items() for k in names}
+    functions = {k: v.function for k, v in environment.items() if isinstance(v, Compiled)}
+    keys = list(map(_key, environment.values()))
     known = None if None in keys else "|".join(map(str, keys))
+    names = {"np": np} | kernels | environment | functions
     return compile_source(name, source, names, signature, known)
+
+
+def _key(value: Any) -> str | None:
+    if isinstance(value, np.ndarray):
+        return f"{value.shape}{value.tobytes().hex()}"
+    return value.key if isinstance(value, Compiled) else repr(value)
 
 
 _KERNELS = {

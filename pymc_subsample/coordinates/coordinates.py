@@ -31,7 +31,6 @@ from pymc_subsample.coordinates.blocks import (
     joined,
     merged,
     together,
-    triangle,
 )
 from pymc_subsample.coordinates.compiled import CompiledMap, Place
 from pymc_subsample.kernels import splines
@@ -103,9 +102,7 @@ class Coordinates:
         # Element of theta at each position of the vectors that the compiled graphs work on.
         self.order = np.arange(tall.size)
         start = tall.size
-        self._constants: dict[str, slice] = {}
-        self._slants: dict[str, slice] = {}
-        layout: list[Place] = []
+        self.layout: dict[str, Place] = {}
         for block in blocks:
             for name, order in block.orders.items():
                 place = self.variables[name]
@@ -113,11 +110,9 @@ class Coordinates:
             k, units = block.components, block.units
             starts = [self.variables[name].start + units * i for name, i in block.columns]
             self.places[block.name] = np.array(starts)[:, None] + np.arange(units)
-            slant = start + (len(triangle(k)) + k) * units
-            self._constants[block.name] = slice(start, slant)
-            layout.append(Place(k, units, block.width, start, slant))
+            slant = start + (k * (k + 1) // 2 + k) * units
+            self.layout[block.name] = Place(k, units, block.width, start, slant)
             start = slant + k * len(self.locations)
-            self._slants[block.name] = slice(slant, start)
         scales = set().union(*(block.scales for block in blocks))
         effects = {name for block in blocks for name in block.orders}
         self.scales = self._elements(name for name in tall.names if name in scales)
@@ -133,7 +128,7 @@ class Coordinates:
         self.rows = np.array(rows, dtype=int).reshape(-1, 2)
         self._splines = slice(start, start + splines.WIDTH * len(self.bent))
         self.length = self._splines.stop
-        self._map = CompiledMap(self, layout, start)
+        self._map = CompiledMap(self, start)
 
     def _elements(self, names: Iterable[str]) -> np.ndarray:
         """Return the elements of some variables in theta."""
@@ -149,14 +144,14 @@ class Coordinates:
 
     def constants(self, psi: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return information, shape (k(k+1)/2, J), and score, (k, J), as views of psi's tail."""
-        block = self.blocks[name]
-        k = block.components
-        table = psi[self._constants[name]].reshape(-1, block.units)
+        k, units, _, start, slant = self.layout[name]
+        table = psi[start:slant].reshape(-1, units)
         return table[:-k], table[-k:]
 
     def slant(self, psi: np.ndarray, name: str) -> np.ndarray:
         """Return D, or A of a joint block, shape (k, locations), as a view of psi's tail."""
-        return psi[self._slants[name]].reshape(self.blocks[name].components, -1)
+        k, slant = self.layout[name].components, self.layout[name].slant
+        return psi[slant : slant + k * len(self.locations)].reshape(k, -1)
 
     def splines(self, psi: np.ndarray) -> np.ndarray:
         """Return the constants of `kernels.splines`, a line for each of `bent`, as a view."""
@@ -172,9 +167,8 @@ class Coordinates:
         for name, block in self.blocks.items():
             k = block.components
             table, _ = self.constants(psi, name)
-            information = np.empty((block.units, k, k))
-            for (a, b), row in zip(triangle(k), table, strict=True):
-                information[:, a, b] = information[:, b, a] = row
+            information, (a, b) = np.empty((block.units, k, k)), np.triu_indices(k)
+            information[:, a, b] = information[:, b, a] = table.T
             effect, _ = self.strengths(theta, name)
             precision = np.eye(k) + effect.transpose(0, 2, 1) @ information @ effect
             left = np.linalg.inv(precision)[:, range(k), range(k)].T
