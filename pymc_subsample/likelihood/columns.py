@@ -1,6 +1,7 @@
 """Data-only columns of a batch graph, as functions of raw columns, and where those are kept."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 import pytensor.tensor as pt
@@ -43,17 +44,14 @@ def _follow(
 ) -> bool:
     """Trace a column; return whether each of its rows can be computed from that row alone."""
     alone = RowTrace(trace.stop, row_number_test(arrays))
-    try:
+    with suppress(CoupledRows):
         alone.follow(var, axis)
         roots = [v for v in alone.axes if v.owner is None]
-        n_rows = var.type.shape[axis]
-        reads_all = any(n_rows in getattr(v.type, "shape", ()) for v in alone.whole)
-        if reads_all or not roots or any(v not in arrays for v in roots):
-            return False
-        trace.follow(var, axis)
-    except CoupledRows:
-        return False
-    return True
+        reads_all = any(alone.has_rows(v, var.type.shape[axis]) for v in alone.whole)
+        if roots and not reads_all and all(v in arrays for v in roots):
+            trace.follow(var, axis)
+            return True
+    return False
 
 
 def row_number_test(

@@ -102,7 +102,8 @@ def refuse_unbound(sample: Evaluation, found: Mapping[Variable, Column]) -> None
                 f"name (of the model's, it has {listed(sorted(names))}). {todo} If it has that "
                 "length by chance, write the model on another number of rows."
             )
-        owner = _observed_with(model, var)
+        values = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
+        owner = next((name for name, v in values.items() if var in ancestors([v])), None)
         said = f"The observed values of {owner!r} are" if owner else "The model holds"
         raise TallModelError(
             f"{said} an array of shape {shape}, with one entry for each of the {length:,} rows "
@@ -168,13 +169,6 @@ def _apart(model: pm.Model, var: Variable, names: set[str]) -> list[str]:
     read = {name: set(ancestors(graphs)) for name, graphs in terms.items()}
     reading = {name: {v.name for v in seen} for name, seen in read.items() if var in seen}
     return [] if any(seen & names for seen in reading.values()) else list(reading)
-
-
-def _observed_with(model: pm.Model, root: Variable) -> str | None:
-    for rv in model.observed_RVs:
-        if root in ancestors([model.rvs_to_values[rv]]):
-            return rv.name
-    return None
 
 
 def refuse_disagreement(sample: Evaluation, tall: Evaluation) -> None:

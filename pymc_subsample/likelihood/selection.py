@@ -4,6 +4,7 @@ Each of its rows is computed from the selected rows of the data alone.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -38,16 +39,13 @@ def select_in_data(
     selected: dict[tuple, Variable] = {}
 
     def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-        if not isinstance(node.op, AdvancedSubtensor | Subtensor):
-            return fold(node, inputs)
-        where = _selection(node, inputs, arrays, set(values))
-        if where is None:
-            return fold(node, inputs)
-        dependent = depends_on([inputs[0]], values)
-        try:
-            return [_of_selected_rows(inputs[0], *where, dependent, arrays, selected)]
-        except (CoupledRows, TallModelError):
-            return fold(node, inputs)
+        indexes = isinstance(node.op, AdvancedSubtensor | Subtensor)
+        where = _selection(node, inputs, arrays, set(values)) if indexes else None
+        if where is not None:
+            dependent = depends_on([inputs[0]], values)
+            with suppress(CoupledRows, TallModelError):
+                return [_of_selected_rows(inputs[0], *where, dependent, arrays, selected)]
+        return fold(node, inputs)
 
     return rebuild(outputs, {v: v for v in [*arrays, *values]}, hook)
 
