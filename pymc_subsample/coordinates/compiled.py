@@ -176,16 +176,8 @@ class CompiledMap:
         parts = self._split(theta)
         written = zip(tall.names, tall.value_graphs, tall.shapes, strict=True)
         known = {graph: self._value(name, parts[name], shape) for name, graph, shape in written}
-
-        def compiled(block: Block) -> Given:
-            matrices = [entry for row in (*block.effect, *block.scale) for entry in row]
-            entries = [*matrices, *block.offset, *block.mean]
-            new = iter(rebuild([g for g in entries if g is not None], known))
-            graphs = [None if g is None else next(new) for g in entries]
-            above = {k: v for name in sorted(block.parents) for k, v in parts[name].items()}
-            return Given.compiled(block, graphs, theta, above)
-
-        return {name: compiled(block) for name, block in self._of.blocks.items()}
+        blocks = self._of.blocks.items()
+        return {name: _given(block, theta, parts, known) for name, block in blocks}
 
     def _split(self, vector: Variable) -> dict[str, dict[int, Variable]]:
         """Return by where they start the vectors of theta: one per component of a variable."""
@@ -215,47 +207,49 @@ class Given:
     forward: Compiled
     backward: Compiled
 
-    @classmethod
-    def compiled(
-        cls,
-        block: Block,
-        graphs: Sequence[Variable | None],
-        theta: Variable,
-        above: dict[int, Variable],
-    ) -> "Given":
-        """Lay the entries out, and compile them and their derivatives in vectors `above`."""
-        table = np.full((2, len(graphs)), -1)
-        size = 0
-        found: dict[Variable, tuple[int, bool]] = {}
-        for i, graph in enumerate(graphs):
-            if graph is None:
-                continue
-            if graph not in found:
-                by_unit = graph.type.ndim > 0 and graph.type.shape != (1,)
-                found[graph] = size, by_unit
-                size += block.units if by_unit else 1
-            table[:, i] = found[graph]
-        outputs = {
-            f"given[{start}{' + i' * by_unit}]": graph[0] if graph.type.ndim > by_unit else graph
-            for graph, (start, by_unit) in found.items()
-        }
-        forward = compile_loops("given", [theta], outputs, ["given"], _GIVEN)
-        bar_given = pt.tensor("bar_given", dtype="float64", shape=(size,))
-        bar_theta = pt.tensor("bar_theta", dtype="float64", shape=theta.type.shape)
-        objective = pt.zeros(())
-        for graph, (start, by_unit) in zip(outputs.values(), found.values(), strict=True):
-            weights = bar_given[start : start + block.units] if by_unit else bar_given[start]
-            objective += (weights * graph).sum()
-        moved = list(above.values())
-        gradient = pt.grad(objective, moved, disconnected_inputs="ignore")
-        sums = {
-            f"out[{place} + i]": bar_theta[place : place + part.type.shape[0]] + part
-            for place, part in zip(above, gradient, strict=True)
-        }
-        backward = compile_loops(
-            "given_back", [theta, bar_given, bar_theta], sums, ["out"], _GIVEN_BACK
-        )
-        return cls(table, size, forward, backward)
+
+def _given(
+    block: Block,
+    theta: Variable,
+    parts: dict[str, dict[int, Variable]],
+    known: dict[Variable, Variable],
+) -> Given:
+    """Lay a block's entries out, and compile them and their derivatives in vectors of theta."""
+    matrices = [entry for row in (*block.effect, *block.scale) for entry in row]
+    entries = [*matrices, *block.offset, *block.mean]
+    graphs = iter(rebuild([entry for entry in entries if entry is not None], known))
+    table, size = np.full((2, len(entries)), -1), 0
+    found: dict[Variable, tuple[int, bool]] = {}
+    for i, entry in enumerate(entries):
+        if entry is None:
+            continue
+        graph = next(graphs)
+        if graph not in found:
+            by_unit = graph.type.ndim > 0 and graph.type.shape != (1,)
+            found[graph] = size, by_unit
+            size += block.units if by_unit else 1
+        table[:, i] = found[graph]
+    outputs = {
+        f"given[{start}{' + i' * by_unit}]": graph[0] if graph.type.ndim > by_unit else graph
+        for graph, (start, by_unit) in found.items()
+    }
+    forward = compile_loops("given", [theta], outputs, ["given"], _GIVEN)
+    bar_given = pt.tensor("bar_given", dtype="float64", shape=(size,))
+    bar_theta = pt.tensor("bar_theta", dtype="float64", shape=theta.type.shape)
+    objective = pt.zeros(())
+    for graph, (start, by_unit) in zip(outputs.values(), found.values(), strict=True):
+        weights = bar_given[start : start + block.units] if by_unit else bar_given[start]
+        objective += (weights * graph).sum()
+    above = {k: v for name in sorted(block.parents) for k, v in parts[name].items()}
+    gradient = pt.grad(objective, list(above.values()), disconnected_inputs="ignore")
+    sums = {
+        f"out[{place} + i]": bar_theta[place : place + part.type.shape[0]] + part
+        for place, part in zip(above, gradient, strict=True)
+    }
+    backward = compile_loops(
+        "given_back", [theta, bar_given, bar_theta], sums, ["out"], _GIVEN_BACK
+    )
+    return Given(table, size, forward, backward)
 
 
 def _block(i: int) -> str:
