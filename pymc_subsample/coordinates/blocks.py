@@ -25,6 +25,7 @@ from pymc_subsample.coordinates.effects import (
     MAX_COMPONENTS,
     Entry,
     across,
+    diagonal,
     flattened,
     follow,
     line,
@@ -207,19 +208,15 @@ def _block(
     order, mean, scale = prior
     k, first = len(mean), scale[0][0]
     effect = follow(x, meets, set(tall.value_graphs))
-    if effect.order.shape[1] == k and np.array_equal(effect.order, order):
-        factor, offset = effect.factor, effect.offset
-    elif k == 1 and effect.order.shape[1] > 1 and first is not None and first.type.ndim == 0:
+    factor, offset = effect.factor, effect.offset
+    if k == 1 and effect.order.shape[1] > 1 and first is not None and first.type.ndim == 0:
         # A variable with independent elements, of which a matrix makes units.
-        order, k = effect.order, effect.order.shape[1]
-        factor, offset = effect.factor, effect.offset
         if mean[0].type.ndim:
             return None
-        mean = mean * k
-        scale = [[first if a == b else None for b in range(k)] for a in range(k)]
-    else:
-        factor = [[pt.ones(()) if a == b else None for b in range(k)] for a in range(k)]
-        offset = [pt.zeros(())] * k
+        order, k = effect.order, effect.order.shape[1]
+        mean, scale = mean * k, diagonal([first] * k)
+    elif not np.array_equal(effect.order, order):
+        factor, offset = diagonal([pt.ones(()) for _ in mean]), [pt.zeros(())] * k
     each = range(k)
     offset = [total([offset[a], *(product(factor[a][b], mean[b]) for b in each)]) for a in each]
     by_unit = [
@@ -255,29 +252,20 @@ def _prior(tall: TallModel, rv: Variable, x: Variable) -> _Prior | None:
         location, scale = tall.over_theta(op.dist_params(rv.owner)[-2:])
         if axis is not None:
             each = range(shape[axis])
-            scales = [[line(scale, axis, a) if a == b else None for b in each] for a in each]
-            return units_of(shape), [line(location, axis, a) for a in each], scales
+            means, scales = ([line(v, axis, a) for a in each] for v in (location, scale))
+            return units_of(shape), means, diagonal(scales)
         return single, [flattened(location, shape)], [[flattened(scale, shape)]]
     if isinstance(op, MvNormalRV) and x.type.ndim == 2:
         mean, cov = op.dist_params(rv.owner)
-        return _multivariate(tall, mean, cov, shape)
+        mean, factor = tall.over_theta([mean, _factor(cov)])
+        mean = mean[None, :] if mean.type.ndim == 1 else mean
+        each = range(shape[1])
+        if len(each) > MAX_COMPONENTS or factor.type.shape != (len(each), len(each)):
+            return None
+        triangular = [[factor[a, b] if b <= a else None for b in each] for a in each]
+        means = [mean[0, a] if mean.type.shape[0] == 1 else mean[:, a] for a in each]
+        return np.arange(size).reshape(shape), means, triangular
     return None
-
-
-def _multivariate(
-    tall: TallModel, mean: Variable, cov: Variable, shape: tuple[int, int]
-) -> _Prior | None:
-    units, k = shape
-    mean, factor = tall.over_theta([mean, _factor(cov)])
-    if k > MAX_COMPONENTS or factor.type.shape != (k, k):
-        return None
-    if mean.type.ndim == 1:
-        mean = mean[None, :]
-    means = [mean[0, a] if mean.type.shape[0] == 1 else mean[:, a] for a in range(k)]
-    scale: list[list[Entry]] = [
-        [factor[a, b] if b <= a else None for b in range(k)] for a in range(k)
-    ]
-    return np.arange(units * k).reshape(units, k), means, scale
 
 
 def _factor(cov: Variable) -> Variable:
@@ -315,8 +303,3 @@ def factor_rows(tall: TallModel, name: str) -> list[tuple[int, int]]:
     each = value.type.shape[-1]
     starts = [(i * (i + 1) // 2, i) for i in range(1, each) if i * (i + 1) // 2 < each]
     return [(first + start, i) for first in range(0, total, each) for start, i in starts]
-
-
-def triangle(size: int) -> list[tuple[int, int]]:
-    """Return the places of the upper triangle of a symmetric matrix, row by row."""
-    return [(int(a), int(b)) for a, b in zip(*np.triu_indices(size), strict=True)]

@@ -8,7 +8,7 @@ model.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
@@ -20,8 +20,10 @@ from pymc_subsample.control_variates.loops import compile_loops
 from pymc_subsample.coordinates.blocks import Block
 from pymc_subsample.kernels import correlations, splines, whitening
 from pymc_subsample.kernels.model import BACKWARD, FORWARD
-from pymc_subsample.likelihood import TallModel
 from pymc_subsample.symbolic.graph import rebuild
+
+if TYPE_CHECKING:
+    from pymc_subsample.coordinates.coordinates import Coordinates
 
 # theta, given; theta, derivatives in given, those in theta twice
 _GIVEN = types.void(VECTOR, VECTOR)
@@ -46,45 +48,26 @@ class CompiledMap:
     """The functions of `Coordinates`, compiled when first used.
 
     Vectors theta are those of value variables, but for blocks, which stand component by component.
-    Parents stand before children. `places` are their elements by name, shape (k, J), and `layout`
-    the same for the kernels, but for where components start. `locations` are elements that move
-    rows as effects do; see `kernels.whitening`. Elements `bent` are moved by splines, with
-    constants from position `start` on; `rows`, shape (rows, 2), are rows of Cholesky factors among
-    these; see `kernels.correlations`.
+    Parents stand before children. Constants of splines stand from position `start` on.
     """
 
-    def __init__(
-        self,
-        tall: TallModel,
-        blocks: Sequence[Block],
-        places: dict[str, np.ndarray],
-        layout: Sequence[Place],
-        locations: Sequence[slice],
-        bent: np.ndarray,
-        rows: np.ndarray,
-        start: int,
-    ) -> None:
-        self._tall, self._size, self._rows, self._start = tall, tall.size, rows, start
-        self._blocks = {block.name: block for block in blocks}
+    def __init__(self, coordinates: "Coordinates", start: int) -> None:
+        self._of, self._start = coordinates, start
+        blocks = coordinates.blocks.values()
         self._owners = {name: block for block in blocks for name in block.orders}
-        self._places, self._layout, self._bent = places, layout, bent
-        elements = [np.r_[place] for place in locations]
-        self._locations = np.concatenate([np.zeros(0, dtype=int), *elements])
-        variables = zip(tall.slices, tall.shapes, strict=True)
-        self._variables = dict(zip(tall.names, variables, strict=True))
         joint = [i for i, block in enumerate(blocks) if block.joint]
         self._joint, self._single = joint, [i for i in range(len(blocks)) if i not in joint]
 
-    def forward(self, inner: Compiled, order: np.ndarray) -> Compiled:
-        """Compile a model's ``forward`` over psi; theta[order[i]] is element i here."""
-        source = _FORWARD.format(size=self._size)
+    def forward(self, inner: Compiled) -> Compiled:
+        """Compile a model's ``forward`` over psi."""
+        source, order = _FORWARD.format(size=self._of.size), self._of.order
         return _composed(
             "forward", source, FORWARD, inner=inner, order=order, position=self.position
         )
 
-    def backward(self, inner: Compiled, order: np.ndarray) -> Compiled:
+    def backward(self, inner: Compiled) -> Compiled:
         """Compile a model's ``backward`` over psi."""
-        source = _BACKWARD.format(size=self._size)
+        source, order = _BACKWARD.format(size=self._of.size), self._of.order
         return _composed(
             "backward", source, BACKWARD, inner=inner, order=order, position=self.position,
             pull=self._pull,
@@ -94,9 +77,9 @@ class CompiledMap:
     def position(self) -> Compiled:
         """``position(psi, theta, e, volume)``."""
         lines = []
-        if len(self._bent):
+        if len(self._of.bent):
             lines.append(f"volume[0] += bend(bent, {self._start}, psi, theta)")
-        if len(self._rows):
+        if len(self._of.rows):
             lines.append("volume[0] += unfold(rows, theta)")
         for i in self._joint:
             lines += [
@@ -104,7 +87,7 @@ class CompiledMap:
                 f"volume[0] += standard({_block(i)}, none, psi, e)",
                 f"shear({_block(i)}, psi, e, locations, -1.0, theta)",
             ]
-        for i in range(len(self._layout)):
+        for i in range(len(self._of.layout)):
             lines.append(f"given{i}(theta, given)")
             if i in self._single:
                 lines.append(f"volume[0] += standard({_block(i)}, locations, psi, e)")
@@ -115,9 +98,9 @@ class CompiledMap:
     def inverse(self) -> Compiled:
         """``inverse(theta, psi)``, with constants after theta."""
         lines = []
-        if len(self._rows):
+        if len(self._of.rows):
             lines.append("fold(rows, psi)")
-        if len(self._bent):
+        if len(self._of.bent):
             lines.append(f"straighten(bent, {self._start}, theta, psi)")
         # Singles see locations of which joint blocks have taken their part.
         for i in [*self._joint, *self._single]:
@@ -136,7 +119,7 @@ class CompiledMap:
         """Pull derivatives in theta, and the volume's, back to psi, and add them."""
         standard = "standard_back({}, {}, psi, e, bar_e, bar_given, grad)"
         lines = []
-        for i in reversed(range(len(self._layout))):
+        for i in reversed(range(len(self._of.layout))):
             lines += [
                 f"given{i}(theta, given)",
                 f"spread_back({_block(i)}, e, bar, bar_given, bar_e)",
@@ -151,12 +134,12 @@ class CompiledMap:
                 standard.format(_block(i), "none"),
                 f"given_back{i}(theta, bar_given, bar, bar)",
             ]
-        for name, (place, _) in self._variables.items():
+        for name, place in self._of.variables.items():
             if name not in self._owners:
                 lines += [f"for i in range({place.start}, {place.stop}):", "    grad[i] += bar[i]"]
-        if len(self._rows):
+        if len(self._of.rows):
             lines.append("fold_back(rows, theta, grad)")
-        if len(self._bent):
+        if len(self._of.bent):
             lines.append(f"bend_back(bent, {self._start}, psi, grad)")
         return self._compiled("pull", _PULL_SOURCE, lines, _PULL)
 
@@ -165,13 +148,16 @@ class CompiledMap:
     ) -> Compiled:
         found = list(self.given.values())
         source = source.format(
-            size=self._size, longest=max(given.size for given in found), lines="\n    ".join(lines)
+            size=self._of.size,
+            longest=max(given.size for given in found),
+            lines="\n    ".join(lines),
         )
+        locations = self._of.locations
         environment: dict[str, object] = {
-            "locations": self._locations, "none": self._locations[:0], "bent": self._bent,
-            "rows": self._rows,
+            "locations": locations, "none": locations[:0], "bent": self._of.bent,
+            "rows": self._of.rows,
         }  # fmt: skip
-        parts = zip(found, self._layout, self._places.values(), strict=True)
+        parts = zip(found, self._of.layout.values(), self._of.places.values(), strict=True)
         for i, (given, place, elements) in enumerate(parts):
             environment |= {
                 f"place{i}": tuple(place),
@@ -185,42 +171,26 @@ class CompiledMap:
     @cached_property
     def given(self) -> "dict[str, Given]":
         """What each block's distribution depends on."""
-        theta = pt.tensor("theta", dtype="float64", shape=(self._size,))
+        tall = self._of.tall
+        theta = pt.tensor("theta", dtype="float64", shape=(tall.size,))
         parts = self._split(theta)
-        written = zip(self._tall.names, self._tall.value_graphs, strict=True)
-        known = {graph: self._value(name, parts[name]) for name, graph in written}
+        written = zip(tall.names, tall.value_graphs, tall.shapes, strict=True)
+        known = {graph: self._value(name, parts[name], shape) for name, graph, shape in written}
+        blocks = self._of.blocks.items()
+        return {name: _given(block, theta, parts, known) for name, block in blocks}
 
-        def compiled(block: Block) -> Given:
-            matrices = [entry for row in (*block.effect, *block.scale) for entry in row]
-            entries = [*matrices, *block.offset, *block.mean]
-            new = iter(rebuild([g for g in entries if g is not None], known))
-            graphs = [None if g is None else next(new) for g in entries]
-            return Given.compiled(block, graphs, theta, self._above(block, parts))
-
-        return {name: compiled(block) for name, block in self._blocks.items()}
-
-    def _above(self, block: Block, parts: dict[str, list[Variable]]) -> dict[int, Variable]:
-        """Vectors of theta on which a block's distribution depends, by where they start."""
-        found = {}
-        for name in sorted(block.parents):
-            start = self._variables[name][0].start
-            for vector in parts[name]:
-                found[start] = vector
-                start += vector.type.shape[0]
-        return found
-
-    def _split(self, vector: Variable) -> dict[str, list[Variable]]:
-        """Return the vectors that theta or psi is made of: one per component of a variable."""
+    def _split(self, vector: Variable) -> dict[str, dict[int, Variable]]:
+        """Return by where they start the vectors of theta: one per component of a variable."""
         parts = {}
-        for name, (place, _) in self._variables.items():
+        for name, place in self._of.variables.items():
             units = self._owners[name].units if name in self._owners else place.stop - place.start
             starts = range(place.start, max(place.stop, place.start + 1), max(units, 1))
-            parts[name] = [vector[start : start + units] for start in starts]
+            parts[name] = {start: vector[start : start + units] for start in starts}
         return parts
 
-    def _value(self, name: str, vectors: list[Variable]) -> Variable:
+    def _value(self, name: str, parts: dict[int, Variable], shape: tuple[int, ...]) -> Variable:
         """Return a value variable in its own shape."""
-        _, shape = self._variables[name]
+        vectors = list(parts.values())
         [flat] = vectors if len(vectors) == 1 else [pt.concatenate(vectors)]
         if len(vectors) > 1:
             flat = flat[np.argsort(self._owners[name].orders[name].T.ravel())]
@@ -237,50 +207,49 @@ class Given:
     forward: Compiled
     backward: Compiled
 
-    @classmethod
-    def compiled(
-        cls,
-        block: Block,
-        graphs: Sequence[Variable | None],
-        theta: Variable,
-        above: dict[int, Variable],
-    ) -> "Given":
-        """Lay the entries out, and compile them and their derivatives in vectors `above`."""
-        table = np.full((2, len(graphs)), -1)
-        outputs, start = {}, 0
-        seen: dict[Variable, int] = {}
-        for i, graph in enumerate(graphs):
-            if graph is None:
-                continue
-            if graph in seen:
-                table[:, i] = table[:, seen[graph]]
-                continue
-            seen[graph] = i
+
+def _given(
+    block: Block,
+    theta: Variable,
+    parts: dict[str, dict[int, Variable]],
+    known: dict[Variable, Variable],
+) -> Given:
+    """Lay a block's entries out, and compile them and their derivatives in vectors of theta."""
+    matrices = [entry for row in (*block.effect, *block.scale) for entry in row]
+    entries = [*matrices, *block.offset, *block.mean]
+    graphs = iter(rebuild([entry for entry in entries if entry is not None], known))
+    table, size = np.full((2, len(entries)), -1), 0
+    found: dict[Variable, tuple[int, bool]] = {}
+    for i, entry in enumerate(entries):
+        if entry is None:
+            continue
+        graph = next(graphs)
+        if graph not in found:
             by_unit = graph.type.ndim > 0 and graph.type.shape != (1,)
-            table[:, i] = start, by_unit
-            outputs[f"given[{start}{' + i' * by_unit}]"] = (
-                graph if by_unit or not graph.type.ndim else graph[0]
-            )
-            start += block.units if by_unit else 1
-        forward = compile_loops("given", [theta], outputs, ["given"], _GIVEN)
-        bar_given = pt.tensor("bar_given", dtype="float64", shape=(start,))
-        bar_theta = pt.tensor("bar_theta", dtype="float64", shape=theta.type.shape)
-        objective, at = pt.zeros(()), 0
-        for graph in outputs.values():
-            size = graph.type.shape[0] if graph.type.ndim else 1
-            weights = bar_given[at : at + size] if graph.type.ndim else bar_given[at]
-            objective += (weights * graph).sum()
-            at += size
-        moved = list(above.values())
-        gradient = pt.grad(objective, moved, disconnected_inputs="ignore")
-        sums = {
-            f"out[{place} + i]": bar_theta[place : place + part.type.shape[0]] + part
-            for place, part in zip(above, gradient, strict=True)
-        }
-        backward = compile_loops(
-            "given_back", [theta, bar_given, bar_theta], sums, ["out"], _GIVEN_BACK
-        )
-        return cls(table, start, forward, backward)
+            found[graph] = size, by_unit
+            size += block.units if by_unit else 1
+        table[:, i] = found[graph]
+    outputs = {
+        f"given[{start}{' + i' * by_unit}]": graph[0] if graph.type.ndim > by_unit else graph
+        for graph, (start, by_unit) in found.items()
+    }
+    forward = compile_loops("given", [theta], outputs, ["given"], _GIVEN)
+    bar_given = pt.tensor("bar_given", dtype="float64", shape=(size,))
+    bar_theta = pt.tensor("bar_theta", dtype="float64", shape=theta.type.shape)
+    objective = pt.zeros(())
+    for graph, (start, by_unit) in zip(outputs.values(), found.values(), strict=True):
+        weights = bar_given[start : start + block.units] if by_unit else bar_given[start]
+        objective += (weights * graph).sum()
+    above = {k: v for name in sorted(block.parents) for k, v in parts[name].items()}
+    gradient = pt.grad(objective, list(above.values()), disconnected_inputs="ignore")
+    sums = {
+        f"out[{place} + i]": bar_theta[place : place + part.type.shape[0]] + part
+        for place, part in zip(above, gradient, strict=True)
+    }
+    backward = compile_loops(
+        "given_back", [theta, bar_given, bar_theta], sums, ["out"], _GIVEN_BACK
+    )
+    return Given(table, size, forward, backward)
 
 
 def _block(i: int) -> str:
@@ -290,19 +259,18 @@ def _block(i: int) -> str:
 
 def _composed(name: str, source: str, signature: types.Type, **environment: Any) -> Compiled:
     """Compile source that calls the kernels and other compiled functions."""
-    keys: list[str | None] = []
-    names: dict[str, object] = {"np": np}
-    names |= {k: getattr(room, k) for room, kernels in _KERNELS.items() for k in kernels}
-    for key, value in environment.items():
-        names[key] = value.function if isinstance(value, Compiled) else value
-        if isinstance(value, Compiled):
-            keys.append(value.key)
-        elif isinstance(value, np.ndarray):
-            keys.append(f"{value.shape}{value.tobytes().hex()}")
-        else:
-            keys.append(repr(value))
+    kernels = {k: getattr(room, k) for room, names in _KERNELS.items() for k in names}
+    functions = {k: v.function for k, v in environment.items() if isinstance(v, Compiled)}
+    keys = list(map(_key, environment.values()))
     known = None if None in keys else "|".join(map(str, keys))
+    names = {"np": np} | kernels | environment | functions
     return compile_source(name, source, names, signature, known)
+
+
+def _key(value: Any) -> str | None:
+    if isinstance(value, np.ndarray):
+        return f"{value.shape}{value.tobytes().hex()}"
+    return value.key if isinstance(value, Compiled) else repr(value)
 
 
 _KERNELS = {

@@ -19,7 +19,7 @@ and the splines. They follow the d elements of psi in every vector that the chai
 compiled functions find them and a saved state holds them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from pymc_subsample.coordinates.blocks import (
     joined,
     merged,
     together,
-    triangle,
 )
 from pymc_subsample.coordinates.compiled import CompiledMap, Place
 from pymc_subsample.kernels import splines
@@ -79,6 +78,8 @@ class Coordinates:
 
     Attributes
     ----------
+    variables : dict of str to slice
+        Places of the model's variables in theta.
     size, length : int
         d, elements of theta and of psi, and these with the constants.
     places : dict of str to ndarray of int, shape (k, J)
@@ -94,60 +95,45 @@ class Coordinates:
         self, tall: TallModel, blocks: Sequence[Block], locations: Sequence[str] = ()
     ) -> None:
         self.blocks = {block.name: block for block in blocks}
-        self.size = tall.size
-        self._tall = tall
-        self._variables = dict(
-            zip(tall.names, zip(tall.slices, tall.shapes, strict=True), strict=True)
-        )
+        self.tall, self.size = tall, tall.size
+        self.variables = dict(zip(tall.names, tall.slices, strict=True))
         self.places: dict[str, np.ndarray] = {}
-        self._locations = {name: self._variables[name][0] for name in locations}
-        elements = [np.r_[place] for place in self._locations.values()]
-        self.locations = np.concatenate([np.zeros(0, dtype=int), *elements])
+        self.locations = self._elements(locations)
         # Element of theta at each position of the vectors that the compiled graphs work on.
         self.order = np.arange(tall.size)
         start = tall.size
-        self._constants: dict[str, slice] = {}
-        self._slants: dict[str, slice] = {}
-        layout: list[Place] = []
+        self.layout: dict[str, Place] = {}
         for block in blocks:
             for name, order in block.orders.items():
-                place = self._variables[name][0]
+                place = self.variables[name]
                 self.order[place] = place.start + order.T.ravel()
             k, units = block.components, block.units
-            starts = [self._variables[name][0].start + units * i for name, i in block.columns]
+            starts = [self.variables[name].start + units * i for name, i in block.columns]
             self.places[block.name] = np.array(starts)[:, None] + np.arange(units)
-            slant = start + (len(triangle(k)) + k) * units
-            self._constants[block.name] = slice(start, slant)
-            layout.append(Place(k, units, block.width, start, slant))
+            slant = start + (k * (k + 1) // 2 + k) * units
+            self.layout[block.name] = Place(k, units, block.width, start, slant)
             start = slant + k * len(self.locations)
-            self._slants[block.name] = slice(slant, start)
-        names = frozenset().union(*(block.scales for block in blocks))
-        places = {name: self._variables[name][0] for name in tall.names if name in names}
-        self.scales = np.concatenate([np.r_[place] for place in places.values()])
+        scales = set().union(*(block.scales for block in blocks))
         effects = {name for block in blocks for name in block.orders}
-        moved = [np.r_[place] for name, place in places.items() if name not in effects]
-        self.bent = np.concatenate([np.zeros(0, dtype=int), *moved])
-        if len(self.bent) > _MOST_BENT:
-            self.bent = self.bent[:0]
+        self.scales = self._elements(name for name in tall.names if name in scales)
+        moved = [name for name in tall.names if name in scales - effects]
+        if len(self._elements(moved)) > _MOST_BENT:
+            moved = []
+        self.bent = self._elements(moved)
         rows = [
-            (places[name].start + first, m)
-            for name in places
-            if len(self.bent) and name not in effects
+            (self.variables[name].start + first, m)
+            for name in moved
             for first, m in factor_rows(tall, name)
         ]
         self.rows = np.array(rows, dtype=int).reshape(-1, 2)
         self._splines = slice(start, start + splines.WIDTH * len(self.bent))
         self.length = self._splines.stop
-        self._map = CompiledMap(
-            tall,
-            blocks,
-            self.places,
-            layout,
-            list(self._locations.values()),
-            self.bent,
-            self.rows,
-            self._splines.start,
-        )
+        self._map = CompiledMap(self, start)
+
+    def _elements(self, names: Iterable[str]) -> np.ndarray:
+        """Return the elements of some variables in theta."""
+        found = [np.r_[self.variables[name]] for name in names]
+        return np.concatenate([np.zeros(0, dtype=int), *found])
 
     @property
     def units(self) -> list[np.ndarray]:
@@ -158,14 +144,14 @@ class Coordinates:
 
     def constants(self, psi: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return information, shape (k(k+1)/2, J), and score, (k, J), as views of psi's tail."""
-        block = self.blocks[name]
-        k = block.components
-        table = psi[self._constants[name]].reshape(-1, block.units)
+        k, units, _, start, slant = self.layout[name]
+        table = psi[start:slant].reshape(-1, units)
         return table[:-k], table[-k:]
 
     def slant(self, psi: np.ndarray, name: str) -> np.ndarray:
         """Return D, or A of a joint block, shape (k, locations), as a view of psi's tail."""
-        return psi[self._slants[name]].reshape(self.blocks[name].components, -1)
+        k, slant = self.layout[name].components, self.layout[name].slant
+        return psi[slant : slant + k * len(self.locations)].reshape(k, -1)
 
     def splines(self, psi: np.ndarray) -> np.ndarray:
         """Return the constants of `kernels.splines`, a line for each of `bent`, as a view."""
@@ -181,9 +167,8 @@ class Coordinates:
         for name, block in self.blocks.items():
             k = block.components
             table, _ = self.constants(psi, name)
-            information = np.empty((block.units, k, k))
-            for (a, b), row in zip(triangle(k), table, strict=True):
-                information[:, a, b] = information[:, b, a] = row
+            information, (a, b) = np.empty((block.units, k, k)), np.triu_indices(k)
+            information[:, a, b] = information[:, b, a] = table.T
             effect, _ = self.strengths(theta, name)
             precision = np.eye(k) + effect.transpose(0, 2, 1) @ information @ effect
             left = np.linalg.inv(precision)[:, range(k), range(k)].T
@@ -226,6 +211,6 @@ class Coordinates:
     def composed(self, forward: Compiled, backward: Compiled) -> dict[str, Callable[[], Compiled]]:
         """How to compile a model's parameter functions over psi in place of theta."""
         return {
-            "forward": lambda: self._map.forward(forward, self.order),
-            "backward": lambda: self._map.backward(backward, self.order),
+            "forward": lambda: self._map.forward(forward),
+            "backward": lambda: self._map.backward(backward),
         }

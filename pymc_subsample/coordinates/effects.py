@@ -41,6 +41,11 @@ def product(*factors: Entry) -> Entry:
     return None if any(f is None for f in factors) else reduce(mul, factors)
 
 
+def diagonal(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Return a diagonal matrix."""
+    return [[x if a == b else None for b in range(len(entries))] for a, x in enumerate(entries)]
+
+
 @dataclass
 class Effect:
     """An affine function of a variable: of each element, or of units of k elements by a matrix."""
@@ -106,8 +111,8 @@ def follow(x: Variable, graphs: Sequence[Variable], free: set[Variable]) -> Effe
         if order.shape != start.shape:
             factor, offset = factor.T, offset.T
         each = range(start.shape[axis])
-        entries = [[line(factor, axis, a) if a == b else None for b in each] for a in each]
-        return Effect(units_of(start.shape), entries, [line(offset, axis, a) for a in each])
+        factors, offsets = ([line(v, axis, a) for a in each] for v in (factor, offset))
+        return Effect(units_of(start.shape), diagonal(factors), offsets)
     flat = order.ravel()
     factor, offset = (flattened(v, shape) for v in (factor, offset))
     if not np.array_equal(flat, np.arange(flat.size)):

@@ -23,7 +23,6 @@ import numpy as np
 from pymc_subsample.control_variates.quadratic import Posterior, Quadratic
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.control_variates.search import find_mode, polish, quadratic_mode
-from pymc_subsample.coordinates.blocks import triangle
 from pymc_subsample.coordinates.coordinates import Coordinates
 from pymc_subsample.coordinates.marginals import marginal
 
@@ -49,7 +48,7 @@ def fitted(quadratic: Quadratic) -> Quadratic:
     for name, block in reversed(coordinates.blocks.items()):
         information, score = coordinates.constants(psi, name)
         *found, slant = _information(quadratic, psi, name)
-        information[:] = [found[0][:, a, b] for a, b in triangle(block.components)]
+        information[:] = found[0][:, *np.triu_indices(block.components)].T
         score[:] = found[1].T
         coordinates.slant(psi, name)[:] = slant
         psi = coordinates.from_theta(theta, psi)

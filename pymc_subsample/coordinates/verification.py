@@ -5,7 +5,6 @@ import logging
 import numpy as np
 
 from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.coordinates.blocks import triangle
 from pymc_subsample.coordinates.coordinates import Coordinates
 from pymc_subsample.coordinates.marginals import through
 from pymc_subsample.kernels.splines import KNOTS
@@ -59,7 +58,7 @@ def _point(
         information, score = coordinates.constants(psi, name)
         root = rng.standard_normal((block.units, k, k))
         full = rng.choice([0.0, 1.0, 100.0], (block.units, 1, 1)) * root @ root.transpose(0, 2, 1)
-        information[:] = [full[:, a, b] for a, b in triangle(k)]
+        information[:] = full[:, *np.triu_indices(k)].T
         score[:] = rng.standard_normal(score.shape)
         if block.joint:
             slant = coordinates.slant(psi, name)

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,8 @@ def batch_graph(
         memo[var] = pt.constant(np.asarray(value, dtype=var.type.dtype))
 
     first, old = next(iter(columns.items()))
-    new_outputs = rebuild(outputs, memo, _Resize(trace, arrays, first.shape[axes[old]]))
+    resized = partial(_resized, trace=trace, arrays=arrays, length=first.shape[axes[old]])
+    new_outputs = rebuild(outputs, memo, resized)
     used = set(ancestors(new_outputs))
     return BatchGraph(
         outputs=new_outputs,
@@ -125,60 +127,55 @@ def pieces(var: Variable, arrays: Mapping[Variable, Any]) -> Iterator[np.ndarray
                          for x, axis in columns))[0]  # fmt: skip
 
 
-class _Resize:
-    """Applies the Ops that know the number of rows to a batch of another length."""
-
-    def __init__(
-        self, trace: RowTrace, arrays: Mapping[Variable, np.ndarray], length: Variable
-    ) -> None:
-        self.trace = trace
-        self.arrays = arrays
-        self.length = length
-
-    def __call__(self, node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-        [output, *_] = node.outputs
-        axis = self.trace.axes.get(output)
-        if axis is None:
-            return None
-        if isinstance(node.op, Alloc):
-            value, *shape = inputs
-            shape[axis] = self.length
-            return [pt.alloc(value, *shape)]
-        if isinstance(node.op, Reshape | SplitDims):
-            shape = [-1 if i == axis else length for i, length in enumerate(output.type.shape)]
-            if None in shape:
-                raise CoupledRows(node)
-            return [inputs[0].reshape(tuple(shape))]
-        if isinstance(node.op, SpecifyShape):
-            return [inputs[0]]
-        if elemwise_name(node) == "Switch":
-            return self._settled(node, inputs)
-        if numbers := self.trace.row_numbers.get(node):
-            inputs = [
-                self._row_number(i, numbers[position]) if position in numbers else i
-                for position, i in enumerate(inputs)
-            ]
-            return node.op.make_node(*inputs).outputs
+def _resized(
+    node: Apply,
+    inputs: list[Variable],
+    trace: RowTrace,
+    arrays: Mapping[Variable, np.ndarray],
+    length: Variable,
+) -> list[Variable] | None:
+    """Apply an Op that knows the number of rows to a batch of another length."""
+    [output, *_] = node.outputs
+    axis = trace.axes.get(output)
+    if axis is None:
         return None
+    if isinstance(node.op, Alloc):
+        value, *shape = inputs
+        shape[axis] = length
+        return [pt.alloc(value, *shape)]
+    if isinstance(node.op, Reshape | SplitDims):
+        lengths = [-1 if i == axis else n for i, n in enumerate(output.type.shape)]
+        if None in lengths:
+            raise CoupledRows(node)
+        return [inputs[0].reshape(tuple(lengths))]
+    if isinstance(node.op, SpecifyShape):
+        return [inputs[0]]
+    if elemwise_name(node) == "Switch":
+        return _settled(node, inputs, trace, arrays)
+    if numbers := trace.row_numbers.get(node):
+        new = list(inputs)
+        for position, own in numbers.items():
+            order = [0 if i == own else "x" for i in range(inputs[position].type.ndim)]
+            new[position] = pt.arange(length).dimshuffle(order)
+        return node.op.make_node(*new).outputs
+    return None
 
-    def _row_number(self, index: Variable, axis: int) -> Variable:
-        order: list[int | str] = ["x"] * index.type.ndim
-        order[axis] = 0
-        return pt.arange(self.length).dimshuffle(order)
 
-    def _settled(self, node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-        """Drop a choice that data make the same way in every row (inside the support, say)."""
-        condition = node.inputs[0]
-        if condition not in self.trace.axes or not self.trace.stop(condition):
-            return None
-        ever, always = False, True
-        for part in pieces(condition, self.arrays):
-            ever, always = ever or bool(np.any(part)), always and bool(np.all(part))
-        for branch, chosen in ((1, always), (2, not ever)):
-            same = node.inputs[branch].type == node.outputs[0].type
-            if chosen and same and node.inputs[branch] in self.trace.axes:
-                return [inputs[branch]]
+def _settled(
+    node: Apply, inputs: list[Variable], trace: RowTrace, arrays: Mapping[Variable, np.ndarray]
+) -> list[Variable] | None:
+    """Drop a choice that data make the same way in every row (inside the support, say)."""
+    condition = node.inputs[0]
+    if condition not in trace.axes or not trace.stop(condition):
         return None
+    ever, always = False, True
+    for part in pieces(condition, arrays):
+        ever, always = ever or bool(np.any(part)), always and bool(np.all(part))
+    for branch, chosen in ((1, always), (2, not ever)):
+        same = node.inputs[branch].type == node.outputs[0].type
+        if chosen and same and node.inputs[branch] in trace.axes:
+            return [inputs[branch]]
+    return None
 
 
 def _parameter_bases(

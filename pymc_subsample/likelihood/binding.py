@@ -7,7 +7,7 @@ still say something of the sample.
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -20,9 +20,6 @@ from pymc_subsample.likelihood.discovery import are_few
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.symbolic.graph import root_array
 from pymc_subsample.validation import shown
-
-if TYPE_CHECKING:
-    pass
 
 # What makes rows of the objects of a library.
 _MAKERS = {
@@ -69,7 +66,13 @@ def bound(model: pm.Model, data: Rows | Several) -> dict[Variable, Column]:
                 f"pm.Data of the model have different numbers of rows: {lengths}, and in data "
                 f"{n_rows:,}. Write it on one sample of the rows: rows.sample(5_000)."
             )
-    _refuse_part_of_few(found)
+    for v in _few(found):
+        if len(value_of(v)) != (n_rows := len(found[v])):
+            raise TallModelError(
+                f"pm.Data {v.name!r} has {len(value_of(v)):,} of {n_rows:,} rows, which are so few "
+                "beside the others that they are not sampled. Write the model on all of them: "
+                f"rows.sample({n_rows:,})."
+            )
     return found
 
 
@@ -110,16 +113,6 @@ def _few(found: Mapping[Variable, Column]) -> set[Variable]:
     return {v for v, c in found.items() if sizes.get(len(c), np.inf) <= _HELD}
 
 
-def _refuse_part_of_few(found: Mapping[Variable, Column]) -> None:
-    for v in _few(found):
-        if len(value_of(v)) != (n_rows := len(found[v])):
-            raise TallModelError(
-                f"pm.Data {v.name!r} has {len(value_of(v)):,} of {n_rows:,} rows, which are so few "
-                "beside the others that they are not sampled. Write the model on all of them: "
-                f"rows.sample({n_rows:,})."
-            )
-
-
 def value_of(var: Variable) -> np.ndarray:
     """Return the numbers of a `pm.Data`."""
     value = root_array(var)
@@ -154,9 +147,13 @@ def _column(var: Variable, data: Rows | Several) -> Column:
             "hold them. Give the model rows.sample(5_000) as it is, or make the rows with another "
             "type."
         )
-    bound = column.as_type(value.dtype)
-    _refuse_others(name, value, bound)
-    return bound
+    low, high = low.astype(value.dtype), high.astype(value.dtype)
+    if np.any(~((low <= value) & (value <= high))):
+        raise TallModelError(
+            f"pm.Data {name!r} holds numbers from {np.min(value):.6g} to {np.max(value):.6g}, and "
+            f"column {name!r} of data from {np.min(low):.6g} to {np.max(high):.6g}. {_AS_IT_IS}"
+        )
+    return column.as_type(value.dtype)
 
 
 def _holds(dtype: np.dtype, column: Column, low: np.ndarray, high: np.ndarray) -> bool:
@@ -172,16 +169,6 @@ def _holds(dtype: np.dtype, column: Column, low: np.ndarray, high: np.ndarray) -
         limits = np.iinfo(dtype)
         return bool(np.all(low >= limits.min) and np.all(high <= limits.max))
     return False
-
-
-def _refuse_others(name: str, value: np.ndarray, column: Column) -> None:
-    """Refuse numbers that cannot be those of the column, such as standardised ones."""
-    low, high = (column.statistic(which).astype(value.dtype) for which in ("low", "high"))
-    if np.any(~((low <= value) & (value <= high))):
-        raise TallModelError(
-            f"pm.Data {name!r} holds numbers from {np.min(value):.6g} to {np.max(value):.6g}, and "
-            f"column {name!r} of data from {np.min(low):.6g} to {np.max(high):.6g}. {_AS_IT_IS}"
-        )
 
 
 def refuse_other_rows(found: Mapping[Variable, Column]) -> None:

@@ -2,49 +2,42 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.traversal import ancestors
 from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor.math import Sum
+from pytensor.tensor.special import Softmax
 
 from pymc_subsample.likelihood.batch import pieces
-from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_name
+from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
+from pymc_subsample.likelihood.terms import Rows
 from pymc_subsample.likelihood.trace import RowTrace
 from pymc_subsample.symbolic.bounds import Bounds
-from pymc_subsample.symbolic.graph import on_disk, rebuild
+from pymc_subsample.symbolic.graph import merged, on_disk, rebuild
 
 
-@dataclass(frozen=True)
-class ParameterCheck:
-    """A condition that must hold for a log-likelihood to be finite."""
+def split_checks(outputs: Sequence[Variable]) -> tuple[list[Variable], dict[Variable, str]]:
+    """Take every check out of the graphs; equal parts of what is left are merged.
 
-    condition: Variable
-    message: str
-
-
-def split_checks(outputs: Sequence[Variable]) -> tuple[list[Variable], list[ParameterCheck]]:
-    """Take every check out of the graphs; equal parts of what is left are merged."""
-    checks: list[ParameterCheck] = []
+    Returns the graphs, and conditions for these to be finite, with what is said where one fails.
+    """
+    checks: list[tuple[Variable, str]] = []
 
     def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         if not isinstance(node.op, CheckAndRaise):
             return None
         expression, *conditions = inputs
-        checks.extend(ParameterCheck(leaf, node.op.msg) for c in conditions for leaf in _leaves(c))
+        checks.extend((leaf, node.op.msg) for c in conditions for leaf in _leaves(c))
         return [expression]
 
     graphs = rebuild(outputs, {}, hook)
-    merged = FunctionGraph(outputs=[*graphs, *(c.condition for c in checks)], clone=False)
-    MergeOptimizer().rewrite(merged)
-    conditions = merged.outputs[len(graphs) :]
-    messages = {c: check.message for c, check in zip(conditions, checks, strict=True)}
-    return merged.outputs[: len(graphs)], [ParameterCheck(c, m) for c, m in messages.items()]
+    found = merged([*graphs, *(c for c, _ in checks)]).outputs
+    messages = (message for _, message in checks)
+    return found[: len(graphs)], dict(zip(found[len(graphs) :], messages, strict=True))
 
 
 def _leaves(condition: Variable) -> list[Variable]:
@@ -59,36 +52,32 @@ def _leaves(condition: Variable) -> list[Variable]:
 
 
 def sort_checks(
-    checks: Sequence[ParameterCheck],
+    checks: Mapping[Variable, str],
     trace: RowTrace,
     dependent: set[Variable],
     arrays: Mapping[Variable, np.ndarray],
-    kinds: Mapping[int, Sequence[str]],
+    kinds: Mapping[int, Sequence[Rows]],
 ) -> tuple[list[tuple[Variable, int, int]], list[Variable]]:
     """Sort checks into conditions on each row and on parameters alone.
 
     Conditions on rows come with the row axis and the number of rows. Checks of data are settled
     here, and what holds for all parameters is dropped. `trace` gains the rows of the row
-    conditions; `kinds` are the subsampled variables by their number of rows, the most first.
+    conditions; `kinds` are the terms by their number of rows, the most first.
     """
     n_rows = next(iter(kinds))
     rows, scalars = [], []
     bounds = Bounds(dependent, partial(_ends, arrays=arrays))
-    for check in checks:
-        condition = check.condition
+    for condition, message in checks.items():
         if condition not in dependent:
             if not all(np.all(part) for part in pieces(condition, arrays)):
                 raise TallModelError(
-                    f"A parameter check of the model fails for its data: {check.message}. Fix the "
+                    f"A parameter check of the model fails for its data: {message}. Fix the "
                     "data or the parameter it names."
                 )
         elif bounds.always(condition) or _adds_to_one(condition, dependent):
             continue
-        elif any(
-            v in trace.axes or n_rows in getattr(v.type, "shape", ())
-            for v in ancestors([condition])
-        ):
-            rows.append((condition, *_follow(check, trace, kinds)))
+        elif any(trace.has_rows(v, n_rows) for v in ancestors([condition])):
+            rows.append((condition, *_follow(condition, message, trace, kinds)))
         else:
             scalars.append(condition.all())
     return rows, scalars
@@ -103,20 +92,21 @@ def _ends(var: Variable, arrays: Mapping[Variable, Any]) -> Iterable[np.ndarray]
 
 
 def _follow(
-    check: ParameterCheck, trace: RowTrace, kinds: Mapping[int, Sequence[str]]
+    condition: Variable, message: str, trace: RowTrace, kinds: Mapping[int, Sequence[Rows]]
 ) -> tuple[int, int]:
     """Add a condition to the trace; return its row axis and number of rows."""
-    shape = check.condition.type.shape
+    shape = condition.type.shape
     for n_rows in kinds:
         for axis, length in enumerate(shape):
             if length == n_rows:
                 with suppress(CoupledRows):
-                    trace.follow(check.condition, axis)
+                    trace.follow(condition, axis)
                     return axis, n_rows
-    every = [name for names in kinds.values() for name in names]
-    names = next((v for n, v in kinds.items() if n in shape), every)
+    every = [term for terms in kinds.values() for term in terms]
+    terms = next((terms for n, terms in kinds.items() if n in shape), every)
+    names = dict.fromkeys(repr(term.name) for term in terms)
     raise TallModelError(
-        f"The rows of {', '.join(map(repr, names))} are coupled by a condition: {check.message}. "
+        f"The rows of {', '.join(names)} are coupled by a condition: {message}. "
         "Rows can only be subsampled if each one can be checked alone; write the parameter so that "
         "it holds for any value, or sample this model with pm.NUTS."
     )
@@ -124,18 +114,10 @@ def _follow(
 
 def _adds_to_one(condition: Variable, dependent: set[Variable]) -> bool:
     """Whether a check sees the parameters only through the sum of a softmax."""
-    pending, softmax = [condition], False
-    while pending:
-        var = pending.pop()
-        if var.owner is None:
-            if var in dependent:
-                return False
-        elif _op_name(var) == "Sum" and _op_name(var.owner.inputs[0]) == "Softmax":
-            softmax = True
-        else:
-            pending += var.owner.inputs
-    return softmax
-
-
-def _op_name(var: Variable) -> str | None:
-    return None if var.owner is None else op_name(var.owner.op)
+    sums = [
+        v
+        for v in ancestors([condition])
+        if isinstance(v.owner_op, Sum) and isinstance(v.owner.inputs[0].owner_op, Softmax)
+    ]
+    others = ancestors([condition], blockers=sums)
+    return bool(sums) and not any(v.owner is None and v in dependent for v in others)

@@ -1,7 +1,7 @@
 """Data-only columns of a batch graph, as functions of raw columns, and where those are kept."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from contextlib import suppress
 
 import numpy as np
 import pytensor.tensor as pt
@@ -12,11 +12,11 @@ from pymc_subsample.data.columns import Column
 from pymc_subsample.data.mapped import MappedRows
 from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
 from pymc_subsample.likelihood.errors import CoupledRows
-from pymc_subsample.likelihood.kinds import chosen, joined, merged, per_row, shared_columns
+from pymc_subsample.likelihood.kinds import chosen, joined, per_row, shared_columns
 from pymc_subsample.likelihood.simplify import labelled, simplified
 from pymc_subsample.likelihood.terms import Rows
 from pymc_subsample.likelihood.trace import RowTrace
-from pymc_subsample.rows import RowStore
+from pymc_subsample.rows import Joined, RowStore
 from pymc_subsample.symbolic.graph import evaluate, on_disk, tensor_input
 
 
@@ -44,17 +44,14 @@ def _follow(
 ) -> bool:
     """Trace a column; return whether each of its rows can be computed from that row alone."""
     alone = RowTrace(trace.stop, row_number_test(arrays))
-    try:
+    with suppress(CoupledRows):
         alone.follow(var, axis)
         roots = [v for v in alone.axes if v.owner is None]
-        n_rows = var.type.shape[axis]
-        reads_all = any(n_rows in getattr(v.type, "shape", ()) for v in alone.whole)
-        if reads_all or not roots or any(v not in arrays for v in roots):
-            return False
-        trace.follow(var, axis)
-    except CoupledRows:
-        return False
-    return True
+        reads_all = any(alone.has_rows(v, var.type.shape[axis]) for v in alone.whole)
+        if roots and not reads_all and all(v in arrays for v in roots):
+            trace.follow(var, axis)
+            return True
+    return False
 
 
 def row_number_test(
@@ -77,20 +74,6 @@ def row_number_test(
     return test
 
 
-class Placed(NamedTuple):
-    """Raw columns, and the graph over them."""
-
-    batch: BatchGraph  # Stable and shared by kinds of rows.
-    written: Variable  # Its log-likelihood by the model's own Ops.
-    rows: RowStore  # The raw columns.
-    # Inputs that stand for a batch of each raw column, and their row axes.
-    raw: list[Variable]
-    raw_axes: list[int]
-    derived: dict[Variable, Variable]  # Columns of the batch graph as functions of the raw columns.
-    # Per raw column, what it was before those of several kinds were joined, by kind.
-    members: list[dict[int, Variable]]
-
-
 def stored(
     batch: BatchGraph,
     derived: dict[Variable, Variable],
@@ -98,10 +81,16 @@ def stored(
     axes: Mapping[Variable, int],
     kinds: Mapping[int, Sequence[Rows]],
     guards: Sequence[tuple[Variable, int, int]],
-) -> Placed:
+) -> tuple[
+    BatchGraph, Variable, RowStore, list[Variable], list[int], dict[Variable, Variable],
+    list[dict[int, Variable]],
+]:  # fmt: skip
     """Leave raw columns where they are, in memory or on disk; those that kinds read alike are one.
 
     `arrays` and `axes` are their values and row axes; the rest is as `kinds.per_row` has it.
+    Returns of an `Evaluation` the batch graph, stable and shared by kinds of rows, its
+    log-likelihood as written, the rows, raw, raw_axes and derived; and, per raw column, what it was
+    before those of several kinds were joined, by kind.
     """
     values = {
         v: x if isinstance(x, Column) else np.moveaxis(x, axes[v], 0) for v, x in arrays.items()
@@ -109,13 +98,11 @@ def stored(
     lengths = list(kinds)
     of_kind = {v: lengths.index(len(x)) for v, x in values.items()}
     written = per_row(batch.outputs, kinds, guards)
-    rows, joins = [simplified(w) for w in written], {}
+    rows, joins = [simplified(w) for w in written], dict[Variable, Variable]()
     if len(kinds) > 1:
-        places = [(axes[v], _types(x)) for v, x in values.items()]
-        joins = shared_columns(rows, derived, list(values), places, list(of_kind.values()))
-        rows, derived = merged(rows, derived, joins)
+        places = {v: (axes[v], _types(x)) for v, x in values.items()}
+        rows, derived, joins = shared_columns(rows, derived, places, of_kind)
     branches = list(dict.fromkeys(rows))
-    first = [rows.index(branch) for branch in branches]
     raw = [v for v in values if v not in joins]
     raw_axes = [axes[v] for v in raw]
     members = [{of_kind[w]: w for w in values if joins.get(w, w) is v} for v in raw]
@@ -125,10 +112,8 @@ def stored(
         batch.columns[batch.kind], batch.axes[batch.kind] = batch.kind, 0
         batch.tests = [pt.eq(batch.kind, k) for k in range(1, len(branches))]
         derived[batch.kind] = kind
-        numbers = {k: np.array([branches.index(r)], dtype="int8") for k, r in enumerate(rows)}
-        content.append(
-            joined({k: np.broadcast_to(x, lengths[k]) for k, x in numbers.items()}, lengths)
-        )
+        numbers = [np.int8(branches.index(branch)) for branch in rows]
+        content.append(Joined(list(map(np.broadcast_to, numbers, lengths))))
         raw.append(kind)
         raw_axes.append(0)
         members.append({})
@@ -136,8 +121,8 @@ def stored(
     make = MappedRows if any(map(on_disk, values.values())) else RowStore
     store = make(content, sum(kinds), list(zip(names, lengths, strict=True)))
     graph = labelled(chosen(branches, batch.tests), batch)
-    as_written = chosen([written[k] for k in first], batch.tests)
-    return Placed(graph, as_written, store, raw, raw_axes, derived, members)
+    as_written = chosen([written[rows.index(branch)] for branch in branches], batch.tests)
+    return graph, as_written, store, raw, raw_axes, derived, members
 
 
 def _types(x: np.ndarray | Column) -> list[np.dtype]:

@@ -170,11 +170,16 @@ def find_rows(
     wanted = named or {part.name for part in parts}
     chosen = [part for part in parts if part.name in wanted]
     whole = [Whole(p.name, p.graph, "not in observed=") for p in parts if p.name not in wanted]
-    shapes = [_fixed_shape(part) for part in chosen]
+    for part in chosen:
+        if None in part.shape:
+            raise TallModelError(
+                f"The shape of the log-likelihood of {part.name!r} depends on parameters. Fix the "
+                "number of rows."
+            )
     if dim is None:
-        rows, others = _longest_axes(model, chosen, shapes, named, cost)
+        rows, others = _longest_axes(model, chosen, named, cost)
     else:
-        rows, others = _axes_of_dim(model, chosen, shapes, dim)
+        rows, others = _axes_of_dim(model, chosen, dim)
     missing = named - {r.name for r in rows}
     if missing:
         raise TallModelError(
@@ -188,21 +193,19 @@ def find_rows(
 def _longest_axes(
     model: pm.Model,
     parts: Sequence[Part],
-    shapes: Sequence[tuple[int, ...]],
     named: set[str],
     cost: Callable[[Variable], int],
 ) -> tuple[list[Rows], list[Whole]]:
     """Take the longest axis of each part for its rows."""
-    values = [_value_shape(model, p, s) for p, s in zip(parts, shapes, strict=True)]
-    lengths = [max((*s, *v), default=0) for s, v in zip(shapes, values, strict=True)]
+    lengths = [max((*p.shape, *_value_shape(model, p)), default=0) for p in parts]
     rows, whole = [], []
     firm = [n for n, part in zip(lengths, parts, strict=True) if not part.summed]
     longest = max(firm, default=0)
-    for part, shape, length in zip(parts, shapes, lengths, strict=True):
+    for part, length in zip(parts, lengths, strict=True):
         if length < 2:
             whole.append(Whole(part.name, part.graph, "no rows"))
             continue
-        axes = [i for i, n in enumerate(shape) if n == length]
+        axes = [i for i, n in enumerate(part.shape) if n == length]
         if len(axes) == 1:
             strict = part.name in named or (length == longest and not part.summed)
             rows.append(Rows(part.name, part.graph, axes[0], length, strict))
@@ -244,19 +247,10 @@ def _joint(model: pm.Model, part: Part, length: int) -> TallModelError:
     )
 
 
-def _fixed_shape(part: Part) -> tuple[int, ...]:
-    if None in part.graph.type.shape:
-        raise TallModelError(
-            f"The shape of the log-likelihood of {part.name!r} depends on parameters. Fix the "
-            "number of rows."
-        )
-    return tuple(part.graph.type.shape)
-
-
-def _value_shape(model: pm.Model, part: Part, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _value_shape(model: pm.Model, part: Part) -> tuple[int, ...]:
     value = model.rvs_to_values.get(model[part.name])
     data = None if value is None else root_array(value)
-    return shape if data is None else np.shape(data)
+    return part.shape if data is None else data.shape
 
 
 def _no_rows(parts: Sequence[Part]) -> TallModelError:
@@ -280,22 +274,22 @@ def _no_rows(parts: Sequence[Part]) -> TallModelError:
 
 
 def _axes_of_dim(
-    model: pm.Model, parts: Sequence[Part], shapes: Sequence[tuple[int, ...]], dim: str | None
+    model: pm.Model, parts: Sequence[Part], dim: str
 ) -> tuple[list[Rows], list[Whole]]:
     rows, whole = [], []
-    for part, shape in zip(parts, shapes, strict=True):
+    for part in parts:
         dims = model.named_vars_to_dims.get(part.name) or ()
         if part.summed or dim not in dims:
             whole.append(Whole(part.name, part.graph, f"dimension {dim!r} is not its own"))
             continue
         axis = list(dims).index(dim)
-        if axis >= len(shape):
+        if axis >= len(part.shape):
             raise TallModelError(
                 f"dim={dim!r} is a dimension of the values of {part.name!r} but not of its "
                 "log-likelihood: the rows along it are not independent. Choose another one, or "
                 "sample this model with pm.NUTS."
             )
-        rows.append(Rows(part.name, part.graph, axis, shape[axis], strict=True))
+        rows.append(Rows(part.name, part.graph, axis, part.shape[axis], strict=True))
     if not rows:
         known = sorted({d for dims in model.named_vars_to_dims.values() for d in dims if d})
         raise TallModelError(

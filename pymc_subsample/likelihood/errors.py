@@ -2,6 +2,7 @@
 
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
+from pytensor.tensor.elemwise import Elemwise
 
 
 class TallModelError(ValueError):
@@ -59,10 +60,5 @@ _KNOWN = {
 
 def op_name(op: Op) -> str:
     """Return the short name of an Op, as PyTensor prints it where that is telling."""
-    scalar_op = getattr(op, "scalar_op", None)
-    if scalar_op is not None and type(op).__name__ == "Elemwise":
-        return type(scalar_op).__name__
-    core_op = getattr(op, "core_op", None)
-    if core_op is not None:
-        return type(core_op).__name__
-    return type(op).__name__
+    inner = op.scalar_op if isinstance(op, Elemwise) else getattr(op, "core_op", None)
+    return type(op if inner is None else inner).__name__

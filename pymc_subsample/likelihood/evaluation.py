@@ -25,23 +25,9 @@ _UNIT_ROWS, _SIGNS, SHARE = 200, 8, 0.1
 class Vector:
     """Value variables of a model, one after the other in a vector theta.
 
-    Parameters
-    ----------
-    point : dict of str to array_like
-        Any point, in the order of the vector.
-
-    Attributes
-    ----------
-    names, shapes, slices
-        Of the variables, and their places.
-    size : int
-        d.
+    `point` is any, in the order of the vector; `slices` are the places of the variables, and `size`
+    is d.
     """
-
-    names: list[str]
-    shapes: list[tuple[int, ...]]
-    slices: list[slice]
-    size: int
 
     def __init__(self, point: Mapping[str, np.ndarray]) -> None:
         self.lay_out(point)
@@ -67,24 +53,26 @@ class Vector:
 class Evaluation(Vector):
     """What `TallModel` lays out, evaluated."""
 
-    model: pm.Model
-    value_vars: list[Variable]
+    model: pm.Model  # Without `pm.Minibatch`.
+    value_vars: list[Variable]  # In the order of the model, as names, shapes and slices are.
     initial_point: dict[str, np.ndarray]
-    discrete: list[str]
-    binary: tuple[str, ...]
-    bound: dict[Variable, Column]
-    observed: tuple[str, ...]
-    n_rows: int
+    discrete: list[str]  # Names of value variables that are integers,
+    binary: tuple[str, ...]  # and that are 0 or 1.
+    bound: dict[Variable, Column]  # What takes the place of some of the model's data.
+    observed: tuple[str, ...]  # Names of all subsampled variables together,
+    n_rows: int  # and their rows.
     theta: Variable
     logprior_graph: Variable
-    phi_graphs: list[Variable]
-    phi_slices: dict[Variable, slice]
-    batch: BatchGraph
-    rows: RowStore
-    raw: list[Variable]
-    raw_axes: list[int]
-    raw_roots: list[dict[int, Variable]]
-    derived: dict[Variable, Variable]
+    phi_graphs: list[Variable]  # Parameters of the batch graph as functions of theta,
+    phi_slices: dict[Variable, slice]  # and the place of each in phi.
+    batch: BatchGraph  # Log-likelihood of a batch, shape (m,), over phi and data-only columns.
+    rows: RowStore  # The raw columns.
+    raw: list[Variable]  # Inputs that stand for a batch of each raw column,
+    raw_axes: list[int]  # their row axes,
+    raw_roots: list[dict[int, Variable]]  # and the model's data that it is, by kind of rows.
+    derived: dict[Variable, Variable]  # Columns of the batch graph as functions of the raw ones.
+    _roots: dict[Variable, Variable]  # Data that placeholders stand for,
+    _read_by_rows: list[Variable]  # and those placeholders that rows read.
     _as_written: Variable
     _functions: dict[str, Callable]
     _stable = False

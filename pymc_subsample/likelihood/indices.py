@@ -1,8 +1,7 @@
 """Negative numbers in indices of rows: codes of what is missing, which count from the end."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -11,7 +10,6 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.xtensor.type import XTensorType
 
-from pymc_subsample.data.columns import Column
 from pymc_subsample.likelihood.binding import listed
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.levels import indexed, unconverted
@@ -28,20 +26,6 @@ from pymc_subsample.symbolic.graph import (
 from pymc_subsample.warning import warn
 
 
-class Negative(NamedTuple):
-    """An index of rows that has negative numbers."""
-
-    which: str  # The index, and where.
-    length: int  # Of what it indexes.
-    entries: list[str]  # What that is, with its last level where it is known.
-
-
-def warn_about_negative(found: Iterable[Negative]) -> None:
-    """Warn of `negative_codes`."""
-    for entry in found:
-        warn(_told(*entry))
-
-
 def warn_of_model(model: pm.Model, terms: Sequence[Variable]) -> None:
     """Warn of a model that was not read, of whose terms the longest axis has rows.
 
@@ -52,7 +36,8 @@ def warn_of_model(model: pm.Model, terms: Sequence[Variable]) -> None:
         graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
         concrete = concretize(graphs, model.value_vars, model.initial_point())
         lengths = {max(g.type.shape) for g in concrete.outputs if g.type.shape}
-        warn_about_negative(negative_codes(concrete, lengths, model))
+        for said in negative_codes(concrete, lengths, model):
+            warn(said)
 
 
 def _told(which: str, length: int, entries: list[str]) -> str:
@@ -64,10 +49,8 @@ def _told(which: str, length: int, entries: list[str]) -> str:
     )
 
 
-def negative_codes(
-    concrete: ConcreteGraph, lengths: Collection[int], model: pm.Model
-) -> list[Negative]:
-    """Find where codes of rows, of which there are `lengths`, index parameters from their end.
+def negative_codes(concrete: ConcreteGraph, lengths: Collection[int], model: pm.Model) -> list[str]:
+    """Say where codes of rows, of which there are `lengths`, index parameters from their end.
 
     So they do in NumPy and PyMC: -1, with which pandas codes what is missing, reads the last level.
     A column on disk is refused. What an index is computed from may be negative, and so may codes
@@ -83,8 +66,13 @@ def negative_codes(
         sources = {concrete.roots[v]: x for v, x in concrete.arrays.items() if v in above}
         names = listed([v.name for v in sources if v in model.data_vars])
         if any(on_disk(x) for x in sources.values()):
-            if index in concrete.arrays:
-                _refuse(names, concrete.arrays[index])
+            column = concrete.arrays.get(index)
+            if column is not None and (low := np.min(column.statistic("low"))) < 0:
+                raise TallModelError(
+                    f"Column {names} of data is an index in the model, and goes down to {low:.0f}: "
+                    "negative codes often stand for what is missing, and would count from the end. "
+                    "Make the rows with codes from 0 up."
+                )
             continue
         value = concrete.arrays.get(index)
         value = evaluate([index], concrete.arrays)[0] if value is None else value
@@ -93,7 +81,7 @@ def negative_codes(
             length = table.type.shape[axis]
             said = f"{_name(names, index in concrete.arrays, value)}{_where(value, lengths)}"
             found.setdefault((said, length), []).extend(_entries(table, length, concrete, model))
-    return [Negative(*key, entries) for key, entries in found.items()]
+    return [_told(*key, entries) for key, entries in found.items()]
 
 
 def _is_read(concrete: ConcreteGraph, node: Apply, axis: int, index: Variable) -> bool:
@@ -148,12 +136,3 @@ def _entries(
         levels = [list(model.coords.get(d) or ()) for d in model.named_vars_to_dims.get(name, ())]
         last = [x[-1] for x in levels if len(x) == length]
         yield f"{name!r}" + (f" ({last[0]!r})" if last else "")
-
-
-def _refuse(name: str, column: Column) -> None:
-    if (low := np.min(column.statistic("low"))) < 0:
-        raise TallModelError(
-            f"Column {name} of data is an index in the model, and goes down to {low:.0f}: "
-            "negative codes often stand for what is missing, and would count from the end. Make "
-            "the rows with codes from 0 up."
-        )

@@ -7,19 +7,18 @@ rows of other kinds repeat a row that has it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.data.columns import Column
 from pymc_subsample.data.mapped import Repeated
 from pymc_subsample.likelihood.terms import Rows
 from pymc_subsample.rows import Joined
-from pymc_subsample.symbolic.graph import rebuild
+from pymc_subsample.symbolic.graph import merged, rebuild
 
 
 def per_row(
@@ -57,24 +56,23 @@ def chosen(rows: Sequence[Variable], tests: Sequence[Variable]) -> Variable:
 def shared_columns(
     outputs: Sequence[Variable],
     derived: Mapping[Variable, Variable],
-    raw: Sequence[Variable],
-    places: Sequence,
-    kinds: Sequence[int],
-) -> dict[Variable, Variable]:
-    """Find raw columns that the outputs read in the same way: column -> the one it joins.
+    places: Mapping[Variable, Any],
+    of_kind: Mapping[Variable, int],
+) -> tuple[list[Variable], dict[Variable, Variable], dict[Variable, Variable]]:
+    """Let raw columns that the outputs read in the same way be one: column -> the one it joins.
 
     There is an output, the log-likelihood, for each kind of row; `places` say how each
-    raw column lies, which must be alike, `kinds` of which kind its rows are, and `derived` what the
-    outputs read of them.
+    raw column lies, which must be alike, `of_kind` which rows it has, and `derived` what the
+    outputs read of them. Returns outputs in which what has become equal is one variable, and what
+    they read, before the joins.
     """
     joins: dict[Variable, Variable] = {}
-    own = {v: {kind} for v, kind in zip(raw, kinds, strict=True)}
-    place = dict(zip(raw, places, strict=True))
+    own = {v: {kind} for v, kind in of_kind.items()}
 
     def pair() -> tuple[Variable, Variable] | None:
         uses = _uses(rebuild(outputs, _columns(derived, joins)), list(own))
         for a, b in ((a, b) for j, b in enumerate(own) for a in list(own)[:j]):
-            same = a.type == b.type and place[a] == place[b] and uses[a] == uses[b]
+            same = a.type == b.type and places[a] == places[b] and uses[a] == uses[b]
             if same and uses[a] and own[a].isdisjoint(own[b]):
                 return a, b
         return None
@@ -83,7 +81,11 @@ def shared_columns(
         a, b = found
         own[a] |= own.pop(b)
         joins = {v: a if w is b else w for v, w in joins.items()} | {b: a}
-    return joins
+    columns = _columns(derived, joins)
+    first: dict[Variable, Variable] = {}
+    same = zip(columns, merged(list(columns.values()), clone=True).outputs, strict=True)
+    memo = {column: first.setdefault(graph, column) for column, graph in same}
+    return merged(rebuild(outputs, memo)).outputs, columns, joins
 
 
 def _columns(
@@ -96,8 +98,7 @@ def _columns(
 def _uses(outputs: Sequence[Variable], raw: Sequence[Variable]) -> dict[Variable, set]:
     """Return by which Ops, on which side and with what else each raw column is read."""
     roots = [v for v in ancestors(outputs) if v.owner is None and not isinstance(v, Constant)]
-    fgraph = FunctionGraph(roots, list(outputs), clone=True)
-    MergeOptimizer().rewrite(fgraph)
+    fgraph = merged(outputs, roots, clone=True)
     new = dict(zip(roots, fgraph.inputs, strict=True))
     uses: dict[Variable, set] = {}
     for node in fgraph.toposort():
@@ -105,25 +106,6 @@ def _uses(outputs: Sequence[Variable], raw: Sequence[Variable]) -> dict[Variable
             others = (*node.inputs[:position], None, *node.inputs[position + 1 :])
             uses.setdefault(i, set()).add((node.op, others))
     return {v: uses.get(new.get(v), set()) for v in raw}
-
-
-def merged(
-    outputs: Sequence[Variable],
-    derived: Mapping[Variable, Variable],
-    joins: Mapping[Variable, Variable],
-) -> tuple[list[Variable], dict[Variable, Variable]]:
-    """Let columns that have become equal, and all that is computed from them, be one variable."""
-    columns = _columns(derived, joins)
-    fgraph = FunctionGraph(outputs=list(columns.values()), clone=True)
-    MergeOptimizer().rewrite(fgraph)
-    first: dict[Variable, Variable] = {}
-    memo = {
-        column: first.setdefault(graph, column)
-        for column, graph in zip(columns, fgraph.outputs, strict=True)
-    }
-    graph = FunctionGraph(outputs=rebuild(outputs, dict(memo)), clone=False)
-    MergeOptimizer().rewrite(graph)
-    return list(graph.outputs), columns
 
 
 def joined(

@@ -1,26 +1,22 @@
 """Order of levels and of columns: codes and matrices say nothing unless others have the same."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from typing import Any
 
 import pymc as pm
-from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scalar.basic import Cast
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Sum
-from pytensor.tensor.subtensor import (
-    AdvancedSubtensor,
-    Subtensor,
-    unflatten_index_variables,
-)
+from pytensor.tensor.subtensor import AdvancedSubtensor
 
 from pymc_subsample.data.columns import Column
 from pymc_subsample.data.sources.shared import word
-from pymc_subsample.likelihood.errors import TallModelError
-from pymc_subsample.symbolic.graph import is_product
+from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
+from pymc_subsample.likelihood.rules import carried_axes
+from pymc_subsample.symbolic.graph import index_entries, is_product
 
 _COORDS = "; or, of a model that was not sampled yet, give it the coords of the rows"
 
@@ -111,8 +107,7 @@ def indexed(graphs: Sequence[Variable]) -> Iterator[tuple[Apply, int, Variable]]
     """Yield where arrays are indexed by arrays: the node, the axis, and the `unconverted` index."""
     for node in toposort(graphs):
         if isinstance(node.op, AdvancedSubtensor):
-            entries = unflatten_index_variables(node.inputs[1:], node.op.idx_list)
-            for axis, entry in enumerate(entries):
+            for axis, entry in enumerate(index_entries(node)):
                 if isinstance(entry, Variable):
                     yield node, axis, unconverted(entry)
 
@@ -126,27 +121,17 @@ def unconverted(x: Variable) -> Variable:
 
 def _axes(model: pm.Model, table: Any, axis: int) -> Iterator[Hashable]:
     """Yield the dimensions that an axis is of, or the arrays."""
-    queue, seen = [(table, axis)], {(table, axis)}
+    queue = [(table, axis)]
     for x, k in queue:  # which grows
         named = model.named_vars.get(x.name) is x
         dims = model.named_vars_to_dims.get(x.name) if named else None
         if dims is not None and dims[k] is not None:
             yield dims[k]
-        elif (before := _before(x, k)) is None:
+            continue
+        before: list[tuple[Any, int | None]] = []
+        if x.owner is not None:
+            with suppress(CoupledRows):
+                before = [*zip(x.owner.inputs, carried_axes(x.owner.op, x.owner, k), strict=True)]
+        if not before:
             yield x, k
-        else:
-            queue += [place for place in dict.fromkeys(before) if place not in seen]
-            seen.update(before)
-
-
-def _before(x: Any, axis: int) -> list[tuple[Any, int]] | None:
-    """Return arrays and axes that have the entries of an axis, before arithmetic or a selection."""
-    op = x.owner.op if x.owner else None
-    if isinstance(op, Subtensor):
-        entries = list(op.idx_list) + [slice(None)] * x.owner.inputs[0].type.ndim
-        at = [j for j, entry in enumerate(entries) if isinstance(entry, slice)][axis]
-        return [(x.owner.inputs[0], at)] if entries[at] == slice(None) else None
-    if isinstance(op, Elemwise | DimShuffle | ViewOp):
-        at = getattr(op, "new_order", range(x.type.ndim))[axis]
-        return [(v, at) for v in x.owner.inputs if at != "x" and v.type.shape[at] != 1]
-    return None
+        queue += [(i, a) for i, a in before if a is not None and (i, a) not in queue]

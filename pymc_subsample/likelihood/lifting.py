@@ -7,6 +7,7 @@ and in ``tau * (z[home] - z[away])`` the difference of two elements of it.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pytensor.tensor as pt
@@ -14,9 +15,15 @@ from pytensor.graph.basic import Apply, Variable, equal_computations
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Sum
-from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
+from pytensor.tensor.subtensor import AdvancedSubtensor
 
-from pymc_subsample.symbolic.graph import elemwise_name, is_product, on_disk, rebuild
+from pymc_subsample.symbolic.graph import (
+    elemwise_name,
+    index_entries,
+    is_product,
+    on_disk,
+    rebuild,
+)
 
 _PRODUCTS, _SUMS = {"Mul", "TrueDiv"}, {"Add", "Sub", "Neg"}
 _AFFINE = {*_SUMS, *_PRODUCTS}
@@ -44,8 +51,7 @@ def lifted(
         new = AdvancedSubtensor(gather.node.op.idx_list)(table, *index)
         return new if new.type.shape == product.type.shape else None
 
-    def depends(var: Variable) -> bool:
-        return not dependent.isdisjoint(ancestors([var]))
+    depends = partial(_depends, dependent=dependent)
 
     def multiplied(factors: Sequence[Variable]) -> Variable | None:
         """Multiply columns and parameters, these before rows see them; None where that fails."""
@@ -77,9 +83,9 @@ def lifted(
             return None
         if isinstance(node.op, DimShuffle | Sum):
             new = scaled(node.inputs[0], scale)
-            if new is None or isinstance(node.op, DimShuffle):
-                return None if new is None else node.op(new)
-            return new.sum(axis=node.op.axis)
+            if new is None:
+                return None
+            return node.op(new) if isinstance(node.op, DimShuffle) else new.sum(axis=node.op.axis)
         product = is_product(node)
         moved = [i for i in node.inputs if depends(i)]
         if not (product or elemwise_name(node) == "Mul") or len(moved) != 1:
@@ -126,6 +132,11 @@ def lifted(
     return rebuild(outputs, {}, hook)
 
 
+def _depends(var: Variable, dependent: set[Variable]) -> bool:
+    """Whether a variable, which may have been made here, is made of parameters."""
+    return not dependent.isdisjoint(ancestors([var]))
+
+
 class _Gather:
     """Rows that pick from the first axes of tables, all by the same integer columns."""
 
@@ -162,30 +173,18 @@ class _Gather:
         if node is None or not isinstance(node.op, AdvancedSubtensor):
             return False
         x, *index = node.inputs
-        entries = list(unflatten_index_variables(index, node.op.idx_list))
-        first = [e for e in entries if not isinstance(e, slice)]
         usable = (
-            entries[: len(first)] == first
-            and all(e == slice(None) for e in entries[len(first) :])
-            and all(e.type.ndim == 1 and e.type.dtype != "bool" for e in first)
-            and not any(e in self._dependent for e in first)
+            index_entries(node) == index + [slice(None)] * (x.type.ndim - len(index))
+            and all(e.type.ndim == 1 and e.type.dtype != "bool" for e in index)
+            and self._dependent.isdisjoint(index)
             and None not in x.type.shape
         )
-        if not usable or not self._from_parameters(x):
+        if not usable or not _depends(x, self._dependent):
             return False
         if self.node is None:
             self.node = node
         return self.node.op.idx_list == node.op.idx_list and all(
             self._same(a, b) for a, b in zip(self.node.inputs[1:], index, strict=True)
-        )
-
-    def _from_parameters(self, table: Variable) -> bool:
-        """Whether a table is made of parameters; one that was made here has inputs that are."""
-        if table in self._dependent:
-            return True
-        return table.owner is not None and any(
-            i in self._dependent or (i.owner is not None and self._from_parameters(i))
-            for i in table.owner.inputs
         )
 
     def _same(self, a: Variable, b: Variable) -> bool:

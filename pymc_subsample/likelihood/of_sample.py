@@ -1,6 +1,6 @@
 """What a model bound to rows on disk must not hold: numbers of the sample, or of no column."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -17,7 +17,6 @@ from pymc_subsample.likelihood.errors import TallModelError, op_name
 from pymc_subsample.likelihood.evaluation import Evaluation
 from pymc_subsample.likelihood.terms import Whole
 from pymc_subsample.likelihood.verification import probes, tolerance
-from pymc_subsample.rows import Joined
 from pymc_subsample.symbolic.graph import ReadsAllRows, root_array
 
 _REMEDY = (
@@ -72,29 +71,17 @@ def misfit(found: Mapping[Variable, Column], error: Exception) -> TallModelError
     )
 
 
-def refuse_unbound(
-    model: pm.Model,
-    observed: Collection[str],
-    of_length: Callable[[int], list[Variable]],
-    found: Mapping[Variable, Column],
-) -> None:
-    """Refuse data of the sample's rows, of a model on the sample, that have no column.
-
-    The terms `observed` are subsampled.
-    """
-    for length in {len(value_of(v)) for v in found}:
-        _refuse_unbound(model, observed, of_length(length), {v.name for v in found}, length)
-
-
-def _refuse_unbound(
-    model: pm.Model,
-    observed: Collection[str],
-    of_length: Sequence[Variable],
-    names: set[str],
-    length: int,
-) -> None:
-    data = {v.name for v in model.data_vars}
-    for var in of_length:
+def refuse_unbound(sample: Evaluation, found: Mapping[Variable, Column]) -> None:
+    """Refuse data of the sample's rows, of a model on the sample, that have no column."""
+    model = sample.model
+    names, data = {v.name for v in found}, {v.name for v in model.data_vars}
+    by_length = (
+        (length, root)
+        for length in {len(value_of(v)) for v in found}
+        for v, root in sample._roots.items()
+        if v.type.shape[:1] == (length,) or (v in sample._read_by_rows and length in v.type.shape)
+    )
+    for length, var in by_length:
         shared = isinstance(var, SharedVariable) and var.name in data
         if shared and var.name in names:
             continue
@@ -106,7 +93,7 @@ def _refuse_unbound(
                 todo = f"None of what {listed(apart)} reads is in data. "
                 todo += (
                     "Pass its rows, too: data=[rows, others]."
-                    if set(apart) <= set(observed)
+                    if set(apart) <= set(sample.observed)
                     else "Write the model on all of its rows: s = others.sample(len(others))."
                 )
             raise TallModelError(
@@ -115,7 +102,8 @@ def _refuse_unbound(
                 f"name (of the model's, it has {listed(sorted(names))}). {todo} If it has that "
                 "length by chance, write the model on another number of rows."
             )
-        owner = _observed_with(model, var)
+        values = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
+        owner = next((name for name, v in values.items() if var in ancestors([v])), None)
         said = f"The observed values of {owner!r} are" if owner else "The model holds"
         raise TallModelError(
             f"{said} an array of shape {shape}, with one entry for each of the {length:,} rows "
@@ -183,13 +171,6 @@ def _apart(model: pm.Model, var: Variable, names: set[str]) -> list[str]:
     return [] if any(seen & names for seen in reading.values()) else list(reading)
 
 
-def _observed_with(model: pm.Model, root: Variable) -> str | None:
-    for rv in model.observed_RVs:
-        if root in ancestors([model.rvs_to_values[rv]]):
-            return rv.name
-    return None
-
-
 def refuse_disagreement(sample: Evaluation, tall: Evaluation) -> None:
     """Refuse a model that differs on the sample's rows when written on all: it uses the sample."""
     for theta, index in probes(sample):
@@ -224,13 +205,11 @@ def _of_sample(
                 continue
             here = (first <= index) & (index < last)
             some = index[here] - first
-            columns = []
-            for column, root in zip(tall.rows.columns, own, strict=True):
-                if root is not None:
-                    columns.append(value_of(root)[some])
-                    continue
-                assert isinstance(column, Joined)
-                [repeated] = column.parts[kind][:1]
-                columns.append(np.broadcast_to(repeated, (len(some), *np.shape(repeated))))
+            columns = [
+                np.repeat(column.parts[kind][:1], len(some), axis=0)
+                if root is None
+                else value_of(root)[some]
+                for column, root in zip(tall.rows.columns, own, strict=True)
+            ]
             total[here] += tall.loglik_of(theta, columns)
     return total

@@ -142,12 +142,9 @@ class _Algebra(Forms):
         forms = list(predictor.forms.flat)
         columns = [t.coefficient for form in forms for t in form.terms if t.coefficient is not None]
         columns += [c for form in forms for _, c in form.offsets]
-        elements: dict[tuple[Variable, int], list[int]] = {}
-        for column in dict.fromkeys(columns):
-            elements.setdefault((column.var, column.axis), []).append(column.element)
         return all(
-            np.isfinite(self._extremes(var, axis)[:, chosen]).all()
-            for (var, axis), chosen in elements.items()
+            np.isfinite(self._extremes(c.var, c.axis)[:, c.element]).all()
+            for c in dict.fromkeys(columns)
         )
 
     def _smallest(self, column: Column) -> float:

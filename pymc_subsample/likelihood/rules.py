@@ -8,6 +8,7 @@ from functools import singledispatch
 from math import prod
 
 import numpy as np
+from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
 from pytensor.raise_op import CheckAndRaise
@@ -20,10 +21,11 @@ from pytensor.tensor.math import Argmax, Dot
 from pytensor.tensor.reshape import JoinDims, SplitDims
 from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.special import LogAddExp, LogSoftmax, LogSumExp, Softmax, XLog1PY, XLogY
-from pytensor.tensor.subtensor import IncSubtensor, Subtensor, unflatten_index_variables
+from pytensor.tensor.subtensor import IncSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_subsample.likelihood.errors import CoupledRows
+from pymc_subsample.symbolic.graph import index_entries
 
 Axis = int | None
 IsRowNumber = Callable[[Variable, int, int | None], bool]
@@ -38,36 +40,31 @@ def carried_axes(op: Op, node: Apply, axis: int) -> list[Axis]:
 def _aligned(node: Apply, axis: int) -> list[Axis]:
     """Align inputs with the output from the right, as broadcasting does."""
     ndim = node.outputs[0].type.ndim
-    result: list[Axis] = []
-    for i in node.inputs:
-        own = axis - (ndim - i.type.ndim)
-        result.append(None if own < 0 or i.type.broadcastable[own] else own)
-    return result
+    return [_own(i, axis - (ndim - i.type.ndim)) for i in node.inputs]
+
+
+def _own(var: Variable, axis: int) -> Axis:
+    """Return an axis unless the variable lacks it, or is broadcast along it."""
+    return None if axis < 0 or var.type.broadcastable[axis] else axis
 
 
 def _first_only(node: Apply, axis: Axis) -> list[Axis]:
     return [axis] + [None] * (len(node.inputs) - 1)
 
 
-@carried_axes.register(Elemwise)
-@carried_axes.register(LogAddExp)
-@carried_axes.register(XLogY)
-@carried_axes.register(XLog1PY)
+@carried_axes.register
 def _(op: Elemwise | LogAddExp | XLogY | XLog1PY, node: Apply, axis: int) -> list[Axis]:
     return _aligned(node, axis)
 
 
-@carried_axes.register(Softmax)
-@carried_axes.register(LogSoftmax)
+@carried_axes.register
 def _(op: Softmax | LogSoftmax, node: Apply, axis: int) -> list[Axis]:
     if op.axis is None or axis in np.atleast_1d(op.axis) % node.inputs[0].type.ndim:
         raise CoupledRows(node)
     return _first_only(node, axis)
 
 
-@carried_axes.register(CAReduce)
-@carried_axes.register(Argmax)
-@carried_axes.register(LogSumExp)
+@carried_axes.register
 def _(op: CAReduce | Argmax | LogSumExp, node: Apply, axis: int) -> list[Axis]:
     ndim = node.inputs[0].type.ndim
     reduced = range(ndim) if op.axis is None else np.atleast_1d(op.axis) % ndim
@@ -76,40 +73,37 @@ def _(op: CAReduce | Argmax | LogSumExp, node: Apply, axis: int) -> list[Axis]:
     return _first_only(node, [i for i in range(ndim) if i not in reduced][axis])
 
 
-@carried_axes.register(DimShuffle)
+@carried_axes.register
 def _(op: DimShuffle, node: Apply, axis: int) -> list[Axis]:
     source = op.new_order[axis]
     return [None if source == "x" else source]
 
 
-@carried_axes.register(Dot)
+@carried_axes.register
 def _(op: Dot, node: Apply, axis: int) -> list[Axis]:
     a, b = node.inputs
     from_a = a.type.ndim - 1
     return [axis, None] if axis < from_a else [None, axis - from_a + (b.type.ndim > 1)]
 
 
-@carried_axes.register(Alloc)
+@carried_axes.register
 def _(op: Alloc, node: Apply, axis: int) -> list[Axis]:
-    own = axis - (node.outputs[0].type.ndim - node.inputs[0].type.ndim)
-    broadcast = own < 0 or node.inputs[0].type.broadcastable[own]
-    return _first_only(node, None if broadcast else own)
+    return _first_only(node, _aligned(node, axis)[0])
 
 
-@carried_axes.register(SpecifyShape)
-@carried_axes.register(CheckAndRaise)
-def _(op: SpecifyShape | CheckAndRaise, node: Apply, axis: int) -> list[Axis]:
+@carried_axes.register
+def _(op: SpecifyShape | CheckAndRaise | ViewOp, node: Apply, axis: int) -> list[Axis]:
     return _first_only(node, axis)
 
 
-@carried_axes.register(CumOp)
+@carried_axes.register
 def _(op: CumOp, node: Apply, axis: int) -> list[Axis]:
     if op.axis is None or op.axis == axis:
         raise CoupledRows(node)
     return [axis]
 
 
-@carried_axes.register(ExtractDiag)
+@carried_axes.register
 def _(op: ExtractDiag, node: Apply, axis: int) -> list[Axis]:
     ndim = node.inputs[0].type.ndim
     kept = [i for i in range(ndim) if i not in (op.axis1 % ndim, op.axis2 % ndim)]
@@ -118,16 +112,14 @@ def _(op: ExtractDiag, node: Apply, axis: int) -> list[Axis]:
     return [kept[axis]]
 
 
-@carried_axes.register(Join)
+@carried_axes.register
 def _(op: Join, node: Apply, axis: int) -> list[Axis]:
     if op.axis % node.outputs[0].type.ndim == axis:
         raise CoupledRows(node)
-    return [None if i.type.broadcastable[axis] else axis for i in node.inputs]
+    return [_own(i, axis) for i in node.inputs]
 
 
-@carried_axes.register(Reshape)
-@carried_axes.register(JoinDims)
-@carried_axes.register(SplitDims)
+@carried_axes.register
 def _(op: Reshape | JoinDims | SplitDims, node: Apply, axis: int) -> list[Axis]:
     """Rows survive where the lengths before them multiply to the same number."""
     before, after = node.inputs[0].type.shape, node.outputs[0].type.shape
@@ -144,45 +136,40 @@ def _same_size(a: Sequence[int | None], b: Sequence[int | None]) -> bool:
     return [*map(len, known)] == [len(a), len(b)] and prod(known[0]) == prod(known[1])
 
 
-@carried_axes.register(Subtensor)
+@carried_axes.register
 def _(op: Subtensor, node: Apply, axis: int) -> list[Axis]:
-    entries = unflatten_index_variables(node.inputs[1:], op.idx_list)
-    return _first_only(node, _kept_axis(node, entries, axis, node.inputs[0].type.ndim))
-
-
-def _kept_axis(node: Apply, entries: Sequence, axis: int, ndim: int) -> int:
-    """Input axis of output axis `axis` under basic indexing, which must take it whole."""
-    entries = [*entries, *[slice(None)] * (ndim - len(entries))]
-    kept = [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
-    if entries[kept[axis]] != slice(None):
+    entries = index_entries(node)
+    own = _slices(entries)[axis]
+    if entries[own] != slice(None):
         source = node.inputs[0].owner
         raise CoupledRows(source if source and isinstance(source.op, Scan) else node)
-    return kept[axis]
+    return _first_only(node, own)
 
 
-@carried_axes.register(IncSubtensor)
+def _slices(entries: Sequence) -> list[int]:
+    """Return the axes that an index leaves."""
+    return [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
+
+
+@carried_axes.register
 def _(op: IncSubtensor, node: Apply, axis: int) -> list[Axis]:
     x, y, *index = node.inputs
-    entries = unflatten_index_variables(index, op.idx_list)
-    entries = [*entries, *[slice(None)] * (x.type.ndim - len(entries))]
+    entries = index_entries(node)
     if entries[axis] != slice(None):
         raise CoupledRows(node)
-    kept = [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
-    own = kept.index(axis) - (len(kept) - y.type.ndim)
-    from_y = None if own < 0 or y.type.broadcastable[own] else own
-    from_x = None if x.type.broadcastable[axis] else axis
-    return [from_x, from_y] + [None] * len(index)
+    kept = _slices(entries)
+    from_y = _own(y, kept.index(axis) - (len(kept) - y.type.ndim))
+    return [_own(x, axis), from_y] + [None] * len(index)
 
 
-@carried_axes.register(Blockwise)
+@carried_axes.register
 def _(op: Blockwise, node: Apply, axis: int) -> list[Axis]:
     batch = op.batch_ndim(node)
     if axis < batch:
-        result: list[Axis] = []
-        for i, core in zip(node.inputs, op.inputs_sig, strict=True):
-            own = axis - (batch - (i.type.ndim - len(core)))
-            result.append(None if own < 0 or i.type.broadcastable[own] else own)
-        return result
+        return [
+            _own(i, axis - (batch - (i.type.ndim - len(core))))
+            for i, core in zip(node.inputs, op.inputs_sig, strict=True)
+        ]
     [out_core] = op.outputs_sig
     letter = out_core[axis - batch]
     separable = isinstance(op.core_op, Dot) or type(op.core_op).__name__.startswith("Solve")
@@ -199,9 +186,7 @@ def indexed_axes(
     node: Apply, axis: int, is_row_number: IsRowNumber
 ) -> tuple[list[Axis], dict[int, int]]:
     """Return `carried_axes` of integer indexing, and which index inputs are just the row number."""
-    x, *index = node.inputs
-    entries = list(unflatten_index_variables(index, node.op.idx_list))
-    entries += [slice(None)] * (x.type.ndim - len(entries))
+    x, entries = node.inputs[0], index_entries(node)
     arrays = [i for i, entry in enumerate(entries) if isinstance(entry, TensorVariable | Constant)]
     if any(entries[i].type.dtype == "bool" for i in arrays):
         raise CoupledRows(node)
@@ -213,8 +198,8 @@ def indexed_axes(
 
     if start <= axis < start + ndim:
         for i in arrays:
-            own = axis - start - (ndim - entries[i].type.ndim)
-            if own < 0 or entries[i].type.broadcastable[own]:
+            own = _own(entries[i], axis - start - (ndim - entries[i].type.ndim))
+            if own is None:
                 continue
             position = 1 + node.op.idx_list[i]
             if result[0] is None and is_row_number(entries[i], own, x.type.shape[i]):
@@ -223,8 +208,7 @@ def indexed_axes(
             else:
                 result[position] = own
     else:
-        slices = [i for i, entry in enumerate(entries) if isinstance(entry, slice)]
-        own = slices[axis if axis < start else axis - ndim]
+        own = _slices(entries)[axis if axis < start else axis - ndim]
         if entries[own] != slice(None):
             raise CoupledRows(node)
         result[0] = own

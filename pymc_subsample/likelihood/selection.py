@@ -4,19 +4,28 @@ Each of its rows is computed from the selected rows of the data alone.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor, unflatten_index_variables
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.type_other import NoneTypeT
 
 from pymc_subsample.likelihood.batch import batch_graph
 from pymc_subsample.likelihood.columns import row_number_test
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
 from pymc_subsample.likelihood.trace import RowTrace
-from pymc_subsample.symbolic.graph import depends_on, evaluate, fold, on_disk, rebuild, tensor_input
+from pymc_subsample.symbolic.graph import (
+    depends_on,
+    evaluate,
+    fold,
+    index_entries,
+    on_disk,
+    rebuild,
+    tensor_input,
+)
 
 
 def select_in_data(
@@ -30,16 +39,13 @@ def select_in_data(
     selected: dict[tuple, Variable] = {}
 
     def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-        if not isinstance(node.op, AdvancedSubtensor | Subtensor):
-            return fold(node, inputs)
-        where = _selection(node, inputs, arrays, set(values))
-        if where is None:
-            return fold(node, inputs)
-        dependent = depends_on([inputs[0]], values)
-        try:
-            return [_of_selected_rows(inputs[0], *where, dependent, arrays, selected)]
-        except (CoupledRows, TallModelError):
-            return fold(node, inputs)
+        indexes = isinstance(node.op, AdvancedSubtensor | Subtensor)
+        where = _selection(node, inputs, arrays, set(values)) if indexes else None
+        if where is not None:
+            dependent = depends_on([inputs[0]], values)
+            with suppress(CoupledRows, TallModelError):
+                return [_of_selected_rows(inputs[0], *where, dependent, arrays, selected)]
+        return fold(node, inputs)
 
     return rebuild(outputs, {v: v for v in [*arrays, *values]}, hook)
 
@@ -51,10 +57,10 @@ def _selection(
     values: set[Variable],
 ) -> tuple[int, np.ndarray | slice] | None:
     """Return the axis and the rows that an index selects once each at most, or None."""
-    x, *index = inputs
+    x = inputs[0]
     if None in x.type.shape or values.isdisjoint(ancestors([x])) or x in values:
         return None
-    entries = list(unflatten_index_variables(index, node.op.idx_list))
+    entries = index_entries(node, inputs)
     chosen = [i for i, e in enumerate(entries) if e != slice(None)]
     if len(chosen) != 1:
         return None

@@ -29,7 +29,7 @@ from pymc_subsample.likelihood.discovery import (
 )
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
 from pymc_subsample.likelihood.evaluation import Evaluation, consecutive
-from pymc_subsample.likelihood.indices import negative_codes, warn_about_negative
+from pymc_subsample.likelihood.indices import negative_codes
 from pymc_subsample.likelihood.kinds import per_row
 from pymc_subsample.likelihood.levels import refuse_other_levels
 from pymc_subsample.likelihood.lifting import lifted
@@ -37,6 +37,7 @@ from pymc_subsample.likelihood.selection import select_in_data
 from pymc_subsample.likelihood.terms import Part, Rows, numbers_read, parts_of
 from pymc_subsample.likelihood.trace import RowTrace, coupled_term, traced
 from pymc_subsample.likelihood.verification import (
+    called,
     check_batches,
     check_sizes,
     check_start,
@@ -51,6 +52,7 @@ from pymc_subsample.symbolic.graph import (
     on_disk,
     rebuild,
 )
+from pymc_subsample.warning import warn
 
 
 class TallModel(Evaluation):
@@ -81,25 +83,10 @@ class TallModel(Evaluation):
 
     Attributes
     ----------
-    n_rows, observed
-        Rows, and names, of all subsampled variables together.
-    model, whole
-        The model without `pm.Minibatch`, and what of it is evaluated in full.
-    value_vars, names, shapes, slices, discrete
-        Value variables in the order of the model, their names, shapes and places in theta, and the
-        names of those that are integers.
-    size, phi_size : int
-        Length of theta and of phi.
-    batch, rows
-        Log-likelihood of a batch of rows, shape (m,), over phi and data-only columns, and the raw
-        columns.
-    raw, raw_axes, derived
-        Inputs that stand for a batch of each raw column, their row axes, and columns of the batch
-        graph as functions of the raw ones.
-    raw_roots
-        Per raw column, the model's data that it is, by kind of rows.
-    bound : dict of Variable to Column
-        What takes the place of some of the model's data.
+    phi_size : int
+        Length of phi.
+    whole : list of Whole
+        What is evaluated in full.
 
     Raises
     ------
@@ -140,9 +127,7 @@ class TallModel(Evaluation):
             columns = {str(v.name): column for v, column in self.bound.items()}
             refuse_other_levels(model, [*model.basic_RVs, *model.potentials], columns)
             sample = silently(written, observed=observed)
-            of_sample.refuse_unbound(
-                sample.model, sample.observed, sample.data_of_length, self.bound
-            )
+            of_sample.refuse_unbound(sample, self.bound)
             binding.refuse_other_rows(self.bound)
 
         terms = row_terms(model, observed)
@@ -178,7 +163,8 @@ class TallModel(Evaluation):
         check_sizes(self)
         warn_about_wrapped(self)
         lengths = set(np.diff(self.rows.starts).tolist())
-        warn_about_negative(negative_codes(concrete, lengths, model))
+        for said in negative_codes(concrete, lengths, model):
+            warn(said)
         check_start(self, self.loglik_as_written)
         check_batches(self, self.loglik_as_written, all_rows, self._values, self._arrays)
         if self.bound:
@@ -209,7 +195,7 @@ class TallModel(Evaluation):
             for part in (parts_of(name, graph) if name in potentials else [Part(name, graph)])
         ]
         # A condition that is not lifted as well would let rows see what they need not.
-        graphs = moved = [*(part.graph for part in parts), *(c.condition for c in checks)]
+        graphs = moved = [*(part.graph for part in parts), *checks]
         if plain is not None:
             moved = lifted(graphs, depends_on(graphs, self._values), self._arrays)
         # What checks compare with must not have gone through what they check.
@@ -217,8 +203,8 @@ class TallModel(Evaluation):
         self._plain = plain() if changed and plain is not None else None
         graphs, conditions = moved[: len(parts)], moved[len(parts) :]
         parts = [replace(part, graph=g) for part, g in zip(parts, graphs, strict=True)]
-        checks = [replace(c, condition=g) for c, g in zip(checks, conditions, strict=True)]
-        dependent = depends_on([*graphs, prior, *(c.condition for c in checks)], self._values)
+        checks = dict(zip(conditions, checks.values(), strict=True))
+        dependent = depends_on([*graphs, prior, *conditions], self._values)
         cost = partial(numbers_read, dependent=dependent, arrays=self._arrays)
         found, whole = find_rows(model, parts, observed, dim, cost)
         rvs = {
@@ -229,9 +215,8 @@ class TallModel(Evaluation):
         self.whole = [replace(w, numbers=cost(w.graph)) for w in [*whole, *others]]
         of_sample.refuse_in_full(self.whole, self._arrays, self._roots)
         self.observed = tuple(dict.fromkeys(r.name for rows in kinds.values() for r in rows))
-        named = {n: tuple(dict.fromkeys(r.name for r in rows)) for n, rows in kinds.items()}
         self.n_rows = sum(kinds)
-        guards, conditions = sort_checks(checks, trace, dependent, self._arrays, named)
+        guards, conditions = sort_checks(checks, trace, dependent, self._arrays, kinds)
         graphs = [*(r.graph for rows in kinds.values() for r in rows), *(g for g, _, _ in guards)]
         try:
             batch = batch_graph(graphs, trace, dependent, self._arrays)
@@ -255,16 +240,12 @@ class TallModel(Evaluation):
                 )
         slices, self.phi_size = consecutive([new.type.shape for new in batch.parameters])
         self.phi_slices = dict(zip(batch.parameters, slices, strict=True))
-        outputs = [*batch.parameters.values(), logprior]
-        memo: dict[Variable, Variable] = {
-            value: _part(self.theta, place, value)
+        self.value_graphs = [
+            self.theta[place].reshape(value.type.shape).astype(value.type.dtype)
             for value, place in zip(self._values, self.slices, strict=True)
-        }
-        memo |= freeze(outputs, depends_on(outputs, self._values), self._arrays)
-        self.value_graphs = [memo[value] for value in self._values]
-        *phi, logprior = rebuild(outputs, memo)
-        self.logprior_graph = logprior.astype("float64")
-        self.phi_graphs = [p.astype("float64") for p in phi]
+        ]
+        outputs = [*batch.parameters.values(), logprior]
+        *self.phi_graphs, self.logprior_graph = self._of_theta(outputs, self._values, self._arrays)
 
     def _place_columns(
         self,
@@ -283,18 +264,10 @@ class TallModel(Evaluation):
         if self.bound:
             of_sample.refuse_others(self.bound, roots, columns.axes, kinds)
         values = {v: arrays[root] for v, root in columns.columns.items()}
-        placed = stored(batch, derived, values, columns.axes, kinds, guards)
-        self.raw_roots = [{k: roots[v] for k, v in own.items()} for own in placed.members]
-        self.batch, self._as_written, self.rows = placed.batch, placed.written, placed.rows
-        self.raw, self.raw_axes, self.derived = placed.raw, placed.raw_axes, placed.derived
-
-    def data_of_length(self, length: int) -> list[Variable]:
-        """Return data of the model, constants or `pm.Data`, that have rows, or are so long."""
-        return [
-            root
-            for v, root in self._roots.items()
-            if v.type.shape[:1] == (length,) or (v in self._read_by_rows and length in v.type.shape)
-        ]
+        (
+            self.batch, self._as_written, self.rows, self.raw, self.raw_axes, self.derived, members
+        ) = stored(batch, derived, values, columns.axes, kinds, guards)  # fmt: skip
+        self.raw_roots = [{k: roots[v] for k, v in own.items()} for own in members]
 
     @property
     def described(self) -> str:
@@ -313,15 +286,23 @@ class TallModel(Evaluation):
         graphs = self.model.replace_rvs_by_values(list(graphs))
         concrete = concretize(graphs, self.value_vars, self.initial_point, self._placed)
         outputs, _ = split_checks(concrete.outputs)
-        memo = dict(zip(concrete.values, self.value_graphs, strict=True))
-        memo |= freeze(outputs, depends_on(outputs, concrete.values), concrete.arrays)
+        return self._of_theta(outputs, concrete.values, concrete.arrays)
+
+    def _of_theta(
+        self,
+        outputs: Sequence[Variable],
+        values: Sequence[Variable],
+        arrays: Mapping[Variable, np.ndarray],
+    ) -> list[Variable]:
+        memo = dict(zip(values, self.value_graphs, strict=True))
+        memo |= freeze(outputs, depends_on(outputs, values), arrays)
         return [graph.astype("float64") for graph in rebuild(outputs, memo)]
 
     def glimpses(self) -> dict[str, bytes]:
         """Return a digest of the content of each array of the model, by its name or shape."""
         found: dict[str, bytes] = {}
         for var, array in self._arrays.items():
-            name = repr(var.name) if var.name else f"an array of shape {array.shape}"
+            name = called(var, array.shape)
             seen = array.glimpse() if on_disk(array) else glimpse(array)
             found[name] = found.get(name, b"") + seen
         return found
@@ -352,7 +333,3 @@ def _started(
         if np.any(start[name] != new) and old.dtype.kind in "iu":
             raise ValueError(f"initial_point[{name!r}] must be whole, got {new}.")
     return start
-
-
-def _part(vector: Variable, place: slice, like: Variable) -> Variable:
-    return vector[place].reshape(like.type.shape).astype(like.type.dtype)

@@ -23,6 +23,11 @@ class Part:
     graph: Variable
     summed: bool = False
 
+    @property
+    def shape(self) -> tuple:
+        """Lengths of its axes, as far as they are known."""
+        return self.graph.type.shape
+
 
 @dataclass(frozen=True)
 class Rows:

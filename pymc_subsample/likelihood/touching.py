@@ -1,9 +1,10 @@
 """Which rows touch which elements of theta, read off the graph of the log-likelihood."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from pytensor.graph.basic import Constant
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import toposort
 
 from pymc_subsample.likelihood.errors import op_name
@@ -35,21 +36,33 @@ def touching_rows(model: TallModel, elements: np.ndarray) -> Touching:
     A row with a zero coefficient for an element does not touch it; apart from that only the
     graph counts, not its values.
     """
-    sources = _RowSources(model, elements)
-    size = len(elements)
-    step = max(256, _NUMBERS // max(sources.per_row, 1))
-    pairs: list[tuple[np.ndarray, np.ndarray]] = []
+    size, graph = len(elements), model.row_graph()
+    unknown = partial(Touching, np.zeros(size + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
     if model.n_rows > np.iinfo(np.int32).max:
-        return Touching(np.zeros(size + 1, dtype=np.int64), np.zeros(0, np.int32), "too many rows")
+        return unknown("too many rows")
+    dependent = depends_on([graph], [model.theta])
+    nodes = [n for n in toposort([graph]) if n.outputs[0] in dependent]
+    given = [
+        v
+        for v in dict.fromkeys(i for n in nodes for i in n.inputs)
+        if v not in dependent and not isinstance(v, Constant)
+    ]
+    # Shapes of what depends on theta do not depend on it.
+    read, theta = numpy_function([model.theta, *model.raw], given), np.zeros(model.size)
+    positions = np.full(model.size, -1, dtype=np.int32)
+    positions[elements] = np.arange(size)
+    per_row = sum(map(_size, given)) + max(_size(n.inputs[0]) for n in nodes)
+    step = max(256, _NUMBERS // max(per_row, 1))
+    pairs: list[tuple[np.ndarray, np.ndarray]] = []
     for first in range(0, model.n_rows, step):
         rows = slice(first, min(first + step, model.n_rows))
+        data = dict(zip(given, read(theta, *model._raw_batch(rows)), strict=True))
         try:
-            found = sources.of(rows)
+            [found] = Sources({model.theta: positions}, data, rows.stop - first).evaluate([graph])
         except NoForm as error:
-            start = np.zeros(size + 1, dtype=np.int64)
-            return Touching(start, np.zeros(0, dtype=np.int32), op_name(*error.args))
-        places = np.arange(rows.start, rows.stop)
-        keys = [s[s >= 0].astype(np.int64) + size * places[s >= 0] for s in found]
+            return unknown(op_name(*error.args))
+        places = np.arange(first, rows.stop)
+        keys = [s[s >= 0].astype(np.int64) + size * places[s >= 0] for s in found.sources]
         unique = np.unique(np.concatenate([*keys, np.zeros(0, dtype=np.int64)]))
         pairs.append(((unique % size).astype(np.int32), (unique // size).astype(np.int32)))
     element = np.concatenate([e for e, _ in pairs])
@@ -58,37 +71,8 @@ def touching_rows(model: TallModel, elements: np.ndarray) -> Touching:
     return Touching(start.astype(np.int64), row[np.argsort(element, kind="stable")])
 
 
-class _RowSources:
-    """Evaluates the sources of the rows, batch by batch."""
-
-    def __init__(self, model: TallModel, elements: np.ndarray):
-        self._model = model
-        self._graph = model.row_graph()
-        dependent = depends_on([self._graph], [model.theta])
-        nodes = [n for n in toposort([self._graph]) if n.outputs[0] in dependent]
-        self._given = [
-            v
-            for v in dict.fromkeys(i for n in nodes for i in n.inputs)
-            if v not in dependent and not isinstance(v, Constant)
-        ]
-        # Shapes of what depends on theta do not depend on it.
-        self._read = numpy_function([model.theta, *model.raw], self._given)
-        self._positions = np.full(model.size, -1, dtype=np.int32)
-        self._positions[elements] = np.arange(len(elements))
-        lengths = [_size(v.type.shape) for v in self._given]
-        self.per_row = sum(lengths) + max(_size(n.inputs[0].type.shape) for n in nodes)
-
-    def of(self, rows: slice) -> tuple[np.ndarray, ...]:
-        """Return the sources of some rows, each of shape (m,)."""
-        theta = np.zeros(self._model.size)
-        values = self._read(theta, *self._model._raw_batch(rows))
-        data = dict(zip(self._given, values, strict=True))
-        sources = Sources({self._model.theta: self._positions}, data, rows.stop - rows.start)
-        return sources.evaluate([self._graph])[0].sources
-
-
-def _size(shape: tuple[int | None, ...]) -> int:
-    return int(np.prod([s or 1 for s in shape]))
+def _size(var: Variable) -> int:
+    return int(np.prod([s or 1 for s in var.type.shape]))
 
 
 def check_touching(model: TallModel, elements: np.ndarray, touching: Touching) -> int | None:

@@ -4,6 +4,7 @@ The row axis is known at the per-row log-likelihood and is followed backwards, O
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, toposort
@@ -39,12 +40,6 @@ class RowTrace:
         self.row_numbers: dict[Apply, dict[int, int]] = {}
         self.whole: dict[Variable, Apply] = {}
 
-    def copy(self) -> "RowTrace":
-        """Return a trace to go back to."""
-        new = RowTrace(self.stop, self._is_row_number)
-        new.axes, new.row_numbers, new.whole = self.axes, self.row_numbers, self.whole
-        return new
-
     def follow(self, output: Variable, axis: int) -> None:
         """Follow the rows of one more output.
 
@@ -76,19 +71,18 @@ class RowTrace:
             raise CoupledRows(whole[var])
         self.axes, self.row_numbers, self.whole = axes, row_numbers, whole
 
+    def has_rows(self, var: Variable, n_rows: int) -> bool:
+        """Whether a variable carries rows, or is as long."""
+        return var in self.axes or n_rows in getattr(var.type, "shape", ())
+
     def refuse_reductions(self, dependent: set[Variable], n_rows: int) -> None:
         """Raise if a quantity that every row reads depends on parameters and on rows."""
-
-        def has_rows(var: Variable) -> bool:
-            return var in self.axes or n_rows in getattr(var.type, "shape", ())
-
         for var in self.whole.keys() & dependent:
             nodes = [n for n in toposort([var]) if n.outputs[0] in dependent]
-            if any(has_rows(i) for node in nodes for i in node.inputs):
-                lost = [
-                    n for n in nodes if any(map(has_rows, n.inputs)) and not has_rows(n.outputs[0])
-                ]
-                raise CoupledRows(lost[0] if lost else self.whole[var])
+            reading = [n for n in nodes if any(self.has_rows(i, n_rows) for i in n.inputs)]
+            if reading:
+                lost = (n for n in reading if not self.has_rows(n.outputs[0], n_rows))
+                raise CoupledRows(next(lost, self.whole[var]))
 
 
 def traced(
@@ -108,7 +102,7 @@ def traced(
     whole, refusal = [], None
     free = {value: rv for value, rv in latents.items() if value.name not in binary}
     for term in terms:
-        before = trace.copy()
+        before = copy(trace)  # which following replaces parts of
         others = depends_on([term.graph], list(free)) if binary else dependent
         try:
             trace.follow(term.graph, term.axis)
@@ -156,7 +150,5 @@ def _refuse_latents(
 def coupled_term(error: CoupledRows, kinds: Mapping[int, Sequence[Rows]]) -> str:
     """Return the name of the term in which an Op was found to couple rows."""
     terms = [r for rows in kinds.values() for r in rows]
-    for term in terms:
-        if error.node is not None and error.node.outputs[0] in ancestors([term.graph]):
-            return term.name
-    return terms[0].name
+    mixed = None if error.node is None else error.node.outputs[0]
+    return next((r.name for r in terms if mixed in set(ancestors([r.graph]))), terms[0].name)

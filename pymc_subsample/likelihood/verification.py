@@ -10,7 +10,6 @@ import pymc as pm
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import Elemwise
-from pytensor.tensor.subtensor import AdvancedSubtensor, unflatten_index_variables
 
 from pymc_subsample import storage
 from pymc_subsample.bambi import has_rows
@@ -20,6 +19,7 @@ from pymc_subsample.likelihood.binding import listed
 from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.evaluation import SHARE, Evaluation
 from pymc_subsample.likelihood.identity import archive
+from pymc_subsample.likelihood.levels import indexed
 from pymc_subsample.likelihood.terms import Whole
 from pymc_subsample.passes import current
 from pymc_subsample.rows import parts_of
@@ -62,7 +62,7 @@ def check_sizes(tall: Evaluation) -> None:
         if largest > _LARGEST_NUMBER:
             which = repr(var.name) if var.name else f"of shape {column.shape}"
             raise TallModelError(
-                f"The column {which} in the data of {_names(tall)} holds numbers up to "
+                f"The column {which} in the data of {listed(tall.observed)} holds numbers up to "
                 f"{largest:.3g} (at most {_LARGEST_NUMBER:g}), whose squares overflow. "
                 "Divide it by its standard deviation."
             )
@@ -120,8 +120,8 @@ def check_start(tall: Evaluation, batch: Loglik) -> None:
     if bad:
         shown = tall.rows.named(bad[:_SHOWN])
         raise TallModelError(
-            f"The log-likelihood of {_names(tall)} is {' or '.join(sorted(kinds))} at the initial "
-            f"point in rows {shown}{' and maybe more' if len(bad) >= _SHOWN else ''}. "
+            f"The log-likelihood of {listed(tall.observed)} is {' or '.join(sorted(kinds))} at "
+            f"the initial point in rows {shown}{' and maybe more' * (len(bad) >= _SHOWN)}. "
             + _remedy(tall, np.array(bad[:_SHOWN]))
         )
     if place and begin < tall.n_rows:
@@ -130,15 +130,15 @@ def check_start(tall: Evaluation, batch: Loglik) -> None:
 
 def _remedy(tall: Evaluation, rows: np.ndarray) -> str:
     """Say which columns are not finite in some rows, and what to do."""
-    found = []
+    found, wrapped = [], ""
     for var, column in zip(tall.raw, tall.rows.take(rows), strict=True):
-        wrong = ~np.isfinite(column) if column.dtype.kind == "f" else np.zeros(column.shape, bool)
+        name = called(var, (tall.n_rows, *column.shape[1:]))
+        if column.dtype.kind == "i" and np.any(column < _WRAPPED):
+            wrapped = wrapped or f" There {name} is {column[column < _WRAPPED][0]:,}: {_KEPT}"
+        wrong = ~np.isfinite(column)
         if not wrong.any():
             continue
         value = "NaN" if np.isnan(column[wrong]).any() else f"{column[wrong].flat[0]}"
-        name = (
-            repr(var.name) if var.name else f"an array of shape {(tall.n_rows, *column.shape[1:])}"
-        )
         if column.ndim == 2 and column.shape[1] > 1:
             which = np.flatnonzero(wrong.any(axis=0))[:_SHOWN]
             name += f" (column {', '.join(map(str, which))})"
@@ -146,22 +146,12 @@ def _remedy(tall: Evaluation, rows: np.ndarray) -> str:
     if not found:
         return (
             "Look for impossible values in these rows, or give the parameters another `initval`."
-            + _wrapped(tall, rows)
+            + wrapped
         )
     # Bounds that are infinite may be meant; what is missing never is.
     missing = [entry for entry in found if entry[1] == "NaN"]
     said = " and ".join(f"{name} is {value}" for name, value in missing or found)
     return f"There {said}. Leave these rows out of the data, or fill in what is missing."
-
-
-def _wrapped(tall: Evaluation, rows: np.ndarray) -> str:
-    """Say which whole numbers may be those of 2**31 and more, of which PyMC keeps 32 bits."""
-    for var, column in zip(tall.raw, tall.rows.take(rows), strict=True):
-        if column.dtype.kind == "i" and np.any(column < _WRAPPED):
-            first = column[column < _WRAPPED][0]
-            name = repr(var.name) if var.name else "a whole number"
-            return f" There {name} is {first:,}: {_KEPT}"
-    return ""
 
 
 def warn_about_wrapped(tall: Evaluation) -> None:
@@ -174,37 +164,34 @@ def warn_about_wrapped(tall: Evaluation) -> None:
                 warn(f"{name} goes down to {low:,}: {_KEPT}")
 
 
-def _names(tall: Evaluation) -> str:
-    return ", ".join(map(repr, tall.observed))
+def called(var: Variable, shape: tuple[int, ...]) -> str:
+    """Name an array of the model."""
+    return repr(var.name) if var.name else f"an array of shape {shape}"
 
 
 def _bad_index(tall: Evaluation) -> TallModelError:
     """Find the integer column that points outside the array that it indexes."""
-    for node in toposort(tall.batch.outputs):
-        if not isinstance(node.op, AdvancedSubtensor):
+    for node, at, index in indexed(tall.batch.outputs):
+        length = node.inputs[0].type.shape[at]
+        if index not in tall.batch.axes or length is None:
             continue
-        entries = unflatten_index_variables(node.inputs[1:], node.op.idx_list)
-        for entry, length in zip(entries, node.inputs[0].type.shape, strict=False):
-            if isinstance(entry, slice) or entry not in tall.batch.axes or length is None:
-                continue
-            rows, start = [], 0
-            axis = tall.batch.axes[entry]
-            outside = partial(_outside, length=length, axis=axis)
-            for found, size in tall.over_column(entry, outside):
-                rows += (start + found).tolist()
-                start += size
-            if rows:
-                columns = [v.name for v in ancestors([entry]) if v in tall.batch.columns]
-                names = "".join(f" {name!r}" for name in columns if name)
-                return TallModelError(
-                    f"An integer column{names} of {_names(tall)} points outside the array of "
-                    f"length {length} that it indexes, in rows "
-                    f"{tall.rows.named(rows[:_SHOWN])}. Use integers from 0 to {length - 1}."
-                    f"{_more_levels(tall, columns, length)}"
-                )
+        rows, start = [], 0
+        outside = partial(_outside, length=length, axis=tall.batch.axes[index])
+        for found, size in tall.over_column(index, outside):
+            rows += (start + found).tolist()
+            start += size
+        if rows:
+            columns = [v.name for v in ancestors([index]) if v in tall.batch.columns]
+            names = "".join(f" {name!r}" for name in columns if name)
+            return TallModelError(
+                f"An integer column{names} of {listed(tall.observed)} points outside the array of "
+                f"length {length} that it indexes, in rows "
+                f"{tall.rows.named(rows[:_SHOWN])}. Use integers from 0 to {length - 1}."
+                f"{_more_levels(tall, columns, length)}"
+            )
     return TallModelError(
-        f"An index of {_names(tall)} points outside the array that it indexes. Check the integer "
-        "columns of the model."
+        f"An index of {listed(tall.observed)} points outside the array that it indexes. Check the "
+        "integer columns of the model."
     )
 
 
@@ -258,10 +245,10 @@ def check_batches(
         error = abs(batch(theta, index)[known] - expected[known])
         if not np.all(error <= tolerance(tall, batch, theta, index)[known]):
             raise TallModelError(
-                f"The log-likelihood of {_names(tall)} in a row changes with the rows around it: "
-                "rows are coupled in a way that was not recognised. Write the likelihood so that "
-                "each row depends on parameters and on that row alone, or sample this model with "
-                "pm.NUTS."
+                f"The log-likelihood of {listed(tall.observed)} in a row changes with the rows "
+                "around it: rows are coupled in a way that was not recognised. Write the "
+                "likelihood so that each row depends on parameters and on that row alone, or "
+                "sample this model with pm.NUTS."
             )
 
 

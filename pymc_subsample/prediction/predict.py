@@ -19,7 +19,6 @@ from pymc_subsample.diagnostics.draws import SAMPLE_DIMS, signs_of
 from pymc_subsample.diagnostics.drift import other_columns
 from pymc_subsample.diagnostics.thinned import group, spread
 from pymc_subsample.likelihood.discovery import full_data_model, refuse_missing
-from pymc_subsample.likelihood.indices import warn_about_negative
 from pymc_subsample.passes import current
 from pymc_subsample.prediction.columns import reader
 from pymc_subsample.prediction.moved import of_another, of_other_rows, refuse_moved
@@ -27,6 +26,7 @@ from pymc_subsample.prediction.posterior import in_order
 from pymc_subsample.prediction.quantity import SAID, Quantity, quantity
 from pymc_subsample.prediction.rowwise import RowFunction, outside
 from pymc_subsample.validation import choice, count, probabilities, shown
+from pymc_subsample.warning import warn
 
 # Predictions that are in memory at a time, per thread: of all draws, for quantiles, or of one.
 _MATRIX = 2**21
@@ -161,7 +161,8 @@ def predict(
         data = Several(data)
     labels, read = reader(function, data, model, wanted.graphs)
     whole = function.reduces and not isinstance(data, Rows | Several)
-    warn_about_negative(function.negative)
+    for said in function.negative:
+        warn(said)
     changed = other_columns(idata, model)
     told = of_other_rows(idata, model, function.n_rows, data is None, whole, changed)
     if told is not None:

@@ -23,6 +23,7 @@ from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import HasInnerGraph, Op
+from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.graph.utils import MethodNotDefined
@@ -88,6 +89,15 @@ def rebuild(
             new = apply_op(node.op, inputs) if changed or remake else node.outputs
         memo.update(zip(node.outputs, new, strict=True))
     return [memo.get(v, v) for v in outputs]
+
+
+def merged(
+    outputs: Sequence[Variable], inputs: Sequence[Variable] | None = None, *, clone: bool = False
+) -> FunctionGraph:
+    """Let all that is computed in the same way be one variable."""
+    fgraph = FunctionGraph(inputs, list(outputs), clone=clone)
+    MergeOptimizer().rewrite(fgraph)
+    return fgraph
 
 
 def apply_op(op: Op, inputs: Sequence[Variable]) -> list[Variable]:
@@ -329,6 +339,14 @@ def elemwise_name(node: Apply | None) -> str | None:
     if node is not None and isinstance(node.op, Elemwise):
         return type(node.op.scalar_op).__name__
     return None
+
+
+def index_entries(node: Apply, inputs: Sequence[Variable] = ()) -> list:
+    """Return what indexes each axis of an array, slices, numbers or arrays, of other inputs too."""
+    x, *rest = inputs or node.inputs
+    index = rest[len(rest) - node.op.n_index_vars :]
+    entries = unflatten_index_variables(index, node.op.idx_list)
+    return [*entries, *[slice(None)] * (x.type.ndim - len(entries))]
 
 
 def is_product(node: Apply | None) -> bool:
