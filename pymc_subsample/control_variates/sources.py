@@ -47,21 +47,6 @@ def loglik(affine: AffineMap, at: Layout, row: Evaluation) -> str:
     return "\n".join([*lines, "    for i in range(m):", row.call, "        value[i] = y0"])
 
 
-def difference(affine: AffineMap, at: Layout, row: Evaluation) -> str:
-    """Residuals, and the gradient of the perturbed estimate."""
-    return _with_gradient(affine, at, row, "difference", "weigh")
-
-
-def products(affine: AffineMap, at: Layout, row: Evaluation) -> str:
-    """Residuals, and the gradient of the block-Poisson estimate."""
-    return _with_gradient(affine, at, row, "products", "weigh_products")
-
-
-def glow(affine: AffineMap, at: Layout, row: Evaluation) -> str:
-    """Residuals, and the gradient of what bright rows add."""
-    return _with_gradient(affine, at, row, "glow", "weigh_bright")
-
-
 def residual(affine: AffineMap, at: Layout, row: Evaluation) -> str:
     """Residuals alone."""
     lines = ["def residual(phi, center, rows, d):", *_residuals(affine, at, row)]
@@ -109,7 +94,11 @@ def _slope(at: Layout, e: int) -> str:
     return f"({' + '.join([*slope, *filter(None, [_bend(at, e)])]) or '0.0'})"
 
 
-def _with_gradient(affine: AffineMap, at: Layout, row: Evaluation, name: str, weigh: str) -> str:
+def with_gradient(affine: AffineMap, at: Layout, row: Evaluation, name: str, weigh: str) -> str:
+    """Residuals, and the gradient of an estimate by them, as a function of `kernels.linear` has it.
+
+    The perturbed estimate, the block-Poisson one, or what bright rows add.
+    """
     lines = [
         f"def {name}(phi, rows, center, weight, setting, d, grad):",
         f"    v = np.empty(({at.n_predictors}, rows.shape[1]))",
