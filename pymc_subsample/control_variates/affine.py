@@ -54,27 +54,17 @@ class Layout:
         return self.level + 1
 
     @property
-    def bend(self) -> int:
-        """First column of the upper triangle of H_i."""
-        return self.slope + self.n_predictors
-
-    @property
     def width(self) -> int:
         """Number of columns."""
-        return self.bend + len(self.bends()) + len(self.thirds())
+        return self.slope + sum(len(self.derivatives(k)) for k in (1, 2, 3))
 
-    def bends(self) -> dict[tuple[int, ...], int]:
-        """Column of H_i[e, f], for e <= f."""
-        pairs = combinations_with_replacement(range(self.n_predictors), 2)
-        return {pair: self.bend + k for k, pair in enumerate(pairs)}
-
-    def thirds(self) -> dict[tuple[int, ...], int]:
-        """Column of the third derivative in predictors e <= f <= g; order 3 alone has them."""
-        if self.order < 3:
+    def derivatives(self, k: int) -> dict[tuple[int, ...], int]:
+        """Column of each k-fold derivative in predictors e <= f <= g; order 3 alone has three."""
+        if k > max(self.order, 2):
             return {}
-        first = self.bend + len(self.bends())
-        which = combinations_with_replacement(range(self.n_predictors), 3)
-        return {three: first + k for k, three in enumerate(which)}
+        first = self.slope + sum(len(self.derivatives(below)) for below in range(1, k))
+        which = combinations_with_replacement(range(self.n_predictors), k)
+        return {each: first + place for place, each in enumerate(which)}
 
 
 def affine_map(forms: Sequence[Affine], packer: Packer) -> AffineMap:

@@ -17,14 +17,14 @@ References
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
-from pytensor.scalar.basic import BinaryScalarOp, Composite, UnaryScalarOp
+from pytensor.scalar.basic import BinaryScalarOp, UnaryScalarOp
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.special import LogSoftmax, LogSumExp, Softmax
 
@@ -92,15 +92,11 @@ def _sum(*terms: Enclosure | None) -> Enclosure | None:
 
 
 def _product(*factors: Enclosure | None) -> Enclosure | None:
-    if any(f is None for f in factors):
+    known = [f for f in factors if f is not None]
+    if len(known) < len(factors):
         return None
-    first, *others = factors
-    result = first
-    for other in others:
-        # The square of what is the same is not negative.
-        same = other is result
-        [result] = applied(pt.mul.scalar_op, [result, result] if same else [result, other])
-    return result
+    # The square of what is the same is not negative, as `applied` knows.
+    return reduce(lambda x, y: applied(pt.mul.scalar_op, [x, y])[0], known)
 
 
 def _times(number: float, x: Enclosure | None) -> Enclosure | None:
@@ -198,14 +194,7 @@ class _Jets(Scalars):
 
     # Scalar Ops
 
-    def _jet(self, op: Op, elements: Sequence) -> list[Jet]:
-        if isinstance(op, Composite):
-            inner: dict[Variable, Any] = dict(zip(op.fgraph.inputs, elements, strict=True))
-            for node in op.fgraph.toposort():
-                results = self._jet(node.op, [inner.get(i, i) for i in node.inputs])
-                inner.update(zip(node.outputs, results, strict=True))
-            return [self._of(inner.get(v, v)) for v in op.fgraph.outputs]
-        x = [self._of(e) for e in elements]
+    def _jet(self, op: Op, x: Sequence[Jet]) -> list[Jet]:
         if all(e.fixed for e in x):
             return [self._constant(c) for c in applied(op, [e.value for e in x])]
         name = type(op).__name__
@@ -246,11 +235,6 @@ class _Jets(Scalars):
     def _series(coefficients: Iterable[Enclosure | None]) -> Jet:
         value, *others = coefficients
         return Jet(_ZERO if value is None else value, *others)
-
-    def _of(self, x: Any) -> Jet:
-        if isinstance(x, Jet):
-            return x
-        return self._number(x.data if isinstance(x, Constant) else x)
 
     def _scaled(self, number: float, x: Jet) -> Jet:
         return self._series(_times(number, c) for c in x.at)
