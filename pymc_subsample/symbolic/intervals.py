@@ -7,11 +7,13 @@ than it need be where an input occurs more than once.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.op import Op
+from pytensor.scalar.basic import Composite
 from scipy import special
 
 from pymc_subsample.symbolic.graph import specialised
@@ -64,12 +66,26 @@ class Enclosures(Scalars):
         return int(element.low)
 
 
-def applied(op: Op, x: Sequence[Enclosure]) -> list[Enclosure]:
+def _of(x: Any) -> Enclosure:
+    if isinstance(x, Enclosure):
+        return x
+    number = float(x.data if isinstance(x, Constant) else x)
+    return Enclosure(number, number)
+
+
+def applied(op: Op, inputs: Sequence) -> list[Enclosure]:
     """Return what encloses the outputs of a scalar Op."""
+    if isinstance(op, Composite):  # as powers become
+        inner: dict[Variable, object] = dict(zip(op.fgraph.inputs, inputs, strict=True))
+        for node in op.fgraph.toposort():
+            results = applied(node.op, [inner.get(i, i) for i in node.inputs])
+            inner.update(zip(node.outputs, results, strict=True))
+        return [_of(inner.get(v, v)) for v in op.fgraph.outputs]
     name = type(op).__name__
+    x = [_of(i) for i in inputs]
     if name in _RISING | _FALLING:
         return [_monotone(_function(op), x[0], falls=name in _FALLING)]
-    if name == "Mul" and len(x) == 2 and x[0] is x[1]:
+    if name == "Mul" and len(x) == 2 and inputs[0] is inputs[1]:
         return [_even(np.square, x[0])]
     if name == "Cast":
         return [_cast(op, x[0])]
