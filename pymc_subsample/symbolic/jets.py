@@ -154,19 +154,13 @@ class _Jets(Scalars):
             return super()._results(node)
         x = self.value(node.inputs[0])
         axes = axes_of(node.op.axis, x.ndim)
-        total = self._log_sum_exp(x, axes)
+        total = self._joined_along(x, axes, self._log_total)
         if isinstance(node.op, LogSumExp):
             return [total]
         [found] = self._elementwise(pt.sub.scalar_op, [x, np.expand_dims(total, axes)])
         if isinstance(node.op, Softmax) and not isinstance(node.op, LogSoftmax):
             [found] = self._elementwise(pt.exp.scalar_op, [found])
         return [found]
-
-    def _log_sum_exp(self, x: np.ndarray, axes: Sequence[int]) -> np.ndarray:
-        kept = [a for a in range(x.ndim) if a not in axes]
-        shape = [x.shape[a] for a in kept]
-        flat = x.transpose([*kept, *axes]).reshape(int(np.prod(shape, dtype=int)), -1)
-        return array_of(map(self._log_total, flat), shape)
 
     def _log_total(self, terms: np.ndarray) -> Jet:
         ends = [
