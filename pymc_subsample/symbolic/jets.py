@@ -188,7 +188,9 @@ class _Jets(Scalars):
 
     # Scalar Ops
 
-    def _jet(self, op: Op, x: Sequence[Jet]) -> list[Jet]:
+    def _jet(self, op: Op, elements: Sequence) -> list[Jet]:
+        # An index is compared with numbers.
+        x = [e if isinstance(e, Jet) else self._number(e) for e in elements]
         if all(e.fixed for e in x):
             return [self._constant(c) for c in applied(op, [e.value for e in x])]
         name = type(op).__name__
