@@ -166,7 +166,7 @@ def test_nothing_is_known_of_ops_of_other_packages():
     assert bound(np.array([[0.1]]), np.zeros((0, 1)), np.ones((1, 1)), 1.0) == np.inf
     slope = pt.grad(hinge(x).sum(), x)
     derivative = pt.grad(slope.sum(), x, disconnected_inputs="ignore")
-    bound = Coefficients(hinge(x), [x], [], 2, [(0, 0)], [derivative])
+    bound = Coefficients(hinge(x), [x], [], 2, {(0, 0): derivative})
     assert bound(np.array([[0.1]]), np.zeros((0, 1)), np.ones((1, 1)), 1.0) == np.inf
 
 

@@ -10,7 +10,6 @@ from chains import assert_goes_on
 import pymc_subsample as pms
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.control_variates.residuals import (
-    _Outlying,
     _score,
     _split,
     residuals_around,
@@ -34,11 +33,11 @@ def test_others_are_drawn_uniformly():
 def test_moments_without_some_rows_are_those_of_the_others(size, chunk):
     rng = np.random.default_rng(2)
     d = rng.standard_t(2, size=(5, 200))
-    kept = _Outlying(3, 2, size)
     least = np.sort(_score(d, 3))[-2 * size - 1] if chunk > 3 else 0.0
-    for start in range(0, 200, chunk):
-        kept.add(start, _split(d[:, start : start + chunk], 3, least))
-    residuals = kept.residuals(200)
+    kept = _split(d[:, :chunk], 3, least)
+    for start in range(chunk, 200, chunk):
+        kept = kept.followed(_split(d[:, start : start + chunk], 3, least), size)
+    residuals = kept.ranked(size)
     ranked = np.argsort(-np.abs(d[[0, 1, 3, 4]]).max(axis=0))
     np.testing.assert_array_equal(residuals.index, ranked[:size])
     for always in {0, size // 2, size}:

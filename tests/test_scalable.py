@@ -20,8 +20,12 @@ from scipy.stats import poisson as count
 import pymc_subsample as pms
 from pymc_subsample.compile import address_of, generator_at
 from pymc_subsample.control_variates import expand, strata
-from pymc_subsample.control_variates.exact_rows import exact_rows
-from pymc_subsample.control_variates.forecast import _accepted, forecast, underrated
+from pymc_subsample.control_variates.forecast import (
+    _accepted,
+    exact_rows,
+    forecast,
+    underrated,
+)
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.control_variates.row_bounds import bound_rows
 from pymc_subsample.diagnostics.scalable import ProposalRecord, check_proposals

@@ -10,7 +10,7 @@ from scipy.special import expit
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
-from pymc_subsample.control_variates.exact import exact_step
+from pymc_subsample.control_variates.reach import exact_step
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.diagnostics.perturbation import estimate_errors
 from pymc_subsample.likelihood import TallModel

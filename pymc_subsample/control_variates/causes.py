@@ -16,6 +16,7 @@ from pymc_subsample.control_variates.factors import deviations, is_sparse
 from pymc_subsample.control_variates.images import Block
 from pymc_subsample.control_variates.quadratic import Quadratic
 from pymc_subsample.control_variates.reference import Reference
+from pymc_subsample.control_variates.residuals import residuals_at
 
 _MOST_DIRECTIONS, _MOST_ROWS, _SHOWN = 40, 20_000, 3
 # In standard deviations; the power is that from the first to the second.
@@ -69,25 +70,19 @@ def find_cause(
     chosen = np.sort(rng.permutation(size)[:_MOST_DIRECTIONS])
     index = np.sort(rng.choice(n, _MOST_ROWS, replace=False)) if n > _MOST_ROWS else np.arange(n)
     rows = expansion.take(index)
-    expansion.anchor(reference.center, rows)
-    scratch = np.zeros(expansion.phi_size)
-
-    def residuals(direction: np.ndarray, distance: float) -> np.ndarray:
-        d = np.empty((2, len(index)))
-        for out, sign in zip(d, (-1.0, 1.0), strict=True):
-            theta = reference.theta.copy()
-            theta[free] += sign * distance * direction
-            phi, _ = expansion.parameters(theta)
-            expansion.difference(phi, rows, reference.center, 1.0, 0.0, out, scratch)
-        return d
+    with np.errstate(all="ignore"):
+        directions = [_along(spread, j, size) for j in chosen]
+        shifts = [s * t * x for x in directions for t in _DISTANCES for s in (-1.0, 1.0)]
+        thetas = np.tile(reference.theta, (len(shifts), 1))
+        thetas[:, free] += shifts
+        points = np.array([expansion.parameters(theta)[0] for theta in thetas])
+        left = residuals_at(expansion, rows, reference.center, points)
 
     # Elements of psi stand component by component.
     order = None if expansion.coordinates is None else expansion.coordinates.order
     found, worst = None, 0.0
-    for j in chosen:
+    for j, (near, far) in zip(chosen, left.reshape(len(chosen), 2, 2, -1), strict=True):
         with np.errstate(all="ignore"):
-            direction = _along(spread, j, size)
-            near, far = (residuals(direction, distance) for distance in _DISTANCES)
             before, after = (float(np.sqrt(np.mean(d**2))) for d in (near, far))
         if not (np.isfinite(after) and before > 0 and after > worst):
             continue

@@ -1,8 +1,9 @@
 """Bounds on what the Taylor expansion of a row leaves, while its predictors move."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise, product
+from types import MappingProxyType
 
 import numpy as np
 from pytensor.graph.basic import Variable
@@ -28,8 +29,8 @@ class Coefficients:
     most :math:`t^k` times the largest size of the coefficient :math:`\frac{1}{k!} \frac{d^k}{ds^k}
     l(\eta + s v)`, :math:`|v_e| \le a_e`.
 
-    The log-likelihood is a vector graph of `predictors` and `data`. `derivatives` are k-fold ones,
-    and `which` says by which predictors: as PyTensor simplifies them, those of one or two
+    The log-likelihood is a vector graph of `predictors` and `data`. `derivatives` are k-fold ones
+    by the predictors that are their keys: as PyTensor simplifies them, those of one or two
     predictors are enclosed more sharply than coefficients along all directions at once.
     """
 
@@ -39,15 +40,15 @@ class Coefficients:
         predictors: Sequence[Variable],
         data: Sequence[Variable],
         order: int,
-        which: Sequence[tuple[int, ...]] = (),
-        derivatives: Sequence[Variable] = (),
+        derivatives: Mapping[tuple[int, ...], Variable] = MappingProxyType({}),
     ):
-        self._which, self._order = which, order
+        self._which, self._order = list(derivatives), order
         self.pieces = Pieces(loglik, predictors, data)
         inputs = [*predictors, *data]
         self._along = enclose_coefficient(self.pieces.loglik, inputs, order)
-        few = len(list(toposort(derivatives))) <= _MOST_NODES
-        self._enclosed = enclose(derivatives, inputs) if which and few else None
+        graphs = list(derivatives.values())
+        few = len(list(toposort(graphs))) <= _MOST_NODES
+        self._enclosed = enclose(graphs, inputs) if graphs and few else None
 
     def __call__(
         self, predictors: np.ndarray, data: np.ndarray, moves: np.ndarray, limit: float

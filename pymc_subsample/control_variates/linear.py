@@ -12,8 +12,7 @@ the data columns of a packed row: the varying x_i*, l_i*, g_i and the upper tria
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import fields
-from functools import cache, cached_property
+from functools import cache, partial
 
 import numpy as np
 import pytensor.tensor as pt
@@ -87,7 +86,7 @@ def linear_expansion(
     code = RowCode(model, predictors, n_varying, packer)
     star = len(packer)
     layout = Layout(star, n_varying, len(forms), order)
-    tables = {f.name: getattr(affine, f.name) for f in fields(affine)}
+    tables = vars(affine)
     environment = tables | {
         "np": np,
         "predict": kernels.predict,
@@ -110,20 +109,28 @@ def linear_expansion(
         text = source(affine, layout, lines)
         return compile_source(name, text, environment | names, signature, key)
 
+    def moving(name: str, weigh: str) -> Callable[[], Compiled]:
+        source = partial(sources.with_gradient, name=name, weigh=weigh)
+        return lambda: build(name, source, code.up_to(1), DIFFERENCE)
+
     functions = {
-        "difference": lambda: build("difference", sources.difference, code.first, DIFFERENCE),
-        "gradient": lambda: build("gradient", sources.gradient, code.first[1:], GRADIENT),
-        "products": lambda: build("products", sources.products, code.first, DIFFERENCE),
+        "difference": moving("difference", "weigh"),
+        "gradient": lambda: build("gradient", sources.gradient, code.up_to(1)[1:], GRADIENT),
+        "products": moving("products", "weigh_products"),
         "residual": lambda: build("residual", sources.residual, [code.loglik], RESIDUAL),
-        "glow": lambda: build("glow", sources.glow, code.first, DIFFERENCE),
-        "anchor": lambda: build("anchor", sources.anchor, code.second, ANCHOR),
+        "glow": moving("glow", "weigh_bright"),
+        "anchor": lambda: build(
+            "anchor",
+            sources.anchor,
+            [*code.up_to(1), *bent] if bent else code.up_to(max(order, 2)),
+            ANCHOR,
+        ),
         "change": lambda: build("change", sources.change, [code.loglik], CHANGE),
         "gather": packer.compile_gather,
         "loglik": lambda: build("loglik", sources.loglik, [code.loglik], LOGLIK),
     }
     if order == 3:
         functions = {name: functions[name] for name in ("residual", "anchor", "change", "gather")}
-        code.second = [*code.second, *code.derivatives(3)[1]]
     sums = LinearSums(affine, layout, model.phi_size)
 
     @cache
@@ -136,20 +143,19 @@ def linear_expansion(
         data = list(code.data.values())
         if not Pieces(code.loglik, code.x, data).smooth_everywhere(kinds, order + 1):
             return None
-        return derivative_bound(code.derivative(order + 1), code.x[0], data, kinds)
+        [derivative] = code.derivatives(order + 1).values()
+        return derivative_bound(derivative, code.x[0], data, kinds)
 
     def remainder(center: np.ndarray) -> Callable | None:
         if not 0 < len(forms) <= MAX_PREDICTORS:
             return None
-        which: list[tuple[int, ...]] = []
-        graphs: list[Variable] = []
+        derivatives: dict[tuple[int, ...], Variable] = {}
         if len(forms) <= MAX_COMBINED:
             with suppress(*UNDIFFERENTIABLE):
-                which, graphs = code.derivatives(order + 1)
+                derivatives = code.derivatives(order + 1)
         with np.errstate(all="ignore"):  # of PyTensor, which tries constants
-            bound = Coefficients(
-                code.loglik, code.x, list(code.data.values()), order + 1, which, graphs
-            )
+            data = list(code.data.values())
+            bound = Coefficients(code.loglik, code.x, data, order + 1, derivatives)
         shared = affine.base[:, None] + affine.shared(center)[:, None]
 
         def of(rows: np.ndarray, moves: np.ndarray, limit: float) -> np.ndarray:
@@ -162,10 +168,10 @@ def linear_expansion(
 
     def third() -> Expansion | None:
         few = 0 < len(forms) <= _MOST_THIRDS
-        if not few or len(list(toposort(code.triangle))) > _MOST_NODES:
+        if not few or len(list(toposort(code.derivatives(2).values()))) > _MOST_NODES:
             return None
         try:
-            derivatives = code.derivatives(3)[1]
+            derivatives = code.derivatives(3).values()
         except UNDIFFERENTIABLE:
             return None
         if any(elemwise_name(n) == "PolyGamma" for n in toposort(derivatives)):
@@ -190,8 +196,7 @@ def linear_expansion(
         curvature=_kind_of_curvature(model, forms),
         level=layout.level,
     )
-    if bends is not None:
-        code.second = [*code.first, *bends(code, expansion)]
+    bent: list[Variable] = [] if bends is None else bends(code, expansion)
     return expansion
 
 
@@ -246,48 +251,25 @@ class RowCode:
                 value = parts[0]
             memo[predictor.var] = value.astype(predictor.var.type.dtype)
         self.loglik = rebuild(model.batch.outputs, memo)[0].astype("float64")
+        self._derivatives: dict[int, dict[tuple[int, ...], Variable]] = {0: {(): self.loglik}}
         # Whether a row is of kind 1, 2, ..., and the column that says so.
         self._tests = {memo[t]: k for k, t in enumerate(model.batch.tests, 1) if t in memo}
         self._kind = packer.request_all(model.batch.kind)[0] if self._tests else -1
 
-    @cached_property
-    def first(self) -> list[Variable]:
-        """The log-likelihood and its gradient in the predictors."""
-        return [self.loglik, *_gradients(self.loglik, self.x)]
-
-    @cached_property
-    def second(self) -> list[Variable]:
-        """The same and the upper triangle of the Hessian."""
-        return [*self.first, *self.triangle]
-
-    @cached_property
-    def triangle(self) -> list[Variable]:
-        """The upper triangle of the Hessian, by rows."""
-        slopes = self.first[1:]
-        return [h for e, g in enumerate(slopes) for h in _gradients(g, self.x)[e:]]
-
-    def curvature(self, predictor: int) -> Variable:
-        """Differentiate the log-likelihood twice in a predictor."""
-        return _gradients(self.first[1 + predictor], self.x)[predictor]
-
-    def derivative(self, order: int) -> Variable:
-        """Differentiate the log-likelihood in the first predictor."""
-        derivative = self.loglik
-        for _ in range(order):
-            [derivative] = _gradients(derivative, self.x[:1])
-        return derivative
-
-    def derivatives(self, order: int) -> tuple[list[tuple[int, ...]], list[Variable]]:
-        """Differentiate the log-likelihood `order` times: by which predictors, and the results."""
-        found: dict[tuple[int, ...], Variable] = {(): self.loglik}
-        for _ in range(order):
-            found = {
+    def derivatives(self, order: int) -> dict[tuple[int, ...], Variable]:
+        """Differentiate the log-likelihood so many times, by predictors e <= f <= g."""
+        if order not in self._derivatives:
+            self._derivatives[order] = {
                 (*which, e): derivative
-                for which, graph in found.items()
+                for which, graph in self.derivatives(order - 1).items()
                 for e, derivative in enumerate(_gradients(graph, self.x))
                 if not which or e >= which[-1]
             }
-        return list(found), list(found.values())
+        return self._derivatives[order]
+
+    def up_to(self, order: int) -> list[Variable]:
+        """Return the log-likelihood and its derivatives."""
+        return [graph for k in range(order + 1) for graph in self.derivatives(k).values()]
 
     def _column(self, position: int) -> Variable:
         if position not in self.data:

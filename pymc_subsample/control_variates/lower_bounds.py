@@ -28,9 +28,9 @@ from pytensor.graph.basic import Variable
 from scipy.special import softmax
 
 from pymc_subsample.control_variates import agrees, linear_predictors
-from pymc_subsample.control_variates.exact import exact_step
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.linear import RowCode, linear_expansion
+from pymc_subsample.control_variates.reach import exact_step
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.symbolic.graph import numpy_function, rebuild, specialised
@@ -154,7 +154,7 @@ def _candidates(
     if "softmax" in kinds and code.n_predictors > 1:
         for n_classes in (code.n_predictors, code.n_predictors + 1):
             if _is_softmax(code, data, n_classes):
-                graphs = _at(code.triangle, code, None)
+                graphs = rebuild(_bends(code), {x: pt.zeros_like(x) for x in code.x})
                 yield "softmax", [0.5 * n_classes * (1 + _MARGIN) * h for h in graphs]
     if not _separable(code, data):
         return
@@ -168,29 +168,25 @@ def _candidates(
             yield "curvature", _constant(code, [c for c in least if c is not None])
 
 
+def _bends(code: RowCode) -> list[Variable]:
+    return list(code.derivatives(2).values())
+
+
 def _constant(code: RowCode, values: Sequence[float]) -> list[Variable]:
     return _diagonal(code, [pt.full_like(code.x[0], v) for v in values])
 
 
 def _diagonal(code: RowCode, values: Sequence[Variable]) -> list[Variable]:
-    nothing, size = pt.zeros_like(code.x[0]), code.n_predictors
-    return [values[e] if e == f else nothing for e in range(size) for f in range(e, size)]
-
-
-def _at(graphs: Sequence[Variable], code: RowCode, center: Variable | None) -> list[Variable]:
-    """Evaluate graphs where every predictor is zero, or equals a data column."""
-    memo = {x: pt.zeros_like(x) if center is None else center for x in code.x}
-    return rebuild(list(graphs), memo)
+    nothing = pt.zeros_like(code.x[0])
+    return [values[e] if e == f else nothing for e, f in code.derivatives(2)]
 
 
 def _separable(code: RowCode, data: np.ndarray) -> bool:
     """Whether no second derivative mixes two predictors, at random points."""
-    if code.n_predictors == 1:
-        return True
     size = code.n_predictors
-    pairs = [(e, f) for e in range(size) for f in range(e, size)]
-    mixed = [h for h, (e, f) in zip(code.triangle, pairs, strict=True) if e != f]
-    evaluate = _function(code, mixed)
+    if size == 1:
+        return True
+    evaluate = _function(code, [h for (e, f), h in code.derivatives(2).items() if e != f])
     rng = np.random.default_rng(0)
     return all(
         not np.any(np.nan_to_num(h, nan=1.0))
@@ -201,11 +197,10 @@ def _separable(code: RowCode, data: np.ndarray) -> bool:
 
 def _tangent(code: RowCode, e: int, data: np.ndarray) -> Variable | None:
     """Curvature of the tangent in the squared distance from a centre: zero or a data column."""
-    x, slope = code.x[e], code.first[1 + e]
+    x, slope = code.x[e], code.derivatives(1)[e,]
     for column in (None, *code.data.values()):
         center = pt.zeros_like(x) if column is None else column
-        [base] = rebuild([slope], {x: center})
-        [peak] = rebuild([code.curvature(e)], {x: center})
+        base, peak = rebuild([slope, code.derivatives(2)[e, e]], {x: center})
         shift = x - center
         close = pt.abs(shift) < _CLOSE
         value = pt.switch(close, peak, (slope - base) / pt.switch(close, 1.0, shift))
@@ -240,7 +235,7 @@ def _is_softmax(code: RowCode, data: np.ndarray, n_classes: int) -> bool:
     A class beyond the predictors has predictor zero.
     """
     size, m = code.n_predictors, data.shape[1]
-    evaluate = _function(code, code.triangle)
+    evaluate = _function(code, _bends(code))
     at_zero = evaluate(np.zeros((size, m)), data)[0]
     count = -np.broadcast_to(at_zero, (m,)) * n_classes**2 / (n_classes - 1)
     if not np.all(np.isfinite(count)) or not np.any(count > 0):
@@ -250,8 +245,7 @@ def _is_softmax(code: RowCode, data: np.ndarray, n_classes: int) -> bool:
         x = rng.normal(0, 1, (size, m)) * scale
         p = softmax(np.concatenate([x, np.zeros((n_classes - size, m))]), axis=0)[:size]
         hessian = -count * (p[:, None] * np.eye(size)[:, :, None] - p[:, None] * p[None])
-        found = evaluate(x, data)
-        for h, (e, f) in zip(found, zip(*np.triu_indices(size), strict=True), strict=True):
+        for h, (e, f) in zip(evaluate(x, data), code.derivatives(2), strict=True):
             if not np.all(np.abs(h - hessian[e, f]) <= 1e-8 * (1 + count)):
                 return False
     return True
@@ -260,7 +254,7 @@ def _is_softmax(code: RowCode, data: np.ndarray, n_classes: int) -> bool:
 def _least(code: RowCode, e: int, data: np.ndarray) -> float | None:
     """Infimum of a second derivative over sampled rows and a wide grid; None where it has none."""
     m = data.shape[1]
-    evaluate = _function(code, [code.curvature(e)])
+    evaluate = _function(code, [code.derivatives(2)[e, e]])
     grid = np.sinh(np.linspace(-np.arcsinh(_WIDEST), np.arcsinh(_WIDEST), 1000))
     origins = [np.zeros(m), *data]
     x, least, inner = np.zeros((code.n_predictors, m)), np.inf, np.inf
@@ -282,15 +276,14 @@ def _least_found(code: RowCode, data: np.ndarray) -> float:
 
     Among them are points where some predictors tie far from the others: a softmax bends most there.
     """
-    evaluate, size, m = _function(code, code.triangle), code.n_predictors, data.shape[1]
+    evaluate, size, m = _function(code, _bends(code)), code.n_predictors, data.shape[1]
     rng, least = np.random.default_rng(0), np.inf
     origins = np.concatenate([np.zeros((1, m)), data])
     for k, scale in enumerate(np.geomspace(_NEAREST, 3.0, _POINTS)):
         ties = _TIE * rng.integers(-1, 2, (size, m)) if k % 2 else 0.0
         x = origins[k % len(origins)] + ties + rng.normal(0, scale, (size, m))
         matrix = np.zeros((m, size, size))
-        pairs = zip(*np.triu_indices(size), strict=True)
-        for h, (e, f) in zip(evaluate(x, data), pairs, strict=True):
+        for h, (e, f) in zip(evaluate(x, data), code.derivatives(2), strict=True):
             matrix[:, e, f] = matrix[:, f, e] = h
         if not np.all(np.isfinite(matrix)):
             return -np.inf
@@ -333,7 +326,7 @@ def _extreme(seen: np.ndarray) -> np.ndarray:
 def _holds(code: RowCode, bends: Sequence[Variable], data: np.ndarray) -> bool:
     """Whether bounds lie below the log-likelihood, for random references and points."""
     size, m = code.n_predictors, data.shape[1]
-    evaluate = _function(code, [code.loglik, *code.first[1:], *bends])
+    evaluate = _function(code, [*code.up_to(1), *bends])
     rng = np.random.default_rng(1)
     origins = np.concatenate([np.zeros((1, m)), data])
     touched = False
@@ -347,8 +340,7 @@ def _holds(code: RowCode, bends: Sequence[Variable], data: np.ndarray) -> bool:
         value = np.broadcast_to(evaluate(star + z, data)[0], (m,))
         level, slopes, curvature = at_star[0], at_star[1 : 1 + size], at_star[1 + size :]
         terms = [level, *(g * step for g, step in zip(slopes, z, strict=True))]
-        pairs = zip(*np.triu_indices(size), strict=True)
-        for h, (e, f) in zip(curvature, pairs, strict=True):
+        for h, (e, f) in zip(curvature, code.derivatives(2), strict=True):
             terms.append((0.5 if e == f else 1.0) * h * z[e] * z[f])
         rounding = _ROUNDING * (np.abs(value) + sum(np.abs(t) for t in terms))
         known = np.all(np.isfinite(terms), axis=0)

@@ -20,6 +20,7 @@ from pytensor.graph.basic import Variable
 
 from pymc_subsample.control_variates.curvature import units
 from pymc_subsample.control_variates.expansion import Expansion
+from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.symbolic.graph import numpy_function
 from pymc_subsample.symbolic.interpreter import NoForm
 from pymc_subsample.symbolic.intervals import Enclosure, enclose
@@ -36,6 +37,15 @@ _MAX_DENSE = 500
 _FAR = 1e300
 # Radii around the reference, in posterior standard deviations beyond the typical distance.
 _RADII = (3.0, 8.0)
+# As rules say it, which know no model.
+ELSE = (
+    "Where rows see the parameters by at most ten linear predictors, pms.ScalableMH() is exact at "
+    "a few rows per draw."
+)
+# Rows looked at for advice, and the share of them that must have bounds.
+_ROWS, _SHARE = 200, 0.75
+# Standard deviations beyond the usual distance, and the smallest curvature over the largest.
+_BEYOND, _FLAT = 2.0, 1e-6
 
 
 def derivative_bound(
@@ -179,9 +189,8 @@ def nearby(expansion: Expansion, center: np.ndarray, curvature: np.ndarray) -> n
 
     def over(rows: np.ndarray) -> list[float]:
         expansion.anchor(center, rows)
-        designs = (expansion.sums.design(rows, e) for e in range(expansion.n_predictors))
-        moves = [np.linalg.norm(inverse @ x, axis=0) for x in designs]
-        return [remainder(rows, np.stack(moves), radius).max() for radius in radii]
+        moves = _moves(expansion, rows, inverse)
+        return [remainder(rows, moves, radius).max() for radius in radii]
 
     for found in expansion.passes.map(over, expansion.chunks()):
         largest = np.maximum(largest, found)
@@ -191,6 +200,35 @@ def nearby(expansion: Expansion, center: np.ndarray, curvature: np.ndarray) -> n
     table[:size, :size] = factor
     table[size:, 0], table[size:, 1] = radii, (1 + _ROUNDING) * largest
     return table
+
+
+def _moves(expansion: Expansion, rows: np.ndarray, inverse: np.ndarray) -> np.ndarray:
+    """Return a_e of packed rows, shape (E, m)."""
+    designs = (expansion.sums.design(rows, e) for e in range(expansion.n_predictors))
+    return np.array([np.linalg.norm(inverse @ x, axis=0) for x in designs])
+
+
+def exact_step(expansion: Expansion, reference: Reference) -> list[str]:
+    """Return advice to use `ScalableMH`, if it would take the model, for lists of remedies.
+
+    Its control variates are of order 2 in few linear predictors per row, and most of some rows have
+    bounds on what these leave as far as a posterior without its prior reaches.
+    """
+    few = expansion.n_predictors > 0 and expansion.phi_size <= _MAX_DENSE
+    if expansion.order < 2 or not few or expansion.curvature != "full":
+        return []
+    near = expansion.remainder(reference.center)
+    if near is None or not np.all(np.isfinite(reference.curvature)):
+        return []
+    chosen = np.linspace(0, expansion.n_rows - 1, min(_ROWS, expansion.n_rows)).astype(np.int64)
+    rows = expansion.take(chosen)
+    expansion.anchor(reference.center, rows)
+    _, inverse = metric(reference.curvature, _FLAT)
+    with np.errstate(all="ignore"):
+        bounds = near(rows, _moves(expansion, rows, inverse), np.sqrt(expansion.phi_size) + _BEYOND)
+    if np.mean(np.isfinite(bounds)) < _SHARE:
+        return []
+    return ["use pms.ScalableMH(), which is exact"]
 
 
 def metric(curvature: np.ndarray, flat: float = 1e-10) -> tuple[np.ndarray, np.ndarray]:

@@ -56,6 +56,29 @@ class Residuals:
             found.append(moments_from_sums(sums, self.n_rows - first, largest, lowest))
         return found[::-1]
 
+    def followed(self, part: "Residuals", most: int) -> "Residuals":
+        """Add the rows that follow; outlying ones are kept until they are twice too many."""
+        both = Residuals(
+            np.concatenate([self.index, self.n_rows + part.index]),
+            np.concatenate([self.outlying, part.outlying], axis=1),
+            self.sums + part.sums,
+            self.outer + part.outer,
+            max(self.largest, part.largest),
+            self.n_rows + part.n_rows,
+        )
+        return both.ranked(most) if len(both.index) > 2 * most else both
+
+    def ranked(self, most: int) -> "Residuals":
+        """Order outlying rows, and add those beyond so many to the others."""
+        inner = self.sums.shape[1]
+        order = np.argsort(-_score(self.outlying, inner), kind="stable")
+        keep, rest = order[:most], order[most:]
+        sums, outer, largest = _summed(self.outlying[:, rest], inner)
+        return Residuals(
+            self.index[keep], self.outlying[:, keep], self.sums + sums, self.outer + outer,
+            max(self.largest, largest), self.n_rows,
+        )  # fmt: skip
+
     def choose_always(self, temperature: float = 1.0) -> np.ndarray:
         """Return the rows to read always, in order: those with which an estimate reads fewest."""
         most = len(self.index)
@@ -90,20 +113,17 @@ def residuals_around(
     most = int(min(_MOST_KEPT, _SHARE_KEPT * expansion.n_rows))
     center, inner = reference.center, len(thetas)
     least = _least_outlying(expansion, center, points, inner, most)
-    kept = _Outlying(inner, len(far), most)
+    kept = _split(np.zeros((len(points), 0)), inner, least) if before is None else before
     bad: list[int] = []
-    start = 0
-    if before is not None:
-        kept.begin(before)
-        start = before.n_rows
-    for part in expansion.over(_split_at, center, points, inner, least, begin=start):
-        bad += (start + part.bad).tolist()
-        if not bad:
-            kept.add(start, part)
+    start = kept.n_rows
+    for part, wrong in expansion.over(_split_at, center, points, inner, least, begin=start):
+        bad += (start + wrong).tolist()
         start += part.n_rows
+        if not bad:
+            kept = kept.followed(part, most)
     if bad:
         raise _not_finite(expansion, bad)
-    return kept.residuals(expansion.n_rows)
+    return kept.ranked(most)
 
 
 def residuals_at(
@@ -138,19 +158,6 @@ def _least_outlying(
     return float(np.quantile(score, 1 - min(1.0, 2 * most / n), method="lower"))
 
 
-@dataclass(frozen=True)
-class _Part:
-    """What is left of some successive rows: the outlying ones, sums over the others."""
-
-    n_rows: int
-    bad: np.ndarray
-    index: np.ndarray
-    outlying: np.ndarray
-    sums: np.ndarray
-    outer: np.ndarray
-    largest: float
-
-
 def _split_at(
     expansion: Expansion,
     batches: Iterable[np.ndarray],
@@ -158,78 +165,30 @@ def _split_at(
     points: np.ndarray,
     inner: int,
     least: float,
-) -> _Part:
+) -> tuple[Residuals, np.ndarray]:
+    """Evaluate some successive rows; also return which are not finite."""
     [rows] = batches
-    return _split(residuals_at(expansion, rows, center, points), inner, least)
-
-
-def _split(d: np.ndarray, inner: int, least: float) -> _Part:
-    """Split residuals, shape (k, rows), at a score."""
+    d = residuals_at(expansion, rows, center, points)
     bad = np.flatnonzero(~np.isfinite(d[:inner]).all(axis=0))[:_SHOWN]
+    return _split(d, inner, least), bad
+
+
+def _split(d: np.ndarray, inner: int, least: float) -> Residuals:
+    """Split residuals, shape (k, rows), at a score."""
     index = np.flatnonzero(_score(d, inner) > least)
     rest = np.delete(d, index, axis=1) if len(index) else d
-    return _Part(d.shape[1], bad, index, d[:, index], *_summed(rest, inner))
+    return Residuals(index, d[:, index], *_summed(rest, inner), d.shape[1])
 
 
 def _summed(d: np.ndarray, inner: int) -> tuple[np.ndarray, np.ndarray, float]:
     """Sum the first four powers of residuals; of those further out return sum and largest."""
     inside, outside = np.split(d, [inner])
-    finite = np.where(np.isfinite(outside), outside, 0.0)
-    return _powers(inside), finite.sum(axis=1), float(np.abs(finite).max(initial=0.0))
-
-
-def _powers(d: np.ndarray) -> np.ndarray:
-    """Sum the first four powers of residuals over rows, shape (4, k)."""
-    power, sums = np.ones_like(d), []
+    power, sums = np.ones_like(inside), []
     for _ in range(4):
-        power *= d
+        power *= inside
         sums.append(power.sum(axis=1))
-    return np.array(sums)
-
-
-class _Outlying:
-    """Keeps the rows of the largest residuals, and adds the others up."""
-
-    def __init__(self, points: int, far: int, size: int) -> None:
-        self._points, self._size = points, size
-        self._sums, self._outer = np.zeros((4, points)), np.zeros(far)
-        self._largest = 0.0
-        self._index = np.zeros(0, dtype=np.int64)
-        self._kept = np.zeros((points + far, 0))
-
-    def begin(self, before: Residuals) -> None:
-        """Start with what is known of the rows before."""
-        self._drop(before.sums, before.outer, before.largest)
-        self._index, self._kept = before.index, before.outlying
-
-    def add(self, start: int, part: _Part) -> None:
-        """Add what is left of the rows from `start` on."""
-        self._drop(part.sums, part.outer, part.largest)
-        self._index = np.concatenate([self._index, start + part.index])
-        self._kept = np.concatenate([self._kept, part.outlying], axis=1)
-        if len(self._index) > 2 * self._size:
-            self._shrink()
-
-    def residuals(self, n_rows: int) -> Residuals:
-        self._shrink()
-        order = np.argsort(-_score(self._kept, self._points), kind="stable")
-        return Residuals(
-            self._index[order], self._kept[:, order], self._sums, self._outer, self._largest, n_rows
-        )
-
-    def _shrink(self) -> None:
-        score = _score(self._kept, self._points)
-        if len(score) <= self._size:
-            return
-        order = np.argsort(-score, kind="stable")
-        keep, rest = order[: self._size], order[self._size :]
-        self._drop(*_summed(self._kept[:, rest], self._points))
-        self._index, self._kept = self._index[keep], self._kept[:, keep]
-
-    def _drop(self, sums: np.ndarray, outer: np.ndarray, largest: float) -> None:
-        self._sums += sums
-        self._outer += outer
-        self._largest = max(self._largest, largest)
+    finite = np.where(np.isfinite(outside), outside, 0.0)
+    return np.array(sums), finite.sum(axis=1), float(np.abs(finite).max(initial=0.0))
 
 
 def _not_finite(expansion: Expansion, rows: list[int]) -> TallModelError:

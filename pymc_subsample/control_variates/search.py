@@ -1,6 +1,6 @@
 """The search for the reference point: the posterior mode."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ _LAST_SUBSET = 100_000
 _SUBSET_BYTES = 2**28
 _MAX_POLISH = 8
 _POLISHED = 0.1
-_MAX_PASSES = 50
+_BY_GRADIENTS = {"gtol": _POLISHED, "ftol": 0.0, "maxfun": 50}
 # Of the trust region, in standard deviations at its start; its gradient is per one of those.
 _TRUST = {"initial_trust_radius": 10.0, "max_trust_radius": 1e9, "gtol": 0.01}
 # The negative log posterior of impossible parameters.
@@ -149,7 +149,8 @@ def climb(
             scale = origin.scales(active)
         objective = _Objective(posterior, origin, active, scale, curved=newton)
         hessian = objective.hessian if newton else None
-        found = _minimum(objective.value, objective.gradient, hessian, len(active), most_steps)
+        options = {"maxiter": most_steps}
+        found = _minimum(objective.value, objective.gradient, hessian, len(active), options)
     if found is None:
         return Climb(origin.theta, False, 0)
     return Climb(objective.theta(found.x), newton and objective.concave, int(found.nit))
@@ -158,8 +159,6 @@ def climb(
 def quadratic_mode(quadratic: Quadratic, active: np.ndarray) -> np.ndarray:
     """Return theta at the mode of the prior and the quadratic log-likelihood: no rows are read."""
     origin = quadratic.theta
-    if not len(active):
-        return origin
     newton = len(active) <= MAX_DENSE and has_precision(quadratic.expansion, len(active))
     scale = quadratic.scales(active)
 
@@ -179,7 +178,7 @@ def quadratic_mode(quadratic: Quadratic, active: np.ndarray) -> np.ndarray:
         matrix = quadratic.precision(active, at(x))
         return _finite(matrix * np.outer(scale, scale))
 
-    found = _minimum(value, slope, hessian if newton else None, len(active), 200)
+    found = _minimum(value, slope, hessian if newton else None, len(active), {"maxiter": 200})
     return origin if found is None else at(found.x)
 
 
@@ -188,9 +187,11 @@ def _minimum(
     slope: Callable[[np.ndarray], np.ndarray],
     hessian: Callable[[np.ndarray], np.ndarray] | None,
     size: int,
-    most_steps: int,
+    options: Mapping[str, float],
 ) -> "OptimizeResult | None":
     """Search from zero, by L-BFGS without second derivatives; None where SciPy finds no step."""
+    if not size:
+        return None
     import scipy.optimize  # takes a third of a second to import, and only the search needs it
 
     try:
@@ -200,7 +201,7 @@ def _minimum(
             jac=slope,
             hess=hessian,
             method="L-BFGS-B" if hessian is None else "trust-exact",
-            options={"maxiter": most_steps} | ({} if hessian is None else _TRUST),
+            options={**options, **({} if hessian is None else _TRUST)},
         )
     # A quadratic that overflows, or, without a message of its own, one that it can't factorise.
     except (ValueError, np.linalg.LinAlgError, UnboundLocalError):
@@ -211,11 +212,15 @@ def polish(posterior: Posterior, theta: np.ndarray, active: np.ndarray) -> Quadr
     """Find the posterior mode near theta.
 
     By Newton's method with step halving or, without a matrix of second derivatives, by L-BFGS in
-    units of the standard deviations that the diagonal gives.
+    units of the standard deviations that the diagonal gives, until no element has a gradient of
+    more than 0.1 per standard deviation.
     """
-    if not has_precision(posterior.expansion, len(active)):
-        return _polish_by_gradients(posterior, posterior.at(theta), active)
-    return newton(posterior, theta, active)
+    if has_precision(posterior.expansion, len(active)):
+        return newton(posterior, theta, active)
+    at = posterior.at(theta)
+    objective = _Objective(posterior, at, active, at.scales(active))
+    found = _minimum(objective.value, objective.gradient, None, len(active), _BY_GRADIENTS)
+    return at if found is None else posterior.at(objective.theta(found.x))
 
 
 def newton(
@@ -244,20 +249,3 @@ def newton(
         else:
             break
     return best
-
-
-def _polish_by_gradients(posterior: Posterior, start: Quadratic, active: np.ndarray) -> Quadratic:
-    """L-BFGS until no element has a gradient of more than 0.1 per standard deviation."""
-    import scipy.optimize
-
-    if not len(active):
-        return start
-    objective = _Objective(posterior, start, active, start.scales(active))
-    found = scipy.optimize.minimize(
-        objective.value,
-        np.zeros(len(active)),
-        jac=objective.gradient,
-        method="L-BFGS-B",
-        options={"gtol": _POLISHED, "ftol": 0.0, "maxfun": _MAX_PASSES},
-    )
-    return posterior.at(objective.theta(found.x))

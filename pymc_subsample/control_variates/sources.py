@@ -47,21 +47,6 @@ def loglik(affine: AffineMap, at: Layout, row: Evaluation) -> str:
     return "\n".join([*lines, "    for i in range(m):", row.call, "        value[i] = y0"])
 
 
-def difference(affine: AffineMap, at: Layout, row: Evaluation) -> str:
-    """Residuals, and the gradient of the perturbed estimate."""
-    return _with_gradient(affine, at, row, "difference", "weigh")
-
-
-def products(affine: AffineMap, at: Layout, row: Evaluation) -> str:
-    """Residuals, and the gradient of the block-Poisson estimate."""
-    return _with_gradient(affine, at, row, "products", "weigh_products")
-
-
-def glow(affine: AffineMap, at: Layout, row: Evaluation) -> str:
-    """Residuals, and the gradient of what bright rows add."""
-    return _with_gradient(affine, at, row, "glow", "weigh_bright")
-
-
 def residual(affine: AffineMap, at: Layout, row: Evaluation) -> str:
     """Residuals alone."""
     lines = ["def residual(phi, center, rows, d):", *_residuals(affine, at, row)]
@@ -90,7 +75,7 @@ def _proxy(at: Layout) -> list[str]:
         bend = _bend(at, e)
         half = f" + 0.5 * ({bend})" if bend else ""
         lines.append(f"        q += z{e} * (rows[{at.slope + e}, i]{half})")
-    for which, column in at.thirds().items():
+    for which, column in at.derivatives(3).items():
         product = " * ".join(f"z{e}" for e in which)
         lines.append(f"        q += rows[{column}, i] * {product} / {multiplicity(which)!r}")
     return lines
@@ -98,7 +83,7 @@ def _proxy(at: Layout) -> list[str]:
 
 def _bend(at: Layout, e: int) -> str:
     """Code for element e of the product of a row's Hessian with z."""
-    columns, size = at.bends(), range(at.n_predictors)
+    columns, size = at.derivatives(2), range(at.n_predictors)
     terms = [f"rows[{columns[min(e, f), max(e, f)]}, i] * z{f}" for f in size]
     return " + ".join(terms) if at.order >= 2 else ""
 
@@ -109,7 +94,11 @@ def _slope(at: Layout, e: int) -> str:
     return f"({' + '.join([*slope, *filter(None, [_bend(at, e)])]) or '0.0'})"
 
 
-def _with_gradient(affine: AffineMap, at: Layout, row: Evaluation, name: str, weigh: str) -> str:
+def with_gradient(affine: AffineMap, at: Layout, row: Evaluation, name: str, weigh: str) -> str:
+    """Residuals, and the gradient of an estimate by them, as a function of `kernels.linear` has it.
+
+    The perturbed estimate, the block-Poisson one, or what bright rows add.
+    """
     lines = [
         f"def {name}(phi, rows, center, weight, setting, d, grad):",
         f"    v = np.empty(({at.n_predictors}, rows.shape[1]))",
@@ -158,7 +147,6 @@ def change(affine: AffineMap, at: Layout, row: Evaluation) -> str:
 
 def anchor(affine: AffineMap, at: Layout, row: Evaluation) -> str:
     """Log-likelihood and derivatives of rows at the reference."""
-    n_outputs = 1 + at.n_predictors + len(at.bends()) + len(at.thirds())
     lines = [
         "def anchor(center, rows):",
         *_predict(affine, at, "center"),
@@ -166,6 +154,6 @@ def anchor(affine: AffineMap, at: Layout, row: Evaluation) -> str:
         "    for i in range(m):",
         row.call,
         *(f"        rows[{at.star + e}, i] = eta[{e}, i]" for e in range(at.n_varying)),
-        *(f"        rows[{at.level + k}, i] = y{k}" for k in range(n_outputs)),
+        *(f"        rows[{at.level + k}, i] = y{k}" for k in range(at.width - at.level)),
     ]
     return "\n".join(lines)

@@ -7,8 +7,8 @@ from scipy.special import chdtri
 
 from pymc_subsample.block_poisson import log_variance
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.control_variates.exact import ELSE, exact_step
 from pymc_subsample.control_variates.factors import whiten
+from pymc_subsample.control_variates.reach import ELSE, exact_step
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics.checks import (
     MODES,

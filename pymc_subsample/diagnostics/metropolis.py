@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pymc_subsample.control_variates.exact import ELSE
+from pymc_subsample.control_variates.reach import ELSE
 from pymc_subsample.diagnostics.acceptance import AcceptanceErrors
 from pymc_subsample.diagnostics.checks import (
     MODES,

@@ -67,10 +67,10 @@ class RowFunction:
     `posterior` holds draws, as `in_order` has them. Of the posterior, the variables `leaves` are
     read; of the `n_rows` rows that the model holds, the columns `raw`; and the `pm.Data`
     `constants`, which have no rows. `reduces` says whether numbers of whole columns, such as their
-    means, are read, and `negative` what is to be said of indices with codes that count from the end.
-    Raises `TallModelError` if it has no rows, or they depend on each other, and `ValueError` if the
-    posterior lacks a variable, or has it in another shape; or the model's data have lengths that
-    don't fit together, or point outside of what they index.
+    means, are read, and `negative` what is to be said of indices with codes that count from the
+    end. Raises `TallModelError` if it has no rows, or they depend on each other, and `ValueError`
+    if the posterior lacks a variable, or has it in another shape; or the model's data have lengths
+    that don't fit together, or point outside of what they index.
     """
 
     def __init__(self, model: pm.Model, what: Quantity, posterior: xr.Dataset) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.control_variates.exact_rows import exact_rows
 from pymc_subsample.control_variates.factors import scaled
-from pymc_subsample.control_variates.forecast import Forecast, forecast, underrated
+from pymc_subsample.control_variates.forecast import Forecast, exact_rows, forecast, underrated
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.control_variates.row_bounds import RowBounds, bound_rows
 from pymc_subsample.kernels.model import Model

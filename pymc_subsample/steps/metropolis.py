@@ -10,7 +10,7 @@ from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled, address_of
-from pymc_subsample.control_variates.exact import exact_step
+from pymc_subsample.control_variates.reach import exact_step
 from pymc_subsample.diagnostics.acceptance import (
     AcceptanceErrors,
     Proposed,

@@ -18,13 +18,7 @@ from pymc_subsample.control_variates.factors import (
     sparse_factor,
     whiten,
 )
-from pymc_subsample.control_variates.hierarchy import (
-    MAX_INNER,
-    MAX_OUTER,
-    place_outer,
-    settle,
-    split_hierarchy,
-)
+from pymc_subsample.control_variates.hierarchy import MAX_OUTER, settle, split_hierarchy
 from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch, Starts, search_modes
 from pymc_subsample.control_variates.quadratic import Posterior, Quadratic
@@ -257,9 +251,7 @@ def _automatic_reference(problem: Problem) -> tuple[Quadratic, ModeSearch | None
         inner = free
 
     def settled(at: Quadratic) -> Quadratic:
-        small = len(inner) <= MAX_INNER
-        theta = settle(at, inner, outer) if small else place_outer(at, outer)
-        return polish(posterior, theta, inner)
+        return polish(posterior, settle(at, inner, outer), inner)
 
     with doing("searching the posterior mode"):
         search = find_mode if expansion.coordinates is None else locate

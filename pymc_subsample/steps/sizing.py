@@ -7,8 +7,8 @@ import numpy as np
 from pymc_subsample.blas import one_thread
 from pymc_subsample.block_poisson import choose_products, log_variance
 from pymc_subsample.control_variates.causes import distance_to_mode, find_cause, is_far
-from pymc_subsample.control_variates.exact import exact_step
 from pymc_subsample.control_variates.quadratic import Quadratic
+from pymc_subsample.control_variates.reach import exact_step
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.control_variates.residuals import Residuals, residuals_around
 from pymc_subsample.diagnostics.checks import amount, sentence
