@@ -20,25 +20,14 @@ _ALIKE, _SOONER = 1.5, 1.0
 
 
 class AllRows(NamedTuple):
-    """A sampler that reads all rows.
+    """A sampler that reads all rows."""
 
-    Attributes
-    ----------
-    against : str
-        Its name.
-    instead : tuple of str
-        What is recommended if it is the better one: name and code.
-    ess_per_second, fixed : float
-        Effective draws per second, and seconds before the first.
-    bound : str
-        Why these are bounds, if they are: it takes as long or longer.
-    """
-
-    against: str
-    instead: tuple[str, str]
+    against: str  # Its name.
+    instead: tuple[str, str]  # What is recommended if it is the better one: name and code.
+    # Effective draws per second, and seconds before the first.
     ess_per_second: float
     fixed: float
-    bound: str = ""
+    bound: str = ""  # Why these are bounds, if they are: it takes as long or longer.
 
     def seconds(self, draws: int) -> float:
         """Seconds to some effective draws."""

@@ -17,31 +17,16 @@ _TUNE_SHARE = 0.4
 
 @dataclass(frozen=True)
 class Pilot:
-    """What a short chain of a step showed.
+    """What a short chain of a step showed; seconds are of the processor."""
 
-    Attributes
-    ----------
-    ess_per_draw : float
-        Smallest bulk effective sample size of a parameter, per draw after tuning.
-    seconds_per_draw : float
-        Processor time of a draw through `pm.sample`, its mean after tuning.
-    overhead_seconds : float
-        The same of `pm.sample` before the first draw, and of the checks after the last.
-    subsample_size, data_share : float
-        Rows read per estimate or decision, and the same as a share: means.
-    gradients_per_draw : float
-        Leapfrog steps per draw; nan for a step without any.
-    failed : tuple of str
-        The checks that the chain failed, with their numbers.
-    """
-
-    ess_per_draw: float
-    seconds_per_draw: float
-    overhead_seconds: float
+    ess_per_draw: float  # Smallest bulk one of a parameter, per draw after tuning.
+    seconds_per_draw: float  # Through `pm.sample`, the mean after tuning.
+    overhead_seconds: float  # Of `pm.sample` before the first draw, and of the checks at the end.
+    # Rows read per estimate or decision, and the same as a share: means.
     subsample_size: float
     data_share: float
-    gradients_per_draw: float
-    failed: tuple[str, ...]
+    gradients_per_draw: float  # Leapfrog steps; nan for a step without any.
+    failed: tuple[str, ...]  # The checks that the chain failed, with their numbers.
 
 
 def run_pilot(

@@ -18,16 +18,8 @@ _LONG, _LOOKED_AT = 3 * 10**8, 3
 def say_beforehand(left: LeftOut, known: Approximation, enough: float, first: int) -> None:
     """Leave out the groups that matter most, where all take long, and say so if a k is large.
 
-    One after the other, so that the first that is large is told before more are read.
-
-    Parameters
-    ----------
-    left, known
-        What is left out, and what is known of it beforehand.
-    enough : float
-        Up to which k is not large.
-    first : int
-        Groups that will be read at least.
+    One after the other, so that the first that is above `enough` is told before more are read.
+    `first` are the groups that will be read at least.
     """
     effect = np.argsort(-np.abs(known.elpd - known.level))
     work = left.rows_in(np.arange(min(left.n, first))) * left.draws

@@ -20,11 +20,8 @@ _NEGLIGIBLE = 0.1
 def smoothed(logliks: np.ndarray, r_eff: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Leave rows out by importance sampling of draws, log-likelihoods of shape (k, S).
 
-    Returns
-    -------
-    elpd, k, p : ndarray, shape (k,)
-        Log predictive density, Pareto k and effective parameters, as `arviz.loo` has them; where
-        log-likelihoods differ by no more than rounding does, k is 0.
+    Returns log predictive densities, Pareto k and effective parameters, as `arviz.loo` has them;
+    where log-likelihoods differ by no more than rounding does, k is 0.
     """
     elpd, k, p = logliks.mean(axis=1), np.zeros(len(logliks)), np.zeros(len(logliks))
     some = np.ptp(logliks, axis=1) > _EQUAL * (1 + np.abs(elpd))
@@ -37,37 +34,21 @@ def smoothed(logliks: np.ndarray, r_eff: float) -> tuple[np.ndarray, np.ndarray,
 
 @dataclass(frozen=True)
 class Estimate:
-    """Sums over all n rows, from those that were left out.
+    """Sums over all n rows, from those that were left out."""
 
-    Attributes
-    ----------
-    elpd, se, p : float
-        Expected log predictive density, its standard error, effective number of parameters.
-    subsampling_se : float
-        Standard error that comes from rows that were not read; 0 if all were.
-    approx : ndarray, shape (n,)
-        What stands for each row in the difference estimator.
-    sample : ndarray of int, shape (m,)
-        Rows drawn at random.
-    """
-
-    elpd: float
-    se: float
-    p: float
-    subsampling_se: float
-    approx: np.ndarray
-    sample: np.ndarray
+    elpd: float  # Expected log predictive density.
+    se: float  # Its standard error.
+    p: float  # Effective number of parameters.
+    subsampling_se: float  # Standard error that comes from rows that were not read.
+    approx: np.ndarray  # What stands for each row in the difference estimator, shape (n,).
+    sample: np.ndarray  # Rows drawn at random, shape (m,).
 
 
 class LeftOut:
     """Rows, or groups, left out one at a time, by Pareto-smoothed importance sampling.
 
-    Attributes
-    ----------
-    draws : int
-        Of the posterior.
-    elpd, p, k : ndarray, shape (n,)
-        Log predictive density, effective parameters and Pareto k; NaN of those not read yet.
+    `elpd`, `p` and `k`, shape (n,), are log predictive densities, effective parameters and Pareto
+    k; NaN of those not read yet.
     """
 
     def __init__(
@@ -81,10 +62,7 @@ class LeftOut:
     def read(self, index: np.ndarray) -> None:
         """Leave out each of some rows, or groups, unless that was done before.
 
-        Raises
-        ------
-        ValueError
-            If a log-likelihood is not finite at a draw.
+        Raises `ValueError` if a log-likelihood is not finite at a draw.
         """
         index = index[np.isnan(self.elpd[index])]
         size = max(1, _MATRIX // len(self._phis))

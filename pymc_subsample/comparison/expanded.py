@@ -35,21 +35,11 @@ _MOST_BEND = 0.75
 
 @dataclass(frozen=True)
 class Approximation:
-    """What is known of all rows, or groups, before any is left out; arrays of shape (n,).
+    """What is known of all rows, or groups, before any is left out; arrays of shape (n,)."""
 
-    Attributes
-    ----------
-    level : ndarray
-        Log-likelihood at the posterior mean.
-    elpd : ndarray
-        Log density when it is left out, by terms of order 2.
-    p : ndarray
-        By how much that is below the log of its mean likelihood.
-    """
-
-    level: np.ndarray
-    elpd: np.ndarray
-    p: np.ndarray
+    level: np.ndarray  # Log-likelihood at the posterior mean.
+    elpd: np.ndarray  # Log density when it is left out, by terms of order 2.
+    p: np.ndarray  # By how much that is below the log of its mean likelihood.
 
 
 def approximate(
@@ -57,12 +47,8 @@ def approximate(
 ) -> Approximation:
     """Pass over all rows at the mean of draws phi, shape (S, P), and two points per direction.
 
-    Memory does not grow with the draws; rows take three numbers each.
-
-    Raises
-    ------
-    ValueError
-        If the log-likelihood of a row is not finite at the mean of the draws.
+    Memory does not grow with the draws; rows take three numbers each. Raises `ValueError` if the
+    log-likelihood of a row is not finite at the mean of the draws.
     """
     n = expansion.n_rows if groups is None else groups.n
     center = phis.mean(axis=0)

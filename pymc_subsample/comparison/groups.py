@@ -10,23 +10,10 @@ from pymc_subsample.validation import shown
 
 
 class Groups:
-    """Which group each row is of.
-
-    Parameters
-    ----------
-    labels : ndarray, shape (n,)
-        Of each row; rows of a group need not follow each other.
-
-    Attributes
-    ----------
-    n : int
-        Number of groups.
-    labels : ndarray, shape (n,)
-        What they are called, in order.
-    """
+    """Which group each row is of, by their labels; rows of a group need not follow each other."""
 
     def __init__(self, labels: np.ndarray) -> None:
-        self.labels, self._code = np.unique(labels, return_inverse=True)
+        self.labels, self._code = np.unique(labels, return_inverse=True)  # of groups, in order
         self.n = len(self.labels)
         self._order = np.argsort(self._code, kind="stable")
         self._starts = np.searchsorted(self._code[self._order], np.arange(self.n + 1))
@@ -47,13 +34,7 @@ class Groups:
 def read_groups(
     given: Any, n_rows: int, model: pm.Model, data: Rows | Several | None
 ) -> Groups | None:
-    """Return the groups that an argument names or holds, None if it is None.
-
-    Raises
-    ------
-    ValueError
-        If there is no such column, or it does not have one label per row.
-    """
+    """Return the groups that an argument names or holds, None if it is None."""
     if given is None:
         return None
     labels = _column(given, model, data) if isinstance(given, str) else np.asarray(given)
@@ -79,13 +60,10 @@ def read_groups(
 
 
 def _column(name: str, model: pm.Model, data: Rows | Several | None) -> np.ndarray:
-    if data is not None and name in data:
-        return np.asarray(data.column(name)[:])
-    held = {v.name: v for v in model.data_vars} if data is None else {}
-    if name in held:
-        return np.asarray(held[name].get_value())
-    names = sorted(data) if data is not None else sorted(held)
-    where = "data has the columns" if data is not None else "the model's pm.Data are"
+    known = sorted([v.name for v in model.data_vars] if data is None else data)
+    if name in known:
+        return np.asarray(model[name].get_value() if data is None else data.column(name)[:])
+    where = "the model's pm.Data are" if data is None else "data has the columns"
     raise ValueError(
-        f"groups={name!r}: {where} {names}. Name one of them, or pass the labels as an array."
+        f"groups={name!r}: {where} {known}. Name one of them, or pass the labels as an array."
     )
