@@ -46,23 +46,16 @@ def given_start(step: BlockedStep, point: Mapping[str, np.ndarray]) -> bool:
     return any(not np.array_equal(usual[v.name], point[v.name]) for v in step.vars)
 
 
-def refuse_arguments_for_nuts(step: str) -> None:
-    """Refuse what PyMC would hand to its own NUTS, or ignore, in a run without it."""
+def refuse_init(step: str) -> None:
+    """Refuse what PyMC would ignore in a run without its own NUTS."""
     known = calling_sample()
     if known is None or known.get("selected_steps"):
         return
     if any(isinstance(other, pm.NUTS) for other in known.get("provided_steps") or ()):
         return
-    init, given = known.get("init", "auto"), dict(known.get("kwargs") or {}).get("nuts") or {}
-    if init != "auto":
+    if (init := known.get("init", "auto")) != "auto":
         raise ValueError(
             f"pm.sample(init={init!r}) chooses where PyMC's NUTS starts, and this run has none: "
             f"{step} finds its own reference point and mass matrix. Leave it out, or give "
             "initvals= to start elsewhere."
-        )
-    if given:
-        shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
-        raise ValueError(
-            f"pm.sample({shown}) is for PyMC's NUTS, and this run has none. Give what {step} takes "
-            f"to the step: step=pms.{step}({shown})."
         )

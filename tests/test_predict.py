@@ -646,6 +646,13 @@ def test_data_that_were_set_and_do_not_fit_are_refused(idata):
         pms.predict(idata, "won_", model=model)
 
 
+def test_predictions_that_are_nan_are_said(idata):
+    new = NEW | {"X": np.where(np.arange(5)[:, None] == 3, np.nan, 1.0) * np.ones((5, 2))}
+    with pytest.warns(UserWarning, match="1 of 5 rows are NaN, first row 3: a column has NaN"):
+        found = pms.predict(idata, "won_", model=model_of(), data=new)
+    assert np.isnan(found["mean"].values).tolist() == [False, False, False, True, False]
+
+
 def test_one_row_is_refused_in_the_model_and_predicted_as_data():
     def written(n):
         with pm.Model() as model:

@@ -24,6 +24,7 @@ from pymc_subsample.control_variates.residuals import residuals_around
 from pymc_subsample.data.kept import keep, kept
 from pymc_subsample.rows import RowStore
 from pymc_subsample.steps import base, setup
+from pymc_subsample.steps.variables import earlier
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +125,17 @@ def test_values_are_those_of_the_model_whatever_coordinates_the_chain_has():
         np.testing.assert_allclose(value, values[name], rtol=1e-8)
     given = pms.HMCECS(model=model, reference=values)
     np.testing.assert_allclose(again.reference.theta, given.reference.theta, rtol=1e-8)
+
+
+def test_an_earlier_run_is_read_by_its_labels():
+    """Levels in another order are the same levels; others keep their places."""
+    draws = xr.DataArray(np.tile([1.0, 2.0, 3.0], (2, 5, 1)), dims=("chain", "draw", "airline"))
+    for labels, expected in ((["UA", "AA", "DL"], [2.0, 3.0, 1.0]), (list("xyz"), [1.0, 2.0, 3.0])):
+        with pm.Model(coords={"airline": ["AA", "DL", "UA"]}) as model:
+            pm.Normal("effect", dims="airline")
+        run = draws.assign_coords(airline=labels).to_dataset(name="effect")
+        found = earlier(model, xr.DataTree.from_dict({"posterior": run}))
+        assert found["effect"].tolist() == expected
 
 
 @pytest.mark.parametrize("make", [pms.HMCECS, pms.ScalableMH])

@@ -372,7 +372,10 @@ def test_more_draws_bear_weights_that_are_less_even(healthy):
 
 def test_even_weights_are_harmless_whatever_their_tail(healthy):
     assert statuses(pms.report(healthy, audit=audited(ess=199.9, k_hat=0.8)))["k_hat"] == "pass"
-    assert statuses(pms.report(healthy, audit=audited(ess=190.0, k_hat=0.8)))["k_hat"] == "fail"
+    assert statuses(pms.report(healthy, audit=audited(ess=197.9, k_hat=0.8)))["k_hat"] == "warn"
+    assert statuses(pms.report(healthy, audit=audited(ess=197.9, k_hat=0.5)))["k_hat"] == "pass"
+    assert statuses(pms.report(healthy, audit=audited(ess=195.0, k_hat=0.8)))["k_hat"] == "fail"
+    assert statuses(pms.report(healthy, audit=audited(ess=197.9, k_hat=np.inf)))["k_hat"] == "fail"
     assert statuses(pms.report(healthy, audit=audited(ess=199.9, k_hat=np.inf)))["k_hat"] == "fail"
 
 

@@ -22,8 +22,9 @@ _UNWEIGHTED = (
 _ABOVE = "As above: it is not known what the subsample does to draws of this model."
 _UNKNOWN = "The audit cannot tell how far it is off: its weights have no known error."
 _NO_P_VALUE = "Too few effective draws for a p-value. Sample for longer."
-# Weights this even are harmless whatever the shape of their tail: the share of the effective size.
-_EVEN = 0.99
+# Share of the effective size from which on weights are harmless whatever the shape of their tail,
+# and from which on more draws may say so: k-hat has an error of about 0.27 by 200 of them.
+_EVEN, _NEARLY_EVEN = 0.99, 0.98
 K_HAT = Rule(
     "k_hat", "audit: Pareto k-hat of the weights", MOST_K, _UNWEIGHTED,
     besides=f"Above {MOST_K:g}, which is asked for only of weights that change something: the "
@@ -192,14 +193,15 @@ def _judged(audit: Audit) -> list[Finding]:
     """Judge table and weights or p-value."""
     findings = []
     if audit.kind == "weights":
-        even = audit.ess >= _EVEN * audit.n_draws
+        even = audit.ess / audit.n_draws
         bound = good_k(audit.n_draws)
         doubt = replace(K_HAT, bound=bound, remedy=_MORE_DRAWS, severity="warn")
-        findings.append(
-            judged(K_HAT, "pass", audit.k_hat)
-            if even and np.isfinite(audit.k_hat)
-            else tiered(K_HAT, doubt, audit.k_hat)
-        )
+        if even >= _EVEN and np.isfinite(audit.k_hat):
+            findings.append(judged(K_HAT, "pass", audit.k_hat))
+        elif even >= _NEARLY_EVEN and bound < audit.k_hat < np.inf:
+            findings.append(judged(doubt, "warn", audit.k_hat))
+        else:
+            findings.append(tiered(K_HAT, doubt, audit.k_hat))
     for rule, number in ((BIAS, "bias"), (SD_ERROR, "sd_error")):
         size, error = np.abs(audit.table[number].values), audit.table[f"{number}_mcse"].values
         if not np.all(np.isfinite(error)):

@@ -124,7 +124,7 @@ def predict(
         free variable or the observed values, where rows of the likelihood depend on each other,
         where all free variables are discrete or one has named dimensions (`pymc.dims`), or where
         PyTensor's derivatives are not finite though log-likelihoods are. If codes of the model's
-        rows are negative where they index: they count from the end.
+        rows are negative where they index: they count from the end. If predictions are NaN.
 
     Notes
     -----
@@ -290,6 +290,12 @@ def _joined(
         for name, values in piece.items():
             whole = result.setdefault(name, np.empty((end - begin, *values.shape[1:])))
             whole[start - begin : start - begin + len(values)] = values
+    unknown = np.flatnonzero(np.isnan(result["mean"]).reshape(end - begin, -1).any(axis=1))
+    if len(unknown):
+        warn(
+            f"{SAID}: {len(unknown):,} of {end - begin:,} rows are NaN, first row "
+            f"{begin + int(unknown[0]):,}: a column has NaN there, or no number comes of the row."
+        )
     coords: dict[str, Any] = {dims[0]: labels[begin:end]}
     if probs is not None:
         coords["quantile"] = probs

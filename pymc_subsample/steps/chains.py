@@ -12,7 +12,7 @@ from pymc.step_methods.state import DataClassState, WithSamplingState
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_subsample.calling import given_start, refuse_arguments_for_nuts
+from pymc_subsample.calling import given_start, refuse_init
 from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, Rule
@@ -233,7 +233,7 @@ class ChainStep(SubsampledStep):
         begin_run()
         if self.unsaid is not None:
             self.unsaid.say()
-        refuse_arguments_for_nuts(type(self).__name__)
+        refuse_init(type(self).__name__)
         refuse_beyond_memory(self._model)
         hint_for_bambi(self._model)
         columns = [

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 import xarray as xr
@@ -148,9 +149,18 @@ def earlier(model: pm.Model, run: Any) -> dict[str, np.ndarray]:
                 f"{list(draws.data_vars)}. Give an earlier run of the same model."
                 f"{of_offsets(draws, [rv.name], model)}"
             )
-        mean = draws[rv.name].mean(("chain", "draw")).to_numpy()
+        mean = _as_labelled(model, draws[rv.name].mean(("chain", "draw"))).to_numpy()
         found[rv.name] = np.rint(mean) if rv.type.dtype.startswith(("int", "uint")) else mean
     return found
+
+
+def _as_labelled(model: pm.Model, values: xr.DataArray) -> xr.DataArray:
+    """Return values by the model's coords, where these have the same labels in another order."""
+    for dim in set(values.coords) & set(model.coords):
+        own, given = pd.Index(model.coords[dim] or ()), values.get_index(dim)
+        if own.is_unique and given.is_unique and set(own) == set(given):
+            values = values.sel({dim: own})
+    return values
 
 
 def refuse_other_variables(model: pm.Model, reference: Mapping[str, Any], *, earlier: bool) -> None:
