@@ -59,12 +59,12 @@ def shared_columns(
     places: Mapping[Variable, Any],
     of_kind: Mapping[Variable, int],
 ) -> tuple[list[Variable], dict[Variable, Variable], dict[Variable, Variable]]:
-    """Let raw columns that the outputs read in the same way be one: column -> the one it joins.
+    """Let raw columns that the outputs read in the same way be one.
 
     There is an output, the log-likelihood, for each kind of row; `places` say how each
     raw column lies, which must be alike, `of_kind` which rows it has, and `derived` what the
-    outputs read of them. Returns outputs in which what has become equal is one variable, and what
-    they read, before the joins.
+    outputs read of them. Returns the outputs, in which what has become equal is one variable; what
+    they read; and the joins: column -> the one it joins.
     """
     joins: dict[Variable, Variable] = {}
     own = {v: {kind} for v, kind in of_kind.items()}
