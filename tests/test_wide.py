@@ -12,14 +12,13 @@ from scipy.special import expit
 
 import pymc_subsample as pms
 from pymc_subsample import rows
-from pymc_subsample.control_variates import expand, general, linear
+from pymc_subsample.control_variates import expand, general, hierarchy, linear
 from pymc_subsample.control_variates.curvature import covariance, times
 from pymc_subsample.control_variates.quadratic import Quadratic
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.control_variates.search import find_reference
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.likelihood import TallModel, TallModelError, verification
-from pymc_subsample.steps import setup
 
 # Dense columns, groups, both with two predictors, several predictors per row, shared scales.
 NAMES = [
@@ -217,7 +216,7 @@ def test_groups_make_a_list(monkeypatch):
 
 def test_scale_of_many_groups_stays_off_its_pole(monkeypatch):
     """The joint mode has a scale of zero; the one found is near that of the data, 0.5."""
-    monkeypatch.setattr(setup, "MAX_INNER", 10)
+    monkeypatch.setattr(hierarchy, "MAX_INNER", 10)
     rng = np.random.default_rng(7)
     g = rng.integers(0, 40, 4000)
     y = rng.normal(rng.normal(0, 0.5, 40)[g], 1.0)

@@ -21,11 +21,9 @@ import scipy.linalg
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.quadratic import Quadratic
 
-# The search over h is a simplex search; each of its steps takes a few dense Hessians in v. For
-# more elements of v one step is taken, from h as it is at the start.
+# The search over h is a simplex search; each of its steps takes a few dense Hessians in v.
 MAX_OUTER = 8
 MAX_INNER = 200
-
 _NEWTON_STEPS = 20
 _SMALL = 1e-3
 
@@ -47,56 +45,36 @@ def split_hierarchy(
 def settle(quadratic: Quadratic, inner: np.ndarray, outer: np.ndarray) -> np.ndarray:
     """Return theta at the marginal mode of `outer` and the mode of `inner` given that.
 
-    Where the search fails, theta of the reference.
+    For more than 200 of `inner`, at the mode of `outer` given `inner` of the reference, which
+    should be their mode at a vague `outer`, such as the model's start: they then hardly shrink, and
+    are as spread as the groups. Where the search fails, theta of the reference.
     """
-    theta = quadratic.reference.theta.copy()
-    best, best_value = theta, np.inf
+    import scipy.optimize  # takes a third of a second to import
+
+    many = len(inner) > MAX_INNER
+    best, least = quadratic.reference.theta.copy(), np.inf
 
     def objective(h: np.ndarray) -> float:
-        nonlocal best, best_value, theta
-        trial = theta.copy()
+        nonlocal best, least
+        trial = best.copy()
         trial[outer] = h
-        found = _conditional_mode(quadratic, trial, inner)
-        if found is None:
+        found = (
+            (trial, -quadratic.log_density(trial))
+            if many
+            else _conditional_mode(quadratic, trial, inner)
+        )
+        if found is None or not np.isfinite(found[1]):
             return 1e10
-        trial, value = found
-        if value < best_value:
-            best, best_value, theta = trial, value, trial
-        return value
+        if found[1] < least:
+            best, least = found
+        return found[1]
 
-    start = theta[outer]
+    start = best[outer]
     simplex = np.vstack([start, start + 0.5 * np.eye(len(outer))])
-    import scipy.optimize  # takes a third of a second to import
-
-    scipy.optimize.minimize(
-        objective,
-        start,
-        method="Nelder-Mead",
-        options={
-            "initial_simplex": simplex, "xatol": 0.05, "fatol": 0.05, "maxfev": 60 * len(outer),
-        },
-    )  # fmt: skip
+    rough = {"initial_simplex": simplex, "xatol": 0.05, "fatol": 0.05, "maxfev": 60 * len(outer)}
+    options = {} if many else rough
+    scipy.optimize.minimize(objective, start, method="Nelder-Mead", options=options)
     return best
-
-
-def place_outer(quadratic: Quadratic, outer: np.ndarray) -> np.ndarray:
-    """Return theta of the reference with `outer` at its mode given all others.
-
-    For more of the others than `settle` can take. The reference should be their mode at a vague
-    `outer`, such as the model's start: they then hardly shrink, and are as spread as the groups.
-    """
-    import scipy.optimize  # takes a third of a second to import
-
-    theta = quadratic.reference.theta.copy()
-
-    def objective(h: np.ndarray) -> float:
-        theta[outer] = h
-        value = -quadratic.log_density(theta)
-        return value if np.isfinite(value) else 1e10
-
-    found = scipy.optimize.minimize(objective, theta[outer], method="Nelder-Mead")
-    theta[outer] = found.x
-    return theta
 
 
 def _conditional_mode(

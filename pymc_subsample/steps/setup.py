@@ -18,13 +18,7 @@ from pymc_subsample.control_variates.factors import (
     sparse_factor,
     whiten,
 )
-from pymc_subsample.control_variates.hierarchy import (
-    MAX_INNER,
-    MAX_OUTER,
-    place_outer,
-    settle,
-    split_hierarchy,
-)
+from pymc_subsample.control_variates.hierarchy import MAX_OUTER, settle, split_hierarchy
 from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch, Starts, search_modes
 from pymc_subsample.control_variates.quadratic import Quadratic
@@ -266,10 +260,7 @@ def _automatic_reference(problem: Problem) -> tuple[Reference, ModeSearch | None
         inner = free
 
     def settled(found: Reference) -> Reference:
-        if len(inner) <= MAX_INNER:
-            theta = settle(Quadratic(expansion, found), inner, outer)
-        else:
-            theta = place_outer(Quadratic(expansion, found), outer)
+        theta = settle(Quadratic(expansion, found), inner, outer)
         return polish(expansion, theta, inner, temperature)
 
     with doing("searching the posterior mode"):
