@@ -1,6 +1,6 @@
 """The search for the reference point: the posterior mode."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ _LAST_SUBSET = 100_000
 _SUBSET_BYTES = 2**28
 _MAX_POLISH = 8
 _POLISHED = 0.1
-_MAX_PASSES = 50
+_BY_GRADIENTS = {"gtol": _POLISHED, "ftol": 0.0, "maxfun": 50}
 # Of the trust region, in standard deviations at its start; its gradient is per one of those.
 _TRUST = {"initial_trust_radius": 10.0, "max_trust_radius": 1e9, "gtol": 0.01}
 # The negative log posterior of impossible parameters.
@@ -186,7 +186,8 @@ def mode_of_rows(
             scale = Quadratic(expansion, origin).scales(active)
         objective = _Objective(expansion, origin, active, batches, weight, scale, curved=newton)
         hessian = objective.hessian if newton else None
-        found = _minimum(objective.value, objective.gradient, hessian, len(active), most_steps)
+        options = {"maxiter": most_steps}
+        found = _minimum(objective.value, objective.gradient, hessian, len(active), options)
     if found is None:
         return Climb(origin.theta, False, 0)
     return Climb(objective.theta(found.x), newton and objective.concave, int(found.nit))
@@ -195,8 +196,6 @@ def mode_of_rows(
 def quadratic_mode(quadratic: Quadratic, active: np.ndarray) -> np.ndarray:
     """Return theta at the mode of the prior and the quadratic log-likelihood: no rows are read."""
     origin = quadratic.reference.theta
-    if not len(active):
-        return origin
     newton = len(active) <= MAX_DENSE and has_precision(quadratic.expansion, len(active))
     scale = quadratic.scales(active)
 
@@ -216,7 +215,7 @@ def quadratic_mode(quadratic: Quadratic, active: np.ndarray) -> np.ndarray:
         matrix = quadratic.precision(active, at(x))
         return _finite(matrix * np.outer(scale, scale))
 
-    found = _minimum(value, slope, hessian if newton else None, len(active), 200)
+    found = _minimum(value, slope, hessian if newton else None, len(active), {"maxiter": 200})
     return origin if found is None else at(found.x)
 
 
@@ -225,9 +224,11 @@ def _minimum(
     slope: Callable[[np.ndarray], np.ndarray],
     hessian: Callable[[np.ndarray], np.ndarray] | None,
     size: int,
-    most_steps: int,
+    options: Mapping[str, float],
 ) -> "OptimizeResult | None":
     """Search from zero, by L-BFGS without second derivatives; None where SciPy finds no step."""
+    if not size:
+        return None
     import scipy.optimize  # takes a third of a second to import, and only the search needs it
 
     try:
@@ -237,7 +238,7 @@ def _minimum(
             jac=slope,
             hess=hessian,
             method="L-BFGS-B" if hessian is None else "trust-exact",
-            options={"maxiter": most_steps} | ({} if hessian is None else _TRUST),
+            options={**options, **({} if hessian is None else _TRUST)},
         )
     # A quadratic that overflows, or, without a message of its own, one that it can't factorise.
     except (ValueError, np.linalg.LinAlgError, UnboundLocalError):
@@ -250,11 +251,17 @@ def polish(
     """Find the posterior mode near theta on all rows.
 
     By Newton's method with step halving or, without a matrix of second derivatives, by L-BFGS in
-    units of the standard deviations that the diagonal gives.
+    units of the standard deviations that the diagonal gives, until no element has a gradient of
+    more than 0.1 per standard deviation.
     """
     if not has_precision(expansion, len(active)):
-        best = reference_at(expansion, theta, temperature)
-        return _polish_by_gradients(expansion, best, active, temperature)
+        at = reference_at(expansion, theta, temperature)
+        scale = Quadratic(expansion, at).scales(active)
+        objective = _Objective(expansion, at, active, None, 1.0 / temperature, scale)
+        found = _minimum(objective.value, objective.gradient, None, len(active), _BY_GRADIENTS)
+        if found is None:
+            return at
+        return reference_at(expansion, objective.theta(found.x), temperature)
     return newton(
         expansion, lambda theta: reference_at(expansion, theta, temperature), theta, active
     )
@@ -295,23 +302,3 @@ def newton(
         else:
             break
     return best
-
-
-def _polish_by_gradients(
-    expansion: Expansion, reference: Reference, active: np.ndarray, temperature: float
-) -> Reference:
-    """L-BFGS until no element has a gradient of more than 0.1 per standard deviation."""
-    import scipy.optimize
-
-    if not len(active):
-        return reference
-    scale = Quadratic(expansion, reference).scales(active)
-    objective = _Objective(expansion, reference, active, None, 1.0 / temperature, scale)
-    found = scipy.optimize.minimize(
-        objective.value,
-        np.zeros(len(active)),
-        jac=objective.gradient,
-        method="L-BFGS-B",
-        options={"gtol": _POLISHED, "ftol": 0.0, "maxfun": _MAX_PASSES},
-    )
-    return reference_at(expansion, objective.theta(found.x), temperature)
