@@ -11,6 +11,9 @@ import numpy as np
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.symbolic.affine import Affine
 
+# Numbers of a table, and their scale.
+type _Entry = tuple[list[int], float]
+
 
 @dataclass
 class AffineMap:
@@ -54,77 +57,56 @@ class Layout:
         return self.level + 1
 
     @property
-    def bend(self) -> int:
-        """First column of the upper triangle of H_i."""
-        return self.slope + self.n_predictors
-
-    @property
     def width(self) -> int:
         """Number of columns."""
-        return self.bend + len(self.bends()) + len(self.thirds())
+        return self.slope + sum(len(self.derivatives(k)) for k in (1, 2, 3))
 
-    def bends(self) -> dict[tuple[int, ...], int]:
-        """Column of H_i[e, f], for e <= f."""
-        pairs = combinations_with_replacement(range(self.n_predictors), 2)
-        return {pair: self.bend + k for k, pair in enumerate(pairs)}
-
-    def thirds(self) -> dict[tuple[int, ...], int]:
-        """Column of the third derivative in predictors e <= f <= g; order 3 alone has them."""
-        if self.order < 3:
+    def derivatives(self, k: int) -> dict[tuple[int, ...], int]:
+        """Column of each k-fold derivative in predictors e <= f <= g; order 3 alone has three."""
+        if k > max(self.order, 2):
             return {}
-        first = self.bend + len(self.bends())
-        which = combinations_with_replacement(range(self.n_predictors), 3)
-        return {three: first + k for k, three in enumerate(which)}
+        first = self.slope + sum(len(self.derivatives(below)) for below in range(1, k))
+        which = combinations_with_replacement(range(self.n_predictors), k)
+        return {each: first + place for place, each in enumerate(which)}
 
 
 def affine_map(forms: Sequence[Affine], packer: Packer) -> AffineMap:
     """Translate affine forms into tables, with neighbouring terms joined into runs."""
-    dense: list[tuple[int, int, int, float]] = []
-    gather, const, offset = [], [], []
+    dense: list[_Entry] = []
+    gather: list[_Entry] = []
+    const: list[_Entry] = []
+    offset: list[_Entry] = []
     for e, form in enumerate(forms):
         for term in form.terms:
             column = -1 if term.coefficient is None else packer.request(term.coefficient)
             if term.group is not None:
-                gather.append(((e, column, term.index, packer.request(term.group)), term.scale))
+                gather.append(([e, column, term.index, packer.request(term.group)], term.scale))
             elif column < 0:
-                const.append(((e, term.index), term.scale))
+                const.append(([e, term.index], term.scale))
             else:
-                dense.append((e, column, term.index, term.scale))
-        for scale, data in form.offsets:
-            offset.append(((e, packer.request(data)), scale))
-    runs, scales = _runs(dense)
+                _add_to_run(dense, e, column, term.index, term.scale)
+        offset += [([e, packer.request(data)], scale) for scale, data in form.offsets]
+    base = np.array([f.constant for f in forms], dtype=float)
     return AffineMap(
-        dense=_table(runs, 5),
-        dense_scale=np.array(scales, dtype=float),
-        gather=_table([g for g, _ in gather], 4),
-        gather_scale=np.array([s for _, s in gather], dtype=float),
-        const=_table([c for c, _ in const], 2),
-        const_scale=np.array([s for _, s in const], dtype=float),
-        offset=_table([o for o, _ in offset], 2),
-        offset_scale=np.array([s for _, s in offset], dtype=float),
-        base=np.array([f.constant for f in forms], dtype=float),
+        *_table(dense, 5), *_table(gather, 4), *_table(const, 2), *_table(offset, 2), base
     )
 
 
-def _runs(dense: Sequence[tuple[int, int, int, float]]) -> tuple[list[list[int]], list[float]]:
-    runs: list[list[int]] = []
-    scales: list[float] = []
-    for e, column, index, scale in dense:
-        if runs:
-            last = runs[-1]
-            step = index - (last[2] + (last[4] - 1) * last[3])
-            follows = last[0] == e and column == last[1] + last[4] and scales[-1] == scale
-            if follows and step > 0 and (last[4] == 1 or step == last[3]):
-                last[3] = step
-                last[4] += 1
-                continue
-        runs.append([e, column, index, 1, 1])
-        scales.append(scale)
-    return runs, scales
+def _add_to_run(runs: list[_Entry], e: int, column: int, index: int, scale: float) -> None:
+    if runs:
+        last, before = runs[-1]
+        step = index - (last[2] + (last[4] - 1) * last[3])
+        follows = last[0] == e and column == last[1] + last[4] and before == scale
+        if follows and step > 0 and (last[4] == 1 or step == last[3]):
+            last[3] = step
+            last[4] += 1
+            return
+    runs.append(([e, column, index, 1, 1], scale))
 
 
-def _table(entries: Sequence, width: int) -> np.ndarray:
-    return np.array(entries, dtype=np.int64).reshape(-1, width)
+def _table(entries: Sequence[_Entry], width: int) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.array([n for n, _ in entries], dtype=np.int64).reshape(-1, width)
+    return numbers, np.array([scale for _, scale in entries], dtype=float)
 
 
 def multiplicity(which: Sequence[int]) -> float:

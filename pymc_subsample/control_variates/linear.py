@@ -12,7 +12,6 @@ the data columns of a packed row: the varying x_i*, l_i*, g_i and the upper tria
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from functools import cache, partial
 
 import numpy as np
@@ -87,7 +86,7 @@ def linear_expansion(
     code = RowCode(model, predictors, n_varying, packer)
     star = len(packer)
     layout = Layout(star, n_varying, len(forms), order)
-    tables = {f.name: getattr(affine, f.name) for f in fields(affine)}
+    tables = vars(affine)
     environment = tables | {
         "np": np,
         "predict": kernels.predict,

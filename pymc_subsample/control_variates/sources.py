@@ -75,7 +75,7 @@ def _proxy(at: Layout) -> list[str]:
         bend = _bend(at, e)
         half = f" + 0.5 * ({bend})" if bend else ""
         lines.append(f"        q += z{e} * (rows[{at.slope + e}, i]{half})")
-    for which, column in at.thirds().items():
+    for which, column in at.derivatives(3).items():
         product = " * ".join(f"z{e}" for e in which)
         lines.append(f"        q += rows[{column}, i] * {product} / {multiplicity(which)!r}")
     return lines
@@ -83,7 +83,7 @@ def _proxy(at: Layout) -> list[str]:
 
 def _bend(at: Layout, e: int) -> str:
     """Code for element e of the product of a row's Hessian with z."""
-    columns, size = at.bends(), range(at.n_predictors)
+    columns, size = at.derivatives(2), range(at.n_predictors)
     terms = [f"rows[{columns[min(e, f), max(e, f)]}, i] * z{f}" for f in size]
     return " + ".join(terms) if at.order >= 2 else ""
 
@@ -147,7 +147,6 @@ def change(affine: AffineMap, at: Layout, row: Evaluation) -> str:
 
 def anchor(affine: AffineMap, at: Layout, row: Evaluation) -> str:
     """Log-likelihood and derivatives of rows at the reference."""
-    n_outputs = 1 + at.n_predictors + len(at.bends()) + len(at.thirds())
     lines = [
         "def anchor(center, rows):",
         *_predict(affine, at, "center"),
@@ -155,6 +154,6 @@ def anchor(affine: AffineMap, at: Layout, row: Evaluation) -> str:
         "    for i in range(m):",
         row.call,
         *(f"        rows[{at.star + e}, i] = eta[{e}, i]" for e in range(at.n_varying)),
-        *(f"        rows[{at.level + k}, i] = y{k}" for k in range(n_outputs)),
+        *(f"        rows[{at.level + k}, i] = y{k}" for k in range(at.width - at.level)),
     ]
     return "\n".join(lines)

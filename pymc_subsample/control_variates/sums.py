@@ -47,7 +47,7 @@ class LinearSums:
         self, rows: np.ndarray, dense: Dense, groups: Groups, curvature: np.ndarray
     ) -> None:
         size = len(curvature)
-        for (e, f), column in self._at.bends().items():
+        for (e, f), column in self._at.derivatives(2).items():
             h = rows[column]
             block = curvature if e == f else np.zeros_like(curvature)
             for where, z in dense[e]:
@@ -68,7 +68,7 @@ class LinearSums:
 
     def _add_sparse(self, rows: np.ndarray, curvature: SparseSum) -> None:
         predictors = self._sparse(rows)
-        for (e, f), column in self._at.bends().items():
+        for (e, f), column in self._at.derivatives(2).items():
             product = predictors[e].T @ predictors[f].multiply(rows[column][:, None]).tocsr()
             curvature.add(product if e == f else product + product.T)
 
@@ -90,7 +90,7 @@ class LinearSums:
         self, rows: np.ndarray, dense: Dense, groups: Groups, diagonal: np.ndarray
     ) -> None:
         """Products of a term with itself; of others only those of group terms of one index."""
-        for (e, f), column in self._at.bends().items():
+        for (e, f), column in self._at.derivatives(2).items():
             h = rows[column] if e == f else 2 * rows[column]
             for where, z in dense[e]:
                 for other, y in dense[f]:
@@ -153,7 +153,7 @@ class LinearSums:
         `x` are the predictors' gradients, shape (m, k). Each term is p, q and v, of the same shape,
         for :math:`p_{ia} q_{ib} v_{ic}` of row i.
         """
-        size, columns = self._at.n_predictors, self._at.thirds()
+        size, columns = self._at.n_predictors, self._at.derivatives(3)
         for e, f in product(range(size), repeat=2):
             weights = (rows[columns[tuple(sorted((e, f, g)))], :, None] for g in range(size))
             yield x[e], x[f], sum((w * z for w, z in zip(weights, x, strict=True)), 0.0 * x[0])
