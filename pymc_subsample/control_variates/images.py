@@ -1,6 +1,6 @@
 """Where the modes of a symmetric model would be, given one: mirrored, and with labels swapped."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, zip_longest
 
@@ -23,6 +23,15 @@ class Block:
     # Whether its elements stand for themselves: those of an ordered or a simplex variable do not.
     labelled: bool = True
 
+    @property
+    def elements(self) -> np.ndarray:
+        """Places of its elements in theta, in its shape."""
+        return np.arange(self.part.start, self.part.stop).reshape(self.shape)
+
+
+# Elements of theta, those whose values they get, and with which sign.
+type _Image = tuple[np.ndarray, np.ndarray, float]
+
 
 def images(
     blocks: Sequence[Block], theta: np.ndarray, active: np.ndarray, rng: np.random.Generator
@@ -39,69 +48,60 @@ def images(
     blocks = [b for b in blocks if np.any(moving[b.part])]
     signed = [b for b in blocks if b.signed]
     kinds: list[list[_Image]] = [
-        [[(b, None)] for b in signed],
-        *_swaps(blocks, rng),
+        [_flip(b.elements) for b in signed],
+        *_swaps([b for b in blocks if b.labelled], rng),
         list(_label_flips(signed, rng)),
-        [[(a, None), (b, None)] for a, b in combinations(signed, 2)],
+        [_flip(a.elements, b.elements) for a, b in combinations(signed, 2)],
         list(_element_flips(signed, rng)),
     ]
-    makers = [make for make in chain.from_iterable(zip_longest(*kinds)) if make is not None]
     found: list[np.ndarray] = []
-    for make in makers:
-        new = theta.copy()
-        for block, change in make:
-            values = theta[block.part].reshape(block.shape)
-            new[block.part] = np.ravel(-values if change is None else change(values))
+    for image in chain.from_iterable(zip_longest(*kinds)):
+        if image is None:
+            continue
+        new, (target, source, sign) = theta.copy(), image
+        new[target] = sign * theta[source]
         new[~moving] = theta[~moving]
         if not any(np.allclose(new, old) for old in (theta, *found)):
             found.append(new)
     return found
 
 
-# What a symmetry does to the values of each variable; None stands for minus.
-type _Image = list[tuple[Block, Callable[..., np.ndarray] | None]]
+def _flip(*elements: np.ndarray) -> _Image:
+    every = np.concatenate([x.ravel() for x in elements])
+    return every, every, -1.0
 
 
-def _families(blocks: Sequence[Block]) -> Iterator[tuple[int, list[tuple[Block, int]]]]:
-    """Yield variables and their axis by the length of that axis."""
-    lengths = sorted({size for b in blocks for size in b.shape if size > 1})
-    for length in lengths:
-        yield length, [(b, b.shape.index(length)) for b in blocks if length in b.shape]
+def _families(blocks: Sequence[Block]) -> Iterator[list[np.ndarray]]:
+    """Yield elements of variables with an axis of the same length, that axis first."""
+    for length in sorted({size for b in blocks for size in b.shape if size > 1}):
+        yield [
+            np.moveaxis(b.elements, b.shape.index(length), 0).reshape(length, -1)
+            for b in blocks
+            if length in b.shape
+        ]
 
 
 def _swaps(blocks: Sequence[Block], rng: np.random.Generator) -> tuple[list[_Image], list[_Image]]:
-    labelled = [b for b in blocks if b.labelled]
     together: list[_Image] = []
     alone: list[_Image] = []
-    for length, members in _families(labelled):
-        pairs = list(combinations(range(length), 2))
+    for members in _families(blocks):
+        pairs = list(combinations(range(len(members[0])), 2))
         for k in rng.permutation(len(pairs))[:_PAIRS]:
-            order = np.arange(length)
-            order[list(pairs[k])] = pairs[k][::-1]
-            swapped: _Image = [
-                (b, lambda x, o=order, a=axis: np.take(x, o, axis=a)) for b, axis in members
-            ]
-            together.append(swapped)
-            alone += [[one] for one in swapped] if len(swapped) > 1 else []
+            here, there = list(pairs[k]), list(pairs[k][::-1])
+            swapped: list[_Image] = [(x[here].ravel(), x[there].ravel(), 1.0) for x in members]
+            targets, sources, _ = zip(*swapped, strict=True)
+            together.append((np.concatenate(targets), np.concatenate(sources), 1.0))
+            alone += swapped if len(swapped) > 1 else []
     return together, alone
 
 
 def _label_flips(blocks: Sequence[Block], rng: np.random.Generator) -> Iterator[_Image]:
-    for length, members in _families(blocks):
-        for label in rng.permutation(length)[:_PAIRS]:
-            sign = np.where(np.arange(length) == label, -1.0, 1.0)
-            yield [(b, lambda x, s=sign, a=axis: _along(x, s, a)) for b, axis in members]
-
-
-def _along(values: np.ndarray, sign: np.ndarray, axis: int) -> np.ndarray:
-    shape = [1] * values.ndim
-    shape[axis] = len(sign)
-    return values * sign.reshape(shape)
+    for members in _families(blocks):
+        for label in rng.permutation(len(members[0]))[:_PAIRS]:
+            yield _flip(*(x[label] for x in members))
 
 
 def _element_flips(blocks: Sequence[Block], rng: np.random.Generator) -> Iterator[_Image]:
     for block in blocks:
-        size = int(np.prod(block.shape, dtype=int))
-        for element in rng.permutation(size)[:_ELEMENTS]:
-            sign = np.where(np.arange(size) == element, -1.0, 1.0).reshape(block.shape)
-            yield [(block, lambda x, s=sign: x * s)]
+        for element in rng.permutation(block.elements.size)[:_ELEMENTS]:
+            yield _flip(block.elements.ravel()[[element]])
