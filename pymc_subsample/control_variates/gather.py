@@ -156,33 +156,25 @@ def compile_gather(
 
 def _batch(k: int, column: Place, axis: int, at: int, several: bool) -> list[str]:
     """Code that copies a batch of a raw column, with the rows on their axis."""
-    lengths = [str(s) for s in column.shape]
-    inner = [f"e{j}" for j in range(len(lengths))]
-    number = "0"
-    for e, size in zip(inner, lengths, strict=True):
-        number = e if number == "0" else f"({number}) * {size} + {e}"
-    lengths.insert(axis, "m")
-    place = inner.copy()
-    place.insert(axis, "i")
+    size, types = len(column.offsets), list(dict.fromkeys(column.types))
     lines = [
-        f"    a{k} = np.empty(({', '.join(lengths)},), dtype=np.{column.dtype})",
+        f"    b{k} = np.empty((m, {size}), dtype=np.{column.dtype})",
         "    for i in range(m):",
-        f"        first = {at}" + f" + {2 + len(column.offsets)} * kind[i]" * several,
+        f"        first = {at}" + f" + {2 + size} * kind[i]" * several,
         "        at = columns[first] + columns[first + 1] * index[i]",
+        f"        for n in range({size}):",
     ]
-    for j, (e, length) in enumerate(zip(inner, column.shape, strict=True)):
-        lines.append(f"{'    ' * (j + 2)}for {e} in range({length}):")
-    deepest = "    " * (len(inner) + 2)
-    lines.append(f"{deepest}n = {number}")
-    types = list(dict.fromkeys(column.types))
     for dtype in types:
         members = [j for j, t in enumerate(column.types) if t == dtype]
         chosen = f"if n in ({', '.join(map(str, members))},): " if len(types) > 1 else ""
         lines.append(
-            f"{deepest}{chosen}a{k}[{', '.join(place)}] = "
-            f"load(at + columns[first + 2 + n], np.{dtype})"
+            f"            {chosen}b{k}[i, n] = load(at + columns[first + 2 + n], np.{dtype})"
         )
-    return lines
+    batch = f"b{k}.reshape(({', '.join(['m', *map(str, column.shape)])},))"
+    if axis:
+        order = [*range(1, axis + 1), 0, *range(axis + 1, len(column.shape) + 1)]
+        batch = f"np.ascontiguousarray({batch}.transpose(({', '.join(map(str, order))})))"
+    return [*lines, f"    a{k} = {batch}"]
 
 
 def _loaded(dtype: np.dtype) -> np.dtype:
