@@ -36,13 +36,13 @@ class Strata:
         assert isinstance(sums, LinearSums)
         self.sums, self._points = sums, points
         self.size = len(sums.common) + len(sums.slots)
-        keys = [np.zeros((1, len(sums.slots)), dtype=np.int64)]
+        self._keys = np.zeros((1, len(sums.slots)), dtype=np.int64)
         if sums.slots:
             found = (np.unique(sums.levels(rows).T, axis=0) for rows in expansion.chunks())
-            keys = [np.unique(np.concatenate(list(found)), axis=0)]
-        [self._keys] = keys
+            self._keys = np.unique(np.concatenate(list(found)), axis=0)
         count = len(self._keys)
-        codes = math.prod(len(np.unique(column)) for column in self._keys.T)
+        self._levels = [np.unique(column) for column in self._keys.T]
+        codes = math.prod(map(len, self._levels))
         crowded = count * self.size**2 > _MOST_METRICS or codes > np.iinfo(np.int64).max
         if crowded or len(sums.common) > _MOST_COMMON:
             raise TallModelError(
@@ -57,13 +57,13 @@ class Strata:
                 f"{count:,} such sets, are {count * cubes:,} sums, more than one can look at in "
                 f"every draw (at most {_MOST_CUBES:,}). Use control_variate_order=2."
             )
+        self._known = self._code(self._keys.T)
         common = np.tile(sums.common, (count, 1))
-        self.elements = np.concatenate([common, self._keys[:, : len(sums.slots)]], axis=1)
+        self.elements = np.concatenate([common, self._keys], axis=1)
         self.factor = np.array([self._factor(points[:, e]) for e in self.elements])
         self.metric = np.linalg.inv(self.factor) if self.size else self.factor
         # Inverses of triangular matrices are triangular but for rounding.
         self.metric = np.ascontiguousarray(np.tril(self.metric))
-        self._codes = _Codes(self._keys)
         self._repeated = _repeated(self.size if expansion.order == 3 else 0)
         self._cubes = np.zeros((count, len(self._repeated)))
 
@@ -82,9 +82,14 @@ class Strata:
 
     def of(self, rows: np.ndarray) -> np.ndarray:
         """Return the stratum of each packed row."""
-        if not self.sums.slots:
-            return np.zeros(rows.shape[1], dtype=np.int64)
-        return self._codes(self.sums.levels(rows))
+        return np.searchsorted(self._known, self._code(self.sums.levels(rows)))
+
+    def _code(self, levels: np.ndarray) -> np.ndarray:
+        """Return numbers of combinations of levels, shape (k, m), that sort as these do."""
+        code = np.zeros(levels.shape[1], dtype=np.int64)
+        for known, column in zip(self._levels, levels, strict=True):
+            code = code * len(known) + np.searchsorted(known, column)
+        return code
 
     def whitened(self, rows: np.ndarray, stratum: np.ndarray, predictor: int) -> np.ndarray:
         """Return the gradient of a predictor of packed rows in u, shape (m, k)."""
@@ -152,25 +157,6 @@ class Strata:
             total, start.astype(np.int64), drawn.astype(np.int32), sizes, threshold, alias,
             np.flatnonzero(always & decisive).astype(np.int32),
         )  # fmt: skip
-
-
-class _Codes:
-    """Numbers rows by their combination of levels."""
-
-    def __init__(self, keys: np.ndarray):
-        self._levels = [np.unique(column) for column in keys.T]
-        self._known = self._code(keys.T)
-        self._order = np.argsort(self._known)
-
-    def __call__(self, levels: np.ndarray) -> np.ndarray:
-        place = np.searchsorted(self._known, self._code(levels), sorter=self._order)
-        return self._order[place]
-
-    def _code(self, levels: np.ndarray) -> np.ndarray:
-        code = np.zeros(levels.shape[1], dtype=np.int64)
-        for known, column in zip(self._levels, levels, strict=True):
-            code = code * len(known) + np.searchsorted(known, column)
-        return code
 
 
 def _repeated(size: int) -> np.ndarray:
