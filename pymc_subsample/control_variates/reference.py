@@ -147,11 +147,8 @@ def without_derivatives(expansion: Expansion, rows: np.ndarray, center: np.ndarr
 def _undefined_of(
     expansion: Expansion, batches: Iterable[np.ndarray], center: np.ndarray
 ) -> tuple[np.ndarray, int]:
-    found, start = [np.zeros(0, dtype=int)], 0
-    for rows in batches:
-        found.append(start + without_derivatives(expansion, rows, center))
-        start += rows.shape[1]
-    return np.concatenate(found), start
+    [rows] = batches
+    return without_derivatives(expansion, rows, center), rows.shape[1]
 
 
 def _no_sum(expansion: Expansion, curved: bool) -> Totals:
