@@ -7,6 +7,7 @@ exactly; at any other Op everything may depend on everything.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -132,16 +133,10 @@ class Sources(Interpreter[Value]):
 
     def _merged(self, values: Sequence[Value], function: Merge) -> Value:
         shape = function([np.broadcast_to(np.int8(0), v.shape) for v in values]).shape
-        width = max(len(v.sources) for v in values)
         none = [np.full(v.shape, -1, dtype=np.int32) for v in values]
         sources = tuple(
-            function(
-                [
-                    v.sources[k] if k < len(v.sources) else n
-                    for v, n in zip(values, none, strict=True)
-                ]
-            )
-            for k in range(width)
+            function([n if s is None else s for s, n in zip(some, none, strict=True)])
+            for some in zip_longest(*(v.sources for v in values))
         )
         return Value(shape, sources=sources, finite=all(v.is_finite for v in values))
 

@@ -271,10 +271,15 @@ class Elements(Interpreter[np.ndarray]):
         return [array_of((r[k] for r in results), broadcast[0].shape) for k in range(op.nout)]
 
     def _reduced(self, op: Op, value: np.ndarray, axes: Sequence[int]) -> np.ndarray:
+        return self._joined_along(value, axes, lambda x: self._fold(op, list(x)))
+
+    def _joined_along(
+        self, value: np.ndarray, axes: Sequence[int], function: Callable[[np.ndarray], Any]
+    ) -> np.ndarray:
         kept = [a for a in range(value.ndim) if a not in axes]
         shape = [value.shape[a] for a in kept]
         flat = value.transpose([*kept, *axes]).reshape(int(np.prod(shape, dtype=int)), -1)
-        return array_of((self._fold(op, list(x)) for x in flat), shape)
+        return array_of(map(function, flat), shape)
 
     def _picked(self, node: Apply) -> np.ndarray:
         x, *index = node.inputs

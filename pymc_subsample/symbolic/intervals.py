@@ -75,7 +75,7 @@ def _of(x: Any) -> Enclosure:
 
 def applied(op: Op, inputs: Sequence) -> list[Enclosure]:
     """Return what encloses the outputs of a scalar Op."""
-    if isinstance(op, Composite):
+    if isinstance(op, Composite):  # as powers become
         inner: dict[Variable, object] = dict(zip(op.fgraph.inputs, inputs, strict=True))
         for node in op.fgraph.toposort():
             results = applied(node.op, [inner.get(i, i) for i in node.inputs])

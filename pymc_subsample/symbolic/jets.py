@@ -17,14 +17,14 @@ References
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
-from pytensor.scalar.basic import BinaryScalarOp, Composite, UnaryScalarOp
+from pytensor.scalar.basic import BinaryScalarOp, UnaryScalarOp
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.special import LogSoftmax, LogSumExp, Softmax
 
@@ -92,15 +92,11 @@ def _sum(*terms: Enclosure | None) -> Enclosure | None:
 
 
 def _product(*factors: Enclosure | None) -> Enclosure | None:
-    if any(f is None for f in factors):
+    known = [f for f in factors if f is not None]
+    if len(known) < len(factors):
         return None
-    first, *others = factors
-    result = first
-    for other in others:
-        # The square of what is the same is not negative.
-        same = other is result
-        [result] = applied(pt.mul.scalar_op, [result, result] if same else [result, other])
-    return result
+    # The square of what is the same is not negative, as `applied` knows.
+    return reduce(lambda x, y: applied(pt.mul.scalar_op, [x, y])[0], known)
 
 
 def _times(number: float, x: Enclosure | None) -> Enclosure | None:
@@ -158,19 +154,13 @@ class _Jets(Scalars):
             return super()._results(node)
         x = self.value(node.inputs[0])
         axes = axes_of(node.op.axis, x.ndim)
-        total = self._log_sum_exp(x, axes)
+        total = self._joined_along(x, axes, self._log_total)
         if isinstance(node.op, LogSumExp):
             return [total]
         [found] = self._elementwise(pt.sub.scalar_op, [x, np.expand_dims(total, axes)])
         if isinstance(node.op, Softmax) and not isinstance(node.op, LogSoftmax):
             [found] = self._elementwise(pt.exp.scalar_op, [found])
         return [found]
-
-    def _log_sum_exp(self, x: np.ndarray, axes: Sequence[int]) -> np.ndarray:
-        kept = [a for a in range(x.ndim) if a not in axes]
-        shape = [x.shape[a] for a in kept]
-        flat = x.transpose([*kept, *axes]).reshape(int(np.prod(shape, dtype=int)), -1)
-        return array_of(map(self._log_total, flat), shape)
 
     def _log_total(self, terms: np.ndarray) -> Jet:
         ends = [
@@ -199,13 +189,8 @@ class _Jets(Scalars):
     # Scalar Ops
 
     def _jet(self, op: Op, elements: Sequence) -> list[Jet]:
-        if isinstance(op, Composite):
-            inner: dict[Variable, Any] = dict(zip(op.fgraph.inputs, elements, strict=True))
-            for node in op.fgraph.toposort():
-                results = self._jet(node.op, [inner.get(i, i) for i in node.inputs])
-                inner.update(zip(node.outputs, results, strict=True))
-            return [self._of(inner.get(v, v)) for v in op.fgraph.outputs]
-        x = [self._of(e) for e in elements]
+        # An index is compared with numbers.
+        x = [e if isinstance(e, Jet) else self._number(e) for e in elements]
         if all(e.fixed for e in x):
             return [self._constant(c) for c in applied(op, [e.value for e in x])]
         name = type(op).__name__
@@ -246,11 +231,6 @@ class _Jets(Scalars):
     def _series(coefficients: Iterable[Enclosure | None]) -> Jet:
         value, *others = coefficients
         return Jet(_ZERO if value is None else value, *others)
-
-    def _of(self, x: Any) -> Jet:
-        if isinstance(x, Jet):
-            return x
-        return self._number(x.data if isinstance(x, Constant) else x)
 
     def _scaled(self, number: float, x: Jet) -> Jet:
         return self._series(_times(number, c) for c in x.at)
