@@ -18,7 +18,10 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "howto" / "messages.md").read_text()
 SOURCES = {path: ast.parse(path.read_text()) for path in (ROOT / "pymc_subsample").rglob("*.py")}
 # Which argument of a call is told; of everything else whose name ends in "Error", the first.
-TOLD = {"warn": 0, "info": 0, "warning": 0, "check": 1, "Rule": 1, "Notice": 1, "Finding": 1}
+TOLD = {
+    "warn": 0, "info": 0, "warning": 0, "check": 1, "Rule": 1, "Notice": 1, "Finding": 1,
+    "__init__": 0,  # of an error, by its class
+}  # fmt: skip
 WITHIN = {"PicklingError", "AssertionError", "AttributeError", "NotImplementedError"}
 LEAST = 9
 PACKAGE = ROOT / "pymc_subsample"
@@ -36,6 +39,8 @@ def assigned(name: str, tree: ast.Module) -> list[ast.expr]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and any(ast.unparse(t) == name for t in node.targets):
             found.append(node.value)
+        if isinstance(node, ast.For) and ast.unparse(node.target) == name:
+            found.append(node.iter)
         if isinstance(node, ast.ImportFrom) and any(a.name == name for a in node.names):
             home = SOURCES.get((ROOT / (node.module or "").replace(".", "/")).with_suffix(".py"))
             found += [] if home is None else assigned(name, home)
@@ -74,6 +79,8 @@ def texts(node: ast.expr, tree: ast.Module, deep: int = 2) -> list[str]:
             return texts(one, tree, deep) + texts(other, tree, deep)
         case ast.Name(id=name) if deep:
             found = [said for x in assigned(name, tree) for said in texts(x, tree, deep - 1)]
+        case ast.ListComp(elt=said):
+            return texts(said, tree, deep + 1)
         case ast.Call(func=ast.Attribute(value=said, attr="format")):
             return texts(said, tree, deep)
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if deep:

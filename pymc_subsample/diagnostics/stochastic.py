@@ -1,6 +1,6 @@
 """Whether a chain of stochastic-gradient steps can be trusted: the checks behind its warnings."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
@@ -55,7 +55,9 @@ START = Rule(
     "start", "error of an sd by the way from the start, beyond its error", SD_BOUND, _TUNED
 )
 UNMEASURED = Rule("unmeasured", "errors that no check could measure", 0.0, _AUDIT, severity="warn")
-TEMPERATURE = replace(checks.TEMPERATURE, title="temperature of the posterior")
+TEMPERATURE = Rule(
+    "temperature", "temperature of the posterior", 1.0, "Use temperature=1.", equal=True
+)
 RULES = (DIVERGED, HIDDEN, START, STEP, NOISE, STRETCH, SHIFT, HEAT, UNMEASURED, TEMPERATURE, MODES)
 
 

@@ -36,8 +36,8 @@ def warn_of_model(model: pm.Model, terms: Sequence[Variable]) -> None:
         graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
         concrete = concretize(graphs, model.value_vars, model.initial_point())
         lengths = {max(g.type.shape) for g in concrete.outputs if g.type.shape}
-        for said in negative_codes(concrete, lengths, model):
-            warn(said)
+        for negative in negative_codes(concrete, lengths, model):
+            warn(negative)
 
 
 def _told(which: str, length: int, entries: list[str]) -> str:

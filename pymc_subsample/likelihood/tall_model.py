@@ -163,8 +163,8 @@ class TallModel(Evaluation):
         check_sizes(self)
         warn_about_wrapped(self)
         lengths = set(np.diff(self.rows.starts).tolist())
-        for said in negative_codes(concrete, lengths, model):
-            warn(said)
+        for negative in negative_codes(concrete, lengths, model):
+            warn(negative)
         check_start(self, self.loglik_as_written)
         check_batches(self, self.loglik_as_written, all_rows, self._values, self._arrays)
         if self.bound:
