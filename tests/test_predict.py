@@ -159,7 +159,9 @@ def test_a_data_frame_is_taken_by_the_names_of_its_columns():
         eta = pm.Normal("b") * x + pm.Normal("z", shape=3)[g]
         pm.Normal("y", eta, 1, observed=np.zeros(40))
     idata = from_prior(model)
-    new = pd.DataFrame({"carrier": "ab", "g": [2, 0], "x": [1, 4]}, index=["u", "v"])
+    new = pd.DataFrame(
+        {"carrier": "ab", "g": [2, 0], "x": [1, 4]}, index=pd.Index(["u", "v"], name="id")
+    )
     found = pms.predict(idata, "y", model=model, data=new)
     columns = {name: new[name].to_numpy() for name in ("x", "g")}
     expected = pms.predict(idata, "y", model=model, data=columns)

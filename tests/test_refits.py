@@ -131,9 +131,10 @@ def test_an_earlier_run_is_read_by_its_labels():
     """Levels in another order are the same levels; others keep their places."""
     draws = xr.DataArray(np.tile([1.0, 2.0, 3.0], (2, 5, 1)), dims=("chain", "draw", "airline"))
     for labels, expected in ((["UA", "AA", "DL"], [2.0, 3.0, 1.0]), (list("xyz"), [1.0, 2.0, 3.0])):
-        with pm.Model(coords={"airline": ["AA", "DL", "UA"]}) as model:
+        coords = {"airline": ["AA", "DL", "UA"], "origin": ["EWR", "JFK"]}
+        with pm.Model(coords=coords) as model:
             pm.Normal("effect", dims="airline")
-        run = draws.assign_coords(airline=labels).to_dataset(name="effect")
+        run = draws.assign_coords(airline=labels, origin="JFK").to_dataset(name="effect")
         found = earlier(model, xr.DataTree.from_dict({"posterior": run}))
         assert found["effect"].tolist() == expected
 

@@ -648,6 +648,16 @@ def test_names_are_text_and_of_one_column(frame, tmp_path):
             Rows.from_pandas(wrong, cache=tmp_path / "x.rows")
 
 
+def test_codes_are_appended_to_levels_as_they_are(tmp_path):
+    """Also to two levels of one name, which stay in their places."""
+    for k, levels in enumerate((["x", "y", "x"], ["x", "y", "z", "w"])):
+        blocks = [{"g": np.array([0, 1, 2]), "y": np.arange(3.0)}]
+        rows = Rows.from_blocks(blocks, cache=tmp_path / str(k), coords={"g": levels})
+        rows.append({"g": np.array([1, 2]), "y": np.arange(2.0)})
+        assert dict(rows.coords) == {"g": levels}
+        assert len(rows) == 5
+
+
 def test_parquet_files_are_appended_by_their_path(frame, tmp_path):
     rows = of_parquet(frame, tmp_path)
     path = tmp_path / "new.parquet"

@@ -116,8 +116,7 @@ def _same_density(expansion: Expansion, psi: np.ndarray, phi: np.ndarray, logpri
     _, volume = coordinates.to_theta(psi)
     if not np.isfinite(logprior):
         return True
-    size = np.abs(phi).max(initial=1.0)
-    same = np.allclose(found, phi, rtol=_ROUNDING, atol=_ROUNDING * size)
+    same = np.allclose(found, phi, rtol=_ROUNDING, atol=_ROUNDING)
     return bool(same and np.isclose(density, logprior + volume, rtol=_ROUNDING))
 
 

@@ -296,7 +296,8 @@ def _joined(
             f"{SAID}: {len(unknown):,} of {end - begin:,} rows are NaN, first row "
             f"{begin + int(unknown[0]):,}: a column has NaN there, or no number comes of the row."
         )
-    coords: dict[str, Any] = {dims[0]: labels[begin:end]}
+    # An index may have a name, which xarray would take for that of the dimension.
+    coords: dict[str, Any] = {dims[0]: (dims[0], labels[begin:end])}
     if probs is not None:
         coords["quantile"] = probs
     return xr.Dataset(

@@ -88,7 +88,8 @@ class MinibatchMH(ProposingStep):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         names = ("accepted", "acceptance_rate", "batch_size", "n_looks", cls._error)
         more = ("loglik_ratio_variance", "scaling", "data_share")
-        cls.stats_dtypes_shapes = statistics(RULES, (*names, *more))
+        if "stats_dtypes_shapes" not in vars(cls):
+            cls.stats_dtypes_shapes = statistics(RULES, (*names, *more))
         super().__init_subclass__(**kwargs)
 
     def __init__(

@@ -156,7 +156,7 @@ def earlier(model: pm.Model, run: Any) -> dict[str, np.ndarray]:
 
 def _as_labelled(model: pm.Model, values: xr.DataArray) -> xr.DataArray:
     """Return values by the model's coords, where these have the same labels in another order."""
-    for dim in set(values.coords) & set(model.coords):
+    for dim in set(values.dims) & set(values.coords) & set(model.coords):
         own, given = pd.Index(model.coords[dim] or ()), values.get_index(dim)
         if own.is_unique and given.is_unique and set(own) == set(given):
             values = values.sel({dim: own})

@@ -29,4 +29,4 @@ def more(data: Any, options: Options) -> Blocks:
     in_arrow = hasattr(data, "__arrow_c_stream__") or type(data).__module__.startswith("pyarrow.")
     if is_pandas(data) or in_arrow:
         return frame_blocks(data, options)
-    return map(options.whole, given(data)), None, options.levels
+    return map(options.whole, given(data)), None, options.known or {}

@@ -50,7 +50,7 @@ class Options:
             self.given[name] = [word(w) for w in words]
             if len(set(self.given[name])) < len(self.given[name]):
                 raise ValueError(f"categorical[{name!r}] names a level twice.")
-        self.levels, self.left_out = Levels(known, self.given), 0
+        self.known, self.levels, self.left_out = known, Levels(known, self.given), 0
         if self.columns is not None and len(set(self.columns)) < len(self.columns):
             raise ValueError(f"columns names a column twice: {self.columns}.")
 
