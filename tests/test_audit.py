@@ -10,10 +10,9 @@ from scipy.special import digamma, expit, polygamma
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
-from pymc_subsample.diagnostics import scores, stochastic
+from pymc_subsample.diagnostics import scores
 from pymc_subsample.diagnostics.audit import _of_other_estimates
 from pymc_subsample.diagnostics.audited import Audit
-from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.diagnostics.thinned import columns, reader, spread, to_theta
 from pymc_subsample.diagnostics.weights import plain_moments, smooth, weighted_moments
@@ -480,49 +479,6 @@ def test_scores_find_wrong_draws_of_separated_levels(walled, shift, stretch):
         assert found.p_value < 1e-3
         if shift < 0 or stretch > 1:
             assert np.sqrt(np.mean(corrected_z(found, mean, sd) ** 2)) < 1.5
-
-
-@pytest.fixture(scope="module")
-def chain_checks(walled):
-    """The check that a chain of gradient steps makes of its draws, by name."""
-    model, _, sd, _ = walled
-    expansion = expand(TallModel(model), 0)
-    expansion.addresses("forward", "backward", "anchor")
-
-    def check(x):
-        record = StepRecord(draws=len(x))
-        told = {"noise": np.ones_like(x)} | dict.fromkeys(
-            ("diverging", "step_size", "kinetic_temperature"), np.ones(len(x))
-        )
-        record.add(x, told | {"diverging": np.zeros(len(x))})
-        # By a metric that is 1.5 sds on one side of the forty levels, and 0.7 on the other.
-        factor = sd[None] / np.linspace(1.5, 0.7, len(sd))
-        moved = np.arange(len(sd))
-        dynamics = stochastic.Dynamics(
-            None, 1.0, 1.0, moved, factor, np.ones(len(sd)), None, weighted=False
-        )
-        found = stochastic._measured(record, dynamics, expansion, ["look"])
-        return {check.rule.name: check for check in found}
-
-    return check
-
-
-def test_a_chain_leaves_right_draws_of_separated_levels_as_they_are(walled, chain_checks):
-    """A chain fails once in a thousand; full steps by the metric failed half of them."""
-    *_, draw = walled
-    chains = [x for seed in range(3) for x in draw(seed)]
-    alarms = sum(any(not c.passed for c in chain_checks(x).values()) for x in chains)
-    assert alarms <= scipy.stats.binom.isf(1e-5, len(chains), 1e-3)
-
-
-@pytest.mark.parametrize(("shift", "stretch"), [(-0.3, 1.0), (0.0, 1.25), (0.3, 1.0), (0.0, 0.8)])
-def test_a_chain_finds_wrong_draws_of_separated_levels(walled, chain_checks, shift, stretch):
-    """And does not call them wrong by more than they are, as full steps do: by nine sds."""
-    _, mean, sd, draw = walled
-    for x in draw(0)[:2]:
-        found = chain_checks(mean + stretch * (x - mean) + shift * sd)
-        assert not all(check.passed for check in found.values())
-        assert max(check.value for check in found.values()) < 0.5
 
 
 @pytest.fixture(scope="module")

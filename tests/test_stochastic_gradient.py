@@ -12,14 +12,16 @@ import xarray as xr
 from chains import QUIET, assert_same, chain, round_trip, run
 from exact_cases import mean_of, normal, poisson
 from scipy.signal import lfilter
+from scipy.stats import binom
 
 import pymc_subsample as pms
 from pymc_subsample import clusters
-from pymc_subsample.control_variates import Expansion
+from pymc_subsample.control_variates import Expansion, expand
 from pymc_subsample.diagnostics import stochastic
 from pymc_subsample.diagnostics.checks import recall
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.stochastic import RULES
+from pymc_subsample.likelihood import TallModel
 from pymc_subsample.stationary import rescaled
 from pymc_subsample.steps.step_size import posterior_precision
 
@@ -798,3 +800,43 @@ def test_a_learnt_diagonal_needs_the_curvature_of_correlated_columns(metric, pas
     # 2,000 draws, some 500 of them effective: five standard errors.
     np.testing.assert_array_less(abs(draws.mean(axis=0) - mean) / sd, 0.25)
     np.testing.assert_array_less(abs(draws.std(axis=0) / sd - 1), 0.05 + 0.16)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """Twenty independent levels, exactly normal: whether draws pass, that are off in the last."""
+    levels, rows = 20, 50
+    y = np.random.default_rng(5).normal(size=(levels, rows))
+    level = np.repeat(np.arange(levels), rows)
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 10, shape=levels)
+        pm.Normal("y", b[level], 1.0, observed=y.ravel())
+    precision = rows + 0.01
+    mean, sd = y.sum(axis=1) / precision, np.full(levels, precision**-0.5)
+    expansion, every = expand(TallModel(model), 0), np.arange(levels)
+    dynamics = stochastic.Dynamics(
+        None, 1.0, 1.0, every, sd[None], np.ones(levels), None, weighted=False
+    )
+
+    def passes(seed, shift=0.0, stretch=1.0):
+        z = np.random.default_rng(seed).standard_normal((1000, levels))
+        z[:, -1] = shift + stretch * z[:, -1]
+        record, ones = StepRecord(draws=1000), np.ones(1000)
+        told = dict.fromkeys(("step_size", "kinetic_temperature"), ones)
+        record.add(mean + sd * z, told | {"noise": np.ones_like(z), "diverging": 0 * ones})
+        return all(c.passed for c in stochastic._measured(record, dynamics, expansion, ["look"]))
+
+    return passes
+
+
+@pytest.mark.parametrize(
+    ("shift", "stretch"), [(0, 0.3), (0, 0.5), (0, 1.5), (0, 2), (0, 3), (1, 1), (1, 0.3), (1, 3)]
+)
+def test_one_direction_of_twenty_that_is_wrong_is_found(measured, shift, stretch):
+    """Where all others are right, so that what directions share says nothing."""
+    assert not any(measured(seed, shift, stretch) for seed in range(3))
+
+
+def test_right_draws_of_twenty_directions_pass(measured):
+    alarms = sum(not measured(seed) for seed in range(20))
+    assert alarms <= binom.isf(1e-5, 20, 1e-3)

@@ -9,22 +9,20 @@ from pymc_subsample import array_stats
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.factors import whiten
-from pymc_subsample.diagnostics import checks, scores, weights
+from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
 from pymc_subsample.diagnostics.record import StepRecord
+from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.kernels.integrators import Integrator
 from pymc_subsample.stationary import sd_error, spectrum, variances
 
 SD_BOUND, MEAN_BOUND, _HEAT_BOUND = checks.STRETCH_BOUND, checks.SHIFT_BOUND, 0.1
 # Of a chain's measured errors, all directions together.
 _ERROR_RATE = 0.001
-# Rows to read for the check of a chain, and draws to read them at; from how many on a few of them
-# are where the posterior is a wall, if it has any.
+# Rows to read for the check of a chain, and draws to read them at.
 _PILOT_ROWS = 8_000_000
-_FEWEST, _MOST, _SEVERAL = 4, 200, 64
-# Variance of the draws, over that by the curvature, of chains that have hardly moved.
-_MOVED = 0.5
+_FEWEST, _MOST = 4, 32
 
 _SMALLER = "Use a smaller step_size."
 # Share of a standard deviation below which that of most draws is rounding.
@@ -169,33 +167,27 @@ def _precision(draws: np.ndarray, temperature: float) -> np.ndarray:
 def _measured(
     record: StepRecord, dynamics: Dynamics, expansion: Expansion, remedies: list[str]
 ) -> list[Check]:
-    """Errors of means and standard deviations by Stein's identities; see `diagnostics.scores`.
-
-    Full steps by a covariance say most clearly that draws are off, and least noisy multiples of
-    them, how far: full ones overshoot at walls. The smaller of both is what is beyond doubt. By the
-    draws' own covariance, gradients at walls outweigh the others least, but a chain that has hardly
-    moved has none.
-    """
+    """Errors of means and standard deviations by Stein's identities; see `diagnostics.scores`."""
     active, kept = dynamics.active, np.array(record.kept)
     size = len(active)
     if size > MAX_DENSE or len(kept) < 20 or dynamics.temperature != 1.0:
         return []
-    count = int(np.clip(_PILOT_ROWS // expansion.n_rows, _FEWEST, min(_MOST, len(kept))))
-    many, variance = len(kept) >= 5 * size, kept[:, active].var(axis=0)
-    covariance = np.cov(kept[:, active].T).reshape(size, size) if many else np.diag(variance)
     if dynamics.curvature is not None:
-        factor = dynamics.factor
-        metric = factor @ factor.T if len(factor) > 1 else np.diag(factor[0] ** 2)
-        moved = np.mean(variance / np.diag(metric)) > _MOVED
-        if not (many and moved and count >= _SEVERAL):
-            covariance = metric
-    elif not many and dynamics.precision is not None and dynamics.precision.ndim == 2:
+        covariance = dynamics.factor @ dynamics.factor.T
+        if len(dynamics.factor) == 1:
+            covariance = np.diag(dynamics.factor[0] ** 2)
+    elif len(kept) >= 5 * size:
+        covariance = np.cov(kept[:, active].T).reshape(size, size)
+    elif dynamics.precision is not None and dynamics.precision.ndim == 2:
         inverse = np.linalg.pinv(dynamics.precision, hermitian=True)
         covariance = dynamics.factor[0][:, None] * inverse * dynamics.factor[0]
+    else:
+        covariance = np.diag(kept[:, active].var(axis=0))
+    count = int(np.clip(_PILOT_ROWS // expansion.n_rows, _FEWEST, min(_MOST, len(kept))))
     chosen = kept[np.linspace(0, len(kept) - 1, count).astype(int)]
-    theta, score = chosen[:, active], scores.log_posteriors(expansion, chosen)[1][:, active]
-    likely, _ = scores.target(theta, score, covariance)
-    r = theta + score @ covariance
+    _, score = log_posteriors(expansion, chosen)
+    theta = chosen[:, active]
+    r = theta + score[:, active] @ covariance
     mean, sd = record.mean[active], np.sqrt(record.variance[active])
     guess = np.diag(covariance)
     products = (theta - theta.mean(axis=0)) * (r - r.mean(axis=0)) / guess
@@ -205,16 +197,16 @@ def _measured(
     level = _ERROR_RATE / (4 * size)
     wide = -stdtrit(count - 1, level)
     mean_noise, own_noise = _monte_carlo_errors(record, active, level)
-    shift_error = np.hypot(wide * _error(r), mean_noise) / scale
-    sd_noise = np.hypot(wide * _error(products) / (2 * ratio), own_noise / scale)
+    shift_error = np.hypot(
+        wide * r.std(axis=0, ddof=1) / scale / np.sqrt(count), mean_noise / scale
+    )
+    sd_noise = np.hypot(
+        wide * products.std(axis=0, ddof=1) / (2 * ratio * np.sqrt(count)), own_noise / scale
+    )
     shift = np.maximum(np.abs(mean - r.mean(axis=0)) / scale - shift_error, 0.0)
-    shift = np.minimum(shift, np.abs(mean - likely.mean) / likely.sd)
     stretch = np.maximum(np.abs(sd / scale - 1) - sd_noise, 0.0)
-    stretch = np.minimum(stretch, np.abs(sd / likely.sd - 1))
-    own, known = np.mean(sd**2 / guess), np.mean(likely.sd**2 / guess)
-    together = _pooled_stretch(products.mean(axis=1), own)
+    together = _pooled_stretch(products.mean(axis=1), np.mean(sd**2 / guess))
     together -= float(np.mean(own_noise / np.where(sd > 0, sd, 1.0)))
-    together = min(together, abs(float(np.sqrt(own / known)) - 1))
     off, worst = float(np.max(shift)), max(float(np.max(stretch)), together)
     return [
         STRETCH.check(
@@ -232,18 +224,14 @@ def _measured(
     ]
 
 
-def _error(x: np.ndarray) -> np.ndarray:
-    """Return the error of the mean of successive draws, (k, p), at least that of free ones."""
-    return np.fmax(weights.mcse(x[None]), x.std(axis=0, ddof=1) / np.sqrt(len(x)))
-
-
 def _pooled_stretch(products: np.ndarray, own: float) -> float:
     """Least error of a standard deviation that all directions share.
 
     `products`, shape (k,), are means over directions, of which each alone may be too noisy; `own`
     is the mean variance of the draws over the guess.
     """
-    error = -stdtrit(len(products) - 1, _ERROR_RATE / 4) * float(_error(products[:, None])[0])
+    wide = -stdtrit(len(products) - 1, _ERROR_RATE / 4)
+    error = wide * products.std(ddof=1) / np.sqrt(len(products))
     low, high = (max(1 + products.mean() + x, 0.01) for x in (-error, error))
     return float(max(np.sqrt(own / high) - 1, 1 - np.sqrt(own / low), 0.0))
 
