@@ -14,6 +14,7 @@ import xarray as xr
 from steps_of_all_kinds import STEPS
 
 import pymc_subsample as pms
+from pymc_subsample import arguments
 from pymc_subsample.diagnostics.checks import FAILED
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.steps import guards
@@ -262,6 +263,19 @@ def test_a_start_between_integers_is_refused():
         k, a = pm.Poisson("k", 3), pm.Normal("a", 0, 1)
         pm.Normal("y", a + k, 1, observed=np.arange(5.0))
     refused(partial(TallModel, model, initial_point={"k": 1.5}), r"initial_point\['k'\]")
+
+
+def test_whole_numbers_beyond_those_of_numpy_are_taken_or_refused_by_name():
+    """NumPy cannot tell whether integers beyond 64 bits are finite."""
+    assert arguments.intensity(10**30) == 1e30
+    assert arguments.schedule(10**30).size == 1e30
+    for check, name in (
+        (arguments.intensity, "intensity"),
+        (arguments.temperature, "temperature"),
+        (arguments.schedule, "step_size"),
+    ):
+        with pytest.raises(ValueError, match=f"{name} must be .* got 1000"):
+            check(10**400)
 
 
 def test_columns_whose_squares_overflow_are_refused_by_name():
