@@ -17,7 +17,7 @@ from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.causes import find_cause
 from pymc_subsample.control_variates.quadratic import Posterior
 from pymc_subsample.control_variates.reference import reference_at
-from pymc_subsample.coordinates import find_coordinates, reparameterise
+from pymc_subsample.coordinates import find_coordinates, reparameterise, verification
 from pymc_subsample.coordinates.blocks import find_blocks
 from pymc_subsample.coordinates.fit import fitted, start
 from pymc_subsample.coordinates.verification import _is_invertible, _point
@@ -499,7 +499,7 @@ def test_intercepts_and_slopes_are_whitened_together(monkeypatch):
         np.testing.assert_allclose(rest, rest[0], atol=1e-6)
 
 
-@pytest.mark.parametrize("width", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("width", [0.01, 1.0, 100.0, 1e6])
 def test_scales_may_start_anywhere(width, caplog):
     """A start beyond the knots is no reason to give the coordinates up."""
     with pm.Model() as model:
@@ -550,6 +550,20 @@ def test_fixed_scales_stay_as_they_are():
         pm.Normal("y", a[GROUP], 1.0, observed=outcomes())
     tall = TallModel(model)
     assert find_coordinates(tall, tall.names) is None
+
+
+@pytest.mark.parametrize(("largest", "off", "same"), [
+    (1.0, 0.0, True), (1.0, 3e-17, True), (1.0, 1e-8, False),
+    (1e8, 1e-8, True), (1e8, 1.0, False), (np.inf, 3e-17, True), (np.inf, 1e-8, False),
+])  # fmt: skip
+def test_what_rows_see_is_compared_up_to_rounding(largest, off, same):
+    """Processors round one formula differently; the first number cancels in others."""
+    phi = np.array([largest, 1e-16, -0.5])
+    coordinates = SimpleNamespace(to_theta=lambda psi: (psi, 0.5), blocks={})
+    found = SimpleNamespace(
+        coordinates=coordinates, parameters=lambda psi: (phi + np.array([0.0, off, 0.0]), -1.5)
+    )
+    assert verification._same_density(found, np.zeros(3), phi, -2.0) == same
 
 
 class Cubes:

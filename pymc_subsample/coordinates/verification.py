@@ -15,8 +15,9 @@ _log = logging.getLogger("pymc.subsample")
 _DISTANCES = (0.0, 0.3)
 _STEP = 1e-5
 _TOLERANCE = 1e-5
-# Two compilations of one formula may round differently, as processors with other instructions do.
-_ROUNDING = 1e-9
+# Two compilations of one formula may round differently, as processors with other instructions do:
+# by a share of a number, and by one of the largest that it may be the difference of.
+_ROUNDING, _CANCELLED = 1e-9, 1e-11
 
 
 def reparameterise(tall: TallModel, expansion: Expansion, coordinates: Coordinates | None) -> None:
@@ -113,10 +114,12 @@ def _same_density(expansion: Expansion, psi: np.ndarray, phi: np.ndarray, logpri
     coordinates = expansion.coordinates
     assert coordinates is not None
     found, density = expansion.parameters(psi)
-    _, volume = coordinates.to_theta(psi)
+    theta, volume = coordinates.to_theta(psi)
     if not np.isfinite(logprior):
         return True
-    same = np.allclose(found, phi, rtol=_ROUNDING, atol=_ROUNDING)
+    parts = [phi, *(x for name in coordinates.blocks for x in coordinates.strengths(theta, name))]
+    largest = max(np.abs(x[np.isfinite(x)]).max(initial=1.0) for x in parts)
+    same = np.allclose(found, phi, rtol=_ROUNDING, atol=_CANCELLED * largest)
     return bool(same and np.isclose(density, logprior + volume, rtol=_ROUNDING))
 
 
