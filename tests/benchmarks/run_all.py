@@ -55,7 +55,7 @@ SMALL = {
     "logistic": "--n 20000 --draws 6000 --peer-draws 200",
     "picture": "--rows 1000 10000 --draws 2000",
 }
-README = ["picture", "logistic", "bank", "rows_on_disk"]
+README = ["picture", "logistic", "rows_on_disk", "bank"]
 
 NEED_DATA = {
     "covertype",
