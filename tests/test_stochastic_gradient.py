@@ -12,7 +12,8 @@ import xarray as xr
 from chains import QUIET, assert_same, chain, round_trip, run
 from exact_cases import mean_of, normal, poisson
 from scipy.signal import lfilter
-from scipy.stats import binom
+from scipy.special import ndtr, polygamma
+from scipy.stats import binom, t
 
 import pymc_subsample as pms
 from pymc_subsample import clusters
@@ -802,28 +803,55 @@ def test_a_learnt_diagonal_needs_the_curvature_of_correlated_columns(metric, pas
     np.testing.assert_array_less(abs(draws.std(axis=0) / sd - 1), 0.05 + 0.16)
 
 
-@pytest.fixture(scope="module")
-def measured():
-    """Twenty independent levels, exactly normal: whether draws pass, that are off in the last."""
-    levels, rows = 20, 50
-    y = np.random.default_rng(5).normal(size=(levels, rows))
-    level = np.repeat(np.arange(levels), rows)
+def normal_levels():
+    """Twenty independent levels, exactly normal."""
+    y = np.random.default_rng(5).normal(size=(20, 50))
     with pm.Model() as model:
-        b = pm.Normal("b", 0, 10, shape=levels)
-        pm.Normal("y", b[level], 1.0, observed=y.ravel())
-    precision = rows + 0.01
-    mean, sd = y.sum(axis=1) / precision, np.full(levels, precision**-0.5)
-    expansion, every = expand(TallModel(model), 0), np.arange(levels)
+        b = pm.Normal("b", 0, 10, shape=20)
+        pm.Normal("y", b[np.repeat(np.arange(20), 50)], 1.0, observed=y.ravel())
+    sd = np.full(20, (50 + 0.01) ** -0.5)
+    mean = y.sum(axis=1) * sd**2
+    return model, mean, sd, sd, lambda z: mean + sd * z
+
+
+def walls():
+    """Twenty levels, of which eight have outcomes that are all alike, and heavy-tailed priors."""
+    hits = np.r_[np.full(5, 60), np.zeros(3), np.random.default_rng(5).binomial(60, 0.3, 12)]
+    y = (np.arange(60) < hits[:, None]).astype(int)
+    with pm.Model() as model:
+        b = pm.StudentT("b", nu=3, mu=0, sigma=2.5, shape=20)
+        pm.Bernoulli("y", logit_p=b[np.repeat(np.arange(20), 60)], observed=y.ravel())
+    grid = np.linspace(-60, 60, 240_001)
+    log = t.logpdf(grid / 2.5, 3) + hits[:, None] * grid - 60 * np.logaddexp(0, grid)
+    mass = np.exp(log - log.max(axis=1, keepdims=True))
+    mass /= mass.sum(axis=1, keepdims=True)
+    below = np.cumsum(mass, axis=1) - mass / 2
+    mean = mass @ grid
+    sd = np.sqrt(mass @ grid**2 - mean**2)
+    modes, h = log.argmax(axis=1)[:, None] + [-5, 0, 5], 5 * (grid[1] - grid[0])
+    bent = np.take_along_axis(log, modes, axis=1) @ [-1, 2, -1] / h**2
+
+    def draw(z):
+        return np.stack([np.interp(u, b, grid) for u, b in zip(ndtr(z).T, below, strict=True)], 1)
+
+    return model, mean, sd, bent**-0.5, draw
+
+
+@pytest.fixture(scope="module", params=[normal_levels, walls])
+def measured(request):
+    """Whether draws pass, that are off in the last of twenty levels."""
+    model, mean, sd, curved, draw = request.param()
+    expansion, every = expand(TallModel(model), 0), np.arange(20)
     dynamics = stochastic.Dynamics(
-        None, 1.0, 1.0, every, sd[None], np.ones(levels), None, weighted=False
+        None, 1.0, 1.0, every, curved[None], np.ones(20), None, weighted=False
     )
 
     def passes(seed, shift=0.0, stretch=1.0):
-        z = np.random.default_rng(seed).standard_normal((1000, levels))
-        z[:, -1] = shift + stretch * z[:, -1]
+        theta = draw(np.random.default_rng(seed).standard_normal((1000, 20)))
+        theta[:, -1] = mean[-1] + shift * sd[-1] + stretch * (theta[:, -1] - mean[-1])
         record, ones = StepRecord(draws=1000), np.ones(1000)
         told = dict.fromkeys(("step_size", "kinetic_temperature"), ones)
-        record.add(mean + sd * z, told | {"noise": np.ones_like(z), "diverging": 0 * ones})
+        record.add(theta, told | {"noise": np.ones_like(theta), "diverging": 0 * ones})
         return all(c.passed for c in stochastic._measured(record, dynamics, expansion, ["look"]))
 
     return passes
@@ -838,5 +866,26 @@ def test_one_direction_of_twenty_that_is_wrong_is_found(measured, shift, stretch
 
 
 def test_right_draws_of_twenty_directions_pass(measured):
+    """Also at walls, where a full Newton step from a few draws is far too long."""
     alarms = sum(not measured(seed) for seed in range(20))
     assert alarms <= binom.isf(1e-5, 20, 1e-3)
+
+
+def test_a_reference_at_which_steps_are_too_long_is_told(caplog):
+    """One of twenty, where rows bend by a twentieth of what they do where the draws are."""
+    y = np.random.default_rng(3).poisson(1.5, 800)
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 3, shape=20)
+        pm.Poisson("y", pm.math.exp(b[np.repeat(np.arange(20), 40)]), observed=y)
+    away = np.log(y.reshape(20, 40).mean(axis=1)) - np.r_[np.zeros(19), 3.0]
+    with caplog.at_level(logging.WARNING, "pymc"):
+        step = pms.SGLD(
+            model=model, reference={"b": away}, batch_size=800, control_variate_order=None,
+            transitions_per_draw=20,
+        )  # fmt: skip
+    assert "standard deviations per parameter from the mode" in caplog.text
+    draws = sample(step, model, 1000, tune=300)
+    # By conjugacy with little of a prior: the log of a gamma variable.
+    sd = np.sqrt(polygamma(1, y[-40:].sum()))
+    assert draws["posterior"]["b"].values[..., -1].std() > 1.5 * sd
+    assert "stretch" in verdicts(draws)

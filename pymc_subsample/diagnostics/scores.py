@@ -42,7 +42,7 @@ _FEWEST_BATCHES, _FEWEST_EFFECTIVE = 4, 50
 # Variances of coordinates within this factor of their mean are pooled.
 _ALIKE = 4.0
 # A variance is not taken to be smaller than this share of the curvature's.
-_SMALLEST = 0.01
+SMALLEST = 0.01
 # Of the jackknife over audited draws.
 BLOCKS = 20
 
@@ -132,19 +132,24 @@ def _guesses(expansion: Expansion, every: np.ndarray) -> list[np.ndarray]:
     """
     size = every.shape[-1]
     flat = every.reshape(-1, size)
-    variances = flat.var(axis=0, ddof=1)
-    own = np.diag(np.where(variances > 0, variances, 1.0))
     if size > MAX_DENSE:
-        return [own]
+        return [covariance_of(flat, np.inf)]
     reference = reference_at(expansion, flat.mean(axis=0))
     found = []
     if has_precision(expansion, size):
         matrix = Quadratic(expansion, reference).precision(np.arange(size))
         if np.all(np.isfinite(matrix)):
             found.append(covariance(matrix))
-    if len(flat) > 10 * size and np.all(variances > 0):
-        own = np.cov(flat, rowvar=False).reshape(size, size)
-    return [*found, own]
+    return [*found, covariance_of(flat, 10 * size)]
+
+
+def covariance_of(draws: np.ndarray, most: float) -> np.ndarray:
+    """Covariance of draws, (k, d): diagonal of up to so many, 1 for elements that don't move."""
+    variances = draws.var(axis=0, ddof=1)
+    moved = variances > 0
+    if len(draws) > most and np.all(moved):
+        return np.cov(draws, rowvar=False).reshape(len(moved), len(moved))
+    return np.diag(np.where(moved, variances, 1.0))
 
 
 @dataclass(frozen=True)
@@ -165,19 +170,31 @@ def target(theta: np.ndarray, score: np.ndarray, covariance: np.ndarray) -> tupl
     first with both moved by what the two corrections come to together, times the share of the
     noise that is left: none of it where the posterior is normal.
     """
-    s, guess = score @ covariance, np.diag(covariance)
+    for_mean, for_variance = moment_series(theta, score, covariance)
     away = theta - theta.mean(axis=0)
-    mean, left_of_mean = _least_noisy(theta, s)
-    variance, left = _least_noisy(away**2, guess + away * (s - s.mean(axis=0)))
-    sd = np.sqrt(np.maximum(variance, _SMALLEST * guess))
+    mean, left_of_mean = _with_noise(for_mean, theta)
+    variance, left = _with_noise(for_variance, away**2)
+    sd = np.sqrt(np.maximum(variance, SMALLEST * np.diag(covariance)))
     moved = np.abs(mean - theta.mean(axis=0)) + np.abs(sd - theta.std(axis=0))
     doubt = np.maximum(left, left_of_mean) * moved
     return Target(mean, sd), Target(mean + doubt, sd + doubt)
 
 
-def _least_noisy(x: np.ndarray, zero: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean of series, shape (k, d), less noisy, and the share of variance that is left."""
-    found, spread = _controlled(x, zero), x.var(axis=0)
+def moment_series(
+    theta: np.ndarray, score: np.ndarray, covariance: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Series whose means estimate the posterior's means and variances, each of shape (k, d).
+
+    With the least noise that a guess of the covariance, shape (d, d), leaves, element by element.
+    """
+    s, away = score @ covariance, theta - theta.mean(axis=0)
+    zero = np.diag(covariance) + away * (s - s.mean(axis=0))
+    return _controlled(theta, s), _controlled(away**2, zero)
+
+
+def _with_noise(found: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean of series that `_controlled` made of x, (k, d), and the share of variance left."""
+    spread = x.var(axis=0)
     left = found.var(axis=0) / np.where(spread > 0, spread, np.inf)
     return found.mean(axis=0), np.minimum(left, 1.0)
 

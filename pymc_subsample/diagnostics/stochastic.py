@@ -13,7 +13,13 @@ from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
 from pymc_subsample.diagnostics.record import StepRecord
-from pymc_subsample.diagnostics.scores import log_posteriors
+from pymc_subsample.diagnostics.scores import (
+    SMALLEST,
+    best_covariance,
+    covariance_of,
+    log_posteriors,
+    moment_series,
+)
 from pymc_subsample.kernels.integrators import Integrator
 from pymc_subsample.stationary import sd_error, spectrum, variances
 
@@ -22,7 +28,7 @@ SD_BOUND, MEAN_BOUND, _HEAT_BOUND = checks.STRETCH_BOUND, checks.SHIFT_BOUND, 0.
 _ERROR_RATE = 0.001
 # Rows to read for the check of a chain, and draws to read them at.
 _PILOT_ROWS = 8_000_000
-_FEWEST, _MOST = 4, 32
+_FEWEST, _MOST = 8, 200
 
 _SMALLER = "Use a smaller step_size."
 # Share of a standard deviation below which that of most draws is rounding.
@@ -172,40 +178,27 @@ def _measured(
     size = len(active)
     if size > MAX_DENSE or len(kept) < 20 or dynamics.temperature != 1.0:
         return []
-    if dynamics.curvature is not None:
-        covariance = dynamics.factor @ dynamics.factor.T
-        if len(dynamics.factor) == 1:
-            covariance = np.diag(dynamics.factor[0] ** 2)
-    elif len(kept) >= 5 * size:
-        covariance = np.cov(kept[:, active].T).reshape(size, size)
-    elif dynamics.precision is not None and dynamics.precision.ndim == 2:
-        inverse = np.linalg.pinv(dynamics.precision, hermitian=True)
-        covariance = dynamics.factor[0][:, None] * inverse * dynamics.factor[0]
-    else:
-        covariance = np.diag(kept[:, active].var(axis=0))
+    guesses = _covariances(dynamics, kept[:, active])
     count = int(np.clip(_PILOT_ROWS // expansion.n_rows, _FEWEST, min(_MOST, len(kept))))
     chosen = kept[np.linspace(0, len(kept) - 1, count).astype(int)]
     _, score = log_posteriors(expansion, chosen)
-    theta = chosen[:, active]
-    r = theta + score[:, active] @ covariance
-    mean, sd = record.mean[active], np.sqrt(record.variance[active])
+    theta, score = chosen[:, active], score[:, active]
+    covariance = best_covariance(theta, score, guesses)
+    means, variances = moment_series(theta, score, covariance)
     guess = np.diag(covariance)
-    products = (theta - theta.mean(axis=0)) * (r - r.mean(axis=0)) / guess
-    ratio = np.maximum(1 + products.mean(axis=0), 0.01)  # of the posterior's variance to the guess
-    scale = np.sqrt(guess * ratio)
+    variance = np.maximum(variances.mean(axis=0), SMALLEST * guess)
+    scale = np.sqrt(variance)
+    mean, sd = record.mean[active], np.sqrt(record.variance[active])
 
-    level = _ERROR_RATE / (4 * size)
-    wide = -stdtrit(count - 1, level)
+    # Of regressions with one coefficient.
+    freedom, level = count - 2, _ERROR_RATE / (4 * size)
+    wide = -stdtrit(freedom, level) / np.sqrt(freedom)
     mean_noise, own_noise = _monte_carlo_errors(record, active, level)
-    shift_error = np.hypot(
-        wide * r.std(axis=0, ddof=1) / scale / np.sqrt(count), mean_noise / scale
-    )
-    sd_noise = np.hypot(
-        wide * products.std(axis=0, ddof=1) / (2 * ratio * np.sqrt(count)), own_noise / scale
-    )
-    shift = np.maximum(np.abs(mean - r.mean(axis=0)) / scale - shift_error, 0.0)
-    stretch = np.maximum(np.abs(sd / scale - 1) - sd_noise, 0.0)
-    together = _pooled_stretch(products.mean(axis=1), np.mean(sd**2 / guess))
+    shift_error = np.hypot(wide * means.std(axis=0), mean_noise) / scale
+    sd_error = np.hypot(wide * variances.std(axis=0) / (2 * scale), own_noise) / scale
+    shift = np.maximum(np.abs(mean - means.mean(axis=0)) / scale - shift_error, 0.0)
+    stretch = np.maximum(np.abs(sd / scale - 1) - sd_error, 0.0)
+    together = _pooled_stretch(np.mean(variances / guess, axis=1), np.mean(sd**2 / guess))
     together -= float(np.mean(own_noise / np.where(sd > 0, sd, 1.0)))
     off, worst = float(np.max(shift)), max(float(np.max(stretch)), together)
     return [
@@ -224,15 +217,30 @@ def _measured(
     ]
 
 
-def _pooled_stretch(products: np.ndarray, own: float) -> float:
+def _covariances(dynamics: Dynamics, draws: np.ndarray) -> list[np.ndarray]:
+    """Guesses of the posterior's covariance: of the curvature at the reference, and of draws."""
+    guesses = []
+    if dynamics.curvature is not None:
+        guesses.append(
+            np.diag(dynamics.factor[0] ** 2)
+            if len(dynamics.factor) == 1
+            else dynamics.factor @ dynamics.factor.T
+        )
+    elif dynamics.precision is not None and dynamics.precision.ndim == 2:
+        inverse = np.linalg.pinv(dynamics.precision, hermitian=True)
+        guesses.append(dynamics.factor[0][:, None] * inverse * dynamics.factor[0])
+    return [*guesses, covariance_of(draws, 5 * draws.shape[1])]
+
+
+def _pooled_stretch(ratios: np.ndarray, own: float) -> float:
     """Least error of a standard deviation that all directions share.
 
-    `products`, shape (k,), are means over directions, of which each alone may be too noisy; `own`
-    is the mean variance of the draws over the guess.
+    `ratios`, shape (k,), of the posterior's variance to a guess, are means over directions, of
+    which each alone may be too noisy; `own` is that of the draws' variance.
     """
-    wide = -stdtrit(len(products) - 1, _ERROR_RATE / 4)
-    error = wide * products.std(ddof=1) / np.sqrt(len(products))
-    low, high = (max(1 + products.mean() + x, 0.01) for x in (-error, error))
+    freedom = len(ratios) - 2
+    error = -stdtrit(freedom, _ERROR_RATE / 4) * ratios.std() / np.sqrt(freedom)
+    low, high = (max(ratios.mean() + x, SMALLEST) for x in (-error, error))
     return float(max(np.sqrt(own / high) - 1, 1 - np.sqrt(own / low), 0.0))
 
 

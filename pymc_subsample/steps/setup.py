@@ -26,6 +26,7 @@ from pymc_subsample.control_variates.reference import Reference, extended, refus
 from pymc_subsample.control_variates.residuals import Residuals, residuals_around
 from pymc_subsample.control_variates.search import find_mode, has_precision, polish
 from pymc_subsample.coordinates.fit import fitted, locate
+from pymc_subsample.diagnostics.checks import amount
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.progress import doing
@@ -128,28 +129,38 @@ def _at_given(problem: Problem, theta: np.ndarray) -> Quadratic | None:
     """
     posterior, coordinates = problem.posterior, problem.expansion.coordinates
     found, moved = fitted(posterior.at(theta)), problem.free
-    if coordinates is not None:
+    if coordinates is not None and problem.earlier:
         moved = np.setdiff1d(moved, coordinates.scales)
-    if not problem.earlier:
-        return found
 
     def off(at: Quadratic) -> float:
         return distance_to_mode(at, shape(at, moved, moved)[1], moved)
 
     distance = off(found) if found.reference.is_finite else np.inf
-    if coordinates is not None and _SERVES < distance < np.inf:
+    if coordinates is not None and problem.earlier and _SERVES < distance < np.inf:
         found = fitted(polish(posterior, found.theta, moved))
         distance = off(found)
     if not is_far(distance):
         return found
-    _log.warning(
-        "The earlier run that reference= names is about %.3g standard deviations per parameter "
-        "from the mode of this model's posterior, as the curvature there has them, and the mode is "
-        "searched anew: it is of another model, of other rows, or of Bambi's fit, which moves the "
-        "intercept where its model centres predictors.",
-        distance,
+    away = (
+        f"about {amount(distance)} standard deviations per parameter from the mode of this model's "
+        "posterior, as the curvature there has them"
     )
-    return None
+    if problem.earlier:
+        _log.warning(
+            "The earlier run that reference= names is %s, and the mode is searched anew: it is of "
+            "another model, of other rows, or of Bambi's fit, which moves the intercept where its "
+            "model centres predictors.",
+            away,
+        )
+        return None
+    if found.reference.is_finite:
+        _log.warning(
+            "The given reference is %s. It is used as it is: control variates, metric and automatic"
+            " step sizes are then made for where no draw goes. Leave out reference=, or give the "
+            "values of a mode.",
+            away,
+        )
+    return found
 
 
 def _taken_over(problem: Problem) -> Preparation | None:
