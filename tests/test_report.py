@@ -6,9 +6,11 @@ import operator
 from dataclasses import replace
 from pathlib import Path
 
+import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
+from scipy.signal import lfilter
 from scipy.stats import binom, chi2, ncx2
 
 import pymc_subsample as pms
@@ -359,6 +361,22 @@ def test_an_audit_is_judged(healthy, kind, numbers, expected):
     assert expected.items() <= statuses(found).items()
     worst = "fail" if "fail" in expected.values() else "warn" if "warn" in expected.values() else ""
     assert found.status == (worst or "pass")
+
+
+@pytest.mark.parametrize("signs", [False, True])
+def test_draws_that_swing_without_changing_their_energy_are_too_few(signs):
+    """Their ranks and tails have plenty of effective draws, and their squares hardly any."""
+    rng, n = np.random.default_rng(1), 1000
+    energy = np.exp(lfilter([0.05], [1, -0.998], rng.standard_normal((4, 2 * n)))[:, n:])
+    x = energy * np.sin(2.0 * np.arange(n) + rng.uniform(0, 6.3, (4, 1)))
+    posterior = xr.Dataset({"a": (("chain", "draw"), x)})
+    ones = np.where(rng.random((4, n)) < 0.999, 1.0, -1.0) if signs else None
+    assert az.ess(x, method="bulk") > 1000
+    assert az.ess(x, method="tail", prob=(0.05, 0.95)) > 400
+    found = next(f for f in mixing(posterior, ones) if f.name == "ess")
+    assert found.status != "pass"
+    assert found.value < 400
+    assert signs or found.value == pytest.approx(az.ess(x, method="sd"))
 
 
 def test_more_draws_bear_weights_that_are_less_even(healthy):

@@ -8,9 +8,13 @@ as S,
 and the largest of many elements is larger. It is doubted where it is above what one run in a
 hundred comes to by chance, of all elements together, and never below 1.01, where it does no harm.
 S is what chains have one by one: together, they seem to have the fewer the less they agree.
+
+The effective sample size is that of ranks, of tails and of standard deviations. The last is the
+smallest by far where momenta swing a chain to and fro and hardly ever change their energy.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import xarray as xr
@@ -25,12 +29,13 @@ from pymc_subsample.diagnostics.thinned import columns
 _LONGER = "Sample and tune for longer; if that doesn't help, reparametrise the model."
 R_HAT = Rule("r_hat", "largest R-hat", 1.05, _LONGER)
 R_HAT_DOUBT = Rule("r_hat", "largest R-hat", 1.01, _LONGER, severity="warn")
-ESS = Rule("ess", "smallest effective sample size (bulk, tail)", 100, _LONGER, at_least=True)
+ESS = Rule("ess", "smallest effective sample size (bulk, tail, sd)", 100, _LONGER, at_least=True)
 ESS_DOUBT = Rule("ess", ESS.title, 400, _LONGER, severity="warn", at_least=True)
 # Share of runs of chains that have mixed in which R-hat is doubted.
 FALSE_ALARMS = 0.01
 # Variables with more elements are left out of R-hat and effective sample size.
 _MOST_ELEMENTS = 10_000
+_TAILS = 0.05, 0.95
 _AXES = {"chain_axis": 0, "draw_axis": 1}
 
 
@@ -46,16 +51,19 @@ def mixing(posterior: xr.Dataset, signs: np.ndarray | None = None) -> list[Findi
     if signs is None or signs.ndim > 2 or not signs.sum() > 0:
         series = [values]
         r_hat = np.asarray(array_stats.rhat(values, **_AXES))
-        bulk = array_stats.ess(values, method="bulk", **_AXES)
-        ess = np.fmin(bulk, array_stats.ess(values, method="tail", prob=(0.05, 0.95), **_AXES))
+        kinds: list[dict] = [
+            {"method": "bulk"},
+            {"method": "tail", "prob": _TAILS},
+            {"method": "sd"},
+        ]
+        ess = np.fmin.reduce([array_stats.ess(values, **kind, **_AXES) for kind in kinds])
     else:
         each = [values[..., k] for k in range(values.shape[-1])]
         series = [values, np.broadcast_to(signs[..., None], values.shape)]
         series.append(np.stack([signed.influence(x, signs) for x in each], axis=-1))
         r_hat = np.array([signed.r_hat(x, signs) for x in each])
-        ess = np.array(
-            [np.fmin(signed.ess_bulk(x, signs), signed.ess_tail(x, signs, 0.05)) for x in each]
-        )
+        few = (signed.ess_bulk, partial(signed.ess_tail, prob=_TAILS[0]), signed.ess_sd)
+        ess = np.fmin.reduce([[f(x, signs) for x in each] for f in few])
     findings = []
     holes = np.flatnonzero(np.isnan(values).any(axis=(0, 1)))
     if len(holes):

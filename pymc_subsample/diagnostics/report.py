@@ -69,8 +69,9 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
         Text by `str`, a table in a notebook, `to_dict()`, and `status`: "pass", "warn" or "fail".
         The checks that each chain recorded at its end are given by their worst chain. Of a chain
         that has lost its end, noise, refreshes, divergences and acceptance are judged by the draws
-        that there are. R-hat and effective sample size are those of `summary`, of the worst element
-        of the posterior; variables of more than 10,000 elements are left out.
+        that there are. R-hat and effective sample size are those of `summary`, and of standard
+        deviations, of the worst element of the posterior; variables of more than 10,000 elements
+        are left out.
 
     Raises
     ------

@@ -74,6 +74,11 @@ def ess_mean(values: np.ndarray, signs: np.ndarray) -> float:
     return variance(values, signs) / mcse_mean(values, signs) ** 2
 
 
+def ess_sd(values: np.ndarray, signs: np.ndarray) -> float:
+    """Return the effective sample size of a standard deviation."""
+    return ess_mean((values - mean(values, signs)) ** 2, signs)
+
+
 def ess_bulk(values: np.ndarray, signs: np.ndarray) -> float:
     """Return the effective sample size of the ranks among all draws, normalised as ArviZ does."""
     if not np.all(np.isfinite(values)):
