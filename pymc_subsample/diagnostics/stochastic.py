@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+from scipy.special import stdtrit
 
 from pymc_subsample import array_stats
 from pymc_subsample.control_variates import Expansion
@@ -26,9 +26,10 @@ from pymc_subsample.stationary import sd_error, spectrum, variances
 SD_BOUND, MEAN_BOUND, _HEAT_BOUND = checks.STRETCH_BOUND, checks.SHIFT_BOUND, 0.1
 # Of a chain's measured errors, all directions together.
 _ERROR_RATE = 0.001
-# Rows to read for the check of a chain, and draws to read them at.
+# Rows to read for the check of a chain, and draws to read them at: as many as are independent of
+# each other, or a few of any.
 _PILOT_ROWS = 8_000_000
-_FEWEST, _MOST = 8, 200
+_FEWEST, _DEPENDENT, _MOST = 8, 32, 200
 
 _SMALLER = "Use a smaller step_size."
 # Share of a standard deviation below which that of most draws is rounding.
@@ -179,7 +180,9 @@ def _measured(
     if size > MAX_DENSE or len(kept) < 20 or dynamics.temperature != 1.0:
         return []
     guesses = _covariances(dynamics, kept[:, active])
-    count = int(np.clip(_PILOT_ROWS // expansion.n_rows, _FEWEST, min(_MOST, len(kept))))
+    effective = np.nanmin(_effective(kept[None, :, active])[1], initial=_MOST)
+    most = min(max(int(effective), _DEPENDENT), len(kept))
+    count = int(np.clip(_PILOT_ROWS // expansion.n_rows, _FEWEST, most))
     chosen = kept[np.linspace(0, len(kept) - 1, count).astype(int)]
     _, score = log_posteriors(expansion, chosen)
     theta, score = chosen[:, active], score[:, active]
@@ -259,8 +262,9 @@ def _from_start(record: StepRecord, active: np.ndarray) -> list[Check]:
     # Beyond that, differences from so distant a first draw have no digits left.
     lost = moved & (scale <= _LOST * sd)
     scale = np.where(moved & ~lost, scale, 1.0)
-    stretch = np.where(lost, np.inf, (np.abs(sd - scale) - own_noise) / scale)
-    shift = (np.abs(record.mean - rest.mean)[active] - mean_noise) / scale
+    wider, further = _as_no_other(record, batches, active, rest.mean[active])
+    stretch = np.where(lost, np.inf, wider * (np.abs(sd - scale) - own_noise) / scale)
+    shift = further * (np.abs(record.mean - rest.mean)[active] - mean_noise) / scale
     error = float(np.max(np.where(moved, np.maximum(stretch, 0.5 * shift), 0.0), initial=0.0))
     return [
         START.check(
@@ -272,6 +276,37 @@ def _from_start(record: StepRecord, active: np.ndarray) -> list[Check]:
     ]
 
 
+def _as_no_other(
+    record: StepRecord, batches: int, active: np.ndarray, center: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Whether the first batches of draws, at most so many, stand out from the others.
+
+    By logarithms of mean squared deviations from a center, shape (a,), and by means. Where tails
+    are heavy any batch may hold far draws, which squares themselves have no standard error to tell.
+    """
+    sizes = record.sizes[:, None]
+    sums, squares = (x[:, active] / sizes for x in (record.sums, record.squares))
+    away = center - record.origin[active]
+    mean = sums - away
+    square = np.maximum(squares - 2 * away * sums + away**2, np.finfo(float).tiny)
+    firsts = {min(2**k, batches) for k in range(batches.bit_length())}
+    rest = len(sizes) - batches
+    bound = -stdtrit(rest - 1, _ERROR_RATE / (4 * len(active) * len(firsts)))
+    found = []
+    for x in (np.log(square), mean):
+        spread, usual = x[batches:].std(axis=0, ddof=1), x[batches:].mean(axis=0)
+        found.append(
+            np.any(
+                [
+                    np.abs(x[:k].mean(axis=0) - usual) > bound * spread * np.sqrt(1 / k + 1 / rest)
+                    for k in firsts
+                ],
+                axis=0,
+            )
+        )
+    return found[0], found[1]
+
+
 def _monte_carlo_errors(
     record: StepRecord, active: np.ndarray, level: float
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -280,24 +315,29 @@ def _monte_carlo_errors(
     By batches of successive draws. Where a chain is slow its batches are too short, and the
     effective sample size of the draws that were kept, which see no faster motion, says more.
     """
-    narrow, wide = -ndtri(level), -stdtrit(len(record.sizes) - 1, level)
+    wide = -stdtrit(len(record.sizes) - 1, level)
     kept = np.array(record.kept)[None, :, active]
     sd = np.sqrt(record.variance[active])
     ess, ess_sd = (
-        np.asarray(array_stats.ess(kept, chain_axis=0, draw_axis=1, method=method))
-        for method in ("mean", "sd")
-    )
-    ess, ess_sd = (
-        np.clip(np.fmin(ess, e) * record.done / kept.shape[1], 4, record.done)
-        for e in (ess, ess_sd)
+        np.clip(e * record.done / kept.shape[1], 4, record.done) for e in _effective(kept)
     )
     mean, variance = (error[active] for error in record.errors())
     return (
-        np.maximum(wide * mean, narrow * sd / np.sqrt(ess)),
+        np.maximum(wide * mean, -stdtrit(ess - 1, level) * sd / np.sqrt(ess)),
         np.maximum(
-            wide * variance / (2 * np.where(sd > 0, sd, 1.0)), narrow * sd / np.sqrt(2 * ess_sd)
+            wide * variance / (2 * np.where(sd > 0, sd, 1.0)),
+            -stdtrit(ess_sd - 1, level) * sd / np.sqrt(2 * ess_sd),
         ),
     )
+
+
+def _effective(kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Effective sample sizes of means and standard deviations of draws, shape (1, k, a)."""
+    mean, sd = (
+        np.asarray(array_stats.ess(kept, chain_axis=0, draw_axis=1, method=method))
+        for method in ("mean", "sd")
+    )
+    return mean, np.fmin(mean, sd)
 
 
 def _heat(record: StepRecord, temperature: float, remedies: list[str]) -> list[Check]:
