@@ -11,6 +11,11 @@ def is_bambis(posterior: xr.Dataset) -> bool:
     return posterior.attrs.get("modeling_interface") == "bambi"
 
 
+def of_bambi(model: pm.Model) -> bool:
+    """Whether Bambi has made a model."""
+    return "__obs__" in model.coords
+
+
 def has_rows(model: pm.Model, name: str) -> bool:
     """Whether a variable has Bambi's name for the rows among its dimensions."""
     return "__obs__" in model.named_vars_to_dims.get(name, ())
@@ -27,7 +32,8 @@ def of_intercepts(model: pm.Model) -> str:
         return ""
     return (
         " Results of Bambi's fit have the intercept moved, for predictors that its model centres: "
-        "write bmb.Model(..., center_predictors=False), with center(x) in the formula."
+        "write bmb.Model(..., center_predictors=False), with center(x) in the formula, but not "
+        "within (x | group), which Bambi does not centre."
     )
 
 

@@ -7,11 +7,12 @@ import warnings
 import numpy as np
 import pandas as pd
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from models import MODELS, bent_ridge
 from pymc.distributions.moments.means import mean
-from scipy import stats
+from scipy import special, stats
 
 import pymc_subsample as pms
 from pymc_subsample.data import Rows
@@ -701,13 +702,51 @@ def test_models_that_cannot_be_predicted_are_refused_by_name(idata):
         pms.predict(tree(b=np.ones((1, 9))), "rank", model=coupled())
     with pytest.raises(ValueError, match='kind="outcome" draws an observed variable'):
         pms.predict(tree(b=np.ones((1, 9))), "rank", model=coupled(), kind="outcome")
-    for name, said in [("categorical_softmax", "knows no mean"), ("dims_bernoulli", "pymc.dims")]:
-        model = MODELS[name](np.random.default_rng(1))
-        with pytest.raises(ValueError, match=said):
-            pms.predict(from_prior(model, 3), model.observed_RVs[0].name, model=model)
+    model = MODELS["dims_bernoulli"](np.random.default_rng(1))
+    with pytest.raises(ValueError, match=r"pymc\.dims"):
+        pms.predict(from_prior(model, 3), model.observed_RVs[0].name, model=model)
     model = MODELS["hurdle_poisson"](np.random.default_rng(1))
     with pytest.raises(ValueError, match=r"outcomes of 'y' .* are not drawn"):
         pms.predict(from_prior(model, 3), "y", model=model, kind="outcome")
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_categories_have_probabilities(computed):
+    """Also where the model, of ordered ones, does not compute them for each row."""
+    rng = np.random.default_rng(1)
+    dollars = rng.uniform(2e4, 9e4, N)
+    with pm.Model() as model:
+        x = pm.Data("dollars", dollars)
+        b, cuts = pm.Normal("b", 0, 1e-5), pm.Normal("cuts", shape=3)
+        grades = rng.integers(0, 4, N)
+        pm.OrderedLogistic("grade", eta=b * x, cutpoints=cuts, compute_p=computed, observed=grades)
+    draws = {"b": rng.normal(0, 1e-5, (1, 9)), "cuts": np.sort(rng.normal(size=(1, 9, 3)))}
+    new = np.array([3e4, 6e4, 8e4])
+    below = special.expit(draws["cuts"] - draws["b"][..., None] * new[:, None, None, None])
+    below = np.concatenate([np.zeros_like(below[..., :1]), below, np.ones_like(below[..., :1])], -1)
+    expected = np.diff(below).mean(axis=(1, 2))
+    found = pms.predict(tree(**draws), "grade", model=model, data={"dollars": new})
+    np.testing.assert_allclose(found["mean"], expected)
+    if computed:
+        found = pms.predict(tree(**draws), "grade_probs", model=model, data={"dollars": new})
+        np.testing.assert_allclose(found["mean"], expected)
+
+
+def test_gaussian_processes_predict_new_rows():
+    """The zero mean, as long as there are rows, goes with any; sums of rows do not."""
+    hours = np.random.default_rng(1).uniform(0, 24, N)
+    with pm.Model() as model:
+        x = pm.Data("hours", hours)
+        gp = pm.gp.HSGP(m=[5], c=1.5, cov_func=pm.gp.cov.Matern52(1, ls=4.0))
+        f = gp.prior("f", X=x[:, None])
+        pm.Normal("y", f, 1.0, observed=np.sin(hours))
+        of_all = f + pt.cumsum(x)
+    draws = from_prior(model, 9)
+    held = pms.predict(draws, "y", model=model)
+    some = pms.predict(draws, "y", model=model, data={"hours": hours[5:9]})
+    np.testing.assert_allclose(some["mean"], held["mean"][5:9])
+    with pytest.raises(ValueError, match="from all of its rows at once"):
+        pms.predict(draws, of_all, model=model, data={"hours": hours[5:9]})
 
 
 def test_random_numbers_inside_of_what_is_predicted_are_refused(idata):

@@ -127,7 +127,8 @@ def refuse_intercept(
                 f"{said}: {name!r} in idata is not that of the PyMC model: Bambi's fit moves it "
                 "where the model centres predictors. Write bmb.Model(..., "
                 "center_predictors=False), with center(x) in the formula for predictors that are "
-                "far from 0. Bambi's own model.predict takes it as it is."
+                "far from 0, but not within (x | group), which Bambi does not centre. Bambi's own "
+                "model.predict takes it as it is."
             )
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pymc as pm
 from pytensor.graph.basic import Variable
 
+from pymc_subsample.bambi import of_bambi
 from pymc_subsample.data import Rows, Several
 from pymc_subsample.data.columns import Column
 from pymc_subsample.likelihood.levels import (
@@ -34,7 +35,6 @@ def reader(
     Labels, and codes on disk that have levels, become the codes that `graphs`, which are predicted,
     have for them; named columns of a matrix come in the order of the model's.
     """
-    axes = [r.axis for r in function.raw]
     if isinstance(data, pd.DataFrame):
         data = {v.name: data[v.name] for v in model.data_vars if v.name in data}
     if data is None:
@@ -44,7 +44,9 @@ def reader(
         names = _new_names(function, data, model)
         known, ordered = indexed_levels(model, graphs), column_names(model, graphs)
         columns = []
-        for r, name in zip(function.raw, names, strict=True):
+        read_anew = [r for r in function.raw if not r.same]
+        axes = [r.axis for r in read_anew]
+        for r, name in zip(read_anew, names, strict=True):
             given = data[name] if isinstance(data, Mapping) else data.column(name)
             given = in_order(given, name, ordered.get(name)) if r.axis == 0 else given
             columns.append(_new_column(r, given, known))
@@ -61,11 +63,18 @@ def reader(
         if not len(found):
             raise ValueError(f"{SAID}: data has no rows.")
 
+        left = iter(columns)
+        columns = [None if r.same else next(left) for r in function.raw]
+
     def read(start: int, stop: int) -> list[np.ndarray]:
-        parts = [c[(slice(None),) * a + (slice(start, stop),)] if a else c[start:stop]
-                 for c, a in zip(columns, axes, strict=True)]  # fmt: skip
-        if data is not None:
-            parts = [_cast(r, x, start) for r, x in zip(function.raw, parts, strict=True)]
+        parts = []
+        for r, column in zip(function.raw, columns, strict=True):
+            if column is None:
+                parts.append(np.repeat(r.value.take([0], r.axis), stop - start, r.axis))
+                continue
+            some = (slice(None),) * r.axis + (slice(start, stop),)
+            part = column[some if r.axis else some[0]]
+            parts.append(part if data is None else _cast(r, part, start))
         return parts
 
     return found, read
@@ -107,7 +116,8 @@ def _new_names(function: RowFunction, data: Any, model: pm.Model) -> list[str]:
                 f"shape {held.shape}, and no column of rows. Change it by pm.set_data before, or "
                 "leave it out."
             )
-    for r in function.raw:
+    made = [r for r in function.raw if not r.same]
+    for r in made:
         if r.whole:
             raise ValueError(
                 f"{SAID}: the model computes a column (shape {r.value.shape}) from all of its rows "
@@ -116,19 +126,27 @@ def _new_names(function: RowFunction, data: Any, model: pm.Model) -> list[str]:
         if r.name is None:
             raise ValueError(
                 f"{SAID}: the model reads an array of shape {r.value.shape} that is not pm.Data, "
-                "whose place new rows cannot take. Write the same model with pm.Data('name', "
-                "...) for every column; its draws need not be made anew."
+                f"whose place new rows cannot take. {_instead(model)}"
             )
-    names = [r.name for r in function.raw if r.name is not None]
+    names = [r.name for r in made if r.name is not None]
     missing = [name for name in names if name not in data]
     if missing:
-        shapes = {r.name: r.value.shape for r in function.raw}
+        shapes = {r.name: r.value.shape for r in made}
         raise ValueError(
             f"{SAID}: data lacks {missing}; the rows are made of {names}, of shapes "
             f"{[shapes[name] for name in names]} in the model. Name columns so, a matrix as one: "
             f"data={{{missing[0]!r}: table[...], ...}}."
         )
     return names
+
+
+def _instead(model: pm.Model) -> str:
+    if of_bambi(model):
+        return "Use Bambi's own model.predict(idata, data=...), which reads its formula."
+    return (
+        "Write the same model with pm.Data('name', ...) for every column; its draws need not be "
+        "made anew."
+    )
 
 
 def _new_column(r: Raw, given: Any, known: Mapping[str, Mapping[str, list]]) -> Any:

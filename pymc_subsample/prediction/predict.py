@@ -71,8 +71,9 @@ def predict(
         holds that sample: pass the `Rows`, as to the step, to predict all.
     kind : {"mean", "outcome"}
         Of an observed variable y, predict its expectation given the parameters,
-        :math:`E[y_i \mid \theta]` (the probability, of a binary one), which says how well it is
-        known; or draw y itself, once for each draw, for prediction intervals.
+        :math:`E[y_i \mid \theta]` (the probability, of a binary one; the probabilities of all
+        categories, of a categorical or ordered one), which says how well it is known; or draw y
+        itself, once for each draw, for prediction intervals.
     draws : int, default 500
         How many of the draws to use, evenly spread over chains.
     prob : float or sequence of float, optional

@@ -9,6 +9,7 @@ from pymc.exceptions import UndefinedMomentException
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.basic import CategoricalRV
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.xtensor.type import XTensorType
 
@@ -76,6 +77,8 @@ def quantity(model: pm.Model, given: Any, kind: str) -> Quantity:
     try:
         return Quantity(name, [mean(var)], dims)
     except (NotImplementedError, UndefinedMomentException):
+        if isinstance(op, CategoricalRV):
+            return Quantity(name, op.dist_params(var.owner), dims)
         also = ', or kind="outcome"' if drawn else ""
         raise ValueError(
             f"{SAID}: PyMC knows no mean of {name} ({op_name(op)}). Pass the expression that you "

@@ -50,6 +50,7 @@ class Raw:
     value: np.ndarray  # What the model holds.
     axis: int  # Where its rows are.
     whole: bool  # Whether it was computed from all rows at once.
+    same: bool  # Whether all rows are alike, and new ones too: a number that fills a column.
     index: bool  # Whether it says which entries of an array are read.
 
 
@@ -114,12 +115,14 @@ class RowFunction:
         made = dict(zip(rows, rebuild(batch.outputs, placed), strict=True))
         made |= zip(others, rebuild(others, dict(memo)), strict=True)
         indices = _indices([made[out] for out in outputs])
+        computed = dict(zip(columns.outputs, old, strict=True))
         self.raw = []
         for new, var in columns.columns.items():
             root = concrete.roots.get(var)
             name = root.name if root is not None and root in model.data_vars else None
-            axis = columns.axes[new]
-            self.raw.append(Raw(name, arrays[var], axis, var not in known, new in indices))
+            axis, whole = columns.axes[new], var not in known
+            same = whole and _fills(computed[new], axis, arrays[var], known)
+            self.raw.append(Raw(name, arrays[var], axis, whole, same, new in indices))
         names = _read(graphs, read) - {r.name for r in self.raw}
         self.constants = [v.name for v in model.data_vars if v.name in names]
         self._graph = values, [*values, *columns.columns], [made[out] for out in outputs]
@@ -246,6 +249,18 @@ def _read(graphs: Sequence[Variable], leaves: Sequence[Variable]) -> set[str | N
     """Return the names of what graphs are computed from, of the values and not only the lengths."""
     lengths = [v for v in ancestors(graphs) if v.owner and isinstance(v.owner.op, Shape | Shape_i)]
     return {v.name for v in ancestors(graphs, blockers=[*leaves, *lengths])}
+
+
+def _fills(column: Variable, axis: int, value: np.ndarray, arrays: set[Variable]) -> bool:
+    """Whether a column that was computed reads no data but their lengths, and is a number n times.
+
+    As the zero mean of a Gaussian process is.
+    """
+    lengths = [
+        v for v in ancestors([column]) if v.owner and isinstance(v.owner.op, Shape | Shape_i)
+    ]
+    read = arrays & set(ancestors([column], blockers=lengths)) - set(lengths)
+    return not read and bool(np.all(value == value.take([0], axis)))
 
 
 def _indices(graphs: Sequence[Variable]) -> set[Variable]:

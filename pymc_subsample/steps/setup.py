@@ -26,7 +26,6 @@ from pymc_subsample.control_variates.reference import Reference, extended, refus
 from pymc_subsample.control_variates.residuals import Residuals, residuals_around
 from pymc_subsample.control_variates.search import find_mode, has_precision, polish
 from pymc_subsample.coordinates.fit import fitted, locate
-from pymc_subsample.diagnostics.checks import amount
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.progress import doing
@@ -141,24 +140,22 @@ def _at_given(problem: Problem, theta: np.ndarray) -> Quadratic | None:
         distance = off(found)
     if not is_far(distance):
         return found
-    away = (
-        f"about {amount(distance)} standard deviations per parameter from the mode of this model's "
-        "posterior, as the curvature there has them"
-    )
     if problem.earlier:
         _log.warning(
-            "The earlier run that reference= names is %s, and the mode is searched anew: it is of "
-            "another model, of other rows, or of Bambi's fit, which moves the intercept where its "
-            "model centres predictors.",
-            away,
+            "The earlier run that reference= names is about %.3g standard deviations per parameter "
+            "from the mode of this model's posterior, as the curvature there has them, and the mode"
+            " is searched anew: it is of another model, of other rows, or of Bambi's fit, which "
+            "moves the intercept where its model centres predictors.",
+            distance,
         )
         return None
     if found.reference.is_finite:
         _log.warning(
-            "The given reference is %s. It is used as it is: control variates, metric and automatic"
-            " step sizes are then made for where no draw goes. Leave out reference=, or give the "
-            "values of a mode.",
-            away,
+            "The given reference is about %.3g standard deviations per parameter from the mode of "
+            "this model's posterior, as the curvature there has them. It is used as it is: control "
+            "variates, metric and automatic step sizes are then made for where no draw goes. Leave "
+            "out reference=, or give the values of a mode.",
+            distance,
         )
     return found
 
