@@ -740,13 +740,38 @@ def test_gaussian_processes_predict_new_rows():
         gp = pm.gp.HSGP(m=[5], c=1.5, cov_func=pm.gp.cov.Matern52(1, ls=4.0))
         f = gp.prior("f", X=x[:, None])
         pm.Normal("y", f, 1.0, observed=np.sin(hours))
-        of_all = f + pt.cumsum(x)
+        refused = [f + pt.cumsum(x), f + pt.switch(pt.arange(x.shape[0]) >= N, 1.0, 0.0)]
+        same = model["f_hsgp_coeffs"][0] * pt.ones(x.shape[0])
     draws = from_prior(model, 9)
     held = pms.predict(draws, "y", model=model)
     some = pms.predict(draws, "y", model=model, data={"hours": hours[5:9]})
     np.testing.assert_allclose(some["mean"], held["mean"][5:9])
-    with pytest.raises(ValueError, match="from all of its rows at once"):
-        pms.predict(draws, of_all, model=model, data={"hours": hours[5:9]})
+    for what in refused:  # row numbers are alike on these rows, and not on more of them
+        with pytest.raises(ValueError, match="from all of its rows at once"):
+            pms.predict(draws, what, model=model, data={"hours": hours[5:9]})
+    with pytest.raises(ValueError, match="same for all rows"):
+        pms.predict(draws, same, model=model, data={"hours": hours[5:9]})
+
+
+@pytest.mark.parametrize("kind", ["scalar", "literal"])
+def test_whole_numbers_of_four_rows_are_no_number_that_fills_a_column(kind, tmp_path):
+    """They are constants of the graph, and new rows have others."""
+    with pm.Model() as model:
+        a, z = pm.Normal("a", shape=3), pm.Data("z", np.arange(4.0))
+        x = pm.Data("x", np.ones(4, int)) if kind == "scalar" else np.ones(4, int)
+        pm.Normal("y", a[x] + z, 1.0, observed=np.zeros(4))
+    new = {"x": np.array([0, 1, 2]), "z": np.zeros(3)}
+    new = Rows.from_blocks([new], cache=tmp_path / "rows")
+    with pytest.raises(ValueError, match=r"pm\.Data|no effect|at once"):
+        pms.predict(tree(a=np.array([[[10.0, 20, 30]]])), "y", model=model, data=new)
+
+
+def test_probabilities_that_all_rows_share_are_refused():
+    with pm.Model() as model:
+        p = pm.Dirichlet("p", np.ones(3))
+        pm.Categorical("y", p, observed=np.arange(N) % 3)
+    with pytest.raises(ValueError, match="knows no mean"):
+        pms.predict(from_prior(model, 3), "y", model=model)
 
 
 def test_random_numbers_inside_of_what_is_predicted_are_refused(idata):

@@ -871,6 +871,33 @@ def test_right_draws_of_twenty_directions_pass(measured):
     assert alarms <= binom.isf(1e-5, 20, 1e-3)
 
 
+@pytest.mark.parametrize("measured", [normal_levels], indirect=True)
+@pytest.mark.parametrize("count", [8, 32, 99])
+def test_few_draws_tell_less_and_raise_no_alarm(measured, monkeypatch, count):
+    """Where rows are too many to read them at more."""
+    monkeypatch.setattr(stochastic, "_PILOT_ROWS", 1000 * count)
+    alarms = sum(not measured(seed) for seed in range(20))
+    assert alarms <= binom.isf(1e-5, 20, 1e-3)
+    assert not any(measured(seed, stretch=3.0) for seed in range(3))
+
+
+@pytest.mark.parametrize("size", [1, 20])
+def test_slow_chains_from_afar_are_noticed(size):
+    """From ten sds away, thirty draws to forget a direction: its sd comes out half too wide."""
+    rho, noticed = np.exp(-1 / 30), 0
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        noise = rng.normal(size=(1000, size)) * np.sqrt(1 - rho**2)
+        theta, _ = lfilter([1], [1, -rho], noise, axis=0, zi=rho * rng.normal(size=(1, size)))
+        theta[:, 0] += 10 * rho ** np.arange(1000)
+        record, ones = StepRecord(draws=1000), np.ones(1000)
+        told = dict.fromkeys(("step_size", "kinetic_temperature"), ones)
+        record.add(theta, told | {"noise": np.ones_like(theta), "diverging": 0 * ones})
+        [check] = stochastic._from_start(record, np.arange(size))
+        noticed += not check.passed
+    assert noticed >= 10
+
+
 def test_a_reference_at_which_steps_are_too_long_is_told(caplog):
     """One of twenty, where rows bend by a twentieth of what they do where the draws are."""
     y = np.random.default_rng(3).poisson(1.5, 800)

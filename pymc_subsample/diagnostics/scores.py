@@ -181,14 +181,17 @@ def target(theta: np.ndarray, score: np.ndarray, covariance: np.ndarray) -> tupl
 
 
 def moment_series(
-    theta: np.ndarray, score: np.ndarray, covariance: np.ndarray
+    theta: np.ndarray, score: np.ndarray, covariance: np.ndarray, regressed: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
     """Series whose means estimate the posterior's means and variances, each of shape (k, d).
 
-    With the least noise that a guess of the covariance, shape (d, d), leaves, element by element.
+    With the least noise that a guess of the covariance, shape (d, d), leaves, element by element;
+    or with a = b = 1, of draws that are too few for a regression.
     """
     s, away = score @ covariance, theta - theta.mean(axis=0)
     zero = np.diag(covariance) + away * (s - s.mean(axis=0))
+    if not regressed:
+        return theta + s, away**2 + zero
     return _controlled(theta, s), _controlled(away**2, zero)
 
 

@@ -27,11 +27,15 @@ SD_BOUND, MEAN_BOUND, _HEAT_BOUND = checks.STRETCH_BOUND, checks.SHIFT_BOUND, 0.
 # Of a chain's measured errors, all directions together.
 _ERROR_RATE = 0.001
 # Rows to read for the check of a chain, and draws to read them at: as many as are independent of
-# each other, or a few of any.
-_PILOT_ROWS = 8_000_000
-_FEWEST, _DEPENDENT, _MOST = 8, 32, 200
+# each other, or a few of any; and from how many regressions have errors that are known.
+_PILOT_ROWS = 20_000_000
+_FEWEST, _DEPENDENT, _MOST = 4, 32, 200
+_REGRESSED = 100
 
 _SMALLER = "Use a smaller step_size."
+# How many times as far as any other the first batches of draws are, where nothing else says that
+# they stand out.
+_BEYOND = 2.0
 # Share of a standard deviation below which that of most draws is rounding.
 _LOST = 1e-6
 
@@ -186,22 +190,23 @@ def _measured(
     chosen = kept[np.linspace(0, len(kept) - 1, count).astype(int)]
     _, score = log_posteriors(expansion, chosen)
     theta, score = chosen[:, active], score[:, active]
-    covariance = best_covariance(theta, score, guesses)
-    means, variances = moment_series(theta, score, covariance)
+    regressed = count >= _REGRESSED
+    covariance = best_covariance(theta, score, guesses) if regressed else guesses[0]
+    means, variances = moment_series(theta, score, covariance, regressed)
     guess = np.diag(covariance)
     variance = np.maximum(variances.mean(axis=0), SMALLEST * guess)
     scale = np.sqrt(variance)
     mean, sd = record.mean[active], np.sqrt(record.variance[active])
 
-    # Of regressions with one coefficient.
-    freedom, level = count - 2, _ERROR_RATE / (4 * size)
+    freedom, level = count - 1 - regressed, _ERROR_RATE / (4 * size)
     wide = -stdtrit(freedom, level) / np.sqrt(freedom)
     mean_noise, own_noise = _monte_carlo_errors(record, active, level)
     shift_error = np.hypot(wide * means.std(axis=0), mean_noise) / scale
     sd_error = np.hypot(wide * variances.std(axis=0) / (2 * scale), own_noise) / scale
     shift = np.maximum(np.abs(mean - means.mean(axis=0)) / scale - shift_error, 0.0)
     stretch = np.maximum(np.abs(sd / scale - 1) - sd_error, 0.0)
-    together = _pooled_stretch(np.mean(variances / guess, axis=1), np.mean(sd**2 / guess))
+    ratios = np.mean(variances / guess, axis=1)
+    together = _pooled_stretch(ratios, freedom, np.mean(sd**2 / guess))
     together -= float(np.mean(own_noise / np.where(sd > 0, sd, 1.0)))
     off, worst = float(np.max(shift)), max(float(np.max(stretch)), together)
     return [
@@ -221,27 +226,23 @@ def _measured(
 
 
 def _covariances(dynamics: Dynamics, draws: np.ndarray) -> list[np.ndarray]:
-    """Guesses of the posterior's covariance: of the curvature at the reference, and of draws."""
-    guesses = []
+    """Guesses of the posterior's covariance, the likeliest first: of the metric, and of draws."""
+    own = covariance_of(draws, 5 * draws.shape[1])
+    factor, precision = dynamics.factor, dynamics.precision
     if dynamics.curvature is not None:
-        guesses.append(
-            np.diag(dynamics.factor[0] ** 2)
-            if len(dynamics.factor) == 1
-            else dynamics.factor @ dynamics.factor.T
-        )
-    elif dynamics.precision is not None and dynamics.precision.ndim == 2:
-        inverse = np.linalg.pinv(dynamics.precision, hermitian=True)
-        guesses.append(dynamics.factor[0][:, None] * inverse * dynamics.factor[0])
-    return [*guesses, covariance_of(draws, 5 * draws.shape[1])]
+        return [np.diag(factor[0] ** 2) if len(factor) == 1 else factor @ factor.T, own]
+    if precision is None or precision.ndim < 2:
+        return [own]
+    known = factor[0][:, None] * np.linalg.pinv(precision, hermitian=True) * factor[0]
+    return [own, known] if len(draws) > 5 * draws.shape[1] else [known, own]
 
 
-def _pooled_stretch(ratios: np.ndarray, own: float) -> float:
+def _pooled_stretch(ratios: np.ndarray, freedom: int, own: float) -> float:
     """Least error of a standard deviation that all directions share.
 
     `ratios`, shape (k,), of the posterior's variance to a guess, are means over directions, of
     which each alone may be too noisy; `own` is that of the draws' variance.
     """
-    freedom = len(ratios) - 2
     error = -stdtrit(freedom, _ERROR_RATE / 4) * ratios.std() / np.sqrt(freedom)
     low, high = (max(ratios.mean() + x, SMALLEST) for x in (-error, error))
     return float(max(np.sqrt(own / high) - 1, 1 - np.sqrt(own / low), 0.0))
@@ -262,10 +263,10 @@ def _from_start(record: StepRecord, active: np.ndarray) -> list[Check]:
     # Beyond that, differences from so distant a first draw have no digits left.
     lost = moved & (scale <= _LOST * sd)
     scale = np.where(moved & ~lost, scale, 1.0)
-    wider, further = _as_no_other(record, batches, active, rest.mean[active])
-    stretch = np.where(lost, np.inf, wider * (np.abs(sd - scale) - own_noise) / scale)
-    shift = further * (np.abs(record.mean - rest.mean)[active] - mean_noise) / scale
-    error = float(np.max(np.where(moved, np.maximum(stretch, 0.5 * shift), 0.0), initial=0.0))
+    stretch = np.where(lost, np.inf, (np.abs(sd - scale) - own_noise) / scale)
+    shift = (np.abs(record.mean - rest.mean)[active] - mean_noise) / scale
+    counts = moved & (lost | _stand_out(record, batches, active, rest.mean[active]))
+    error = float(np.max(np.where(counts, np.maximum(stretch, 0.5 * shift), 0.0), initial=0.0))
     return [
         START.check(
             error,
@@ -276,35 +277,34 @@ def _from_start(record: StepRecord, active: np.ndarray) -> list[Check]:
     ]
 
 
-def _as_no_other(
+def _stand_out(
     record: StepRecord, batches: int, active: np.ndarray, center: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Whether the first batches of draws, at most so many, stand out from the others.
+) -> np.ndarray:
+    """Whether the first of the batches of draws, at most so many, stand out from all others.
 
-    By logarithms of mean squared deviations from a center, shape (a,), and by means. Where tails
-    are heavy any batch may hold far draws, which squares themselves have no standard error to tell.
+    Shape (a,), around a center, (a,). Where tails are heavy any batch may hold far draws, which no
+    standard error of squares tells: the first ones are far beyond the farthest, or their logarithms
+    or means are many standard deviations away.
     """
     sizes = record.sizes[:, None]
     sums, squares = (x[:, active] / sizes for x in (record.sums, record.squares))
     away = center - record.origin[active]
     mean = sums - away
     square = np.maximum(squares - 2 * away * sums + away**2, np.finfo(float).tiny)
-    firsts = {min(2**k, batches) for k in range(batches.bit_length())}
+    firsts = {*(2**k for k in range(batches.bit_length())), batches}
     rest = len(sizes) - batches
     bound = -stdtrit(rest - 1, _ERROR_RATE / (4 * len(active) * len(firsts)))
-    found = []
-    for x in (np.log(square), mean):
+    found = np.zeros(len(active), dtype=bool)
+    for x, size, beyond in (
+        (np.log(square), square, _BEYOND**2),
+        (mean, np.abs(mean), _BEYOND),
+    ):
+        found |= size[:batches].max(axis=0) > beyond * size[batches:].max(axis=0)
         spread, usual = x[batches:].std(axis=0, ddof=1), x[batches:].mean(axis=0)
-        found.append(
-            np.any(
-                [
-                    np.abs(x[:k].mean(axis=0) - usual) > bound * spread * np.sqrt(1 / k + 1 / rest)
-                    for k in firsts
-                ],
-                axis=0,
-            )
-        )
-    return found[0], found[1]
+        for k in firsts:
+            wide = bound * spread * np.sqrt(1 / k + 1 / rest)
+            found |= np.abs(x[:k].mean(axis=0) - usual) > wide
+    return found
 
 
 def _monte_carlo_errors(

@@ -117,6 +117,11 @@ def _new_names(function: RowFunction, data: Any, model: pm.Model) -> list[str]:
                 "leave it out."
             )
     made = [r for r in function.raw if not r.same]
+    if not made:
+        raise ValueError(
+            f"{SAID}: what is predicted is the same for all rows: no column of data says how many "
+            "there are."
+        )
     for r in made:
         if r.whole:
             raise ValueError(

@@ -78,7 +78,9 @@ def quantity(model: pm.Model, given: Any, kind: str) -> Quantity:
         return Quantity(name, [mean(var)], dims)
     except (NotImplementedError, UndefinedMomentException):
         if isinstance(op, CategoricalRV):
-            return Quantity(name, op.dist_params(var.owner), dims)
+            [p] = op.dist_params(var.owner)
+            if p.type.ndim > var.type.ndim and not any(p.type.broadcastable[:-1]):
+                return Quantity(name, [p], dims)
         also = ', or kind="outcome"' if drawn else ""
         raise ValueError(
             f"{SAID}: PyMC knows no mean of {name} ({op_name(op)}). Pass the expression that you "

@@ -11,10 +11,11 @@ from pytensor.compile.ops import ViewOp
 from pytensor.gradient import grad
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.basic import Alloc, MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.elemwise import CAReduce
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.shape import Shape, Shape_i
-from pytensor.tensor.subtensor import BaseSubtensor
+from pytensor.tensor.subtensor import BaseSubtensor, Subtensor
 from pytensor.tensor.type import float_dtypes
 
 from pymc_subsample.likelihood.batch import batch_graph
@@ -36,6 +37,8 @@ from pymc_subsample.symbolic.graph import (
 # Numbers of what is predicted up to which it is also computed as the model is written.
 _COMPARED = 2**22
 _TOLERANCE = 1e-9
+# What makes a column of a number.
+_FILLING = (Alloc, DimShuffle, Elemwise, MakeVector, ScalarFromTensor, Subtensor, TensorFromScalar)
 NO_DRAWS = (
     "A level that the model does not know has no draws: leave its rows out, or predict it from the "
     "distribution of the levels."
@@ -121,7 +124,7 @@ class RowFunction:
             root = concrete.roots.get(var)
             name = root.name if root is not None and root in model.data_vars else None
             axis, whole = columns.axes[new], var not in known
-            same = whole and _fills(computed[new], axis, arrays[var], known)
+            same = whole and _fills(computed[new])
             self.raw.append(Raw(name, arrays[var], axis, whole, same, new in indices))
         names = _read(graphs, read) - {r.name for r in self.raw}
         self.constants = [v.name for v in model.data_vars if v.name in names]
@@ -251,16 +254,13 @@ def _read(graphs: Sequence[Variable], leaves: Sequence[Variable]) -> set[str | N
     return {v.name for v in ancestors(graphs, blockers=[*leaves, *lengths])}
 
 
-def _fills(column: Variable, axis: int, value: np.ndarray, arrays: set[Variable]) -> bool:
-    """Whether a column that was computed reads no data but their lengths, and is a number n times.
-
-    As the zero mean of a Gaussian process is.
-    """
+def _fills(column: Variable) -> bool:
+    """Whether a column is a number as often as there are rows, as a process's zero mean is."""
     lengths = [
         v for v in ancestors([column]) if v.owner and isinstance(v.owner.op, Shape | Shape_i)
     ]
-    read = arrays & set(ancestors([column], blockers=lengths)) - set(lengths)
-    return not read and bool(np.all(value == value.take([0], axis)))
+    made = set(ancestors([column], blockers=lengths)) - set(lengths)
+    return all(isinstance(v.owner.op, _FILLING) if v.owner else not v.type.ndim for v in made)
 
 
 def _indices(graphs: Sequence[Variable]) -> set[Variable]:
