@@ -3,6 +3,7 @@
 import copy
 import logging
 from functools import partial
+from itertools import product
 
 import chains
 import numpy as np
@@ -849,12 +850,18 @@ def measured(request):
     def passes(seed, shift=0.0, stretch=1.0):
         theta = draw(np.random.default_rng(seed).standard_normal((1000, 20)))
         theta[:, -1] = mean[-1] + shift * sd[-1] + stretch * (theta[:, -1] - mean[-1])
-        record, ones = StepRecord(draws=1000), np.ones(1000)
-        told = dict.fromkeys(("step_size", "kinetic_temperature"), ones)
-        record.add(theta, told | {"noise": np.ones_like(theta), "diverging": 0 * ones})
-        return all(c.passed for c in stochastic._measured(record, dynamics, expansion, ["look"]))
+        return not told(theta, dynamics, expansion)
 
     return passes
+
+
+def told(theta, dynamics, expansion):
+    """Which errors the check of a chain finds in draws, (k, d)."""
+    record, ones = StepRecord(draws=len(theta)), np.ones(len(theta))
+    stats = dict.fromkeys(("step_size", "kinetic_temperature"), ones)
+    record.add(theta, stats | {"noise": np.ones_like(theta), "diverging": 0 * ones})
+    checked = stochastic._measured(record, dynamics, expansion, ["look"])
+    return {check.rule.name for check in checked if not check.passed}
 
 
 @pytest.mark.parametrize(
@@ -879,6 +886,61 @@ def test_few_draws_tell_less_and_raise_no_alarm(measured, monkeypatch, count):
     alarms = sum(not measured(seed) for seed in range(20))
     assert alarms <= binom.isf(1e-5, 20, 1e-3)
     assert not any(measured(seed, stretch=3.0) for seed in range(3))
+
+
+def correlated(size, rho, n=400):
+    """Linear regression on columns of a common factor; its expansion, means and covariance."""
+    rng = np.random.default_rng(1)
+    X = np.sqrt(1 - rho) * rng.standard_normal((n, size))
+    X += np.sqrt(rho) * rng.standard_normal((n, 1))
+    y = X @ np.full(size, 0.2) + rng.standard_normal(n)
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 5, shape=size)
+        pm.Normal("y", pm.math.dot(X, b), 1, observed=y)
+    precision = X.T @ X + np.eye(size) / 25
+    covariance = np.linalg.inv(precision)
+    return model, covariance @ X.T @ y, covariance, np.linalg.eigvalsh(precision)[-1]
+
+
+def without_metric(size):
+    every = np.arange(size)
+    ones = np.ones((1, size))
+    return stochastic.Dynamics(None, 1.0, 1.0, every, ones, None, None, weighted=False)
+
+
+def test_draws_that_know_no_correlation_are_found():
+    """As noisy gradients make them; a regression alone compares such draws with themselves."""
+    model, mean, covariance, _ = correlated(10, 0.99)
+    expansion, sd = expand(TallModel(model), 0), np.sqrt(np.diag(covariance))
+    for stretch, seed in product((0.6, 1.3, 2.0), range(5)):
+        z = np.random.default_rng(seed).standard_normal((1000, 10))
+        assert "stretch" in told(mean + stretch * sd * z, without_metric(10), expansion)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.9])
+def test_right_draws_of_a_hundred_directions_pass(rho):
+    """Whose covariance of few hundred draws makes full steps too long."""
+    model, mean, covariance, _ = correlated(100, rho, 2000)
+    expansion, factor = expand(TallModel(model), 0), np.linalg.cholesky(covariance)
+    draws = (
+        mean + np.random.default_rng(seed).standard_normal((10_000, 100)) @ factor.T
+        for seed in range(10)
+    )
+    alarms = sum(bool(told(theta, without_metric(100), expansion)) for theta in draws)
+    assert alarms <= binom.isf(1e-5, 10, 1e-3)
+
+
+def test_gradients_of_one_row_are_told_by_their_draws():
+    """Nothing predicts the noise of weighted gradients."""
+    model, _, covariance, steepest = correlated(20, 0.7, 5000)
+    step = pms.EWSG(
+        model=model, step_size=0.2 / steepest, dynamics="overdamped", metric="identity",
+        control_variate_order=None, batch_size=1, transitions_per_draw=100,
+    )  # fmt: skip
+    draws = sample(step, model, 1000, tune=300)
+    found = draws["posterior"]["b"].values.reshape(-1, 20).std(axis=0)
+    assert np.max(found / np.sqrt(np.diag(covariance))) > 1.5
+    assert "stretch" in verdicts(draws)
 
 
 @pytest.mark.parametrize("size", [1, 20])

@@ -183,32 +183,30 @@ def _measured(
     size = len(active)
     if size > MAX_DENSE or len(kept) < 20 or dynamics.temperature != 1.0:
         return []
-    guesses = _covariances(dynamics, kept[:, active])
-    effective = np.nanmin(_effective(kept[None, :, active])[1], initial=_MOST)
-    most = min(max(int(effective), _DEPENDENT), len(kept))
+    mean_ess, sd_ess = _effective(kept[None, :, active])
+    independent = int(np.nanmin(sd_ess, initial=_MOST))
+    most = min(max(independent, _DEPENDENT), len(kept))
     count = int(np.clip(_PILOT_ROWS // expansion.n_rows, _FEWEST, most))
     chosen = kept[np.linspace(0, len(kept) - 1, count).astype(int)]
     _, score = log_posteriors(expansion, chosen)
     theta, score = chosen[:, active], score[:, active]
-    regressed = count >= _REGRESSED
-    covariance = best_covariance(theta, score, guesses) if regressed else guesses[0]
-    means, variances = moment_series(theta, score, covariance, regressed)
-    guess = np.diag(covariance)
-    variance = np.maximum(variances.mean(axis=0), SMALLEST * guess)
-    scale = np.sqrt(variance)
-    mean, sd = record.mean[active], np.sqrt(record.variance[active])
-
-    freedom, level = count - 1 - regressed, _ERROR_RATE / (4 * size)
-    wide = -stdtrit(freedom, level) / np.sqrt(freedom)
-    mean_noise, own_noise = _monte_carlo_errors(record, active, level)
-    shift_error = np.hypot(wide * means.std(axis=0), mean_noise) / scale
-    sd_error = np.hypot(wide * variances.std(axis=0) / (2 * scale), own_noise) / scale
-    shift = np.maximum(np.abs(mean - means.mean(axis=0)) / scale - shift_error, 0.0)
-    stretch = np.maximum(np.abs(sd / scale - 1) - sd_error, 0.0)
-    ratios = np.mean(variances / guess, axis=1)
-    together = _pooled_stretch(ratios, freedom, np.mean(sd**2 / guess))
-    together -= float(np.mean(own_noise / np.where(sd > 0, sd, 1.0)))
-    off, worst = float(np.max(shift)), max(float(np.max(stretch)), together)
+    known, own = _covariances(dynamics, kept[:, active])
+    if count >= _REGRESSED:
+        # A regression hides an error that other directions drown; a full step, one that is alone.
+        tried = [(best_covariance(theta, score, [*known, own]), True), (own, False)]
+    elif known and (dynamics.curvature is not None or len(kept) <= 5 * size):
+        tried = [(known[0], False)]
+    else:
+        tried = [(own, False)]
+    # Of the draws' own covariance, by which products of scores are too long.
+    excess = (size + 1) / min(len(kept), max(float(np.nanmedian(mean_ess)), size + 1))
+    excess *= len(kept) > 5 * size
+    errors = [
+        _errors(record, active, moment_series(theta, score, guess, regressed), guess, regressed,
+                excess * (guess is own), _ERROR_RATE / len(tried))
+        for guess, regressed in tried
+    ]  # fmt: skip
+    worst, off = (float(x) for x in np.max(errors, axis=0))
     return [
         STRETCH.check(
             worst,
@@ -225,25 +223,55 @@ def _measured(
     ]
 
 
-def _covariances(dynamics: Dynamics, draws: np.ndarray) -> list[np.ndarray]:
-    """Guesses of the posterior's covariance, the likeliest first: of the metric, and of draws."""
+def _covariances(dynamics: Dynamics, draws: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    """Guesses of the posterior's covariance: that of the metric, if any, and that of draws."""
     own = covariance_of(draws, 5 * draws.shape[1])
     factor, precision = dynamics.factor, dynamics.precision
     if dynamics.curvature is not None:
-        return [np.diag(factor[0] ** 2) if len(factor) == 1 else factor @ factor.T, own]
+        return [np.diag(factor[0] ** 2) if len(factor) == 1 else factor @ factor.T], own
     if precision is None or precision.ndim < 2:
-        return [own]
-    known = factor[0][:, None] * np.linalg.pinv(precision, hermitian=True) * factor[0]
-    return [own, known] if len(draws) > 5 * draws.shape[1] else [known, own]
+        return [], own
+    return [factor[0][:, None] * np.linalg.pinv(precision, hermitian=True) * factor[0]], own
 
 
-def _pooled_stretch(ratios: np.ndarray, freedom: int, own: float) -> float:
+def _errors(
+    record: StepRecord,
+    active: np.ndarray,
+    series: tuple[np.ndarray, np.ndarray],
+    covariance: np.ndarray,
+    regressed: bool,
+    excess: float,
+    rate: float,
+) -> tuple[float, float]:
+    """Least errors of a standard deviation and a mean, by series of `scores.moment_series`.
+
+    Of their means, variances are too large by a share of up to `excess`. False alarms have a
+    probability `rate`, of all elements together.
+    """
+    means, variances = series
+    size, guess = len(active), np.diag(covariance)
+    scale = np.sqrt(np.maximum(variances.mean(axis=0), SMALLEST * guess))
+    mean, sd = record.mean[active], np.sqrt(record.variance[active])
+    freedom, level = len(means) - 1 - regressed, rate / (4 * size)
+    wide = -stdtrit(freedom, level) / np.sqrt(freedom)
+    mean_noise, own_noise = _monte_carlo_errors(record, active, level)
+    shift_error = np.hypot(wide * means.std(axis=0), mean_noise) / scale
+    sd_error = np.hypot(wide * variances.std(axis=0) / (2 * scale), own_noise) / scale
+    shift = np.maximum(np.abs(mean - means.mean(axis=0)) / scale - shift_error, 0.0)
+    stretch = np.maximum(np.abs(sd / scale - 1) - sd_error, 0.0)
+    ratios = np.mean(variances / guess, axis=1)
+    together = _pooled_stretch(ratios, freedom, np.mean(sd**2 / guess), rate)
+    together -= float(np.mean(own_noise / np.where(sd > 0, sd, 1.0)))
+    return max(float(np.max(stretch)), together, excess / 2) - excess / 2, float(np.max(shift))
+
+
+def _pooled_stretch(ratios: np.ndarray, freedom: int, own: float, rate: float) -> float:
     """Least error of a standard deviation that all directions share.
 
     `ratios`, shape (k,), of the posterior's variance to a guess, are means over directions, of
     which each alone may be too noisy; `own` is that of the draws' variance.
     """
-    error = -stdtrit(freedom, _ERROR_RATE / 4) * ratios.std() / np.sqrt(freedom)
+    error = -stdtrit(freedom, rate / 4) * ratios.std() / np.sqrt(freedom)
     low, high = (max(ratios.mean() + x, SMALLEST) for x in (-error, error))
     return float(max(np.sqrt(own / high) - 1, 1 - np.sqrt(own / low), 0.0))
 
