@@ -37,14 +37,15 @@ def of_intercepts(model: pm.Model) -> str:
     )
 
 
-def of_offsets(posterior: xr.Dataset, missing: Sequence[str], model: pm.Model) -> str:
-    """Say that Bambi's fit drops standardised effects, where they are missing; else nothing.
+def to_keep(posterior: xr.Dataset, missing: Sequence[str], model: pm.Model, otherwise: str) -> str:
+    """Say how a run keeps variables that a posterior lacks.
 
-    With what it does to the model's intercept, so that one more fit is enough.
+    Bambi's fit drops standardised effects; with what it does to the model's intercept, so that one
+    more fit is enough.
     """
     if not (is_bambis(posterior) and any(name.endswith("_offset") for name in missing)):
-        return ""
+        return otherwise
     return (
-        " Bambi's fit drops standardised effects: keep them by fit(..., omit_offsets=False)."
+        "Bambi's fit drops standardised effects: keep them by fit(..., omit_offsets=False)."
         f"{of_intercepts(model)}"
     )

@@ -14,16 +14,18 @@ import numpy as np
 import pymc as pm
 from pymc.backends.ndarray import NDArray
 from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
 
-from pymc_subsample import warning
 from pymc_subsample.bambi import has_rows
 from pymc_subsample.calling import calling_sample, is_called_by
+from pymc_subsample.likelihood.binding import listed
 from pymc_subsample.likelihood.errors import TallModelError
+from pymc_subsample.likelihood.evaluation import Evaluation
 from pymc_subsample.symbolic.graph import concretize
+from pymc_subsample.warning import warn
 
 _log = logging.getLogger("pymc.subsample")
 
-# Warnings point to the line outside that made the model or the step.
 _GB = 1e9
 # Share of the free memory that the draws of a run may take.
 _SHARE = 0.5
@@ -51,32 +53,49 @@ class Stored:
         return f"{self.name!r} ({' x '.join(f'{s:,}' for s in self.shape)})"
 
 
-def row_length(
-    model: pm.Model,
-    value_vars: Sequence[Variable],
-    start: Mapping[str, np.ndarray],
-    lengths: Collection[int],
+def warn_of_rows(model: pm.Model, tall: Evaluation) -> None:
+    """Warn of what the run that calls stores with one element per row, evaluated at every draw.
+
+    Where the rows are not the model's own, of what PyMC computes from its sample of them. Bambi
+    writes some into its models, which its own `fit` leaves out of the result. Of those
+    `hint_for_bambi` speaks.
+    """
+    stored = (calling_sample() or {}).get("var_names")
+    variables = [v for v in model.deterministics if stored is None or v.name in stored]
+    if tall.bound:
+        sample = set(tall.bound)
+        read = [v.name for v in variables if not sample.isdisjoint(ancestors([v]))]
+        if read:
+            warn(
+                f"{listed(read)}: computed by PyMC from the rows that the model is written on, not "
+                "from all rows of data. Leave such deterministic variables out of the model, or "
+                "out of the result: pm.sample(..., var_names=[...])."
+            )
+        return
+    lengths = {tall.n_rows, *np.diff(tall.rows.starts).tolist()}
+    large = _row_length(model, variables, tall, lengths)
+    if not large or all(has_rows(model, s.name) for s in large):
+        return
+    total = sum(s.size for s in large) * 1000 / _GB
+    warn(
+        "Deterministic variables with one element per row are evaluated on all rows, and stored, "
+        f"at every draw: {', '.join(map(str, large))}. That takes {total:.2g} GB per 1,000 draws "
+        f"of a chain. {_remedy(model, [s.name for s in large])}"
+    )
+
+
+def _row_length(
+    model: pm.Model, variables: Sequence[Variable], tall: Evaluation, lengths: Collection[int]
 ) -> list[Stored]:
-    """Return the deterministic variables of a model with an axis of one of some lengths."""
-    variables = list(model.deterministics)
-    graphs = concretize(model.replace_rvs_by_values(variables), value_vars, start).outputs
+    """Return those of some variables that have an axis of one of some lengths."""
+    graphs = model.replace_rvs_by_values(variables)
+    graphs = concretize(graphs, tall.value_vars, tall.initial_point).outputs
     shapes = [tuple(s or 1 for s in getattr(g.type, "shape", ())) for g in graphs]
     return [
         Stored(v.name, shape, np.dtype(v.type.dtype).itemsize)
         for v, shape in zip(variables, shapes, strict=True)
         if not set(lengths).isdisjoint(shape)
     ]
-
-
-def warn(model: pm.Model, large: list[Stored]) -> None:
-    """Warn of variables with one element per row."""
-    total = sum(s.size for s in large) * 1000 / _GB
-    warning.warn(
-        "Deterministic variables with one element per row are evaluated on all rows, and stored, "
-        f"at every draw: {', '.join(map(str, large))}. That takes {total:.2g} GB per 1,000 draws "
-        "of a chain. "
-        f"{_remedy(model, [s.name for s in large])}"
-    )
 
 
 def _remedy(model: pm.Model, names: Collection[str]) -> str:
@@ -89,9 +108,11 @@ def _remedy(model: pm.Model, names: Collection[str]) -> str:
     if set(names) - set(made):
         kept = [v.name for v in model.free_RVs]
         kept += [v.name for v in model.deterministics if v.name not in names]
-        shown = ", ".join(map(repr, kept[:_SHOWN])) + ", ..." * (len(kept) > _SHOWN)
+        shown = f"[{', '.join(map(repr, kept))}]"
+        if len(kept) > _SHOWN:
+            shown = "[v.name for v in model.free_RVs]"
         said.append(
-            f"Leave them out with pm.sample(..., var_names=[{shown}]) and compute them afterwards "
+            f"Leave them out with pm.sample(..., var_names={shown}) and compute them afterwards "
             "from a few draws."
         )
     return " ".join(said)

@@ -218,16 +218,18 @@ def test_what_the_set_up_said_is_said_in_the_run(tall, caplog):
 def test_what_the_set_up_warned_of_is_warned_of_in_the_run():
     x = np.random.default_rng(7).normal(size=200_000)
     with pm.Model() as model:
-        mu = pm.Deterministic("mu", pm.Normal("b") * x)
-        pm.Normal("y", mu, 1, observed=x)
+        b = pm.Normal("b")
+        pm.Potential("whole", -1e-12 * (b * x).sum() ** 2)
+        pm.Normal("y", pm.Deterministic("mu", b * x), 1, observed=x)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         advice = pms.advise(model, samplers="HMCECS", effective_draws=MANY, **SHORT)
-    with model, pytest.warns(UserWarning, match="one element per row"):
+    with model, pytest.warns(UserWarning, match="one element per row") as caught:
         pm.sample(
             2, tune=2, step=advice.step, chains=1, cores=1, progressbar=False,
-            compute_convergence_checks=False, var_names=["b"],
+            compute_convergence_checks=False,
         )  # fmt: skip
+    assert any("'whole' is not subsampled" in str(w.message) for w in caught)
 
 
 def test_the_answer_is_one_line(advice):

@@ -16,8 +16,8 @@ from scipy.stats import norm
 
 import pymc_subsample as pms
 from pymc_subsample.likelihood import TallModel, TallModelError
-from pymc_subsample.likelihood.verification import warn_about_deterministics
 from pymc_subsample.rows import RowStore
+from pymc_subsample.storage import warn_of_rows
 from pymc_subsample.symbolic.graph import elemwise_name
 
 PYTHON = Mode("py", "fast_compile")
@@ -134,7 +134,7 @@ def test_large_deterministics_are_warned_of_where_a_run_follows(case):
     assert not case.warned
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warn_about_deterministics(case.model, case.tall)
+        warn_of_rows(case.model, case.tall)
     assert of_large_deterministics(caught) == (case.name in LARGE_DETERMINISTIC)
 
 

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pymc as pm
 import pytest
+from chains import QUIET
 from models import N
 
 import pymc_subsample as pms
@@ -51,14 +52,35 @@ def sample(model, step, **kwargs):
         )
 
 
-def test_set_up_says_how_much_and_how_to_avoid_it(model):
+def test_a_run_says_how_much_and_how_to_avoid_it(model, step):
     size = N * (CLASSES + 1) * 8 * 1000 / 1e9
-    with pytest.warns(UserWarning, match=f"{size:.2g} GB per 1,000 draws of a chain") as caught:
-        pms.MinibatchBarkerMH(model=model, control_variate_order=None)
-    [said] = [str(w.message) for w in caught if "GB" in str(w.message)]
+    with (
+        model,
+        pytest.warns(UserWarning, match=f"{size:.2g} GB per 1,000 draws of a chain") as caught,
+    ):
+        pm.sample(2, tune=2, step=step, chains=1, cores=1, **QUIET)
+    [warned] = [w for w in caught if "GB" in str(w.message)]
+    said = str(warned.message)
     assert f"'y_probs' ({N} x {CLASSES})" in said
     assert "'y_probs' is left out by compute_p=False in 'y'" in said
     assert "var_names=['b', 'cutpoints']" in said
+    assert warned.filename == __file__
+
+
+def test_what_is_not_stored_is_not_warned_of(model, step):
+    with model, warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*one element per row")
+        pm.sample(2, tune=2, step=step, chains=1, cores=1, var_names=["b", "cutpoints"], **QUIET)
+
+
+def test_long_lists_of_names_are_an_expression():
+    with pm.Model():
+        b = [pm.Normal(f"b{i}") for i in range(6)]
+        mu = pm.Deterministic("mu", sum(b) * np.ones(N))
+        pm.Normal("y", mu, 1.0, observed=np.zeros(N))
+        step = pms.ScalableMH()
+        with pytest.warns(UserWarning, match=r"var_names=\[v.name for v in model.free_RVs\]"):
+            pm.sample(2, tune=2, step=step, chains=1, cores=1, **QUIET)
 
 
 def test_no_more_than_half_of_the_free_memory(model, step, monkeypatch):

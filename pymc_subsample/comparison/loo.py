@@ -101,8 +101,10 @@ def loo(
     arviz_stats.ELPDData
         As `arviz_stats.loo_subsample` returns it: for printing, `arviz.compare` and plots. `elpd`,
         `se` and `p`; `subsampling_se`, the part of the error that more rows would remove;
-        `pareto_k` of the rows that were read, the others NaN; `elpd_i`, with the approximation
-        where rows were not read, so that stacking weights use all rows; `log_weights` are not kept.
+        `pareto_k` of the rows that were read, the others NaN: the random ones, which
+        `subsample_size` counts, and half as many of those that matter most; `elpd_i`, with the
+        approximation where rows were not read, so that stacking weights use all rows; `log_weights`
+        are not kept.
         Where all rows were read, as `arviz.loo` returns it.
 
     Raises

@@ -11,7 +11,7 @@ from arviz_base.labels import BaseLabeller
 from arviz_base.sel_utils import xarray_sel_iter
 from pymc.initial_point import make_initial_point_expression
 
-from pymc_subsample.bambi import of_offsets
+from pymc_subsample.bambi import to_keep
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.evaluation import Vector
@@ -70,8 +70,8 @@ def require_free_variables(posterior: xr.Dataset, model: pm.Model, said: str) ->
     if missing:
         raise ValueError(
             f"{said}: idata.posterior lacks {', '.join(map(repr, missing))}. The density needs "
-            f"every free variable of the model, {names}: sample without var_names, or keep them."
-            f"{of_offsets(posterior, missing, model)}"
+            f"every free variable of the model, {names}. "
+            f"{to_keep(posterior, missing, model, 'Sample without var_names, or keep them.')}"
         )
     shapes = model.eval_rv_shapes()
     for name in names:

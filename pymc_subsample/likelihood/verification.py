@@ -6,13 +6,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pymc as pm
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import Elemwise
 
-from pymc_subsample import storage
-from pymc_subsample.bambi import has_rows
 from pymc_subsample.data.columns import Column
 from pymc_subsample.data.kept import keep, kept_rows
 from pymc_subsample.likelihood.binding import listed
@@ -306,29 +303,6 @@ def _largest(output: Variable) -> int:
                     size = int(np.prod(var.type.shape, dtype=int))
                     largest = max(largest, size * np.dtype(out.type.dtype).itemsize)
     return largest
-
-
-def warn_about_deterministics(model: pm.Model, tall: Evaluation) -> None:
-    """Warn of deterministic variables that a run would store with one element per row.
-
-    Where the rows are not the model's own, of those that PyMC computes from its sample of them.
-    Bambi writes some into its models, which its own `fit` leaves out of the result. Of those
-    `storage.hint_for_bambi` speaks when a run begins.
-    """
-    if tall.bound:
-        sample = set(tall.bound)
-        read = [v.name for v in model.deterministics if not sample.isdisjoint(ancestors([v]))]
-        if read:
-            warn(
-                f"{listed(read)}: computed by PyMC from the rows that the model is written on, not "
-                "from all rows of data. Leave such deterministic variables out of the model, or "
-                "out of the result: pm.sample(..., var_names=[...])."
-            )
-        return
-    lengths = {tall.n_rows, *np.diff(tall.rows.starts).tolist()}
-    large = storage.row_length(model, tall.value_vars, tall.initial_point, lengths)
-    if large and not all(has_rows(model, s.name) for s in large):
-        storage.warn(model, large)
 
 
 def warn_about_whole_terms(terms: Sequence[Whole], n_rows: int) -> None:

@@ -10,7 +10,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_subsample.bambi import of_offsets
+from pymc_subsample.bambi import to_keep
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS
 from pymc_subsample.likelihood.errors import TallModelError, op_name
 from pymc_subsample.prediction.quantity import SAID, Quantity
@@ -49,8 +49,8 @@ def leaves(model: pm.Model, what: Quantity, posterior: xr.Dataset) -> list[Varia
     if missing:
         raise ValueError(
             f"{SAID}: idata.posterior lacks {', '.join(map(repr, missing))}, of which {what.name} "
-            "is made. Sample without var_names, or keep them."
-            f"{of_offsets(posterior, missing, model)}"
+            "is made. "
+            f"{to_keep(posterior, missing, model, 'Sample without var_names, or keep them.')}"
         )
     found = [v for v in stored if v in seen]
     for node in toposort(what.graphs, blockers=found):

@@ -33,10 +33,7 @@ from pymc_subsample.likelihood.binding import require_rows
 from pymc_subsample.likelihood.differentiation import WITHOUT_GRADIENT, differentiated
 from pymc_subsample.likelihood.discovery import chosen_names
 from pymc_subsample.likelihood.identity import archive
-from pymc_subsample.likelihood.verification import (
-    warn_about_deterministics,
-    warn_about_whole_terms,
-)
+from pymc_subsample.likelihood.verification import warn_about_whole_terms
 from pymc_subsample.progress import doing
 from pymc_subsample.steps import guards, variables
 from pymc_subsample.steps.modes import starts
@@ -201,7 +198,6 @@ class SubsampledStep(BlockedStep):
             self._rows_of["data"] = require_rows(data).as_checked()
         else:
             warn_of_samples(self._tall.rows.columns, type(self).__name__)
-        warn_about_deterministics(self._model, self._tall)
         warn_about_whole_terms(self._tall.whole, self.n_rows)
         if len(self._tall.rows.names) > 1 or self._tall.whole:
             _log.info(f"{type(self).__name__} subsamples {self._tall.described}")

@@ -23,7 +23,7 @@ from pymc_subsample.steps.declarations import SHOWN, Statistics, named_alike
 from pymc_subsample.steps.modes import number_of_chain
 from pymc_subsample.steps.notices import Notice, Unsaid, begin_run
 from pymc_subsample.steps.tuning import ProposalTuning, Tuning
-from pymc_subsample.storage import hint_for_bambi, refuse_beyond_memory
+from pymc_subsample.storage import hint_for_bambi, refuse_beyond_memory, warn_of_rows
 
 # How many times as wide as the posterior chains start around the reference.
 _WIDER = 1.5
@@ -235,6 +235,7 @@ class ChainStep(SubsampledStep):
             self.unsaid.say()
         refuse_init(type(self).__name__)
         refuse_beyond_memory(self._model)
+        warn_of_rows(self._model, self._tall)
         hint_for_bambi(self._model)
         columns = [
             TextColumn(f"{{task.fields[{name}]:{form}}}", table_column=Column(title, ratio=1))

@@ -12,7 +12,7 @@ from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.bambi import of_offsets
+from pymc_subsample.bambi import to_keep
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.errors import op_name
 from pymc_subsample.symbolic.graph import evaluate
@@ -146,8 +146,8 @@ def earlier(model: pm.Model, run: Any) -> dict[str, np.ndarray]:
         if rv.name not in draws:
             raise ValueError(
                 f"reference has no draws of {rv.name!r}; its posterior holds "
-                f"{list(draws.data_vars)}. Give an earlier run of the same model."
-                f"{of_offsets(draws, [rv.name], model)}"
+                f"{list(draws.data_vars)}. "
+                f"{to_keep(draws, [rv.name], model, 'Give an earlier run of the same model.')}"
             )
         mean = _as_labelled(model, draws[rv.name].mean(("chain", "draw"))).to_numpy()
         found[rv.name] = np.rint(mean) if rv.type.dtype.startswith(("int", "uint")) else mean
