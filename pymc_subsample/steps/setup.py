@@ -153,8 +153,8 @@ def _at_given(problem: Problem, theta: np.ndarray) -> Quadratic | None:
         _log.warning(
             "The given reference is about %.3g standard deviations per parameter from the mode of "
             "this model's posterior, as the curvature there has them. It is used as it is: control "
-            "variates, metric and automatic step sizes are then made for where no draw goes. Leave "
-            "out reference=, or give the values of a mode.",
+            "variates, metric and automatic step sizes are then made for there, not for where the "
+            "draws go. Leave out reference=, or give the values of a mode.",
             distance,
         )
     return found
