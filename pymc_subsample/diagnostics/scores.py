@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import fdtrc
+from scipy.special import fdtrc, stdtrit
 
 from pymc_subsample import array_stats
 from pymc_subsample.blas import one_thread
@@ -66,6 +66,58 @@ def _at_points(
     [rows] = batches
     found = [sums_at(expansion, [rows], phi, curved=False) for phi in points]
     return np.array([level for level, _, _ in found]), np.array([slope for _, slope, _ in found])
+
+
+@one_thread
+def estimated_scores(
+    expansion: Expansion, thetas: np.ndarray, size: int, rng: np.random.Generator
+) -> np.ndarray:
+    r"""Two estimates of the gradient at each of some points theta, (k, d): shape (2, k, d).
+
+    Each reads `size` / 2 rows of its own, drawn at random for every point,
+
+    .. math:: \nabla \log p(\theta) + \sum_{i=1}^n g_i(\bar\theta)
+        + \frac{n}{m} \sum_{i \in S} \bigl(g_i(\theta) - g_i(\bar\theta)\bigr)
+
+    with the mean of the points as reference. They are unbiased, products of the two also of
+    products of gradients, and their errors are noise to `moment_series`: near the mean a share
+    d / m of the variance of gradients, more in directions that few rows see.
+    """
+    center, _ = expansion.parameters(thetas.mean(axis=0))
+    whole = sum(slopes[0] for _, slopes in expansion.over(_at_points, [center]))
+    m = size // 2
+    rows = np.sort(rng.integers(expansion.n_rows, size=(len(thetas), 2, m)), axis=-1)
+
+    def estimated(point: tuple[np.ndarray, np.ndarray]) -> list[np.ndarray]:
+        theta, halves = point
+        phi, _ = expansion.parameters(theta)
+        found = []
+        for index in halves:
+            batches = expansion.batches(index)
+            there, here = (sums_at(expansion, batches, x, curved=False)[1] for x in (phi, center))
+            slope = whole + expansion.n_rows / m * (there - here)
+            found.append(expansion.pull_back(theta, slope))
+        return found
+
+    found = list(expansion.passes.map(estimated, zip(thetas, rows, strict=True)))
+    return np.swapaxes(np.array(found), 0, 1)
+
+
+def least_curvature(z: np.ndarray, scores: np.ndarray, level: float) -> np.ndarray:
+    r"""Lower bounds of the mean curvature along directions, shape (a,), each wrong at a `level`.
+
+    From coordinates, (k, a), and two estimates of their gradients, (2, k, a):
+    :math:`E[g^2] / -E[(z - E z) g]` is that of :math:`-\log \pi`, where z is from it, since
+    :math:`E[g^2] = E[-g']`; where :math:`\pi` is normal, it is wherever z comes from, without
+    noise. 0 where draws do not tell.
+    """
+    square, score = scores[0] * scores[1], scores.mean(axis=0)
+    pull = -(z - z.mean(axis=0)) * (score - score.mean(axis=0))
+    mean = np.maximum(pull.mean(axis=0), np.finfo(float).tiny)
+    found = square.mean(axis=0) / mean
+    left = (square - found * pull).std(axis=0) / np.sqrt(len(z))
+    bound = found + stdtrit(len(z) - 2, level) * left / mean
+    return np.where(np.isfinite(bound), np.maximum(bound, 0.0), 0.0)
 
 
 def by_scores(

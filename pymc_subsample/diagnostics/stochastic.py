@@ -17,6 +17,8 @@ from pymc_subsample.diagnostics.scores import (
     SMALLEST,
     best_covariance,
     covariance_of,
+    estimated_scores,
+    least_curvature,
     log_posteriors,
     moment_series,
 )
@@ -103,12 +105,13 @@ def check_steps(
     found += _from_start(record, active)
     smaller = ["use a smaller step_size"]
     if dynamics.temperature > 0:
-        predicted, temperature = _predicted(record, dynamics, smaller, remedies)
+        pilot = _pilot(record, dynamics, expansion)
+        predicted, temperature = _predicted(record, dynamics, pilot, smaller, remedies)
         found += predicted
         causes = [*smaller, *remedies]
         if all(check.passed for check in predicted):
             causes = ["tune and sample for longer", *remedies]
-        found += _measured(record, dynamics, expansion, causes)
+        found += _measured(record, dynamics, pilot, causes)
         found += _heat(record, temperature, [*smaller, *remedies])
         seen = {check.rule.name for check in found} & {NOISE.name, STRETCH.name}
         found.append(
@@ -122,29 +125,68 @@ def check_steps(
     return [*found, checks.check_temperature(dynamics.temperature, TEMPERATURE, instead)]
 
 
+@dataclass(frozen=True)
+class Pilot:
+    """Some draws of a chain with gradients of the log posterior; elements that move alone."""
+
+    theta: np.ndarray  # Shape (k, a).
+    scores: np.ndarray  # Shape (2, k, a): two independent estimates, or twice the same.
+
+    @property
+    def score(self) -> np.ndarray:
+        """Gradients, or the better estimates of them, shape (k, a)."""
+        return self.scores.mean(axis=0)
+
+
+def _pilot(record: StepRecord, dynamics: Dynamics, expansion: Expansion) -> Pilot | None:
+    """Evaluate gradients at draws, of as many rows as may be read; None of too many parameters."""
+    active, kept = dynamics.active, np.array(record.kept)
+    if len(active) > MAX_DENSE or len(kept) < 20 or dynamics.temperature != 1.0:
+        return None
+    _, sd_ess = _effective(kept[None, :, active])
+    independent = int(np.nanmin(sd_ess, initial=_MOST))
+    most = min(max(independent, _DEPENDENT), len(kept))
+    count = max(min(_PILOT_ROWS // expansion.n_rows, most), min(most, _REGRESSED))
+    chosen = kept[np.linspace(0, len(kept) - 1, count).astype(int)]
+    if (rows := _PILOT_ROWS // count) < expansion.n_rows:
+        scores = estimated_scores(expansion, chosen, rows, np.random.default_rng(0))
+    else:
+        scores = np.array([log_posteriors(expansion, chosen)[1]] * 2)
+    return Pilot(chosen[:, active], scores[:, :, active])
+
+
 def _predicted(
-    record: StepRecord, dynamics: Dynamics, smaller: list[str], remedies: list[str]
+    record: StepRecord,
+    dynamics: Dynamics,
+    pilot: Pilot | None,
+    smaller: list[str],
+    remedies: list[str],
 ) -> tuple[list[Check], float]:
     """Errors of sds by step size and noise of gradients, and the kinetic temperature without it."""
     h, noise = record.step_size / record.done, dynamics.held * record.noise / record.done
     if not h:
         advice = 'step_size=0: the chain does not move. Use a positive one, or "auto".'
         return [STEP.check(np.inf, advice)], np.inf
-    curvature = dynamics.curvature
+    curvature, precision = dynamics.curvature, dynamics.precision
     if curvature is None:
-        z = whiten(dynamics.factor, np.array(record.kept)[:, dynamics.active].T)
-        precision = dynamics.precision
         if precision is None:
+            z = whiten(dynamics.factor, np.array(record.kept)[:, dynamics.active].T)
             precision = _precision(z.T, dynamics.temperature)
         curvature, noise = spectrum(precision, noise)
-    shared = dynamics.integrator, h, dynamics.friction, dynamics.temperature, curvature
-    position, momentum = variances(*shared, np.zeros_like(noise))
-    noisy, _ = variances(*shared, noise)
+    shared = dynamics.integrator, h, dynamics.friction, dynamics.temperature
+    position, momentum = variances(*shared, curvature, np.zeros_like(noise))
+    noisy, _ = variances(*shared, curvature, noise)
     step, both = (
         float(np.abs(sd_error(variance, dynamics.temperature, curvature)).max())
         for variance in (position, noisy)
     )
     temperature = float(np.mean(momentum))
+    more = max(both - step, 0.0)
+    if pilot is not None:
+        met = _curvature_met(dynamics, precision, pilot)
+        met = met[met > 0]
+        position, _ = variances(*shared, met, np.zeros_like(met))
+        step = float(np.max(np.abs(sd_error(position, 1.0, met)), initial=step))
     found = [
         STEP.check(
             step,
@@ -154,7 +196,6 @@ def _predicted(
     ]
     if dynamics.weighted or not step < np.inf:
         return found, temperature
-    more = max(both - step, 0.0)
     found.append(
         NOISE.check(
             more,
@@ -164,6 +205,21 @@ def _predicted(
         )
     )
     return found, temperature
+
+
+def _curvature_met(dynamics: Dynamics, precision: np.ndarray | None, pilot: Pilot) -> np.ndarray:
+    """Least curvature that draws have met in the metric, along principal directions, shape (a,).
+
+    That at a reference says little of a posterior whose curvature changes, as of a hierarchy in
+    the form that does not suit its data.
+    """
+    factor = dynamics.factor
+    z = whiten(factor, pilot.theta.T).T
+    scores = pilot.scores * factor[0] if len(factor) == 1 else pilot.scores @ factor
+    if dynamics.curvature is None and precision is not None and precision.ndim == 2:
+        _, directions = np.linalg.eigh(precision)
+        z, scores = z @ directions, scores @ directions
+    return least_curvature(z, scores, _ERROR_RATE / (2 * z.shape[1]))
 
 
 def _precision(draws: np.ndarray, temperature: float) -> np.ndarray:
@@ -176,20 +232,14 @@ def _precision(draws: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def _measured(
-    record: StepRecord, dynamics: Dynamics, expansion: Expansion, remedies: list[str]
+    record: StepRecord, dynamics: Dynamics, pilot: Pilot | None, remedies: list[str]
 ) -> list[Check]:
     """Errors of means and standard deviations by Stein's identities; see `diagnostics.scores`."""
-    active, kept = dynamics.active, np.array(record.kept)
-    size = len(active)
-    if size > MAX_DENSE or len(kept) < 20 or dynamics.temperature != 1.0:
+    if pilot is None:
         return []
-    mean_ess, sd_ess = _effective(kept[None, :, active])
-    independent = int(np.nanmin(sd_ess, initial=_MOST))
-    most = min(max(independent, _DEPENDENT), len(kept))
-    count = int(np.clip(_PILOT_ROWS // expansion.n_rows, _FEWEST, most))
-    chosen = kept[np.linspace(0, len(kept) - 1, count).astype(int)]
-    _, score = log_posteriors(expansion, chosen)
-    theta, score = chosen[:, active], score[:, active]
+    active, kept = dynamics.active, np.array(record.kept)
+    size, theta, score, count = len(active), pilot.theta, pilot.score, len(pilot.theta)
+    mean_ess, _ = _effective(kept[None, :, active])
     known, own = _covariances(dynamics, kept[:, active])
     if count >= _REGRESSED:
         # A regression hides an error that other directions drown; a full step, one that is alone.
