@@ -13,7 +13,7 @@ import xarray as xr
 from chains import QUIET, assert_same, chain, round_trip, run
 from exact_cases import mean_of, normal, poisson
 from scipy.signal import lfilter
-from scipy.special import ndtr, polygamma
+from scipy.special import digamma, ndtr, polygamma
 from scipy.stats import binom, t
 
 import pymc_subsample as pms
@@ -860,7 +860,8 @@ def told(theta, dynamics, expansion):
     record, ones = StepRecord(draws=len(theta)), np.ones(len(theta))
     stats = dict.fromkeys(("step_size", "kinetic_temperature"), ones)
     record.add(theta, stats | {"noise": np.ones_like(theta), "diverging": 0 * ones})
-    checked = stochastic._measured(record, dynamics, expansion, ["look"])
+    pilot = stochastic._pilot(record, dynamics, expansion)
+    checked = stochastic._measured(record, dynamics, pilot, ["look"])
     return {check.rule.name for check in checked if not check.passed}
 
 
@@ -878,11 +879,20 @@ def test_right_draws_of_twenty_directions_pass(measured):
     assert alarms <= binom.isf(1e-5, 20, 1e-3)
 
 
+def test_random_rows_tell_the_same(measured, monkeypatch):
+    """Where rows are too many to read all of them at a hundred draws: half of them, here."""
+    monkeypatch.setattr(stochastic, "_PILOT_ROWS", 4000)
+    monkeypatch.setattr(stochastic, "_RANDOM_ROWS", 60_000)
+    alarms = sum(not measured(seed) for seed in range(20))
+    assert alarms <= binom.isf(1e-5, 20, 1e-3)
+    assert not any(measured(seed, stretch=3.0) for seed in range(3))
+    assert not any(measured(seed, shift=1.5) for seed in range(3))
+
+
 @pytest.mark.parametrize("measured", [normal_levels], indirect=True)
-@pytest.mark.parametrize("count", [8, 32, 99])
-def test_few_draws_tell_less_and_raise_no_alarm(measured, monkeypatch, count):
-    """Where rows are too many to read them at more."""
-    monkeypatch.setattr(stochastic, "_PILOT_ROWS", 1000 * count)
+@pytest.mark.parametrize("effective", [32, 99])
+def test_few_draws_tell_less_and_raise_no_alarm(measured, monkeypatch, effective):
+    monkeypatch.setattr(stochastic, "_MOST", effective)
     alarms = sum(not measured(seed) for seed in range(20))
     assert alarms <= binom.isf(1e-5, 20, 1e-3)
     assert not any(measured(seed, stretch=3.0) for seed in range(3))
@@ -941,6 +951,77 @@ def test_gradients_of_one_row_are_told_by_their_draws():
     found = draws["posterior"]["b"].values.reshape(-1, 20).std(axis=0)
     assert np.max(found / np.sqrt(np.diag(covariance))) > 1.5
     assert "stretch" in verdicts(draws)
+
+
+@pytest.mark.parametrize("n", [20_000, 200_000])
+def test_very_wide_draws_are_found_in_many_rows(n, monkeypatch):
+    """Their distance makes full steps from few of them as noisy as they are wrong."""
+    monkeypatch.setattr(stochastic, "_PILOT_ROWS", 4 * n)
+    monkeypatch.setattr(stochastic, "_RANDOM_ROWS", n)
+    model, _, covariance, steepest = correlated(1, 0.0, n)
+    step = pms.EWSG(
+        model=model, step_size=0.05 / steepest, dynamics="overdamped", metric="identity",
+        control_variate_order=None, batch_size=1, transitions_per_draw=50,
+    )  # fmt: skip
+    draws = sample(step, model, 1000, tune=300)
+    assert draws["posterior"]["b"].values.std() > 10 * np.sqrt(covariance[0, 0])
+    assert "stretch" in verdicts(draws)
+
+
+def groups_of_three(centred, groups=30):
+    """Effects of normal groups of three rows, whose scale may be small."""
+    rng = np.random.default_rng(4)
+    group = np.repeat(np.arange(groups), 3)
+    y = 0.3 * rng.normal(size=groups)[group] + rng.normal(size=3 * groups)
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 1)
+        if centred:
+            a = pm.Normal("a", mu, tau, shape=groups)
+        else:
+            a = mu + tau * pm.Normal("z", shape=groups)
+        pm.Normal("y", a[group], 1.0, observed=y)
+    means, grid = y.reshape(groups, 3).mean(axis=1), np.linspace(1e-3, 4, 4000)
+    variance = grid**2 + 1 / 3
+    weight = groups / variance + 1 / 25
+    center = means.sum() / variance / weight
+    log = -0.5 * grid**2 - groups / 2 * np.log(variance) - np.log(weight) / 2
+    log -= 0.5 * (means[:, None] ** 2 / variance).sum(axis=0) - 0.5 * center**2 * weight
+    mass = np.exp(log - log.max())
+    mass /= mass.sum()
+    mean = mass @ grid
+    return model, mean, np.sqrt(mass @ (grid - mean) ** 2)
+
+
+def test_curvature_that_changes_makes_a_step_size_too_large():
+    """That at the reference tells nothing of narrow groups, and gradients are zero on average."""
+    model, mean, sd = groups_of_three(centred=True)
+    step = pms.SGLD(model=model, reparameterize=False, batch_size=90)
+    draws = sample(step, model, 1000, tune=500, chains=4)
+    assert abs(draws["posterior"]["tau"].values.mean() - mean) > 0.5 * sd
+    assert "step_error" in verdicts(draws)
+
+
+@pytest.mark.parametrize("shape", [1.0, 2.0])
+def test_errors_of_means_by_the_step_size_are_those_of_long_chains(shape):
+    """Of the logarithm of a gamma variable, in the metric of its curvature."""
+    rng, h, draws = np.random.default_rng(1), 0.1, 200_000
+    z, root = np.full(draws, np.log(shape)), shape**-0.5
+    for _ in range(400):
+        z += h * (shape - np.exp(z)) / shape + np.sqrt(2 * h) * root * rng.normal(size=draws)
+    gradient = (shape - np.exp(z)) * root
+    predicted = stochastic._mean_error(z[:, None], np.array([gradient[:, None]] * 2), h / (2 - h))
+    off = abs(z.mean() - digamma(shape)) / np.sqrt(polygamma(1, shape))
+    # A mean is off by .0022 sds, a tenth of the error that is looked for; four of these.
+    assert 0.6 < predicted / off < 1.4
+
+
+def test_coordinates_of_the_chain_keep_the_curvature():
+    model, mean, sd = groups_of_three(centred=True)
+    step = pms.SGLD(model=model, batch_size=90, transitions_per_draw=30)
+    draws = sample(step, model, 1000, tune=500, chains=4)
+    assert not verdicts(draws)
+    # 4,000 draws, of which a tenth is effective at least; five standard errors.
+    assert abs(draws["posterior"]["tau"].values.mean() - mean) < (0.1 + 5 / 20) * sd
 
 
 @pytest.mark.parametrize("size", [1, 20])

@@ -113,11 +113,11 @@ def least_curvature(z: np.ndarray, scores: np.ndarray, level: float) -> np.ndarr
     """
     square, score = scores[0] * scores[1], scores.mean(axis=0)
     pull = -(z - z.mean(axis=0)) * (score - score.mean(axis=0))
-    mean = np.maximum(pull.mean(axis=0), np.finfo(float).tiny)
+    mean = pull.mean(axis=0)
+    mean = np.where(mean > 0, mean, np.inf)
     found = square.mean(axis=0) / mean
     left = (square - found * pull).std(axis=0) / np.sqrt(len(z))
-    bound = found + stdtrit(len(z) - 2, level) * left / mean
-    return np.where(np.isfinite(bound), np.maximum(bound, 0.0), 0.0)
+    return np.maximum(found + stdtrit(len(z) - 2, level) * left / mean, 0.0)
 
 
 def by_scores(

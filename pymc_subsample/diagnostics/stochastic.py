@@ -8,7 +8,7 @@ from scipy.special import stdtrit
 from pymc_subsample import array_stats
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE
-from pymc_subsample.control_variates.factors import whiten
+from pymc_subsample.control_variates.factors import deviations, is_sparse, whiten
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
@@ -28,10 +28,11 @@ from pymc_subsample.stationary import sd_error, spectrum, variances
 SD_BOUND, MEAN_BOUND, _HEAT_BOUND = checks.STRETCH_BOUND, checks.SHIFT_BOUND, 0.1
 # Of a chain's measured errors, all directions together.
 _ERROR_RATE = 0.001
-# Rows to read for the check of a chain, and draws to read them at: as many as are independent of
-# each other, or a few of any; and from how many regressions have errors that are known.
-_PILOT_ROWS = 20_000_000
-_FEWEST, _DEPENDENT, _MOST = 4, 32, 200
+# Rows to read for the check of a chain, one after the other or at random, and draws to read them
+# at: as many as are independent of each other, or a few of any; and from how many regressions have
+# errors that are known.
+_PILOT_ROWS, _RANDOM_ROWS = 20_000_000, 4_000_000
+_DEPENDENT, _MOST = 32, 200
 _REGRESSED = 100
 
 _SMALLER = "Use a smaller step_size."
@@ -139,19 +140,21 @@ class Pilot:
 
 
 def _pilot(record: StepRecord, dynamics: Dynamics, expansion: Expansion) -> Pilot | None:
-    """Evaluate gradients at draws, of as many rows as may be read; None of too many parameters."""
+    """Evaluate gradients at draws, of as many rows as may be read; None of too few draws."""
     active, kept = dynamics.active, np.array(record.kept)
-    if len(active) > MAX_DENSE or len(kept) < 20 or dynamics.temperature != 1.0:
+    if len(kept) < 20 or dynamics.temperature != 1.0:
         return None
     _, sd_ess = _effective(kept[None, :, active])
     independent = int(np.nanmin(sd_ess, initial=_MOST))
     most = min(max(independent, _DEPENDENT), len(kept))
-    count = max(min(_PILOT_ROWS // expansion.n_rows, most), min(most, _REGRESSED))
+    full = _PILOT_ROWS // expansion.n_rows
+    count = min(most, max(full, _REGRESSED))
     chosen = kept[np.linspace(0, len(kept) - 1, count).astype(int)]
-    if (rows := _PILOT_ROWS // count) < expansion.n_rows:
-        scores = estimated_scores(expansion, chosen, rows, np.random.default_rng(0))
-    else:
+    if count <= full:
         scores = np.array([log_posteriors(expansion, chosen)[1]] * 2)
+    else:
+        rows = _RANDOM_ROWS // count
+        scores = estimated_scores(expansion, chosen, rows, np.random.default_rng(0))
     return Pilot(chosen[:, active], scores[:, :, active])
 
 
@@ -164,13 +167,14 @@ def _predicted(
 ) -> tuple[list[Check], float]:
     """Errors of sds by step size and noise of gradients, and the kinetic temperature without it."""
     h, noise = record.step_size / record.done, dynamics.held * record.noise / record.done
+    active = dynamics.active
     if not h:
         advice = 'step_size=0: the chain does not move. Use a positive one, or "auto".'
         return [STEP.check(np.inf, advice)], np.inf
     curvature, precision = dynamics.curvature, dynamics.precision
     if curvature is None:
         if precision is None:
-            z = whiten(dynamics.factor, np.array(record.kept)[:, dynamics.active].T)
+            z = whiten(dynamics.factor, np.array(record.kept)[:, active].T)
             precision = _precision(z.T, dynamics.temperature)
         curvature, noise = spectrum(precision, noise)
     shared = dynamics.integrator, h, dynamics.friction, dynamics.temperature
@@ -182,16 +186,24 @@ def _predicted(
     )
     temperature = float(np.mean(momentum))
     more = max(both - step, 0.0)
+    moved = 0.0
     if pilot is not None:
-        met = _curvature_met(dynamics, precision, pilot)
-        met = met[met > 0]
-        position, _ = variances(*shared, met, np.zeros_like(met))
-        step = float(np.max(np.abs(sd_error(position, 1.0, met)), initial=step))
+        z, scores = _in_metric(dynamics, precision, pilot)
+        met = least_curvature(z, scores, _ERROR_RATE / (2 * len(active)))
+        if len(met := met[met > 0]):  # where draws tell
+            position, _ = variances(*shared, met, np.zeros_like(met))
+            step = max(step, float(np.abs(sd_error(position, 1.0, met)).max()))
+        if not dynamics.integrator.has_momenta:
+            unit, _ = variances(*shared, np.ones(1), np.zeros(1))
+            moved = _mean_error(pilot.theta, scores, float(unit[0]) - 1)
+    wrong = f"makes a posterior standard deviation wrong by {_percent(step)}", f"{SD_BOUND:.0%}"
+    if moved / MEAN_BOUND > step / SD_BOUND:
+        wrong = f"moves a posterior mean by {amount(moved)} standard deviations", f"{MEAN_BOUND:g}"
     found = [
         STEP.check(
-            step,
-            f"step_size {h:.3g} is too large: it makes a posterior standard deviation wrong by "
-            f"{_percent(step)} (should be at most {SD_BOUND:.0%}). {sentence(smaller)}",
+            max(step, moved * SD_BOUND / MEAN_BOUND),
+            f"step_size {h:.3g} is too large: it {wrong[0]} (should be at most {wrong[1]}). "
+            f"{sentence(smaller)}",
         )
     ]
     if dynamics.weighted or not step < np.inf:
@@ -207,19 +219,38 @@ def _predicted(
     return found, temperature
 
 
-def _curvature_met(dynamics: Dynamics, precision: np.ndarray | None, pilot: Pilot) -> np.ndarray:
-    """Least curvature that draws have met in the metric, along principal directions, shape (a,).
-
-    That at a reference says little of a posterior whose curvature changes, as of a hierarchy in
-    the form that does not suit its data.
-    """
+def _in_metric(
+    dynamics: Dynamics, precision: np.ndarray | None, pilot: Pilot
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws, (k, a), and gradients, (2, k, a), in the metric, along principal directions."""
     factor = dynamics.factor
+    if is_sparse(factor):
+        factor = deviations(factor, pilot.theta.shape[1])[None, :]
     z = whiten(factor, pilot.theta.T).T
     scores = pilot.scores * factor[0] if len(factor) == 1 else pilot.scores @ factor
     if dynamics.curvature is None and precision is not None and precision.ndim == 2:
         _, directions = np.linalg.eigh(precision)
         z, scores = z @ directions, scores @ directions
-    return least_curvature(z, scores, _ERROR_RATE / (2 * z.shape[1]))
+    return z, scores
+
+
+def _mean_error(theta: np.ndarray, scores: np.ndarray, unit: float) -> float:
+    r"""Least error of a mean, in standard deviations, by the step size of overdamped dynamics.
+
+    To first order such dynamics have the invariant density
+
+    .. math:: \pi_h \propto \pi \, \bigl(1 + \tfrac{\epsilon}{2} (2 \Delta \log \pi + |g|^2)\bigr)
+
+    in their metric, with :math:`\epsilon`, `unit`, the error of a variance where the curvature is
+    1. By parts, the mean of :math:`\theta_j` is off by
+    :math:`-\epsilon \, cov(\theta_j, |g|^2) / 2`.
+    """
+    square = np.sum(scores[0] * scores[1], axis=1)
+    sd = theta.std(axis=0)
+    z = (theta - theta.mean(axis=0)) / np.where(sd > 0, sd, np.inf)
+    series = -unit / 2 * z * (square - square.mean())[:, None]
+    error = -stdtrit(len(z) - 1, _ERROR_RATE) * series.std(axis=0) / np.sqrt(len(z))
+    return float(np.max(np.abs(series.mean(axis=0)) - error, initial=0.0))
 
 
 def _precision(draws: np.ndarray, temperature: float) -> np.ndarray:
@@ -248,7 +279,7 @@ def _measured(
         tried = [(known[0], False)]
     else:
         tried = [(own, False)]
-    # Of the draws' own covariance, by which products of scores are too long.
+    # Of the draws' own covariance, whose steps are too long by that share.
     excess = (size + 1) / min(len(kept), max(float(np.nanmedian(mean_ess)), size + 1))
     excess *= len(kept) > 5 * size
     errors = [
@@ -275,8 +306,10 @@ def _measured(
 
 def _covariances(dynamics: Dynamics, draws: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     """Guesses of the posterior's covariance: that of the metric, if any, and that of draws."""
-    own = covariance_of(draws, 5 * draws.shape[1])
     factor, precision = dynamics.factor, dynamics.precision
+    if draws.shape[1] > MAX_DENSE:
+        return [], covariance_of(draws, np.inf)
+    own = covariance_of(draws, 5 * draws.shape[1])
     if dynamics.curvature is not None:
         return [np.diag(factor[0] ** 2) if len(factor) == 1 else factor @ factor.T], own
     if precision is None or precision.ndim < 2:
@@ -295,8 +328,8 @@ def _errors(
 ) -> tuple[float, float]:
     """Least errors of a standard deviation and a mean, by series of `scores.moment_series`.
 
-    Of their means, variances are too large by a share of up to `excess`. False alarms have a
-    probability `rate`, of all elements together.
+    Their means are variances that may be too small by a share `excess` of the guess. False alarms
+    have a probability `rate`, of all elements together.
     """
     means, variances = series
     size, guess = len(active), np.diag(covariance)
@@ -308,21 +341,24 @@ def _errors(
     shift_error = np.hypot(wide * means.std(axis=0), mean_noise) / scale
     sd_error = np.hypot(wide * variances.std(axis=0) / (2 * scale), own_noise) / scale
     shift = np.maximum(np.abs(mean - means.mean(axis=0)) / scale - shift_error, 0.0)
-    stretch = np.maximum(np.abs(sd / scale - 1) - sd_error, 0.0)
+    widest = np.sqrt(scale**2 + excess * guess)
+    stretch = np.maximum(sd / widest - 1, 1 - sd / scale) - sd_error
     ratios = np.mean(variances / guess, axis=1)
-    together = _pooled_stretch(ratios, freedom, np.mean(sd**2 / guess), rate)
+    together = _pooled_stretch(ratios, freedom, np.mean(sd**2 / guess), excess, rate)
     together -= float(np.mean(own_noise / np.where(sd > 0, sd, 1.0)))
-    return max(float(np.max(stretch)), together, excess / 2) - excess / 2, float(np.max(shift))
+    return max(float(np.max(stretch)), together, 0.0), float(np.max(shift))
 
 
-def _pooled_stretch(ratios: np.ndarray, freedom: int, own: float, rate: float) -> float:
+def _pooled_stretch(
+    ratios: np.ndarray, freedom: int, own: float, excess: float, rate: float
+) -> float:
     """Least error of a standard deviation that all directions share.
 
     `ratios`, shape (k,), of the posterior's variance to a guess, are means over directions, of
     which each alone may be too noisy; `own` is that of the draws' variance.
     """
     error = -stdtrit(freedom, rate / 4) * ratios.std() / np.sqrt(freedom)
-    low, high = (max(ratios.mean() + x, SMALLEST) for x in (-error, error))
+    low, high = (max(ratios.mean() + x, SMALLEST) for x in (-error, error + excess))
     return float(max(np.sqrt(own / high) - 1, 1 - np.sqrt(own / low), 0.0))
 
 
