@@ -183,7 +183,7 @@ class Advice:
             ("share of the rows", percent(self.data_share)),
             ("predicted variance", shown(self.loglik_variance)),
             ("predicted perturbation", shown(self.perturbation)),
-            ("effective draws per draw", shown(self.ess_per_draw)),
+            ("effective draws (bulk) per draw", shown(self.ess_per_draw)),
             (f"effective draws per second over {self.against or 'all rows'}", shown(self.ratio)),
             ("pays from effective draws", "never" if never else shown(self.pays_from)),
         ]

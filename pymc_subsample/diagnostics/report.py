@@ -178,7 +178,7 @@ def _searched(rule: Rule, stats: xr.Dataset) -> Rule:
         return rule
     every, mirrored = (int(stats[name].max()) for name in (SEARCHES, IMAGES))
     drawn = f"{every - mirrored} from random points, {mirrored} from symmetries"
-    return replace(rule, title=f"{rule.title} by {every} searches ({drawn})")
+    return replace(rule, title=f"{rule.title} by {every} searches that ended at one ({drawn})")
 
 
 def _of_chain(

@@ -111,9 +111,9 @@ def unfitting(model: pm.Model, terms: Mapping[str, Variable], error: Exception) 
         data = [v for v in model.data_vars if v in above]
         said += [f"pm.Data {v.name!r} has {v.get_value(borrow=True).shape}" for v in data]
     return TallModelError(
-        f"The shapes of {', '.join(map(repr, terms))} and of the data do not fit together "
-        f"({error}). {'; '.join(dict.fromkeys(said))}. Check the number of rows of every column."
-        f"{hint}"
+        f"The shapes of {', '.join(map(repr, terms))} and of the data do not fit together"
+        f"{'' if hint else f' ({error})'}. {'; '.join(dict.fromkeys(said))}. Check the number of "
+        f"rows of every column.{hint}"
     )
 
 

@@ -39,6 +39,11 @@ class CoupledRows(Exception):
                 "instead (effects[group]); otherwise give a dense array (matrix.toarray()), or "
                 "sample this model with pm.NUTS."
             )
+        if op.startswith("Simulator"):
+            return TallModelError(
+                f"{name!r} is simulated ({op}): its rows have no log-likelihood, which is what is "
+                "subsampled. Sample this model with pm.sample_smc, or write a likelihood."
+            )
         what = _KNOWN.get(op, "an operation that mixes rows or is not known to keep them apart")
         return TallModelError(
             f"The rows of {name!r} are coupled by {op} ({what}): the log-likelihood of a row must "

@@ -5,8 +5,11 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from pymc.stats.convergence import SamplerWarning, WarningType
+
+from pymc_subsample.warning import warn
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -74,7 +77,9 @@ def held_back() -> Iterator["Unsaid"]:
         _log.setLevel(level)
         _log.propagate = propagate
     unsaid.logged = listener.heard
-    unsaid.warned = [str(w.message) for w in caught if w.category is UserWarning]
+    # PyTensor's remarks on how it was installed are for those who use it.
+    said = [w for w in caught if w.category is UserWarning]
+    unsaid.warned = [str(w.message) for w in said if "pytensor" not in Path(w.filename).parts]
 
 
 class Unsaid:
@@ -91,5 +96,5 @@ class Unsaid:
         for level, text in self.logged:
             _log.log(level, "%s", text)
         for text in self.warned:
-            warnings.warn(text, stacklevel=2)
+            warn(text)
         self.logged, self.warned = [], []
