@@ -415,6 +415,16 @@ def without_log_density(rng):
 # Data that do not fit the model
 
 
+@refused(name("y"), "Simulator", "pm.sample_smc")
+def simulator(rng):
+    with pm.Model() as model:
+        b = pm.Normal("b")
+        pm.Simulator(
+            "y", lambda rng, b, size: rng.normal(b, 1, size), b, observed=rng.normal(size=N)
+        )
+    return model
+
+
 @refused(name("y"), rf"observed with shape \({N - 1},\), and made of \({N},\)", "number of rows")
 def outcome_of_another_length(rng):
     with pm.Model() as model:
