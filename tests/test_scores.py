@@ -56,11 +56,7 @@ def test_curvature_of_a_normal_is_known_from_any_draws(wide):
     curvature = np.array([0.1, 1.0, 50.0])
     z = 7 + wide * np.random.default_rng(1).standard_normal((100, 3))
     found = least_curvature(z, np.array([-curvature * (z - 6.5)] * 2), 1e-4)
-    # The square of the gradient holds the distance of the draws' mean from the mode.
-    square, spread = np.mean((z - 6.5) ** 2, axis=0), z.var(axis=0)
-    assert np.all(found <= curvature * square / spread * (1 + 1e-9))
-    near = least_curvature(z, np.array([-curvature * (z - z.mean(axis=0))] * 2), 1e-4)
-    np.testing.assert_allclose(near, curvature)
+    np.testing.assert_allclose(found, curvature)
 
 
 @pytest.mark.parametrize("shape", [1.0, 5.0, 50.0])

@@ -1009,7 +1009,7 @@ def test_errors_of_means_by_the_step_size_are_those_of_long_chains(shape):
     for _ in range(400):
         z += h * (shape - np.exp(z)) / shape + np.sqrt(2 * h) * root * rng.normal(size=draws)
     gradient = (shape - np.exp(z)) * root
-    predicted = stochastic._mean_error(z[:, None], np.array([gradient[:, None]] * 2), h / (2 - h))
+    predicted = stochastic._mean_error(z[:, None], np.array([gradient[:, None]] * 2), h / 2)
     off = abs(z.mean() - digamma(shape)) / np.sqrt(polygamma(1, shape))
     # A mean is off by .0022 sds, a tenth of the error that is looked for; four of these.
     assert 0.6 < predicted / off < 1.4

@@ -111,6 +111,7 @@ def least_curvature(z: np.ndarray, scores: np.ndarray, level: float) -> np.ndarr
     :math:`E[g^2] = E[-g']`; where :math:`\pi` is normal, it is wherever z comes from, without
     noise. 0 where draws do not tell.
     """
+    scores = scores - scores.mean(axis=1, keepdims=True)
     square, score = scores[0] * scores[1], scores.mean(axis=0)
     pull = -(z - z.mean(axis=0)) * (score - score.mean(axis=0))
     mean = pull.mean(axis=0)

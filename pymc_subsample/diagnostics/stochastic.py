@@ -8,7 +8,7 @@ from scipy.special import stdtrit
 from pymc_subsample import array_stats
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE
-from pymc_subsample.control_variates.factors import deviations, is_sparse, whiten
+from pymc_subsample.control_variates.factors import whiten
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
@@ -140,9 +140,9 @@ class Pilot:
 
 
 def _pilot(record: StepRecord, dynamics: Dynamics, expansion: Expansion) -> Pilot | None:
-    """Evaluate gradients at draws, of as many rows as may be read; None of too few draws."""
+    """Evaluate gradients at draws, of as many rows as may be read; None of too many parameters."""
     active, kept = dynamics.active, np.array(record.kept)
-    if len(kept) < 20 or dynamics.temperature != 1.0:
+    if len(active) > MAX_DENSE or len(kept) < 20 or dynamics.temperature != 1.0:
         return None
     _, sd_ess = _effective(kept[None, :, active])
     independent = int(np.nanmin(sd_ess, initial=_MOST))
@@ -194,8 +194,7 @@ def _predicted(
             position, _ = variances(*shared, met, np.zeros_like(met))
             step = max(step, float(np.abs(sd_error(position, 1.0, met)).max()))
         if not dynamics.integrator.has_momenta:
-            unit, _ = variances(*shared, np.ones(1), np.zeros(1))
-            moved = _mean_error(pilot.theta, scores, float(unit[0]) - 1)
+            moved = _mean_error(pilot.theta, scores, h / 2)
     wrong = f"makes a posterior standard deviation wrong by {_percent(step)}", f"{SD_BOUND:.0%}"
     if moved / MEAN_BOUND > step / SD_BOUND:
         wrong = f"moves a posterior mean by {amount(moved)} standard deviations", f"{MEAN_BOUND:g}"
@@ -224,8 +223,6 @@ def _in_metric(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draws, (k, a), and gradients, (2, k, a), in the metric, along principal directions."""
     factor = dynamics.factor
-    if is_sparse(factor):
-        factor = deviations(factor, pilot.theta.shape[1])[None, :]
     z = whiten(factor, pilot.theta.T).T
     scores = pilot.scores * factor[0] if len(factor) == 1 else pilot.scores @ factor
     if dynamics.curvature is None and precision is not None and precision.ndim == 2:
@@ -245,11 +242,14 @@ def _mean_error(theta: np.ndarray, scores: np.ndarray, unit: float) -> float:
     1. By parts, the mean of :math:`\theta_j` is off by
     :math:`-\epsilon \, cov(\theta_j, |g|^2) / 2`.
     """
+    scores = scores - scores.mean(axis=1, keepdims=True)
     square = np.sum(scores[0] * scores[1], axis=1)
     sd = theta.std(axis=0)
     z = (theta - theta.mean(axis=0)) / np.where(sd > 0, sd, np.inf)
     series = -unit / 2 * z * (square - square.mean())[:, None]
-    error = -stdtrit(len(z) - 1, _ERROR_RATE) * series.std(axis=0) / np.sqrt(len(z))
+    error = (
+        -stdtrit(len(z) - 1, _ERROR_RATE / (2 * z.shape[1])) * series.std(axis=0) / np.sqrt(len(z))
+    )
     return float(np.max(np.abs(series.mean(axis=0)) - error, initial=0.0))
 
 
@@ -307,8 +307,6 @@ def _measured(
 def _covariances(dynamics: Dynamics, draws: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     """Guesses of the posterior's covariance: that of the metric, if any, and that of draws."""
     factor, precision = dynamics.factor, dynamics.precision
-    if draws.shape[1] > MAX_DENSE:
-        return [], covariance_of(draws, np.inf)
     own = covariance_of(draws, 5 * draws.shape[1])
     if dynamics.curvature is not None:
         return [np.diag(factor[0] ** 2) if len(factor) == 1 else factor @ factor.T], own
