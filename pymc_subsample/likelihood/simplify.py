@@ -94,11 +94,12 @@ def _differentiable(node: Apply, inputs: list[Variable]) -> list[Variable] | Non
         return None
     [x], dtype = inputs, node.outputs[0].type.dtype
     axes = range(x.type.ndim) if node.op.axis is None else sorted(node.op.axis)
-    if any(not x.type.shape[axis] for axis in axes):
+    if any(x.type.shape[axis] is None for axis in axes):
         return None
     x = x.astype(dtype)
     for axis in reversed(axes):
-        x = reduce(mul, (x.take(k, axis=axis) for k in range(x.type.shape[axis])))
+        factors = [x.take(k, axis=axis) for k in range(x.type.shape[axis])]
+        x = reduce(mul, factors) if factors else pt.ones_like(x.sum(axis=axis))
     return [x]
 
 

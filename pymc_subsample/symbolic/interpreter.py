@@ -242,7 +242,11 @@ class Elements(Interpreter[np.ndarray]):
         raise NoForm
 
     def _fold(self, op: Op, elements: Sequence) -> Any:
-        """Join elements by a scalar Op."""
+        """Join elements by a scalar Op; none of them are its identity."""
+        if not elements:
+            if op.identity is None:
+                raise NoForm
+            return self._number(np.float64(op.identity))
         first, *others = elements
         for other in others:
             [first] = self._apply(op, [first, other])

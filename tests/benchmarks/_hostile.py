@@ -411,12 +411,14 @@ def degrees_of_freedom():
 
 
 def funnel(centred):
-    return mode_bank.hierarchy(centred, 0.02, groups=6)
+    with pm.Model() as model:
+        mode_bank.hierarchy(centred, 0.02, groups=6)
+    return model
 
 
 def averaged():
     """The same posterior from the means of groups, non-centred: `a` follows."""
-    data = mode_bank.hierarchy(True, 0.02, groups=6)
+    data = funnel(True)
     y = data.rvs_to_values[data["y"]].data
     group = np.random.default_rng(22)
     group.normal(size=mode_bank.N)
