@@ -127,22 +127,25 @@ def _outer(vector: np.ndarray) -> np.ndarray:
     return vector[:, :, None] * vector[:, None, :]
 
 
-def spectrum(precision: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def spectrum(
+    precision: np.ndarray, noise: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Return curvature and noise of the gradient along the posterior's principal directions.
 
-    Both precision and noise are matrices, shape (a, a), or diagonals, (a,).
+    Both precision and noise are matrices, shape (a, a), or diagonals, (a,). And the directions,
+    columns of an (a, a) matrix; None where they are those of the elements.
     """
     if precision.ndim == 1 and noise.ndim == 1:
-        return precision, noise
+        return precision, noise, None
     if noise.ndim == 1:
         noise = np.diag(noise)
     if precision.ndim == 1 and np.ptp(precision) == 0:
-        return precision, np.maximum(np.linalg.eigvalsh(noise), 0.0)
+        return precision, np.maximum(np.linalg.eigvalsh(noise), 0.0), None
     if precision.ndim == 1:
-        return precision, np.diag(noise)
+        return precision, np.diag(noise), None
     curvature, directions = np.linalg.eigh(precision)
     curvature = np.maximum(curvature, 1e-12 * curvature[-1])
-    return curvature, np.einsum("ij,ik,kj->j", directions, noise, directions)
+    return curvature, np.einsum("ij,ik,kj->j", directions, noise, directions), directions
 
 
 def rescaled(matrix: np.ndarray, scale: np.ndarray) -> np.ndarray:

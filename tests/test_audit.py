@@ -10,7 +10,7 @@ from scipy.special import digamma, expit, polygamma
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
-from pymc_subsample.diagnostics import scores
+from pymc_subsample.diagnostics import goodness, scores
 from pymc_subsample.diagnostics.audit import _of_other_estimates
 from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.scores import log_posteriors
@@ -326,9 +326,9 @@ def p_values(rng, stretch=1.0, shift=0.0, phi=0.4, d=3, a=20.0):
     theta = every[:, spread(500, 2, 200)]
     score = a - np.exp(theta)
     guess = np.diag(np.exp(-every.mean(axis=(0, 1))))
-    test = scores.moment_test(theta, score, every, guess)
-    shape = scores.shape_test(theta, score, guess, rng)
-    return test, shape, scores.combined(test, shape)
+    test = goodness.moment_test(theta, score, every, guess)
+    shape = goodness.shape_test(theta, score, guess, rng)
+    return test, shape, goodness.combined(test, shape)
 
 
 def test_p_values_are_uniform_for_draws_of_the_posterior():
@@ -346,7 +346,7 @@ def test_scores_beyond_all_bounds_have_a_p_value():
     rng = np.random.default_rng(8)
     theta = rng.standard_normal((2, 300, 3))
     score = -theta * 1e80
-    assert scores.moment_test(theta, score, theta, np.eye(3)) < 1e-10
+    assert goodness.moment_test(theta, score, theta, np.eye(3)) < 1e-10
 
 
 @pytest.mark.parametrize(("stretch", "shift"), [(1.15, 0.0), (1 / 1.15, 0.0), (1.0, 0.3)])
@@ -366,8 +366,8 @@ def test_p_values_of_short_chains_are_not_too_small(draws, d, phi):
         theta = every[:, spread(draws, 4, 200)]
         score = 5.0 - np.exp(theta)
         guess = np.eye(d) / 5.0
-        test = scores.moment_test(theta, score, every, guess)
-        found.append(scores.combined(test, scores.shape_test(theta, score, guess, rng)))
+        test = goodness.moment_test(theta, score, every, guess)
+        found.append(goodness.combined(test, goodness.shape_test(theta, score, guess, rng)))
     p = np.array(found)
     assert np.mean(np.isfinite(p)) > 0.5
     for level in (0.05, 0.01):
@@ -379,25 +379,25 @@ def test_p_values_see_errors_in_short_chains():
     for stretch, shift in ((1.3, 0.0), (1.0, 0.4)):
         x, mean, sd = log_gamma(ar(rng, 0.0, 4, 50, 10), 20.0)
         every = mean + stretch * (x - mean) + shift * sd
-        assert scores.moment_test(every, 20.0 - np.exp(every), every, np.eye(10) / 20) < 1e-3
+        assert goodness.moment_test(every, 20.0 - np.exp(every), every, np.eye(10) / 20) < 1e-3
 
 
 def test_too_few_effective_draws_have_no_p_value():
     rng = np.random.default_rng(18)
     x = ar(rng, 0.97, 4, 100, 3)
-    assert np.isnan(scores.moment_test(x, -x, x, np.eye(3)))
-    assert np.isnan(scores.shape_test(x, -x, np.eye(3), rng))
-    assert np.isnan(scores.combined(np.nan, np.nan))
-    assert scores.combined(0.3, np.nan) == pytest.approx(0.3)
+    assert np.isnan(goodness.moment_test(x, -x, x, np.eye(3)))
+    assert np.isnan(goodness.shape_test(x, -x, np.eye(3), rng))
+    assert np.isnan(goodness.combined(np.nan, np.nan))
+    assert goodness.combined(0.3, np.nan) == pytest.approx(0.3)
 
 
 def test_kernel_discrepancy_sees_a_wrong_shape():
     """Uniform draws of the target's mean and variance: no moment tells, the kernel does."""
     rng = np.random.default_rng(8)
     x = rng.uniform(-np.sqrt(3), np.sqrt(3), size=(2, 400, 1))
-    assert scores.shape_test(x, -x, np.eye(1), rng) < 0.01
+    assert goodness.shape_test(x, -x, np.eye(1), rng) < 0.01
     right = rng.normal(size=(2, 400, 1))
-    assert scores.shape_test(right, -right, np.eye(1), rng) > 0.01
+    assert goodness.shape_test(right, -right, np.eye(1), rng) > 0.01
 
 
 @pytest.mark.parametrize("stretch", [1.0, 1.5])

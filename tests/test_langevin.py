@@ -551,8 +551,8 @@ def test_spectrum_follows_the_posteriors_directions():
     directions = np.linalg.qr(root)[0]
     precision = directions @ np.diag([1.0, 4.0, 9.0]) @ directions.T
     noise = directions @ np.diag([3.0, 2.0, 1.0]) @ directions.T
-    curvature, found = spectrum(precision, noise)
+    curvature, found, _ = spectrum(precision, noise)
     np.testing.assert_allclose(curvature, [1, 4, 9])
     np.testing.assert_allclose(found, [3, 2, 1])
-    curvature, found = spectrum(np.ones(3), noise)
+    curvature, found, _ = spectrum(np.ones(3), noise)
     np.testing.assert_allclose(np.sort(found), [1, 2, 3])

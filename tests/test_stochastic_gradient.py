@@ -19,7 +19,9 @@ from scipy.stats import binom, t
 import pymc_subsample as pms
 from pymc_subsample import clusters
 from pymc_subsample.control_variates import Expansion, expand
+from pymc_subsample.diagnostics import pilot as pilots
 from pymc_subsample.diagnostics import stochastic
+from pymc_subsample.diagnostics.chain_moments import from_start
 from pymc_subsample.diagnostics.checks import recall
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.stochastic import RULES
@@ -246,8 +248,7 @@ def test_no_start_is_too_far_to_be_noticed(far):
                     "kinetic_temperature": np.ones(1),
                 },
             )
-        [check] = stochastic._from_start(record, np.arange(2))
-        assert not check.passed
+        assert from_start(record, np.arange(2)) > stochastic.SD_BOUND
 
 
 def test_noise_of_svrg_is_that_along_the_way(case):
@@ -860,7 +861,7 @@ def told(theta, dynamics, expansion):
     record, ones = StepRecord(draws=len(theta)), np.ones(len(theta))
     stats = dict.fromkeys(("step_size", "kinetic_temperature"), ones)
     record.add(theta, stats | {"noise": np.ones_like(theta), "diverging": 0 * ones})
-    pilot = stochastic._pilot(record, dynamics, expansion)
+    pilot = pilots.evaluated(record, dynamics.active, expansion)
     checked = stochastic._measured(record, dynamics, pilot, ["look"])
     return {check.rule.name for check in checked if not check.passed}
 
@@ -881,8 +882,8 @@ def test_right_draws_of_twenty_directions_pass(measured):
 
 def test_random_rows_tell_the_same(measured, monkeypatch):
     """Where rows are too many to read all of them at a hundred draws: half of them, here."""
-    monkeypatch.setattr(stochastic, "_PILOT_ROWS", 4000)
-    monkeypatch.setattr(stochastic, "_RANDOM_ROWS", 60_000)
+    monkeypatch.setattr(pilots, "_ROWS", 4000)
+    monkeypatch.setattr(pilots, "_RANDOM_ROWS", 60_000)
     alarms = sum(not measured(seed) for seed in range(20))
     assert alarms <= binom.isf(1e-5, 20, 1e-3)
     assert not any(measured(seed, stretch=3.0) for seed in range(3))
@@ -892,7 +893,7 @@ def test_random_rows_tell_the_same(measured, monkeypatch):
 @pytest.mark.parametrize("measured", [normal_levels], indirect=True)
 @pytest.mark.parametrize("effective", [32, 99])
 def test_few_draws_tell_less_and_raise_no_alarm(measured, monkeypatch, effective):
-    monkeypatch.setattr(stochastic, "_MOST", effective)
+    monkeypatch.setattr(pilots, "_MOST", effective)
     alarms = sum(not measured(seed) for seed in range(20))
     assert alarms <= binom.isf(1e-5, 20, 1e-3)
     assert not any(measured(seed, stretch=3.0) for seed in range(3))
@@ -956,8 +957,8 @@ def test_gradients_of_one_row_are_told_by_their_draws():
 @pytest.mark.parametrize("n", [20_000, 200_000])
 def test_very_wide_draws_are_found_in_many_rows(n, monkeypatch):
     """Their distance makes full steps from few of them as noisy as they are wrong."""
-    monkeypatch.setattr(stochastic, "_PILOT_ROWS", 4 * n)
-    monkeypatch.setattr(stochastic, "_RANDOM_ROWS", n)
+    monkeypatch.setattr(pilots, "_ROWS", 4 * n)
+    monkeypatch.setattr(pilots, "_RANDOM_ROWS", n)
     model, _, covariance, steepest = correlated(1, 0.0, n)
     step = pms.EWSG(
         model=model, step_size=0.05 / steepest, dynamics="overdamped", metric="identity",
@@ -1009,7 +1010,8 @@ def test_errors_of_means_by_the_step_size_are_those_of_long_chains(shape):
     for _ in range(400):
         z += h * (shape - np.exp(z)) / shape + np.sqrt(2 * h) * root * rng.normal(size=draws)
     gradient = (shape - np.exp(z)) * root
-    predicted = stochastic._mean_error(z[:, None], np.array([gradient[:, None]] * 2), h / 2)
+    scores = np.array([gradient[:, None]] * 2)
+    predicted = pilots.least_mean_error(pilots.Pilot(z[:, None], scores), scores, h, 1e-3)
     off = abs(z.mean() - digamma(shape)) / np.sqrt(polygamma(1, shape))
     # A mean is off by .0022 sds, a tenth of the error that is looked for; four of these.
     assert 0.6 < predicted / off < 1.4
@@ -1036,8 +1038,7 @@ def test_slow_chains_from_afar_are_noticed(size):
         record, ones = StepRecord(draws=1000), np.ones(1000)
         told = dict.fromkeys(("step_size", "kinetic_temperature"), ones)
         record.add(theta, told | {"noise": np.ones_like(theta), "diverging": 0 * ones})
-        [check] = stochastic._from_start(record, np.arange(size))
-        noticed += not check.passed
+        noticed += from_start(record, np.arange(size)) > stochastic.SD_BOUND
     assert noticed >= 10
 
 

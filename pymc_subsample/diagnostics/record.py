@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from pymc_subsample import array_stats
 from pymc_subsample.estimators import VARIANCE_BOUND
 
 _FOLD = 256
@@ -274,6 +275,15 @@ class StepRecord(MovingRecord):
             np.sqrt(more * np.sum(x**2, axis=0)) / self.done for x in (centred, spread)
         )
         return mean, variance
+
+    def effective(self, active: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Effective sample sizes of means and standard deviations of the kept draws, shape (a,)."""
+        kept = np.array(self.kept)[None, :, active]
+        mean, sd = (
+            np.asarray(array_stats.ess(kept, chain_axis=0, draw_axis=1, method=method))
+            for method in ("mean", "sd")
+        )
+        return mean, np.fmin(mean, sd)
 
     def without(self, batches: int) -> "StepRecord":
         """Return the record of the draws after the first few batches."""

@@ -1,4 +1,4 @@
-r"""Posterior moments and tests from gradients of the log posterior at a sampler's draws.
+r"""Posterior moments from gradients of the log posterior at a sampler's draws.
 
 With :math:`g = \nabla \log \pi(\theta)` in unconstrained space, Stein's identities hold for draws
 from the posterior, any fixed c and any fixed matrix :math:`\Sigma`:
@@ -23,24 +23,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import fdtrc, stdtrit
 
-from pymc_subsample import array_stats
 from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE, covariance
 from pymc_subsample.control_variates.quadratic import Quadratic
 from pymc_subsample.control_variates.reference import reference_at, sums_at
 from pymc_subsample.control_variates.search import has_precision
+from pymc_subsample.diagnostics.goodness import combined, moment_test, shape_test
 from pymc_subsample.diagnostics.weights import Moments
 
-_BOOTSTRAPS = 2_000
-# Effective draws of the slowest coordinate in a batch; batches per chain at most.
-_BATCH, _MOST_BATCHES = 10.0, 10
-# Below these there is no p-value: batches of all chains, effective draws of the slowest coordinate.
-_FEWEST_BATCHES, _FEWEST_EFFECTIVE = 4, 50
-# Variances of coordinates within this factor of their mean are pooled.
-_ALIKE = 4.0
 # A variance is not taken to be smaller than this share of the curvature's.
 SMALLEST = 0.01
 # Of the jackknife over audited draws.
@@ -66,59 +58,6 @@ def _at_points(
     [rows] = batches
     found = [sums_at(expansion, [rows], phi, curved=False) for phi in points]
     return np.array([level for level, _, _ in found]), np.array([slope for _, slope, _ in found])
-
-
-@one_thread
-def estimated_scores(
-    expansion: Expansion, thetas: np.ndarray, size: int, rng: np.random.Generator
-) -> np.ndarray:
-    r"""Two estimates of the gradient at each of some points theta, (k, d): shape (2, k, d).
-
-    Each reads `size` / 2 rows of its own, drawn at random for every point,
-
-    .. math:: \nabla \log p(\theta) + \sum_{i=1}^n g_i(\bar\theta)
-        + \frac{n}{m} \sum_{i \in S} \bigl(g_i(\theta) - g_i(\bar\theta)\bigr)
-
-    with the mean of the points as reference. They are unbiased, products of the two also of
-    products of gradients, and their errors are noise to `moment_series`: near the mean a share
-    d / m of the variance of gradients, more in directions that few rows see.
-    """
-    center, _ = expansion.parameters(thetas.mean(axis=0))
-    whole = sum(slopes[0] for _, slopes in expansion.over(_at_points, [center]))
-    m = size // 2
-    rows = np.sort(rng.integers(expansion.n_rows, size=(len(thetas), 2, m)), axis=-1)
-
-    def estimated(point: tuple[np.ndarray, np.ndarray]) -> list[np.ndarray]:
-        theta, halves = point
-        phi, _ = expansion.parameters(theta)
-        found = []
-        for index in halves:
-            batches = expansion.batches(index)
-            there, here = (sums_at(expansion, batches, x, curved=False)[1] for x in (phi, center))
-            slope = whole + expansion.n_rows / m * (there - here)
-            found.append(expansion.pull_back(theta, slope))
-        return found
-
-    found = list(expansion.passes.map(estimated, zip(thetas, rows, strict=True)))
-    return np.swapaxes(np.array(found), 0, 1)
-
-
-def least_curvature(z: np.ndarray, scores: np.ndarray, level: float) -> np.ndarray:
-    r"""Lower bounds of the mean curvature along directions, shape (a,), each wrong at a `level`.
-
-    From coordinates, (k, a), and two estimates of their gradients, (2, k, a):
-    :math:`E[g^2] / -E[(z - E z) g]` is that of :math:`-\log \pi`, where z is from it, since
-    :math:`E[g^2] = E[-g']`; where :math:`\pi` is normal, it is wherever z comes from, without
-    noise. 0 where draws do not tell.
-    """
-    scores = scores - scores.mean(axis=1, keepdims=True)
-    square, score = scores[0] * scores[1], scores.mean(axis=0)
-    pull = -(z - z.mean(axis=0)) * (score - score.mean(axis=0))
-    mean = pull.mean(axis=0)
-    mean = np.where(mean > 0, mean, np.inf)
-    found = square.mean(axis=0) / mean
-    left = (square - found * pull).std(axis=0) / np.sqrt(len(z))
-    return np.maximum(found + stdtrit(len(z) - 2, level) * left / mean, 0.0)
 
 
 def by_scores(
@@ -275,154 +214,3 @@ def best_covariance(
     spread = np.where(spread > 0, spread, 1.0)
     noise = [np.mean(_controlled(theta, score @ c).var(axis=0) / spread) for c in candidates]
     return candidates[int(np.argmin(noise))]
-
-
-def moment_test(
-    theta: np.ndarray, score: np.ndarray, every: np.ndarray, covariance: np.ndarray
-) -> float:
-    """P-value of all draws having the posterior's means and variances.
-
-    In coordinates in which the posterior is about standard normal, mean and mean square of all
-    draws, `every`, are compared with Stein's estimates from the audited ones, `theta`, which are
-    evenly spread among them; both have shape (chain, draws, d). The variances of these differences
-    are those between batches of successive draws, pooled over coordinates. The sum of squared
-    differences over variances is referred to an F distribution whose degrees of freedom allow for
-    the correlation of the coordinates and for unequal variances (Satterthwaite). NaN where the
-    draws are too few: 50 effective ones, and 4 batches, are needed.
-    """
-    factor = np.linalg.cholesky(covariance)
-    center = every.mean(axis=(0, 1))
-    z, score = _whiten(factor, theta - center), score @ factor
-    r = z + score
-    r_centred = r - r.mean(axis=(0, 1))
-    whole = _whiten(factor, every - center)
-    found = np.concatenate([whole, whole**2], axis=-1)
-    mine = np.concatenate([z, z**2], axis=-1)
-    implied = np.concatenate([r, 1 + z * r_centred], axis=-1)
-    starts = _batch_starts(found, mine.shape[1])
-    if starts is None:
-        return np.nan
-
-    size, d = found.shape[-1], z.shape[-1]
-    means = _batch_means(found, starts)
-    differences = means - _batch_means(implied, starts)
-    batches = len(differences)
-    noise = differences.var(axis=0, ddof=1) / batches
-    error = found.mean(axis=(0, 1)) - implied.mean(axis=(0, 1))
-    # Squares about the draws' own mean are too small by its variance.
-    error[d:] += np.mean(means[:, :d].var(axis=0, ddof=1)) / batches
-    n, k = found.shape[0] * found.shape[1], mine.shape[0] * mine.shape[1]
-    correlation, weight = _instantaneous(mine, implied, n, k)
-    halves = slice(0, d), slice(d, size)
-    share = np.concatenate([np.full(d, np.mean((noise / weight)[half])) for half in halves])
-    # A spread of variances beyond what their own errors make.
-    relative = [(noise / weight)[half] for half in halves]
-    unequal = [np.mean((v / (np.mean(v) or 1.0)) ** 2) for v in relative]
-    uneven = max(1.0, float(np.mean(unequal)) * (batches - 1) / (batches + 1))
-    together = max(float(np.sum(correlation**2)) - size * (size - 1) / k, size) / size
-    freedom = max(size / (together * uneven), 1.0)
-    with np.errstate(all="ignore"):  # draws that never move
-        statistic = np.mean(error**2 / (weight * share))
-    return float(fdtrc(freedom, (batches - 1) * freedom / 2, statistic))
-
-
-def shape_test(
-    theta: np.ndarray, score: np.ndarray, covariance: np.ndarray, rng: np.random.Generator
-) -> float:
-    r"""P-value of the draws' kernel Stein discrepancy, by a wild bootstrap for dependent draws.
-
-    The kernel is the inverse multiquadric :math:`(d + \|x - y\|^2)^{-1/2}` (Gorham and Mackey 2017)
-    in coordinates in which the posterior is about standard normal. As in Chwialkowski, Strathmann
-    and Gretton (2016) the bootstrap changes signs, here of whole batches of successive draws, long
-    enough to be nearly independent of each other. Draws have shape (chain, draw, d); NaN where they
-    are too few, as for `moment_test`.
-    """
-    factor = np.linalg.cholesky(covariance)
-    chains, draws, d = theta.shape
-    x = _whiten(factor, theta - theta.mean(axis=(0, 1))).reshape(-1, d)
-    whitened = score @ factor
-    starts = _batch_starts(np.concatenate([whitened, whitened**2], axis=-1), draws)
-    if starts is None:
-        return np.nan
-    kernel = _stein_kernel(x, whitened.reshape(-1, d))
-    first = (np.arange(chains)[:, None] * draws + (starts * draws).astype(int)).ravel()
-    kernel = np.add.reduceat(np.add.reduceat(kernel, first, axis=0), first, axis=1)
-    signs = rng.choice([-1.0, 1.0], (_BOOTSTRAPS, len(kernel)))
-    bootstrapped = np.einsum("bi,bi->b", signs @ kernel, signs)
-    # All signs alike give the statistic itself, but for rounding.
-    reached = bootstrapped >= kernel.sum() * (1 - 1e-9)
-    return float((1 + np.sum(reached)) / (1 + _BOOTSTRAPS))
-
-
-def combined(*p_values: float) -> float:
-    """One p-value from several, NaN left out, that may depend on each other (Liu and Xie 2020)."""
-    p = np.array([p for p in p_values if not np.isnan(p)])
-    if not len(p):
-        return np.nan
-    p = np.clip(p, 1e-15, 1 - 1e-15)
-    above = np.where(p < 0.5, 1.0, -1.0) / np.tan(np.pi * np.minimum(p, 1 - p))
-    return float(np.arctan2(1.0, np.mean(above)) / np.pi)
-
-
-def _batch_starts(x: np.ndarray, most: int) -> np.ndarray | None:
-    """Where nearly independent batches of series, shape (chain, draw, p), begin in a chain.
-
-    As shares of its draws, at most so many; None for too few draws.
-    """
-    relative = np.asarray(
-        array_stats.ess(x, chain_axis=0, draw_axis=1, method="mean", relative=True)
-    )
-    relative = relative[np.isfinite(relative)]
-    slowest = float(np.clip(relative.min(), 1e-6, 1.0)) if len(relative) else 1.0
-    chains, draws = x.shape[:2]
-    per_chain = int(np.clip(draws * slowest / _BATCH, 1, min(most, _MOST_BATCHES)))
-    if chains * draws * slowest < _FEWEST_EFFECTIVE or chains * per_chain < _FEWEST_BATCHES:
-        return None
-    return np.arange(per_chain) / per_chain
-
-
-def _batch_means(x: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Means of batches, shape (batches of all chains, p), of series, shape (chain, draw, p)."""
-    first = (starts * x.shape[1]).astype(int)
-    sizes = np.diff(np.append(first, x.shape[1]))
-    means = np.add.reduceat(x, first, axis=1) / sizes[:, None]
-    return means.reshape(-1, x.shape[-1])
-
-
-def _instantaneous(
-    mine: np.ndarray, implied: np.ndarray, n: int, k: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Correlations of the differences as if draws were independent, and how they are weighed.
-
-    Coordinates are alike but for noise, unless their variances are far above their mean. One far
-    below may be that of a coordinate whose rare long gradients are not among the audited draws.
-    """
-    size = mine.shape[-1]
-    both = np.concatenate([mine, implied], axis=-1).reshape(k, -1)
-    cov = np.cov(both, rowvar=False)
-    joint = cov[:size, :size] / n + cov[size:, size:] / k
-    joint = joint - (cov[:size, size:] + cov[size:, :size]) / n
-    variance = np.maximum(np.diag(joint), np.finfo(float).tiny)
-    scale = np.sqrt(variance)
-    ratios = [half / half.mean() for half in np.split(variance, 2)]
-    ratio = np.concatenate(ratios)
-    weight = np.where(ratio < _ALIKE, 1.0, ratio)
-    return joint / np.outer(scale, scale), weight
-
-
-def _whiten(factor: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Solve with a factor, shape (d, d), along the last axis."""
-    return np.linalg.solve(factor, x[..., None])[..., 0]
-
-
-def _stein_kernel(x: np.ndarray, score: np.ndarray) -> np.ndarray:
-    """Langevin Stein kernel of the inverse multiquadric at points, shape (k, d); (k, k)."""
-    d = x.shape[1]
-    square = np.sum(x**2, axis=1)
-    distance = np.maximum(square[:, None] + square[None] - 2 * x @ x.T, 0.0)
-    base = d + distance
-    across = score @ x.T
-    own = np.diag(across)
-    # (g_x - g_y)' (x - y)
-    pull = own[:, None] + own[None] - across - across.T
-    return (score @ score.T) * base**-0.5 + (pull + d) * base**-1.5 - 3 * distance * base**-2.5

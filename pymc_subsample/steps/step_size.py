@@ -148,7 +148,7 @@ def _spectrum(step: "SGMCMC", prepared: Preparation) -> tuple[np.ndarray, np.nda
         curvature = step._precision = posterior_precision(step, prepared, scale)
     if scale is not None:
         curvature, noise = rescaled(curvature, scale), rescaled(noise, scale)
-    return spectrum(curvature, noise)
+    return spectrum(curvature, noise)[:2]
 
 
 def posterior_precision(
