@@ -15,8 +15,9 @@ def test_automatic_settings_are_calibrated(problem):
     assert found.p_value() > ERROR_RATE
 
 
-# First-order control variates and 40 of 400 rows: the correction carries much of the weight.
-HARD = {"order": 1, "subsample_size": 40}
+# First-order control variates and 20 of 400 rows, beside those that are always read: the correction
+# carries much of the weight. With 28, leaving it out is not noticed.
+HARD = {"order": 1, "subsample_size": 20}
 
 
 def test_noisy_estimate_is_calibrated():

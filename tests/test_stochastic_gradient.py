@@ -288,6 +288,16 @@ def test_what_nothing_could_measure_is_said(model):
     assert "unmeasured" in verdicts(sample(step, model, 10, chains=1))
 
 
+def test_many_parameters_are_not_measured_and_that_is_said(caplog):
+    with pm.Model() as model:
+        b = pm.Normal("b", shape=501)
+        pm.Normal("y", b[np.repeat(np.arange(501), 2)], 1.0, observed=np.zeros(1002))
+    with caplog.at_level(logging.WARNING, "pymc"):
+        draws = sample(pms.SGLD(model=model, batch_size=1002), model, 50, chains=1)
+    assert "unmeasured" in verdicts(draws)
+    assert "moves 501 parameters" in caplog.text
+
+
 def test_a_step_size_of_zero_does_not_move(model, caplog):
     caplog.set_level(logging.WARNING, "pymc")
     sample_stats = pm.sample(

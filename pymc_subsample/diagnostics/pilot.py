@@ -13,8 +13,8 @@ from pymc_subsample.diagnostics.scores import log_posteriors
 
 # Rows that are read: all of them at each draw, or some at random, of all draws together.
 _ROWS, _RANDOM_ROWS = 20_000_000, 4_000_000
-# Random rows that are read at a time, in their order.
-_PART = 2**17
+# Random rows that are read at a time: parts are in the order of the rows.
+_PART = 2**16
 # Draws to read them at: as many as are independent of each other, or a few of any.
 _FEWEST, _DEPENDENT, _MOST = 20, 32, 200
 # From how many on regressions have errors that are known.
@@ -81,7 +81,7 @@ def estimated_scores(
 
     def added(part: slice) -> np.ndarray:
         order = np.argsort(owners[part], kind="stable")
-        batch = expansion.take(rows[part])[:, order]
+        batch = expansion.take(rows[part][order])
         ends = np.cumsum(np.bincount(owners[part], minlength=2 * k))
         found = np.zeros((2 * k, expansion.phi_size))
         for at, (first, last) in enumerate(zip(ends - np.diff(ends, prepend=0), ends, strict=True)):

@@ -103,13 +103,20 @@ def check_steps(
             found += _measured(record, dynamics, pilot, causes)
         found += _heat(record, temperature, [*smaller, *remedies])
         seen = {check.rule.name for check in found} & {NOISE.name, STRETCH.name}
-        found.append(
-            UNMEASURED.check(
+        if len(active) > MAX_DENSE:
+            unmeasured = UNMEASURED.check(
+                1.0,
+                f"This step moves {len(active):,} parameters, and beyond {MAX_DENSE} no gradients "
+                "say whether means and standard deviations are right: what is predicted holds "
+                f"around the reference alone. {UNMEASURED.remedy}",
+            )
+        else:
+            unmeasured = UNMEASURED.check(
                 float(not seen),
                 "Neither the noise of the gradients nor the errors of means and standard "
                 f"deviations could be looked at. {UNMEASURED.remedy}",
             )
-        )
+        found.append(unmeasured)
     instead = "its density to the power of one over that"
     return [*found, checks.check_temperature(dynamics.temperature, TEMPERATURE, instead)]
 
