@@ -293,7 +293,10 @@ def test_many_parameters_are_not_measured_and_that_is_said(caplog):
         b = pm.Normal("b", shape=501)
         pm.Normal("y", b[np.repeat(np.arange(501), 2)], 1.0, observed=np.zeros(1002))
     with caplog.at_level(logging.WARNING, "pymc"):
-        draws = sample(pms.SGLD(model=model, batch_size=1002), model, 50, chains=1)
+        draws = pm.sample(
+            50, tune=50, step=pms.SGLD(model=model, batch_size=1002), model=model, chains=1,
+            random_seed=1, progressbar=False, compute_convergence_checks=False,
+        )  # fmt: skip
     assert "unmeasured" in verdicts(draws)
     assert "moves 501 parameters" in caplog.text
 
