@@ -12,7 +12,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from chains import run
+from chains import QUIET, run
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
@@ -470,9 +470,13 @@ def test_deterministic_variables_of_the_sample_are_warned_of(rows):
         x, y = pm.Data("x", s["x"]), pm.Data("y", s["y"])
         mean = pm.Deterministic("mean", pm.Normal("slope") * x)
         pm.Normal("obs", mean, 1, observed=y)
+    kwargs = {"step": pms.HMCECS(model=model, data=rows), "model": model, "chains": 1, "cores": 1}
     with pytest.warns(UserWarning, match="'mean': computed by PyMC from the rows") as seen:
-        pms.HMCECS(model=model, data=rows)
+        pm.sample(2, tune=2, **kwargs, **QUIET)
     assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        pm.sample(2, tune=2, var_names=["slope"], **kwargs, **QUIET)
 
 
 def test_rows_that_change_after_the_set_up_are_refused(table, tmp_path):

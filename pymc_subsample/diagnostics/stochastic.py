@@ -204,12 +204,12 @@ def _measured(
     return [
         STRETCH.check(
             worst,
-            "By gradients of all rows, a posterior standard deviation is wrong by at least "
-            f"{_percent(worst)} (should be at most {SD_BOUND:.0%}). {remedy}",
+            "By gradients where the chain went, a posterior standard deviation is wrong by at "
+            f"least {_percent(worst)} (should be at most {SD_BOUND:.0%}). {remedy}",
         ),
         SHIFT.check(
             off,
-            f"By gradients of all rows, a posterior mean is off by at least {amount(off)} "
+            f"By gradients where the chain went, a posterior mean is off by at least {amount(off)} "
             f"standard deviations (should be at most {MEAN_BOUND:g}). {remedy}",
         ),
     ]
