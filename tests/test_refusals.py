@@ -228,7 +228,7 @@ def square_design(rng):
 # One latent value per row
 
 
-@refused(name("level"))
+@refused(name("level"), "shorter series")
 def random_walk_latent(rng):
     with pm.Model() as model:
         level = pm.GaussianRandomWalk("level", sigma=0.1, init_dist=pm.Normal.dist(), shape=N)
@@ -236,7 +236,7 @@ def random_walk_latent(rng):
     return model
 
 
-@refused(name("level"))
+@refused(name("level"), "shorter series")
 def autoregressive_latent(rng):
     with pm.Model() as model:
         level = pm.AR("level", [0.5], 0.1, init_dist=pm.Normal.dist(shape=1), shape=N)
@@ -253,7 +253,7 @@ def gaussian_process_latent(rng):
     return model
 
 
-@refused(name("noise"))
+@refused(name("noise"), "Marginalise")
 def overdispersion_per_row(rng):
     with pm.Model() as model:
         alpha = pm.Normal("alpha", 0, 1)

@@ -142,9 +142,19 @@ def _refuse_latents(
             raise TallModelError(
                 f"Free variable {rv.name!r} ({op_name(rv.owner.op)}) has one element per row of "
                 f"{term.name!r} (shape {value.type.shape}, {term.n_rows} rows): with a latent "
-                "variable per row the rows cannot be subsampled. Marginalise it, or index "
-                "group-level parameters with an integer column."
+                f"variable per row the rows cannot be subsampled. {_instead(rv)}"
             )
+
+
+def _instead(rv: Variable) -> str:
+    """Return what to write in place of a latent variable of each row."""
+    if getattr(rv.owner.op, "ndim_supp", 0):
+        return (
+            "Its elements depend on each other, as those of a series do. Index a shorter series, of "
+            "an element for each week, say, by an integer column; or write a smooth function of "
+            "few numbers, such as pm.gp.HSGP or a spline; or sample this model with pm.NUTS."
+        )
+    return "Marginalise it, or index group-level parameters with an integer column."
 
 
 def coupled_term(error: CoupledRows, kinds: Mapping[int, Sequence[Rows]]) -> str:
