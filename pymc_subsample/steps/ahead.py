@@ -133,7 +133,12 @@ class Ahead:
 def _separated(stats: dict[str, Any], part: slice) -> list[StatsType]:
     """Return the statistics of draws, from arrays over draws and from what draws share."""
     own = {name: x[part].tolist() for name, x in stats.items() if type(x) is np.ndarray}
-    return [[stats | dict(zip(own, one, strict=True))] for one in zip(*own.values(), strict=True)]
+    found = []
+    for one in zip(*own.values(), strict=True):
+        each = stats.copy()
+        each.update(zip(own, one, strict=True))
+        found.append([each])
+    return found
 
 
 def _changing(step: Chain) -> dict[str, Any]:
