@@ -3,6 +3,7 @@
 import inspect
 import re
 import time
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -290,6 +291,32 @@ def test_columns_whose_squares_overflow_are_refused_by_name():
 
 
 # Data that change behind a step
+
+
+def test_columns_whose_sums_cancel_beyond_their_digits_are_refused():
+    """With rounding of eps, n W offset^2 eps is what n W is known to: 1e-3 of it, and ten times."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=20_000)
+    seen = (rng.random(len(z)) < 0.6) + 0
+
+    def step(offset):
+        with pm.Model():
+            a, b = pm.Flat("a"), pm.Normal("b", 0, 5)
+            pm.Bernoulli("seen", logit_p=a + b * (offset + z), observed=seen)
+            return pms.HMCECS()
+
+    sums, t = step(1e6).reference, 1e6 + z
+    back, front = np.argsort(np.abs(np.diag(sums.curvature)))[::-1]  # the slope's, the intercept's
+    p = 1 / (1 + np.exp(-(sums.center[front] + sums.center[back] * t)))
+    move = [Fraction(1), -Fraction(10**6)]
+    left = sum(
+        u * v * Fraction(float(sums.curvature[i, j]))
+        for u, i in zip(move, (back, front), strict=True)
+        for v, j in zip(move, (back, front), strict=True)
+    )
+    assert -float(left) == pytest.approx(np.sum(p * (1 - p) * z**2), rel=0.02)
+    with pytest.raises(TallModelError, match="'a'.*cancel|cancel.*'a'"):
+        step(1e8)
 
 
 @pytest.mark.parametrize("how", ["data", "array", "shuffled", "group"])

@@ -18,7 +18,9 @@ MAX_CURVATURE = 5000
 # A row's terms beyond which a list of elements is filled too slowly.
 MAX_TERMS = 60
 
-_SMALLEST_EIGENVALUE = 1e-13
+# Of a matrix with a diagonal of ones: below it an inverse is not trusted, and below that an
+# eigenvalue is rounding.
+_INVERTIBLE, _SMALLEST_EIGENVALUE = 1e-13, 2e-15
 # Up to this size eigenvalues cost nothing.
 _SMALL = 200
 
@@ -145,7 +147,7 @@ def _positive_inverse(matrix: np.ndarray) -> np.ndarray | None:
         return None
     norm = np.abs(matrix).sum(axis=0).max()
     reciprocal, _ = scipy.linalg.lapack.dpocon(cholesky, norm, uplo="L")
-    if reciprocal < _SMALLEST_EIGENVALUE:
+    if reciprocal < _INVERTIBLE:
         return None
     inverse, _ = scipy.linalg.lapack.dpotri(cholesky, lower=True, overwrite_c=True)
     below = np.tril(inverse)

@@ -22,7 +22,7 @@ from pymc_subsample.control_variates.hierarchy import MAX_OUTER, settle, split_h
 from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch, Starts, search_modes
 from pymc_subsample.control_variates.quadratic import Posterior, Quadratic
-from pymc_subsample.control_variates.reference import Reference, extended, refuse_undefined
+from pymc_subsample.control_variates.reference import Reference, extended, refuse_undefined, rounding
 from pymc_subsample.control_variates.residuals import Residuals, residuals_around
 from pymc_subsample.control_variates.search import find_mode, has_precision, polish
 from pymc_subsample.coordinates.fit import fitted, locate
@@ -37,6 +37,8 @@ _PILOT_POINTS = 4
 _OUTSIDE = 1e-9
 _FAR_POINTS = 4
 _FAR = 4.0
+# What rounding may change in the precision of the posterior along some direction, as a share.
+_ROUNDED = 0.05
 # Standard deviations per parameter between an earlier reference and a posterior that it serves.
 _SERVES = 0.5
 # By what share a posterior may be wider or narrower than the one around which residuals are known.
@@ -200,6 +202,13 @@ def _as_wide(spread: np.ndarray, moves: np.ndarray) -> bool:
     z = np.array([whiten(spread, move) for move in moves[:_FAR_POINTS]])
     widths = np.abs(z).max(axis=0) / _FAR
     return bool(np.all((widths <= _ALIKE) & (widths >= 1 / _ALIKE)))
+
+
+def rounded(problem: Problem, prepared: Preparation) -> np.ndarray:
+    """Return elements of phi along which sums over rows have too few digits for the posterior."""
+    moves = prepared.far[:_FAR_POINTS]
+    lost, where = rounding(problem.expansion, prepared.reference, moves)
+    return where if lost > _ROUNDED * _FAR**2 else where[:0]
 
 
 @one_thread

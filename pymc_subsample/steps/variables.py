@@ -56,6 +56,27 @@ def refuse_discrete(vars: Sequence[Variable], model: pm.Model) -> None:
         )
 
 
+def refuse_rounded(tall: TallModel, elements: np.ndarray) -> None:
+    """Raise if the sums over rows in some elements of phi have too few digits."""
+    if not len(elements):
+        return
+    read = [v for v, part in tall.phi_slices.items() if np.any(_within(part, elements))]
+    names = dict.fromkeys(repr(v.name) for v in read if v.name)
+    raise TallModelError(
+        f"{', '.join(names) or 'Parameters'}: large terms of the sums over rows cancel along some "
+        "direction of the posterior, and the 16 digits of a number do not hold what is left: "
+        "rounding may change its precision there by more than a twentieth. Either a column is "
+        "millions of standard deviations from zero (seconds since 1970, within minutes), or powers "
+        "of a column are nearly alike, or rows do not tell some parameters apart, and their priors "
+        "hardly do. Subtract about its mean from such a column, before powers are taken, which "
+        "leaves the slope what it is; or leave out one of such parameters."
+    )
+
+
+def _within(part: slice, elements: np.ndarray) -> np.ndarray:
+    return (elements >= part.start) & (elements < part.stop)
+
+
 def binary_vars(vars: Any, model: pm.Model) -> list[Variable]:
     """Return the value variables to sample, all of them 0 or 1; by default all such."""
     if vars is None:
