@@ -113,9 +113,9 @@ def sums_at(
 
 
 def rounding(
-    expansion: Expansion, reference: Reference, thetas: Sequence[np.ndarray]
+    expansion: Expansion, reference: Reference, thetas: np.ndarray
 ) -> tuple[float, np.ndarray]:
-    """Return what rounding may change in the quadratic of the rows at some points, in nats.
+    """Return what rounding may change in the quadratic of the rows at points, (k, d), in nats.
 
     With s the move in phi and B the sum of Hessians, whose elements are exact to a relative eps,
     that is eps |s|' |B| |s|: much where large terms cancel, as of columns far from zero. With the

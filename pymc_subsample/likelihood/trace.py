@@ -150,9 +150,9 @@ def _instead(rv: Variable) -> str:
     """Return what to write in place of a latent variable of each row."""
     if getattr(rv.owner.op, "ndim_supp", 0):
         return (
-            "Its elements depend on each other, as those of a series do. Index a shorter series, of "
-            "an element for each week, say, by an integer column; or write a smooth function of "
-            "few numbers, such as pm.gp.HSGP or a spline; or sample this model with pm.NUTS."
+            "Its elements depend on each other, as those of a series do. Index a shorter series, "
+            "of an element for each week, say, by an integer column; or write a smooth function "
+            "of few numbers, such as pm.gp.HSGP or a spline; or sample this model with pm.NUTS."
         )
     return "Marginalise it, or index group-level parameters with an integer column."
 

@@ -22,7 +22,12 @@ from pymc_subsample.control_variates.hierarchy import MAX_OUTER, settle, split_h
 from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch, Starts, search_modes
 from pymc_subsample.control_variates.quadratic import Posterior, Quadratic
-from pymc_subsample.control_variates.reference import Reference, extended, refuse_undefined, rounding
+from pymc_subsample.control_variates.reference import (
+    Reference,
+    extended,
+    refuse_undefined,
+    rounding,
+)
 from pymc_subsample.control_variates.residuals import Residuals, residuals_around
 from pymc_subsample.control_variates.search import find_mode, has_precision, polish
 from pymc_subsample.coordinates.fit import fitted, locate
