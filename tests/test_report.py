@@ -171,6 +171,19 @@ def test_interrupted_chains_are_not_judged(healthy, chains):
     assert ("perturbation" in statuses(found)) == (len(chains) == 1)
 
 
+def test_runs_put_together_are_judged_by_each_of_their_ends(healthy):
+    bad = written(healthy, chain=1, check_reference_distance=7.0, failed_checks=1 << 1)
+    groups = [{g: x[g].to_dataset() for g in ("posterior", "sample_stats")} for x in (bad, healthy)]
+    n = healthy["posterior"].sizes["draw"]
+    later = {g: x.assign_coords(draw=x["draw"] + n) for g, x in groups[1].items()}
+    together = {g: xr.concat([x, later[g]], "draw") for g, x in groups[0].items()}
+    found = pms.report(xr.DataTree.from_dict(together))
+    assert statuses(found)["reference_distance"] != "pass"
+    assert statuses(found)["reference_distance"] == statuses(pms.report(bad))["reference_distance"]
+    good = {g: xr.concat([groups[1][g], x], "draw") for g, x in later.items()}
+    assert pms.report(xr.DataTree.from_dict(good)).status == "pass"
+
+
 def test_thinned_draws_have_lost_their_verdict_unless_they_keep_the_last(healthy):
     for step in (2, 10):
         said = str(pms.report(healthy.isel(draw=slice(None, None, step))))

@@ -126,10 +126,10 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
 
 
 def _recorded(stats: xr.Dataset, families: dict[str, Sequence[Rule]]) -> list[Finding]:
-    """Judge the checks that each chain's last draw recorded."""
-    last = stats.isel(draw=-1)
-    verdicts = last[FAILED].values.reshape(stats.sizes["chain"], -1)
-    judged = np.all(verdicts >= 0, axis=1)
+    """Judge the checks that each chain recorded at its end, or at those of runs put together."""
+    verdicts = stats[FAILED].transpose("chain", "draw", ...).values
+    ends = np.all(verdicts.reshape(*verdicts.shape[:2], -1) >= 0, axis=2)
+    judged = ends[:, -1]
     findings = []
     alone = len(families) == 1
     if not judged.all():
@@ -149,12 +149,13 @@ def _recorded(stats: xr.Dataset, families: dict[str, Sequence[Rule]]) -> list[Fi
     for name, rules in families.items():
         found: dict[str, list[tuple[Any, float, bool]]] = {}
         for chain, label in enumerate(stats["chain"].values):
-            entries = (
-                _of_chain(rules, last.isel(chain=chain), alone)
-                if judged[chain]
-                else _from_draws(rules, stats.isel(chain=chain))
-            )
-            for rule, value, passed in entries:
+            own = stats.isel(chain=chain)
+            entries = [
+                entry
+                for k in np.flatnonzero(ends[chain])
+                for entry in _at_end(rules, own.isel(draw=k), alone)
+            ]
+            for rule, value, passed in entries if judged[chain] else _from_draws(rules, own):
                 found.setdefault(rule.name, []).append((label, value, passed))
         title = "" if alone else f"{name.split(',')[0]}: "
         named = [_searched(rule, stats) if rule is MODES else rule for rule in rules]
@@ -181,7 +182,7 @@ def _searched(rule: Rule, stats: xr.Dataset) -> Rule:
     return replace(rule, title=f"{rule.title} by {every} searches that ended at one ({drawn})")
 
 
-def _of_chain(
+def _at_end(
     rules: Sequence[Rule], last: xr.Dataset, alone: bool
 ) -> Iterator[tuple[Rule, float, bool]]:
     """Yield rule, number and verdict; a run of several steps has several of each."""
