@@ -225,6 +225,33 @@ def square_design(rng):
     return model
 
 
+@refused(name("l"), "not a sum over rows itself", "pm.NUTS")
+def function_of_a_sum(rng):
+    with pm.Model() as model:
+        alpha = pm.Normal("alpha")
+        pm.Potential("l", -0.5 * N * pt.log(pt.sum((rng.normal(size=N) - alpha) ** 2)))
+    return model
+
+
+@refused(name("y"), "one number for each of them, and no sum")
+def density_that_adds_up_its_rows(rng):
+    def logp(value, mu):
+        return pt.sum(-0.5 * (value - mu) ** 2)
+
+    with pm.Model() as model:
+        pm.CustomDist("y", pm.Normal("alpha"), logp=logp, observed=rng.normal(size=N))
+    return model
+
+
+@refused(name("b"), "0.001 times as large", "initval")
+def rates_that_overflow_at_the_start(rng):
+    x = np.column_stack([rng.normal(1000, 200, N), rng.normal(500, 50, N)])
+    with pm.Model() as model:
+        b = pm.HalfNormal("b", 1, shape=2)
+        pm.Poisson("y", pt.exp(x @ b), observed=rng.poisson(np.exp(x @ [0.001, 0.002])))
+    return model
+
+
 # One latent value per row
 
 

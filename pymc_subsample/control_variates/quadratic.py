@@ -60,6 +60,7 @@ class Quadratic:
         return self.expansion.pull_back(theta, slope)
 
     @one_thread
+    @np.errstate(all="ignore")  # what is not finite shows in the matrix
     def precision(
         self, active: np.ndarray, theta: np.ndarray | None = None, rough: bool = False
     ) -> np.ndarray:
@@ -105,6 +106,7 @@ class Quadratic:
             size = float(np.linalg.norm(direction))
         return size
 
+    @np.errstate(all="ignore")
     def scales(self, active: np.ndarray) -> np.ndarray:
         """Return standard deviations, (a,), by the precision's diagonal alone; 1 if not known."""
         if not self.reference.is_finite:

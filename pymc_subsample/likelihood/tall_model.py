@@ -274,12 +274,13 @@ class TallModel(Evaluation):
         """What is subsampled, and what is evaluated in full."""
         if not self.whole:
             return self.rows.counted
+        read = {w.name for w in self.whole if w.numbers}
         said = [
             f"{w.name!r} ({w.why}; reads {w.numbers:,} numbers)" if w.numbers
             else f"{w.name!r} (reads no data)"
-            for w in self.whole
+            for w in self.whole if w.numbers or w.name not in read
         ]  # fmt: skip
-        return f"{self.rows.counted}; in full at every gradient: {', '.join(said)}"
+        return f"{self.rows.counted}; in full at every gradient: {', '.join(dict.fromkeys(said))}"
 
     def over_theta(self, graphs: Sequence[Variable]) -> list[Variable]:
         """Return graphs of the model's random variables as graphs of theta."""

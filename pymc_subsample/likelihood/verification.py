@@ -33,6 +33,8 @@ _SHOWN = 10
 # A whole number below which it is likely that it was large and positive.
 _WRAPPED = -1_000_000
 _SURELY_WRAPPED = -(2**30)
+# Of PyMC's start of positive parameters, what else is tried.
+_SMALLER = 1e-3
 _KEPT = "if it was 2,147,483,648 or more, PyMC has kept 32 bits of it. Give such numbers as floats."
 
 # A term that reads fewer costs little beside a subsample.
@@ -119,14 +121,14 @@ def check_start(tall: Evaluation, batch: Loglik) -> None:
         raise TallModelError(
             f"The log-likelihood of {listed(tall.observed)} is {' or '.join(sorted(kinds))} at "
             f"the initial point in rows {shown}{' and maybe more' * (len(bad) >= _SHOWN)}. "
-            + _remedy(tall, np.array(bad[:_SHOWN]))
+            + _remedy(tall, theta, np.array(bad[:_SHOWN]))
         )
     if place and begin < tall.n_rows:
         keep(*place, {})
 
 
-def _remedy(tall: Evaluation, rows: np.ndarray) -> str:
-    """Say which columns are not finite in some rows, and what to do."""
+def _remedy(tall: Evaluation, theta: np.ndarray, rows: np.ndarray) -> str:
+    """Say which columns are not finite in some rows, or what too far a start, and what to do."""
     found, wrapped = [], ""
     for var, column in zip(tall.raw, tall.rows.take(rows), strict=True):
         name = called(var, (tall.n_rows, *column.shape[1:]))
@@ -140,6 +142,11 @@ def _remedy(tall: Evaluation, rows: np.ndarray) -> str:
             which = np.flatnonzero(wrong.any(axis=0))[:_SHOWN]
             name += f" (column {', '.join(map(str, which))})"
         found.append((name, value))
+    if not found and (names := _too_large(tall, theta, rows)):
+        return (
+            f"They are finite where {listed(names)} is {_SMALLER:g} times as large: rates overflow "
+            f"where columns are large. Give it an `initval`, such as initval={_SMALLER:g}."
+        )
     if not found:
         return (
             "Look for impossible values in these rows, or give the parameters another `initval`."
@@ -149,6 +156,18 @@ def _remedy(tall: Evaluation, rows: np.ndarray) -> str:
     missing = [entry for entry in found if entry[1] == "NaN"]
     said = " and ".join(f"{name} is {value}" for name, value in missing or found)
     return f"There {said}. Leave these rows out of the data, or fill in what is missing."
+
+
+def _too_large(tall: Evaluation, theta: np.ndarray, rows: np.ndarray) -> list[str]:
+    """Return positive variables of which one smaller start makes the rows finite."""
+    found = []
+    for name, part in zip(tall.names, tall.slices, strict=True):
+        if name.endswith("_log__"):
+            smaller = theta.copy()
+            smaller[part] += np.log(_SMALLER)
+            if np.all(np.isfinite(tall.row_loglik(smaller, rows))):
+                found.append(name.removesuffix("_log__"))
+    return found
 
 
 def warn_about_wrapped(tall: Evaluation) -> None:
@@ -311,6 +330,7 @@ def warn_about_whole_terms(terms: Sequence[Whole], n_rows: int) -> None:
         if term.numbers >= max(_MANY_NUMBERS, n_rows // 10):
             warn(
                 f"{term.name!r} is not subsampled ({term.why}) and reads {term.numbers:,} numbers, "
-                "all of them at every gradient. Write it with one element per row (a potential as "
-                "a vector) and among observed=, or precompute from data what it needs."
+                "all of them at every gradient, which is exact and slow. Where it is a sum over "
+                "rows, write it with one element for each (a potential as a vector) and among "
+                "observed=; where it needs sums of data alone, precompute them."
             )

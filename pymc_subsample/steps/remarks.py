@@ -69,11 +69,16 @@ def warn_of_modes(step: SubsampledStep) -> None:
         if not all(np.allclose(here[part], x[part], rtol=0.1, atol=0.1) for x in others)
     ]
     shares = ", ".join(f"{share:.2g}" for share in search.shares[: 1 + len(others)])
+    begun = len(prepared.at_modes)
+    starts = (
+        f"start in {begun} of them and hardly ever change: R-hat will be large"
+        if begun > 1
+        else "start in the first, and hardly ever see the others"
+    )
     _log.warning(
         f"{type(step).__name__}: the posterior has at least {number(len(search.modes))} modes that "
         f"differ in {', '.join(names)} and hold about {shares} of the mass that was found. Chains "
-        f"start in {len(prepared.at_modes)} of them and hardly ever change: R-hat will be large. "
-        f"{MODES.remedy}"
+        f"{starts}. {MODES.remedy}"
     )
 
 

@@ -43,13 +43,13 @@ _OUTSIDE = 1e-9
 _FAR_POINTS = 4
 _FAR = 4.0
 # What rounding may change in the precision of the posterior along some direction, as a share.
-_ROUNDED = 0.05
+_ROUNDED = 0.1
 # Standard deviations per parameter between an earlier reference and a posterior that it serves.
 _SERVES = 0.5
 # By what share a posterior may be wider or narrower than the one around which residuals are known.
 _ALIKE = 1.25
-# Modes in which chains start.
-_MODES = 4
+# Modes in which chains start: how many at most, and the share of the mass from which.
+_MODES, _STARTED = 4, 0.01
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,12 @@ def prepare(problem: Problem) -> Preparation:
     if problem.archive is not None:
         problem.archive.keep(expansion, found.reference)
     first = _prepared(problem, found, search)
-    modes = search.modes[1:_MODES] if search else ()
-    others = [_prepared(problem, fitted(Quadratic(expansion, mode)), search) for mode in modes]
+    modes = zip(search.modes[1:_MODES], search.shares[1:_MODES], strict=True) if search else ()
+    others = [
+        _prepared(problem, fitted(Quadratic(expansion, mode)), search)
+        for mode, share in modes
+        if share >= _STARTED
+    ]
     return replace(first, others=tuple(others))
 
 

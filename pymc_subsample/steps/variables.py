@@ -65,7 +65,7 @@ def refuse_rounded(tall: TallModel, elements: np.ndarray) -> None:
     raise TallModelError(
         f"{', '.join(names) or 'Parameters'}: large terms of the sums over rows cancel along some "
         "direction of the posterior, and the 16 digits of a number do not hold what is left: "
-        "rounding may change its precision there by more than a twentieth. Either a column is "
+        "rounding may change its precision there by more than a tenth. Either a column is "
         "millions of standard deviations from zero (seconds since 1970, within minutes), or powers "
         "of a column are nearly alike, or rows do not tell some parameters apart, and their priors "
         "hardly do. Subtract about its mean from such a column, before powers are taken, which "
