@@ -392,9 +392,9 @@ def test_fewer_rows_are_read_at_larger_epsilon(large):
 
 
 def test_a_good_chain_does_not_warn_and_a_coarse_test_does(large):
-    for epsilon, batch_size, warns in ((0.02, 50, False), (0.45, 5, True)):
+    for epsilon, batch_size, warns in ((0.01, 50, False), (0.45, 5, True)):
         step = pms.AusterityGibbs(model=large, epsilon=epsilon, batch_size=batch_size)
-        warning = last_warning(step, large)
+        warning = last_warning(step, large, draws=200)
         assert (warning is not None) == warns
     assert re.search(r"conditional probability.*Decrease epsilon.*batch_size", warning.message)
 
@@ -406,6 +406,29 @@ def last_warning(step, model, draws=20):
         point, [stat] = step.step(point)
         assert d == draws - 1 or stat["warning"] is None
     return stat["warning"]
+
+
+def test_probabilities_near_zero_are_compared_by_their_standard_deviations():
+    """Two spins that hardly ever differ, and terms much larger than their sum."""
+    n, rng = 20_000, np.random.default_rng(3)
+    couple, below, above = (
+        x - x.mean() + total / n for total in (2.0, 0.3, 0.3) for x in [rng.normal(0, 100 / n, n)]
+    )
+    swapped = (rng.random(n) < 0.5).astype(int)
+    with pm.Model():
+        x = pm.Bernoulli("x", 0.5, shape=2)
+        spin = 2 * x - 1
+        field = 2 * np.where(swapped, above, below)
+        pm.Potential("f", couple * spin[swapped] * spin[1 - swapped] + field * spin[swapped])
+        steps = [pms.AusterityGibbs(epsilon=e, sweeps_per_draw=5) for e in (0.02, 0.0)]
+        runs = [pm.sample(300, tune=50, step=s, chains=2, random_seed=1, **QUIET) for s in steps]
+    coarse, exact = map(pms.report, runs)
+    found = {f.name: f for f in coarse.findings}
+    assert found["conditional_error"].value < 0.05
+    assert found["conditional_shift"].status == coarse.status == "fail"
+    off = [run.posterior["x"].values.mean() for run in runs]
+    assert found["conditional_shift"].value > abs(np.subtract(*off)) / 2
+    assert "conditional_shift" not in {f.name for f in exact.findings if f.status != "pass"}
 
 
 def test_impossible_values_warn():

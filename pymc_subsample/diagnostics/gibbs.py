@@ -11,26 +11,28 @@ from scipy.special import expit, logit
 
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.diagnostics.acceptance import PilotErrors, Repeated, compared, largest_share
-from pymc_subsample.diagnostics.checks import Check, Rule, sentence
+from pymc_subsample.diagnostics.checks import SHIFT_BOUND, Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.metropolis import TAIL_BOUND
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.kernels.acceptance import Criterion
 from pymc_subsample.likelihood.touching import Touching
 
 IMPOSSIBLE = Rule("impossible", "rows that make a value impossible", 0.0, "Use epsilon=0.")
-ERROR = Rule(
-    "conditional_error",
-    "error of conditional probabilities",
-    0.05,
-    "Decrease epsilon or increase batch_size.",
+_REMEDY = "Decrease epsilon or increase batch_size."
+ERROR = Rule("conditional_error", "error of conditional probabilities", 0.05, _REMEDY)
+SHIFT = Rule(
+    "conditional_shift",
+    "shift of means by wrong decisions, in standard deviations",
+    SHIFT_BOUND,
+    _REMEDY,
 )
 # Up to this share the test pays for itself.
 SHARE = Rule(
     "share", "rows read, of those that touch a variable", 0.9, "Use epsilon=0.", severity="warn"
 )
-RULES = (IMPOSSIBLE, ERROR, SHARE)
+RULES = (IMPOSSIBLE, ERROR, SHIFT, SHARE)
 
-_MOST_ROWS = 20_000_000
+_MOST_ROWS = 100_000_000
 _CHUNK = 2**18
 
 
@@ -40,6 +42,24 @@ class ConditionalErrors(PilotErrors):
 
     largest: float  # Largest share that one row has in the sum of squares of the rows' terms.
     impossible: bool  # Whether a row makes a value impossible.
+    variable: np.ndarray  # Which one each update is of, shape (k,).
+
+    @property
+    def shift(self) -> float:
+        r"""What one update moves means by, in standard deviations, beyond doubt.
+
+        Of each variable the mean of its errors, over the root mean square of
+        :math:`\sqrt{p (1 - p)}`: a wrong decision favours the rarer value, which is one half of the
+        time the other one where a variable is 0 as often as 1. What the noise makes of squares, and
+        three standard errors of that, are taken off.
+        """
+        if not len(self.exact):
+            return 0.0
+        of, counts = np.unique(self.variable, return_inverse=True, return_counts=True)[1:]
+        moved = np.bincount(of, self.error) / counts
+        noise = np.mean(np.bincount(of, self.noise**2) / counts**2)
+        sure = np.mean(moved**2) - noise * (1 + 3 * np.sqrt(2 / len(counts)))
+        return float(np.sqrt(max(sure, 0.0) / np.mean(self.exact * (1 - self.exact))))
 
 
 def log_odds_terms(
@@ -94,16 +114,28 @@ def conditional_errors(
         largest = max(largest, largest_share(y))
         made = repeated.decided(y * len(y), known)
         odds = known + y.sum()
-        results.append(compared(made, float(expit(odds)), thresholds[: len(made)] < odds))
-    probability, exact, noise = np.array(results).reshape(-1, 3).T
-    return ConditionalErrors(probability, exact, noise, largest, impossible)
+        results.append((*compared(made, float(expit(odds)), thresholds[: len(made)] < odds), i))
+    probability, exact, noise, variable = np.array(results).reshape(-1, 4).T
+    return ConditionalErrors(probability, exact, noise, largest, impossible, variable)
+
+
+def memory(record: MoveRecord, active: np.ndarray, sweeps: int) -> float:
+    """Sweeps over which a chain adds up what each of them moves, from the largest autocorrelation.
+
+    Of successive draws, `sweeps` apart, an autocorrelation below its standard error says that.
+    """
+    between = max(record.autocorrelation(active), record.done**-0.5)
+    return 1 / max(1 - between ** (1 / sweeps), 1 / record.done)
 
 
 def check_updates(
-    record: MoveRecord, errors: ConditionalErrors, remedies: list[str]
+    record: MoveRecord, errors: ConditionalErrors, sweeps: float, remedies: list[str]
 ) -> list[Check]:
-    """Check one chain that decides by a test; `remedies` make that more accurate."""
-    share = record.share / record.done
+    """Check one chain that decides by a test; `remedies` make that more accurate.
+
+    It adds up moves of so many `sweeps`.
+    """
+    share, shift = record.share / record.done, errors.shift * sweeps
     tails = (
         "The rows' terms are heavy-tailed, so that a batch says too little of all rows. "
         if errors.largest > TAIL_BOUND * share
@@ -119,6 +151,13 @@ def check_updates(
             errors.worst,
             "The test is wrong too often: on updates of this chain the conditional probability is "
             f"off by up to {errors.worst:.2g} (should be at most {ERROR.bound:g}). "
+            f"{tails}{sentence(remedies)}",
+        ),
+        SHIFT.check(
+            shift,
+            "The test favours the rarer value: an update moves means by about "
+            f"{errors.shift:.2g} standard deviations, and {amount(sweeps)} sweeps, which the chain "
+            f"remembers, by {shift:.2g} (should be at most {SHIFT.bound:g}). "
             f"{tails}{sentence(remedies)}",
         ),
         SHARE.check(

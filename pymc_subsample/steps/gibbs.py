@@ -12,7 +12,7 @@ from pymc.step_methods.state import dataclass_state
 from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled, address_of
 from pymc_subsample.diagnostics.checks import Check
-from pymc_subsample.diagnostics.gibbs import RULES, check_updates, conditional_errors
+from pymc_subsample.diagnostics.gibbs import RULES, check_updates, conditional_errors, memory
 from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.kernels import austerity
 from pymc_subsample.kernels import gibbs as kernel
@@ -33,7 +33,7 @@ _sweeps = kernel.sweeps.get_overload(kernel.sweeps.signatures[0])
 _SCANS = ("random", "fixed")
 _BATCH = 500
 # Decisions per update that the check of a chain looks at, and how many updates.
-_DECISIONS, _UPDATES = 1_000, 16
+_DECISIONS, _UPDATES = 1_000, 32
 
 
 @dataclass_state
@@ -287,4 +287,5 @@ class AusterityGibbs(ChainStep):
             settings=self._settings(), decisions=_DECISIONS, rng=rng,
         )  # fmt: skip
         remedies = [f"decrease epsilon (now {level:g})", "increase batch_size"]
-        return check_updates(self.record, errors, remedies)
+        sweeps = memory(self.record, self._active, self.sweeps_per_draw)
+        return check_updates(self.record, errors, sweeps, remedies)
