@@ -73,7 +73,8 @@ def predict(
         Of an observed variable y, predict its expectation given the parameters,
         :math:`E[y_i \mid \theta]` (the probability, of a binary one; the probabilities of all
         categories, of a categorical or ordered one), which says how well it is known; or draw y
-        itself, once for each draw, for prediction intervals.
+        itself, once for each draw, for prediction intervals. Of categories that is their number,
+        whose mean says little where they have no order.
     draws : int, default 500
         How many of the draws to use, evenly spread over chains.
     prob : float or sequence of float, optional
