@@ -71,7 +71,7 @@ def test_batches_go_on_where_they_were(recipes, space, runs):
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL and SIGSTOP")
 @pytest.mark.parametrize("others_tune", [False, True])
 def test_a_killed_worker_leaves_its_draws(recipes, space, monkeypatch, others_tune):
-    sample, tune = pm.sample, 50
+    sample, tune = pm.sample, 500  # many, that chain 1 may be stopped within them
 
     def send(number, chain):
         for process in multiprocessing.active_children():
