@@ -294,17 +294,20 @@ def test_columns_whose_squares_overflow_are_refused_by_name():
 
 
 def test_columns_whose_sums_cancel_beyond_their_digits_are_refused():
-    """With rounding of eps, n W offset^2 eps is what n W is known to: 1e-3 of it, and ten times."""
+    """With rounding of eps, n W offset^2 eps is what n W is known to: 1e-3 of it, and more."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=20_000)
     seen = (rng.random(len(z)) < 0.6) + 0
 
-    def step(offset):
+    def step(offset, others=0):
+        x = rng.normal(3, 1, size=(len(z), others))
         with pm.Model():
-            a, b = pm.Flat("a"), pm.Normal("b", 0, 5)
-            pm.Bernoulli("seen", logit_p=a + b * (offset + z), observed=seen)
+            eta = pm.Flat("a") + pm.Normal("b", 0, 5) * (offset + z)
+            eta += x @ pm.Normal("c", 0, 5, shape=others) if others else 0
+            pm.Bernoulli("seen", logit_p=eta, observed=seen)
             return pms.HMCECS()
 
+    step(1e6, others=20)
     sums, t = step(1e6).reference, 1e6 + z
     back, front = np.argsort(np.abs(np.diag(sums.curvature)))[::-1]  # the slope's, the intercept's
     p = 1 / (1 + np.exp(-(sums.center[front] + sums.center[back] * t)))
@@ -315,8 +318,9 @@ def test_columns_whose_sums_cancel_beyond_their_digits_are_refused():
         for v, j in zip(move, (back, front), strict=True)
     )
     assert -float(left) == pytest.approx(np.sum(p * (1 - p) * z**2), rel=0.02)
-    with pytest.raises(TallModelError, match=r"'a'.*: large terms of the sums"):
-        step(1e8)
+    for offset, others in ((1e7, 0), (1e7, 20), (1e8, 20)):
+        with pytest.raises(TallModelError, match="'a', 'b': large terms of the sums"):
+            step(offset, others)
 
 
 @pytest.mark.parametrize("how", ["data", "array", "shuffled", "group"])

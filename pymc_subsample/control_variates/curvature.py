@@ -19,8 +19,12 @@ MAX_CURVATURE = 5000
 MAX_TERMS = 60
 
 # Of a matrix with a diagonal of ones: below it an inverse is not trusted, and below that an
-# eigenvalue is rounding.
+# eigenvalue is none.
 _INVERTIBLE, _SMALLEST_EIGENVALUE = 1e-13, 2e-15
+# Units in the last place to which sums of many terms are exact, as measured.
+_EXACT = 8
+# Elements of a direction that are named, beside its largest.
+_NAMED = 0.05
 # Up to this size eigenvalues cost nothing.
 _SMALL = 200
 
@@ -111,6 +115,22 @@ def covariance_factor(matrix: np.ndarray) -> np.ndarray:
     else:
         lower = np.linalg.cholesky(inverse)
     return np.ascontiguousarray(lower * np.sign(np.diag(lower)) / scale[:, None])
+
+
+def rounded(matrix: np.ndarray, share: float) -> np.ndarray:
+    """Return elements of directions whose precision rounding may change by more than a share.
+
+    Elements of sums are exact to eps, eight units in the last place, and eigenvalues to eps times
+    the largest: with eigenvectors v of the matrix with a diagonal of ones, those of less than
+    ``eps max((sum |v|)^2, max(lambda)) / share`` are not known to it.
+    """
+    scale = units(matrix)
+    values, vectors = scipy.linalg.eigh(matrix / np.outer(scale, scale))
+    size = np.abs(vectors)
+    largest = np.abs(values).max(initial=1.0)
+    known = _EXACT * np.finfo(float).eps * np.maximum(size.sum(axis=0) ** 2, largest)
+    lost = size[:, np.abs(values) * share < known]
+    return np.flatnonzero(np.any(lost >= _NAMED * size.max(initial=0.0), axis=1))
 
 
 def units(matrix: np.ndarray) -> np.ndarray:

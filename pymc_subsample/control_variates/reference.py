@@ -6,22 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_subsample.blas import one_thread
-from pymc_subsample.control_variates.curvature import (
-    Totals,
-    add,
-    as_array,
-    empty_sum,
-    sum_of,
-    times,
-)
+from pymc_subsample.control_variates.curvature import Totals, add, as_array, empty_sum, sum_of
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.kernels.model import Sums
 from pymc_subsample.likelihood import TallModelError
 
 # Rows that are named.
 _SHOWN = 10
-# Share of the largest term from which a term is named as one that cancels.
-_CANCELS = 0.01
 
 
 @dataclass(frozen=True)
@@ -110,25 +101,6 @@ def sums_at(
         expansion.anchor(center, rows)
         expansion.sums(center, rows, total)
     return total
-
-
-def rounding(
-    expansion: Expansion, reference: Reference, thetas: np.ndarray
-) -> tuple[float, np.ndarray]:
-    """Return what rounding may change in the quadratic of the rows at points, (k, d), in nats.
-
-    With s the move in phi and B the sum of Hessians, whose elements are exact to a relative eps,
-    that is eps |s|' |B| |s|: much where large terms cancel, as of columns far from zero. With the
-    largest one come the elements of phi whose terms do.
-    """
-    worst, where, size = 0.0, np.zeros(0, dtype=int), np.abs(reference.curvature)
-    for theta in thetas:
-        move = np.abs(expansion.parameters(theta)[0] - reference.center)
-        terms = move * times(size, move)
-        found = float(np.finfo(float).eps * terms.sum())
-        if found > worst:
-            worst, where = found, np.flatnonzero(terms >= _CANCELS * terms.max())
-    return worst, where
 
 
 def refuse_undefined(expansion: Expansion, reference: Reference) -> None:

@@ -33,6 +33,10 @@ SHARE = Rule(
 RULES = (IMPOSSIBLE, ERROR, SHIFT, SHARE)
 
 _MOST_ROWS = 100_000_000
+# Standard errors beyond which an error is one.
+_SURE = 4
+# Variance of a variable that is hardly ever 1, or 0: a smaller one is not told from it.
+_RARE = 1e-3
 _CHUNK = 2**18
 
 
@@ -51,15 +55,16 @@ class ConditionalErrors(PilotErrors):
         Of each variable the mean of its errors, over the root mean square of
         :math:`\sqrt{p (1 - p)}`: a wrong decision favours the rarer value, which is one half of the
         time the other one where a variable is 0 as often as 1. What the noise makes of squares, and
-        three standard errors of that, are taken off.
+        four standard errors of that, are taken off.
         """
         if not len(self.exact):
             return 0.0
         of, counts = np.unique(self.variable, return_inverse=True, return_counts=True)[1:]
         moved = np.bincount(of, self.error) / counts
-        noise = np.mean(np.bincount(of, self.noise**2) / counts**2)
-        sure = np.mean(moved**2) - noise * (1 + 3 * np.sqrt(2 / len(counts)))
-        return float(np.sqrt(max(sure, 0.0) / np.mean(self.exact * (1 - self.exact))))
+        noise = np.bincount(of, self.noise**2) / counts**2
+        sure = np.sum(moved**2) - np.sum(noise) - _SURE * np.sqrt(2 * np.sum(noise**2))
+        spread = max(float(np.mean(self.exact * (1 - self.exact))), _RARE)
+        return float(np.sqrt(max(sure, 0.0) / len(counts) / spread))
 
 
 def log_odds_terms(
@@ -120,11 +125,11 @@ def conditional_errors(
 
 
 def memory(record: MoveRecord, active: np.ndarray, sweeps: int) -> float:
-    """Sweeps over which a chain adds up what each of them moves, from the largest autocorrelation.
+    """Sweeps over which a chain adds up what each of them moves, one at least.
 
-    Of successive draws, `sweeps` apart, an autocorrelation below its standard error says that.
+    From the largest autocorrelation of successive draws, `sweeps` apart, less four standard errors.
     """
-    between = max(record.autocorrelation(active), record.done**-0.5)
+    between = max(record.autocorrelation(active) - _SURE * record.done**-0.5, 0.0)
     return 1 / max(1 - between ** (1 / sweeps), 1 / record.done)
 
 

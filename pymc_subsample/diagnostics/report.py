@@ -155,7 +155,9 @@ def _recorded(stats: xr.Dataset, families: dict[str, Sequence[Rule]]) -> list[Fi
                 for k in np.flatnonzero(ends[chain])
                 for entry in _at_end(rules, own.isel(draw=k), alone)
             ]
-            for rule, value, passed in entries if judged[chain] else _from_draws(rules, own):
+            if not judged[chain]:
+                entries += _from_draws(rules, own)
+            for rule, value, passed in entries:
                 found.setdefault(rule.name, []).append((label, value, passed))
         title = "" if alone else f"{name.split(',')[0]}: "
         named = [_searched(rule, stats) if rule is MODES else rule for rule in rules]

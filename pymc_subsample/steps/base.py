@@ -37,7 +37,7 @@ from pymc_subsample.likelihood.verification import warn_about_whole_terms
 from pymc_subsample.progress import doing
 from pymc_subsample.steps import guards, variables
 from pymc_subsample.steps.modes import starts
-from pymc_subsample.steps.setup import Preparation, Problem, prepare, rounded
+from pymc_subsample.steps.setup import Preparation, Problem, prepare, without_digits
 from pymc_subsample.steps.signatures import complete
 from pymc_subsample.symbolic.graph import numpy_function
 
@@ -325,7 +325,7 @@ class SubsampledStep(BlockedStep):
         """Find the reference point, or take the one that was given."""
         with differentiated(self._tall, self._without_gradient):
             prepared = prepare(problem)
-        variables.refuse_rounded(self._tall, rounded(problem, prepared))
+        variables.refuse_rounded(self._tall, without_digits(problem, prepared))
         self.centring = self._centring(prepared.reference.theta)
         if self.centring:
             _log.info("%s: in coordinates of its own: %s", type(self).__name__, self._moving())

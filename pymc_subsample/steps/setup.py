@@ -10,7 +10,7 @@ from scipy.special import chdtri
 from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.causes import distance_to_mode, is_far
-from pymc_subsample.control_variates.curvature import MAX_DENSE, covariance_factor
+from pymc_subsample.control_variates.curvature import MAX_DENSE, covariance_factor, rounded
 from pymc_subsample.control_variates.factors import (
     deviations,
     is_sparse,
@@ -22,12 +22,7 @@ from pymc_subsample.control_variates.hierarchy import MAX_OUTER, settle, split_h
 from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch, Starts, search_modes
 from pymc_subsample.control_variates.quadratic import Posterior, Quadratic
-from pymc_subsample.control_variates.reference import (
-    Reference,
-    extended,
-    refuse_undefined,
-    rounding,
-)
+from pymc_subsample.control_variates.reference import Reference, extended, refuse_undefined
 from pymc_subsample.control_variates.residuals import Residuals, residuals_around
 from pymc_subsample.control_variates.search import find_mode, has_precision, polish
 from pymc_subsample.coordinates.fit import fitted, locate
@@ -213,11 +208,16 @@ def _as_wide(spread: np.ndarray, moves: np.ndarray) -> bool:
     return bool(np.all((widths <= _ALIKE) & (widths >= 1 / _ALIKE)))
 
 
-def rounded(problem: Problem, prepared: Preparation) -> np.ndarray:
-    """Return elements of phi along which sums over rows have too few digits for the posterior."""
-    moves = prepared.far[:_FAR_POINTS]
-    lost, where = rounding(problem.expansion, prepared.reference, moves)
-    return where if lost > _ROUNDED * _FAR**2 else where[:0]
+def without_digits(problem: Problem, prepared: Preparation) -> np.ndarray:
+    """Return elements of theta along which sums over rows have too few digits for the posterior.
+
+    Not looked at beyond the size of dense matrices.
+    """
+    free = problem.free
+    if len(free) > MAX_DENSE or not has_precision(problem.expansion, len(free)):
+        return free[:0]
+    matrix = Quadratic(problem.expansion, prepared.reference).precision(free)
+    return free[rounded(matrix, _ROUNDED)] if np.all(np.isfinite(matrix)) else free[:0]
 
 
 @one_thread

@@ -57,24 +57,23 @@ def refuse_discrete(vars: Sequence[Variable], model: pm.Model) -> None:
 
 
 def refuse_rounded(tall: TallModel, elements: np.ndarray) -> None:
-    """Raise if the sums over rows in some elements of phi have too few digits."""
+    """Raise if the sums over rows in some elements of theta have too few digits."""
     if not len(elements):
         return
-    read = [v for v, part in tall.phi_slices.items() if np.any(_within(part, elements))]
-    names = dict.fromkeys(repr(v.name) for v in read if v.name)
+    names = [
+        repr(tall.model.values_to_rvs[v].name)
+        for v, part in zip(tall.value_vars, tall.slices, strict=True)
+        if np.any((elements >= part.start) & (elements < part.stop))
+    ]
     raise TallModelError(
-        f"{', '.join(names) or 'Parameters'}: large terms of the sums over rows cancel along some "
+        f"{', '.join(names)}: large terms of the sums over rows cancel along some "
         "direction of the posterior, and the 16 digits of a number do not hold what is left: "
         "rounding may change its precision there by more than a tenth. Either a column is "
         "millions of standard deviations from zero (seconds since 1970, within minutes), or powers "
         "of a column are nearly alike, or rows do not tell some parameters apart, and their priors "
         "hardly do. Subtract about its mean from such a column, before powers are taken, which "
-        "leaves the slope what it is; or leave out one of such parameters."
+        "leaves the slope what it is; or give such parameters narrower priors, or leave one out."
     )
-
-
-def _within(part: slice, elements: np.ndarray) -> np.ndarray:
-    return (elements >= part.start) & (elements < part.stop)
 
 
 def binary_vars(vars: Any, model: pm.Model) -> list[Variable]:
