@@ -17,7 +17,8 @@ from scipy.stats import chi2
 
 import pymc_subsample as pms
 from pymc_subsample.compile import Compiled
-from pymc_subsample.diagnostics.gibbs import conditional_errors
+from pymc_subsample.diagnostics.gibbs import ConditionalErrors, conditional_errors, memory
+from pymc_subsample.diagnostics.record import MoveRecord
 from pymc_subsample.kernels.evidence import ACCEPT, DECIDE, REJECT, Answer
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.touching import touching_rows
@@ -392,9 +393,9 @@ def test_fewer_rows_are_read_at_larger_epsilon(large):
 
 
 def test_a_good_chain_does_not_warn_and_a_coarse_test_does(large):
-    for epsilon, batch_size, warns in ((0.01, 50, False), (0.45, 5, True)):
+    for epsilon, batch_size, warns in ((0.02, 50, False), (0.45, 5, True)):
         step = pms.AusterityGibbs(model=large, epsilon=epsilon, batch_size=batch_size)
-        warning = last_warning(step, large, draws=200)
+        warning = last_warning(step, large)
         assert (warning is not None) == warns
     assert re.search(r"conditional probability.*Decrease epsilon.*batch_size", warning.message)
 
@@ -429,6 +430,38 @@ def test_probabilities_near_zero_are_compared_by_their_standard_deviations():
     off = [run.posterior["x"].values.mean() for run in runs]
     assert found["conditional_shift"].value > abs(np.subtract(*off)) / 2
     assert "conditional_shift" not in {f.name for f in exact.findings if f.status != "pass"}
+
+
+def errors_like(error, noise, exact, variable):
+    ones = np.ones(len(error))
+    return ConditionalErrors(exact + error, exact * ones, noise * ones, 0.0, False, variable)
+
+
+def test_shifts_are_told_beyond_their_noise():
+    rng, variable = np.random.default_rng(1), np.repeat(np.arange(8), 4)
+    told = [
+        errors_like(0.01 * rng.normal(size=32), 0.01, 0.3, variable).shift > 0 for _ in range(500)
+    ]
+    assert np.mean(told) < 0.01  # less than one in a hundred by noise alone
+    sd = np.sqrt(0.3 * 0.7)
+    same = errors_like(np.full(32, 0.02), 1e-6, 0.3, variable)
+    assert same.shift == pytest.approx(0.02 / sd, rel=1e-3)
+    signs = np.tile([1.0, -1.0], 16)
+    assert errors_like(0.02 * signs, 1e-6, 0.3, variable).shift == pytest.approx(0, abs=1e-4)
+    assert errors_like(np.zeros(32), 1e-3, 1.0, variable).shift == 0.0  # all decided
+
+
+def test_a_chain_remembers_as_long_as_it_is_correlated():
+    rng, n = np.random.default_rng(2), 4_000
+    independent = rng.integers(0, 2, (n, 1)).astype(float)
+    kept = np.cumsum(rng.random(n) < 0.1)  # drawn anew one time in ten
+    slow = rng.integers(0, 2, kept.max() + 1)[kept][:, None].astype(float)
+    for draws, sweeps, least, most in (
+        (independent, 1, 1, 1), (independent, 100, 1, 1), (slow, 1, 5, 11), (slow, 5, 20, 50)
+    ):  # fmt: skip
+        record = MoveRecord(draws=n)
+        record.add(draws, np.ones(n), np.ones(n))
+        assert least <= memory(record, np.array([0]), sweeps) <= most
 
 
 def test_impossible_values_warn():

@@ -16,6 +16,7 @@ from steps_of_all_kinds import STEPS
 
 import pymc_subsample as pms
 from pymc_subsample import arguments
+from pymc_subsample.control_variates.curvature import rounded
 from pymc_subsample.diagnostics.checks import FAILED
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.steps import guards
@@ -290,7 +291,14 @@ def test_columns_whose_squares_overflow_are_refused_by_name():
         TallModel(regression(x, y))
 
 
-# Data that change behind a step
+def test_directions_that_rounding_hides_are_named():
+    def alike(left):
+        matrix = np.diag([4.0, 9.0, 1.0])
+        matrix[0, 1] = matrix[1, 0] = 6.0 * (1 - left)
+        return rounded(matrix, 0.1).tolist()
+
+    assert alike(1e-3) == alike(1e-12) == []
+    assert alike(1e-15) == alike(0.0) == [0, 1]
 
 
 def test_columns_whose_sums_cancel_beyond_their_digits_are_refused():
@@ -321,6 +329,9 @@ def test_columns_whose_sums_cancel_beyond_their_digits_are_refused():
     for offset, others in ((1e7, 0), (1e7, 20), (1e8, 20)):
         with pytest.raises(TallModelError, match="'a', 'b': large terms of the sums"):
             step(offset, others)
+
+
+# Data that change behind a step
 
 
 @pytest.mark.parametrize("how", ["data", "array", "shuffled", "group"])

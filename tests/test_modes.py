@@ -11,6 +11,7 @@ from mode_bank import MULTIMODAL, UNIMODAL
 import pymc_subsample as pms
 from pymc_subsample.control_variates.images import Block, images
 from pymc_subsample.likelihood.prior_draws import prior_draws
+from pymc_subsample.steps import setup
 from pymc_subsample.steps.modes import number_of_chain
 
 QUICK = ("square", "conflict", "signed_phase", "mirrored_hierarchy")
@@ -220,6 +221,17 @@ def test_chains_take_turns_among_modes():
     assert np.all(means * [1, -1, 1, -1] > 1.9)
     apart = sample(step, model, draws=20, cores=2)
     np.testing.assert_array_equal(apart.posterior["b"], together.posterior["b"])
+
+
+def test_no_chain_starts_in_a_mode_of_hardly_any_mass(monkeypatch, caplog):
+    monkeypatch.setattr(setup, "_STARTED", 0.6)  # the two hold one half each
+    model = MULTIMODAL["square"]()
+    with caplog.at_level(logging.WARNING, logger="pymc.subsample"):
+        step = pms.HMCECS(model=model)
+    assert "start in the first, and hardly ever see the others" in caplog.text
+    means = sample(step, model, draws=20).posterior["b"].mean("draw").values
+    assert np.all(np.abs(means) > 1.9)
+    assert len(np.unique(np.sign(means))) == 1
 
 
 def test_a_chain_is_resumed_in_its_mode():

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pymc as pm
 import pytest
+from chains import QUIET
 from scipy.special import expit
 
 import pymc_subsample as pms
@@ -101,6 +102,31 @@ HEALTHY = [
 )
 def test_healthy_runs_are_silent(factory, kwargs, caplog):
     assert not warnings_of(factory(**kwargs), caplog)
+
+
+def test_rows_that_matter_far_out_alone_are_found():
+    """A cliff in the tail of one of nine parameters, by ten of half a million rows.
+
+    All parameters together are no farther out than those of a normal posterior.
+    """
+    n, rng = 500_000, np.random.default_rng(1)
+    X = np.c_[np.ones(n), rng.normal(size=(n, 7))]
+    dose, exposure = np.zeros(n), np.zeros(n)
+    rare = rng.choice(n, 10, replace=False)
+    X[rare], dose[rare], exposure[rare] = 0, np.repeat([25.0, -25.0], 5), -100
+    y = rng.poisson(np.exp(X @ np.r_[0.3, rng.normal(scale=0.2, size=7)] + exposure))
+    with pm.Model():
+        beta = pm.Normal("beta", 0, 1, shape=8)
+        theta = pm.StudentT("theta", nu=3, mu=0, sigma=1)
+        pm.Poisson("y", pm.math.exp(X @ beta + theta * dose + exposure), observed=y)
+        idata = pm.sample(4_000, step=pms.HMCECS(), chains=2, cores=1, random_seed=1, **QUIET)
+    x = np.linspace(-6, 6, 100_001)
+    rows = 5 * (np.exp(25 * x - 100) + np.exp(-25 * x - 100))
+    density = np.exp(-2 * np.log1p(x * x / 3) - rows)
+    sd = np.sqrt(np.sum(density * x**2) / np.sum(density))
+    assert idata.posterior["theta"].std() > 1.1 * sd  # the run is wrong
+    found = {f.name: f.status for f in pms.report(idata).findings}
+    assert found["perturbation"] == "fail"
 
 
 def test_an_outlier_is_read_always_and_does_no_harm(caplog):

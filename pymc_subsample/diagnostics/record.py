@@ -35,12 +35,11 @@ class Record:
 
     def keep(self, thetas: np.ndarray, most: int) -> list[int]:
         """Count the next draws, shape (n, d), keep about `most` of all, and return which."""
-        chosen, i = [], 0
-        due = (self.done + 1 + np.arange(len(thetas))) * most // max(self.draws, 1)
-        while (i := max(i, int(np.searchsorted(due, len(self.kept), "right")))) < len(thetas):
-            self.kept.append(thetas[i].copy())
-            chosen.append(i)
-            i += 1
+        chosen, total = [], max(self.draws, 1)
+        for i, theta in enumerate(thetas):
+            if (self.done + i + 1) * most // total > len(self.kept):
+                self.kept.append(theta.copy())
+                chosen.append(i)
         self.done += len(thetas)
         return chosen
 
