@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pymc as pm
-import pytensor.scalar as ps
 from pymc.data import MinibatchOp
 from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
@@ -16,7 +15,7 @@ from pytensor.tensor.type_other import NoneTypeT
 
 from pymc_subsample.likelihood.errors import TallModelError, op_name
 from pymc_subsample.likelihood.terms import Part, Rows, Whole
-from pymc_subsample.symbolic.graph import elemwise_name, rebuild, root_array
+from pymc_subsample.symbolic.graph import rebuild, root_array
 from pymc_subsample.validation import shown
 
 # At most so many rows, or this share of the most, that read at most so many numbers, are few:
@@ -24,8 +23,6 @@ from pymc_subsample.validation import shown
 _FEW_ROWS = 16
 _FEW = 0.01
 _FEW_NUMBERS = 5_000
-# What leaves a sum of rows one; a name is missing where an Op only rearranges or names.
-_OF_SUMS = {"Add", "Sub", "Neg", "Mul", "Cast", "Identity", None}
 
 
 def full_data_model(model: pm.Model) -> pm.Model:
@@ -266,23 +263,15 @@ def _no_rows(parts: Sequence[Part]) -> TallModelError:
     names = ", ".join(dict.fromkeys(repr(part.name) for part in parts))
     for part in parts:
         name, graph = part.name, part.graph
-        node, above = graph.owner, set[str | None]()
+        node = graph.owner
         while node is not None and not isinstance(node.op, CAReduce):
-            above.add(elemwise_name(node))
             node = next((i.owner for i in node.inputs if i.owner is not None), None)
-        if node is None or graph.type.ndim or not node.inputs[0].type.ndim:
-            continue
-        added = isinstance(node.op.scalar_op, ps.Add) and above <= _OF_SUMS
-        instead = (
-            "Remove the sum: PyMC adds up the elements of a vector by itself, and the rows can "
-            "then be told apart."
-            if added
-            else "It is not a sum over rows itself, so that a subsample does not tell it. Sample "
-            "this model with pm.NUTS, or write a likelihood with one element for each row."
-        )
-        return TallModelError(
-            f"No row axis: {name!r} is reduced to one number by {op_name(node.op)}. {instead}"
-        )
+        if node is not None and graph.type.ndim == 0 and node.inputs[0].type.ndim > 0:
+            return TallModelError(
+                f"No row axis: {name!r} is reduced to one number by {op_name(node.op)}. It is not "
+                "a sum over rows itself, so that a subsample does not tell it. Sample this model "
+                "with pm.NUTS, or write a likelihood with one element for each row."
+            )
     return TallModelError(
         f"No row axis: none of {names} has a log-likelihood with more than one element. Give the "
         "rows as an axis of an observed variable or of a vector potential; a model without rows is "
