@@ -115,6 +115,9 @@ class RowStore:
         found = places(index, self.starts)
         return [c.take(*found) if isinstance(c, Joined) else c[index] for c in self.columns]
 
+    def touch(self, index: np.ndarray) -> None:
+        """Have rows in memory, shape (m,), before compiled code reads them one by one."""
+
     def slices(self, size: int, begin: int = 0) -> Iterator[slice]:
         """Yield consecutive rows of one kind from `begin` on, at most `size` at a time."""
         for first, last in pairwise(self.starts):

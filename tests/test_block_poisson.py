@@ -204,11 +204,9 @@ def evaluate(model, sums, given, moves, rows, counts, theta, phi, d, grad):
 
 
 @numba.njit
-def refreshed(rng, model, sums, given, moves, index, rows, counts, g, new_index, new_rows,
-              new_count, phi, estimate):  # fmt: skip
+def refreshed(rng, model, sums, given, moves, index, rows, counts, g, new_index, phi, estimate):
     target = target_at(model, sums, given, moves)
-    return refresh_block_poisson(rng, target, index, rows, counts, g, new_index, new_rows,
-                                 new_count, phi, estimate)  # fmt: skip
+    return refresh_block_poisson(rng, target, index, rows, counts, g, new_index, phi, estimate)
 
 
 class Poisson:
@@ -325,12 +323,12 @@ def test_refresh_equals_the_algorithm_in_numpy(poisson):
     accepted, grew = 0, 0
     for t in range(80):
         g = t % 3
-        new_index, new_rows, new_counts = sample.propose(setup, poisson.ex, 1, 1)
+        new_index, _ = sample.propose(setup, poisson.ex, 1)
         index, counts = sample.index.reshape(3, -1).copy(), sample.counts.copy()
         before = poisson.log_estimate(theta, index, counts, bound, sample.products)[2][g]
-        wanted, k = index.copy(), new_counts[0]
+        wanted, k = index.copy(), len(new_index) // 30
         grew += k > counts[g]
-        wanted[g, : 30 * k] = new_index[0, : 30 * k]
+        wanted[g, : 30 * k] = new_index
         wanted_counts = counts.copy()
         wanted_counts[g] = k
         after = poisson.log_estimate(theta, wanted, wanted_counts, bound, sample.products)[2][g]
@@ -338,7 +336,7 @@ def test_refresh_equals_the_algorithm_in_numpy(poisson):
         estimate = poisson.evaluate(theta, sample, bound)[:3]
         found = refreshed(
             ours, *poisson.arguments(bound, sample.products), sample.index, sample.rows,
-            sample.counts, g, new_index[0], new_rows[0], k, phi, estimate,
+            sample.counts, g, new_index, phi, estimate,
         )  # fmt: skip
         assert found == expected
         accepted += found
@@ -362,13 +360,11 @@ def proposed(expansion, n_rows, k, always, n, sizes):
     sample = Subsample(BLOCK_POISSON, 12 * MINIBATCH, 4, np.array(always, dtype=np.int64))
     sample.draw(rng, n_rows)
     while len(counts) < n:
-        new = sample.propose(rng, expansion, k, int(next(sizes)))
-        assert len(new.counts) % k == 0
-        assert len(sample.coming) < max(256, k)
-        counts += new.counts.tolist()
-        rows += [index[: 30 * count] for index, count in zip(new.index, new.counts, strict=True)]
-        packed = expansion.take(rows[-1]).ravel()
-        np.testing.assert_array_equal(new.rows[-1][: len(packed)], packed)
+        index, start = sample.propose(rng, expansion, k * int(next(sizes)))
+        found = np.split(index, start[1:-1])
+        assert all(len(rows) % 30 == 0 for rows in found)
+        counts += [len(rows) // 30 for rows in found]
+        rows += found
     return counts[:n], rows[:n]
 
 

@@ -4,6 +4,7 @@ The model is a Poisson regression on a handful of rows, small enough to enumerat
 Its mathematics are written out in NumPy here, apart from the package.
 """
 
+from copy import copy
 from dataclasses import replace
 from itertools import product
 
@@ -17,6 +18,7 @@ from scipy.special import gammaln, logsumexp
 
 from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates import expand
+from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.curvature import covariance
 from pymc_subsample.control_variates.factors import factor
 from pymc_subsample.control_variates.quadratic import Quadratic
@@ -90,7 +92,11 @@ def poisson():
 
     def make(rows, order):
         columns = [rows.x if is_x else rows.y for is_x in order_of_columns]
-        return replace(made[order], store=RowStore(columns, len(rows.x)))
+        other, packer = copy(tall), object.__new__(Packer)
+        other.rows = RowStore(columns, len(rows.x))
+        packer.__dict__ = vars(made[order].packer) | {"_model": other}
+        build = made[order].build | {"gather": packer.compile_gather}
+        return replace(made[order], store=other.rows, packer=packer, build=build)
 
     return make
 
@@ -124,18 +130,15 @@ class Sampler:
         return rows
 
     def draw_rows(self, rng, k):
-        new_index = drawn_without(rng, self.ex.n_rows, self.always, (k, self.m // self.n_blocks))
-        return new_index, np.ascontiguousarray([self.ex.take(i) for i in new_index])
+        return drawn_without(rng, self.ex.n_rows, self.always, (k, self.m // self.n_blocks))
 
     def run(self, rng, theta, index, rows, block, fresh):
         """Overwrite theta, index and rows by k transitions; return what they report."""
-        info = np.empty(len(INFO))
-        new_index, new_rows = fresh
-        ones = np.ones(max(self.n_blocks, len(new_index)), dtype=np.int64)
+        info, ones = np.empty(len(INFO)), np.ones(self.n_blocks, dtype=np.int64)
+        start = np.arange(len(fresh) + 1) * fresh.shape[1]
         transitions(PERTURBED, self.dynamics)(
-            address_of(rng), *self.parts(), Subsample(index, rows, ones[: self.n_blocks], block),
-            Fresh(new_index, new_rows.reshape(len(new_rows), -1), ones[: len(new_index)]),
-            theta[None], info[None],
+            address_of(rng), *self.parts(), Subsample(index, rows, ones, block),
+            Fresh(fresh.ravel(), start), theta[None], info[None],
         )  # fmt: skip
         return dict(zip(INFO, info, strict=True))
 
@@ -240,7 +243,7 @@ def test_transitions_equal_the_algorithm_in_numpy(order, poisson):
         theta, index = theta.copy(), index.copy()
         info = sampler.run(ours, theta, index, cached, t % 4, fresh)
         other, other_index, error = numpy_transition(
-            theirs, rows, sampler, order, other, other_index, t, fresh[0][0]
+            theirs, rows, sampler, order, other, other_index, t, fresh[0]
         )
         np.testing.assert_allclose(theta, other, rtol=1e-7)
         np.testing.assert_allclose(info["energy_error"], error, atol=1e-8)
@@ -387,7 +390,7 @@ def test_invariance_test_finds_mistakes(order, m, mistake, poisson, tiny, monkey
         uniform = sampler.draw_rows
         monkeypatch.setattr(
             sampler, "draw_rows", lambda rng, k: uniform(rng, k) if rng.random() < 0.8 else
-            (np.zeros((k, 1), int), np.tile(sampler.ex.take(np.zeros(1, int)), (k, 1, 1)))
+            np.zeros((k, 1), int)
         )  # fmt: skip
     theta, u, _ = run_chains(sampler, target, np.random.default_rng(6), 3)
     assert target.p_value(theta, u) < 1e-10
@@ -481,14 +484,15 @@ def test_many_transitions_in_one_call_equal_many_calls(block, poisson):
     together, index_together = STAR.copy(), index.copy()
     report = sampler.run(
         np.random.default_rng(12), together, index_together, sampler.anchored(index), block,
-        tuple(x.copy() for x in fresh),
+        fresh,
     )  # fmt: skip
     one_by_one, index_one_by_one = STAR.copy(), index.copy()
     cached, same, reports = sampler.anchored(index), np.random.default_rng(12), []
     for t in range(k):
-        part = tuple(x[t : t + 1].copy() for x in fresh)
         at = (block + t) % 5
-        reports.append(sampler.run(same, one_by_one, index_one_by_one, cached, at, part))
+        reports.append(
+            sampler.run(same, one_by_one, index_one_by_one, cached, at, fresh[t : t + 1])
+        )
     np.testing.assert_allclose(together, one_by_one, rtol=1e-12)
     assert index_together.tolist() == index_one_by_one.tolist()
     for key in ("acceptance_rate", "accepted", "subset_accepted"):
@@ -546,9 +550,9 @@ def test_rows_that_are_not_finite_are_refused(value, poisson):
     rng = np.random.default_rng(16)
     index = rng.integers(0, 50, 20)
     cached, theta, before = sampler.anchored(index), STAR.copy(), index.copy()
-    new_index, new_rows = sampler.draw_rows(rng, 1)
-    new_rows[:] = value
-    info = sampler.run(rng, theta, index, cached, 0, (new_index, new_rows))
+    fresh = np.setdiff1d(np.arange(50), index)[None, :4]
+    rows.x[fresh] = value  # in memory, from which compiled code reads
+    info = sampler.run(rng, theta, index, cached, 0, fresh)
     assert info["subset_accepted"] == 0
     assert index.tolist() == before.tolist()
     np.testing.assert_array_equal(cached, sampler.anchored(before))
@@ -569,8 +573,7 @@ def energy_errors(sampler, theta, index, fresh, seed):
         sampler.step_size = 1 / steps
         rows = sampler.anchored(index)
         info = sampler.run(
-            np.random.default_rng(seed), theta.copy(), index.copy(), rows, 0,
-            tuple(x.copy() for x in fresh),
+            np.random.default_rng(seed), theta.copy(), index.copy(), rows, 0, fresh
         )  # fmt: skip
         assert info["n_steps"] == steps
         errors.append(abs(info["energy_error"]))

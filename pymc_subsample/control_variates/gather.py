@@ -44,7 +44,7 @@ def _place(column: np.ndarray | Column | Repeated) -> Place:
     if not isinstance(column, np.ndarray):
         raise TypeError(
             "This step reads rows in compiled code, from arrays in memory or memory maps; found a "
-            f"column of type {type(column).__name__}. Load it, or use HMCECS."
+            f"column of type {type(column).__name__}. Load it."
         )
     array = _readable(column)
     shape = array.shape[1:]

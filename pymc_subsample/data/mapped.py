@@ -47,6 +47,10 @@ class MappedRows(RowStore):
         ]
         return [np.concatenate(parts).take(order, axis=0) for parts in zip(*found, strict=True)]
 
+    def touch(self, index: np.ndarray) -> None:
+        """Have rows in memory; see `Store.take`."""
+        self.take(index)
+
     def _of_kind(self, kind: int, index: np.ndarray) -> list[np.ndarray]:
         parts = [c.parts[kind] if isinstance(c, Joined) else c for c in self.columns]
         stores = {id(part.store): part.store for part in parts if isinstance(part, Column)}

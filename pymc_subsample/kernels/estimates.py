@@ -23,7 +23,7 @@ from numba import types
 from pymc_subsample.compile import FAST, MATRIX, SCALAR, VECTOR, inner
 from pymc_subsample.kernels.control import control_sum
 from pymc_subsample.kernels.model import MINIBATCH, functions
-from pymc_subsample.kernels.vectors import clear, is_sparse
+from pymc_subsample.kernels.vectors import clear, copy, is_sparse
 
 PERTURBED, BLOCK_POISSON = 0, 1
 
@@ -41,17 +41,31 @@ ESTIMATE = types.NamedTuple([SCALAR, SCALAR, SCALAR, VECTOR, SCALAR, MATRIX, SCA
 
 # Everything but the subsample that an estimate at theta depends on; `residual` is `difference` or
 # `products` of the model, by estimator.
-Target = namedtuple("Target", "forward backward residual anchor sums given moves width")
-FUNCTIONS = ("forward", "backward", "difference", "anchor")
-PRODUCT_FUNCTIONS = ("forward", "backward", "products", "anchor")
+Target = namedtuple(
+    "Target", "forward backward residual anchor gather columns sums given moves width"
+)
+FUNCTIONS = ("forward", "backward", "difference", "anchor", "gather")
+PRODUCT_FUNCTIONS = ("forward", "backward", "products", "anchor", "gather")
 _functions = functions(FUNCTIONS)
 
 
 @inner
 def target_at(model, sums, given, moves):
     """Return a `Target` from the addresses of the model's functions."""
-    forward, backward, residual, anchor = _functions(model.functions)
-    return Target(forward, backward, residual, anchor, sums, given, moves, model.width)
+    forward, backward, residual, anchor, gather = _functions(model.functions)
+    return Target(
+        forward, backward, residual, anchor, gather, model.columns, sums, given, moves, model.width
+    )
+
+
+@inner
+def read(target, index):
+    """Return rows by their numbers, packed and anchored."""
+    rows = np.empty((target.width, index.shape[0]))
+    if index.shape[0] > 0:
+        target.gather(target.columns, index, rows)
+        target.anchor(target.sums.center, rows)
+    return rows
 
 
 @inner(fastmath=FAST)
@@ -193,14 +207,11 @@ def block_poisson(surface, theta, grad):
 
 
 @inner(fastmath=FAST)
-def refresh_perturbed(rng, target, index, rows, counts, g, new_index, new_rows, new_count, phi,
-                      estimate):  # fmt: skip
-    """Propose new rows for group g of the subsample, in place (eq. 3.5); whether accepted.
+def refresh_perturbed(rng, target, index, rows, counts, g, new_index, phi, estimate):
+    """Propose rows `new_index`, (B,), for group g, in place (eq. 3.5); whether accepted.
 
-    `index`, (m,) or (G x capacity,), are row numbers of the subsample, group by group. `new_index`,
-    (B,), and `new_rows`, (C x B,), are proposed rows, packed but not anchored, of `new_count`
-    factors with 30 rows each, or of the perturbed estimate. `estimate` is that of the current
-    subsample.
+    `index`, (m,) or (G x capacity,), are row numbers of the subsample, group by group. `estimate`
+    is that of the current subsample.
     """
     scratch = np.zeros(phi.shape[0])
     b, m = new_index.shape[0], index.shape[0]
@@ -208,11 +219,10 @@ def refresh_perturbed(rng, target, index, rows, counts, g, new_index, new_rows, 
     for c in range(target.width):
         for i in range(b):
             old[c, i] = rows[c, g * b + i]
-    fresh = new_rows[: target.width * b].reshape((target.width, b))
+    fresh = read(target, new_index)
     d_old, d_new = np.empty(b), np.empty(b)
     w, setting = target.given.weight, target.given.setting
     target.residual(phi, old, target.sums.center, w, setting, d_old, scratch)
-    target.anchor(target.sums.center, fresh)
     target.residual(phi, fresh, target.sums.center, w, setting, d_new, scratch)
     mean = estimate[1] / (w * m)
     shift, second = 0.0, 0.0
@@ -231,19 +241,16 @@ def refresh_perturbed(rng, target, index, rows, counts, g, new_index, new_rows, 
 
 
 @inner(fastmath=FAST)
-def refresh_block_poisson(rng, target, index, rows, counts, g, new_index, new_rows, new_count,
-                          phi, estimate):  # fmt: skip
+def refresh_block_poisson(rng, target, index, rows, counts, g, new_index, phi, estimate):
     """Propose new factors for group g; see `refresh_perturbed`."""
     scratch = np.zeros(phi.shape[0])
-    b = new_count * MINIBATCH
-    old = group(target, rows, counts, g)
-    fresh = new_rows[: target.width * b].reshape((target.width, b))
+    b = new_index.shape[0]
+    old, fresh = group(target, rows, counts, g), read(target, new_index)
     d_old, d_new = np.empty(old.shape[1]), np.empty(b)
     w, setting = target.given.weight, target.given.setting
     if d_old.shape[0] > 0:
         target.residual(phi, old, target.sums.center, w, setting, d_old, scratch)
     if b > 0:
-        target.anchor(target.sums.center, fresh)
         target.residual(phi, fresh, target.sums.center, w, setting, d_new, scratch)
     log_ratio = (
         log_products(d_new, w, setting, target.given.products)[0]
@@ -254,9 +261,8 @@ def refresh_block_poisson(rng, target, index, rows, counts, g, new_index, new_ro
     start = g * (index.shape[0] // counts.shape[0])
     for i in range(b):
         index[start + i] = new_index[i]
-    counts[g] = new_count
-    for j in range(target.width * b):
-        rows[g, j] = new_rows[j]
+    counts[g] = b // MINIBATCH
+    copy(fresh.ravel(), rows[g])
     return True
 
 

@@ -40,13 +40,13 @@ SUBSET, VARIANCE, POSTERIOR, MOVED, REFRESHED, SIGN = range(len(COUNTED), len(IN
 # array (C, m) or (G, C x capacity); factors per group, one in each for the perturbed estimate; and
 # which group is refreshed first: the next transition takes the next one.
 Subsample = namedtuple("Subsample", "index rows counts group")
-# Proposed rows for k refreshes, packed but not anchored: arrays (k, B), (k, C x B), (k,).
-Fresh = namedtuple("Fresh", "index rows counts")
+# Numbers of proposed rows, and where among them those of each of k refreshes start, array (k + 1,).
+Fresh = namedtuple("Fresh", "index start")
 
 _SIGNATURE = types.void(
     GENERATOR, MODEL, SUMS, ESTIMATE, MOVES,
     types.NamedTuple([INDEX, MATRIX, INDEX, types.int64], Subsample),
-    types.NamedTuple([types.int64[:, ::1], MATRIX, INDEX], Fresh), MATRIX, MATRIX,
+    types.NamedTuple([INDEX, INDEX], Fresh), MATRIX, MATRIX,
 )  # fmt: skip
 
 
@@ -70,11 +70,10 @@ def transitions(estimator, dynamics):
 
     @inner
     def draw(rng, target, given, moves, subsample, fresh, theta, info, phi, d, grad):
-        """Run one transition per element of `fresh`, in place."""
+        """Run one transition per refresh of `fresh`, in place."""
         index, rows, counts, group = subsample
-        new_index, new_rows, new_counts = fresh
         size = index.shape[0] // counts.shape[0] if fixed else MINIBATCH
-        k, n_groups, exact = new_rows.shape[0], counts.shape[0], given.exact.shape[1]
+        k, n_groups, exact = fresh.start.shape[0] - 1, counts.shape[0], given.exact.shape[1]
         clear(info)
 
         # Other step methods may have moved parameters on which phi depends: start from theta anew.
@@ -83,10 +82,10 @@ def transitions(estimator, dynamics):
         info[MOVED] += size * total(counts) + exact
         for t in range(k):
             g = (group + t) % n_groups
-            info[REFRESHED] += size * (counts[g] + 2 * new_counts[t])
+            proposed = fresh.index[fresh.start[t] : fresh.start[t + 1]]
+            info[REFRESHED] += size * counts[g] + 2 * proposed.shape[0]
             target.forward(theta, phi, np.empty(1))
-            if refresh(rng, target, index, rows, counts, g, new_index[t], new_rows[t],
-                       new_counts[t], phi, estimate):  # fmt: skip
+            if refresh(rng, target, index, rows, counts, g, proposed, phi, estimate):
                 info[SUBSET] += 1.0
                 estimate = density(surface, theta, grad)
                 info[MOVED] += size * total(counts) + exact
@@ -101,7 +100,7 @@ def transitions(estimator, dynamics):
         info[SIGN] = 1.0 if fixed else estimate[1]
 
     def transitions(generator, model, sums, given, moves, subsample, fresh, thetas, infos):
-        """Make draws of the same number of transitions each, one per element of `fresh`.
+        """Make draws of the same number of transitions each, one per refresh of `fresh`.
 
         Groups of the subsample are overwritten when accepted. The first of `thetas`, (n, d), is
         where the chain is; draws are written over them, and to `infos` means over a draw's
@@ -111,7 +110,7 @@ def transitions(estimator, dynamics):
         target = target_at(model, sums, given, moves)
         index, rows, counts, group = subsample
         n, n_groups = thetas.shape[0], counts.shape[0]
-        k = fresh.counts.shape[0] // n
+        k = (fresh.start.shape[0] - 1) // n
         phi = np.empty(sums.center.shape[0])
         d = np.empty(index.shape[0])
         grad = np.empty(thetas.shape[1])
@@ -119,8 +118,7 @@ def transitions(estimator, dynamics):
             if i > 0:
                 copy(thetas[i - 1], thetas[i])
             now = Subsample(index, rows, counts, (group + i * k) % n_groups)
-            own = slice(i * k, (i + 1) * k)
-            part = Fresh(fresh.index[own], fresh.rows[own], fresh.counts[own])
+            part = Fresh(fresh.index, fresh.start[i * k : (i + 1) * k + 1])
             draw(rng, target, given, moves, now, part, thetas[i], infos[i], phi, d, grad)
 
     return kept(_SIGNATURE, no_cfunc_wrapper=True)(transitions).get_overload(_SIGNATURE)

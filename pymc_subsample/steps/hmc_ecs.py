@@ -274,19 +274,10 @@ class HMCECS(AdaptiveSubsample):
     def _transitions(
         self, theta: np.ndarray, size: int
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        sample, reference = self.subsample, self.reference
         thetas, infos = np.empty((size, len(theta))), np.empty((size, len(INFO)))
-        done = 0
-        while done < size:
-            thetas[done] = theta
-            done += self._together(thetas[done:], infos[done:])
-            theta = thetas[done - 1]
-        return thetas, dict(zip(INFO, infos.T, strict=True))
-
-    def _together(self, thetas: np.ndarray, infos: np.ndarray) -> int:
-        """Make the first few draws in one compiled call, from `thetas[0]`: how many."""
-        k, sample, reference = self.transitions_per_draw, self.subsample, self.reference
-        fresh = sample.propose(self.row_rng, self._expansion, k, len(thetas))
-        n = len(fresh.counts) // k
+        thetas[0], refreshes = theta, size * self.transitions_per_draw
+        fresh = sample.propose(self.row_rng, self._expansion, refreshes)
         self.step_size = float(self.tuning.step.current(self.tune))
         extent = float(min(self.path_length, _MOST_STEPS / 1.2 * self.step_size))
         rows = MINIBATCH if self._kind == BLOCK_POISSON else sample.size
@@ -302,10 +293,10 @@ class HMCECS(AdaptiveSubsample):
                 float(self.max_treedepth) if self.kernel == "nuts" else extent,
             ),
             Drawn(sample.index, sample.rows, sample.counts, sample.group),
-            fresh, thetas[:n], infos[:n],
+            fresh, thetas, infos,
         )  # fmt: skip
-        sample.group = (sample.group + n * k) % sample.n_groups
-        return n
+        sample.group = (sample.group + refreshes) % sample.n_groups
+        return thetas, dict(zip(INFO, infos.T, strict=True))
 
     def _setting(self) -> float:
         """How much of half its variance an estimate is less, or the a of the block-Poisson one."""

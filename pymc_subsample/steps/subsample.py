@@ -9,12 +9,6 @@ from pymc_subsample.kernels.hmc import Fresh
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.rows import drawn_without
 
-# Bytes of new rows that are read for several draws at a time: they stay in a processor's cache.
-_AT_ONCE = 2**18
-# Groups, at least those of a draw, whose numbers of minibatches are drawn together: their stream is
-# the same however many draws are made at a time.
-_COMING = 256
-
 # By the names that users give.
 ESTIMATORS = {"perturbed": PERTURBED, "block-poisson": BLOCK_POISSON}
 
@@ -28,7 +22,7 @@ class SubsampleState(DataClassState):
     always: np.ndarray
     index: np.ndarray
     counts: np.ndarray
-    coming: np.ndarray
+    counts_rng: np.random.Generator
     group: int
 
 
@@ -48,7 +42,8 @@ class Subsample(WithSamplingState):
         self.always = always
         self.index = np.zeros(0, dtype=np.int64)  # Rows, group by group; empty until `draw`.
         self.counts = np.zeros(0, dtype=np.int64)  # Minibatches per group, or ones.
-        self.coming = np.zeros(0, dtype=np.int64)  # Those of the next groups, drawn ahead.
+        # Draws those of the next groups: however many, the rows' own generator is left alone.
+        self.counts_rng = np.random.default_rng(0)  # until `draw`
         self.group = 0  # Refreshed next.
         # As `kernels.estimates.density` takes them; made by `pack`.
         self.rows: np.ndarray | None = None
@@ -65,6 +60,7 @@ class Subsample(WithSamplingState):
         self.counts = self._counts(rng, self.n_groups)
         size = self.n_groups * self._capacity(self.counts)
         self.index = drawn_without(rng, n_rows, self.always, size)
+        self.counts_rng = np.random.default_rng(rng.integers(2**32, size=4))
 
     def pack(self, expansion: Expansion, center: np.ndarray) -> None:
         """Read the rows from the data and anchor them, group by group as the kernel does."""
@@ -86,34 +82,14 @@ class Subsample(WithSamplingState):
         for row, part in zip(self.rows, parts, strict=True):
             row[: part.size] = part.ravel()
 
-    def propose(self, rng: np.random.Generator, expansion: Expansion, k: int, most: int) -> Fresh:
-        """Draw k groups anew for each of the next draws, at most so many, and read their rows.
-
-        The same as draw by draw: `most` may be any number.
-        """
-        bytes_per_draw = 8 * k * expansion.width * max(self.size // self.n_groups, MINIBATCH)
-        groups = k * min(most, max(1, _AT_ONCE // bytes_per_draw))
-        if self.kind == PERTURBED:
-            size = self.size // self.n_groups
-            index = drawn_without(rng, expansion.n_rows, self.always, (groups, size))
-            parts = expansion.take(index.ravel()).reshape(expansion.width, groups, size)
-            # Of groups of one row a reshaped array may be a view, which compiled code misreads.
-            rows = np.ascontiguousarray(parts.swapaxes(0, 1).reshape(groups, -1))
-            return Fresh(index, rows, self._counts(rng, groups))
-        if not len(self.coming):
-            self.coming = self._counts(rng, k * max(1, _COMING // k))
-        groups = min(groups, len(self.coming))
-        counts, self.coming = self.coming[:groups], self.coming[groups:]
-        used, capacity = self._used(counts), self._capacity(counts)
-        self._make_room(capacity, expansion.width)
-        numbers = drawn_without(rng, expansion.n_rows, self.always, int(used.sum()))
-        index = np.zeros((groups, capacity), dtype=np.int64)
-        index[np.arange(capacity) < used[:, None]] = numbers
-        rows = np.zeros((groups, expansion.width * capacity))
-        packed, ends = expansion.take(numbers), np.cumsum(used).tolist()
-        for row, begin, end in zip(rows, [0, *ends], ends, strict=False):
-            row[: expansion.width * (end - begin)] = packed[:, begin:end].ravel()
-        return Fresh(index, rows, counts)
+    def propose(self, rng: np.random.Generator, expansion: Expansion, k: int) -> Fresh:
+        """Draw k groups anew: the same as one by one."""
+        counts = self._counts(self.counts_rng, k)
+        self._make_room(self._capacity(counts), expansion.width)
+        start = np.concatenate([[0], np.cumsum(self._used(counts))])
+        index = drawn_without(rng, expansion.n_rows, self.always, int(start[-1]))
+        expansion.store.touch(index)
+        return Fresh(index, start)
 
     def _counts(self, rng: np.random.Generator, k: int) -> np.ndarray:
         if self.kind == PERTURBED:
