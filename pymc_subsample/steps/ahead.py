@@ -85,7 +85,7 @@ class Ahead:
 
     def _is_last(self, point: PointType) -> bool:
         """Whether a point is the last draw; worker processes of PyMC go on from a copy of it."""
-        return all(np.asarray(point[name]).tobytes() == value for name, value in self._last.items())
+        return {name: np.asarray(point[name]).tobytes() for name in self._last} == self._last
 
     def forget(self) -> None:
         """Drop what is not handed out: the state is another one."""
@@ -133,12 +133,11 @@ class Ahead:
 def _separated(stats: dict[str, Any], part: slice) -> list[StatsType]:
     """Return the statistics of draws, from arrays over draws and from what draws share."""
     own = {name: x[part].tolist() for name, x in stats.items() if type(x) is np.ndarray}
-    found = []
-    for one in zip(*own.values(), strict=True):
-        each = stats.copy()
-        each.update(zip(own, one, strict=True))
-        found.append([each])
-    return found
+    found = [stats.copy() for _ in next(iter(own.values()))]
+    for name, numbers in own.items():
+        for each, number in zip(found, numbers, strict=True):
+            each[name] = number
+    return [[each] for each in found]
 
 
 def _changing(step: Chain) -> dict[str, Any]:
