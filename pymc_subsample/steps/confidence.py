@@ -1,13 +1,13 @@
 """The confidence sampler as a PyMC step method."""
 
 from collections.abc import Callable, Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled
-from pymc_subsample.control_variates.reach import nearby, reach
+from pymc_subsample.control_variates.reach import everywhere, nearby
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics.acceptance import Proposed
 from pymc_subsample.kernels import bounds, confidence
@@ -108,13 +108,13 @@ class ConfidenceMH(MinibatchMH):
             )
 
         # Bounds of the rows that are not read always, and which these are; those near a reference.
-        self._reach: tuple[np.ndarray, np.ndarray] | None = None
+        self._reach: tuple[np.ndarray, Any] | None = None
         self._nearby: tuple[Reference, np.ndarray | None] | None = None
 
-    def _table(self) -> np.ndarray:
-        """Bounds of predictors anywhere."""
+    def _anywhere(self) -> Any:
+        """Bounds that hold wherever the chain goes, for rows with a bounded derivative."""
         if self._reach is None or not np.array_equal(self._reach[0], self.always):
-            self._reach = self.always, reach(self._expansion, self.always)
+            self._reach = self.always, everywhere(self._expansion, self.always)
         return self._reach[1]
 
     def _local(self) -> np.ndarray | None:
@@ -154,7 +154,7 @@ class ConfidenceMH(MinibatchMH):
         if callable(self.bound):
             return bounds.Bound(bounds.GIVEN_BOUND, self._given_bound(theta, given), _NO_TABLE)
         if self._linear is not None:
-            return bounds.Bound(bounds.LINEAR_BOUND, self._linear, self._table())
+            return bounds.Bound(bounds.LINEAR_BOUND, *self._anywhere())
         local = self._local()
         if local is not None:
             return bounds.Bound(bounds.LOCAL_BOUND, np.inf, local)
