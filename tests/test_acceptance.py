@@ -390,7 +390,7 @@ def loop_of(criterion, model, permutation, generator, full, unseen):
     reader = Reader(
         function_at(model.functions[0], ANCHOR), function_at(model.functions[1], CHANGE),
         function_at(model.functions[2], GATHER), model.columns, model.width, np.zeros(1), 0,
-        permutation, np.empty(0, np.int32), float(permutation.shape[0]),
+        permutation, np.empty(0, np.uint32), float(permutation.shape[0]),
     )  # fmt: skip
     decide, rng = function_at(criterion.decide, DECIDE), generator_at(generator)
     return accept(decide, criterion.settings, reader, rng, np.zeros(1), np.ones(1), full, unseen)

@@ -266,7 +266,7 @@ def accepts(criterion, model, sums, permutation, generator, phi, new_phi, unseen
     reader = acceptance.Reader(
         function_at(model.functions[0], ANCHOR), function_at(model.functions[1], CHANGE),
         function_at(model.functions[2], GATHER), model.columns, model.width, sums.center,
-        sums.order, permutation, np.empty(0, np.int32), 500.0,
+        sums.order, permutation, np.empty(0, np.uint32), 500.0,
     )  # fmt: skip
     decide, rng = function_at(criterion.decide, DECIDE), generator_at(generator)
     return acceptance.accept(decide, criterion.settings, reader, rng, phi, new_phi, 1, unseen)
@@ -285,7 +285,7 @@ def test_snippets_run_and_python_does_what_compiled_code_does(monkeypatch, capsy
     where = found["here"], found["there"]
     reader = acceptance.Reader(
         ex.anchor, ex.change, ex.gather, ex.packer.table, ex.width, at.center, 1, every,
-        np.empty(0, np.int32), 500.0,
+        np.empty(0, np.uint32), 500.0,
     )  # fmt: skip
     python = acceptance.accept.py_func(
         test.py_func, settings, reader, np.random.default_rng(2), *where, 1, unseen

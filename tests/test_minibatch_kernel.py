@@ -20,7 +20,7 @@ from pymc_subsample.kernels import austerity, barker, confidence
 from pymc_subsample.kernels.acceptance import Criterion
 from pymc_subsample.kernels.bounds import FULL_BOUND, GIVEN_BOUND, LINEAR_BOUND, Bound
 from pymc_subsample.kernels.evidence import DECIDE
-from pymc_subsample.kernels.metropolis import FUNCTIONS, GRADIENTS, INFO, transitions
+from pymc_subsample.kernels.metropolis import FUNCTIONS, GRADIENTS, INFO, Population, transitions
 from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK, Proposing
 from pymc_subsample.likelihood import TallModel
 
@@ -61,8 +61,8 @@ class Logistic(Line):
     def logp(self, theta, temperature=1.0):
         return self.logprior(theta) + self.loglik(theta).sum(axis=-1) / temperature
 
-    def gradient(self, theta, index, star, order, temperature):
-        """Gradient of the log posterior estimated on the rows `index`."""
+    def gradient(self, theta, index, star, order, temperature, always=()):
+        """Gradient of the log posterior estimated on the rows `index`, and exact of others."""
         design = np.stack([np.ones(N), self.x])
         p, at = expit(self.eta(theta)), expit(self.eta(star))
         slope = self.y - p
@@ -71,8 +71,9 @@ class Logistic(Line):
             proxy = self.y - at
         if order == 2:
             proxy = proxy - at * (1 - at) * (self.eta(theta) - self.eta(star))
-        scale = N / len(index)
-        total = design @ proxy + scale * design[:, index] @ (slope - proxy)[index]
+        total = design @ proxy
+        for some, scale in ((index, (N - len(always)) / len(index)), (list(always), 1.0)):
+            total = total + scale * design[:, some] @ (slope - proxy)[some]
         return total / temperature - theta / PRIOR_SD**2
 
 
@@ -111,7 +112,7 @@ class Sampler:
     """Calls the compiled transition the way a step does."""
 
     def __init__(self, ex, test, settings, *, order, kind=RANDOM_WALK, factor=FULL, step_size=1.5,
-                 batch=0, temperature=1.0, bound=None, star=None):  # fmt: skip
+                 batch=0, temperature=1.0, bound=None, star=None, always=()):  # fmt: skip
         self.ex, self.test, self.settings, self.order = ex, test, settings, order
         self.kind, self.factor, self.step_size, self.batch = kind, factor, step_size, batch
         self.temperature = temperature
@@ -122,6 +123,15 @@ class Sampler:
         self.star = STARS[order] if star is None else star
         self.sums = reference_at(ex, self.star, temperature).sums(order)
         self.permutation = np.arange(N, dtype=np.uint32)
+        self.always = np.array(always, dtype=np.int64)
+        exact = ex.take(self.always)
+        if len(always):
+            ex.anchor(self.sums.center, exact)
+        others = N - len(always)
+        members = np.delete(self.permutation, self.always) if len(always) else self.permutation[:0]
+        self.population = Population(
+            self.permutation[:others], members, others / temperature, exact, 1 / temperature
+        )
         self.bound = Bound(GIVEN_BOUND, np.inf, np.zeros((0, 0)))
         if bound == "full":
             self.bound = Bound(FULL_BOUND, np.inf, np.zeros((0, 0)))
@@ -138,7 +148,7 @@ class Sampler:
         transitions(
             address_of(rng), address_of(row_rng), self.model, self.sums,
             Criterion(TESTS[self.test].address, self.settings), self.bound, proposing,
-            self.permutation, N / self.temperature, theta[None], k, info[None],
+            self.population, theta[None], k, info[None],
         )  # fmt: skip
         return dict(zip(INFO, info, strict=True))
 
@@ -148,13 +158,13 @@ class Sampler:
 
 def numpy_draw(row_rng, permutation, start, size):
     for at in range(start, start + size):
-        other = at + int(row_rng.random() * (N - at))
+        other = at + int(row_rng.random() * (len(permutation) - at))
         permutation[[at, other]] = permutation[[other, at]]
     return permutation[start : start + size]
 
 
-def numpy_decision(test, settings, y, look, ratio, u, normal, spread):
-    """True, False, or the number of rows to read next."""
+def numpy_decision(test, settings, y, look, ratio, u, normal, spread, N):
+    """True, False, or the number of rows to read next, of N."""
     b, batch = len(y), settings[0]
     if test == "barker":
         if b == N:
@@ -190,21 +200,26 @@ def numpy_transition(rng, row_rng, rows, sampler, theta):
     star, order, temperature = sampler.star, sampler.order, sampler.temperature
     L = sampler.factor if len(sampler.factor) > 1 else np.diag(sampler.factor[0])
     h, z = sampler.step_size, rng.standard_normal(2)
+    always, others = sampler.always, np.delete(np.arange(N), sampler.always)
+    n = len(others)
     drift, known = 0.0, 0.0
     if sampler.kind == LANGEVIN:
-        index = numpy_draw(row_rng, np.arange(N), 0, sampler.batch)
-        gradients = [rows.gradient(theta, index, star, order, temperature)]
+        index = others[numpy_draw(row_rng, np.arange(n), 0, sampler.batch)]
+        gradients = [rows.gradient(theta, index, star, order, temperature, always)]
         drift = h**2 / 2 * L @ L.T @ gradients[0]
     new = theta + drift + h * L @ z
     if sampler.kind == LANGEVIN:
-        back = new + h**2 / 2 * L @ L.T @ rows.gradient(new, index, star, order, temperature)
+        there = rows.gradient(new, index, star, order, temperature, always)
+        back = new + h**2 / 2 * L @ L.T @ there
         inverse = np.linalg.inv(h**2 * L @ L.T)
         there, here = new - theta - drift, theta - back
         known = -0.5 * here @ inverse @ here + 0.5 * there @ inverse @ there
     known += rows.logprior(new) - rows.logprior(theta)
     q, new_q = (rows.control(t, star, order) for t in (theta, new))
     known += (new_q - q).sum() / temperature
-    y = N / temperature * ((rows.loglik(new) - new_q) - (rows.loglik(theta) - q))
+    changes = (rows.loglik(new) - new_q) - (rows.loglik(theta) - q)
+    known += changes[always].sum() / temperature
+    y = n / temperature * changes[others]
     u, normal = rng.random(), rng.standard_normal()
     spread = np.ptp(y) if sampler.bound[0] == FULL_BOUND else np.nan
     if sampler.bound[0] == LINEAR_BOUND:
@@ -214,10 +229,10 @@ def numpy_transition(rng, row_rng, rows, sampler, theta):
         slope = [1.0, 1 / 4, 1 / (6 * np.sqrt(3))][order] / [1, 2, 6][order]
         least = slope * N / temperature * sum(m.max() ** (order + 1) for m in moved)
         spread = 2 * least  # the compiled bound may be wider
-    permutation, count, look = np.arange(N), 0, 0
-    wanted = int(min(N, sampler.settings[0]))
-    if wanted == N:
-        count = N
+    permutation, count, look = np.arange(n), 0, 0
+    wanted = int(min(n, sampler.settings[0]))
+    if wanted == n:
+        count = n
     while True:
         if count < wanted:
             numpy_draw(row_rng, permutation, count, wanted - count)
@@ -225,7 +240,7 @@ def numpy_transition(rng, row_rng, rows, sampler, theta):
         look += 1
         seen = y[permutation[:count]]
         decision = numpy_decision(
-            sampler.test, sampler.settings, seen, look, seen.mean() + known, u, normal, spread
+            sampler.test, sampler.settings, seen, look, seen.mean() + known, u, normal, spread, n
         )
         if isinstance(decision, bool | np.bool_):
             return (new if decision else theta), count, look, bool(decision)
@@ -246,14 +261,16 @@ def numpy_transition(rng, row_rng, rows, sampler, theta):
         ("confidence", 2, LANGEVIN, FULL, 3.0, 1.0),
     ],
 )
+@pytest.mark.parametrize("always", [(), (0, 3, 4, 17, 300, 598, 599)], ids=["", "always"])
 def test_transitions_equal_the_algorithm_in_numpy(
-    test, order, kind, factor, temperature, step_size, rows, expansions
+    test, order, kind, factor, temperature, step_size, always, rows, expansions
 ):
     sampler = Sampler(
         expansions[order], test, settings_of(test, 37), order=order, kind=kind, factor=factor,
-        temperature=temperature, step_size=step_size, batch=20,
+        temperature=temperature, step_size=step_size, batch=20, always=always,
         bound="full" if test == "confidence" else None,
     )  # fmt: skip
+    e = len(always)
     ours, our_rows, theirs, their_rows = (np.random.default_rng(s) for s in (2, 3, 2, 3))
     theta = other = np.array([0.45, -0.75])
     moves, sizes = 0, []
@@ -262,9 +279,9 @@ def test_transitions_equal_the_algorithm_in_numpy(
         info = sampler.run(ours, our_rows, theta)
         other, count, looks, moved = numpy_transition(theirs, their_rows, rows, sampler, other)
         np.testing.assert_allclose(theta, other, rtol=1e-8)
-        assert (info["batch_size"], info["n_looks"], info["accepted"]) == (count, looks, moved)
-        assert info["rows_tested"] == count + N * (test == "confidence")
-        assert info["rows_proposed"] == (20 if kind == LANGEVIN else 0)
+        assert (info["batch_size"], info["n_looks"], info["accepted"]) == (count + e, looks, moved)
+        assert info["rows_tested"] == count + e + (N - e) * (test == "confidence")
+        assert info["rows_proposed"] == (20 + e if kind == LANGEVIN else 0)
         moves += moved
         sizes.append(count)
     assert 15 < moves < 150  # both outcomes of the test

@@ -287,15 +287,15 @@ def test_statistics_describe_the_transitions(model, step, proposal, order):
         control_variate_order=order, **SMALL, **kwargs,
     )  # fmt: skip
     draws, stats = chain(one, {"a": np.array(0.3), "b": np.array(0.8)}, tune=20, draws=20)
-    per_row = 2 if order is None else 4
-    gradients = 20 * (6 if order else 4) if proposal == "langevin" else 0
+    per_row, e = 2 if order is None else 4, len(one.always)
+    gradients = 20 * (6 if order else 4) + 4 * e if proposal == "langevin" else 0
     chains.assert_as_declared(one, stats)
     for stat in stats:
-        full = n if step is pms.ConfidenceMH else 0
-        expected = k * ((stat["batch_size"] + full) * per_row + gradients)
+        drawn = stat["batch_size"] - e + (n - e if step is pms.ConfidenceMH else 0)
+        expected = k * (drawn * per_row + 2 * e + gradients)
         np.testing.assert_allclose(stat["n_evaluations"], expected, rtol=1e-12)
         np.testing.assert_allclose(stat["data_share"], stat["batch_size"] / n)
-        assert 50 <= stat["batch_size"] <= n
+        assert 50 + e <= stat["batch_size"] <= n
         assert 0 <= stat["acceptance_rate"] <= 1
         assert k * stat["accepted"] == round(k * stat["accepted"])
         assert stat["n_looks"] >= 1

@@ -42,14 +42,15 @@ def rows():
     return column, expand(TallModel(model), 0)
 
 
-def errors_of(rows, test, settings, moves, exact=metropolis, bound=None, factor=0.0, rows_read=1e8):
+def errors_of(rows, test, settings, moves, exact=metropolis, bound=None, factor=0.0, rows_read=1e8,
+              always=()):  # fmt: skip
     _, expansion = rows
     return acceptance_errors(
         expansion, None,
         [Proposed(np.zeros(1), np.full(1, m), factor, bound) for m in moves],
         order=0, temperature=1.0, test=Compiled(test.decide, DECIDE, None).address,
         settings=np.asarray(settings, dtype=float), exact=exact, most_rows=int(rows_read),
-        rng=np.random.default_rng(2),
+        rng=np.random.default_rng(2), always=np.array(always, dtype=int),
     )  # fmt: skip
 
 
@@ -84,6 +85,36 @@ def test_log_ratios_are_tempered():
     )  # fmt: skip
     np.testing.assert_allclose(errors.log_ratio, [0.3 + 4, -4.3])
     np.testing.assert_allclose(errors.rises, [4.3])
+
+
+@pytest.mark.parametrize("test", [austerity, barker_kernel])
+def test_rows_that_are_read_always_mislead_nobody(rows, test):
+    """The four large ones; with others in their place the test is as wrong as before."""
+    exact = metropolis if test is austerity else barker
+    settings = [40, 0.05] if test is austerity else barker_settings(40, 0.02)
+    found = {}
+    for always in ((), (0, 1, 2, 3), (4, 5, 6, 7)):
+        found[always] = errors_of(rows, test, settings, [0.02], exact, always=always)
+        np.testing.assert_allclose(found[always].log_ratio, 0.0, atol=1e-9)
+    without, right, other = found.values()
+    # The t-test is wrong itself, once in twenty looks.
+    assert right.worst < 0.05 < 0.2 < min(without.worst, other.worst)
+    assert right.largest < 0.1 < without.largest == pytest.approx(other.largest, rel=0.02)
+
+
+def test_always_read_rows_that_are_impossible_are_noticed():
+    with pm.Model() as model:
+        b = pm.HalfFlat("b", default_transform=None, initval=3.0)
+        pm.Uniform("y", 0, b, observed=np.linspace(0.01, 2.0, N))
+    for theta, new_theta in ((1.99, 1.98), (1.98, 1.99)):
+        errors = acceptance_errors(
+            expand(TallModel(model), 0), None,
+            [Proposed(np.array([theta]), np.array([new_theta]), 0.0)], order=0, temperature=1.0,
+            test=Compiled(austerity.decide, DECIDE, None).address, settings=np.array([20, 0.05]),
+            exact=metropolis, most_rows=10**6, rng=np.random.default_rng(1),
+            always=np.arange(N - 10, N),
+        )  # fmt: skip
+        assert errors.rise == np.inf
 
 
 def test_errors_are_those_of_a_simulation(rows):

@@ -245,6 +245,23 @@ def test_chunks_do_not_change_the_table(design, table, monkeypatch):
     np.testing.assert_allclose(everywhere(ex)[1], table, rtol=1e-9)
 
 
+def test_rows_that_are_left_out_bound_nothing(design, table):
+    """The farthest one, and those of a column that all others have zeros in."""
+    X = np.c_[design, np.arange(N) < 3]
+    out = np.array([0, 1, 2, 17])
+    ex = expand(TallModel(with_design(X)), 0)
+    _, found = everywhere(ex, out)
+    _, expected = everywhere(expand(TallModel(with_design(np.delete(X, out, axis=0))), 0))
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    rng = np.random.default_rng(6)
+    for scale in ([1, 1, 1, 1], [0, 0, 0, 1]):
+        move = scale * rng.normal(size=K + 1)
+        actual = np.abs(np.delete(X, out, axis=0) @ move).max()
+        assert actual * (1 - 1e-9) <= farthest(np.zeros(K + 1), move, found)
+    assert farthest(np.zeros(K + 1), move, everywhere(ex)[1]) > 0.0
+    assert farthest(np.zeros(K + 1), move, found) == 0.0
+
+
 def test_many_parameters_take_the_crude_bound_alone(monkeypatch, design, table):
     monkeypatch.setattr(reach_module, "_MAX_DENSE", K - 1)
     _, crude = everywhere(expand(TallModel(with_design(design)), 0))

@@ -1,11 +1,14 @@
 """Outlying rows: which they are, and what is gained by reading them always."""
 
+from dataclasses import replace
+
 import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
 import scipy.stats
-from chains import assert_goes_on
+from chains import assert_goes_on, assert_moments, chain, sample
+from scipy.special import log_expit
 
 import pymc_subsample as pms
 from pymc_subsample.control_variates.reference import reference_at
@@ -119,9 +122,12 @@ def test_always_read_rows_leave_the_posterior_as_it_is():
         assert np.all(np.abs(sd / other_sd - 1) < 0.12 + 4 * np.sqrt(1 / (2 * ess[1])))
 
 
-def test_state_with_rows_that_are_always_read_round_trips():
+@pytest.mark.parametrize(
+    "step", [pms.HMCECS, pms.MinibatchBarkerMH, pms.ConfidenceMH], ids=lambda s: s.__name__
+)
+def test_state_with_rows_that_are_always_read_round_trips(step):
     with skewed() as model:
-        one, other = (pms.HMCECS(rng=seed) for seed in (1, 2))
+        one, other = (step(rng=seed) for seed in (1, 2))
     assert_goes_on(one, other, model, tune=10, before=5, after=10)
 
 
@@ -137,3 +143,83 @@ def test_reference_moves_with_rows_that_are_always_read():
     np.testing.assert_allclose(step.reference.slope, at.slope)
     point, [stats] = step.step(point)
     assert np.isfinite(stats["model_logp"])
+
+
+# Minibatch Metropolis-Hastings
+
+
+def rare(n=100_000):
+    """A dummy that six rows have, all of outcome 1: the model, its coefficient's mean and sd.
+
+    By quadrature. The other coefficient is known so well that it may stay at its mode.
+    """
+    rng = np.random.default_rng(4)
+    x, y = np.zeros(n), (rng.random(n) < 0.4).astype(int)
+    x[:6], y[:6] = 1.0, 1
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 2)
+        b = pm.Normal("b", 0, 2)
+        pm.Bernoulli("y", logit_p=a + b * x, observed=y)
+    at = np.log(y[6:].mean() / (1 - y[6:].mean()))
+    grid = np.linspace(-8, 14, 4001)
+    weight = np.exp(6 * log_expit(at + grid) - grid**2 / 8)
+    weight /= weight.sum()
+    mean = weight @ grid
+    return model, mean, np.sqrt(weight @ (grid - mean) ** 2), n**-0.5 / np.sqrt(0.24)
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("step", [pms.MinibatchBarkerMH, pms.AusterityMH])
+def test_rare_rows_are_read_always_by_small_proposals(step, right):
+    """And without that are missed: most batches know nothing of them."""
+    model, mean, sd, other = rare()
+    walk = pms.RandomWalk(0.2, covariance=[other**2, sd**2])
+    one = step(model=model, proposal=walk, transitions_per_draw=100)
+    assert set(range(6)) <= set(one.always)
+    assert len(one.always) < 20
+    if not right:
+        one._prepared = replace(one._prepared, always=np.zeros(0, dtype=np.int64))
+    draws = sample(one, model, 1500, tune=20)["posterior"]["b"]
+    if right:
+        assert_moments(draws, mean, sd)
+    else:
+        with pytest.raises(AssertionError):
+            assert_moments(draws, mean, sd)
+
+
+def test_bounds_are_of_rows_that_are_drawn():
+    """One that held for the six rows too would be hundreds of times as large."""
+    model, *_ = rare()
+    steps = [pms.ConfidenceMH(model=model, bound=bound) for bound in ("linear", "local")]
+    for one in steps:
+        at, always = one.reference.theta, one.always
+        bound = one._automatic_bound(at, at + np.array([0.0, 0.5]))
+        one.always, one._nearby = always[:0], None
+        assert one._automatic_bound(at, at + np.array([0.0, 0.5])) > 100 * bound
+        one.always, one._nearby = always, None
+        _, stats = chain(one, model.initial_point(), tune=20, draws=20)
+        assert np.mean([s["data_share"] for s in stats[20:]]) < 0.1
+
+
+@pytest.mark.parametrize("proposal", [None, pms.Langevin(batch_size=50)])
+def test_rows_that_are_read_always_are_counted(proposal):
+    model, *_ = rare(20_000)
+    one = pms.MinibatchBarkerMH(model=model, proposal=proposal, transitions_per_draw=4)
+    e = len(one.always)
+    assert e >= 6
+    _, stats = chain(one, model.initial_point(), tune=5, draws=5)
+    for stat in stats:
+        drawn = stat["batch_size"] - e
+        assert drawn >= 100
+        gradients = 6 * 50 + 4 * e if proposal else 0
+        np.testing.assert_allclose(stat["n_evaluations"], 4 * (4 * drawn + 2 * e + gradients))
+
+
+def test_all_rows_are_all_rows():
+    """Batches and gradients of as many as there are, where some are read always."""
+    model, *_ = rare(2_000)
+    for proposal in (None, pms.Langevin(batch_size=2_000)):
+        one = pms.MinibatchBarkerMH(model=model, proposal=proposal, batch_size=2_000)
+        assert len(one.always)
+        _, stats = chain(one, model.initial_point(), tune=5, draws=5)
+        assert {stat["batch_size"] for stat in stats} == {2_000}

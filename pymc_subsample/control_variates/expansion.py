@@ -184,9 +184,9 @@ class Expansion:
         """Return rows `index`, shape (m,), packed but not anchored: shape (width, m)."""
         return self.packer.pack(self.store.take(index), np.zeros((self.width, len(index))))
 
-    def chunks(self) -> Iterator[np.ndarray]:
-        """Yield all rows, packed but not anchored, in chunks of bounded memory."""
-        return map(self._pack, self._chunks())
+    def chunks(self, without: np.ndarray | tuple = ()) -> Iterator[np.ndarray]:
+        """Yield all rows but some, packed but not anchored, in chunks of bounded memory."""
+        return map(self._pack, self._chunks(without))
 
     def over(
         self,

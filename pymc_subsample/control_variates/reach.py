@@ -121,16 +121,19 @@ def _kinds(_: Expansion, batches: Iterable[np.ndarray], positions: list[int]) ->
     return np.unique(rows[positions], axis=1)[:, : _MOST_KINDS + 1]
 
 
-def everywhere(expansion: Expansion) -> tuple[float, np.ndarray] | None:
+def everywhere(
+    expansion: Expansion, without: np.ndarray | tuple = ()
+) -> tuple[float, np.ndarray] | None:
     """Return `Expansion.slope` and the table that `kernels.bounds.linear_bound` takes beside it.
 
-    None where rows have no single predictor or the derivative is not bounded.
+    It is of all rows but some. None where rows have no single predictor or the derivative is not
+    bounded.
     """
     slope = expansion.slope()
-    return None if slope is None else (slope, reach(expansion))
+    return None if slope is None else (slope, reach(expansion, without))
 
 
-def reach(expansion: Expansion) -> np.ndarray:
+def reach(expansion: Expansion, without: np.ndarray | tuple = ()) -> np.ndarray:
     """Tabulate what bounds the predictors' changes; see `kernels.bounds.farthest`.
 
     Shape (P + 2, P). One pass over the rows for the coefficients' maxima and their products, and
@@ -142,7 +145,9 @@ def reach(expansion: Expansion) -> np.ndarray:
     table[size + 1] = _FAR
     dense = size <= _MAX_DENSE
     products = np.zeros((size, size))
-    for largest, product in expansion.over(_products, dense, result_bytes=products.nbytes):
+    for largest, product in expansion.over(
+        _products, dense, without=without, result_bytes=products.nbytes
+    ):
         table[size] = np.maximum(table[size], largest)
         products += product
     if not dense:
@@ -150,7 +155,7 @@ def reach(expansion: Expansion) -> np.ndarray:
     ridge = 1e-10 * max(np.trace(products) / size, 1e-300)
     whiten = scipy.linalg.cholesky(products + ridge * np.eye(size))
     table[:size] = whiten
-    table[size + 1] = np.sqrt(max(expansion.over(_leverage, whiten)))
+    table[size + 1] = np.sqrt(max(expansion.over(_leverage, whiten, without=without)))
     return table
 
 
@@ -173,12 +178,18 @@ def _leverage(expansion: Expansion, batches: Iterable[np.ndarray], whiten: np.nd
     return float((white**2).sum(axis=0).max())
 
 
-def nearby(expansion: Expansion, center: np.ndarray, curvature: np.ndarray) -> np.ndarray | None:
+def nearby(
+    expansion: Expansion,
+    center: np.ndarray,
+    curvature: np.ndarray,
+    without: np.ndarray | tuple = (),
+) -> np.ndarray | None:
     """Tabulate what bounds the rows' remainders near the reference, in the metric of the curvature.
 
     The table of `kernels.bounds.local_bound`, shape (P + 2, max(P, 2)), holds W in its first rows,
-    then per radius t the radius and the largest remainder of a row over the distance to the power
-    of k + 1. None where rows have no few predictors, or no radius has a finite one.
+    then per radius t the radius and the largest remainder of a row, of all but some, over the
+    distance to the power of k + 1. None where rows have no few predictors, or no radius has a
+    finite one.
     """
     size, remainder = len(center), expansion.remainder(center)
     if remainder is None or size > _MAX_DENSE:
@@ -192,7 +203,7 @@ def nearby(expansion: Expansion, center: np.ndarray, curvature: np.ndarray) -> n
         moves = _moves(expansion, rows, inverse)
         return [remainder(rows, moves, radius).max() for radius in radii]
 
-    for found in expansion.passes.map(over, expansion.chunks()):
+    for found in expansion.passes.map(over, expansion.chunks(without)):
         largest = np.maximum(largest, found)
     if not np.isfinite(largest[0]):
         return None

@@ -82,8 +82,8 @@ class Residuals:
     def choose_always(self, temperature: float = 1.0) -> np.ndarray:
         """Return the rows to read always, in order: those with which an estimate reads fewest."""
         most = len(self.index)
-        sizes = np.unique(np.r_[0, np.geomspace(10, max(most, 10), _CANDIDATES).astype(int)])
-        tried = sizes[sizes <= most].tolist()
+        sizes = np.r_[0, np.geomspace(10, max(most, 10), _CANDIDATES).astype(int)]
+        tried = np.unique(np.minimum(sizes, most)).tolist()
         costs = {
             e: e + choose_subsample_size(moments, temperature)
             for e, moments in zip(tried, self._moments(tried), strict=True)

@@ -170,6 +170,7 @@ def acceptance_errors(
     temperature: float,
     test: int,
     settings: np.ndarray,
+    always: np.ndarray | tuple = (),
     exact: Callable[[float, np.ndarray], tuple[float, np.ndarray]],
     most_rows: int,
     rng: np.random.Generator,
@@ -177,12 +178,12 @@ def acceptance_errors(
     """Measure the errors of a test on some proposals: one pass over the rows for each.
 
     There is no reference without control variates, whose order is 0 then. `test` and `settings` are
-    the test's address and numbers. `exact`, `metropolis`, `barker` or another, returns the
-    probability with which it is meant to accept, by log-ratio, and its decisions with all rows by
-    uniform numbers. Decisions read `most_rows` in all. Proposals about which the test then decides
-    fewer than 30 times are left out: it reads nearly all rows for them.
+    the test's address and numbers; it reads rows `always`. `exact`, `metropolis`, `barker` or
+    another, returns the probability with which it is meant to accept, by log-ratio, and its
+    decisions with all rows by uniform numbers. Decisions read `most_rows` in all. Proposals about
+    which the test then decides fewer than 30 times are left out: it reads nearly all rows for them.
     """
-    rows = partial(_rows, expansion, reference, order=order, temperature=temperature)
+    rows = partial(_rows, expansion, reference, order=order, temperature=temperature, always=always)
     uniforms = (rng.permutation(_DECISIONS) + 0.5) / _DECISIONS
     most = most_rows // (2 * len(proposals))
     repeated = Repeated(Criterion(test, settings), uniforms, np.log(uniforms), most, rng)
@@ -196,7 +197,9 @@ def acceptance_errors(
             largest = max(largest, largest_share(y))
         rises.append(known + y.mean())
         # Where a row is impossible, so is its difference with itself.
-        if not y.max() < np.inf and not np.all(np.isfinite(rows(*[proposal.theta] * 2)[0])):
+        if not rises[-1] < np.inf and not np.all(
+            np.isfinite(np.hstack(rows(*[proposal.theta] * 2)))
+        ):
             rises[-1] = np.inf
         if proposal.bound is not None:
             allowed = max(proposal.bound, _ROUNDING)
@@ -237,8 +240,9 @@ def _rows(
     new_theta: np.ndarray,
     order: int,
     temperature: float,
+    always: np.ndarray | tuple,
 ) -> tuple[np.ndarray, float]:
-    """Every row's term y, shape (n,), and the known part of the log-ratio but for proposals."""
+    """Terms y of rows, but for `always`, and the known part of the log-ratio but for proposals."""
     (phi, prior), (new_phi, new_prior) = (expansion.parameters(t) for t in (theta, new_theta))
     center = np.zeros_like(phi) if reference is None else reference.center
     known = new_prior - prior
@@ -246,7 +250,9 @@ def _rows(
         known += control_change(phi, new_phi, reference.sums(order), np.empty_like(phi))
     y = np.concatenate(list(expansion.over(_changes, phi, new_phi, center, order > 0)))
     with np.errstate(over="ignore"):
-        return y * (expansion.n_rows / temperature), known
+        if len(always):
+            known, y = known + y[always].sum() / temperature, np.delete(y, always)
+        return y * (len(y) / temperature), known
 
 
 def _changes(

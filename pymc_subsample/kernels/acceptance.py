@@ -33,7 +33,7 @@ from pymc_subsample.kernels.vectors import is_finite
 # Rows evaluated at a time.
 _CHUNK = 256
 
-MEMBERS = types.Array(types.int32, 1, "C")
+MEMBERS = types.Array(types.uint32, 1, "C")
 
 
 @inner
@@ -70,7 +70,7 @@ CRITERION = types.NamedTuple([types.int64, VECTOR], Criterion)
 #
 # order : of the control variates; without any, rows are not anchored
 # permutation : array (n,) of uint32; 0, 1, ..., n - 1, left as it was found
-# members : array (n,) of int32; the rows, or empty: rows 0 to n - 1
+# members : array (n,) of uint32; the rows, or empty: rows 0 to n - 1
 # weight : n / T
 Reader = namedtuple(
     "Reader", "anchor change gather columns width center order permutation members weight"
@@ -207,7 +207,7 @@ def decisions(generator, model, test, permutation, unseen, uniforms, thresholds,
     """
     decide = function_at(test.decide, DECIDE)
     rng = generator_at(generator)
-    nothing, every = np.empty(0), np.empty(0, dtype=np.int32)
+    nothing, every = np.empty(0), np.empty(0, dtype=np.uint32)
     anchor, change, gather = _functions(model.functions)
     reader = Reader(
         anchor, change, gather, model.columns, model.width, nothing, 0, permutation, every, 1.0

@@ -37,7 +37,7 @@ def touching_rows(model: TallModel, elements: np.ndarray) -> Touching:
     graph counts, not its values.
     """
     size, graph = len(elements), model.row_graph()
-    unknown = partial(Touching, np.zeros(size + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
+    unknown = partial(Touching, np.zeros(size + 1, dtype=np.int64), np.zeros(0, dtype=np.uint32))
     if model.n_rows > np.iinfo(np.int32).max:
         return unknown("too many rows")
     dependent = depends_on([graph], [model.theta])
@@ -64,7 +64,7 @@ def touching_rows(model: TallModel, elements: np.ndarray) -> Touching:
         places = np.arange(first, rows.stop)
         keys = [s[s >= 0].astype(np.int64) + size * places[s >= 0] for s in found.sources]
         unique = np.unique(np.concatenate([*keys, np.zeros(0, dtype=np.int64)]))
-        pairs.append(((unique % size).astype(np.int32), (unique // size).astype(np.int32)))
+        pairs.append(((unique % size).astype(np.int32), (unique // size).astype(np.uint32)))
     element = np.concatenate([e for e, _ in pairs])
     row = np.concatenate([r for _, r in pairs])
     start = np.concatenate([[0], np.cumsum(np.bincount(element, minlength=size))])

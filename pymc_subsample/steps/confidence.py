@@ -1,7 +1,7 @@
 """The confidence sampler as a PyMC step method."""
 
 from collections.abc import Callable, Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -63,7 +63,7 @@ class ConfidenceMH(MinibatchMH):
     """
 
     name = "confidence_mh"
-    _connected = (*MinibatchMH._connected, "_linear", "_nearby")
+    _connected = (*MinibatchMH._connected, "_linear", "_reach", "_nearby")
     _test = Compiled(confidence.decide, DECIDE, None)
 
     def __init__(
@@ -99,7 +99,7 @@ class ConfidenceMH(MinibatchMH):
 
     def _connect(self) -> None:
         super()._connect()
-        self._linear = everywhere(self._expansion) if self.bound in ("auto", "linear") else None
+        self._linear = self._expansion.slope() if self.bound in ("auto", "linear") else None
         if self.bound == "linear" and self._linear is None:
             raise ValueError(
                 'bound="linear" needs a likelihood with one linear predictor per row and bounded '
@@ -107,8 +107,15 @@ class ConfidenceMH(MinibatchMH):
                 'bound="full", or give a function bound(point, new_point).'
             )
 
-        # Bounds near a reference, and for which.
+        # Bounds of the rows that are not read always, and which these are; those near a reference.
+        self._reach: tuple[np.ndarray, Any] | None = None
         self._nearby: tuple[Reference, np.ndarray | None] | None = None
+
+    def _anywhere(self) -> Any:
+        """Bounds that hold wherever the chain goes, for rows with a bounded derivative."""
+        if self._reach is None or not np.array_equal(self._reach[0], self.always):
+            self._reach = self.always, everywhere(self._expansion, self.always)
+        return self._reach[1]
 
     def _local(self) -> np.ndarray | None:
         """Bounds near the reference of the chain, or None."""
@@ -116,7 +123,8 @@ class ConfidenceMH(MinibatchMH):
         if at is None or self.bound == "full":
             return None
         if self._nearby is None or self._nearby[0] is not at:
-            self._nearby = at, nearby(self._expansion, at.center, at.curvature)
+            found = nearby(self._expansion, at.center, at.curvature, self.always)
+            self._nearby = at, found
         return self._nearby[1]
 
     def _cause(self) -> str:
@@ -146,7 +154,7 @@ class ConfidenceMH(MinibatchMH):
         if callable(self.bound):
             return bounds.Bound(bounds.GIVEN_BOUND, self._given_bound(theta, given), _NO_TABLE)
         if self._linear is not None:
-            return bounds.Bound(bounds.LINEAR_BOUND, *self._linear)
+            return bounds.Bound(bounds.LINEAR_BOUND, *self._anywhere())
         local = self._local()
         if local is not None:
             return bounds.Bound(bounds.LOCAL_BOUND, np.inf, local)
@@ -156,7 +164,7 @@ class ConfidenceMH(MinibatchMH):
         """Ask the user for the bound of a proposal; in units of y."""
         assert callable(self.bound)
         points = [self._tall.unravel(self._expansion.values(x).copy()) for x in (theta, new_theta)]
-        return arguments.row_bound(self.bound(*points)) * self.n_rows / self.temperature
+        return arguments.row_bound(self.bound(*points)) * self._weight
 
     def _proposed(self, theta: np.ndarray, rng: np.random.Generator) -> Proposed:
         proposal = super()._proposed(theta, rng)
@@ -171,5 +179,5 @@ class ConfidenceMH(MinibatchMH):
         """Bound of a proposal as the transition takes it; infinite where that takes a pass."""
         bound, sums = self._bound(theta, new_theta), self._sums()
         phi, new_phi = (self._expansion.parameters(x)[0] for x in (theta, new_theta))
-        weight = self.n_rows / self.temperature
-        return float(bounds.largest_term(bound, phi, new_phi, sums.center, sums.order, weight))
+        moved = phi, new_phi, sums.center, sums.order, self._weight
+        return float(bounds.largest_term(bound, *moved))

@@ -11,6 +11,7 @@ from pymc.step_methods.state import dataclass_state
 from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled, address_of
 from pymc_subsample.control_variates.reach import exact_step
+from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics.acceptance import (
     AcceptanceErrors,
     Proposed,
@@ -55,6 +56,7 @@ class MinibatchMHState(ProposingState):
 
     control_variate_order: int | None = field(metadata={"frozen": True})
     batch_size: int = field(metadata={"frozen": True})
+    always: np.ndarray
 
 
 class MinibatchMH(ProposingStep):
@@ -64,7 +66,8 @@ class MinibatchMH(ProposingStep):
     ----------
     batch_size : int, optional
         Rows to start with, from 2 to all, and by which a batch grows. Default: 100, or all rows
-        where there are fewer.
+        where there are fewer. With control variates the few rows of the largest residuals are read
+        beside it, always.
     control_variate_order : {"auto", 2, 1, None}, default 2
         Order of the Taylor control variates: their sum over all rows is exact and a batch
         estimates the remainder alone. "auto" is the highest there is; None takes plain batches,
@@ -73,7 +76,7 @@ class MinibatchMH(ProposingStep):
 
     _state_class = MinibatchMHState
     _without_gradient = "Use control_variate_order=None, and a proposal without gradients."
-    _connected = (*ProposingStep._connected, "_permutation")
+    _connected = (*ProposingStep._connected, "_permutation", "_packed")
 
     _rules = RULES
     _shown = ("acceptance_rate", "batch_size", "data_share")
@@ -145,6 +148,14 @@ class MinibatchMH(ProposingStep):
         super()._connect()
         self._permutation = row_numbers(self, self.n_rows, self.observed)
 
+        # What is read always at a reference, which rows of it, and the numbers of the others.
+        self._packed: tuple[Reference | None, np.ndarray, np.ndarray, np.ndarray] | None = None
+
+    def _begin(self, tune: int, draws: int) -> None:
+        super()._begin(tune, draws)
+        home = None if self._prepared is None else self._home
+        self.always = home.always if isinstance(home, Choice) else np.zeros(0, dtype=np.int64)
+
     # The test: what subclasses fill in.
 
     _test: Compiled
@@ -156,28 +167,50 @@ class MinibatchMH(ProposingStep):
     def _run(
         self, thetas: np.ndarray, kind: int, given: np.ndarray, log_factor: float, k: int
     ) -> dict[str, np.ndarray]:
-        infos = np.empty((len(thetas), len(INFO)))
-        batch = getattr(self.proposal, "batch_size", 0) or min(_GRADIENT_ROWS, self.n_rows)
+        infos, population = np.empty((len(thetas), len(INFO))), self._population()
+        batch = getattr(self.proposal, "batch_size", 0) or _GRADIENT_ROWS
+        batch = min(batch, len(population.permutation))
         _transitions(
             address_of(self.rng), address_of(self.row_rng), self._compiled, self._sums(),
             Criterion(self._test.address, self._settings()), self._bound(thetas[0], given),
             Proposing(
                 kind, self._active, self.tuning.factor, self.scaling, batch, given, log_factor
             ),
-            self._permutation, self.n_rows / self.temperature, thetas, k, infos,
+            population, thetas, k, infos,
         )  # fmt: skip
         return dict(zip(INFO, infos.T, strict=True))
+
+    def _population(self) -> kernel.Population:
+        at, always = self.reference, self.always
+        if self._packed is None or self._packed[0] is not at or self._packed[1] is not always:
+            members, exact = self._permutation[:0], self._expansion.take(always)
+            if at is not None and len(always):
+                members = np.delete(self._permutation, always)
+                self._expansion.anchor(at.center, exact)
+            self._packed = at, always, members, exact
+        others, (_, _, members, exact) = self.n_rows - len(always), self._packed
+        return kernel.Population(
+            self._permutation[:others], members, self._weight, exact, 1.0 / self.temperature
+        )
+
+    @property
+    def _weight(self) -> float:
+        """Of a row's log-ratio in the terms of a batch."""
+        return (self.n_rows - len(self.always)) / self.temperature
 
     def _bound(self, theta: np.ndarray, given: np.ndarray) -> Bound:
         """Where bounds of the rows' terms come from, for tests that need them."""
         return Bound(GIVEN_BOUND, np.inf, np.zeros((0, 0)))
 
     def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
-        anchored = 2 if self.control_variate_order else 0
-        tested = infos["rows_tested"] * (2 + anchored)
-        proposed = infos["rows_proposed"] * (4 + anchored)
+        tested, proposed = infos["rows_tested"], infos["rows_proposed"]
+        evaluations = 2 * tested + 4 * proposed
+        if self.control_variate_order:
+            uses = 2 if isinstance(self.proposal, Langevin) else 1
+            anchored_before = self.transitions_per_draw * uses * len(self.always)
+            evaluations += 2 * (tested + proposed - anchored_before)
         return {
-            "n_evaluations": (tested + proposed).astype(int),
+            "n_evaluations": evaluations.astype(int),
             self._error: infos["error"],
             "scaling": self.scaling,
             "data_share": infos["batch_size"] / self.n_rows,
@@ -232,6 +265,7 @@ class MinibatchMH(ProposingStep):
             self.reference,
             [self._proposed(at, rng) for at in self._pilots],
             order=self.control_variate_order or 0,
+            always=self.always,
             temperature=self.temperature,
             test=self._test.address,
             settings=self._settings(),
