@@ -20,6 +20,7 @@ compiled functions find them and a saved state holds them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -90,6 +91,8 @@ class Coordinates:
     rows : ndarray of int, shape (rows, 2)
         Rows of Cholesky factors among these; see `kernels.correlations`.
     """
+
+    linear: Literal[False] = False
 
     def __init__(
         self, tall: TallModel, blocks: Sequence[Block], locations: Sequence[str] = ()

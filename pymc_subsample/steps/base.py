@@ -23,7 +23,13 @@ from pymc_subsample.control_variates.curvature import MAX_CURVATURE
 from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch
 from pymc_subsample.control_variates.reference import Reference, no_sums
-from pymc_subsample.coordinates import find_coordinates, reparameterise
+from pymc_subsample.coordinates import (
+    Coordinates,
+    QRCoordinates,
+    find_coordinates,
+    find_qr,
+    reparameterise,
+)
 from pymc_subsample.data import Rows
 from pymc_subsample.data.samples import warn_of_samples
 from pymc_subsample.kernels.estimates import PERTURBED
@@ -220,11 +226,16 @@ class SubsampledStep(BlockedStep):
                 differentiated(tall, self._without_gradient),
             ):
                 self._expansion: Expansion = self._expand(tall)
+                effects, apart = self._coordinates(tall)
+                if apart is not None:
+                    tall.qr = apart.qr
+                    self._expansion = self._expand(tall)
                 if "gradient" in self._functions:
                     verify_gradient(tall, self._expansion)
-                if self._reparameterize:
-                    names = [v.name for v in self.vars]
-                    reparameterise(tall, self._expansion, find_coordinates(tall, names))
+                if effects is not None:
+                    reparameterise(tall, self._expansion, effects)
+                elif apart is not None:
+                    self._expansion.reparameterise(apart)
                 self._compiled = self._expansion.model(*self._functions)
         self.n_rows = tall.n_rows
         self.observed = tall.observed
@@ -233,6 +244,14 @@ class SubsampledStep(BlockedStep):
         layout = list(zip(tall.names, tall.slices, tall.shapes, strict=True))
         self._read = [(name, part) for name, part, _ in layout]
         self._moved = [entry for entry in layout if entry[0] in own]
+
+    def _coordinates(self, tall: TallModel) -> tuple[Coordinates | None, QRCoordinates | None]:
+        """Return coordinates of the chain's own: of effects or, without any, of columns."""
+        if not self._reparameterize:
+            return None, None
+        names = [v.name for v in self.vars]
+        effects = find_coordinates(tall, names)
+        return effects, None if effects else find_qr(tall, self._expansion, names)
 
     def _expand(self, tall: TallModel) -> Expansion:
         """Compile control variates of the order asked for; "auto" is the highest that there is."""
@@ -338,11 +357,11 @@ class SubsampledStep(BlockedStep):
         return self.reference.sums(self.control_variate_order or 0)
 
     def _centring(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        coordinates = self._expansion.coordinates
-        if coordinates is None:
+        effects = self._expansion.effects
+        if effects is None:
             return {}
         rvs = {v.name: self._tall.model.values_to_rvs[v].name for v in self._tall.value_vars}
-        return {rvs[name]: weights for name, weights in coordinates.centring(theta).items()}
+        return {rvs[name]: weights for name, weights in effects.centring(theta).items()}
 
     def _moving(self) -> str:
         said = []

@@ -222,7 +222,7 @@ class HMCECS(AdaptiveSubsample):
         self._attach(order)
         self.control_variate_order = self._expansion.order
         if kernel == "auto":
-            curved = self._expansion.coordinates is not None and path_length is None
+            curved = self._expansion.effects is not None and path_length is None
             kernel = "nuts" if curved else "hmc"
         self.kernel = kernel
         transitions(self._kind, _DYNAMICS[kernel])  # compiled once, before chains begin

@@ -267,7 +267,7 @@ class ScalableMH(ChainStep):
         self._attach(2)
         arguments.proposal_size(proposal, len(self._active))
         if proposal == "auto":
-            curved = self._expansion.coordinates is not None and path_length is None
+            curved = self._expansion.effects is not None and path_length is None
             proposal = "nuts" if curved else "hmc"
         self.proposal = proposal
         self.kind = proposal if isinstance(proposal, str) else type(proposal).__name__

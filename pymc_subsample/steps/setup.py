@@ -132,16 +132,16 @@ def _at_given(problem: Problem, theta: np.ndarray) -> Quadratic | None:
     factor: the product of a run's means may be many standard deviations away from the mean of the
     products. There the mode given the scales takes their place.
     """
-    posterior, coordinates = problem.posterior, problem.expansion.coordinates
+    posterior, effects = problem.posterior, problem.expansion.effects
     found, moved = fitted(posterior.at(theta)), problem.free
-    if coordinates is not None and problem.earlier:
-        moved = np.setdiff1d(moved, coordinates.scales)
+    if effects is not None and problem.earlier:
+        moved = np.setdiff1d(moved, effects.scales)
 
     def off(at: Quadratic) -> float:
         return distance_to_mode(at, shape(at, moved, moved)[1], moved)
 
     distance = off(found) if found.reference.is_finite else np.inf
-    if coordinates is not None and problem.earlier and _SERVES < distance < np.inf:
+    if effects is not None and problem.earlier and _SERVES < distance < np.inf:
         found = fitted(polish(posterior, found.theta, moved))
         distance = off(found)
     if not is_far(distance):
@@ -280,7 +280,7 @@ def _automatic_reference(problem: Problem) -> tuple[Quadratic, ModeSearch | None
         return polish(posterior, settle(at, inner, outer), inner)
 
     with doing("searching the posterior mode"):
-        search = find_mode if expansion.coordinates is None else locate
+        search = find_mode if expansion.effects is None else locate
         found = search(posterior, start, inner, rng)
         found = settled(found) if nested else found
     with doing("searching other modes"):
@@ -292,7 +292,7 @@ def _automatic_reference(problem: Problem) -> tuple[Quadratic, ModeSearch | None
 
 def _off(expansion: Expansion, start: np.ndarray, free: np.ndarray) -> np.ndarray:
     """Return the start, a little moved where it may hide what the parameters do."""
-    if expansion.coordinates is None:
+    if expansion.effects is None:
         return start
     moved = start.copy()
     moved[free] += 0.1 * np.random.default_rng(0).standard_normal(len(free))
