@@ -3,7 +3,7 @@
 import copyreg
 import logging
 import pickle
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import methodcaller
 from time import thread_time
 from types import MappingProxyType
@@ -43,7 +43,7 @@ from pymc_subsample.likelihood.verification import warn_about_whole_terms
 from pymc_subsample.progress import doing
 from pymc_subsample.steps import guards, variables
 from pymc_subsample.steps.modes import starts
-from pymc_subsample.steps.setup import Preparation, Problem, prepare, without_digits
+from pymc_subsample.steps.setup import NEARLY, Preparation, Problem, prepare, without_digits
 from pymc_subsample.steps.signatures import complete
 from pymc_subsample.symbolic.graph import numpy_function
 
@@ -133,6 +133,8 @@ class SubsampledStep(BlockedStep):
     _prepared: Preparation | None = None
     # Which of the modes that the set-up found this chain starts in.
     mode: int = 0
+    # Whether nearly collinear columns are taken apart.
+    _apart = False
     # What the part of the set-up took that steps of one model share.
     seconds_to_reference = 0.0
 
@@ -251,7 +253,8 @@ class SubsampledStep(BlockedStep):
             return None, None
         names = [v.name for v in self.vars]
         effects = find_coordinates(tall, names)
-        return effects, None if effects else find_qr(tall, self._expansion, names)
+        needed = self._apart and effects is None
+        return effects, find_qr(tall, self._expansion, names) if needed else None
 
     def _expand(self, tall: TallModel) -> Expansion:
         """Compile control variates of the order asked for; "auto" is the highest that there is."""
@@ -340,16 +343,36 @@ class SubsampledStep(BlockedStep):
         found = values(self._expansion.values(at.theta))
         return {v.name: np.asarray(x) for v, x in zip(free, found, strict=True)}
 
-    def _found(self, problem: Problem) -> Preparation:
-        """Find the reference point, or take the one that was given."""
-        with differentiated(self._tall, self._without_gradient):
-            prepared = prepare(problem)
-        variables.refuse_rounded(self._tall, without_digits(problem, prepared))
+    def _found(self, make: Callable[[], Problem]) -> tuple[Problem, Preparation]:
+        """Find the reference point, or take the one that was given.
+
+        Where sums over rows have hardly enough digits there, nearly collinear columns are taken
+        apart, if there are some and that helps, and the problem is made anew.
+        """
+        found = self._solved(make)
+        if len(without_digits(*found, NEARLY)) and self._expansion.coordinates is None:
+            self._take_apart(True)
+            if self._expansion.coordinates is not None:
+                found = self._solved(make)
+                if len(without_digits(*found)):
+                    self._take_apart(False)
+                    found = self._solved(make)
+        variables.refuse_rounded(self._tall, without_digits(*found))
+        _, prepared = found
         self.centring = self._centring(prepared.reference.theta)
         if self.centring:
             _log.info("%s: in coordinates of its own: %s", type(self).__name__, self._moving())
         self.seconds_to_reference = thread_time() - self._began
-        return prepared
+        return found
+
+    def _solved(self, make: Callable[[], Problem]) -> tuple[Problem, Preparation]:
+        with differentiated(self._tall, self._without_gradient):
+            problem = make()
+            return problem, prepare(problem)
+
+    def _take_apart(self, apart: bool) -> None:
+        self._apart = apart
+        self._connect()
 
     def _sums(self) -> Sums:
         if self.reference is None:

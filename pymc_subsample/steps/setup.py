@@ -37,8 +37,9 @@ _PILOT_POINTS = 4
 _OUTSIDE = 1e-9
 _FAR_POINTS = 4
 _FAR = 4.0
-# What rounding may change in the precision of the posterior along some direction, as a share.
-_ROUNDED = 0.1
+# What rounding may change in the precision of the posterior along some direction, as a share, and
+# from where columns are taken apart, if that is possible.
+_ROUNDED, NEARLY = 0.1, 0.01
 # Standard deviations per parameter between an earlier reference and a posterior that it serves.
 _SERVES = 0.5
 # By what share a posterior may be wider or narrower than the one around which residuals are known.
@@ -208,7 +209,7 @@ def _as_wide(spread: np.ndarray, moves: np.ndarray) -> bool:
     return bool(np.all((widths <= _ALIKE) & (widths >= 1 / _ALIKE)))
 
 
-def without_digits(problem: Problem, prepared: Preparation) -> np.ndarray:
+def without_digits(problem: Problem, prepared: Preparation, share: float = _ROUNDED) -> np.ndarray:
     """Return elements of theta along which sums over rows have too few digits for the posterior.
 
     Not looked at beyond the size of dense matrices.
@@ -217,7 +218,7 @@ def without_digits(problem: Problem, prepared: Preparation) -> np.ndarray:
     if len(free) > MAX_DENSE or not has_precision(problem.expansion, len(free)):
         return free[:0]
     matrix = Quadratic(problem.expansion, prepared.reference).precision(free)
-    return free[rounded(matrix, _ROUNDED)] if np.all(np.isfinite(matrix)) else free[:0]
+    return free[rounded(matrix, share)] if np.all(np.isfinite(matrix)) else free[:0]
 
 
 @one_thread
