@@ -126,7 +126,8 @@ class Expansion:
     def reparameterise(self, coordinates: "Coordinates | QRCoordinates") -> None:
         """Move to other coordinates: from now on, vectors theta are those of `coordinates`."""
         forward, backward = self.forward, self.backward
-        self._written = {"forward": lambda: forward, "backward": lambda: backward}
+        if self.coordinates is None:
+            self._written = {"forward": lambda: forward, "backward": lambda: backward}
         self.build = {**self.build, **coordinates.composed(forward, backward)}
         del self.forward, self.backward
         self.coordinates, self.theta_size = coordinates, coordinates.length

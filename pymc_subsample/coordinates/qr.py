@@ -34,7 +34,8 @@ def find_qr(
 ) -> "QRCoordinates | None":
     """Return coordinates for columns of which sums lose digits; None where there are none.
 
-    Their coefficients must be elements of variables `names` themselves, in any units.
+    Their coefficients must be elements of variables `names` themselves, in any units, and no
+    effects or what the distribution of effects depends on.
     """
     if not expansion.linear or expansion.curvature != "full":
         return None
@@ -137,7 +138,7 @@ class QRCoordinates:
         theta[self._places] = self._solved @ psi[self._places]
         return theta, self._volume
 
-    def from_theta(self, theta: np.ndarray, psi: np.ndarray) -> np.ndarray:
+    def from_theta(self, theta: np.ndarray, like: np.ndarray | None = None) -> np.ndarray:
         """Return psi for theta, both of shape (d,)."""
         found = theta.copy()
         found[self._places] = self._root @ theta[self._places]

@@ -20,12 +20,13 @@ _TOLERANCE = 1e-5
 _ROUNDING, _CANCELLED = 1e-9, 1e-11
 
 
-def reparameterise(tall: TallModel, expansion: Expansion, coordinates: Coordinates) -> None:
+def reparameterise(tall: TallModel, expansion: Expansion, coordinates: Coordinates) -> bool:
     """Move an expansion to coordinates that were found, if they are what they should be.
 
     At points near the start, with information of random size: theta from psi and back, the
     volume against differences, the log prior against the model's own, the gradient against
     differences. Where one disagrees the model is sampled as it was written, and that is said.
+    Returns whether they are.
     """
     written = expansion.parameters
     rng = np.random.default_rng(3)
@@ -46,6 +47,7 @@ def reparameterise(tall: TallModel, expansion: Expansion, coordinates: Coordinat
             "Please report the model.",
             ", ".join(map(repr, coordinates.blocks)),
         )
+    return sound
 
 
 def _point(

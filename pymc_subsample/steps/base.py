@@ -234,10 +234,10 @@ class SubsampledStep(BlockedStep):
                     self._expansion = self._expand(tall)
                 if "gradient" in self._functions:
                     verify_gradient(tall, self._expansion)
-                if effects is not None:
-                    reparameterise(tall, self._expansion, effects)
-                elif apart is not None:
+                if apart is not None:
                     self._expansion.reparameterise(apart)
+                if effects is not None and reparameterise(tall, self._expansion, effects):
+                    effects.qr = apart
                 self._compiled = self._expansion.model(*self._functions)
         self.n_rows = tall.n_rows
         self.observed = tall.observed
@@ -248,13 +248,14 @@ class SubsampledStep(BlockedStep):
         self._moved = [entry for entry in layout if entry[0] in own]
 
     def _coordinates(self, tall: TallModel) -> tuple[Coordinates | None, QRCoordinates | None]:
-        """Return coordinates of the chain's own: of effects or, without any, of columns."""
+        """Return coordinates of the chain's own: of effects, and of columns taken apart."""
         if not self._reparameterize:
             return None, None
-        names = [v.name for v in self.vars]
-        effects = find_coordinates(tall, names)
-        needed = self._apart and effects is None
-        return effects, find_qr(tall, self._expansion, names) if needed else None
+        names = {v.name for v in self.vars}
+        effects = find_coordinates(tall, [v.name for v in self.vars])
+        for block in effects.blocks.values() if effects else ():
+            names -= block.orders.keys() | block.parents
+        return effects, find_qr(tall, self._expansion, names) if self._apart else None
 
     def _expand(self, tall: TallModel) -> Expansion:
         """Compile control variates of the order asked for; "auto" is the highest that there is."""
@@ -350,9 +351,9 @@ class SubsampledStep(BlockedStep):
         apart, if there are some and that helps, and the problem is made anew.
         """
         found = self._solved(make)
-        if len(without_digits(*found, NEARLY)) and self._expansion.coordinates is None:
+        if len(without_digits(*found, NEARLY)):
             self._take_apart(True)
-            if self._expansion.coordinates is not None:
+            if self._tall.qr is not None:
                 found = self._solved(make)
                 if len(without_digits(*found)):
                     self._take_apart(False)
