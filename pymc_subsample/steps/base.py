@@ -80,7 +80,9 @@ class SubsampledStep(BlockedStep):
     reparameterize : bool, default True
         Whether the chain moves effects of groups, and other variables whose scale depends on
         parameters, in coordinates of its own, between their centred and non-centred forms, however
-        the model writes them. Draws are in the model's own variables either way.
+        the model writes them; and coefficients of nearly collinear columns, as of raw powers of a
+        year, by the QR reparameterisation, where sums over rows lose their digits otherwise. Draws
+        are in the model's own variables either way.
     passes : int, concurrent.futures.Executor or dask.distributed.Client, optional
         Who reads all rows where set-up, tuning and checks do: a number of threads of this process,
         or the workers of an executor. Results do not depend on it. Default: as many threads as
