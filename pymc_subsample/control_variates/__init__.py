@@ -96,7 +96,9 @@ def linear_predictors(model: TallModel) -> list[Predictor] | None:
     """Return the linear predictors of a model's rows; None where they are not few."""
     starts = {v: part.start for v, part in model.phi_slices.items()}
     predictors = find_predictors(model.batch, starts, partial(extremes, model))
-    return predictors if predictors is not None and is_small(model, predictors) else None
+    if predictors is None or not is_small(model, predictors):
+        return None
+    return predictors if model.qr is None else model.qr.applied(predictors)
 
 
 _MISREAD = (

@@ -22,6 +22,7 @@ from pymc_subsample.rows import RowStore
 
 if TYPE_CHECKING:
     from pymc_subsample.coordinates.coordinates import Coordinates
+    from pymc_subsample.coordinates.qr import QRCoordinates
 
 # Chunks stay in the cache and in memory that the allocator has already.
 _CHUNK_BYTES = 2**22
@@ -84,7 +85,9 @@ class Expansion:
     # What of sum hess l* is summed: "full", "sparse" or "diagonal"; see `curvature`.
     curvature: str = "full"
     level: int | None = None  # Column of l* in an anchored row, on the linear-predictor path.
-    coordinates: "Coordinates | None" = None  # In which the chain moves; see `reparameterise`.
+    coordinates: "Coordinates | QRCoordinates | None" = (
+        None  # In which the chain moves; see `reparameterise`.
+    )
     passes: Passes = field(default_factory=current)  # Who makes passes over all rows.
 
     forward = _compiled("forward")
@@ -112,12 +115,19 @@ class Expansion:
     @property
     def units(self) -> list[np.ndarray]:
         """Elements, shape (k, J), of effects whose J units may have derivatives of their own."""
-        return [] if self.coordinates is None else self.coordinates.units
+        return [] if self.effects is None else self.effects.units
 
-    def reparameterise(self, coordinates: "Coordinates") -> None:
+    @property
+    def effects(self) -> "Coordinates | None":
+        """The coordinates where they are those of effects, and not linear."""
+        found = self.coordinates
+        return None if found is None or found.linear is True else found
+
+    def reparameterise(self, coordinates: "Coordinates | QRCoordinates") -> None:
         """Move to other coordinates: from now on, vectors theta are those of `coordinates`."""
         forward, backward = self.forward, self.backward
-        self._written = {"forward": lambda: forward, "backward": lambda: backward}
+        if self.coordinates is None:
+            self._written = {"forward": lambda: forward, "backward": lambda: backward}
         self.build = {**self.build, **coordinates.composed(forward, backward)}
         del self.forward, self.backward
         self.coordinates, self.theta_size = coordinates, coordinates.length
@@ -278,13 +288,15 @@ def _worked(
 
 def parameter_functions(model: TallModel) -> dict[str, Callable[[], Compiled]]:
     """How to compile theta -> (phi, log prior) and its pull-back, variable by variable."""
-    places = list(model.phi_slices.values())
+    graphs, places = model.phi_graphs, list(model.phi_slices.values())
+    if model.qr is not None:
+        graphs, places = [_combined(graphs, *model.qr)], [slice(0, model.phi_size)]
 
     def forward() -> Compiled:
         return compile_loops(
             "forward",
             [model.theta],
-            _parts("phi", places, model.phi_graphs) | {"logprior[0]": model.logprior_graph},
+            _parts("phi", places, graphs) | {"logprior[0]": model.logprior_graph},
             ["phi", "logprior"],
             FORWARD,
         )
@@ -292,7 +304,7 @@ def parameter_functions(model: TallModel) -> dict[str, Callable[[], Compiled]]:
     def backward() -> Compiled:
         grad_phi = pt.tensor("grad_phi", dtype="float64", shape=(model.phi_size,))
         objective = model.logprior_graph
-        for graph, place in zip(model.phi_graphs, places, strict=True):
+        for graph, place in zip(graphs, places, strict=True):
             objective += (graph * grad_phi[place].reshape(graph.type.shape)).sum()
         gradient = pt.grad(objective, model.value_graphs, disconnected_inputs="ignore")
         return compile_loops(
@@ -304,6 +316,12 @@ def parameter_functions(model: TallModel) -> dict[str, Callable[[], Compiled]]:
         )
 
     return {"forward": forward, "backward": backward}
+
+
+def _combined(graphs: Sequence[Variable], elements: np.ndarray, root: np.ndarray) -> Variable:
+    """Return phi, shape (P,), with combinations in the place of some elements."""
+    phi = pt.concatenate([graph.ravel() for graph in graphs])
+    return pt.set_subtensor(phi[elements], (root * phi[elements]).sum(axis=1))
 
 
 def _parts(buffer: str, places: list[slice], graphs: list[Variable]) -> dict[str, Variable]:

@@ -61,14 +61,14 @@ class CompiledMap:
     def forward(self, inner: Compiled) -> Compiled:
         """Compile a model's ``forward`` over psi."""
         source, order = _FORWARD.format(size=self._of.size), self._of.order
-        return _composed(
+        return composed(
             "forward", source, FORWARD, inner=inner, order=order, position=self.position
         )
 
     def backward(self, inner: Compiled) -> Compiled:
         """Compile a model's ``backward`` over psi."""
         source, order = _BACKWARD.format(size=self._of.size), self._of.order
-        return _composed(
+        return composed(
             "backward", source, BACKWARD, inner=inner, order=order, position=self.position,
             pull=self._pull,
         )  # fmt: skip
@@ -166,7 +166,7 @@ class CompiledMap:
                 f"given{i}": given.forward,
                 f"given_back{i}": given.backward,
             }
-        return _composed(name, source, signature, **environment)
+        return composed(name, source, signature, **environment)
 
     @cached_property
     def given(self) -> "dict[str, Given]":
@@ -257,7 +257,7 @@ def _block(i: int) -> str:
     return f"place{i}, at{i}, table{i}, given"
 
 
-def _composed(name: str, source: str, signature: types.Type, **environment: Any) -> Compiled:
+def composed(name: str, source: str, signature: types.Type, **environment: Any) -> Compiled:
     """Compile source that calls the kernels and other compiled functions."""
     kernels = {k: getattr(room, k) for room, names in _KERNELS.items() for k in names}
     functions = {k: v.function for k, v in environment.items() if isinstance(v, Compiled)}

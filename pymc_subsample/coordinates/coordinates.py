@@ -20,6 +20,7 @@ compiled functions find them and a saved state holds them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from pymc_subsample.coordinates.blocks import (
     together,
 )
 from pymc_subsample.coordinates.compiled import CompiledMap, Place
+from pymc_subsample.coordinates.qr import QRCoordinates
 from pymc_subsample.kernels import splines
 from pymc_subsample.likelihood import TallModel
 
@@ -90,6 +92,10 @@ class Coordinates:
     rows : ndarray of int, shape (rows, 2)
         Rows of Cholesky factors among these; see `kernels.correlations`.
     """
+
+    linear: Literal[False] = False
+    # In which the map ends where columns are taken apart, in the place of theta.
+    qr: QRCoordinates | None = None
 
     def __init__(
         self, tall: TallModel, blocks: Sequence[Block], locations: Sequence[str] = ()
@@ -186,11 +192,15 @@ class Coordinates:
         self._map.position(psi, theta, e, volume)
         out = np.empty(self.size)
         out[self.order] = theta
-        return out, float(volume[0])
+        if self.qr is None:
+            return out, float(volume[0])
+        out, constant = self.qr.to_theta(out)
+        return out, float(volume[0]) + constant
 
     def from_theta(self, theta: np.ndarray, psi: np.ndarray) -> np.ndarray:
         """Return psi for theta, shape (d,), with the constants of another psi, shape (length,)."""
         found = psi.copy()
+        theta = theta if self.qr is None else self.qr.from_theta(theta)
         found[: self.size] = theta[self.order]
         moved = np.empty(self.size)
         self._map.inverse(found, moved)

@@ -40,7 +40,7 @@ def start(coordinates: Coordinates, theta: np.ndarray) -> np.ndarray:
 
 def fitted(quadratic: Quadratic) -> Quadratic:
     """Return the same in coordinates that have its information, if there are some, and finite."""
-    coordinates, reference = quadratic.expansion.coordinates, quadratic.reference
+    coordinates, reference = quadratic.expansion.effects, quadratic.reference
     if coordinates is None or not reference.is_finite:
         return quadratic
     theta, _ = coordinates.to_theta(reference.theta)
@@ -66,7 +66,7 @@ def _information(
     quadratic: Quadratic, psi: np.ndarray, name: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Information, shape (J, k, k), score, (J, k), and D or A of a block that is not whitened."""
-    coordinates = quadratic.expansion.coordinates
+    coordinates = quadratic.expansion.effects
     assert coordinates is not None
     block = coordinates.blocks[name]
     k, units, place = block.components, block.units, coordinates.places[name]
@@ -153,7 +153,7 @@ def locate(
     First with all scales held, where the map is affine; then scales and everything else that is no
     effect, on the quadratic log-likelihood, which reads no rows; then all on all rows.
     """
-    expansion, coordinates = posterior.expansion, posterior.expansion.coordinates
+    expansion, coordinates = posterior.expansion, posterior.expansion.effects
     assert coordinates is not None
     effects = np.concatenate([place.ravel() for place in coordinates.places.values()])
     others = np.setdiff1d(free, effects)

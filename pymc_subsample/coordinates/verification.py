@@ -20,15 +20,14 @@ _TOLERANCE = 1e-5
 _ROUNDING, _CANCELLED = 1e-9, 1e-11
 
 
-def reparameterise(tall: TallModel, expansion: Expansion, coordinates: Coordinates | None) -> None:
+def reparameterise(tall: TallModel, expansion: Expansion, coordinates: Coordinates) -> bool:
     """Move an expansion to coordinates that were found, if they are what they should be.
 
     At points near the start, with information of random size: theta from psi and back, the
     volume against differences, the log prior against the model's own, the gradient against
     differences. Where one disagrees the model is sampled as it was written, and that is said.
+    Returns whether they are.
     """
-    if coordinates is None:
-        return
     written = expansion.parameters
     rng = np.random.default_rng(3)
     points = [_point(coordinates, tall.ravel(tall.initial_point), d, rng) for d in _DISTANCES]
@@ -48,6 +47,7 @@ def reparameterise(tall: TallModel, expansion: Expansion, coordinates: Coordinat
             "Please report the model.",
             ", ".join(map(repr, coordinates.blocks)),
         )
+    return sound
 
 
 def _point(
@@ -111,7 +111,7 @@ def _log_determinants(coordinates: Coordinates, psi: np.ndarray, place: np.ndarr
 
 
 def _same_density(expansion: Expansion, psi: np.ndarray, phi: np.ndarray, logprior: float) -> bool:
-    coordinates = expansion.coordinates
+    coordinates = expansion.effects
     assert coordinates is not None
     found, density = expansion.parameters(psi)
     theta, volume = coordinates.to_theta(psi)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
@@ -16,6 +16,9 @@ from pymc_subsample.likelihood.batch import BatchGraph
 from pymc_subsample.passes import current
 from pymc_subsample.rows import RowStore
 from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, numpy_function, rebuild, stable
+
+if TYPE_CHECKING:
+    from pymc_subsample.likelihood.qr import QR
 
 _WEIGHTS = pt.vector("weights")
 # Rows and random signs by which units are found, and the share of its size by which a row changes.
@@ -65,6 +68,7 @@ class Evaluation(Vector):
     logprior_graph: Variable
     phi_graphs: list[Variable]  # Parameters of the batch graph as functions of theta,
     phi_slices: dict[Variable, slice]  # and the place of each in phi.
+    qr: "QR | None" = None  # What rows see in the place of some of phi, once it is chosen.
     batch: BatchGraph  # Log-likelihood of a batch, shape (m,), over phi and data-only columns.
     rows: RowStore  # The raw columns.
     raw: list[Variable]  # Inputs that stand for a batch of each raw column,

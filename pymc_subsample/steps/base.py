@@ -3,7 +3,7 @@
 import copyreg
 import logging
 import pickle
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import methodcaller
 from time import thread_time
 from types import MappingProxyType
@@ -23,7 +23,13 @@ from pymc_subsample.control_variates.curvature import MAX_CURVATURE
 from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch
 from pymc_subsample.control_variates.reference import Reference, no_sums
-from pymc_subsample.coordinates import find_coordinates, reparameterise
+from pymc_subsample.coordinates import (
+    Coordinates,
+    QRCoordinates,
+    find_coordinates,
+    find_qr,
+    reparameterise,
+)
 from pymc_subsample.data import Rows
 from pymc_subsample.data.samples import warn_of_samples
 from pymc_subsample.kernels.estimates import PERTURBED
@@ -37,7 +43,7 @@ from pymc_subsample.likelihood.verification import warn_about_whole_terms
 from pymc_subsample.progress import doing
 from pymc_subsample.steps import guards, variables
 from pymc_subsample.steps.modes import starts
-from pymc_subsample.steps.setup import Preparation, Problem, prepare, without_digits
+from pymc_subsample.steps.setup import NEARLY, Preparation, Problem, prepare, without_digits
 from pymc_subsample.steps.signatures import complete
 from pymc_subsample.symbolic.graph import numpy_function
 
@@ -74,7 +80,9 @@ class SubsampledStep(BlockedStep):
     reparameterize : bool, default True
         Whether the chain moves effects of groups, and other variables whose scale depends on
         parameters, in coordinates of its own, between their centred and non-centred forms, however
-        the model writes them. Draws are in the model's own variables either way.
+        the model writes them; and coefficients of nearly collinear columns, as of raw powers of a
+        year, by the QR reparameterisation, where sums over rows lose their digits otherwise. Draws
+        are in the model's own variables either way.
     passes : int, concurrent.futures.Executor or dask.distributed.Client, optional
         Who reads all rows where set-up, tuning and checks do: a number of threads of this process,
         or the workers of an executor. Results do not depend on it. Default: as many threads as
@@ -127,6 +135,8 @@ class SubsampledStep(BlockedStep):
     _prepared: Preparation | None = None
     # Which of the modes that the set-up found this chain starts in.
     mode: int = 0
+    # Whether nearly collinear columns are taken apart.
+    _apart = False
     # What the part of the set-up took that steps of one model share.
     seconds_to_reference = 0.0
 
@@ -220,11 +230,16 @@ class SubsampledStep(BlockedStep):
                 differentiated(tall, self._without_gradient),
             ):
                 self._expansion: Expansion = self._expand(tall)
+                effects, apart = self._coordinates(tall)
+                if apart is not None:
+                    tall.qr = apart.qr
+                    self._expansion = self._expand(tall)
                 if "gradient" in self._functions:
                     verify_gradient(tall, self._expansion)
-                if self._reparameterize:
-                    names = [v.name for v in self.vars]
-                    reparameterise(tall, self._expansion, find_coordinates(tall, names))
+                if apart is not None:
+                    self._expansion.reparameterise(apart)
+                if effects is not None and reparameterise(tall, self._expansion, effects):
+                    effects.qr = apart
                 self._compiled = self._expansion.model(*self._functions)
         self.n_rows = tall.n_rows
         self.observed = tall.observed
@@ -233,6 +248,16 @@ class SubsampledStep(BlockedStep):
         layout = list(zip(tall.names, tall.slices, tall.shapes, strict=True))
         self._read = [(name, part) for name, part, _ in layout]
         self._moved = [entry for entry in layout if entry[0] in own]
+
+    def _coordinates(self, tall: TallModel) -> tuple[Coordinates | None, QRCoordinates | None]:
+        """Return coordinates of the chain's own: of effects, and of columns taken apart."""
+        if not self._reparameterize:
+            return None, None
+        names = {v.name for v in self.vars}
+        effects = find_coordinates(tall, [v.name for v in self.vars])
+        for block in effects.blocks.values() if effects else ():
+            names -= block.orders.keys() | block.parents
+        return effects, find_qr(tall, self._expansion, names) if self._apart else None
 
     def _expand(self, tall: TallModel) -> Expansion:
         """Compile control variates of the order asked for; "auto" is the highest that there is."""
@@ -321,16 +346,36 @@ class SubsampledStep(BlockedStep):
         found = values(self._expansion.values(at.theta))
         return {v.name: np.asarray(x) for v, x in zip(free, found, strict=True)}
 
-    def _found(self, problem: Problem) -> Preparation:
-        """Find the reference point, or take the one that was given."""
-        with differentiated(self._tall, self._without_gradient):
-            prepared = prepare(problem)
-        variables.refuse_rounded(self._tall, without_digits(problem, prepared))
+    def _found(self, make: Callable[[], Problem]) -> tuple[Problem, Preparation]:
+        """Find the reference point, or take the one that was given.
+
+        Where sums over rows have hardly enough digits there, nearly collinear columns are taken
+        apart, if there are some and that helps, and the problem is made anew.
+        """
+        found = self._solved(make)
+        if len(without_digits(*found, NEARLY)):
+            self._take_apart(True)
+            if self._tall.qr is not None:
+                found = self._solved(make)
+                if len(without_digits(*found)):
+                    self._take_apart(False)
+                    found = self._solved(make)
+        variables.refuse_rounded(self._tall, without_digits(*found))
+        _, prepared = found
         self.centring = self._centring(prepared.reference.theta)
         if self.centring:
             _log.info("%s: in coordinates of its own: %s", type(self).__name__, self._moving())
         self.seconds_to_reference = thread_time() - self._began
-        return prepared
+        return found
+
+    def _solved(self, make: Callable[[], Problem]) -> tuple[Problem, Preparation]:
+        with differentiated(self._tall, self._without_gradient):
+            problem = make()
+            return problem, prepare(problem)
+
+    def _take_apart(self, apart: bool) -> None:
+        self._apart = apart
+        self._connect()
 
     def _sums(self) -> Sums:
         if self.reference is None:
@@ -338,11 +383,11 @@ class SubsampledStep(BlockedStep):
         return self.reference.sums(self.control_variate_order or 0)
 
     def _centring(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        coordinates = self._expansion.coordinates
-        if coordinates is None:
+        effects = self._expansion.effects
+        if effects is None:
             return {}
         rvs = {v.name: self._tall.model.values_to_rvs[v].name for v in self._tall.value_vars}
-        return {rvs[name]: weights for name, weights in coordinates.centring(theta).items()}
+        return {rvs[name]: weights for name, weights in effects.centring(theta).items()}
 
     def _moving(self) -> str:
         said = []

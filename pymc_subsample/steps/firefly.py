@@ -28,7 +28,7 @@ from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps.declarations import Statistics, statistics
 from pymc_subsample.steps.moves import Proposal, ProposingState, ProposingStep
 from pymc_subsample.steps.remarks import warn_of_modes
-from pymc_subsample.steps.setup import Preparation, possible
+from pymc_subsample.steps.setup import Preparation, Problem, possible
 from pymc_subsample.steps.signatures import SharedTransitions
 
 _log = logging.getLogger("pymc.subsample")
@@ -212,15 +212,17 @@ class FireflyMC(ProposingStep):
 
     def _prepare(self) -> Preparation:
         """Find the mode with the log-likelihood's own curvature, and sum the bounds there."""
-        with building_graphs(), differentiated(self._tall, self._without_gradient):
+
+        def make() -> Problem:
             with doing("compiling the log-likelihood"), self._made_by.in_use():
                 taylor = expand(self._tall, 2)
             self._refuse_steps(taylor)
             if self._expansion.coordinates is not None:
                 taylor.reparameterise(self._expansion.coordinates)
-            problem = self._problem(taylor, temperature=self.temperature)
-            prepared = possible(problem, self._found(problem))
-        return self._bounded(prepared)
+            return self._problem(taylor, temperature=self.temperature)
+
+        with building_graphs(), differentiated(self._tall, self._without_gradient):
+            return self._bounded(possible(*self._found(make)))
 
     def _bounded(self, prepared: Preparation) -> Preparation:
         """Sum the bounds, in place of the log-likelihoods, at the modes."""

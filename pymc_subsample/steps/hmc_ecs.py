@@ -222,7 +222,7 @@ class HMCECS(AdaptiveSubsample):
         self._attach(order)
         self.control_variate_order = self._expansion.order
         if kernel == "auto":
-            curved = self._expansion.coordinates is not None and path_length is None
+            curved = self._expansion.effects is not None and path_length is None
             kernel = "nuts" if curved else "hmc"
         self.kernel = kernel
         transitions(self._kind, _DYNAMICS[kernel])  # compiled once, before chains begin
@@ -233,8 +233,9 @@ class HMCECS(AdaptiveSubsample):
             "subsample_size": m,
             "n_blocks": blocks,
         }
-        problem = self._problem(self._expansion, temperature=self.temperature, kind=self._kind)
-        self._prepared = choose(problem, self._found(problem), m, blocks)
+        of = {"temperature": self.temperature, "kind": self._kind}
+        found = self._found(lambda: self._problem(self._expansion, **of))
+        self._prepared = choose(*found, m, blocks)
         self.row_rng = self.rng.spawn(1)[0]
         self._begin(tune=0, draws=0)
         report(self)

@@ -124,8 +124,8 @@ class MinibatchMH(ProposingStep):
     def _prepare(self) -> Choice | None:
         if self.control_variate_order is None:
             return None
-        problem = self._problem(self._expansion, temperature=self.temperature)
-        prepared = choose(problem, self._found(problem), self.batch_size)
+        found = self._found(lambda: self._problem(self._expansion, temperature=self.temperature))
+        prepared = choose(*found, self.batch_size)
         variance = float(np.max(prepared.moments.variance(self.n_rows, self.temperature)))
         if variance > VARIANCE_BOUND and self.batch_size < self.n_rows:
             todo = ["leave reference=None"] if self._given_reference else []

@@ -267,7 +267,7 @@ class ScalableMH(ChainStep):
         self._attach(2)
         arguments.proposal_size(proposal, len(self._active))
         if proposal == "auto":
-            curved = self._expansion.coordinates is not None and path_length is None
+            curved = self._expansion.effects is not None and path_length is None
             proposal = "nuts" if curved else "hmc"
         self.proposal = proposal
         self.kind = proposal if isinstance(proposal, str) else type(proposal).__name__
@@ -276,7 +276,9 @@ class ScalableMH(ChainStep):
         usual = one if len(self._active) == 1 else many
         given = getattr(proposal, "target_accept", target_accept)
         self.target_accept = usual if given is None else given
-        self._prepared = self._found(self._problem(self._expansion, temperature=self.temperature))
+        _, self._prepared = self._found(
+            lambda: self._problem(self._expansion, temperature=self.temperature)
+        )
         with doing("bounding what the expansions leave of the rows"):
             self._deciding = Deciding(
                 self._expansion, self._active, self.bound, self.intensity, self.temperature

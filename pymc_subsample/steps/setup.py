@@ -37,8 +37,9 @@ _PILOT_POINTS = 4
 _OUTSIDE = 1e-9
 _FAR_POINTS = 4
 _FAR = 4.0
-# What rounding may change in the precision of the posterior along some direction, as a share.
-_ROUNDED = 0.1
+# What rounding may change in the precision of the posterior along some direction, as a share, and
+# from where columns are taken apart, if that is possible.
+_ROUNDED, NEARLY = 0.1, 0.01
 # Standard deviations per parameter between an earlier reference and a posterior that it serves.
 _SERVES = 0.5
 # By what share a posterior may be wider or narrower than the one around which residuals are known.
@@ -132,16 +133,16 @@ def _at_given(problem: Problem, theta: np.ndarray) -> Quadratic | None:
     factor: the product of a run's means may be many standard deviations away from the mean of the
     products. There the mode given the scales takes their place.
     """
-    posterior, coordinates = problem.posterior, problem.expansion.coordinates
+    posterior, effects = problem.posterior, problem.expansion.effects
     found, moved = fitted(posterior.at(theta)), problem.free
-    if coordinates is not None and problem.earlier:
-        moved = np.setdiff1d(moved, coordinates.scales)
+    if effects is not None and problem.earlier:
+        moved = np.setdiff1d(moved, effects.scales)
 
     def off(at: Quadratic) -> float:
         return distance_to_mode(at, shape(at, moved, moved)[1], moved)
 
     distance = off(found) if found.reference.is_finite else np.inf
-    if coordinates is not None and problem.earlier and _SERVES < distance < np.inf:
+    if effects is not None and problem.earlier and _SERVES < distance < np.inf:
         found = fitted(polish(posterior, found.theta, moved))
         distance = off(found)
     if not is_far(distance):
@@ -208,7 +209,7 @@ def _as_wide(spread: np.ndarray, moves: np.ndarray) -> bool:
     return bool(np.all((widths <= _ALIKE) & (widths >= 1 / _ALIKE)))
 
 
-def without_digits(problem: Problem, prepared: Preparation) -> np.ndarray:
+def without_digits(problem: Problem, prepared: Preparation, share: float = _ROUNDED) -> np.ndarray:
     """Return elements of theta along which sums over rows have too few digits for the posterior.
 
     Not looked at beyond the size of dense matrices.
@@ -217,7 +218,7 @@ def without_digits(problem: Problem, prepared: Preparation) -> np.ndarray:
     if len(free) > MAX_DENSE or not has_precision(problem.expansion, len(free)):
         return free[:0]
     matrix = Quadratic(problem.expansion, prepared.reference).precision(free)
-    return free[rounded(matrix, _ROUNDED)] if np.all(np.isfinite(matrix)) else free[:0]
+    return free[rounded(matrix, share)] if np.all(np.isfinite(matrix)) else free[:0]
 
 
 @one_thread
@@ -280,7 +281,7 @@ def _automatic_reference(problem: Problem) -> tuple[Quadratic, ModeSearch | None
         return polish(posterior, settle(at, inner, outer), inner)
 
     with doing("searching the posterior mode"):
-        search = find_mode if expansion.coordinates is None else locate
+        search = find_mode if expansion.effects is None else locate
         found = search(posterior, start, inner, rng)
         found = settled(found) if nested else found
     with doing("searching other modes"):
@@ -292,7 +293,7 @@ def _automatic_reference(problem: Problem) -> tuple[Quadratic, ModeSearch | None
 
 def _off(expansion: Expansion, start: np.ndarray, free: np.ndarray) -> np.ndarray:
     """Return the start, a little moved where it may hide what the parameters do."""
-    if expansion.coordinates is None:
+    if expansion.effects is None:
         return start
     moved = start.copy()
     moved[free] += 0.1 * np.random.default_rng(0).standard_normal(len(free))

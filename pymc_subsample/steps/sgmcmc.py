@@ -278,8 +278,7 @@ class SGMCMC(ChainStep):
         self.batch_size = arguments.batch_size(batch_size, self.n_rows, _BATCH)
         self.row_rng = self.rng.spawn(1)[0]
         if needed:
-            problem = self._problem(self._expansion)
-            self._prepared = possible(problem, self._found(problem))
+            self._prepared = possible(*self._found(lambda: self._problem(self._expansion)))
         warn_of_modes(self)
         self._chosen_step_size, self._chosen_hold = np.nan, self.steps_per_batch or 1
         self._curvature: np.ndarray | None = None

@@ -1,0 +1,195 @@
+"""Coordinates in which nearly collinear columns are apart; see `likelihood.qr`.
+
+The sums over rows then keep their digits, and the chain's own vector those of the posterior: where
+elements D of phi are, but for their units g, elements of theta, it holds ``R g theta`` in their
+place, which is what rows see. A linear change, which Jacobians leave as it is.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any, Literal
+
+import numpy as np
+import scipy.linalg
+
+from pymc_subsample.compile import Compiled
+from pymc_subsample.control_variates.curvature import MAX_DENSE, rounded
+from pymc_subsample.control_variates.expansion import Expansion
+from pymc_subsample.coordinates.compiled import composed
+from pymc_subsample.kernels.model import BACKWARD, FORWARD
+from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood.qr import QR
+
+# Rows whose columns are looked at, and the share of a direction's precision that rounding may
+# change before its columns are taken apart: a hundredth of what is refused.
+_ROWS, _LOST = 2_000, 1e-3
+# Of a derivative, what is rounding.
+_ROUNDED = 1e-9
+# Of a column of length one, what others leave of it where that is more than its own rounding.
+_LEFT = 1e-12
+_MOST = 20
+
+
+def find_qr(
+    tall: TallModel, expansion: Expansion, names: Collection[str]
+) -> "QRCoordinates | None":
+    """Return coordinates for columns of which sums lose digits; None where there are none.
+
+    Their coefficients must be elements of variables `names` themselves, in any units, and no
+    effects or what the distribution of effects depends on.
+    """
+    if not expansion.linear or expansion.curvature != "full":
+        return None
+    elements, design = _design(tall, expansion)
+    places, units = _owned(tall, expansion, elements, names)
+    own = np.flatnonzero(places >= 0)
+    found = _apart(design[own])
+    if found is None:
+        return None
+    lost, root = own[found[0]], found[1]
+    theta = tall.ravel(tall.initial_point)
+    more = expansion.parameters(theta)[0][elements] - units * theta[places]
+    return QRCoordinates(tall, QR(elements[lost], root), places[lost], units[lost], more[lost])
+
+
+def _design(tall: TallModel, expansion: Expansion) -> tuple[np.ndarray, np.ndarray]:
+    """Elements of phi that all rows see and no group does, (k,), and their columns, (k, m)."""
+    sums = expansion.sums
+    grouped = [
+        np.r_[part]
+        for part in tall.phi_slices.values()
+        if any(part.start <= first < part.stop for first, _ in sums.slots)
+    ]
+    alone = ~np.isin(sums.common, np.concatenate([np.zeros(0, dtype=int), *grouped]))
+    if len(sums.common) > MAX_DENSE:
+        alone[:] = False
+    index = np.linspace(0, expansion.n_rows - 1, min(_ROWS, expansion.n_rows)).astype(np.int64)
+    rows = expansion.take(index)
+    each = [sums.local_design(rows, e)[: len(alone)][alone] for e in range(expansion.n_predictors)]
+    return sums.common[alone], np.concatenate([np.zeros((alone.sum(), 0)), *each], axis=1)
+
+
+def _owned(
+    tall: TallModel, expansion: Expansion, elements: np.ndarray, names: Collection[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which element of theta each of phi is, -1 for none, and in which units: both (k,)."""
+    own = np.zeros(tall.size, dtype=bool)
+    for name, part in zip(tall.names, tall.slices, strict=True):
+        own[part] = name in names and name not in tall.discrete
+    start, rng = tall.ravel(tall.initial_point), np.random.default_rng(0)
+    slopes = np.zeros((2, len(elements), tall.size))
+    for found, theta in zip(slopes, (start, start + 0.1 * rng.random(tall.size)), strict=True):
+        prior = expansion.pull_back(theta, np.zeros(expansion.phi_size))
+        for slope, element in zip(found, elements, strict=True):
+            unit = np.zeros(expansion.phi_size)
+            unit[element] = 1.0
+            slope[:] = expansion.pull_back(theta, unit) - prior
+    first, second = slopes
+    size = np.abs(first).max(axis=1, initial=0.0)
+    seen = np.abs(first) > _ROUNDED * size[:, None]
+    same = np.all(np.abs(first - second) <= _ROUNDED * size[:, None], axis=1)
+    single = same & (seen.sum(axis=1) == 1) & np.all(seen <= own, axis=1)
+    # An element of theta that is two of phi is neither of them.
+    single &= np.all(~seen | (seen.sum(axis=0) == 1), axis=1)
+    places = np.where(single, seen.argmax(axis=1), -1)
+    return places, first[np.arange(len(elements)), places]
+
+
+def _apart(design: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return which columns, shape (k,), of (K, m) lose digits in sums, and R of these."""
+    length = np.linalg.norm(design, axis=1)
+    keep = np.flatnonzero(np.isfinite(length) & (length > 0))
+    while len(keep):
+        columns = design[keep] / length[keep, None]
+        lost = keep[rounded(columns @ columns.T, _LOST)]
+        if not 1 < len(lost) <= _MOST:
+            return None
+        root = np.linalg.qr((design[lost] / length[lost, None]).T, mode="r")
+        left = np.abs(np.diag(root))
+        if np.all(left > _LEFT):
+            root *= np.sign(np.diag(root))[:, None] * length[lost] / np.sqrt(design.shape[1])
+            return lost, root
+        # What others determine wholly cannot be taken apart from them.
+        keep = np.setdiff1d(keep, lost[left <= _LEFT])
+    return None
+
+
+class QRCoordinates:
+    """Theta with ``psi = R g theta`` in the place of elements that meet collinear columns.
+
+    What the chain needs of coordinates; see `coordinates.Coordinates`. Elements `qr.elements` of
+    phi are `units` times theta at `places`, and `more`.
+    """
+
+    linear: Literal[True] = True
+
+    def __init__(
+        self, tall: TallModel, qr: QR, places: np.ndarray, units: np.ndarray, more: np.ndarray
+    ) -> None:
+        self.qr, self._places, self._more = qr, places, qr.root @ more
+        self._root = qr.root * units
+        self._solved = scipy.linalg.solve_triangular(self._root, np.eye(len(places)))
+        self.size = self.length = tall.size
+        self.order = np.arange(tall.size)
+        self._volume = -float(np.log(np.abs(np.diag(self._root))).sum())
+
+    def to_theta(self, psi: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return theta, shape (d,), and log |det dtheta/dpsi|."""
+        theta = psi.copy()
+        theta[self._places] = self._solved @ psi[self._places]
+        return theta, self._volume
+
+    def from_theta(self, theta: np.ndarray, like: np.ndarray | None = None) -> np.ndarray:
+        """Return psi for theta, both of shape (d,)."""
+        found = theta.copy()
+        found[self._places] = self._root @ theta[self._places]
+        return found
+
+    def composed(self, forward: Compiled, backward: Compiled) -> dict[str, Callable[[], Compiled]]:
+        """How to compile a model's parameter functions over psi in place of theta."""
+        theta = _THETA.strip().format(size=self.size)
+        sources = (x.format(theta=theta, size=self.size) for x in (_FORWARD, _BACKWARD))
+        parts: dict[str, Any] = {
+            "at": self._places, "seen": self.qr.elements, "more": self._more,
+            "solved": self._solved, "volume": self._volume,
+        }  # fmt: skip
+        there, back = sources
+        return {
+            "forward": lambda: composed("forward", there, FORWARD, inner=forward, **parts),
+            "backward": lambda: composed("backward", back, BACKWARD, inner=backward, **parts),
+        }
+
+
+_THETA = """
+    theta = np.empty({size})
+    for i in range({size}):
+        theta[i] = psi[i]
+    for i in range(at.shape[0]):
+        theta[at[i]] = 0.0
+        for j in range(i, at.shape[0]):
+            theta[at[i]] += solved[i, j] * psi[at[j]]
+"""
+
+# What rows see is psi itself: computed from theta it would have lost its last digits.
+_FORWARD = """
+def forward(psi, phi, logprior):
+    {theta}
+    inner(theta, phi, logprior)
+    for i in range(at.shape[0]):
+        phi[seen[i]] = psi[at[i]] + more[i]
+    logprior[0] += volume
+"""
+
+_BACKWARD = """
+def backward(psi, grad_phi, grad):
+    {theta}
+    others, outer = grad_phi.copy(), np.empty({size})
+    for i in range(at.shape[0]):
+        others[seen[i]] = 0.0
+    inner(theta, others, outer)
+    for i in range({size}):
+        grad[i] = outer[i]
+    for j in range(at.shape[0]):
+        grad[at[j]] = grad_phi[seen[j]]
+        for i in range(j + 1):
+            grad[at[j]] += solved[i, j] * outer[at[i]]
+"""

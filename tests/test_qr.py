@@ -1,0 +1,283 @@
+"""Columns that are nearly collinear, of which sums over rows lose digits: they are taken apart."""
+
+import logging
+import pickle
+from fractions import Fraction
+from functools import cache
+from math import comb
+
+import numpy as np
+import pymc as pm
+import pytest
+from chains import QUIET, assert_moments, assert_same, chain
+from steps_of_all_kinds import KINDS
+
+import pymc_subsample as pms
+from pymc_subsample.control_variates import expand
+from pymc_subsample.control_variates.verification import agrees
+from pymc_subsample.coordinates import find_qr
+from pymc_subsample.likelihood import TallModel, TallModelError
+
+FIRST, LAST, N = 1990, 2020, 20_000
+CURVE = np.array([0.3, 0.5, -0.4, 0.3, 0.2])
+
+
+@cache
+def years():
+    """Years, and these from -1 to 1."""
+    t = np.random.default_rng(1).integers(FIRST, LAST + 1, N).astype(float)
+    return t, (t - (FIRST + LAST) / 2) / ((LAST - FIRST) / 2)
+
+
+def polynomial(degree, logistic=True, flat=True):
+    """A polynomial of raw years, as written by someone who does not scale."""
+    t, u = years()
+    rng = np.random.default_rng(2)
+    eta = np.polynomial.polynomial.polyval(u, CURVE[: degree + 1])
+    with pm.Model() as model:
+        b = [pm.Flat("a"), *(pm.Flat(f"b{k}") for k in range(1, degree + 1))]
+        if not flat:
+            b = [pm.Normal(f"c{k}", 0, 15.0**-k) for k in range(degree + 1)]
+        mu = sum(c * t**k for k, c in enumerate(b))
+        if logistic:
+            pm.Bernoulli("y", logit_p=mu, observed=rng.binomial(1, 1 / (1 + np.exp(-eta))))
+        else:
+            pm.Normal("y", mu, 1.0, observed=rng.normal(eta, 1.0))
+    return model
+
+
+def scaled_posterior(y, degree, logistic):
+    """Mean and standard deviations of the coefficients of u: the years are 31 cells."""
+    _, u = years()
+    cells, cell, count = np.unique(u, return_inverse=True, return_counts=True)
+    x = np.vander(cells, degree + 1, increasing=True)
+    total = np.bincount(cell, weights=y)
+    mode, rng = CURVE[: degree + 1].copy(), np.random.default_rng(3)
+    for _ in range(20 if logistic else 1):
+        p = 1 / (1 + np.exp(-x @ mode)) if logistic else x @ mode
+        precision = (x.T * count * (p * (1 - p) if logistic else 1.0)) @ x
+        mode += np.linalg.solve(precision, x.T @ (total - count * p))
+    covariance = np.linalg.inv(precision)
+    if not logistic:
+        return mode, np.sqrt(np.diag(covariance))
+    # Importance weights of 100,000 draws of the normal approximation are all but equal.
+    z = rng.standard_normal((100_000, degree + 1))
+    b = mode + z @ np.linalg.cholesky(covariance).T
+    eta = b @ x.T
+    log_weight = eta @ total - np.logaddexp(0, eta) @ count + 0.5 * (z**2).sum(axis=1)
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    assert 1 / (weight**2).sum() > 90_000
+    mean = weight @ b
+    return mean, np.sqrt(weight @ (b - mean) ** 2)
+
+
+def in_units_of_u(idata, degree):
+    """Draws of the coefficients of u, shape (chain, draw, k), by exact arithmetic."""
+    names = ["a", *(f"b{k}" for k in range(1, degree + 1))]
+    raw = np.stack([idata.posterior[name].values for name in names], axis=-1)
+    middle, half = Fraction(FIRST + LAST, 2), Fraction(LAST - FIRST, 2)
+    weights = [
+        [comb(k, j) * middle ** (k - j) * half**j if k >= j else 0 for k in range(degree + 1)]
+        for j in range(degree + 1)
+    ]
+    exact = [
+        [float(sum(w * Fraction(c) for w, c in zip(row, b, strict=True))) for row in weights]
+        for b in raw.reshape(-1, degree + 1).tolist()
+    ]
+    return np.array(exact).reshape(raw.shape)
+
+
+def observed(model):
+    return model.rvs_to_values[model["y"]].data
+
+
+@pytest.mark.parametrize(
+    ("kind", "degree", "logistic"),
+    [*((kind, 3, True) for kind in KINDS), (pms.HMCECS, 4, True), (pms.HMCECS, 4, False)],
+    ids=lambda x: getattr(x, "__name__", str(x)),
+)
+def test_polynomials_of_raw_years_are_sampled_as_those_of_scaled_ones(kind, degree, logistic):
+    model = polynomial(degree, logistic)
+    mean, sd = scaled_posterior(observed(model), degree, logistic)
+    with model:
+        step = kind()
+        options = {"draws": 1000, "tune": 500, "chains": 2, "cores": 1, "random_seed": 3}
+        idata = pm.sample(step=step, **options, **QUIET)
+    assert step._tall.qr is not None
+    assert pms.report(idata).status == "pass"
+    draws = in_units_of_u(idata, degree)
+    for j in range(degree + 1):
+        assert_moments(draws[..., j], mean[j], sd[j])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_the_models_own_coordinates_they_are_refused(kind):
+    with polynomial(3), pytest.raises(TallModelError, match=r"'a', 'b1'.*large terms of"):
+        kind(reparameterize=False)
+
+
+def apart(degree=3, logistic=True):
+    """A model, and its expansion before and after its columns are taken apart."""
+    tall = TallModel(polynomial(degree, logistic))
+    before = expand(tall)
+    qr = find_qr(tall, before, tall.names)
+    tall.qr = qr.qr
+    after = expand(tall)
+    return tall, before, after, qr
+
+
+def test_rows_see_columns_that_are_apart():
+    tall, before, after, coordinates = apart()
+    index = np.arange(0, N, 97)
+    raw, found = (e.sums.design(e.take(index)) for e in (before, after))
+    elements, root = coordinates.qr
+    assert sorted(elements) == [0, 1, 2, 3]
+    np.testing.assert_allclose(root.T @ found[elements], raw[elements], rtol=1e-9)
+    # Of length one over the rows that were looked at, and at right angles.
+    found = found[elements]
+    np.testing.assert_allclose(found @ found.T / len(index), np.eye(4), atol=0.35)
+    assert agrees(tall, after)
+
+
+def test_coordinates_are_inverted_and_keep_density_and_gradient():
+    tall, before, after, coordinates = apart()
+    rng = np.random.default_rng(4)
+    psi = rng.standard_normal(tall.size)
+    theta, volume = coordinates.to_theta(psi)
+    np.testing.assert_allclose(coordinates.from_theta(theta), psi, atol=1e-6)
+    columns = [coordinates.to_theta(row)[0] for row in np.eye(tall.size)]
+    assert np.linalg.slogdet(np.array(columns))[1] == pytest.approx(volume, rel=1e-9)
+    phi, prior = after.parameters(theta)  # theta's
+    _, written = before.parameters(theta)
+    assert prior == written
+    after.reparameterise(coordinates)
+    own, moved = after.parameters(psi)
+    np.testing.assert_allclose(own, phi, atol=1e-6)
+    assert moved == pytest.approx(written + volume)
+    elements, places = coordinates.qr.elements, coordinates._places
+    np.testing.assert_array_equal(own[elements], psi[places])  # to the last bit
+    weights = rng.standard_normal(len(phi))
+    pulled = after.pull_back(psi, weights)
+    np.testing.assert_allclose(pulled[places], weights[elements], rtol=1e-9)
+    assert after.effects is None
+    restored = after.as_written()
+    np.testing.assert_array_equal(restored.parameters(theta)[0], phi)
+
+
+def test_priors_are_those_of_the_models_own_variables():
+    """Of raw coefficients, which the coordinates mix; by differences."""
+    tall = TallModel(polynomial(3, flat=False))
+    expansion = expand(tall)
+    coordinates = find_qr(tall, expansion, tall.names)
+    expansion = expand(tall)
+    expansion.reparameterise(coordinates)
+    psi = np.random.default_rng(5).standard_normal(tall.size)
+    slope = expansion.pull_back(psi, np.zeros(expansion.phi_size))
+    for i, h in enumerate(10.0 * np.eye(tall.size)):
+        (_, high), (_, low) = expansion.parameters(psi + h), expansion.parameters(psi - h)
+        # The prior is quadratic: central differences are exact but for its rounding.
+        assert slope[i] == pytest.approx((high - low) / 20.0, rel=1e-6, abs=1e-15 * abs(high))
+
+
+def step_of(columns, prior, n=5_000, **options):
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(n, 1)) + np.zeros((n, columns))
+    x[:, 1:] += 1e-7 * rng.normal(size=(n, columns - 1))
+    with pm.Model():
+        b = pm.Normal("b", 0, prior, shape=columns) if prior else pm.Flat("b", shape=columns)
+        pm.Normal("y", x @ b, 1.0, observed=rng.normal(x[:, 0], 1.0))
+        return pms.HMCECS(**options)
+
+
+def test_what_priors_tell_apart_is_left_as_it_is_written():
+    """In other coordinates the prior, which decides there, would lose its digits."""
+    assert step_of(3, prior=1.0)._tall.qr is None
+    assert step_of(3, prior=None)._tall.qr is not None
+
+
+def test_columns_that_are_combinations_of_others_are_refused():
+    t, _ = years()
+    with pm.Model():
+        a, b, c = (pm.Flat(name) for name in "abc")
+        mu = a + b * t + c * (2 * t + 1)
+        pm.Normal("y", mu, 1.0, observed=np.random.default_rng(7).normal(size=N))
+        with pytest.raises(TallModelError, match="'b', 'c': large terms of the sums"):
+            pms.HMCECS()
+
+
+def test_times_far_from_zero_beside_other_columns():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=N)
+    x = rng.normal(3, 1, size=(N, 20))
+    for offset in (1e7, 1e9):
+        with pm.Model():
+            eta = pm.Flat("a") + pm.Normal("b", 0, 5) * (offset + z)
+            eta += x @ pm.Normal("c", 0, 5, shape=20)
+            pm.Bernoulli("seen", logit_p=eta, observed=(rng.random(N) < 0.6) + 0)
+            step = pms.HMCECS()
+        coordinates = step._expansion.coordinates
+        assert sorted(coordinates._places) == [0, 1]
+        # The slope's standard deviation: the other columns are independent of this one.
+        back = np.array([coordinates.to_theta(unit)[0] for unit in np.eye(22)]).T
+        sd = np.linalg.norm((back @ step._home.factor)[1])
+        assert sd == pytest.approx(1 / np.sqrt(N * 0.6 * 0.4), rel=0.05)
+
+
+@pytest.fixture(scope="module")
+def step():
+    with polynomial(3):
+        return pms.HMCECS()
+
+
+def test_a_copy_in_another_process_makes_the_same_draws(step):
+    copy = pickle.loads(pickle.dumps(step))
+    assert copy._tall.qr is not None
+    assert_same(*(chain(s, s.model.initial_point(), draws=5) for s in (step, copy)))
+
+
+def test_audits_and_refits_see_the_models_own_variables(step, caplog):
+    with step.model:
+        options = {"draws": 500, "tune": 300, "chains": 2, "cores": 1, "random_seed": 4}
+        idata = pm.sample(step=step, **options, **QUIET)
+    assert repr(pms.audit(idata, model=step.model)).startswith("PASS")
+    with caplog.at_level(logging.WARNING, logger="pymc.subsample"):
+        again = pms.HMCECS(model=step.model, reference=idata)
+    assert not caplog.records
+    assert again._tall.qr is not None
+
+
+@pytest.mark.parametrize("form", ["non-centred", "beside an intercept"])
+def test_hierarchies_with_polynomials_of_raw_years(form):
+    t, u = years()
+    rng = np.random.default_rng(8)
+    group, effects = rng.integers(0, 30, N), rng.normal(0, 0.5, 30)
+    eta = np.polynomial.polynomial.polyval(u, CURVE[:4]) + effects[group]
+    y = rng.binomial(1, 1 / (1 + np.exp(-eta)))
+
+    def run(column):
+        with pm.Model():
+            a, b = pm.Flat("a"), [pm.Flat(f"b{k}") for k in range(1, 4)]
+            tau = pm.HalfNormal("tau", 1)
+            if form == "non-centred":
+                effect = tau * pm.Normal("z", 0, 1, shape=30)
+            else:
+                effect = pm.Normal("z", 0, tau, shape=30)
+            mu = a + effect[group] + sum(c * column**k for k, c in enumerate(b, 1))
+            pm.Bernoulli("y", logit_p=mu, observed=y)
+            step = pms.HMCECS()
+            options = {"draws": 1000, "tune": 500, "chains": 2, "cores": 1, "random_seed": 3}
+            idata = pm.sample(step=step, **options, **QUIET)
+        assert (step._tall.qr is not None) == (column is t)
+        assert list(step.centring) == ["z"]
+        assert pms.report(idata).status != "fail"
+        return idata
+
+    raw, scaled = run(t), run(u)
+    curves = in_units_of_u(raw, 3)
+    draws = {"tau": raw.posterior["tau"].values}
+    draws |= {f"b{k}": curves[..., k] for k in range(1, 4)}
+    for name, found in draws.items():
+        other = scaled.posterior[name].values
+        # Of two runs alike: the difference has twice the variance.
+        assert_moments(found, other.mean(), other.std(), z=7.0)
