@@ -144,7 +144,7 @@ class _Expansion:
         tall, expansion, free = step._tall, step._expansion.as_written(), step._continuous()
         reference, scale = step._prepared.reference, step._prepared.factor
         rng = np.random.default_rng(seed)
-        if step.centring:  # NUTS moves in the model's own variables
+        if step._expansion.coordinates is not None:  # NUTS moves in the model's own variables
             points = np.tile(reference.theta, (_POINTS, 1))
             points[:, free] += scaled(scale, rng.standard_normal((_POINTS, len(free))))
             variance = np.var([step._expansion.values(point) for point in points], axis=0)

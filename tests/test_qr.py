@@ -8,11 +8,13 @@ from math import comb
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from chains import QUIET, assert_moments, assert_same, chain
 from steps_of_all_kinds import KINDS
 
 import pymc_subsample as pms
+from pymc_subsample.all_rows import _Expansion
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.verification import agrees
 from pymc_subsample.coordinates import find_qr
@@ -180,6 +182,46 @@ def test_priors_are_those_of_the_models_own_variables():
         assert slope[i] == pytest.approx((high - low) / 20.0, rel=1e-6, abs=1e-15 * abs(high))
 
 
+@pytest.mark.parametrize(
+    "of",
+    [pt.softplus, pt.abs, lambda c: pt.maximum(c, 0.0), lambda c: c + pt.switch(c > 9, c, 0.0)],
+    ids=["softplus", "abs", "maximum", "switch"],
+)
+def test_functions_of_variables_are_not_taken_for_them_where_they_look_alike(of):
+    """Far from where they bend: at 40, where the chain starts, all have the slope 1."""
+    t, _ = years()
+    with pm.Model() as model:
+        a, b, c = pm.Flat("a"), pm.Flat("b"), pm.Normal("c", 40, 20)
+        mu = a + b * t + of(c) * t**2
+        pm.Normal("y", mu, 1.0, observed=np.random.default_rng(7).normal(size=N))
+    tall = TallModel(model)
+    coordinates = find_qr(tall, expand(tall), tall.names)
+    if coordinates is not None:
+        place = tall.slices[tall.names.index("c")].start
+        assert place not in coordinates._places
+
+
+def test_units_and_offsets_of_coefficients_are_known():
+    t, _ = years()
+    with pm.Model() as model:
+        b = pm.Flat("b", shape=4)
+        mu = 2.5 * b[0] - b[1] * t + (b[2] + 3.0) * t**2 + b[3] / 1e6 * t**3
+        pm.Normal("y", mu, 1.0, observed=np.random.default_rng(7).normal(size=N))
+    tall = TallModel(model)
+    before = expand(tall)
+    coordinates = find_qr(tall, before, tall.names)
+    tall.qr = coordinates.qr
+    after = expand(tall)
+    after.reparameterise(coordinates)
+    psi = np.random.default_rng(4).standard_normal(4)
+    phi, _ = after.parameters(psi)
+    written, _ = after.as_written().parameters(coordinates.to_theta(psi)[0])
+    np.testing.assert_allclose(phi, written, atol=1e-4 * np.abs(phi).max())
+    assert sorted(np.abs(coordinates._root[0] / coordinates.qr.root[0]).round(9)) == [
+        1e-6, 1.0, 1.0, 2.5,
+    ]  # fmt: skip
+
+
 def step_of(columns, prior, n=5_000, **options):
     rng = np.random.default_rng(6)
     x = rng.normal(size=(n, 1)) + np.zeros((n, columns))
@@ -247,8 +289,43 @@ def test_audits_and_refits_see_the_models_own_variables(step, caplog):
     assert again._tall.qr is not None
 
 
-@pytest.mark.parametrize("form", ["non-centred", "beside an intercept"])
-def test_hierarchies_with_polynomials_of_raw_years(form):
+def test_a_state_goes_on_in_the_coordinates_that_it_is_of():
+    rng = np.random.default_rng(9)
+    z = rng.normal(size=N)
+    seen = rng.binomial(1, 1 / (1 + np.exp(-0.5 * z)))
+
+    def made(**options):
+        with pm.Model():
+            eta = pm.Flat("a") + pm.Flat("b") * (3e6 + z)
+            pm.Bernoulli("seen", logit_p=eta, observed=seen)
+            return pms.HMCECS(**options)
+
+    apart, same, written = made(), made(), made(reparameterize=False)
+    assert apart._tall.qr is not None
+    assert written._tall.qr is None
+    same.sampling_state = apart.sampling_state
+    with pytest.raises(ValueError, match="fingerprint"):
+        written.sampling_state = apart.sampling_state
+
+
+def test_nuts_on_all_rows_is_projected_from_the_models_own_variables(step):
+    projected = _Expansion(step.model, step, 10, 10, 0)
+    np.testing.assert_array_equal(
+        projected.reference.theta, step._expansion.values(step.reference.theta)
+    )
+    # Of the intercept at the year 0, and of the cubic's coefficient.
+    assert projected.sd[0] > 1e4 > 1e-4 > projected.sd[3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        (pms.HMCECS, "non-centred"),
+        (pms.HMCECS, "beside an intercept"),
+        (pms.FireflyMC, "non-centred"),
+    ],
+)
+def test_hierarchies_with_polynomials_of_raw_years(kind, form):
     t, u = years()
     rng = np.random.default_rng(8)
     group, effects = rng.integers(0, 30, N), rng.normal(0, 0.5, 30)
@@ -265,7 +342,7 @@ def test_hierarchies_with_polynomials_of_raw_years(form):
                 effect = pm.Normal("z", 0, tau, shape=30)
             mu = a + effect[group] + sum(c * column**k for k, c in enumerate(b, 1))
             pm.Bernoulli("y", logit_p=mu, observed=y)
-            step = pms.HMCECS()
+            step = kind()
             options = {"draws": 1000, "tune": 500, "chains": 2, "cores": 1, "random_seed": 3}
             idata = pm.sample(step=step, **options, **QUIET)
         assert (step._tall.qr is not None) == (column is t)

@@ -132,6 +132,13 @@ class Expansion:
         del self.forward, self.backward
         self.coordinates, self.theta_size = coordinates, coordinates.length
 
+    def move_as(self, other: "Expansion") -> None:
+        """Move to the coordinates of another expansion of the same model."""
+        effects = other.effects
+        for coordinates in (other.coordinates if effects is None else effects.qr, effects):
+            if coordinates is not None:
+                self.reparameterise(coordinates)
+
     def values(self, theta: np.ndarray) -> np.ndarray:
         """Return PyMC's vector of value variables, shape (d,), for the chain's."""
         return theta if self.coordinates is None else self.coordinates.to_theta(theta)[0]

@@ -5,7 +5,10 @@ elements D of phi are, but for their units g, elements of theta, it holds ``R g 
 place, which is what rows see. A linear change, which Jacobians leave as it is.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from hashlib import sha256
 from typing import Any, Literal
 
 import numpy as np
@@ -18,14 +21,15 @@ from pymc_subsample.coordinates.compiled import composed
 from pymc_subsample.kernels.model import BACKWARD, FORWARD
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.qr import QR
+from pymc_subsample.symbolic.affine import Affine, Forms, Term
+from pymc_subsample.symbolic.interpreter import NoForm, array_of
 
 # Rows whose columns are looked at, and the share of a direction's precision that rounding may
 # change before its columns are taken apart: a hundredth of what is refused.
 _ROWS, _LOST = 2_000, 1e-3
-# Of a derivative, what is rounding.
-_ROUNDED = 1e-9
-# Of a column of length one, what others leave of it where that is more than its own rounding.
-_LEFT = 1e-12
+# What others leave of a column of length one, in units of the rounding of draws over the posterior
+# standard deviation of n rows: below that draws do not hold the direction.
+_LEFT = 20 * np.finfo(float).eps
 _MOST = 20
 
 
@@ -34,21 +38,27 @@ def find_qr(
 ) -> "QRCoordinates | None":
     """Return coordinates for columns of which sums lose digits; None where there are none.
 
-    Their coefficients must be elements of variables `names` themselves, in any units, and no
-    effects or what the distribution of effects depends on.
+    The expansion is over theta. Coefficients must be elements of variables `names` themselves, in
+    any units, and no effects or what the distribution of effects depends on.
     """
     if not expansion.linear or expansion.curvature != "full":
         return None
     elements, design = _design(tall, expansion)
-    places, units = _owned(tall, expansion, elements, names)
-    own = np.flatnonzero(places >= 0)
-    found = _apart(design[own])
+    known = _owned(tall, names)
+    own = [k for k, element in enumerate(elements.tolist()) if element in known]
+    found = _apart(design[own], _LEFT * np.sqrt(expansion.n_rows))
     if found is None:
         return None
-    lost, root = own[found[0]], found[1]
-    theta = tall.ravel(tall.initial_point)
-    more = expansion.parameters(theta)[0][elements] - units * theta[places]
-    return QRCoordinates(tall, QR(elements[lost], root), places[lost], units[lost], more[lost])
+    elements = elements[own][found[0]]
+    forms = [known[element] for element in elements.tolist()]
+    [*terms] = (term for form in forms for term in form.terms)
+    return QRCoordinates(
+        tall.size,
+        QR(elements, found[1]),
+        np.array([term.index for term in terms]),
+        np.array([term.scale for term in terms]),
+        np.array([form.constant for form in forms]),
+    )
 
 
 def _design(tall: TallModel, expansion: Expansion) -> tuple[np.ndarray, np.ndarray]:
@@ -68,34 +78,36 @@ def _design(tall: TallModel, expansion: Expansion) -> tuple[np.ndarray, np.ndarr
     return sums.common[alone], np.concatenate([np.zeros((alone.sum(), 0)), *each], axis=1)
 
 
-def _owned(
-    tall: TallModel, expansion: Expansion, elements: np.ndarray, names: Collection[str]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Which element of theta each of phi is, -1 for none, and in which units: both (k,)."""
-    own = np.zeros(tall.size, dtype=bool)
+def _owned(tall: TallModel, names: Collection[str]) -> dict[int, Affine]:
+    """Return the elements of phi that are one of theta each, in some unit, and an offset."""
+    own: set[int] = set()
     for name, part in zip(tall.names, tall.slices, strict=True):
-        own[part] = name in names and name not in tall.discrete
-    start, rng = tall.ravel(tall.initial_point), np.random.default_rng(0)
-    slopes = np.zeros((2, len(elements), tall.size))
-    for found, theta in zip(slopes, (start, start + 0.1 * rng.random(tall.size)), strict=True):
-        prior = expansion.pull_back(theta, np.zeros(expansion.phi_size))
-        for slope, element in zip(found, elements, strict=True):
-            unit = np.zeros(expansion.phi_size)
-            unit[element] = 1.0
-            slope[:] = expansion.pull_back(theta, unit) - prior
-    first, second = slopes
-    size = np.abs(first).max(axis=1, initial=0.0)
-    seen = np.abs(first) > _ROUNDED * size[:, None]
-    same = np.all(np.abs(first - second) <= _ROUNDED * size[:, None], axis=1)
-    single = same & (seen.sum(axis=1) == 1) & np.all(seen <= own, axis=1)
-    # An element of theta that is two of phi is neither of them.
-    single &= np.all(~seen | (seen.sum(axis=0) == 1), axis=1)
-    places = np.where(single, seen.argmax(axis=1), -1)
-    return places, first[np.arange(len(elements)), places]
+        if name in names and name not in tall.discrete:
+            own.update(range(part.start, part.stop))
+    theta = array_of((Affine((Term(i),)) for i in range(tall.size)), (tall.size,))
+    algebra, found = Forms({tall.theta: theta}), dict[int, Affine]()
+    for graph, place in zip(tall.phi_graphs, tall.phi_slices.values(), strict=True):
+        with suppress(NoForm):
+            [forms] = algebra.evaluate([graph])
+            found |= dict(zip(range(place.start, place.stop), forms.flat, strict=True))
+    single = {
+        element: form
+        for element, form in found.items()
+        if len(form.terms) == 1 and not form.offsets and form.terms[0].scale
+    }
+    count = Counter(form.terms[0].index for form in single.values())
+    return {
+        element: form
+        for element, form in single.items()
+        if form.terms[0].index in own and count[form.terms[0].index] == 1
+    }
 
 
-def _apart(design: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return which columns, shape (k,), of (K, m) lose digits in sums, and R of these."""
+def _apart(design: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return which columns, shape (k,), of (K, m) lose digits in sums, and R of these.
+
+    Columns of length one of which others leave no more than `least` stay as they are.
+    """
     length = np.linalg.norm(design, axis=1)
     keep = np.flatnonzero(np.isfinite(length) & (length > 0))
     while len(keep):
@@ -105,11 +117,10 @@ def _apart(design: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
             return None
         root = np.linalg.qr((design[lost] / length[lost, None]).T, mode="r")
         left = np.abs(np.diag(root))
-        if np.all(left > _LEFT):
+        if np.all(left > least):
             root *= np.sign(np.diag(root))[:, None] * length[lost] / np.sqrt(design.shape[1])
             return lost, root
-        # What others determine wholly cannot be taken apart from them.
-        keep = np.setdiff1d(keep, lost[left <= _LEFT])
+        keep = np.setdiff1d(keep, lost[left <= least])
     return None
 
 
@@ -123,14 +134,20 @@ class QRCoordinates:
     linear: Literal[True] = True
 
     def __init__(
-        self, tall: TallModel, qr: QR, places: np.ndarray, units: np.ndarray, more: np.ndarray
+        self, size: int, qr: QR, places: np.ndarray, units: np.ndarray, more: np.ndarray
     ) -> None:
         self.qr, self._places, self._more = qr, places, qr.root @ more
         self._root = qr.root * units
         self._solved = scipy.linalg.solve_triangular(self._root, np.eye(len(places)))
-        self.size = self.length = tall.size
-        self.order = np.arange(tall.size)
+        self.size = self.length = size
+        self.order = np.arange(size)
         self._volume = -float(np.log(np.abs(np.diag(self._root))).sum())
+
+    @property
+    def digest(self) -> str:
+        """Tells these coordinates from others."""
+        parts = (self.qr.elements, self._places, self._root, self._more)
+        return sha256(b"".join(x.tobytes() for x in parts)).hexdigest()
 
     def to_theta(self, psi: np.ndarray) -> tuple[np.ndarray, float]:
         """Return theta, shape (d,), and log |det dtheta/dpsi|."""

@@ -49,7 +49,9 @@ class MappedRows(RowStore):
 
     def touch(self, index: np.ndarray) -> None:
         """Have rows in memory; see `Store.take`."""
-        self.take(index)
+        size = self.batch_size()
+        for start in range(0, len(index), size):
+            self.take(index[start : start + size])
 
     def _of_kind(self, kind: int, index: np.ndarray) -> list[np.ndarray]:
         parts = [c.parts[kind] if isinstance(c, Joined) else c for c in self.columns]

@@ -135,8 +135,8 @@ class SubsampledStep(BlockedStep):
     _prepared: Preparation | None = None
     # Which of the modes that the set-up found this chain starts in.
     mode: int = 0
-    # Whether nearly collinear columns are taken apart.
-    _apart = False
+    # In which nearly collinear columns are apart.
+    _apart: QRCoordinates | None = None
     # What the part of the set-up took that steps of one model share.
     seconds_to_reference = 0.0
 
@@ -229,17 +229,18 @@ class SubsampledStep(BlockedStep):
                 doing("compiling the log-likelihood"),
                 differentiated(tall, self._without_gradient),
             ):
+                apart, effects = self._apart, self._effects(tall)
+                tall.qr = None if apart is None else apart.qr
                 self._expansion: Expansion = self._expand(tall)
-                effects, apart = self._coordinates(tall)
-                if apart is not None:
-                    tall.qr = apart.qr
-                    self._expansion = self._expand(tall)
                 if "gradient" in self._functions:
                     verify_gradient(tall, self._expansion)
                 if apart is not None:
                     self._expansion.reparameterise(apart)
-                if effects is not None and reparameterise(tall, self._expansion, effects):
-                    effects.qr = apart
+                if effects is not None:
+                    if reparameterise(tall, self._expansion, effects):
+                        effects.qr = apart
+                    elif apart is not None:
+                        self._expansion.reparameterise(apart)
                 self._compiled = self._expansion.model(*self._functions)
         self.n_rows = tall.n_rows
         self.observed = tall.observed
@@ -249,15 +250,9 @@ class SubsampledStep(BlockedStep):
         self._read = [(name, part) for name, part, _ in layout]
         self._moved = [entry for entry in layout if entry[0] in own]
 
-    def _coordinates(self, tall: TallModel) -> tuple[Coordinates | None, QRCoordinates | None]:
-        """Return coordinates of the chain's own: of effects, and of columns taken apart."""
-        if not self._reparameterize:
-            return None, None
-        names = {v.name for v in self.vars}
-        effects = find_coordinates(tall, [v.name for v in self.vars])
-        for block in effects.blocks.values() if effects else ():
-            names -= block.orders.keys() | block.parents
-        return effects, find_qr(tall, self._expansion, names) if self._apart else None
+    def _effects(self, tall: TallModel) -> Coordinates | None:
+        """Return coordinates of effects, where the chain moves in them."""
+        return find_coordinates(tall, [v.name for v in self.vars]) if self._reparameterize else None
 
     def _expand(self, tall: TallModel) -> Expansion:
         """Compile control variates of the order asked for; "auto" is the highest that there is."""
@@ -294,8 +289,9 @@ class SubsampledStep(BlockedStep):
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the rows, so that a state is not continued on other data."""
-        return self._tall.rows.fingerprint
+        """Identifies rows and columns, so that a state is not continued on other ones."""
+        rows = self._tall.rows.fingerprint
+        return rows if self._apart is None else f"{rows}, columns {self._apart.digest}"
 
     @property
     def model(self) -> pm.Model:
@@ -353,13 +349,12 @@ class SubsampledStep(BlockedStep):
         apart, if there are some and that helps, and the problem is made anew.
         """
         found = self._solved(make)
-        if len(without_digits(*found, NEARLY)):
-            self._take_apart(True)
-            if self._tall.qr is not None:
+        if len(without_digits(*found, NEARLY)) and self._take_apart():
+            found = self._solved(make)
+            if len(without_digits(*found)):
+                self._apart = None
+                self._connect()
                 found = self._solved(make)
-                if len(without_digits(*found)):
-                    self._take_apart(False)
-                    found = self._solved(make)
         variables.refuse_rounded(self._tall, without_digits(*found))
         _, prepared = found
         self.centring = self._centring(prepared.reference.theta)
@@ -373,9 +368,16 @@ class SubsampledStep(BlockedStep):
             problem = make()
             return problem, prepare(problem)
 
-    def _take_apart(self, apart: bool) -> None:
-        self._apart = apart
-        self._connect()
+    def _take_apart(self) -> bool:
+        """Take columns apart; whether there are some."""
+        if self._reparameterize:
+            names, effects = {v.name for v in self.vars}, self._expansion.effects
+            for block in effects.blocks.values() if effects else ():
+                names -= block.orders.keys() | block.parents
+            self._apart = find_qr(self._tall, self._expansion.as_written(), names)
+        if self._apart is not None:
+            self._connect()
+        return self._apart is not None
 
     def _sums(self) -> Sums:
         if self.reference is None:

@@ -109,7 +109,7 @@ class ConfidenceMH(MinibatchMH):
 
         # Bounds of the rows that are not read always, and which these are; those near a reference.
         self._reach: tuple[np.ndarray, Any] | None = None
-        self._nearby: tuple[Reference, np.ndarray | None] | None = None
+        self._nearby: tuple[Reference, np.ndarray, np.ndarray | None] | None = None
 
     def _anywhere(self) -> Any:
         """Bounds that hold wherever the chain goes, for rows with a bounded derivative."""
@@ -122,10 +122,11 @@ class ConfidenceMH(MinibatchMH):
         at = self.reference
         if at is None or self.bound == "full":
             return None
-        if self._nearby is None or self._nearby[0] is not at:
+        known = self._nearby
+        if known is None or known[0] is not at or known[1] is not self.always:
             found = nearby(self._expansion, at.center, at.curvature, self.always)
-            self._nearby = at, found
-        return self._nearby[1]
+            self._nearby = known = at, self.always, found
+        return known[2]
 
     def _cause(self) -> str:
         if not callable(self.bound) and self._linear is None:

@@ -217,8 +217,7 @@ class FireflyMC(ProposingStep):
             with doing("compiling the log-likelihood"), self._made_by.in_use():
                 taylor = expand(self._tall, 2)
             self._refuse_steps(taylor)
-            if self._expansion.coordinates is not None:
-                taylor.reparameterise(self._expansion.coordinates)
+            taylor.move_as(self._expansion)
             return self._problem(taylor, temperature=self.temperature)
 
         with building_graphs(), differentiated(self._tall, self._without_gradient):

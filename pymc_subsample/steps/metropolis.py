@@ -12,6 +12,7 @@ from pymc_subsample import arguments
 from pymc_subsample.compile import Compiled, address_of
 from pymc_subsample.control_variates.reach import exact_step
 from pymc_subsample.control_variates.reference import Reference
+from pymc_subsample.control_variates.residuals import residuals_around
 from pymc_subsample.diagnostics.acceptance import (
     AcceptanceErrors,
     Proposed,
@@ -24,14 +25,17 @@ from pymc_subsample.estimators import VARIANCE_BOUND
 from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.acceptance import Criterion
 from pymc_subsample.kernels.bounds import GIVEN_BOUND, Bound
+from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.kernels.metropolis import INFO, transitions
 from pymc_subsample.kernels.proposals import Proposing
+from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps.declarations import statistics
 from pymc_subsample.steps.guards import row_numbers
 from pymc_subsample.steps.moves import ProposingState, ProposingStep, SharedProposing
 from pymc_subsample.steps.remarks import warn_of_modes
-from pymc_subsample.steps.sizing import Choice, choose
+from pymc_subsample.steps.setup import far_points
+from pymc_subsample.steps.sizing import Choice, choose, choose_always
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -179,6 +183,20 @@ class MinibatchMH(ProposingStep):
             population, thetas, k, infos,
         )  # fmt: skip
         return dict(zip(INFO, infos.T, strict=True))
+
+    def _recentre(self, theta: np.ndarray) -> None:
+        """Take another reference, and the rows of the largest residuals around it."""
+        before = self.reference
+        super()._recentre(theta)
+        at = self.reference
+        assert at is not None
+        far = far_points(PERTURBED, at.theta, self.tuning.factor, self._active, self.rng)
+        try:
+            residuals = residuals_around(self._expansion, at, far, far)
+        except TallModelError:
+            self.reference = before  # impossible rows on the way: the end of the chain judges
+            return
+        self.always, _ = choose_always(PERTURBED, residuals, self.temperature)
 
     def _population(self) -> kernel.Population:
         at, always = self.reference, self.always
