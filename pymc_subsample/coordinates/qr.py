@@ -15,7 +15,7 @@ import numpy as np
 import scipy.linalg
 
 from pymc_subsample.compile import Compiled
-from pymc_subsample.control_variates.curvature import MAX_DENSE, rounded
+from pymc_subsample.control_variates.curvature import MAX_CURVATURE, MAX_DENSE, rounded
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.coordinates.compiled import composed
 from pymc_subsample.kernels.model import BACKWARD, FORWARD
@@ -41,10 +41,10 @@ def find_qr(
     The expansion is over theta. Coefficients must be elements of variables `names` themselves, in
     any units, and no effects or what the distribution of effects depends on.
     """
-    if not expansion.linear or expansion.curvature != "full":
+    if not expansion.linear or tall.size > MAX_CURVATURE:
         return None
     elements, design = _design(tall, expansion)
-    known = _owned(tall, names)
+    known = _owned(tall, elements, names)
     own = [k for k, element in enumerate(elements.tolist()) if element in known]
     found = _apart(design[own], _LEFT * np.sqrt(expansion.n_rows))
     if found is None:
@@ -78,8 +78,8 @@ def _design(tall: TallModel, expansion: Expansion) -> tuple[np.ndarray, np.ndarr
     return sums.common[alone], np.concatenate([np.zeros((alone.sum(), 0)), *each], axis=1)
 
 
-def _owned(tall: TallModel, names: Collection[str]) -> dict[int, Affine]:
-    """Return the elements of phi that are one of theta each, in some unit, and an offset."""
+def _owned(tall: TallModel, elements: np.ndarray, names: Collection[str]) -> dict[int, Affine]:
+    """Return those elements of phi that are one of theta each, in some unit, and an offset."""
     own: set[int] = set()
     for name, part in zip(tall.names, tall.slices, strict=True):
         if name in names and name not in tall.discrete:
@@ -87,6 +87,8 @@ def _owned(tall: TallModel, names: Collection[str]) -> dict[int, Affine]:
     theta = array_of((Affine((Term(i),)) for i in range(tall.size)), (tall.size,))
     algebra, found = Forms({tall.theta: theta}), dict[int, Affine]()
     for graph, place in zip(tall.phi_graphs, tall.phi_slices.values(), strict=True):
+        if not np.any((elements >= place.start) & (elements < place.stop)):
+            continue
         with suppress(NoForm):
             [forms] = algebra.evaluate([graph])
             found |= dict(zip(range(place.start, place.stop), forms.flat, strict=True))
@@ -128,7 +130,7 @@ class QRCoordinates:
     """Theta with ``psi = R g theta`` in the place of elements that meet collinear columns.
 
     What the chain needs of coordinates; see `coordinates.Coordinates`. Elements `qr.elements` of
-    phi are `units` times theta at `places`, and `more`.
+    phi are `units` times theta at `places`, and `more`, all of shape (k,).
     """
 
     linear: Literal[True] = True
@@ -136,7 +138,7 @@ class QRCoordinates:
     def __init__(
         self, size: int, qr: QR, places: np.ndarray, units: np.ndarray, more: np.ndarray
     ) -> None:
-        self.qr, self._places, self._more = qr, places, qr.root @ more
+        self.qr, self.places, self._more = qr, places, qr.root @ more
         self._root = qr.root * units
         self._solved = scipy.linalg.solve_triangular(self._root, np.eye(len(places)))
         self.size = self.length = size
@@ -146,19 +148,19 @@ class QRCoordinates:
     @property
     def digest(self) -> str:
         """Tells these coordinates from others."""
-        parts = (self.qr.elements, self._places, self._root, self._more)
+        parts = (self.qr.elements, self.places, self._root, self._more)
         return sha256(b"".join(x.tobytes() for x in parts)).hexdigest()
 
     def to_theta(self, psi: np.ndarray) -> tuple[np.ndarray, float]:
         """Return theta, shape (d,), and log |det dtheta/dpsi|."""
         theta = psi.copy()
-        theta[self._places] = self._solved @ psi[self._places]
+        theta[self.places] = self._solved @ psi[self.places]
         return theta, self._volume
 
     def from_theta(self, theta: np.ndarray, like: np.ndarray | None = None) -> np.ndarray:
         """Return psi for theta, both of shape (d,)."""
         found = theta.copy()
-        found[self._places] = self._root @ theta[self._places]
+        found[self.places] = self._root @ theta[self.places]
         return found
 
     def composed(self, forward: Compiled, backward: Compiled) -> dict[str, Callable[[], Compiled]]:
@@ -166,7 +168,7 @@ class QRCoordinates:
         theta = _THETA.strip().format(size=self.size)
         sources = (x.format(theta=theta, size=self.size) for x in (_FORWARD, _BACKWARD))
         parts: dict[str, Any] = {
-            "at": self._places, "seen": self.qr.elements, "more": self._more,
+            "at": self.places, "seen": self.qr.elements, "more": self._more,
             "solved": self._solved, "volume": self._volume,
         }  # fmt: skip
         there, back = sources

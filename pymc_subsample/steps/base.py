@@ -19,7 +19,7 @@ from pymc.step_methods.compound import BlockedStep
 from pymc_subsample import arguments
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand, refuse_steps, verify_gradient
-from pymc_subsample.control_variates.curvature import MAX_CURVATURE
+from pymc_subsample.control_variates.curvature import MAX_CURVATURE, MAX_DENSE
 from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch
 from pymc_subsample.control_variates.reference import Reference, no_sums
@@ -349,13 +349,17 @@ class SubsampledStep(BlockedStep):
         apart, if there are some and that helps, and the problem is made anew.
         """
         found = self._solved(make)
-        if len(without_digits(*found, NEARLY)) and self._take_apart():
+        many = len(found[0].free) > MAX_DENSE
+        lost = without_digits(*found, NEARLY)
+        if (many or len(lost)) and self._take_apart(found if many else None):
             found = self._solved(make)
-            if len(without_digits(*found)):
+            lost = without_digits(*found)
+            if len(lost):
                 self._apart = None
                 self._connect()
                 found = self._solved(make)
-        variables.refuse_rounded(self._tall, without_digits(*found))
+        if len(lost):
+            variables.refuse_rounded(self._tall, without_digits(*found))
         _, prepared = found
         self.centring = self._centring(prepared.reference.theta)
         if self.centring:
@@ -368,16 +372,21 @@ class SubsampledStep(BlockedStep):
             problem = make()
             return problem, prepare(problem)
 
-    def _take_apart(self) -> bool:
-        """Take columns apart; whether there are some."""
-        if self._reparameterize:
-            names, effects = {v.name for v in self.vars}, self._expansion.effects
-            for block in effects.blocks.values() if effects else ():
-                names -= block.orders.keys() | block.parents
-            self._apart = find_qr(self._tall, self._expansion.as_written(), names)
-        if self._apart is not None:
-            self._connect()
-        return self._apart is not None
+    def _take_apart(self, found: tuple[Problem, Preparation] | None) -> bool:
+        """Take columns apart, if there are some, and their sums lose digits by themselves."""
+        if not self._reparameterize:
+            return False
+        names, effects = {v.name for v in self.vars}, self._expansion.effects
+        for block in effects.blocks.values() if effects else ():
+            names -= block.orders.keys() | block.parents
+        apart = find_qr(self._tall, self._expansion.as_written(), names)
+        if apart is None:
+            return False
+        if found is not None and not len(without_digits(*found, NEARLY, apart.places)):
+            return False
+        self._apart = apart
+        self._connect()
+        return True
 
     def _sums(self) -> Sums:
         if self.reference is None:

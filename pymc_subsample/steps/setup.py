@@ -209,13 +209,19 @@ def _as_wide(spread: np.ndarray, moves: np.ndarray) -> bool:
     return bool(np.all((widths <= _ALIKE) & (widths >= 1 / _ALIKE)))
 
 
-def without_digits(problem: Problem, prepared: Preparation, share: float = _ROUNDED) -> np.ndarray:
+def without_digits(
+    problem: Problem,
+    prepared: Preparation,
+    share: float = _ROUNDED,
+    among: np.ndarray | None = None,
+) -> np.ndarray:
     """Return elements of theta along which sums over rows have too few digits for the posterior.
 
-    Not looked at beyond the size of dense matrices.
+    Of all that are free, or among some, given the others. Not looked at beyond the size of dense
+    matrices.
     """
-    free = problem.free
-    if len(free) > MAX_DENSE or not has_precision(problem.expansion, len(free)):
+    free = problem.free if among is None else among
+    if len(free) > MAX_DENSE or not has_precision(problem.expansion, len(problem.free)):
         return free[:0]
     matrix = Quadratic(problem.expansion, prepared.reference).precision(free)
     return free[rounded(matrix, share)] if np.all(np.isfinite(matrix)) else free[:0]
