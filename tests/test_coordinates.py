@@ -561,7 +561,7 @@ def test_what_rows_see_is_compared_up_to_rounding(largest, off, same):
     phi = np.array([largest, 1e-16, -0.5])
     coordinates = SimpleNamespace(to_theta=lambda psi: (psi, 0.5), blocks={})
     found = SimpleNamespace(
-        coordinates=coordinates, parameters=lambda psi: (phi + np.array([0.0, off, 0.0]), -1.5)
+        effects=coordinates, parameters=lambda psi: (phi + np.array([0.0, off, 0.0]), -1.5)
     )
     assert verification._same_density(found, np.zeros(3), phi, -2.0) == same
 

@@ -360,3 +360,30 @@ def test_hierarchies_with_polynomials_of_raw_years(kind, form):
         other = scaled.posterior[name].values
         # Of two runs alike: the difference has twice the variance.
         assert_moments(found, other.mean(), other.std(), z=7.0)
+
+
+def test_columns_beside_hundreds_of_groups():
+    """The mass matrix is sparse there, and only these columns are looked at."""
+    t, u = years()
+    rng = np.random.default_rng(10)
+    groups, sd = 600, 0.5
+    group, effects = rng.integers(0, groups, N), rng.normal(0, sd, groups)
+    y = rng.normal(np.polynomial.polynomial.polyval(u, CURVE[:4]) + effects[group], 1.0)
+    with pm.Model():
+        b = [pm.Flat("a"), *(pm.Flat(f"b{k}") for k in range(1, 4))]
+        z = pm.Normal("z", 0, sd, shape=groups)
+        pm.Normal("y", sum(c * t**k for k, c in enumerate(b)) + z[group], 1.0, observed=y)
+        step = pms.HMCECS()
+        options = {"draws": 500, "tune": 300, "chains": 2, "cores": 1, "random_seed": 3}
+        idata = pm.sample(step=step, **options, **QUIET)
+    assert step._tall.qr is not None
+    # Effects integrated out: of each group the rows' mean shrinks.
+    x = np.vander(u, 4, increasing=True)
+    shrunk = 1 / (np.bincount(group, minlength=groups) + 1 / sd**2)
+    sums = np.stack([np.bincount(group, weights=c, minlength=groups) for c in x.T], axis=1)
+    precision = x.T @ x - sums.T @ (sums * shrunk[:, None])
+    right = x.T @ y - sums.T @ (shrunk * np.bincount(group, weights=y, minlength=groups))
+    mean, variance = np.linalg.solve(precision, right), np.diag(np.linalg.inv(precision))
+    draws = in_units_of_u(idata, 3)
+    for j in range(4):
+        assert_moments(draws[..., j], mean[j], np.sqrt(variance[j]))
