@@ -194,9 +194,9 @@ def test_bounds_are_of_rows_that_are_drawn():
     for one in steps:
         at, always = one.reference.theta, one.always
         bound = one._automatic_bound(at, at + np.array([0.0, 0.5]))
-        one.always, one._nearby = always[:0], None
+        one.always = always[:0]
         assert one._automatic_bound(at, at + np.array([0.0, 0.5])) > 100 * bound
-        one.always, one._nearby = always, None
+        one.always = always
         _, stats = chain(one, model.initial_point(), tune=20, draws=20)
         assert np.mean([s["data_share"] for s in stats[20:]]) < 0.1
 
@@ -223,3 +223,20 @@ def test_all_rows_are_all_rows():
         assert len(one.always)
         _, stats = chain(one, model.initial_point(), tune=5, draws=5)
         assert {stat["batch_size"] for stat in stats} == {2_000}
+
+
+def test_rows_read_always_are_those_around_a_reference_that_moves():
+    """Rows 0 to 3 are saturated at a slope of 1, and rows 4 to 7 at 0."""
+    rng = np.random.default_rng(5)
+    x, offset = rng.normal(size=20_000), np.zeros(20_000)
+    x[:8], offset[4:8] = 60.0, -60.0
+    y = (rng.random(len(x)) < 0.5).astype(int)
+    y[:4], y[4:8] = 1, 0
+    with pm.Model():
+        pm.Bernoulli("y", logit_p=pm.Normal("b", 0, 1) * x + offset, observed=y)
+        one = pms.MinibatchBarkerMH()
+    assert set(one.always) >= {0, 1, 2, 3}
+    assert not set(one.always) & {4, 5, 6, 7}
+    one._recentre(np.array([1.0]))
+    assert set(one.always) >= {4, 5, 6, 7}
+    assert not set(one.always) & {0, 1, 2, 3}
