@@ -203,25 +203,36 @@ def test_functions_of_variables_are_not_taken_for_them_where_they_look_alike(of)
 
 def test_units_and_offsets_of_coefficients_are_known():
     t, _ = years()
+    units, offsets = np.array([2.5, -1.0, 1.0, 1e-6]), np.array([0.0, 0.0, 3.0, 0.0])
     with pm.Model() as model:
-        b = pm.Flat("b", shape=4)
-        mu = 2.5 * b[0] - b[1] * t + (b[2] + 3.0) * t**2 + b[3] / 1e6 * t**3
+        b = units * pm.Flat("b", shape=4) + offsets
+        mu = np.vander(t, 4, increasing=True) @ b
         pm.Normal("y", mu, 1.0, observed=np.random.default_rng(7).normal(size=N))
     tall = TallModel(model)
-    before = expand(tall)
-    coordinates = find_qr(tall, before, tall.names)
+    coordinates = find_qr(tall, expand(tall), tall.names)
+    np.testing.assert_allclose(
+        (coordinates._root[0] / coordinates.qr.root[0])[np.argsort(coordinates.places)], units
+    )
     tall.qr = coordinates.qr
     after = expand(tall)
     after.reparameterise(coordinates)
     psi = np.random.default_rng(4).standard_normal(4)
     phi, _ = after.parameters(psi)
-    written, _ = after.as_written().parameters(coordinates.to_theta(psi)[0])
-    np.testing.assert_allclose(phi, written, atol=1e-4 * np.abs(phi).max())
-    # A unit of the data is one of the column.
-    units = coordinates._root[0] / coordinates.qr.root[0]
-    assert dict(zip(coordinates.places.tolist(), units.round(9), strict=True)) == {
-        0: 2.5, 1: 1.0, 2: 1.0, 3: 1.0,
-    }  # fmt: skip
+    theta, _ = coordinates.to_theta(psi)
+    # What rows see, by exact arithmetic.
+    index = np.arange(0, N, 199)
+    seen = phi @ after.sums.design(after.take(index))
+    exact = [
+        float(
+            sum(
+                (Fraction(u) * Fraction(x) + Fraction(o)) * Fraction(at) ** k
+                for k, (u, x, o) in enumerate(zip(units, theta, offsets, strict=True))
+            )
+        )
+        for at in t[index]
+    ]
+    # The predictor may be its negative, as in y - mu.
+    np.testing.assert_allclose(np.abs(seen), np.abs(exact), rtol=1e-10)
 
 
 def step_of(columns, prior, n=5_000, **options):
