@@ -38,13 +38,15 @@ def find_qr(
 ) -> "QRCoordinates | None":
     """Return coordinates for columns of which sums lose digits; None where there are none.
 
-    The expansion is over theta. Coefficients must be elements of variables `names` themselves, in
-    any units, and no effects or what the distribution of effects depends on.
+    Coefficients must be elements of variables `names` themselves, in any units, and no effects or
+    what the distribution of effects depends on.
     """
     if not expansion.linear or tall.size > MAX_CURVATURE:
         return None
     elements, design = _design(tall, expansion)
-    known = _owned(tall, elements, names)
+    blocks = expansion.effects.blocks.values() if expansion.effects else ()
+    moved = set().union(*(block.orders.keys() | block.parents for block in blocks))
+    known = _owned(tall, elements, set(names) - moved)
     own = [k for k, element in enumerate(elements.tolist()) if element in known]
     found = _apart(design[own], _LEFT * np.sqrt(expansion.n_rows))
     if found is None:

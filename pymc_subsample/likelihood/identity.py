@@ -45,7 +45,7 @@ def archive(
     ]
     phi = [(place.start, str(v.type)) for v, place in tall.phi_slices.items()]
     versions = import_module("pymc_subsample").__version__, pm.__version__, pytensor.__version__
-    numbers = [x.tobytes().hex() for x in (*at, *(tall.qr or ()))]
+    numbers = [x.tobytes().hex() for x in (*at, *((not of and tall.qr) or ()))]
     said = repr((names, columns, phi, tall.size, versions, numbers))
     return disk, f"{what}-{sha256(said.encode()).hexdigest()}"
 

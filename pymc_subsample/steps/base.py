@@ -24,7 +24,6 @@ from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch
 from pymc_subsample.control_variates.reference import Reference, no_sums
 from pymc_subsample.coordinates import (
-    Coordinates,
     QRCoordinates,
     find_coordinates,
     find_qr,
@@ -229,7 +228,9 @@ class SubsampledStep(BlockedStep):
                 doing("compiling the log-likelihood"),
                 differentiated(tall, self._without_gradient),
             ):
-                apart, effects = self._apart, self._effects(tall)
+                apart, effects = self._apart, None
+                if self._reparameterize:
+                    effects = find_coordinates(tall, [v.name for v in self.vars])
                 tall.qr = None if apart is None else apart.qr
                 self._expansion: Expansion = self._expand(tall)
                 if "gradient" in self._functions:
@@ -249,10 +250,6 @@ class SubsampledStep(BlockedStep):
         layout = list(zip(tall.names, tall.slices, tall.shapes, strict=True))
         self._read = [(name, part) for name, part, _ in layout]
         self._moved = [entry for entry in layout if entry[0] in own]
-
-    def _effects(self, tall: TallModel) -> Coordinates | None:
-        """Return coordinates of effects, where the chain moves in them."""
-        return find_coordinates(tall, [v.name for v in self.vars]) if self._reparameterize else None
 
     def _expand(self, tall: TallModel) -> Expansion:
         """Compile control variates of the order asked for; "auto" is the highest that there is."""
@@ -348,18 +345,18 @@ class SubsampledStep(BlockedStep):
         Where sums over rows have hardly enough digits there, nearly collinear columns are taken
         apart, if there are some and that helps, and the problem is made anew.
         """
-        found = self._solved(make)
+        found = first = self._solved(make)
         many = len(found[0].free) > MAX_DENSE
         lost = without_digits(*found, NEARLY)
         if (many or len(lost)) and self._take_apart(found if many else None):
             found = self._solved(make)
             lost = without_digits(*found)
             if len(lost):
-                self._apart = None
+                self._apart, found = None, first
                 self._connect()
-                found = self._solved(make)
         if len(lost):
-            variables.refuse_rounded(self._tall, without_digits(*found))
+            own = self._reparameterize
+            variables.refuse_rounded(self._tall, without_digits(*found), own=own)
         _, prepared = found
         self.centring = self._centring(prepared.reference.theta)
         if self.centring:
@@ -374,12 +371,8 @@ class SubsampledStep(BlockedStep):
 
     def _take_apart(self, found: tuple[Problem, Preparation] | None) -> bool:
         """Take columns apart, if there are some, and their sums lose digits by themselves."""
-        if not self._reparameterize:
-            return False
-        names, effects = {v.name for v in self.vars}, self._expansion.effects
-        for block in effects.blocks.values() if effects else ():
-            names -= block.orders.keys() | block.parents
-        apart = find_qr(self._tall, self._expansion.as_written(), names)
+        names = [v.name for v in self.vars]
+        apart = find_qr(self._tall, self._expansion, names) if self._reparameterize else None
         if apart is None:
             return False
         if found is not None and not len(without_digits(*found, NEARLY, apart.places)):

@@ -56,8 +56,17 @@ def refuse_discrete(vars: Sequence[Variable], model: pm.Model) -> None:
         )
 
 
-def refuse_rounded(tall: TallModel, elements: np.ndarray) -> None:
-    """Raise if the sums over rows in some elements of theta have too few digits."""
+_IN_OWN_COORDINATES = (
+    " Columns that all rows see are taken apart by the step itself unless reparameterize=False, or "
+    "a proposal, step size or metric in the model's own units, is given."
+)
+
+
+def refuse_rounded(tall: TallModel, elements: np.ndarray, *, own: bool) -> None:
+    """Raise if the sums over rows in some elements of theta have too few digits.
+
+    `own` says that the chain may have coordinates of its own, in which columns can be apart.
+    """
     if not len(elements):
         return
     names = [
@@ -73,6 +82,7 @@ def refuse_rounded(tall: TallModel, elements: np.ndarray) -> None:
         "of a column are nearly alike, or rows do not tell some parameters apart, and their priors "
         "hardly do. Subtract about its mean from such a column, before powers are taken, which "
         "leaves the slope what it is; or give such parameters narrower priors, or leave one out."
+        + ("" if own else _IN_OWN_COORDINATES)
     )
 
 
