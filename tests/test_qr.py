@@ -7,6 +7,7 @@ from functools import cache
 from math import comb
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
@@ -400,3 +401,51 @@ def test_columns_beside_hundreds_of_groups():
     draws = in_units_of_u(idata, 3)
     for j in range(4):
         assert_moments(draws[..., j], mean[j], np.sqrt(variance[j]))
+
+
+def normal_rows():
+    """Years, outcomes about a cubic, and the exact posterior of its coefficients in u."""
+    t, u = years()
+    rng = np.random.default_rng(2)
+    y = rng.normal(np.polynomial.polynomial.polyval(u, CURVE[:4]), 1.0)
+    return t, y, scaled_posterior(y, 3, logistic=False)
+
+
+def assert_cubic(idata, mean, sd):
+    draws = in_units_of_u(idata, 3)
+    for j in range(4):
+        assert_moments(draws[..., j], mean[j], sd[j])
+
+
+OPTIONS = {"draws": 1000, "tune": 500, "chains": 2, "cores": 1, "random_seed": 3}
+
+
+def test_beside_a_step_that_moves_other_variables():
+    """The chain's vector is found anew from each draw."""
+    t, y, (mean, sd) = normal_rows()
+    with pm.Model():
+        b = [pm.Flat("a"), *(pm.Flat(f"b{k}") for k in range(1, 4))]
+        sigma = pm.HalfNormal("sigma", 2)
+        pm.Normal("y", sum(c * t**k for k, c in enumerate(b)), sigma, observed=y)
+        step = pms.HMCECS(vars=b)
+        idata = pm.sample(step=[step, pm.Metropolis([sigma])], **OPTIONS, **QUIET)
+    assert step._tall.qr is not None
+    # The rows' own sd is 1 to within a percent, and so are those of the coefficients.
+    assert_cubic(idata, mean, sd)
+
+
+def test_rows_on_disk_and_their_kept_sums(tmp_path):
+    t, y, (mean, sd) = normal_rows()
+    pd.DataFrame({"t": t, "y": y}).to_parquet(tmp_path / "rows.parquet")
+    rows = pms.Rows.from_parquet(tmp_path / "rows.parquet", cache=tmp_path / "rows")
+    sample = rows.sample(1_000)
+    for _ in range(2):
+        with pm.Model():
+            column, outcome = (pm.Data(name, np.asarray(sample[name])) for name in ("t", "y"))
+            b = [pm.Flat("a"), *(pm.Flat(f"b{k}") for k in range(1, 4))]
+            mu = sum(c * column**k for k, c in enumerate(b))
+            pm.Normal("seen", mu, 1.0, observed=outcome)
+            step = pms.HMCECS(data=rows)
+            idata = pm.sample(step=step, **OPTIONS, **QUIET)
+        assert step._tall.qr is not None
+        assert_cubic(idata, mean, sd)
