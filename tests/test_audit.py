@@ -1,5 +1,7 @@
 """An audit recovers the posterior from wrong draws, and finds nothing wrong with right ones."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -605,6 +607,17 @@ def test_another_model_is_not_blamed_on_the_subsample(step):
     assert "Increase subsample_size" not in said
     with pytest.raises(ValueError, match="given other values of 'y'"):
         pms.audit(idata, model=effects(x, group, rng.permutation(y), 2.0))
+
+
+def test_draws_of_another_model_fail_where_their_weights_only_warn(healthy, model):
+    with model:
+        found = pms.audit(healthy, draws=60)
+    assert found.status == "pass"
+    for doubtful in (found, replace(found, k_hat=0.6, ess=0.1 * found.n_draws)):
+        assert doubtful.status in ("pass", "warn")
+        other = replace(doubtful, other="Another model was sampled.")
+        assert other.status == "fail"
+        assert str(other).count(other.other) == 1
 
 
 def test_what_noise_makes_of_weights_is_not_taken_for_another_model():

@@ -135,3 +135,36 @@ def test_few_rows_and_all_at_some_draws_say_what_all_rows_do(draws, m):
     assert excess(off) == pytest.approx(excess(true), rel=0.02)
     assert of_all.average(_noise) == pytest.approx(shares @ _noise(exact), rel=0.02)
     assert abs(few.average(_noise) / (shares @ _noise(exact)) - 1) > 0.1
+
+
+def test_the_farthest_draws_in_single_parameters_are_among_those_at_all_rows(draws):
+    """And count as themselves, the others for the rest: shares add up."""
+    ex, at, thetas, shares, z = draws
+    z = z.copy()
+    z[[17, 93], [3, 30]] = 9.0, -8.0
+    found = errors_by_all(ex, at, thetas, shares, np.ones(len(z)), z, 5_000, 1.0, NONE)
+    assert {17, 93} <= set(found.index)
+    assert len(np.unique(found.index)) == len(found.index) <= 24
+    np.testing.assert_array_equal(found.chosen[np.isin(found.index, [17, 93])], shares[[17, 93]])
+    assert found.chosen.sum() == pytest.approx(1)
+
+
+def test_as_few_draws_as_are_read_at_all_rows_are_known_exactly(draws):
+    ex, at, thetas, _, z = draws
+    k, few = np.full(12, 1 / 12), slice(0, 12)
+    exact = estimate_errors(ex, at, thetas[few], 5_000, 1.0)
+    found = errors_by_all(ex, at, thetas[few], k, exact.variance, z[few], 5_000, 1.0, NONE)
+    weights = found.weights() / found.weights().sum()
+    expected = known(exact.bias, k).weights()
+    np.testing.assert_allclose(weights, expected / expected.sum(), rtol=1e-6)
+
+
+def test_errors_that_are_no_numbers_at_a_draw_are_infinite(draws):
+    """Far out in one parameter: rates overflow there."""
+    ex, at, thetas, shares, z = draws
+    thetas, z = thetas.copy(), z.copy()
+    thetas[5, 0], z[5, 0] = 800.0, 1e3
+    found = errors_by_all(ex, at, thetas, shares, np.ones(len(z)), z, 5_000, 1.0, NONE)
+    off = perturbation(found.weights(), shares, z)
+    assert off.shift == off.stretch == np.inf
+    assert np.isfinite(found.average(_noise))

@@ -107,7 +107,8 @@ def test_healthy_runs_are_silent(factory, kwargs, caplog):
 def test_rows_that_matter_far_out_alone_are_found():
     """A cliff in the tail of one of nine parameters, by ten of half a million rows.
 
-    All parameters together are no farther out than those of a normal posterior.
+    All parameters together are no farther out than those of a normal posterior. Draws may be so
+    far out that the error there is no finite number.
     """
     n, rng = 500_000, np.random.default_rng(1)
     X = np.c_[np.ones(n), rng.normal(size=(n, 7))]
@@ -115,18 +116,21 @@ def test_rows_that_matter_far_out_alone_are_found():
     rare = rng.choice(n, 10, replace=False)
     X[rare], dose[rare], exposure[rare] = 0, np.repeat([25.0, -25.0], 5), -100
     y = rng.poisson(np.exp(X @ np.r_[0.3, rng.normal(scale=0.2, size=7)] + exposure))
-    with pm.Model():
+    with pm.Model() as model:
         beta = pm.Normal("beta", 0, 1, shape=8)
         theta = pm.StudentT("theta", nu=3, mu=0, sigma=1)
         pm.Poisson("y", pm.math.exp(X @ beta + theta * dose + exposure), observed=y)
-        idata = pm.sample(4_000, step=pms.HMCECS(), chains=2, cores=1, random_seed=1, **QUIET)
     x = np.linspace(-6, 6, 100_001)
     rows = 5 * (np.exp(25 * x - 100) + np.exp(-25 * x - 100))
     density = np.exp(-2 * np.log1p(x * x / 3) - rows)
     sd = np.sqrt(np.sum(density * x**2) / np.sum(density))
-    assert idata.posterior["theta"].std() > 1.1 * sd  # the run is wrong
-    found = {f.name: f.status for f in pms.report(idata).findings}
-    assert found["perturbation"] == "fail"
+    for seed in range(1, 5):
+        step = pms.HMCECS(model=model)
+        kwargs = {"step": step, "chains": 2, "cores": 1, "random_seed": seed, **QUIET}
+        idata = pm.sample(4_000, model=model, **kwargs)
+        assert idata.posterior["theta"].std() > 1.1 * sd  # the run is wrong
+        found = {f.name: f.status for f in pms.report(idata).findings}
+        assert found["perturbation"] == "fail"
 
 
 def test_an_outlier_is_read_always_and_does_no_harm(caplog):

@@ -216,11 +216,11 @@ def _judged(audit: Audit) -> list[Finding]:
         unknown = judged(P_VALUE_DOUBT, "warn", np.nan, _NO_P_VALUE)
         known = not np.isnan(audit.p_value)
         findings.append(tiered(P_VALUE, P_VALUE_DOUBT, audit.p_value) if known else unknown)
-    off = [k for k, found in enumerate(findings) if found.status != "pass"]
-    if audit.other and not off:
-        title = "audit: whether draws are of this model"
-        findings.append(Finding("other", title, "fail", np.nan, np.nan, False, audit.other))
-    elif audit.other:
+    if audit.other:
+        if not any(found.status == "fail" for found in findings):
+            title = "audit: whether draws are of this model"
+            findings.insert(0, Finding("other", title, "fail", np.nan, np.nan, False, audit.other))
+        off = [k for k, found in enumerate(findings) if found.status != "pass"]
         for k in off:
             advice = audit.other if k == off[0] else _ABOVE
             findings[k] = replace(findings[k], advice=advice)

@@ -23,8 +23,10 @@ from pymc_subsample.rows import drawn_without
 
 # Rows that are read at all draws: so many of the largest residuals, and as many others.
 FEW = 5_000
-# Draws at which all rows are read, and those at which rows in memory are, at a time.
-_AT_ALL_ROWS, _AT_ONCE = 16, 64
+# Draws at which all rows are read: farthest ones and a sample of the others.
+_FARTHEST, _SAMPLED = 8, 16
+# Draws at which rows in memory are, at a time.
+_AT_ONCE = 64
 # Of an estimate, beside which any noise counts.
 _NO_NOISE = 1e-12
 
@@ -63,7 +65,12 @@ class DrawErrors:
 
     @np.errstate(all="ignore")
     def weights(self) -> np.ndarray:
-        """Weights of the draws in the posterior, shape (k,): their shares times exp(-b)."""
+        """Weights of the draws in the posterior, shape (k,): their shares times exp(-b).
+
+        They are NaN where b is not finite by all rows.
+        """
+        if not np.all(np.isfinite(self.whole.bias)):
+            return np.full(len(self.shares), np.nan)
         least = min(np.min(self.few.bias), np.min(self.whole.bias, initial=np.inf))
         weights = self.shares * np.exp(least - self.few.bias)
         correction = np.exp(least - self.whole.bias) - np.exp(least - self.few.bias[self.index])
@@ -150,25 +157,28 @@ def errors_by_all(
 ) -> DrawErrors:
     """Errors at draws theta, shape (k, d): by all rows at a few, and by the rows that matter there.
 
-    The few draws are a systematic sample, with probabilities proportional to what a draw may add
-    to the error of a second moment: its share and its noise, shape (k,), times its largest square
-    of a standardised parameter z, shape (k, a). At all draws the rows of the largest residuals at
-    half of these count one by one, and random ones stand for the others.
+    The few draws are the farthest in single standardised parameters z, shape (k, a), where rows may
+    matter that do so nowhere else, and of the others a systematic sample, with probabilities
+    proportional to what a draw may add to the error of a second moment: its share and its noise,
+    shape (k,), times its largest z^2. At all draws the rows of the largest residuals at the
+    farthest and half of the others count one by one, and random ones stand for the rest.
     """
     of_estimate = (subsample_size, temperature, without)
     known = noise[np.isfinite(noise)]
     noise = np.where(np.isfinite(noise), noise, known.max(initial=1.0))
     adds = shares * (noise + noise.mean() + _NO_NOISE) * (1 + np.max(z**2, axis=1, initial=0.0))
-    chance = adds / adds.sum()
-    places = np.searchsorted(np.cumsum(chance), (np.arange(_AT_ALL_ROWS) + 0.5) / _AT_ALL_ROWS)
-    index, times = np.unique(np.minimum(places, len(chance) - 1), return_counts=True)
-    stands = times * shares[index] / chance[index]
+    far = _farthest(z)
+    sampled, times = _systematic(np.delete(adds, far), _SAMPLED)
+    sampled = np.delete(np.arange(len(adds)), far)[sampled]
+    index = np.concatenate([far, sampled])
+    stands = times * shares[sampled]
+    stands *= (1 - shares[far].sum()) / max(stands.sum(), _NO_NOISE)
+    chosen = np.concatenate([shares[far], stands])
     whole = estimate_errors(expansion, reference, thetas[index], *of_estimate)
     if not np.all(np.isfinite(whole.bias)):
-        none = index[:0]
-        return DrawErrors(stands / stands.sum(), whole, none, whole.at(none), np.zeros(0))
-    outlying = residuals_around(expansion, reference, thetas[index]).index
-    outlying = np.setdiff1d(outlying[: FEW + len(without)], without)
+        return DrawErrors(chosen, whole, np.arange(len(index)), whole, np.zeros(len(index)))
+    found = residuals_around(expansion, reference, thetas[sampled], far=thetas[far])
+    outlying = np.setdiff1d(found.index[: FEW + len(without)], without)
     apart = np.union1d(outlying, without)
     others = drawn_without(np.random.default_rng(1), expansion.n_rows, apart, FEW)
     parts = [
@@ -176,7 +186,28 @@ def errors_by_all(
         (expansion.take(others), (expansion.n_rows - len(apart)) / FEW),
     ]
     few = estimate_errors(expansion, reference, thetas, *of_estimate, parts)
-    return DrawErrors(shares, few, index, whole, stands / stands.sum())
+    return DrawErrors(shares, few, index, whole, chosen)
+
+
+def _farthest(z: np.ndarray) -> np.ndarray:
+    """Return draws, of z of shape (k, a), that are the farthest of all in a parameter, some."""
+    ends = np.concatenate([z.argmax(axis=0), z.argmin(axis=0)])
+    size = np.concatenate([z.max(axis=0), -z.min(axis=0)])
+    ordered = ends[np.argsort(-size, kind="stable")]
+    return np.sort(np.array(list(dict.fromkeys(ordered))[:_FARTHEST], dtype=np.int64))
+
+
+def _systematic(adds: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sample about k by probabilities proportional to `adds`: which, and how many each stands for.
+
+    All of so few are taken, and stand for themselves.
+    """
+    if len(adds) <= k:
+        return np.arange(len(adds)), np.ones(len(adds))
+    chance = adds / adds.sum()
+    places = np.searchsorted(np.cumsum(chance), (np.arange(k) + 0.5) / k)
+    index, times = np.unique(np.minimum(places, len(chance) - 1), return_counts=True)
+    return index, times / (k * chance[index])
 
 
 @np.errstate(all="ignore")  # where a result is not finite, the check that reads it says so
