@@ -210,7 +210,8 @@ def test_healthy_run_is_left_as_it_is(healthy, model):
     found = pms.audit(healthy, model=model, var_names=["beta", "sigma", "ratio"])
     assert found.kind == "weights"
     assert found.k_hat < 0.5
-    assert found.passes == found.n_draws == 200
+    assert found.n_draws == 200
+    assert 200 < found.passes <= 216  # the farthest draws too
     assert found.ess > 190
     assert np.isnan(found.p_value)
     table = found.table
@@ -519,7 +520,7 @@ def test_scores_find_wrong_sds_of_a_normal_posterior(means, stretch):
 def test_minibatch_run_passes_and_a_stretched_one_does_not(barker, model):
     found = pms.audit(barker, model=model, var_names=["beta", "sigma", "ratio"])
     assert found.kind == "score"
-    assert found.passes == found.n_draws + 1
+    assert found.n_draws + 1 < found.passes <= found.n_draws + 17
     assert found.p_value > 0.001
     assert np.isnan(found.k_hat)
     sure = np.abs(found.table["bias"]) - 4 * found.table["bias_mcse"]
@@ -561,7 +562,7 @@ def test_audit_is_repeatable_and_survives_a_file(barker, model, tmp_path):
 def test_audit_is_readable(healthy, model):
     with model:
         found = pms.audit(healthy, draws=60)
-    assert "60 passes" in repr(found)
+    assert f"{found.passes} passes" in repr(found)
     assert "beta[sex]" in repr(found)
     assert "k-hat" in found._repr_html_()
     assert list(found.table["parameter"].values) == [

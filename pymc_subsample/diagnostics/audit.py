@@ -18,9 +18,11 @@ from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.checks import PREFIX, TEMPERATURE
 from pymc_subsample.diagnostics.drift import drift_of_scores, refuse_intercept, require_same_data
 from pymc_subsample.diagnostics.mixing import mixing
+from pymc_subsample.diagnostics.overlooked import depth
 from pymc_subsample.diagnostics.scores import by_scores, log_posteriors
 from pymc_subsample.diagnostics.thinned import (
     columns,
+    farthest_thetas,
     group,
     reader,
     require_free_variables,
@@ -38,6 +40,8 @@ from pymc_subsample.likelihood.discovery import chosen_names, row_terms
 
 _SAID = "pms.audit"
 _FEWEST = 40
+# Draws besides, the farthest in single elements, of which all rows are read.
+_FARTHEST = 16
 # Variance of log weights, over that of the noise which a run recorded, that is not its noise.
 _OTHER = 100.0
 # Draws of which the score's test takes means and variances.
@@ -73,6 +77,9 @@ def audit(
     with small error, and are compared with those of the draws. The p-value combines a test of
     means and variances with a kernel Stein discrepancy [2]_.
 
+    Log densities of all rows at these draws, and at the farthest of all, tell rows that the
+    subsample overlooked: they make some of the draws all but impossible.
+
     Parameters
     ----------
     idata : xarray.DataTree
@@ -80,7 +87,8 @@ def audit(
     model : pymc.Model, optional
         The model that was sampled. Default: the model on the context stack.
     draws : int, default 200
-        Draws at which all rows are read, from 40 up, spread evenly over all chains: one pass each.
+        Draws at which all rows are read, from 40 up, spread evenly over all chains: one pass each,
+        and up to 16 at the farthest.
     var_names : sequence of str, optional
         Variables of the posterior to report, deterministic ones among them. Default: the free
         variables.
@@ -178,8 +186,10 @@ def audit(
     if not np.all(np.isfinite(logp)):
         raise ValueError(
             f"{_SAID}: the log posterior of all rows is not finite at "
-            f"{np.sum(~np.isfinite(logp))} of {passes} draws. Pass the model and the data that "
-            f"were sampled.{bambis}"
+            f"{np.sum(~np.isfinite(logp))} of {passes} draws. Where these are few, rows are "
+            "impossible there that the subsample hardly ever held, and the draws are not from the "
+            "posterior; otherwise another model, or other data, were sampled: pass those."
+            f"{bambis}"
         )
     if bambis:
         _refuse_intercepts(model, tall, expansion, theta.reshape(-1, tall.size))
@@ -216,6 +226,10 @@ def audit(
             f"The draws are far from this model's posterior: {drift.said(model, tall)}. If another "
             "model, or other data, were sampled, pass those; if not, the chains never got there."
         )
+    if not other:
+        far = farthest_thetas(model, tall, posterior, _FARTHEST)
+        passes += len(far)
+        other = _of_overlooked(log_posteriors(expansion, far)[0], logp)
     table = _table(labels, raw, found, values[:, at])
     seconds = time.perf_counter() - start
     judged = dict.fromkeys([*(rv.name for rv in model.free_RVs), *names])
@@ -239,6 +253,17 @@ def _of_other_estimates(stats: xr.Dataset, log_weights: np.ndarray) -> str:
         f"deviation of {np.sqrt(found):,.3g}, where its estimates have one of "
         f"{np.sqrt(recorded):,.3g}: another model, or other data, were sampled, or rows are far "
         "out that its subsample hardly ever held. Pass the model and the data that were sampled."
+    )
+
+
+def _of_overlooked(farthest: np.ndarray, logp: np.ndarray) -> str:
+    """Say so where all rows make single draws all but impossible."""
+    if not (deep := depth(np.append(logp, farthest), logp)) > 1:
+        return ""
+    return (
+        "All rows make some of the draws all but impossible: their log density is "
+        f"{deep:.3g} times as far below that of others as is possible. Rows matter there that the "
+        "subsample hardly ever held: use pms.HMCECS or pms.ScalableMH, which look for such rows."
     )
 
 

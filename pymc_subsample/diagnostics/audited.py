@@ -87,8 +87,8 @@ class Audit:
     seconds : float
         Time taken.
     other : str
-        Why the draws seem to be of another model or of other data than the audit was given: empty
-        where nothing says so.
+        Why the draws seem to be of another model or of other data than the audit was given, or of
+        one without some rows: empty where nothing says so.
 
     Examples
     --------

@@ -1,5 +1,6 @@
 """Whether an HMC-ECS chain can be trusted: the checks behind its warnings."""
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -26,12 +27,14 @@ from pymc_subsample.diagnostics.checks import (
 from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
 from pymc_subsample.diagnostics.perturbation import (
     FEW,
+    SAMPLED,
     DrawErrors,
     EstimateErrors,
     Perturbation,
     errors_by_all,
     errors_by_few,
     perturbation,
+    standardised,
 )
 from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import VARIANCE_BOUND, Moments
@@ -127,11 +130,14 @@ def check_hmc(
     tune: int,
     kind: int = PERTURBED,
     confined: np.ndarray | None = None,
+    positive: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> list[Check]:
     """Check one HMC-ECS chain; causes stand before their effects.
 
     `predicted` are residual moments over all rows within the covariance whose factor is `factor`,
-    `confined` is that of the ellipsoid outside which the chain cannot go. A distant reference is
+    `confined` is that of the ellipsoid outside which the chain cannot go. `positive` returns, for
+    draws theta, shape (k, d), those variables that theta holds the logarithms of, shape (k, l): of
+    their standard deviations a few draws far out make most. A distant reference is
     reported where the user chose it, also if the other checks pass; one that was found, and a chain
     without tuning, only together with them.
     """
@@ -139,6 +145,8 @@ def check_hmc(
     n, size, signed = record.done, len(active), kind == BLOCK_POISSON
     thetas, noise, shares = record.weighted()
     z = record.standardise(thetas, active)
+    if positive is not None:
+        z = np.hstack([z, standardised(positive(thetas), shares)])
 
     def look(errors: DrawErrors) -> tuple[float, Perturbation]:
         if signed:
@@ -159,11 +167,11 @@ def check_hmc(
             and biased < SHIFT_BOUND
             and np.max(np.mean(far**2, axis=1)) < _PREDICTED
         )
-        if not clear:
-            found = errors_by_all(
-                expansion, reference, thetas, shares, noise, z, subsample_size, temperature, always
-            )
-            variance, off = look(found)
+        found = errors_by_all(
+            expansion, reference, thetas, shares, noise, z, subsample_size, temperature, always,
+            sampled=0 if clear else SAMPLED,
+        )  # fmt: skip
+        variance, off = look(found)
     largest = expansion.n_rows // MINIBATCH * MINIBATCH if signed else expansion.n_rows
     more_rows = subsample_size < largest
     advice = remedies(subsample_size, largest, expansion.raisable, given_reference)

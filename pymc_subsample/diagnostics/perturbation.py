@@ -23,8 +23,10 @@ from pymc_subsample.rows import drawn_without
 
 # Rows that are read at all draws: so many of the largest residuals, and as many others.
 FEW = 5_000
-# Draws at which all rows are read: farthest ones and a sample of the others.
-_FARTHEST, _SAMPLED = 8, 16
+# Draws at which all rows are read: the farthest, so many or all, up to a number, that are farther
+# in a parameter than so many standard deviations; and of the others a sample.
+_FARTHEST, _MOST_FAR, _FAR = 8, 64, 3.5
+SAMPLED = 16
 # Draws at which rows in memory are, at a time.
 _AT_ONCE = 64
 # Of an estimate, beside which any noise counts.
@@ -121,6 +123,14 @@ def perturbation(weights: np.ndarray, shares: np.ndarray, z: np.ndarray) -> Pert
     return Perturbation(*known, *(float(np.max(error)) for error in errors))
 
 
+@np.errstate(all="ignore")  # what is not finite says nothing
+def standardised(values: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Return values at draws, shape (k, l), less their mean and over their standard deviation."""
+    off = values - shares @ values
+    z = off / np.sqrt(shares @ off**2)
+    return np.where(np.isfinite(z), z, 0.0)
+
+
 def errors_by_few(
     expansion: Expansion,
     reference: Reference,
@@ -154,11 +164,12 @@ def errors_by_all(
     subsample_size: int,
     temperature: float,
     without: np.ndarray,
+    sampled: int = SAMPLED,
 ) -> DrawErrors:
     """Errors at draws theta, shape (k, d): by all rows at a few, and by the rows that matter there.
 
     The few draws are the farthest in single standardised parameters z, shape (k, a), where rows may
-    matter that do so nowhere else, and of the others a systematic sample, with probabilities
+    matter that do so nowhere else, and of the others `sampled`, systematically, with probabilities
     proportional to what a draw may add to the error of a second moment: its share and its noise,
     shape (k,), times its largest z^2. At all draws the rows of the largest residuals at the
     farthest and half of the others count one by one, and random ones stand for the rest.
@@ -167,17 +178,18 @@ def errors_by_all(
     known = noise[np.isfinite(noise)]
     noise = np.where(np.isfinite(noise), noise, known.max(initial=1.0))
     adds = shares * (noise + noise.mean() + _NO_NOISE) * (1 + np.max(z**2, axis=1, initial=0.0))
-    far = _farthest(z)
-    sampled, times = _systematic(np.delete(adds, far), _SAMPLED)
-    sampled = np.delete(np.arange(len(adds)), far)[sampled]
-    index = np.concatenate([far, sampled])
-    stands = times * shares[sampled]
+    far = farthest(z)
+    others = np.delete(np.arange(len(adds)), far)
+    which, times = _systematic(adds[others], sampled)
+    some = others[which]
+    index = np.concatenate([far, some])
+    stands = times * shares[some]
     stands *= (1 - shares[far].sum()) / max(stands.sum(), _NO_NOISE)
     chosen = np.concatenate([shares[far], stands])
     whole = estimate_errors(expansion, reference, thetas[index], *of_estimate)
     if not np.all(np.isfinite(whole.bias)):
         return DrawErrors(chosen, whole, np.arange(len(index)), whole, np.zeros(len(index)))
-    found = residuals_around(expansion, reference, thetas[sampled], far=thetas[far])
+    found = residuals_around(expansion, reference, thetas[some], far=thetas[far])
     outlying = np.setdiff1d(found.index[: FEW + len(without)], without)
     apart = np.union1d(outlying, without)
     others = drawn_without(np.random.default_rng(1), expansion.n_rows, apart, FEW)
@@ -189,12 +201,15 @@ def errors_by_all(
     return DrawErrors(shares, few, index, whole, chosen)
 
 
-def _farthest(z: np.ndarray) -> np.ndarray:
-    """Return draws, of z of shape (k, a), that are the farthest of all in a parameter, some."""
+def farthest(z: np.ndarray, most: int = _MOST_FAR) -> np.ndarray:
+    """Return some draws, of z of shape (k, a), that are the farthest of all in a parameter."""
     ends = np.concatenate([z.argmax(axis=0), z.argmin(axis=0)])
     size = np.concatenate([z.max(axis=0), -z.min(axis=0)])
-    ordered = ends[np.argsort(-size, kind="stable")]
-    return np.sort(np.array(list(dict.fromkeys(ordered))[:_FARTHEST], dtype=np.int64))
+    order = np.argsort(-size, kind="stable")
+    ordered = list(dict.fromkeys(ends[order]))
+    beyond = len(set(ends[size > _FAR]))
+    many = min(max(_FARTHEST, beyond), most)
+    return np.sort(np.array(ordered[:many], dtype=np.int64))
 
 
 def _systematic(adds: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -202,6 +217,8 @@ def _systematic(adds: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
 
     All of so few are taken, and stand for themselves.
     """
+    if not k:
+        return np.zeros(0, dtype=np.int64), np.zeros(0)
     if len(adds) <= k:
         return np.arange(len(adds)), np.ones(len(adds))
     chance = adds / adds.sum()

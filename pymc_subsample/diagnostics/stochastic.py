@@ -12,6 +12,7 @@ from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.chain_moments import ERROR_RATE, from_start, moment_errors
 from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
+from pymc_subsample.diagnostics.overlooked import depth_of_farthest
 from pymc_subsample.diagnostics.pilot import Pilot, evaluated, least_curvature, least_mean_error
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.kernels.integrators import Integrator
@@ -44,11 +45,20 @@ HEAT = Rule("heat", "error of the kinetic temperature, beyond its error", _HEAT_
 START = Rule(
     "start", "error of an sd by the way from the start, beyond its error", SD_BOUND, _TUNED
 )
+OVERLOOKED = Rule(
+    "overlooked",
+    "log density of the farthest draws below that of others, over what is possible",
+    1.0,
+    "Use pms.HMCECS or pms.ScalableMH, which look for such rows.",
+)
 UNMEASURED = Rule("unmeasured", "errors that no check could measure", 0.0, _AUDIT, severity="warn")
 TEMPERATURE = Rule(
     "temperature", "temperature of the posterior", 1.0, "Use temperature=1.", equal=True
 )
-RULES = (DIVERGED, HIDDEN, START, STEP, NOISE, STRETCH, SHIFT, HEAT, UNMEASURED, TEMPERATURE, MODES)
+RULES = (
+    DIVERGED, HIDDEN, START, STEP, NOISE, STRETCH, SHIFT, HEAT, OVERLOOKED, UNMEASURED, TEMPERATURE,
+    MODES,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,7 +110,10 @@ def check_steps(
         if all(check.passed for check in predicted):
             causes = ["tune and sample for longer", *remedies]
         if pilot is not None:
-            found += _measured(record, dynamics, pilot, causes)
+            found += [
+                *_measured(record, dynamics, pilot, causes),
+                _overlooked(record, dynamics, expansion),
+            ]
         found += _heat(record, temperature, [*smaller, *remedies])
         seen = {check.rule.name for check in found} & {NOISE.name, STRETCH.name}
         if len(active) > MAX_DENSE:
@@ -119,6 +132,17 @@ def check_steps(
         found.append(unmeasured)
     instead = "its density to the power of one over that"
     return [*found, checks.check_temperature(dynamics.temperature, TEMPERATURE, instead)]
+
+
+def _overlooked(record: StepRecord, dynamics: Dynamics, expansion: Expansion) -> Check:
+    """Look whether all rows make the farthest draws all but impossible."""
+    depth = depth_of_farthest(expansion, np.array(record.kept), dynamics.active)
+    return OVERLOOKED.check(
+        depth,
+        "All rows make some of the draws all but impossible: their log density is "
+        f"{amount(depth)} times as far below that of others as is possible. Rows matter there that "
+        f"batches hardly ever held. {OVERLOOKED.remedy}",
+    )
 
 
 def _predicted(

@@ -13,6 +13,7 @@ from pymc.initial_point import make_initial_point_expression
 
 from pymc_subsample.bambi import to_keep
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS
+from pymc_subsample.diagnostics.perturbation import farthest, standardised
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.evaluation import Vector
 
@@ -133,6 +134,40 @@ def sampled_rows(idata: xr.DataTree) -> int | None:
 
 def to_theta(model: pm.Model, vector: Vector, posterior: xr.Dataset, said: str) -> np.ndarray:
     """Map draws inside their support to PyMC's unconstrained space, shape (chain, draw, d)."""
+    thetas = _mapped(model, vector, posterior)
+    for name, part in zip(vector.names, vector.slices, strict=True):
+        bad = ~np.isfinite(thetas[..., part]).all(axis=-1)
+        if bad.any():
+            chain, draw = np.argwhere(bad)[0]
+            owner = next(v for v in model.value_vars if v.name == name)
+            raise ValueError(
+                f"{said}: {bad.sum()} of the draws of {model.values_to_rvs[owner].name!r} are not "
+                f"finite or lie on the edge of its support (first: chain {chain}, position {draw}),"
+                " where the log posterior is not defined. Pass the model that was sampled, and all "
+                "digits of its draws."
+            )
+    return thetas
+
+
+def farthest_thetas(
+    model: pm.Model, vector: Vector, posterior: xr.Dataset, most: int
+) -> np.ndarray:
+    """Return draws that are the farthest in single elements, as `to_theta` does, shape (k, d).
+
+    Those at the edge of their support, where rounding may have brought them, are left out.
+    """
+    values, _ = columns(posterior, [rv.name for rv in model.free_RVs])
+    every = values.reshape(-1, values.shape[-1])
+    chosen = farthest(standardised(every, np.full(len(every), 1 / len(every))), most)
+    places = np.unravel_index(chosen, values.shape[:2])
+    at = {d: xr.DataArray(i, dims="far") for d, i in zip(SAMPLE_DIMS, places, strict=True)}
+    draws = posterior.isel(at).drop_vars(SAMPLE_DIMS, errors="ignore").expand_dims("chain")
+    [thetas] = _mapped(model, vector, draws.transpose("chain", "far", ...))
+    return thetas[np.isfinite(thetas).all(axis=1)]
+
+
+def _mapped(model: pm.Model, vector: Vector, posterior: xr.Dataset) -> np.ndarray:
+    """Map draws, of two first dimensions, to vectors; what has no place there is not finite."""
     rvs = model.free_RVs
     # Plain tensors, also for variables of pymc.dims: an initial value is given like this there.
     inputs = [pt.tensor(dtype=rv.type.dtype, shape=rv.type.shape) for rv in rvs]
@@ -150,16 +185,6 @@ def to_theta(model: pm.Model, vector: Vector, posterior: xr.Dataset, said: str) 
         for at in np.ndindex(thetas.shape[:2]):
             values = forward(*(values[at] for values in draws))
             thetas[at] = vector.ravel(dict(zip(names, values, strict=True)))
-    for name, part in zip(vector.names, vector.slices, strict=True):
-        bad = ~np.isfinite(thetas[..., part]).all(axis=-1)
-        if bad.any():
-            chain, draw = np.argwhere(bad)[0]
-            owner = rvs[names.index(name)].name
-            raise ValueError(
-                f"{said}: {bad.sum()} of the draws of {owner!r} are not finite or lie on the edge "
-                f"of its support (first: chain {chain}, position {draw}), where the log posterior "
-                "is not defined. Pass the model that was sampled, and all digits of its draws."
-            )
     return thetas
 
 

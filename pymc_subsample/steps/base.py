@@ -298,7 +298,8 @@ class SubsampledStep(BlockedStep):
     def _places(self, names: Collection[str]) -> np.ndarray:
         """Positions in theta of value variables."""
         parts = zip(self._tall.names, self._tall.slices, strict=True)
-        return np.concatenate([np.r_[part] for name, part in parts if name in names]).astype(int)
+        found = [np.r_[part] for name, part in parts if name in names]
+        return np.concatenate([np.zeros(0, dtype=int), *found])
 
     def _continuous(self) -> np.ndarray:
         return self._places(set(self._tall.names) - set(self._tall.discrete))

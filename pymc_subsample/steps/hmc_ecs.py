@@ -338,4 +338,12 @@ class HMCECS(AdaptiveSubsample):
             tune=self.tuning.total,
             kind=self._kind,
             confined=self.tuning.factor if self._kind == BLOCK_POISSON else None,
+            positive=self._positive,
         )
+
+    def _positive(self, thetas: np.ndarray) -> np.ndarray:
+        """Return variables of which theta, shape (k, d), holds logarithms, shape (k, l)."""
+        values, _ = self._expansion.written(thetas)
+        logs = self._places([v.name for v in self.vars if v.name.endswith("_log__")])
+        with np.errstate(over="ignore"):
+            return np.exp(values[:, logs])

@@ -337,15 +337,16 @@ def far_points(
 
     A row of a small group has its own predictor a few standard deviations out there, which on an
     ellipsoid of many dimensions it hardly ever has. All directions at once would take every row
-    further than the posterior does. For the block-Poisson estimate points at the edge of the
-    ellipsoid that it is confined to are among them.
+    further than the posterior does. The second half of the points are the first mirrored: rows may
+    matter to one side alone. For the block-Poisson estimate points at the edge of the ellipsoid
+    that it is confined to are among them.
     """
     size = len(free)
     points = min(_FAR_POINTS, size)
     z = np.zeros((points, size))
     z[rng.permutation(size) % points, np.arange(size)] = rng.choice([-_FAR, _FAR], size)
-    thetas = np.tile(theta, (points, 1))
-    thetas[:, free] += scaled(scale, z)
+    thetas = np.tile(theta, (2 * points, 1))
+    thetas[:, free] += scaled(scale, np.concatenate([z, -z]))
     if kind == BLOCK_POISSON:
         return np.concatenate([thetas, _ellipsoid(theta, scale, free, rng, _OUTSIDE)])
     return thetas

@@ -1,0 +1,141 @@
+"""Draws that all rows make all but impossible are told, and no draws of a posterior are."""
+
+import numpy as np
+import pymc as pm
+import pytest
+import scipy.stats
+
+import pymc_subsample as pms
+from pymc_subsample.diagnostics.overlooked import depth
+from pymc_subsample.diagnostics.thinned import farthest_thetas
+from pymc_subsample.likelihood import TallModel
+from pymc_subsample.steps.setup import far_points
+
+QUIET = {"progressbar": False, "cores": 1, "compute_convergence_checks": False}
+
+
+def normal(rng, k, d):
+    return -0.5 * np.sum(rng.normal(size=(k, d)) ** 2, axis=1)
+
+
+def funnel(rng, k, groups):
+    """Effects of no rows, with a scale of its own: log densities are hundreds apart."""
+    log_scale = rng.normal(0, 1, k)
+    z = normal(rng, k, groups)
+    return -0.5 * log_scale**2 + z - groups * log_scale
+
+
+def heavy(rng, k, d):
+    return scipy.stats.t.logpdf(rng.standard_t(1, size=(k, d)), 1).sum(axis=1)
+
+
+def log_gamma(rng, k, d):
+    """Logarithms of small gamma numbers: an exponential tail."""
+    shape = 0.05
+    return np.array([
+        scipy.stats.loggamma.logpdf(
+            scipy.stats.loggamma.rvs(shape, size=d, random_state=rng), shape
+        ).sum() for _ in range(k)
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("d", [1, 2, 30, 500])
+@pytest.mark.parametrize("draw", [normal, funnel, heavy, log_gamma])
+def test_draws_of_a_posterior_are_not_told(draw, d):
+    """The farthest of 1,000, beside 16 of them, in 20 runs: none may be told."""
+    rng = np.random.default_rng(d)
+    for _ in range(20):
+        logp = draw(rng, 1_000 if draw is not log_gamma else 200, d)
+        assert depth(logp, logp[:16]) < 1
+        assert depth(logp, logp) < 1
+
+
+def test_one_draw_that_is_all_but_impossible_is_told():
+    logp = normal(np.random.default_rng(0), 200, 30)
+    for low in (-500.0, -np.inf, np.nan):
+        wrong = np.append(logp, low)
+        assert depth(wrong, wrong) > 1
+        assert depth(wrong, logp[:16]) > 1
+    assert depth(np.append(logp, logp.min() - 5), logp) < 1
+
+
+def test_too_few_say_nothing():
+    assert depth(np.array([-1e9]), np.zeros(7)) == 0.0
+
+
+def walled(n):
+    """A Poisson regression, and a parameter that one row alone keeps from being low."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=n)
+    dose, offset = np.zeros(n), np.zeros(n)
+    x[17], dose[17], offset[17] = 0.0, -40.0, -40.0 * 2.4
+    y = rng.poisson(np.exp(0.3 + 0.2 * x + offset))
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0, 1), pm.Normal("b", 0, 1)
+        theta = pm.StudentT("theta", nu=5, mu=0, sigma=1)
+        pm.Poisson("y", pm.math.exp(a + b * x + theta * dose + offset), observed=y)
+    grid = np.linspace(-40, 40, 400_001)
+    log = scipy.stats.t.logpdf(grid, 5) - np.exp(np.minimum(-40 * grid - 96, 700.0))
+    density = np.exp(log - log.max())
+    mean = np.sum(density * grid) / np.sum(density)
+    return model, np.sqrt(np.sum(density * (grid - mean) ** 2) / np.sum(density))
+
+
+@pytest.fixture(scope="module")
+def wall():
+    return walled(300_000)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_row_beyond_which_nothing_is_likely_is_told_of_stochastic_gradients(wall, seed):
+    """One of 300,000: batches do not hold it, nor do random rows. Standard deviations are off."""
+    model, sd = wall
+    with model:
+        idata = pm.sample(3_000, step=pms.SGHMC(), chains=2, random_seed=seed, **QUIET)
+    assert idata.posterior["theta"].std() > 1.05 * sd
+    found = {f.name: f.status for f in pms.report(idata).findings}
+    assert found["overlooked"] == "fail"
+    audit = pms.audit(idata, model=model)
+    assert audit.status == "fail"
+    assert "all but impossible" in audit.other
+
+
+def test_rows_that_matter_to_one_side_are_read_always(wall):
+    """Whatever the seed of the set-up: the farther points are on both sides."""
+    model, sd = wall
+    for seed in range(4):
+        assert 17 in pms.HMCECS(model=model, rng=seed).subsample.always
+    step = pms.HMCECS(model=model)
+    idata = pm.sample(3_000, model=model, step=step, chains=2, random_seed=1, **QUIET)
+    assert idata.posterior["theta"].std().item() == pytest.approx(sd, rel=0.08)
+
+
+def test_points_far_out_are_on_both_sides_of_every_direction():
+    theta, factor = np.array([1.0, -2.0, 5.0]), np.array([[0.1, 2.0, 30.0]])
+    free = np.arange(3)
+    z = (far_points(0, theta, factor, free, np.random.default_rng(0)) - theta) / factor
+    assert np.all(z.max(axis=0) == pytest.approx(4))
+    assert np.all(z.min(axis=0) == pytest.approx(-4))
+
+
+def test_the_farthest_draws_are_read_back_on_the_scale_of_the_sampler():
+    """Of every variable; those that rounding has put at the edge of their support are left out."""
+    with pm.Model() as model:
+        s, b = pm.HalfNormal("s", 1), pm.Normal("b", 0, 1, shape=2)
+        pm.Normal("y", b[0] + b[1], s, observed=np.zeros(50))
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(2, 500, 2))
+    scales = np.exp(rng.normal(size=(2, 500)))
+    values[1, 77, 0], scales[0, 3], scales[1, 4] = 30.0, 1e3, 0.0
+    idata = pm.sample(5, tune=5, model=model, chains=2, random_seed=1, **QUIET)
+    posterior = idata.posterior.to_dataset().isel(draw=np.zeros(500, dtype=int))
+    posterior = posterior.assign_coords(draw=np.arange(500))
+    posterior["b"] = (posterior["b"].dims, values)
+    posterior["s"] = (posterior["s"].dims, scales)
+    tall = TallModel(model)
+    found = farthest_thetas(model, tall, posterior, 16)
+    place = dict(zip(tall.names, tall.slices, strict=True))
+    assert 30.0 in found[:, place["b"]]
+    assert np.any(np.isclose(found[:, place["s_log__"]], np.log(1e3)))
+    assert np.all(np.isfinite(found))
+    assert len(found) <= 16
