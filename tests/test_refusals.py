@@ -243,12 +243,24 @@ def density_that_adds_up_its_rows(rng):
     return model
 
 
-@refused(name("b"), "0.001 times as large", "initval")
+@refused(name("b"), "0.01 times as large", "initval=0.01")
 def rates_that_overflow_at_the_start(rng):
     x = np.column_stack([rng.normal(1000, 200, N), rng.normal(500, 50, N)])
     with pm.Model() as model:
         b = pm.HalfNormal("b", 1, shape=2)
         pm.Poisson("y", pt.exp(x @ b), observed=rng.poisson(np.exp(x @ [0.001, 0.002])))
+    return model
+
+
+@refused(name("k"), "0.01 times as large", "initval=0.02")
+def times_that_are_far_from_the_start(rng):
+    """Of those that are not censored the bound is infinite, as it should be."""
+    times, seen = 60 * rng.weibull(1.4, N), np.arange(N) < N // 2
+    with pm.Model() as model:
+        a, k = pm.Normal("a", 0, 5), pm.Gamma("k", 2, 1)
+        y = pm.Weibull.dist(k, pm.math.exp(a))
+        upper = np.where(seen, np.inf, 0.9 * times)
+        pm.Censored("t", y, lower=None, upper=upper, observed=np.minimum(times, upper))
     return model
 
 

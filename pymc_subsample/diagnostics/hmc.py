@@ -76,7 +76,7 @@ PERTURBATION = Rule(
 
 def dynamics_rules(step: str) -> tuple[Rule, Rule, Rule]:
     """Return what trajectories must keep to: divergences, what these may hide, acceptance."""
-    calmer = f"Give {step}(target_accept=0.95), or increase tune."
+    calmer = f"Give {step}(target_accept=0.95), then 0.99, or increase tune."
     acceptance = Rule("acceptance_rate", "accepted moves", 0.3, "Increase tune.", "warn", True)
     return *divergence_rules("divergences", calmer), acceptance
 

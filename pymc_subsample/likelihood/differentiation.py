@@ -17,11 +17,15 @@ WITHOUT_GRADIENT = (
 
 @contextmanager
 def differentiated(tall: TallModel, advice: str) -> Iterator[None]:
-    """Say which log-likelihood it is that PyTensor cannot differentiate."""
+    """Say which log-likelihood it is that PyTensor cannot differentiate here, and what remains.
+
+    PyMC differentiates it as it is written, and once, with respect to parameters alone.
+    """
     try:
         yield
     except UNDIFFERENTIABLE as error:
         raise TallModelError(
             f"PyTensor cannot differentiate the log-likelihood of "
-            f"{', '.join(map(repr, tall.observed))} ({type(error).__name__}: {error}). {advice}"
+            f"{', '.join(map(repr, tall.observed))} ({type(error).__name__}: {error}) as control "
+            f"variates need it. {advice} Where model.compile_dlogp() works, pm.NUTS samples it."
         ) from error

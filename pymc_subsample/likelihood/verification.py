@@ -34,7 +34,7 @@ _SHOWN = 10
 _WRAPPED = -1_000_000
 _SURELY_WRAPPED = -(2**30)
 # Of PyMC's start of positive parameters, what else is tried.
-_SMALLER = 1e-3
+_SMALLER = (0.1, 0.01, 1e-3)
 _KEPT = "if it was 2,147,483,648 or more, PyMC has kept 32 bits of it. Give such numbers as floats."
 
 # A term that reads fewer costs little beside a subsample.
@@ -121,7 +121,7 @@ def check_start(tall: Evaluation, batch: Loglik) -> None:
         raise TallModelError(
             f"The log-likelihood of {listed(tall.observed)} is {' or '.join(sorted(kinds))} at "
             f"the initial point in rows {shown}{' and maybe more' * (len(bad) >= _SHOWN)}. "
-            + _remedy(tall, theta, np.array(bad[:_SHOWN]))
+            + _remedy(tall, theta, np.array(bad[:_SAMPLE]))
         )
     if place and begin < tall.n_rows:
         keep(*place, {})
@@ -142,32 +142,44 @@ def _remedy(tall: Evaluation, theta: np.ndarray, rows: np.ndarray) -> str:
             which = np.flatnonzero(wrong.any(axis=0))[:_SHOWN]
             name += f" (column {', '.join(map(str, which))})"
         found.append((name, value))
-    if not found and (names := _too_large(tall, theta, rows)):
+    # Bounds that are infinite may be meant; what is missing never is.
+    missing = [entry for entry in found if entry[1] == "NaN"]
+    if not missing and (smaller := _too_large(tall, theta, rows)):
+        share, starts = smaller
+        names, [first, *_] = listed(list(starts)), starts
         return (
-            f"They are finite where {listed(names)} is {_SMALLER:g} times as large: rates overflow "
-            f"where columns are large. Give it an `initval`, such as initval={_SMALLER:g}."
+            f"They are finite where {names} is {share:g} times as large: that start is too far "
+            f"from these data. Give it an `initval`, such as initval={starts[first]:.2g} for "
+            f"{first!r}, or one of these data's size to what scales or moves them."
         )
     if not found:
         return (
             "Look for impossible values in these rows, or give the parameters another `initval`."
             + wrapped
         )
-    # Bounds that are infinite may be meant; what is missing never is.
-    missing = [entry for entry in found if entry[1] == "NaN"]
     said = " and ".join(f"{name} is {value}" for name, value in missing or found)
     return f"There {said}. Leave these rows out of the data, or fill in what is missing."
 
 
-def _too_large(tall: Evaluation, theta: np.ndarray, rows: np.ndarray) -> list[str]:
-    """Return positive variables of which one smaller start makes the rows finite."""
-    found = []
-    for name, part in zip(tall.names, tall.slices, strict=True):
-        if name.endswith("_log__"):
-            smaller = theta.copy()
-            smaller[part] += np.log(_SMALLER)
-            if np.all(np.isfinite(tall.row_loglik(smaller, rows))):
-                found.append(name.removesuffix("_log__"))
-    return found
+def _too_large(
+    tall: Evaluation, theta: np.ndarray, rows: np.ndarray
+) -> tuple[float, dict[str, float]] | None:
+    """Return by what a smaller start of one positive variable makes the rows finite, and which.
+
+    The second largest of such shares, if there is one: at the first they are hardly finite.
+    """
+    works = []
+    for share in _SMALLER:
+        found = {}
+        for name, part in zip(tall.names, tall.slices, strict=True):
+            if name.endswith("_log__"):
+                smaller = theta.copy()
+                smaller[part] += np.log(share)
+                if np.all(np.isfinite(tall.row_loglik(smaller, rows))):
+                    found[name.removesuffix("_log__")] = float(np.exp(smaller[part].max()))
+        if found:
+            works.append((share, found))
+    return works[:2][-1] if works else None
 
 
 def warn_about_wrapped(tall: Evaluation) -> None:
