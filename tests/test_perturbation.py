@@ -14,6 +14,8 @@ from pymc_subsample.diagnostics.perturbation import (
     errors_by_few,
     estimate_errors,
     perturbation,
+    standardised,
+    with_known_sd,
 )
 
 NONE = np.zeros(0, dtype=np.int64)
@@ -168,3 +170,30 @@ def test_errors_that_are_no_numbers_at_a_draw_are_infinite(draws):
     off = perturbation(found.weights(), shares, z)
     assert off.shift == off.stretch == np.inf
     assert np.isfinite(found.average(_noise))
+    alone = errors_by_all(ex, at, thetas, shares, np.ones(len(z)), z, 5_000, 1.0, NONE, sampled=0)
+    assert alone.shares.sum() == pytest.approx(1)
+
+
+def test_the_farthest_draws_alone_correct_themselves_only(draws):
+    ex, at, thetas, shares, z = draws
+    exact = estimate_errors(ex, at, thetas, 5_000, 1.0)
+    found = errors_by_all(ex, at, thetas, shares, exact.variance, z, 5_000, 1.0, NONE, sampled=0)
+    assert len(found.index) == 8
+    weights = found.weights() / found.weights().sum()
+    few = known(found.few.bias, shares).weights()
+    expected = np.log(shares) - np.where(np.isin(np.arange(300), found.index), exact.bias, 0.0)
+    ratio = np.log(weights) - expected
+    apart = ratio[found.index] - ratio[found.index].mean()
+    np.testing.assert_allclose(apart, 0, atol=1e-6)
+    others = np.setdiff1d(np.arange(300), found.index)
+    np.testing.assert_allclose(weights[others] / few[others], weights[others[0]] / few[others[0]])
+
+
+def test_variables_whose_variance_one_draw_makes_are_not_judged_on_their_own_scale():
+    rng = np.random.default_rng(2)
+    shares = np.full(500, 1 / 500)
+    values = np.column_stack([np.exp(rng.normal(size=500)), rng.normal(size=500), np.ones(500)])
+    values[7, 1] = 1e200
+    z = standardised(values, shares)
+    assert abs(z[7, 1]) > 20
+    assert with_known_sd(z, shares).shape == (500, 2)

@@ -229,7 +229,8 @@ def audit(
     if not other:
         far = farthest_thetas(model, tall, posterior, _FARTHEST)
         passes += len(far)
-        other = _of_overlooked(log_posteriors(expansion, far)[0], logp)
+        farthest = log_posteriors(expansion, far)[0] if len(far) else logp[:0]
+        other = _of_overlooked(farthest, logp)
     table = _table(labels, raw, found, values[:, at])
     seconds = time.perf_counter() - start
     judged = dict.fromkeys([*(rv.name for rv in model.free_RVs), *names])
@@ -263,7 +264,8 @@ def _of_overlooked(farthest: np.ndarray, logp: np.ndarray) -> str:
     return (
         "All rows make some of the draws all but impossible: their log density is "
         f"{deep:.3g} times as far below that of others as is possible. Rows matter there that the "
-        "subsample hardly ever held: use pms.HMCECS or pms.ScalableMH, which look for such rows."
+        "sampler did not see, or it is stuck there. pms.HMCECS and pms.ScalableMH look for such "
+        "rows; tune and sample for longer."
     )
 
 

@@ -35,6 +35,7 @@ from pymc_subsample.diagnostics.perturbation import (
     errors_by_few,
     perturbation,
     standardised,
+    with_known_sd,
 )
 from pymc_subsample.diagnostics.record import ChainRecord
 from pymc_subsample.estimators import VARIANCE_BOUND, Moments
@@ -146,7 +147,7 @@ def check_hmc(
     thetas, noise, shares = record.weighted()
     z = record.standardise(thetas, active)
     if positive is not None:
-        z = np.hstack([z, standardised(positive(thetas), shares)])
+        z = np.hstack([z, with_known_sd(standardised(positive(thetas), shares), shares)])
 
     def look(errors: DrawErrors) -> tuple[float, Perturbation]:
         if signed:

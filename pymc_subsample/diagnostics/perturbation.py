@@ -25,10 +25,14 @@ from pymc_subsample.rows import drawn_without
 FEW = 5_000
 # Draws at which all rows are read: the farthest, so many or all, up to a number, that are farther
 # in a parameter than so many standard deviations; and of the others a sample.
-_FARTHEST, _MOST_FAR, _FAR = 8, 64, 3.5
+_FARTHEST, _MOST_FAR, _FAR = 8, 32, 4.0
 SAMPLED = 16
 # Draws at which rows in memory are, at a time.
 _AT_ONCE = 64
+# Draws of which a chunk's residuals are held at a time.
+_IN_A_CHUNK = 8
+# Largest share of a variable's squares in one draw that says something of its standard deviation.
+_LARGEST_SHARE = 0.3
 # Of an estimate, beside which any noise counts.
 _NO_NOISE = 1e-12
 
@@ -102,7 +106,7 @@ def perturbation(weights: np.ndarray, shares: np.ndarray, z: np.ndarray) -> Pert
     Each error is estimated from the same few draws. Even where b depends on no parameter in
     particular, the largest of many such estimates is far from zero. By how much the median of the
     largest of many squared normal numbers exceeds that of one, times the squared standard error, is
-    taken off each squared estimate. Nothing is taken off a single parameter's.
+    taken off each squared estimate. Nothing is taken off where z has one column.
     """
     if not (np.all(np.isfinite(weights)) and weights.sum() > 0):
         return Perturbation(np.inf, np.inf, np.inf, np.inf)
@@ -127,8 +131,14 @@ def perturbation(weights: np.ndarray, shares: np.ndarray, z: np.ndarray) -> Pert
 def standardised(values: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """Return values at draws, shape (k, l), less their mean and over their standard deviation."""
     off = values - shares @ values
+    off /= np.max(np.abs(off), axis=0, initial=np.finfo(float).tiny)
     z = off / np.sqrt(shares @ off**2)
     return np.where(np.isfinite(z), z, 0.0)
+
+
+def with_known_sd(z: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Return those columns of z, (k, l), of which no single draw makes most of the variance."""
+    return z[:, np.max(shares[:, None] * z**2, axis=0, initial=0.0) <= _LARGEST_SHARE]
 
 
 def errors_by_few(
@@ -188,7 +198,8 @@ def errors_by_all(
     chosen = np.concatenate([shares[far], stands])
     whole = estimate_errors(expansion, reference, thetas[index], *of_estimate)
     if not np.all(np.isfinite(whole.bias)):
-        return DrawErrors(chosen, whole, np.arange(len(index)), whole, np.zeros(len(index)))
+        alone = chosen / chosen.sum()
+        return DrawErrors(alone, whole, np.arange(len(index)), whole, np.zeros(len(index)))
     found = residuals_around(expansion, reference, thetas[some], far=thetas[far])
     outlying = np.setdiff1d(found.index[: FEW + len(without)], without)
     apart = np.union1d(outlying, without)
@@ -296,8 +307,11 @@ def _tilted(
 ) -> tuple[np.ndarray, int]:
     """Return sums over a batch, shape (5, k), of which errors are made, and its number of rows."""
     [rows] = batches
-    x = weight * residuals_at(expansion, rows, center, points) - shift[:, None]
-    return _tilted_sums(x), rows.shape[1]
+    found = []
+    for here in np.array_split(np.arange(len(points)), -(-len(points) // _IN_A_CHUNK)):
+        x = weight * residuals_at(expansion, rows, center, points[here]) - shift[here, None]
+        found.append(_tilted_sums(x))
+    return np.hstack(found), rows.shape[1]
 
 
 def _tilted_sums(x: np.ndarray) -> np.ndarray:

@@ -17,6 +17,9 @@ from pymc_subsample.diagnostics.perturbation import farthest, standardised
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.evaluation import Vector
 
+# A dimension that no model has.
+_FAR = "__farthest__"
+
 
 def group(idata: xr.DataTree, name: str, said: str) -> xr.Dataset:
     """Return a group of a result, with chains and draws first; refuse what has no such draws."""
@@ -154,15 +157,17 @@ def farthest_thetas(
 ) -> np.ndarray:
     """Return draws that are the farthest in single elements, as `to_theta` does, shape (k, d).
 
+    Of positive ones, in their logarithms too.
     Those at the edge of their support, where rounding may have brought them, are left out.
     """
     values, _ = columns(posterior, [rv.name for rv in model.free_RVs])
     every = values.reshape(-1, values.shape[-1])
+    every = np.hstack([every, np.log(every[:, np.all(every > 0, axis=0)])])
     chosen = farthest(standardised(every, np.full(len(every), 1 / len(every))), most)
     places = np.unravel_index(chosen, values.shape[:2])
-    at = {d: xr.DataArray(i, dims="far") for d, i in zip(SAMPLE_DIMS, places, strict=True)}
+    at = {d: xr.DataArray(i, dims=_FAR) for d, i in zip(SAMPLE_DIMS, places, strict=True)}
     draws = posterior.isel(at).drop_vars(SAMPLE_DIMS, errors="ignore").expand_dims("chain")
-    [thetas] = _mapped(model, vector, draws.transpose("chain", "far", ...))
+    [thetas] = _mapped(model, vector, draws.transpose("chain", _FAR, ...))
     return thetas[np.isfinite(thetas).all(axis=1)]
 
 

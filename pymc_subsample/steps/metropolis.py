@@ -192,7 +192,7 @@ class MinibatchMH(ProposingStep):
         assert at is not None
         far = far_points(PERTURBED, at.theta, self.tuning.factor, self._active, self.rng)
         try:
-            residuals = residuals_around(self._expansion, at, far, far)
+            residuals = residuals_around(self._expansion, at, far[: len(far) // 2], far)
         except TallModelError:
             self.reference = before  # impossible rows on the way: the end of the chain judges
             return
