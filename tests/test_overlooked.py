@@ -6,6 +6,7 @@ import pytest
 import scipy.stats
 
 import pymc_subsample as pms
+from pymc_subsample.diagnostics import overlooked
 from pymc_subsample.diagnostics.overlooked import depth
 from pymc_subsample.diagnostics.thinned import farthest_thetas
 from pymc_subsample.likelihood import TallModel
@@ -116,6 +117,19 @@ def test_a_row_beyond_which_nothing_is_likely_is_told_of_stochastic_gradients(wa
     audit = pms.audit(idata, model=model)
     assert audit.status == "fail"
     assert "all but impossible" in audit.other
+
+
+def test_of_too_many_rows_the_check_is_left_out(wall, monkeypatch):
+    """It is not said to pass."""
+    model, _ = wall
+    monkeypatch.setattr(overlooked, "_MOST_ROWS", 1_000_000)
+    with model:
+        idata = pm.sample(1_000, step=pms.SGHMC(), chains=1, random_seed=1, **QUIET)
+    assert "overlooked" not in {f.name for f in pms.report(idata).findings}
+
+
+def test_what_is_said_of_a_density_that_is_no_number():
+    assert overlooked.how_deep(np.inf) == "no finite number"
 
 
 def test_rows_that_matter_to_one_side_are_read_always(wall):

@@ -18,7 +18,7 @@ from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.checks import PREFIX, TEMPERATURE
 from pymc_subsample.diagnostics.drift import drift_of_scores, refuse_intercept, require_same_data
 from pymc_subsample.diagnostics.mixing import mixing
-from pymc_subsample.diagnostics.overlooked import depth
+from pymc_subsample.diagnostics.overlooked import depth, how_deep
 from pymc_subsample.diagnostics.scores import by_scores, log_posteriors
 from pymc_subsample.diagnostics.thinned import (
     columns,
@@ -77,8 +77,8 @@ def audit(
     with small error, and are compared with those of the draws. The p-value combines a test of
     means and variances with a kernel Stein discrepancy [2]_.
 
-    Log densities of all rows at these draws, and at the farthest of all, tell rows that the
-    subsample overlooked: they make some of the draws all but impossible.
+    Log densities of all rows at these draws, and at the farthest of all, tell of rows that the
+    subsample overlooked: those make some of the draws all but impossible.
 
     Parameters
     ----------
@@ -263,9 +263,8 @@ def _of_overlooked(farthest: np.ndarray, logp: np.ndarray) -> str:
         return ""
     return (
         "All rows make some of the draws all but impossible: their log density is "
-        f"{deep:.3g} times as far below that of others as is possible. Rows matter there that the "
-        "sampler did not see, or it is stuck there. pms.HMCECS and pms.ScalableMH look for such "
-        "rows; tune and sample for longer."
+        f"{how_deep(deep)}. Rows matter there that the sampler did not see, or it is stuck there. "
+        "pms.HMCECS and pms.ScalableMH look for such rows; tune and sample for longer."
     )
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from pymc_subsample.control_variates import Expansion
+from pymc_subsample.diagnostics.checks import amount
 from pymc_subsample.diagnostics.perturbation import farthest, standardised
 from pymc_subsample.diagnostics.scores import log_posteriors
 
@@ -31,15 +32,22 @@ def depth(logp: np.ndarray, usual: np.ndarray) -> float:
     return float(below / (_ALLOWED + _WIDTHS * (high - middle)))
 
 
-def depth_of_farthest(expansion: Expansion, thetas: np.ndarray, active: np.ndarray) -> float:
+def how_deep(deep: float) -> str:
+    """Say of a log density what a `depth` above one is."""
+    if not np.isfinite(deep):
+        return "no finite number"
+    return f"{amount(deep)} times as far below that of others as is possible"
+
+
+def depth_of_farthest(expansion: Expansion, thetas: np.ndarray, active: np.ndarray) -> float | None:
     """Return the `depth` of the farthest draws in single elements, by all rows at 32 or more.
 
-    0 where that were too many rows.
+    None where that were too many rows.
     """
     shares = np.full(len(thetas), 1 / len(thetas))
     far = farthest(standardised(thetas[:, active], shares))
     usual = np.linspace(0, len(thetas) - 1, min(_USUAL, len(thetas))).astype(int)
     if expansion.n_rows * (len(far) + len(usual)) > _MOST_ROWS:
-        return 0.0
+        return None
     logp, _ = log_posteriors(expansion, thetas[np.concatenate([far, usual])])
     return depth(logp[: len(far)], logp[len(far) :])

@@ -137,7 +137,7 @@ def standardised(values: np.ndarray, shares: np.ndarray) -> np.ndarray:
 
 
 def with_known_sd(z: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return those columns of z, (k, l), of which no single draw makes most of the variance."""
+    """Return those columns of z, (k, l), of which no single draw makes much of the variance."""
     return z[:, np.max(shares[:, None] * z**2, axis=0, initial=0.0) <= _LARGEST_SHARE]
 
 

@@ -8,11 +8,10 @@ from pymc_subsample import array_stats
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.factors import whiten
-from pymc_subsample.diagnostics import checks
+from pymc_subsample.diagnostics import checks, overlooked
 from pymc_subsample.diagnostics.chain_moments import ERROR_RATE, from_start, moment_errors
 from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
-from pymc_subsample.diagnostics.overlooked import depth_of_farthest
 from pymc_subsample.diagnostics.pilot import Pilot, evaluated, least_curvature, least_mean_error
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.kernels.integrators import Integrator
@@ -110,10 +109,8 @@ def check_steps(
         if all(check.passed for check in predicted):
             causes = ["tune and sample for longer", *remedies]
         if pilot is not None:
-            found += [
-                *_measured(record, dynamics, pilot, causes),
-                _overlooked(record, dynamics, expansion),
-            ]
+            found += _measured(record, dynamics, pilot, causes)
+            found += _overlooked(record, dynamics, expansion)
         found += _heat(record, temperature, [*smaller, *remedies])
         seen = {check.rule.name for check in found} & {NOISE.name, STRETCH.name}
         if len(active) > MAX_DENSE:
@@ -134,15 +131,17 @@ def check_steps(
     return [*found, checks.check_temperature(dynamics.temperature, TEMPERATURE, instead)]
 
 
-def _overlooked(record: StepRecord, dynamics: Dynamics, expansion: Expansion) -> Check:
-    """Look whether all rows make the farthest draws all but impossible."""
-    depth = depth_of_farthest(expansion, np.array(record.kept), dynamics.active)
-    return OVERLOOKED.check(
-        depth,
+def _overlooked(record: StepRecord, dynamics: Dynamics, expansion: Expansion) -> list[Check]:
+    """Look whether all rows make the farthest draws all but impossible, where they are not many."""
+    deep = overlooked.depth_of_farthest(expansion, np.array(record.kept), dynamics.active)
+    if deep is None:
+        return []
+    advice = (
         "All rows make some of the draws all but impossible: their log density is "
-        f"{amount(depth)} times as far below that of others as is possible. Rows matter there that "
-        f"batches hardly ever held. {OVERLOOKED.remedy}",
+        f"{overlooked.how_deep(deep)}. Rows matter there that batches hardly ever held. "
+        f"{OVERLOOKED.remedy}"
     )
+    return [OVERLOOKED.check(deep, advice)]
 
 
 def _predicted(

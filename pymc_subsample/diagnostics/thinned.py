@@ -157,8 +157,8 @@ def farthest_thetas(
 ) -> np.ndarray:
     """Return draws that are the farthest in single elements, as `to_theta` does, shape (k, d).
 
-    Of positive ones, in their logarithms too.
-    Those at the edge of their support, where rounding may have brought them, are left out.
+    Of positive ones, in their logarithms too. Those at the edge of their support, where rounding
+    may have brought them, are left out.
     """
     values, _ = columns(posterior, [rv.name for rv in model.free_RVs])
     every = values.reshape(-1, values.shape[-1])
