@@ -7,6 +7,7 @@ import scipy.stats
 
 import pymc_subsample as pms
 from pymc_subsample.diagnostics import overlooked
+from pymc_subsample.diagnostics.acceptance import log_densities
 from pymc_subsample.diagnostics.overlooked import depth
 from pymc_subsample.diagnostics.thinned import farthest_thetas
 from pymc_subsample.likelihood import TallModel
@@ -82,19 +83,19 @@ def test_too_few_say_nothing_unless_one_is_impossible():
     assert depth(np.zeros(8), np.array([0.0, -np.inf])) == np.inf
 
 
-def walled(n):
-    """A Poisson regression, and a parameter that one row alone keeps from being low."""
+def walled(n, nu, wall):
+    """A Poisson regression, and a t_nu parameter that one row alone keeps above minus `wall`."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=n)
     dose, offset = np.zeros(n), np.zeros(n)
-    x[17], dose[17], offset[17] = 0.0, -40.0, -40.0 * 2.4
+    x[17], dose[17], offset[17] = 0.0, -40.0, -40.0 * wall
     y = rng.poisson(np.exp(0.3 + 0.2 * x + offset))
     with pm.Model() as model:
         a, b = pm.Normal("a", 0, 1), pm.Normal("b", 0, 1)
-        theta = pm.StudentT("theta", nu=5, mu=0, sigma=1)
+        theta = pm.StudentT("theta", nu=nu, mu=0, sigma=1)
         pm.Poisson("y", pm.math.exp(a + b * x + theta * dose + offset), observed=y)
     grid = np.linspace(-40, 40, 400_001)
-    log = scipy.stats.t.logpdf(grid, 5) - np.exp(np.minimum(-40 * grid - 96, 700.0))
+    log = scipy.stats.t.logpdf(grid, nu) - np.exp(np.minimum(-40 * (grid + wall), 700.0))
     density = np.exp(log - log.max())
     mean = np.sum(density * grid) / np.sum(density)
     return model, np.sqrt(np.sum(density * (grid - mean) ** 2) / np.sum(density))
@@ -102,7 +103,7 @@ def walled(n):
 
 @pytest.fixture(scope="module")
 def wall():
-    return walled(300_000)
+    return walled(300_000, 5, 2.4)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -117,6 +118,43 @@ def test_a_row_beyond_which_nothing_is_likely_is_told_of_stochastic_gradients(wa
     audit = pms.audit(idata, model=model)
     assert audit.status == "fail"
     assert "all but impossible" in audit.other
+
+
+@pytest.fixture(scope="module")
+def far_wall():
+    """Beyond where the set-up looks: no row is read always."""
+    return walled(300_000, 3, 4.33)
+
+
+@pytest.mark.parametrize("step", [pms.MinibatchBarkerMH, pms.AusterityMH])
+def test_a_row_beyond_which_nothing_is_likely_is_told_of_minibatch_tests(far_wall, step):
+    """Of every chain that stayed there, and of none that did not go there."""
+    model, _ = far_wall
+    made, there = step(model=model), 0
+    for seed in range(1, 5):
+        kwargs = {"step": made, "chains": 1, "random_seed": seed, **QUIET}
+        idata = pm.sample(6_000, model=model, **kwargs)
+        kept = idata.posterior["theta"].values[0]
+        found = {f.name: f.status for f in pms.report(idata).findings}
+        if np.mean(kept < -5) > 0.005:
+            there += 1
+            assert found["overlooked"] == "fail"
+        elif kept.min() > -4.4:
+            assert found["overlooked"] == "pass"
+    assert there
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_log_densities_of_minibatch_steps_are_those_of_all_rows(order):
+    model, _ = walled(5_000, 5, 2.4)
+    step = pms.MinibatchBarkerMH(model=model, control_variate_order=order or None)
+    tall = TallModel(model)
+    rng = np.random.default_rng(0)
+    thetas = np.array([0.3, 0.2, 0.0]) + 0.1 * rng.normal(size=(6, 3))
+    found = log_densities(step._expansion, step.reference, thetas, order=order, temperature=1.0)
+    logp = model.compile_logp()
+    exact = np.array([logp(tall.unravel(theta)) for theta in thetas])
+    np.testing.assert_allclose(found, exact - exact[0], rtol=1e-8, atol=1e-8)
 
 
 def test_of_too_many_rows_the_check_is_left_out(wall, monkeypatch):

@@ -14,6 +14,7 @@ from pymc_subsample.diagnostics.checks import (
     check_temperature,
     sentence,
 )
+from pymc_subsample.diagnostics.overlooked import OVERLOOKED
 from pymc_subsample.diagnostics.record import MoveRecord
 
 # Of an acceptance probability.
@@ -57,7 +58,7 @@ RISE = Rule(
     10.0,
     "Tune longer, or use control_variate_order=2, a stricter test, or ConfidenceMH.",
 )
-RULES = (ERROR, SHARE, ACCEPTED, TEMPERATURE, BOUND, RISE, MODES)
+RULES = (ERROR, SHARE, ACCEPTED, TEMPERATURE, BOUND, RISE, OVERLOOKED, MODES)
 
 
 def check_moves(

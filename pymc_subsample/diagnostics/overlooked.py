@@ -1,12 +1,18 @@
 """Rows that a sampler overlooked: draws that these make nearly impossible, by all rows' say."""
 
+from collections.abc import Callable
+
 import numpy as np
 
-from pymc_subsample.control_variates import Expansion
-from pymc_subsample.diagnostics.checks import amount
+from pymc_subsample.diagnostics.checks import Check, Rule, amount
 from pymc_subsample.diagnostics.perturbation import farthest, standardised
-from pymc_subsample.diagnostics.scores import log_posteriors
 
+OVERLOOKED = Rule(
+    "overlooked",
+    "log density of the farthest draws below that of others, over what is possible",
+    1.0,
+    "Tune for longer, or use pms.HMCECS or pms.ScalableMH, which look for such rows.",
+)
 # How far below the median of log densities one may be: so much, and so many times the distance from
 # there to the largest. Draws that are overlooked are in the lower half, and widen nothing. Of a
 # normal posterior hardly one draw of 10^9 is lower, in any dimension; of -500 Exp(1), as of many
@@ -39,15 +45,31 @@ def how_deep(deep: float) -> str:
     return f"{amount(deep)} times as far below that of others as is possible"
 
 
-def depth_of_farthest(expansion: Expansion, thetas: np.ndarray, active: np.ndarray) -> float | None:
-    """Return the `depth` of the farthest draws in single elements, by all rows at 32 or more.
+def check_overlooked(
+    log_density: Callable[[np.ndarray], np.ndarray],
+    n_rows: int,
+    thetas: np.ndarray,
+    active: np.ndarray,
+) -> list[Check]:
+    """Look whether all rows make the farthest of some draws, shape (k, d), all but impossible.
 
-    None where that were too many rows.
+    `log_density` of draws, to a constant, is asked for at 32 or more of them. There is no check of
+    too few draws, or where that were too many rows.
     """
+    if len(thetas) < _FEWEST:
+        return []
     shares = np.full(len(thetas), 1 / len(thetas))
     far = farthest(standardised(thetas[:, active], shares))
     usual = np.linspace(0, len(thetas) - 1, min(_USUAL, len(thetas))).astype(int)
-    if expansion.n_rows * (len(far) + len(usual)) > _MOST_ROWS:
-        return None
-    logp, _ = log_posteriors(expansion, thetas[np.concatenate([far, usual])])
-    return depth(logp[: len(far)], logp[len(far) :])
+    if n_rows * (len(far) + len(usual)) > _MOST_ROWS:
+        return []
+    logp = log_density(thetas[np.concatenate([usual, far])])
+    deep = depth(logp, logp[: len(usual)])
+    return [
+        OVERLOOKED.check(
+            deep,
+            "All rows make some of the draws all but impossible: their log density is "
+            f"{how_deep(deep)}. Either rows matter there that batches hardly ever held, or the "
+            f"chain was still on its way. {OVERLOOKED.remedy}",
+        )
+    ]

@@ -24,6 +24,11 @@ _STEP_BATCHES = 32
 _ELEMENTS = 4_000_000
 
 
+def most_kept(size: int) -> int:
+    """Return how many draws of so many elements to keep."""
+    return max(_FEWEST_STEPS, min(_KEPT, _ELEMENTS // size))
+
+
 @dataclass
 class Record:
     """Draws of a chain."""
@@ -178,6 +183,7 @@ class ChainRecord(MovingRecord):
 class MoveRecord(Record):
     """What a Metropolis-Hastings chain did after tuning."""
 
+    most: int = _MOVES  # Draws to keep.
     # Sums of the share of accepted proposals and of the share of all rows read per proposal.
     accepted: float = 0.0
     share: float = 0.0
@@ -202,7 +208,7 @@ class MoveRecord(Record):
         self.last = shifts[-1].copy()
         self.accepted = running(self.accepted, accepted)
         self.share = running(self.share, share)
-        self.keep(thetas, _MOVES)
+        self.keep(thetas, self.most)
 
     def autocorrelation(self, active: np.ndarray) -> float:
         """Largest autocorrelation of successive draws among parameters `active`, from 0 to 1."""
@@ -245,7 +251,7 @@ class StepRecord(MovingRecord):
         shifts = thetas - self.origin
         for total, more in ((self.sizes, 1), (self.sums, shifts), (self.squares, shifts * shifts)):
             np.add.at(total, batch, more)
-        most = max(_FEWEST_STEPS, min(_KEPT, _ELEMENTS // d))
+        most = most_kept(d)
         self.add_divergent(thetas, infos["diverging"], most)
         self.keep(thetas, most)
         self.step_size = running(self.step_size, infos["step_size"])

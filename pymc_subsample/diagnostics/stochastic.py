@@ -8,12 +8,14 @@ from pymc_subsample import array_stats
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.factors import whiten
-from pymc_subsample.diagnostics import checks, overlooked
+from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.chain_moments import ERROR_RATE, from_start, moment_errors
 from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
+from pymc_subsample.diagnostics.overlooked import OVERLOOKED, check_overlooked
 from pymc_subsample.diagnostics.pilot import Pilot, evaluated, least_curvature, least_mean_error
 from pymc_subsample.diagnostics.record import StepRecord
+from pymc_subsample.diagnostics.scores import log_posteriors
 from pymc_subsample.kernels.integrators import Integrator
 from pymc_subsample.stationary import sd_error, spectrum, variances
 
@@ -43,12 +45,6 @@ SHIFT = Rule("shift", "error of a mean in sds on all rows, beyond its error", ME
 HEAT = Rule("heat", "error of the kinetic temperature, beyond its error", _HEAT_BOUND, _QUIETER)
 START = Rule(
     "start", "error of an sd by the way from the start, beyond its error", SD_BOUND, _TUNED
-)
-OVERLOOKED = Rule(
-    "overlooked",
-    "log density of the farthest draws below that of others, over what is possible",
-    1.0,
-    "Use pms.HMCECS or pms.ScalableMH, which look for such rows.",
 )
 UNMEASURED = Rule("unmeasured", "errors that no check could measure", 0.0, _AUDIT, severity="warn")
 TEMPERATURE = Rule(
@@ -110,7 +106,10 @@ def check_steps(
             causes = ["tune and sample for longer", *remedies]
         if pilot is not None:
             found += _measured(record, dynamics, pilot, causes)
-            found += _overlooked(record, dynamics, expansion)
+            kept = np.array(record.kept)
+            found += check_overlooked(
+                lambda thetas: log_posteriors(expansion, thetas)[0], expansion.n_rows, kept, active
+            )
         found += _heat(record, temperature, [*smaller, *remedies])
         seen = {check.rule.name for check in found} & {NOISE.name, STRETCH.name}
         if len(active) > MAX_DENSE:
@@ -129,19 +128,6 @@ def check_steps(
         found.append(unmeasured)
     instead = "its density to the power of one over that"
     return [*found, checks.check_temperature(dynamics.temperature, TEMPERATURE, instead)]
-
-
-def _overlooked(record: StepRecord, dynamics: Dynamics, expansion: Expansion) -> list[Check]:
-    """Look whether all rows make the farthest draws all but impossible, where they are not many."""
-    deep = overlooked.depth_of_farthest(expansion, np.array(record.kept), dynamics.active)
-    if deep is None:
-        return []
-    advice = (
-        "All rows make some of the draws all but impossible: their log density is "
-        f"{overlooked.how_deep(deep)}. Rows matter there that batches hardly ever held. "
-        f"{OVERLOOKED.remedy}"
-    )
-    return [OVERLOOKED.check(deep, advice)]
 
 
 def _predicted(

@@ -10,7 +10,7 @@ from pymc.step_methods.state import dataclass_state
 from pymc_subsample import arguments
 from pymc_subsample.control_variates.factors import factor, scaled
 from pymc_subsample.control_variates.reference import reference_at
-from pymc_subsample.diagnostics.record import MoveRecord
+from pymc_subsample.diagnostics.record import MoveRecord, most_kept
 from pymc_subsample.kernels.proposals import GIVEN, LANGEVIN, RANDOM_WALK
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
 from pymc_subsample.steps.chains import ChainStep
@@ -128,7 +128,7 @@ class ProposingStep(ChainStep):
 
     def _begin(self, tune: int, draws: int) -> None:
         super()._begin(tune, draws)
-        self.record = MoveRecord(draws=draws)
+        self.record = MoveRecord(draws=draws, most=most_kept(self._expansion.theta_size))
         size, langevin = len(self._active), isinstance(self.proposal, Langevin)
         factor = given_factor(self.proposal, size)
         if factor is None:
@@ -209,7 +209,9 @@ class ProposingStep(ChainStep):
     def _pilots(self) -> list[np.ndarray]:
         """Draws at which to check the chain: fewer where a pass over the rows takes long."""
         count = np.clip(_PILOT_ROWS // self.n_rows, _FEWEST_PILOTS, _MOST_PILOTS)
-        return self.record.kept[-int(count) :]
+        kept, ends = self.record.kept, np.arange(1, _MOST_PILOTS + 1)
+        places = dict.fromkeys(-(-ends * len(kept) // _MOST_PILOTS) - 1)
+        return [kept[at] for at in places if at >= 0][-int(count) :]
 
     def _recentre(self, theta: np.ndarray) -> None:
         """Take another reference."""
