@@ -125,6 +125,15 @@ class LinearSums:
         """First element and column of groups, wherever rows see the element of their group."""
         return list(dict.fromkeys((p, g) for _, _, p, g in self._map.gather.tolist()))
 
+    @property
+    def slot_coefficients(self) -> list[list[tuple[int, int, float]]]:
+        """By slot: predictors that see it, columns that multiply it, -1 for none, and scales."""
+        seen = list(zip(self._map.gather.tolist(), self._map.gather_scale.tolist(), strict=True))
+        return [
+            sorted((e, value, scale) for (e, value, *at), scale in seen if tuple(at) == slot)
+            for slot in self.slots
+        ]
+
     def levels(self, rows: np.ndarray) -> np.ndarray:
         """Return the element of phi that each packed row sees in each of the slots, (k, m)."""
         found = [first + rows[column].astype(np.int64) for first, column in self.slots]

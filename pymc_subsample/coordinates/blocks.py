@@ -1,6 +1,6 @@
 """Which variables of a model are effects: normal given others that set their mean and scale."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -60,6 +60,8 @@ class Block:
     effect: list[list[Entry]]
     parents: frozenset[str]  # Names of the value variables on which all of these depend,
     scales: frozenset[str]  # and on which scale or effect do.
+    # By component, which elements of phi are the effects of units: (J,), or none of them is.
+    seen: list[np.ndarray]
     groups: int = 0  # That are one joint unit, see `joined`; 0 where each is a unit.
 
     @property
@@ -116,7 +118,7 @@ def find_blocks(tall: TallModel, names: Sequence[str]) -> list[Block]:
         block = _block(tall, name, x, prior, meets, parts)
         if block is not None:
             found[block.name] = block
-    return _ordered(found)
+    return ordered(found.values())
 
 
 def joined(block: Block) -> Block:
@@ -150,6 +152,7 @@ def joined(block: Block) -> Block:
         scale=spread(block.scale),
         offset=[None for _ in each],
         effect=spread(block.effect),
+        seen=[],
         groups=block.units,
     )
 
@@ -187,6 +190,7 @@ def merged(blocks: Sequence[Block]) -> Block:
             effect=_diagonal(first.effect, second.effect),
             parents=first.parents | second.parents,
             scales=first.scales | second.scales,
+            seen=first.seen + second.seen,
         )
     return first
 
@@ -208,32 +212,38 @@ def _block(
     order, mean, scale = prior
     k, first = len(mean), scale[0][0]
     effect = follow(x, meets, set(tall.value_graphs))
-    factor, offset = effect.factor, effect.offset
+    factor, offset, seen = effect.factor, effect.offset, [np.zeros(0, dtype=int)] * k
     if k == 1 and effect.order.shape[1] > 1 and first is not None and first.type.ndim == 0:
         # A variable with independent elements, of which a matrix makes units.
         if mean[0].type.ndim:
             return None
         order, k = effect.order, effect.order.shape[1]
+        seen *= k
         mean, scale = mean * k, diagonal([first] * k)
     elif not np.array_equal(effect.order, order):
         factor, offset = diagonal([pt.ones(()) for _ in mean]), [pt.zeros(())] * k
+    elif effect.graph is not None and effect.graph in tall.phi_graphs:
+        first_seen = dict(zip(tall.phi_graphs, tall.phi_slices.values(), strict=True))
+        seen = [first_seen[effect.graph].start + effect.at[order[:, a]] for a in range(k)]
     each = range(k)
     offset = [total([offset[a], *(product(factor[a][b], mean[b]) for b in each)]) for a in each]
     by_unit = [
         [total(product(factor[a][c], scale[c][b]) for c in each) for b in each] for a in each
     ]
-    depends = partial(_parents, parts=parts)
+    depends = partial(ancestry, tall)
     strengths = [g for row in (*scale, *by_unit) for g in row if g is not None]
     parents, scales = depends([*mean, *offset, *strengths]), depends(strengths)
     if not scales or name in parents or parents & set(tall.discrete):
         return None
     columns = [(name, a) for a in each]
-    return Block({name: order}, columns, mean, scale, offset, by_unit, parents, scales)
+    return Block({name: order}, columns, mean, scale, offset, by_unit, parents, scales, seen)
 
 
-def _parents(graphs: Sequence[Variable], parts: dict[str, Variable]) -> frozenset[str]:
-    above = set(ancestors(graphs))
-    return frozenset(name for name, part in parts.items() if part in above)
+def ancestry(tall: TallModel, graphs: Sequence[Entry]) -> frozenset[str]:
+    """Return the names of the value variables on which graphs over theta depend."""
+    above = set(ancestors([graph for graph in graphs if graph is not None]))
+    parts = zip(tall.names, tall.value_graphs, strict=True)
+    return frozenset(name for name, part in parts if part in above)
 
 
 def _prior(tall: TallModel, rv: Variable, x: Variable) -> _Prior | None:
@@ -278,18 +288,15 @@ def _factor(cov: Variable) -> Variable:
     return pt.linalg.cholesky(cov)
 
 
-def _ordered(found: dict[str, Block]) -> list[Block]:
+def ordered(blocks: Iterable[Block]) -> list[Block]:
     """Sort blocks so that parents come first; leave out those that close a circle."""
     done: list[Block] = []
-    left = dict(found)
+    left = list(blocks)
     while left:
-        ready = [b for b in left.values() if not b.parents & (left.keys() - {b.name})]
-        if not ready:
-            left.popitem()
-            continue
+        names = {name for block in left for name in block.orders}
+        ready = [block for block in left if not block.parents & names - block.orders.keys()]
         done += ready
-        for block in ready:
-            del left[block.name]
+        left = [b for b in left if not any(b is other for other in ready)] if ready else left[:-1]
     return done
 
 

@@ -19,7 +19,8 @@ and the splines. They follow the d elements of psi in every vector that the chai
 compiled functions find them and a saved state holds them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -34,6 +35,7 @@ from pymc_subsample.coordinates.blocks import (
     together,
 )
 from pymc_subsample.coordinates.compiled import CompiledMap, Place
+from pymc_subsample.coordinates.nesting import nested
 from pymc_subsample.coordinates.qr import QRCoordinates
 from pymc_subsample.kernels import splines
 from pymc_subsample.likelihood import TallModel
@@ -46,8 +48,13 @@ _FEW, _MOST = 12, 32
 _MOST_LOCATIONS, _MOST_BENT = 200, 200
 
 
-def find_coordinates(tall: TallModel, names: Sequence[str]) -> "Coordinates | None":
-    """Return coordinates that whiten the effects among variables `names`; None without any."""
+def find_coordinates(
+    tall: TallModel, names: Sequence[str], nesting: Sequence[np.ndarray] = ()
+) -> "Coordinates | None":
+    """Return coordinates that whiten the effects among variables `names`; None without any.
+
+    `nesting` is what `find_nesting` returns.
+    """
     blocks = find_blocks(tall, names)
     if not blocks:
         return None
@@ -65,12 +72,14 @@ def find_coordinates(tall: TallModel, names: Sequence[str]) -> "Coordinates | No
 
     blocks = [merged(group) for group in together(blocks)]
     blocks = [joined(block) if is_joint(block) else block for block in blocks]
+    if nesting:
+        blocks = nested(tall, blocks, nesting)
     # Of blocks side by side, joint ones are fitted before others follow the locations.
     depth: dict[str, int] = {}
     for block in blocks:
         depth |= dict.fromkeys(block.orders, 1 + max(depth.get(n, 0) for n in block.parents))
     blocks = sorted(blocks, key=lambda block: (depth[block.name], block.joint))
-    return Coordinates(tall, blocks, locations)
+    return Coordinates(tall, blocks, locations, depth)
 
 
 class Coordinates:
@@ -98,8 +107,13 @@ class Coordinates:
     qr: QRCoordinates | None = None
 
     def __init__(
-        self, tall: TallModel, blocks: Sequence[Block], locations: Sequence[str] = ()
+        self,
+        tall: TallModel,
+        blocks: Sequence[Block],
+        locations: Sequence[str] = (),
+        depth: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
+        self.depth = depth
         self.blocks = {block.name: block for block in blocks}
         self.tall, self.size = tall, tall.size
         self.variables = dict(zip(tall.names, tall.slices, strict=True))

@@ -45,7 +45,8 @@ def fitted(quadratic: Quadratic) -> Quadratic:
         return quadratic
     theta, _ = coordinates.to_theta(reference.theta)
     psi = start(coordinates, theta)
-    for name, block in reversed(coordinates.blocks.items()):
+    for name in _order(coordinates, reference.theta):
+        block = coordinates.blocks[name]
         information, score = coordinates.constants(psi, name)
         *found, slant = _information(quadratic, psi, name)
         information[:] = found[0][:, *np.triu_indices(block.components)].T
@@ -60,6 +61,22 @@ def fitted(quadratic: Quadratic) -> Quadratic:
     if not np.all(np.isfinite(psi)):
         return quadratic
     return replace(quadratic, reference=replace(reference, theta=psi))
+
+
+def _order(coordinates: Coordinates, psi: np.ndarray) -> list[str]:
+    """Return the blocks, children first; of those side by side, those that rows tell best.
+
+    These move along with locations whatever their scales, and leave little to the others, which
+    would move by more, all together, where their own scales are large.
+    """
+    weights = coordinates.centring(psi)
+
+    def key(name: str) -> tuple[int, bool, float]:
+        block = coordinates.blocks[name]
+        weight = np.mean([weights[variable].mean() for variable in block.orders])
+        return -coordinates.depth[name], not block.joint, -float(weight)
+
+    return sorted(coordinates.blocks, key=key)
 
 
 def _information(

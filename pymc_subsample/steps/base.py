@@ -26,6 +26,7 @@ from pymc_subsample.control_variates.reference import Reference, no_sums
 from pymc_subsample.coordinates import (
     QRCoordinates,
     find_coordinates,
+    find_nesting,
     find_qr,
     reparameterise,
 )
@@ -134,6 +135,8 @@ class SubsampledStep(BlockedStep):
     _prepared: Preparation | None = None
     # Which of the modes that the set-up found this chain starts in.
     mode: int = 0
+    # Groups within groups; None where they were not looked for.
+    _nesting: list[np.ndarray] | None = None
     # In which nearly collinear columns are apart.
     _apart: QRCoordinates | None = None
     # What the part of the set-up took that steps of one model share.
@@ -229,10 +232,13 @@ class SubsampledStep(BlockedStep):
                 differentiated(tall, self._without_gradient),
             ):
                 apart, effects = self._apart, None
-                if self._reparameterize:
-                    effects = find_coordinates(tall, [v.name for v in self.vars])
                 tall.qr = None if apart is None else apart.qr
                 self._expansion: Expansion = self._expand(tall)
+                if self._reparameterize:
+                    if self._nesting is None:
+                        self._nesting = find_nesting(self._expansion)
+                    names = [v.name for v in self.vars]
+                    effects = find_coordinates(tall, names, self._nesting)
                 if "gradient" in self._functions:
                     verify_gradient(tall, self._expansion)
                 if apart is not None:

@@ -1,0 +1,95 @@
+"""Groups within groups: those whose rows all belong to one larger group, as classes to schools."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+
+from pymc_subsample.control_variates.expansion import Expansion
+from pymc_subsample.coordinates.blocks import Block, ancestry, ordered
+from pymc_subsample.coordinates.effects import total
+from pymc_subsample.likelihood import TallModel
+
+# Rows that are looked at, evenly spread: few at first, which tell most groupings that are not
+# nested, and then so many at a time.
+_FEW, _MOST, _CHUNK = 2_000, 1_000_000, 50_000
+
+
+def find_nesting(expansion: Expansion) -> list[np.ndarray]:
+    """Return by element of phi that of the larger group which its rows see too, or -1: each (P,).
+
+    One array for each two groupings of which one is nested in the other, and whose effects rows see
+    alike. Of more than a million rows so many are looked at; a group without any has -1.
+    """
+    if not expansion.linear:
+        return []
+    seen = expansion.sums.slot_coefficients
+    links = {
+        (inner, outer): np.full(expansion.phi_size, -1)
+        for inner, outer in permutations(range(len(seen)), 2)
+        if seen[inner] == seen[outer]
+    }
+    for levels in _levels(expansion):
+        if not links:
+            break
+        links = {
+            (inner, outer): link
+            for (inner, outer), link in links.items()
+            if _extended(link, levels[inner], levels[outer])
+        }
+    return [link for (inner, outer), link in links.items() if (outer, inner) not in links]
+
+
+def _levels(expansion: Expansion) -> Iterator[np.ndarray]:
+    """Elements of phi that rows see in each slot, shape (k, m), some rows at a time."""
+    n = expansion.n_rows
+    few, many = (np.linspace(0, n - 1, min(m, n)).astype(np.int64) for m in (_FEW, _MOST))
+    for index in [few, *np.split(many, range(_CHUNK, len(many), _CHUNK))]:
+        yield expansion.sums.levels(expansion.take(index))
+
+
+def _extended(link: np.ndarray, inner: np.ndarray, outer: np.ndarray) -> bool:
+    """Add what more rows say to a link; return whether they agree with it and each other."""
+    known = link[inner]
+    if np.any((known >= 0) & (known != outer)):
+        return False
+    link[inner] = outer
+    return np.array_equal(link[inner], outer)
+
+
+def nested(tall: TallModel, blocks: list[Block], links: Sequence[np.ndarray]) -> list[Block]:
+    """Add the effects of larger groups to the offsets of those nested in them; parents first.
+
+    Rows of a class tell the sum of its effect and its school's: given the rows one falls as the
+    other rises, by how much depends on their scales. Joint blocks are left as they are.
+    """
+    single = [block for block in blocks if not block.joint]
+    known = {element for block in single for part in block.seen for element in part.tolist()}
+    found = [
+        replace(block, offset=offset, parents=block.parents | ancestry(tall, offset))
+        for block in blocks
+        if (offset := block.offset if block.joint else _within(tall, block, links, known))
+    ]
+    in_order = ordered(found)
+    return in_order if len(in_order) == len(blocks) else blocks
+
+
+def _within(
+    tall: TallModel, block: Block, links: Sequence[np.ndarray], known: set[int]
+) -> list[Variable | None]:
+    """Offsets of a block's components, and the effects of the groups in which its units are."""
+    found = list(block.offset)
+    for a, elements in enumerate(block.seen):
+        for link in links if len(elements) else ():
+            outer = link[elements]
+            for graph, part in zip(tall.phi_graphs, tall.phi_slices.values(), strict=True):
+                within = (part.start <= outer) & (outer < part.stop)
+                if not known.issuperset(outer[within].tolist()) or not within.any():
+                    continue
+                effects = pt.concatenate([graph.ravel(), pt.zeros(1)])
+                place = np.where(within, outer - part.start, part.stop - part.start)
+                found[a] = total([found[a], effects[place]])
+    return found
