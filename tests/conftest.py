@@ -37,11 +37,21 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark tests that took two seconds or more in all, over their parameters."""
-    costly = set(Path(__file__).with_name("costly.txt").read_text().split())
+    """Mark tests as `costly.txt` says: those that it names, and all but so many cases as slow."""
+    cases = {}
     for item in items:
-        if f"{item.path.stem}::{getattr(item, 'originalname', item.name)}" in costly:
+        if not item.get_closest_marker("slow"):
+            name = f"{item.path.stem}::{getattr(item, 'originalname', item.name)}"
+            cases.setdefault(name, []).append(item)
+    for line in Path(__file__).with_name("costly.txt").read_text().splitlines():
+        name, *most = line.split()
+        found = cases.get(name, [])
+        count = min(int(most[0]), len(found)) if most else len(found)
+        each_change = {(2 * k + 1) * len(found) // (2 * count) for k in range(count)}
+        for i, item in enumerate(found):
             item.add_marker(pytest.mark.costly)
+            if i not in each_change:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")
