@@ -15,14 +15,14 @@ from pymc_subsample.likelihood import TallModel
 
 # Rows that are looked at, evenly spread: few at first, which tell most groupings that are not
 # nested, and then so many at a time.
-_FEW, _MOST, _CHUNK = 2_000, 1_000_000, 50_000
+_FEW, _MOST, _CHUNK = 2_000, 200_000, 50_000
 
 
 def find_nesting(expansion: Expansion) -> list[np.ndarray]:
     """Return by element of phi that of the larger group which its rows see too, or -1: each (P,).
 
     One array for each two groupings of which one is nested in the other, and whose effects rows see
-    alike. Of more than a million rows so many are looked at; a group without any has -1.
+    alike. Of more than 200,000 rows so many are looked at; a group without any has -1.
     """
     if not expansion.linear:
         return []
