@@ -4,10 +4,12 @@ python tests/benchmarks/per_draw.py                        # 10^6 rows of 30 col
 python tests/benchmarks/per_draw.py --n 20000 --draws 2000
 
 Logistic regression, and a Poisson one of 25 groups, non-centred ("groups"); one chain in sequence,
-no progress bar. Tuning and set-up are left out: of two
-lengths of chain the difference counts, the median over rounds. The compiled transition is timed
-inside the same runs. PyMC's own loop is that of a step which returns a draw and its statistics
-that were made before. With two processes a draw is one of either chain.
+no progress bar. What counts are the draws after tuning, from the first until PyMC's loop is done:
+neither set-up, nor what makes a result of a chain, such as a copy of the rows. The checks after a
+chain's last draw, which read all rows some times, have a column of their own, in seconds. Medians
+over rounds; the compiled transition is timed inside other runs, in turns. PyMC's own loop is that
+of a step which returns a draw and its statistics that were made before. With two processes a draw
+is one of either chain, and the difference of two lengths of chain counts.
 """
 
 import logging
@@ -17,6 +19,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pymc as pm
+import pymc.sampling.mcmc as mcmc
 from _measure import Checks, command_line, table
 from _problems import logistic_model, logistic_rows
 from _written import poisson_noncentred
@@ -25,6 +28,7 @@ from pymc.step_methods.compound import BlockedStep
 import pymc_subsample as pms
 from pymc_subsample.kernels import langevin
 from pymc_subsample.steps import firefly, hmc_ecs, metropolis, scalable
+from pymc_subsample.steps.chains import ChainStep
 
 STEPS = {
     "HMCECS": (pms.HMCECS, {}, (hmc_ecs, "transitions", True)),
@@ -65,14 +69,36 @@ class Replay(BlockedStep):
 
 
 @contextmanager
-def timed(module, name, made):
-    """Count the seconds inside a compiled function, or of those that a function makes."""
+def unchecked(step):
+    """Leave the checks at a chain's end out."""
+    with patch.object(type(step), "_check", lambda step: []):
+        yield
+
+
+def seconds_of_checks(step, model):
+    """Of those at the end of one chain."""
+    spent, real = [], ChainStep._judged
+
+    def judged(self):
+        start = perf_counter()
+        found = real(self)
+        spent.append(perf_counter() - start)
+        return found
+
+    with patch.object(ChainStep, "_judged", judged):
+        seconds(step, model, 1_000)
+    return spent[0]
+
+
+@contextmanager
+def timed(step, module, name, made):
+    """Count the seconds after tuning inside a compiled function, or those that a function makes."""
     spent, real = [0.0], getattr(module, name)
 
     def call(function, *arguments):
         start = perf_counter()
         found = function(*arguments)
-        spent[0] += perf_counter() - start
+        spent[0] += 0.0 if step.tune else perf_counter() - start
         return found
 
     def stand_in(*arguments):
@@ -94,34 +120,56 @@ def seconds(step, model, draws, cores=1):
     return perf_counter() - start
 
 
-def per_draw(step, model, cores=1):
-    """Seconds that a draw adds to a run."""
+def per_draw(step, model):
+    """Seconds of a draw after tuning, in PyMC's loop."""
+    begun, done = [], []
+    sample, stop = mcmc._sample_many, step.stop_tuning
+
+    def sampled(*arguments, **options):
+        sample(*arguments, **options)
+        done.append(perf_counter())
+
+    def stopped():
+        stop()
+        begun.append(perf_counter())
+
+    with patch.object(mcmc, "_sample_many", sampled), patch.object(step, "stop_tuning", stopped):
+        seconds(step, model, args.draws)
+    return (done[-1] - begun[-1]) / args.draws
+
+
+def per_draw_of_two(step, model):
+    """Seconds that a draw adds to a run of two processes, of either chain."""
     few, many = args.draws // 5, args.draws
-    return (seconds(step, model, many, cores) - seconds(step, model, few, cores)) / (many - few)
+    return (seconds(step, model, many, 2) - seconds(step, model, few, 2)) / (many - few) / 2
 
 
 def measure(name, model):
     kind, options, place = STEPS[name]
     step = kind(model=model, **options)
-    seconds(step, model, 100)
+    checks = seconds_of_checks(step, model)
+    with unchecked(step):
+        return *rounds(step, model, place), checks
+
+
+def rounds(step, model, place):
+    """Seconds inside the compiled transition, of a draw and of PyMC's loop; of two processes."""
     step.setup_chain(np.random.default_rng(1), 0, 10)
     replay = Replay(step, *step.step(model.initial_point()))
     found = []
     for _ in range(args.rounds):
-        with timed(*place) as spent:
-            seconds(step, model, args.draws // 5)
-            few, spent[0] = spent[0], 0.0
+        with timed(step, *place) as spent:
             seconds(step, model, args.draws)
-        inside = (spent[0] - few) / (args.draws - args.draws // 5)
+        inside = spent[0] / args.draws
         whole, own = per_draw(step, model), per_draw(replay, model)
-        both = [per_draw(x, model, cores=2) / 2 for x in (step, replay)] if args.parallel else []
+        both = [per_draw_of_two(x, model) for x in (step, replay)] if args.parallel else []
         found.append([inside, whole, own, *both])
     return np.median(found, axis=0)
 
 
 if __name__ == "__main__":
     parser = command_line(__doc__, n=10**6, d=30, rounds=5)
-    parser.add_argument("--draws", type=int, default=10_000)
+    parser.add_argument("--draws", type=int, default=20_000)
     parser.add_argument("--tune", type=int, default=300)
     parser.add_argument("--steps", nargs="*", default=list(STEPS))
     parser.add_argument("--parallel", action="store_true", help="two chains in processes, too")
@@ -135,9 +183,10 @@ if __name__ == "__main__":
     rows, checks = [], Checks()
     for name in args.steps:
         model = next(model for ending, model in models.items() if name.endswith(ending))
-        inside, whole, own, *both = measure(name, model)
+        inside, whole, own, *both, end = measure(name, model)
         rows.append([name, *(1e6 * x for x in (inside, whole - inside - own, own, whole)),
-                     whole / inside, (whole - own) / inside, *(1e6 * x for x in both)])  # fmt: skip
+                     whole / inside, (whole - own) / inside, end,
+                     *(1e6 * x for x in both)])  # fmt: skip
         checks.at_most(f"{name}: a draw over its compiled transition", whole / inside, MOST)
         if both:
             checks.at_most(
@@ -146,7 +195,8 @@ if __name__ == "__main__":
             )  # fmt: skip
     table(
         ["step", "compiled", "ours beside it", "PyMC's loop", "a draw", "over compiled",
-         "without PyMC's loop", *(["two processes", "of these PyMC's"] if args.parallel else [])],
+         "without PyMC's loop", "checks, s",
+         *(["two processes", "of these PyMC's"] if args.parallel else [])],
         rows,
     )  # fmt: skip
     print()
