@@ -57,7 +57,7 @@ class Replay(BlockedStep):
 
     def __init__(self, step, point, stats):
         self.vars, self.tune, self.draw = step.vars, True, (point, stats)
-        self.stats_dtypes_shapes = step.stats_dtypes_shapes
+        self.stats_dtypes = step.stats_dtypes
         self.rng = np.random.default_rng()
 
     def setup_chain(self, rng, tune, draws):
