@@ -26,20 +26,17 @@ def find_nesting(expansion: Expansion) -> list[np.ndarray]:
     """
     if not expansion.linear:
         return []
-    seen = expansion.sums.slot_coefficients
-    links = {
-        (inner, outer): np.full(expansion.phi_size, -1)
-        for inner, outer in permutations(range(len(seen)), 2)
-        if seen[inner] == seen[outer]
-    }
-    for levels in _levels(expansion):
+    seen, chunks = expansion.sums.slot_coefficients, _levels(expansion)
+    alike = [pair for pair in permutations(range(len(seen)), 2) if seen[pair[0]] == seen[pair[1]]]
+    links: dict[tuple[int, int], np.ndarray] = {}
+    for levels in chunks if alike else ():
+        for inner, outer in list(links) or alike:
+            link = links.pop((inner, outer), None)
+            link = np.full(expansion.phi_size, -1) if link is None else link
+            if _extended(link, levels[inner], levels[outer]):
+                links[inner, outer] = link
         if not links:
             break
-        links = {
-            (inner, outer): link
-            for (inner, outer), link in links.items()
-            if _extended(link, levels[inner], levels[outer])
-        }
     return [link for (inner, outer), link in links.items() if (outer, inner) not in links]
 
 
@@ -68,11 +65,13 @@ def nested(tall: TallModel, blocks: list[Block], links: Sequence[np.ndarray]) ->
     """
     single = [block for block in blocks if not block.joint]
     known = {element for block in single for part in block.seen for element in part.tolist()}
-    found = [
-        replace(block, offset=offset, parents=block.parents | ancestry(tall, offset))
-        for block in blocks
-        if (offset := block.offset if block.joint else _within(tall, block, links, known))
-    ]
+    found = []
+    for block in blocks:
+        if not block.joint:
+            offset = _within(tall, block, links, known)
+            parents = block.parents | ancestry(tall, offset)
+            block = replace(block, offset=offset, parents=parents)
+        found.append(block)
     in_order = ordered(found)
     return in_order if len(in_order) == len(blocks) else blocks
 
