@@ -322,8 +322,11 @@ def test_commands_of_the_contributing_page_are_targets():
 
 
 def test_costly_tests_exist():
-    """`tests/costly.txt` names them by file and function."""
-    for name in (ROOT / "tests" / "costly.txt").read_text().split():
+    """`tests/costly.txt` names them by file and function, once, and some of their cases."""
+    lines = [line.split() for line in (ROOT / "tests" / "costly.txt").read_text().splitlines()]
+    assert len({name for name, *_ in lines}) == len(lines)
+    for name, *count in lines:
+        assert not count or count[0].isdecimal()
         file, function = name.split("::")
         source = (ROOT / "tests" / f"{file}.py").read_text()
         assert re.search(rf"^def {function}\(", source, re.MULTILINE), name
