@@ -140,6 +140,7 @@ def test_rows_of_many_predictors_are_for_hmcecs(monkeypatch):
     assert "at most ten linear predictors" in advice.reason
 
 
+@pytest.mark.slow
 def test_too_many_parameters_for_the_rows_are_not_for_the_exact_step():
     """Its set-up takes fifty times as long, for little: worth a trial in long runs alone."""
     model = crossed(n=12_000, levels=400)
@@ -165,6 +166,7 @@ def wages(n=200_000):
     return model
 
 
+@pytest.mark.slow
 def test_both_steps_are_compared_by_their_own_set_ups():
     """Twice as long for the exact one in trials, and 1.5 times or a second more is allowed."""
     model = wages()

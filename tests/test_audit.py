@@ -496,6 +496,7 @@ def means():
     return model, np.bincount(level, y) / precision, precision**-0.5
 
 
+@pytest.mark.slow
 def test_scores_of_few_right_draws_find_no_sd_wrong(means):
     """Ten draws of four chains: the smallest of a hundred sds come with the smallest errors.
 

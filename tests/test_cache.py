@@ -104,6 +104,7 @@ with event.install_listener("numba:compile", Compilations()):
 """
 
 
+@pytest.mark.slow
 def test_a_transition_is_made_of_what_it_runs_and_kept(tmp_path):
     flags = {"PYTENSOR_FLAGS": f"base_compiledir={tmp_path}", "PYTHONPATH": str(PACKAGE.parent)}
     made = set(run(_TRANSITION, **flags)[0].split())

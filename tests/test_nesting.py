@@ -20,8 +20,8 @@ CLASS = np.r_[
 AGE = RNG.uniform(6, 18, N)
 
 
-def outcomes(*parts):
-    return 500 + sum(parts) + np.random.default_rng(2).normal(0, 20, N)
+def outcomes(*parts, noise=20):
+    return 500 + sum(parts) + np.random.default_rng(2).normal(0, noise, N)
 
 
 def effects(name, size, scale, form="non-centred"):
@@ -45,7 +45,7 @@ def classes(form="non-centred"):
 
 
 def found(model):
-    """Return the nested pairs of variables in the order of phi, and where links are."""
+    """Return a tall model, and the links between its groupings."""
     tall = TallModel(model)
     links = find_nesting(expand(tall))
     return tall, links
@@ -146,22 +146,21 @@ def test_groups_whose_rows_were_not_looked_at_belong_to_none(monkeypatch):
     np.testing.assert_allclose(offset[:, 0], expected, rtol=1e-12)
 
 
-def whitened(model, links=None):
+def whitened(model, links=None, **values):
     """An expansion in coordinates of its own, at a point psi that has their constants."""
     tall = TallModel(model)
     expansion = expand(tall)
     links = find_nesting(expansion) if links is None else links
     assert reparameterise(tall, expansion, find_coordinates(tall, tall.names, links))
-    psi = start(expansion.coordinates, tall.ravel(tall.initial_point))
-    for _ in range(2):
-        psi = fitted(Posterior(expansion).at(psi)).theta
+    psi = start(expansion.coordinates, tall.ravel({**tall.initial_point, **values}))
+    psi = fitted(Posterior(expansion).at(psi)).theta
     parts = dict(zip(tall.names, tall.slices, strict=True))
 
     return psi, parts, Posterior(expansion).at(psi).gradient
 
 
 @pytest.mark.parametrize("form", ["centred", "non-centred"])
-def test_classes_of_normal_rows_are_standard_normal_whatever_else_moves(form, monkeypatch):
+def test_classes_of_normal_rows_are_standard_normal_whatever_else_moves(form):
     """Given scales, schools, districts and the mean, v is N(0, 1): its gradient is -v."""
     psi, parts, gradient = whitened(classes(form))
     rng = np.random.default_rng(7)
@@ -176,3 +175,109 @@ def test_without_links_they_are_not():
     point = psi.copy()
     point[parts["s"]] += np.random.default_rng(7).normal(size=SCHOOLS)
     assert np.abs(gradient(point)[parts["c"]] + point[parts["c"]]).max() > 0.1
+
+
+def precisions(names):
+    """Eigenvalues of the precision where the small scale is two standard deviations off.
+
+    Of a grouping with a large scale beside one with a small one, in the metric of the reference.
+    """
+    rng = np.random.default_rng(8)
+    groups = {"large": rng.integers(0, 20, N), "small": rng.integers(0, 90, N)}
+    with pm.Model() as model:
+        eta = pm.Normal("mu", 500, 100)
+        for name in names:
+            eta += effects(name, int(groups[name].max()) + 1, 20)[groups[name]]
+        y = outcomes(
+            rng.normal(0, 8, 20)[groups["large"]], rng.normal(0, 0.2, 90)[groups["small"]], noise=4
+        )
+        pm.Normal("y", eta, 4.0, observed=y)
+    scales = {"tau_large_log__": np.log(8.0), "tau_small_log__": np.array(-1.0)}
+    psi, parts, gradient = whitened(model, **scales)
+    [place] = np.r_[parts["tau_small_log__"]]
+    active = np.setdiff1d(np.arange(max(part.stop for part in parts.values())), place)
+
+    def precision(z):
+        columns = np.empty((len(active), len(active)))
+        for k, i in enumerate(active):
+            points = np.array([psi, psi])
+            points[:, place] += z
+            points[:, i] += -1e-4, 1e-4
+            back, forth = (gradient(point)[active] for point in points)
+            columns[:, k] = (back - forth) / 2e-4
+        return 0.5 * (columns + columns.T)
+
+    root = np.linalg.cholesky(np.linalg.inv(precision(0.0)))
+    return [np.linalg.eigvalsh(root.T @ precision(z) @ root) for z in (-2.0, 2.0)]
+
+
+@pytest.mark.parametrize("names", [("large", "small"), ("small", "large")])
+def test_of_crossed_groupings_those_that_rows_tell_best_follow_the_mean(names):
+    values = np.array(precisions(names))
+    assert values.min() > 0.7
+    assert values.max() < 1.4
+
+
+def test_in_another_order_the_mean_is_a_funnel(monkeypatch):
+    def small_first(coordinates, weights):
+        return sorted(coordinates.blocks, reverse=True)
+
+    monkeypatch.setattr("pymc_subsample.coordinates.fit._order", small_first)
+    assert np.max(precisions(["large", "small"])) > 3
+
+
+def test_groups_with_levels_of_no_row_are_no_parents_of_their_own():
+    """Schools and classes of equally many levels are one block."""
+    with pm.Model() as model:
+        eta = pm.Normal("mu", 500, 100) + effects("s", CLASSES, 20)[SCHOOL[CLASS]]
+        eta += effects("c", CLASSES, 20)[CLASS]
+        pm.Normal("y", eta, 20.0, observed=outcomes())
+    tall = TallModel(model)
+    expansion = expand(tall)
+    coordinates = find_coordinates(tall, tall.names, find_nesting(expansion))
+    assert [block.components for block in coordinates.blocks.values()] == [2]
+    assert reparameterise(tall, expansion, coordinates)
+
+
+def test_intercepts_and_slopes_follow_those_of_the_larger_group():
+    with pm.Model() as model:
+        mean = pm.Normal("mu", 500, 100)
+        slope = pm.Normal("slope", 0, 10)
+        for name, size, index in [("s", SCHOOLS, SCHOOL[CLASS]), ("c", CLASSES, CLASS)]:
+            mean += effects(name, size, 20)[index]
+            slope += effects(f"{name}_age", size, 5)[index]
+        pm.Normal("y", mean + slope * AGE, 20.0, observed=outcomes())
+    psi, parts, gradient = whitened(model)
+    point = psi.copy()
+    point[: parts["c_age"].stop] += np.random.default_rng(9).normal(size=parts["c_age"].stop)
+    for name in ("c", "c_age"):
+        np.testing.assert_allclose(gradient(point)[parts[name]], -point[parts[name]], atol=1e-3)
+
+
+def test_a_grouping_of_another_step_is_followed_by_none():
+    tall, links = found(classes())
+    coordinates = find_coordinates(tall, ["tau_c_log__", "c"], links)
+    assert coordinates.blocks["c"].parents == {"tau_c_log__"}
+
+
+def test_many_small_groups_are_not_taken_for_nested(monkeypatch):
+    """Of rows that are sorted by group, evenly spread ones see each group once."""
+    monkeypatch.setattr(nesting, "_FEW", 500)
+    monkeypatch.setattr(nesting, "_MOST", 1_000)
+    user = np.repeat(np.arange(N // 6), 6)
+    assert found(two(user, np.random.default_rng(5).integers(0, SCHOOLS, N)))[1] == []
+
+
+def test_nodes_of_a_tree_follow_no_effect_of_their_own_variable():
+    parent = np.r_[np.zeros(30, dtype=int), RNG.integers(0, 30, 150)]
+    node = RNG.integers(30, 180, N)
+    with pm.Model() as model:
+        e = effects("e", 180, 20)
+        pm.Normal(
+            "y", pm.Normal("mu", 500, 100) + e[node] + e[parent[node]], 20.0, observed=outcomes()
+        )
+    tall = TallModel(model)
+    expansion = expand(tall)
+    coordinates = find_coordinates(tall, tall.names, find_nesting(expansion))
+    assert coordinates.blocks["e"].parents == {"tau_e_log__"}
+    assert reparameterise(tall, expansion, coordinates)

@@ -288,6 +288,7 @@ def step():
         return pms.HMCECS()
 
 
+@pytest.mark.slow
 def test_a_copy_in_another_process_makes_the_same_draws(step):
     copy = pickle.loads(pickle.dumps(step))
     assert copy._tall.qr is not None
@@ -420,6 +421,7 @@ def assert_cubic(idata, mean, sd):
 OPTIONS = {"draws": 1000, "tune": 500, "chains": 2, "cores": 1, "random_seed": 3}
 
 
+@pytest.mark.slow
 def test_beside_a_step_that_moves_other_variables():
     """The chain's vector is found anew from each draw."""
     t, y, (mean, sd) = normal_rows()
@@ -434,6 +436,7 @@ def test_beside_a_step_that_moves_other_variables():
     assert_cubic(idata, mean, sd)
 
 
+@pytest.mark.slow
 def test_rows_on_disk_and_their_kept_sums(tmp_path):
     t, y, (mean, sd) = normal_rows()
     pd.DataFrame({"t": t, "y": y}).to_parquet(tmp_path / "rows.parquet")

@@ -525,6 +525,7 @@ def test_binary_runs_are_recognised():
     assert statuses(found)["conditional_error"] in ("pass", "fail")
 
 
+@pytest.mark.slow
 def test_several_methods_are_judged_by_their_bounds(model):
     with model:
         both = [pms.HMCECS(vars=[model["slope"]]), pms.MinibatchBarkerMH(vars=[model["sigma"]])]

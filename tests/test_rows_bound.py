@@ -534,6 +534,7 @@ def test_rows_are_read_for_several_draws_at_once(rows, monkeypatch):
     assert len(taken) - before < 512 / 4
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 def test_sampling_takes_little_memory_beside_the_rows(tmp_path):
     """A chain on rows that are larger than the memory that the process may take."""

@@ -184,6 +184,7 @@ def test_draws_are_those_of_the_model_in_memory(name, step, tables, rows):
         np.testing.assert_array_equal(draws[0][var], draws[1][var])
 
 
+@pytest.mark.slow
 def test_what_comes_after_reads_all_rows(tables, rows):
     views = selected(rows, "events", "censored")
     model, full = written(survival, views), survival(*whole(tables, "events", "censored"))
@@ -229,6 +230,7 @@ def test_what_comes_after_reads_all_rows(tables, rows):
     assert again._tall.rows.fingerprint == step._tall.rows.fingerprint
 
 
+@pytest.mark.slow
 def test_workers_read_all_folders(tables, rows):
     bound, _ = both("survival", tables, rows)
     ex = expand(bound, 2)

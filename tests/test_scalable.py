@@ -596,6 +596,7 @@ def of_small_groups(n_large=20_000):
     return model, 120
 
 
+@pytest.mark.slow
 def test_surrogate_reads_the_rows_of_small_groups(caplog):
     model, few = of_small_groups()
     with caplog.at_level(logging.INFO, "pymc.subsample"):

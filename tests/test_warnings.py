@@ -104,6 +104,7 @@ def test_healthy_runs_are_silent(factory, kwargs, caplog):
     assert not warnings_of(factory(**kwargs), caplog)
 
 
+@pytest.mark.slow
 def test_rows_that_matter_far_out_alone_are_found():
     """A cliff in the tail of one of nine parameters, by ten of half a million rows.
 

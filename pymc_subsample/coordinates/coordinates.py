@@ -19,8 +19,7 @@ and the splines. They follow the d elements of psi in every vector that the chai
 compiled functions find them and a saved state holds them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -74,12 +73,7 @@ def find_coordinates(
     blocks = [joined(block) if is_joint(block) else block for block in blocks]
     if nesting:
         blocks = nested(tall, blocks, nesting)
-    # Of blocks side by side, joint ones are fitted before others follow the locations.
-    depth: dict[str, int] = {}
-    for block in blocks:
-        depth |= dict.fromkeys(block.orders, 1 + max(depth.get(n, 0) for n in block.parents))
-    blocks = sorted(blocks, key=lambda block: (depth[block.name], block.joint))
-    return Coordinates(tall, blocks, locations, depth)
+    return Coordinates(tall, blocks, locations)
 
 
 class Coordinates:
@@ -95,6 +89,8 @@ class Coordinates:
         d, elements of theta and of psi, and these with the constants.
     places : dict of str to ndarray of int, shape (k, J)
         Elements of each block in psi.
+    depth : dict of str to int
+        Of each block, how many generations of blocks are above it, itself included.
     locations, scales, bent : ndarray of int
         Elements of the locations, those on which scales of effects depend, and those of them that
         are no effects.
@@ -107,13 +103,15 @@ class Coordinates:
     qr: QRCoordinates | None = None
 
     def __init__(
-        self,
-        tall: TallModel,
-        blocks: Sequence[Block],
-        locations: Sequence[str] = (),
-        depth: Mapping[str, int] = MappingProxyType({}),
+        self, tall: TallModel, blocks: Sequence[Block], locations: Sequence[str] = ()
     ) -> None:
-        self.depth = depth
+        above: dict[str, int] = {}
+        for block in blocks:
+            depth = 1 + max(above.get(name, 0) for name in block.parents)
+            above |= dict.fromkeys(block.orders, depth)
+        self.depth = {block.name: above[block.name] for block in blocks}
+        # Of blocks side by side, joint ones are fitted before others follow the locations.
+        blocks = sorted(blocks, key=lambda block: (self.depth[block.name], block.joint))
         self.blocks = {block.name: block for block in blocks}
         self.tall, self.size = tall, tall.size
         self.variables = dict(zip(tall.names, tall.slices, strict=True))

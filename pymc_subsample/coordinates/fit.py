@@ -16,6 +16,7 @@ References
    marginal densities. Journal of the American Statistical Association 81(393), section 2.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -44,15 +45,10 @@ def fitted(quadratic: Quadratic) -> Quadratic:
     if coordinates is None or not reference.is_finite:
         return quadratic
     theta, _ = coordinates.to_theta(reference.theta)
-    psi = start(coordinates, theta)
-    for name in _order(coordinates, reference.theta):
-        block = coordinates.blocks[name]
-        information, score = coordinates.constants(psi, name)
-        *found, slant = _information(quadratic, psi, name)
-        information[:] = found[0][:, *np.triu_indices(block.components)].T
-        score[:] = found[1].T
-        coordinates.slant(psi, name)[:] = slant
-        psi = coordinates.from_theta(theta, psi)
+    order = _order(coordinates, {})
+    psi = _informed(quadratic, theta, order)
+    if (better := _order(coordinates, coordinates.centring(psi))) != order:
+        psi = _informed(quadratic, theta, better)
     if len(coordinates.bent):
         coordinates.splines(psi)[:] = [
             marginal(quadratic, psi, element) for element in coordinates.bent
@@ -63,18 +59,34 @@ def fitted(quadratic: Quadratic) -> Quadratic:
     return replace(quadratic, reference=replace(reference, theta=psi))
 
 
-def _order(coordinates: Coordinates, psi: np.ndarray) -> list[str]:
-    """Return the blocks, children first; of those side by side, those that rows tell best.
+def _informed(quadratic: Quadratic, theta: np.ndarray, order: Sequence[str]) -> np.ndarray:
+    """Return psi for theta with the information of each block, read off in this order."""
+    coordinates = quadratic.expansion.effects
+    assert coordinates is not None
+    psi = start(coordinates, theta)
+    for name in order:
+        block = coordinates.blocks[name]
+        information, score = coordinates.constants(psi, name)
+        *found, slant = _information(quadratic, psi, name)
+        information[:] = found[0][:, *np.triu_indices(block.components)].T
+        score[:] = found[1].T
+        coordinates.slant(psi, name)[:] = slant
+        psi = coordinates.from_theta(theta, psi)
+    return psi
+
+
+def _order(coordinates: Coordinates, weights: Mapping[str, np.ndarray]) -> list[str]:
+    """Return the blocks, children first; of those side by side, first those that rows tell best.
 
     These move along with locations whatever their scales, and leave little to the others, which
-    would move by more, all together, where their own scales are large.
+    would move by more, all together, where their own scales are large. `weights` are those of the
+    centred form.
     """
-    weights = coordinates.centring(psi)
 
     def key(name: str) -> tuple[int, bool, float]:
         block = coordinates.blocks[name]
-        weight = np.mean([weights[variable].mean() for variable in block.orders])
-        return -coordinates.depth[name], not block.joint, -float(weight)
+        weight = np.mean([np.mean(weights.get(variable, 0.0)) for variable in block.orders])
+        return -coordinates.depth[name], not block.joint, -float(np.nan_to_num(weight))
 
     return sorted(coordinates.blocks, key=key)
 

@@ -13,8 +13,8 @@ from pymc_subsample.coordinates.blocks import Block, ancestry, ordered
 from pymc_subsample.coordinates.effects import total
 from pymc_subsample.likelihood import TallModel
 
-# Rows that are looked at, evenly spread: few at first, which tell most groupings that are not
-# nested, and then so many at a time.
+# Rows that are looked at: few at the start and evenly spread, which tell most groupings that are
+# not nested, also where evenly spread ones see each group once; then so many at a time.
 _FEW, _MOST, _CHUNK = 2_000, 200_000, 50_000
 
 
@@ -26,10 +26,10 @@ def find_nesting(expansion: Expansion) -> list[np.ndarray]:
     """
     if not expansion.linear:
         return []
-    seen, chunks = expansion.sums.slot_coefficients, _levels(expansion)
+    seen = expansion.sums.slot_coefficients
     alike = [pair for pair in permutations(range(len(seen)), 2) if seen[pair[0]] == seen[pair[1]]]
     links: dict[tuple[int, int], np.ndarray] = {}
-    for levels in chunks if alike else ():
+    for levels in _levels(expansion) if alike else ():
         for inner, outer in list(links) or alike:
             link = links.pop((inner, outer), None)
             link = np.full(expansion.phi_size, -1) if link is None else link
@@ -44,7 +44,8 @@ def _levels(expansion: Expansion) -> Iterator[np.ndarray]:
     """Elements of phi that rows see in each slot, shape (k, m), some rows at a time."""
     n = expansion.n_rows
     few, many = (np.linspace(0, n - 1, min(m, n)).astype(np.int64) for m in (_FEW, _MOST))
-    for index in [few, *np.split(many, range(_CHUNK, len(many), _CHUNK))]:
+    first = np.concatenate([np.arange(min(_FEW, n)), few])
+    for index in [first, *np.split(many, range(_CHUNK, len(many), _CHUNK))]:
         yield expansion.sums.levels(expansion.take(index))
 
 
@@ -63,30 +64,32 @@ def nested(tall: TallModel, blocks: list[Block], links: Sequence[np.ndarray]) ->
     Rows of a class tell the sum of its effect and its school's: given the rows one falls as the
     other rises, by how much depends on their scales. Joint blocks are left as they are.
     """
-    single = [block for block in blocks if not block.joint]
-    known = {element for block in single for part in block.seen for element in part.tolist()}
-    found = []
-    for block in blocks:
-        if not block.joint:
-            offset = _within(tall, block, links, known)
-            parents = block.parents | ancestry(tall, offset)
-            block = replace(block, offset=offset, parents=parents)
-        found.append(block)
-    in_order = ordered(found)
-    return in_order if len(in_order) == len(blocks) else blocks
+    seen = np.full(tall.phi_size, -1)  # by which block: its place among these
+    for i, block in enumerate(blocks):
+        for elements in block.seen:
+            seen[elements] = i
+    for i, block in enumerate(blocks):
+        if block.joint:
+            continue
+        offset = _within(tall, block, links, (seen >= 0) & (seen != i))
+        parents = block.parents | ancestry(tall, offset)
+        linked = [*blocks[:i], replace(block, offset=offset, parents=parents), *blocks[i + 1 :]]
+        if len(ordered(linked)) == len(blocks):  # no circle
+            blocks = linked
+    return ordered(blocks)
 
 
 def _within(
-    tall: TallModel, block: Block, links: Sequence[np.ndarray], known: set[int]
+    tall: TallModel, block: Block, links: Sequence[np.ndarray], known: np.ndarray
 ) -> list[Variable | None]:
-    """Offsets of a block's components, and the effects of the groups in which its units are."""
+    """Offsets of a block's components, and the effects, elements `known`, of larger groups."""
     found = list(block.offset)
     for a, elements in enumerate(block.seen):
         for link in links if len(elements) else ():
             outer = link[elements]
             for graph, part in zip(tall.phi_graphs, tall.phi_slices.values(), strict=True):
                 within = (part.start <= outer) & (outer < part.stop)
-                if not known.issuperset(outer[within].tolist()) or not within.any():
+                if not within.any() or not known[outer[within]].all():
                     continue
                 effects = pt.concatenate([graph.ravel(), pt.zeros(1)])
                 place = np.where(within, outer - part.start, part.stop - part.start)

@@ -216,24 +216,6 @@ def acceptance_errors(
     return AcceptanceErrors(probability, right, noise, log_ratio, largest, rise, beyond)
 
 
-def log_densities(
-    expansion: Expansion,
-    reference: Reference | None,
-    thetas: np.ndarray,
-    *,
-    order: int,
-    temperature: float,
-) -> np.ndarray:
-    """Log densities that a chain samples at points theta, (k, d), less that of the first: (k,)."""
-    rows = partial(_rows, expansion, reference, order=order, temperature=temperature, always=())
-    found = []
-    with np.errstate(invalid="ignore"):  # where rows are impossible
-        for theta in thetas:
-            y, known = rows(thetas[0], theta)
-            found.append(known + y.mean())
-    return np.array(found)
-
-
 def compared(
     accepted: np.ndarray, exact: float, decisions: np.ndarray
 ) -> tuple[float, float, float]:

@@ -60,6 +60,28 @@ def _at_points(
     return np.array([level for level, _, _ in found]), np.array([slope for _, slope, _ in found])
 
 
+def log_densities(expansion: Expansion, thetas: np.ndarray, temperature: float) -> np.ndarray:
+    """Log densities that a chain samples at points theta, (k, d), as `log_posteriors`: (k,).
+
+    Without gradients, which a log-likelihood need not have.
+    """
+    points = [expansion.parameters(theta) for theta in thetas]
+    expansion.addresses("loglik")  # compiled before other processes are asked
+    level = sum(expansion.over(_levels, [phi for phi, _ in points]))
+    return np.array([logprior for _, logprior in points]) + level / temperature
+
+
+def _levels(
+    expansion: Expansion, batches: Iterable[np.ndarray], points: Sequence[np.ndarray]
+) -> np.ndarray:
+    [rows] = batches
+    value, found = np.empty(rows.shape[1]), np.empty(len(points))
+    for i, phi in enumerate(points):
+        expansion.loglik(phi, rows, value)
+        found[i] = value.sum()
+    return found
+
+
 def by_scores(
     expansion: Expansion,
     theta: np.ndarray,

@@ -18,12 +18,12 @@ from pymc_subsample.diagnostics.acceptance import (
     AcceptanceErrors,
     Proposed,
     acceptance_errors,
-    log_densities,
     metropolis,
 )
 from pymc_subsample.diagnostics.checks import Check, amount, sentence
 from pymc_subsample.diagnostics.metropolis import RULES, check_moves
 from pymc_subsample.diagnostics.overlooked import check_overlooked
+from pymc_subsample.diagnostics.scores import log_densities
 from pymc_subsample.estimators import VARIANCE_BOUND
 from pymc_subsample.kernels import metropolis as kernel
 from pymc_subsample.kernels.acceptance import Criterion
@@ -274,10 +274,7 @@ class MinibatchMH(ProposingStep):
             remedies=[*self._remedies(), *exact],
         )
         if errors is not None:
-            density = partial(
-                log_densities, self._expansion, self.reference,
-                order=self.control_variate_order or 0, temperature=self.temperature,
-            )  # fmt: skip
+            density = partial(log_densities, self._expansion, temperature=self.temperature)
             kept = np.array(self.record.kept)
             found += check_overlooked(density, self.n_rows, kept, self._active)
         if errors is not None and all(check.passed for check in found):

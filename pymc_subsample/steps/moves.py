@@ -209,9 +209,9 @@ class ProposingStep(ChainStep):
     def _pilots(self) -> list[np.ndarray]:
         """Draws at which to check the chain: fewer where a pass over the rows takes long."""
         count = np.clip(_PILOT_ROWS // self.n_rows, _FEWEST_PILOTS, _MOST_PILOTS)
-        kept, ends = self.record.kept, np.arange(1, _MOST_PILOTS + 1)
-        places = dict.fromkeys(-(-ends * len(kept) // _MOST_PILOTS) - 1)
-        return [kept[at] for at in places if at >= 0][-int(count) :]
+        kept = self.record.kept
+        places = np.linspace(0, len(kept), _MOST_PILOTS + 1)[1:].astype(int)
+        return [kept[at - 1] for at in np.unique(places[places > 0])][-int(count) :]
 
     def _recentre(self, theta: np.ndarray) -> None:
         """Take another reference."""
