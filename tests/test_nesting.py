@@ -118,16 +118,16 @@ def moved_once():
 @pytest.mark.parametrize(
     "model",
     [
-        two(CLASS, np.random.default_rng(5).integers(0, SCHOOLS, N)),
-        two(CLASS, moved_once()),
-        two(CLASS, (CLASS + 7) % CLASSES),
-        two(CLASS, SCHOOL[CLASS], slope=AGE),
-        two(CLASS, SCHOOL[CLASS], slope=2.0 + np.zeros(N)),
+        lambda: two(CLASS, np.random.default_rng(5).integers(0, SCHOOLS, N)),
+        lambda: two(CLASS, moved_once()),
+        lambda: two(CLASS, (CLASS + 7) % CLASSES),
+        lambda: two(CLASS, SCHOOL[CLASS], slope=AGE),
+        lambda: two(CLASS, SCHOOL[CLASS], slope=2.0 + np.zeros(N)),
     ],
     ids=["crossed", "but for a row", "the same groups", "slopes of one", "other units"],
 )
 def test_what_is_not_nested_is_not_found(model):
-    assert found(model)[1] == []
+    assert found(model())[1] == []
 
 
 def test_groups_whose_rows_were_not_looked_at_belong_to_none(monkeypatch):

@@ -115,7 +115,7 @@ def find_blocks(tall: TallModel, names: Sequence[str]) -> list[Block]:
         if name not in names or name in tall.discrete or prior is None or not np.prod(x.type.shape):
             continue
         meets = tall.phi_graphs if x in ancestors(tall.phi_graphs) else means
-        block = _block(tall, name, x, prior, meets, parts)
+        block = _block(tall, name, x, prior, meets)
         if block is not None:
             found[block.name] = block
     return ordered(found.values())
@@ -207,25 +207,24 @@ def _block(
     x: Variable,
     prior: _Prior,
     meets: Sequence[Variable],
-    parts: dict[str, Variable],
 ) -> Block | None:
     order, mean, scale = prior
     k, first = len(mean), scale[0][0]
     effect = follow(x, meets, set(tall.value_graphs))
-    factor, offset, seen = effect.factor, effect.offset, [np.zeros(0, dtype=int)] * k
+    factor, offset, at = effect.factor, effect.offset, None
     if k == 1 and effect.order.shape[1] > 1 and first is not None and first.type.ndim == 0:
         # A variable with independent elements, of which a matrix makes units.
         if mean[0].type.ndim:
             return None
         order, k = effect.order, effect.order.shape[1]
-        seen *= k
         mean, scale = mean * k, diagonal([first] * k)
     elif not np.array_equal(effect.order, order):
         factor, offset = diagonal([pt.ones(()) for _ in mean]), [pt.zeros(())] * k
     elif effect.graph is not None and effect.graph in tall.phi_graphs:
         first_seen = dict(zip(tall.phi_graphs, tall.phi_slices.values(), strict=True))
-        seen = [first_seen[effect.graph].start + effect.at[order[:, a]] for a in range(k)]
+        at = first_seen[effect.graph].start + effect.at
     each = range(k)
+    seen = [np.zeros(0, dtype=int) if at is None else at[order[:, a]] for a in each]
     offset = [total([offset[a], *(product(factor[a][b], mean[b]) for b in each)]) for a in each]
     by_unit = [
         [total(product(factor[a][c], scale[c][b]) for c in each) for b in each] for a in each

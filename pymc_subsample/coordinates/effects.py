@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import mul
-from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -110,22 +109,20 @@ def follow(x: Variable, graphs: Sequence[Variable], free: set[Variable]) -> Effe
         else:
             break
         current = node.outputs[0]
-    where: dict[str, Any] = {}
-    if current in graphs and not gathered:
-        where = {"graph": current, "at": np.argsort(order.ravel())}
+    graph, at = (current if current in graphs and not gathered else None), np.argsort(order.ravel())
     axis, start = across(x.type.shape), np.arange(order.size).reshape(x.type.shape)
     if axis is not None and (np.array_equal(order, start) or np.array_equal(order, start.T)):
         if order.shape != start.shape:
             factor, offset = factor.T, offset.T
         each = range(start.shape[axis])
         factors, offsets = ([line(v, axis, a) for a in each] for v in (factor, offset))
-        return Effect(units_of(start.shape), diagonal(factors), offsets, **where)
+        return Effect(units_of(start.shape), diagonal(factors), offsets, graph, at)
     flat = order.ravel()
     factor, offset = (flattened(v, shape) for v in (factor, offset))
     if not np.array_equal(flat, np.arange(flat.size)):
         back = np.argsort(flat)
         factor, offset = (v[back] if v.type.ndim else v for v in (factor, offset))
-    return Effect(np.arange(flat.size)[:, None], [[factor]], [offset], **where)
+    return Effect(np.arange(flat.size)[:, None], [[factor]], [offset], graph, at)
 
 
 def across(shape: Sequence[int]) -> int | None:
