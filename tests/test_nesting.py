@@ -1,9 +1,13 @@
 """Groups within groups: which they are, and what the chain moves."""
 
+from itertools import product
+
 import numpy as np
 import pymc as pm
 import pytest
+from chains import QUIET, assert_moments
 
+import pymc_subsample as pms
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.quadratic import Posterior
 from pymc_subsample.coordinates import find_coordinates, find_nesting, nesting, reparameterise
@@ -281,3 +285,48 @@ def test_nodes_of_a_tree_follow_no_effect_of_their_own_variable():
     coordinates = find_coordinates(tall, tall.names, find_nesting(expansion))
     assert coordinates.blocks["e"].parents == {"tau_e_log__"}
     assert reparameterise(tall, expansion, coordinates)
+
+
+def in_schools(form):
+    """Classes of schools, and what is known of the posterior: means and sds by name."""
+    school = SCHOOL[CLASS]
+    rng = np.random.default_rng(3)
+    y = outcomes(rng.normal(0, 5, SCHOOLS)[school], rng.normal(0, 8, CLASSES)[CLASS])
+    with pm.Model() as model:
+        effect = effects("s", SCHOOLS, 20, form)
+        pm.Deterministic("school", effect)
+        eta = pm.Normal("mu", 500, 100) + effect[school] + effects("c", CLASSES, 20, form)[CLASS]
+        pm.Normal("y", eta, 20.0, observed=y)
+    sizes = np.bincount(CLASS)
+    means = np.bincount(CLASS, y) / sizes - 500
+    same = (SCHOOL[:, None] == SCHOOL).astype(float)
+    # Of scales, mu and the first school's effect, by a grid over the scales.
+    grid = np.linspace(0.1, 14, 70), np.linspace(4, 14, 40)
+    logp, moments = [], []
+    for s, c in product(*grid):
+        cov = s**2 * same + 100**2 + np.diag(c**2 + 400 / sizes)
+        root = np.linalg.cholesky(cov)
+        with_mu, with_school = np.full(CLASSES, 100.0**2), s**2 * (SCHOOL == 0)
+        z = np.linalg.solve(root, np.column_stack([means, with_mu, with_school]))
+        logp.append(-0.5 * z[:, 0] @ z[:, 0] - np.log(np.diag(root)).sum() - (s**2 + c**2) / 800)
+        mu, first = z[:, 1] @ z[:, 0], z[:, 2] @ z[:, 0]
+        variances = 100**2 - z[:, 1] @ z[:, 1], s**2 - z[:, 2] @ z[:, 2]
+        moments.append([s, c, mu, first, s**2, c**2, mu**2 + variances[0], first**2 + variances[1]])
+    weights = np.exp(np.array(logp) - max(logp))
+    mean, square = (weights @ np.array(moments) / weights.sum()).reshape(2, 4)
+    return model, mean + [0, 0, 500, 0], np.sqrt(square - mean**2)
+
+
+@pytest.mark.parametrize("form", ["centred", "non-centred"])
+def test_posterior_is_the_exact_one(form):
+    model, mean, sd = in_schools(form)
+    with model:
+        step = pms.HMCECS()
+        assert any("s" in b.parents for b in step._expansion.effects.blocks.values())
+        idata = pm.sample(2_000, tune=1_000, chains=2, step=step, random_seed=1, **QUIET)
+    post = idata.posterior
+    draws = [post[name].values for name in ("tau_s", "tau_c", "mu")] + [
+        post["school"].values[..., 0]
+    ]
+    for x, m, s in zip(draws, mean, sd, strict=True):
+        assert_moments(x, m, s)
