@@ -18,23 +18,16 @@ from pymc.step_methods.compound import BlockedStep
 
 from pymc_subsample import arguments
 from pymc_subsample.compile import building_graphs
-from pymc_subsample.control_variates import Expansion, expand, refuse_steps, verify_gradient
-from pymc_subsample.control_variates.curvature import MAX_CURVATURE, MAX_DENSE
+from pymc_subsample.control_variates import Expansion, refuse_steps
+from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch
 from pymc_subsample.control_variates.reference import Reference, no_sums
-from pymc_subsample.coordinates import (
-    QRCoordinates,
-    find_coordinates,
-    find_nesting,
-    find_qr,
-    reparameterise,
-)
 from pymc_subsample.data import Rows
 from pymc_subsample.data.samples import warn_of_samples
 from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.kernels.model import Sums
-from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.binding import require_rows
 from pymc_subsample.likelihood.differentiation import WITHOUT_GRADIENT, differentiated
 from pymc_subsample.likelihood.discovery import chosen_names
@@ -42,6 +35,7 @@ from pymc_subsample.likelihood.identity import archive
 from pymc_subsample.likelihood.verification import warn_about_whole_terms
 from pymc_subsample.progress import doing
 from pymc_subsample.steps import guards, variables
+from pymc_subsample.steps.form import Form, expansion_of_order
 from pymc_subsample.steps.modes import starts
 from pymc_subsample.steps.setup import NEARLY, Preparation, Problem, prepare, without_digits
 from pymc_subsample.steps.signatures import complete
@@ -135,10 +129,6 @@ class SubsampledStep(BlockedStep):
     _prepared: Preparation | None = None
     # Which of the modes that the set-up found this chain starts in.
     mode: int = 0
-    # Groups within groups; None where they were not looked for.
-    _nesting: list[np.ndarray] | None = None
-    # In which nearly collinear columns are apart.
-    _apart: QRCoordinates | None = None
     # What the part of the set-up took that steps of one model share.
     seconds_to_reference = 0.0
 
@@ -186,7 +176,7 @@ class SubsampledStep(BlockedStep):
             self._given_reference = reference
         if reference is not None:
             variables.refuse_other_variables(self._model, reference, earlier=of_run)
-        self._reparameterize = arguments.truth("reparameterize", reparameterize)
+        self._form = Form(arguments.truth("reparameterize", reparameterize))
         self._rows_of: dict[str, Any] = {
             "observed": chosen_names(observed) or None,
             "dim": arguments.text("dim", dim, "a dimension"),
@@ -231,47 +221,24 @@ class SubsampledStep(BlockedStep):
                 doing("compiling the log-likelihood"),
                 differentiated(tall, self._without_gradient),
             ):
-                apart, effects = self._apart, None
-                tall.qr = None if apart is None else apart.qr
-                self._expansion: Expansion = self._expand(tall)
-                if self._reparameterize:
-                    if self._nesting is None:
-                        self._nesting = find_nesting(self._expansion)
-                    names = [v.name for v in self.vars]
-                    effects = find_coordinates(tall, names, self._nesting)
-                if "gradient" in self._functions:
-                    verify_gradient(tall, self._expansion)
-                if apart is not None:
-                    self._expansion.reparameterise(apart)
-                if effects is not None:
-                    if reparameterise(tall, self._expansion, effects):
-                        effects.qr = apart
-                    elif apart is not None:
-                        self._expansion.reparameterise(apart)
+                self._expansion: Expansion = self._form.expanded(
+                    tall, self._names, self._expand, gradient="gradient" in self._functions
+                )
                 self._compiled = self._expansion.model(*self._functions)
         self.n_rows = tall.n_rows
         self.observed = tall.observed
-        self._active = self._places([v.name for v in self.vars])
-        own = {v.name for v in self.vars}
+        self._active, own = self._places(self._names), set(self._names)
         layout = list(zip(tall.names, tall.slices, tall.shapes, strict=True))
         self._read = [(name, part) for name, part, _ in layout]
         self._moved = [entry for entry in layout if entry[0] in own]
 
     def _expand(self, tall: TallModel) -> Expansion:
-        """Compile control variates of the order asked for; "auto" is the highest that there is."""
-        expansion = expand(tall, 2 if isinstance(self._order, str) else self._order)
-        if expansion.order <= expansion.highest_order:
-            return expansion
-        if isinstance(self._order, str):
-            return expand(tall, expansion.highest_order)
-        size = tall.phi_size
-        raise TallModelError(
-            f"{size:,} parameters meet the data in this model. control_variate_order=2 needs the "
-            "sum of their curvatures over all rows, a matrix that is limited to "
-            f"{MAX_CURVATURE:,} parameters unless groups leave most of it zero. Use "
-            f"control_variate_order=1, which takes about {size**2 // 2:,} rows per draw, or sample "
-            "this model with pm.NUTS or nutpie."
-        )
+        return expansion_of_order(tall, self._order)
+
+    @property
+    def _names(self) -> list[str]:
+        """Names of the value variables to sample."""
+        return [v.name for v in self.vars]
 
     @property
     def _home(self) -> Preparation:
@@ -294,7 +261,8 @@ class SubsampledStep(BlockedStep):
     def fingerprint(self) -> str:
         """Identifies rows and columns, so that a state is not continued on other ones."""
         rows = self._tall.rows.fingerprint
-        return rows if self._apart is None else f"{rows}, columns {self._apart.digest}"
+        apart = self._form.apart
+        return rows if apart is None else f"{rows}, columns {apart.digest}"
 
     @property
     def model(self) -> pm.Model:
@@ -359,11 +327,10 @@ class SubsampledStep(BlockedStep):
             found = self._solved(make)
             lost = without_digits(*found)
             if len(lost):
-                self._apart, found = None, first
+                self._form.apart, found = None, first
                 self._connect()
         if len(lost):
-            own = self._reparameterize
-            variables.refuse_rounded(self._tall, without_digits(*found), own=own)
+            variables.refuse_rounded(self._tall, without_digits(*found), own=self._form.own)
         _, prepared = found
         self.centring = self._centring(prepared.reference.theta)
         if self.centring:
@@ -378,13 +345,12 @@ class SubsampledStep(BlockedStep):
 
     def _take_apart(self, found: tuple[Problem, Preparation] | None) -> bool:
         """Take columns apart, if there are some, and their sums lose digits by themselves."""
-        names = [v.name for v in self.vars]
-        apart = find_qr(self._tall, self._expansion, names) if self._reparameterize else None
+        apart = self._form.collinear(self._tall, self._expansion, self._names)
         if apart is None:
             return False
         if found is not None and not len(without_digits(*found, NEARLY, apart.places)):
             return False
-        self._apart = apart
+        self._form.apart = apart
         self._connect()
         return True
 

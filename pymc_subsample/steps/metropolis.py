@@ -118,7 +118,7 @@ class MinibatchMH(ProposingStep):
                 "reference is the expansion point of the control variates, and "
                 "control_variate_order is None. Give one or the other."
             )
-        self._reparameterize &= order is not None
+        self._form.own &= order is not None
         self._attach(order)
         self.control_variate_order = None if order is None else self._expansion.order
         self.batch_size = arguments.batch_size(batch_size, self.n_rows, self._default_batch)

@@ -96,7 +96,7 @@ class ProposingStep(ChainStep):
         self.transitions_per_draw = arguments.transitions(transitions_per_draw)
         self.proposal: Proposal = arguments.proposal(proposal)
         super().__init__(vars, **above)
-        self._reparameterize &= not in_own_units(self.proposal)
+        self._form.own &= not in_own_units(self.proposal)
 
     def _transitions(
         self, theta: np.ndarray, size: int

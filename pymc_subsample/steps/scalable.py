@@ -263,7 +263,7 @@ class ScalableMH(ChainStep):
         self.temperature = arguments.temperature(temperature)
         self.transitions_per_draw = arguments.transitions(transitions_per_draw)
         super().__init__(vars, **above)
-        self._reparameterize &= not in_own_units(proposal)
+        self._form.own &= not in_own_units(proposal)
         self._attach(2)
         arguments.proposal_size(proposal, len(self._active))
         if proposal == "auto":

@@ -270,7 +270,7 @@ class SGMCMC(ChainStep):
                 "are given. Leave it out."
             )
         # A step size and a metric that are given are those of the model's own variables.
-        self._reparameterize &= metric == "curvature" or self.schedule.automatic
+        self._form.own &= metric == "curvature" or self.schedule.automatic
         self._attach(order)
         with doing("compiling the integrator"):
             langevin.integrate(self._integrator)
