@@ -57,6 +57,9 @@ class CompiledMap:
         self._owners = {name: block for block in blocks for name in block.orders}
         joint = [i for i, block in enumerate(blocks) if block.joint]
         self._joint, self._single = joint, [i for i in range(len(blocks)) if i not in joint]
+        # Those that follow joint blocks, and with them locations as the model has them.
+        effects = {name for block in blocks if block.joint for name in block.orders}
+        self._inside = {i for i, block in enumerate(blocks) if block.parents & effects}
 
     def forward(self, inner: Compiled) -> Compiled:
         """Compile a model's ``forward`` over psi."""
@@ -84,13 +87,14 @@ class CompiledMap:
         for i in self._joint:
             lines += [
                 f"given{i}(theta, given)",
-                f"volume[0] += standard({_block(i)}, none, psi, e)",
+                f"volume[0] += standard({_block(i)}, none, psi, psi, e)",
                 f"shear({_block(i)}, psi, e, locations, -1.0, theta)",
             ]
         for i in range(len(self._of.layout)):
             lines.append(f"given{i}(theta, given)")
             if i in self._single:
-                lines.append(f"volume[0] += standard({_block(i)}, locations, psi, e)")
+                beta = "theta" if i in self._inside else "psi"
+                lines.append(f"volume[0] += standard({_block(i)}, locations, {beta}, psi, e)")
             lines.append(f"volume[0] += spread({_block(i)}, e, theta)")
         return self._compiled("position", _POSITION_SOURCE, lines, _POSITION)
 
@@ -105,10 +109,11 @@ class CompiledMap:
         # Singles see locations of which joint blocks have taken their part.
         for i in [*self._joint, *self._single]:
             along = "none" if i in self._joint else "locations"
+            beta = "theta" if i in self._inside else "psi"
             lines += [
                 f"given{i}(theta, given)",
                 f"gathered({_block(i)}, theta, e)",
-                f"moved({_block(i)}, {along}, theta, e, psi)",
+                f"moved({_block(i)}, {along}, {beta}, theta, e, psi)",
             ]
             if i in self._joint:
                 lines.append(f"shear({_block(i)}, theta, e, locations, 1.0, psi)")
@@ -117,7 +122,7 @@ class CompiledMap:
     @cached_property
     def _pull(self) -> Compiled:
         """Pull derivatives in theta, and the volume's, back to psi, and add them."""
-        standard = "standard_back({}, {}, psi, e, bar_e, bar_given, grad)"
+        standard = "standard_back({}, {}, {}, psi, e, bar_e, bar_given, {}, grad)"
         lines = []
         for i in reversed(range(len(self._of.layout))):
             lines += [
@@ -125,13 +130,14 @@ class CompiledMap:
                 f"spread_back({_block(i)}, e, bar, bar_given, bar_e)",
             ]
             if i in self._single:
-                lines.append(standard.format(_block(i), "locations"))
+                beta = ("theta", "bar") if i in self._inside else ("psi", "grad")
+                lines.append(standard.format(_block(i), "locations", *beta))
             lines.append(f"given_back{i}(theta, bar_given, bar, bar)")
         for i in self._joint:
             lines += [
                 f"given{i}(theta, given)",
                 f"shear_back({_block(i)}, psi, e, locations, bar, bar_given, bar_e)",
-                standard.format(_block(i), "none"),
+                standard.format(_block(i), "none", "psi", "grad"),
                 f"given_back{i}(theta, bar_given, bar, bar)",
             ]
         for name, place in self._of.variables.items():

@@ -70,9 +70,9 @@ def find_coordinates(
         return block.units * block.components <= most and block.parents <= known
 
     blocks = [merged(group) for group in together(blocks)]
-    blocks = [joined(block) if is_joint(block) else block for block in blocks]
     if nesting:
         blocks = nested(tall, blocks, nesting)
+    blocks = [joined(block) if is_joint(block) else block for block in blocks]
     return Coordinates(tall, blocks, locations)
 
 

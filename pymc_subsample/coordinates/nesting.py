@@ -62,15 +62,13 @@ def nested(tall: TallModel, blocks: list[Block], links: Sequence[np.ndarray]) ->
     """Add the effects of larger groups to the offsets of those nested in them; parents first.
 
     Rows of a class tell the sum of its effect and its school's: given the rows one falls as the
-    other rises, by how much depends on their scales. Joint blocks are left as they are.
+    other rises, by how much depends on their scales.
     """
     seen = np.full(tall.phi_size, -1)  # by which block: its place among these
     for i, block in enumerate(blocks):
         for elements in block.seen:
             seen[elements] = i
     for i, block in enumerate(blocks):
-        if block.joint:
-            continue
         offset = _within(tall, block, links, (seen >= 0) & (seen != i))
         parents = block.parents | ancestry(tall, offset)
         linked = [*blocks[:i], replace(block, offset=offset, parents=parents), *blocks[i + 1 :]]

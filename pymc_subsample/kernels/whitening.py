@@ -18,7 +18,8 @@ is triangular too and tends to the constant factor of I, where a lower one would
 
 Locations beta, on which no scale depends, may move the rows as d does, such as an intercept to
 which the effects are added: d is then ``d + D beta``, with beta as the chain sees it, after joint
-blocks have taken their part.
+blocks have taken their part; or, where d holds the effects of a joint block, beta as the model has
+it.
 
 The variable itself is ``x = mean + scale e``. K, scale, d and mean of a block of J units are in an
 array `given`, for which `table` says where the numbers of each entry start, or -1 where it is zero,
@@ -117,12 +118,12 @@ def condition(k, units, w, unit, start, table, given, shift, psi, K, info, scale
 
 
 @kept()
-def standard(place, at, table, given, locations, psi, e):
-    """Write e for v; return log |de / dv|."""
+def standard(place, at, table, given, locations, beta, psi, e):
+    """Write e for v; return log |de / dv|. Locations are those of the vector beta."""
     k, units, w, start, slant = place
     K, info, scaled, C = (np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)))
     rest, center, v = np.empty(k), np.empty(k), np.empty(k)
-    shift = shifted(k, slant, locations, psi, psi)
+    shift = shifted(k, slant, locations, psi, beta)
     volume = 0.0
     for unit in range(units):
         condition(
@@ -138,12 +139,12 @@ def standard(place, at, table, given, locations, psi, e):
 
 
 @kept()
-def moved(place, at, table, given, locations, theta, e, v):
-    """Write v for e; theta holds the constants, v the locations."""
+def moved(place, at, table, given, locations, beta, theta, e, v):
+    """Write v for e; theta holds the constants, beta the locations."""
     k, units, w, start, slant = place
     K, info, scaled, C = (np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)))
     rest, center = np.empty(k), np.empty(k)
-    psi, shift = theta, shifted(k, slant, locations, theta, v)
+    psi, shift = theta, shifted(k, slant, locations, theta, beta)
     for unit in range(units):
         condition(
             k, units, w, unit, start, table, given, shift, psi, K, info, scaled, C, rest, center
@@ -156,7 +157,9 @@ def moved(place, at, table, given, locations, theta, e, v):
 
 
 @kept()
-def standard_back(place, at, table, given, locations, psi, e, bar_e, bar_given, bar_psi):
+def standard_back(
+    place, at, table, given, locations, beta, psi, e, bar_e, bar_given, bar_beta, bar_psi
+):
     """Pull derivatives in e, and the volume's, back to v and, added up, to K, d and locations.
 
     The derivative of C is that of a Cholesky factor (Murray 2016, arXiv:1602.07527, section 3),
@@ -166,7 +169,7 @@ def standard_back(place, at, table, given, locations, psi, e, bar_e, bar_given, 
     K, info, scaled, C = (np.empty((k, k)), np.empty((k, k)), np.empty((k, k)), np.empty((k, k)))
     bar_C, bar_Q, line = np.empty((k, k)), np.empty((k, k)), np.empty(k)
     rest, center, bar_v, bar_p = np.empty(k), np.empty(k), np.empty(k), np.empty(k)
-    size, shift = locations.shape[0], shifted(k, slant, locations, psi, psi)
+    size, shift = locations.shape[0], shifted(k, slant, locations, psi, beta)
     for unit in range(units):
         condition(
             k, units, w, unit, start, table, given, shift, psi, K, info, scaled, C, rest, center
@@ -211,7 +214,7 @@ def standard_back(place, at, table, given, locations, psi, e, bar_e, bar_given, 
                 total -= info[a, b] * line[b]
             add(table, bar_given, 2 * k * k + a, unit, total)
             for i in range(size):
-                bar_psi[locations[i]] += psi[slant + a * size + i] * total
+                bar_beta[locations[i]] += psi[slant + a * size + i] * total
 
 
 @kept()
