@@ -23,7 +23,7 @@ from pymc_subsample.block_poisson import (
 )
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.curvature import covariance
-from pymc_subsample.control_variates.factors import factor
+from pymc_subsample.control_variates.factors import factor, whiten
 from pymc_subsample.control_variates.general import general_expansion
 from pymc_subsample.control_variates.quadratic import Quadratic
 from pymc_subsample.control_variates.reference import reference_at
@@ -40,6 +40,7 @@ from pymc_subsample.kernels.estimates import (
 )
 from pymc_subsample.kernels.model import MINIBATCH, Surface
 from pymc_subsample.likelihood import TallModel
+from pymc_subsample.steps.setup import radius
 from pymc_subsample.steps.subsample import Subsample
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
@@ -435,6 +436,27 @@ def test_signed_posterior_is_exact(kernel, logistic):
         assert error < 0.1 * spread
         assert abs(mean - exact) < 5 * error
         assert abs(sd / spread - 1) < 0.1
+
+
+def test_chains_of_many_parameters_start_inside_the_ellipsoid_and_move():
+    """From 70 parameters on, wider than the posterior is mostly outside."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(4_000, 110))
+    with pm.Model() as model:
+        b = pm.Normal("b", 0, 1, shape=110)
+        pm.Normal("y", x @ b, 1.0, observed=rng.normal(size=4_000))
+        step = pms.HMCECS(estimator="block-poisson")
+    for seed in range(10):
+        step.setup_chain(np.random.default_rng(seed), 400, 0)
+        step.tune = True
+        point, distances = model.initial_point(), []
+        for _ in range(20):
+            point, [stats] = step.step(point)
+            z = point["b"] - step.reference.theta
+            distances.append(np.linalg.norm(whiten(step.tuning.factor, z)))
+            assert np.isfinite(stats["energy"])
+        assert max(distances) < radius(110)
+        assert len(set(distances)) > 10
 
 
 def test_negative_signs_are_told(logistic, caplog):

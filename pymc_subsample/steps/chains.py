@@ -27,6 +27,8 @@ from pymc_subsample.storage import hint_for_bambi, refuse_beyond_memory, warn_of
 
 # How many times as wide as the posterior chains start around the reference.
 _WIDER = 1.5
+# How far out they start at most, over the distance that they are confined to.
+_WITHIN = 0.9
 
 
 class ChainStep(SubsampledStep):
@@ -91,15 +93,23 @@ class ChainStep(SubsampledStep):
         return self._expansion.from_values(theta, like, self.own)
 
     def _start(
-        self, theta: np.ndarray, point: PointType, factor: np.ndarray, inside: bool = False
+        self,
+        theta: np.ndarray,
+        point: PointType,
+        factor: np.ndarray,
+        inside: bool = False,
+        most: float = np.inf,
     ) -> bool:
-        """Move a chain's first theta to the reference, unless `initvals` say where to start."""
+        """Move a chain's first theta to the reference, unless `initvals` say where to start.
+
+        With `inside` whatever they say, and less than `most` away, in units of the factor.
+        """
         first, self.start_at_reference = self.start_at_reference, False
         if not first or self.reference is None or (not inside and given_start(self, point)):
             return False
-        z = self.rng.standard_normal(len(self._active))
-        start = self.reference.theta[self._active]
-        theta[self._active] = start + _WIDER * scaled(factor, z[None])[0]
+        z = _WIDER * self.rng.standard_normal(len(self._active))
+        z *= min(1.0, _WITHIN * most / np.linalg.norm(z))
+        theta[self._active] = self.reference.theta[self._active] + scaled(factor, z[None])[0]
         return True
 
     def _leave(self, theta: np.ndarray, values: np.ndarray) -> None:

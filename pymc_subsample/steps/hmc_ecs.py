@@ -264,8 +264,11 @@ class HMCECS(AdaptiveSubsample):
 
     def _entered(self, point: PointType) -> np.ndarray:
         theta = self._theta(point)
-        inside = self._kind == BLOCK_POISSON or self.tuning.done > 0
-        self._start(theta, point, self.tuning.factor, inside)
+        confined = self._kind == BLOCK_POISSON
+        inside, most = confined or self.tuning.done > 0, np.inf
+        if confined:
+            most = radius(len(self._active))
+        self._start(theta, point, self.tuning.factor, inside, most)
         if not len(self.subsample.index):
             self.subsample.draw(self.row_rng, self.n_rows)
         if self.subsample.rows is None:
