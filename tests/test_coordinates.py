@@ -707,7 +707,7 @@ def test_correlations_do_not_turn_well_informed_effects():
         for b, e in enumerate(np.eye(2)):
             out = np.empty(2)
             psi[:2] = e
-            moved((2, 1, 2, 2, 7), at, table, K.ravel(), none, psi, e, out)
+            moved((2, 1, 2, 2, 7), at, table, K.ravel(), none, psi, psi, e, out)
             jacobian[:, b] = out
         return jacobian @ np.linalg.inv(K)
 

@@ -61,9 +61,8 @@ def _point(
         full = rng.choice([0.0, 1.0, 100.0], (block.units, 1, 1)) * root @ root.transpose(0, 2, 1)
         information[:] = full[:, *np.triu_indices(k)].T
         score[:] = rng.standard_normal(score.shape)
-        if block.joint:
-            slant = coordinates.slant(psi, name)
-            slant[:] = rng.standard_normal(slant.shape)
+        slant = coordinates.slant(psi, name)
+        slant[:] = rng.standard_normal(slant.shape)
     for line in coordinates.splines(psi):
         bent = through(np.cumsum(np.exp(0.2 * rng.standard_normal(len(KNOTS)))) * 0.5 - 4.0)
         line[:] = 0.0 if bent is None else bent
