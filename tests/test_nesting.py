@@ -189,14 +189,52 @@ def test_groups_within_few_follow_the_mean_as_the_model_has_it(monkeypatch):
     tall, links = found(classes(districts=FEW))
     coordinates = find_coordinates(tall, tall.names, links)
     assert {name for name, block in coordinates.blocks.items() if block.joint} == {"d"}
-    own = CompiledMap.__init__
-
-    def with_the_chains_own(self, *arguments):
-        own(self, *arguments)
-        self._inside = set()
-
-    monkeypatch.setattr(CompiledMap, "__init__", with_the_chains_own)
+    monkeypatch.setattr(CompiledMap, "_beta", lambda self, i: "psi")
     assert off_standard(classes(districts=FEW)) > 0.1
+
+
+def test_classes_of_schools_of_few_districts_are_so_where_means_are_chained():
+    with pm.Model() as model:
+        tau = [pm.HalfNormal(f"tau_{k}", 20) for k in range(3)]
+        d = pm.Normal("d", 0, tau[0], shape=FEW)
+        s = pm.Normal("s", d[DISTRICT % FEW], tau[1], shape=SCHOOLS)
+        c = pm.Normal("c", s[SCHOOL], tau[2], shape=CLASSES)
+        pm.Normal("y", pm.Normal("mu", 500, 100) + c[CLASS], 20.0, observed=outcomes())
+    assert off_standard(model) < 1e-4
+
+
+def test_classes_see_the_part_of_few_groups_that_they_are_not_in():
+    """Of few products, crossed with few districts, the mean holds the effects' mean."""
+    product = RNG.integers(0, 3, N)
+    with pm.Model() as model:
+        eta = pm.Normal("mu", 500, 100) + effects("p", 3, 20)[product]
+        eta += (
+            effects("d", FEW, 20)[DISTRICT[SCHOOL[CLASS]] % FEW] + effects("c", CLASSES, 20)[CLASS]
+        )
+        pm.Normal("y", eta, 20.0, observed=outcomes())
+    tall, links = found(model)
+    coordinates = find_coordinates(tall, tall.names, links)
+    assert {name: block.joint for name, block in coordinates.blocks.items()} == {
+        "p": True, "d": True, "c": False,
+    }  # fmt: skip
+    assert reparameterise(tall, expand(tall), coordinates)
+
+
+def test_of_two_crossed_groupings_within_a_larger_one_the_smaller_follows_it():
+    """Teachers and rooms of schools; rooms are within wings, too."""
+    rng = np.random.default_rng(10)
+    school = np.sort(rng.integers(0, 20, N))
+    teacher, room = 3 * school + rng.integers(0, 3, N), 4 * school + rng.integers(0, 4, N)
+    wing = rng.permutation(np.arange(80) % 30)[room]
+    with pm.Model() as model:
+        eta = pm.Normal("mu", 500, 100)
+        for name, index in (("s", school), ("t", teacher), ("r", room), ("w", wing)):
+            eta += effects(name, int(index.max()) + 1, 20)[index]
+        pm.Normal("y", eta, 20.0, observed=outcomes())
+    tall, links = found(model)
+    blocks = find_coordinates(tall, tall.names, links).blocks
+    above = {name: block.parents & blocks.keys() for name, block in blocks.items()}
+    assert above == {"s": set(), "w": set(), "t": {"s"}, "r": {"w"}}
 
 
 def test_few_groups_within_fewer_are_no_joint_unit():

@@ -57,9 +57,14 @@ class CompiledMap:
         self._owners = {name: block for block in blocks for name in block.orders}
         joint = [i for i, block in enumerate(blocks) if block.joint]
         self._joint, self._single = joint, [i for i in range(len(blocks)) if i not in joint]
-        # Those that follow joint blocks, and with them locations as the model has them.
-        effects = {name for block in blocks if block.joint for name in block.orders}
-        self._inside = {i for i, block in enumerate(blocks) if block.parents & effects}
+        # By block the joint ones above it, whose part of the locations it does not see; and each
+        # such set once, with the locations as seen from there.
+        above: dict[str, frozenset[int]] = {}
+        for i, block in enumerate(blocks):
+            found = frozenset().union(*(above.get(name, frozenset()) for name in block.parents))
+            above |= dict.fromkeys(block.orders, found | {i} if block.joint else found)
+        self._above = [above[block.name] - {i} for i, block in enumerate(blocks)]
+        self._sets = list(dict.fromkeys(found for found in self._above if found))
 
     def forward(self, inner: Compiled) -> Compiled:
         """Compile a model's ``forward`` over psi."""
@@ -84,16 +89,18 @@ class CompiledMap:
             lines.append(f"volume[0] += bend(bent, {self._start}, psi, theta)")
         if len(self._of.rows):
             lines.append("volume[0] += unfold(rows, theta)")
+        lines += [f"{beta} = psi[:{self._of.size}].copy()" for beta in self._betas()]
         for i in self._joint:
+            seen = ["theta", *self._betas(i)]
             lines += [
                 f"given{i}(theta, given)",
                 f"volume[0] += standard({_block(i)}, none, psi, psi, e)",
-                f"shear({_block(i)}, psi, e, locations, -1.0, theta)",
+                *(f"shear({_block(i)}, psi, e, locations, -1.0, {beta})" for beta in seen),
             ]
         for i in range(len(self._of.layout)):
             lines.append(f"given{i}(theta, given)")
             if i in self._single:
-                beta = "theta" if i in self._inside else "psi"
+                beta = self._beta(i)
                 lines.append(f"volume[0] += standard({_block(i)}, locations, {beta}, psi, e)")
             lines.append(f"volume[0] += spread({_block(i)}, e, theta)")
         return self._compiled("position", _POSITION_SOURCE, lines, _POSITION)
@@ -106,17 +113,21 @@ class CompiledMap:
             lines.append("fold(rows, psi)")
         if len(self._of.bent):
             lines.append(f"straighten(bent, {self._start}, theta, psi)")
-        # Singles see locations of which joint blocks have taken their part.
+        # Singles see locations of which joint blocks have taken their part, but for those above.
+        lines += [f"{beta} = theta[:{self._of.size}].copy()" for beta in self._betas()]
         for i in [*self._joint, *self._single]:
-            along = "none" if i in self._joint else "locations"
-            beta = "theta" if i in self._inside else "psi"
+            along, beta = ("none", "psi") if i in self._joint else ("locations", self._beta(i))
             lines += [
                 f"given{i}(theta, given)",
                 f"gathered({_block(i)}, theta, e)",
                 f"moved({_block(i)}, {along}, {beta}, theta, e, psi)",
             ]
             if i in self._joint:
-                lines.append(f"shear({_block(i)}, theta, e, locations, 1.0, psi)")
+                others = [beta for beta in self._betas() if beta not in self._betas(i)]
+                lines += [
+                    f"shear({_block(i)}, theta, e, locations, 1.0, {out})"
+                    for out in ("psi", *others)
+                ]
         return self._compiled("inverse", _INVERSE_SOURCE, lines, _INVERSE)
 
     @cached_property
@@ -124,22 +135,34 @@ class CompiledMap:
         """Pull derivatives in theta, and the volume's, back to psi, and add them."""
         standard = "standard_back({}, {}, {}, psi, e, bar_e, bar_given, {}, grad)"
         lines = []
+        for beta in self._betas():
+            lines += [
+                f"{beta}, bar_{beta} = psi[:{self._of.size}].copy(), np.zeros({self._of.size})"
+            ]
+        for i in self._joint:
+            if seen := self._betas(i):
+                lines.append(f"given{i}(theta, given)")
+                lines += [f"shear({_block(i)}, psi, e, locations, -1.0, {beta})" for beta in seen]
         for i in reversed(range(len(self._of.layout))):
             lines += [
                 f"given{i}(theta, given)",
                 f"spread_back({_block(i)}, e, bar, bar_given, bar_e)",
             ]
             if i in self._single:
-                beta = ("theta", "bar") if i in self._inside else ("psi", "grad")
-                lines.append(standard.format(_block(i), "locations", *beta))
+                beta = self._beta(i)
+                bar = "grad" if beta == "psi" else f"bar_{beta}"
+                lines.append(standard.format(_block(i), "locations", beta, bar))
             lines.append(f"given_back{i}(theta, bar_given, bar, bar)")
         for i in self._joint:
+            total = " + ".join(["bar", *(f"bar_{beta}" for beta in self._betas(i))])
             lines += [
                 f"given{i}(theta, given)",
-                f"shear_back({_block(i)}, psi, e, locations, bar, bar_given, bar_e)",
+                f"shear_back({_block(i)}, psi, e, locations, {total}, bar_given, bar_e)",
                 standard.format(_block(i), "none", "psi", "grad"),
                 f"given_back{i}(theta, bar_given, bar, bar)",
             ]
+        for beta in self._betas():
+            lines += ["for i in locations:", f"    grad[i] += bar_{beta}[i]"]
         for name, place in self._of.variables.items():
             if name not in self._owners:
                 lines += [f"for i in range({place.start}, {place.stop}):", "    grad[i] += bar[i]"]
@@ -148,6 +171,15 @@ class CompiledMap:
         if len(self._of.bent):
             lines.append(f"bend_back(bent, {self._start}, psi, grad)")
         return self._compiled("pull", _PULL_SOURCE, lines, _PULL)
+
+    def _beta(self, i: int) -> str:
+        """Name of the vector that holds the locations as a single block sees them."""
+        above = self._above[i]
+        return f"beta{self._sets.index(above)}" if above else "psi"
+
+    def _betas(self, i: int | None = None) -> list[str]:
+        """Names of all such vectors but psi, or of those of which joint block i takes its part."""
+        return [f"beta{k}" for k, above in enumerate(self._sets) if i is None or i in above]
 
     def _compiled(
         self, name: str, source: str, lines: Sequence[str], signature: types.Type

@@ -76,19 +76,29 @@ def _informed(quadratic: Quadratic, theta: np.ndarray, order: Sequence[str]) -> 
 
 
 def _order(coordinates: Coordinates, weights: Mapping[str, np.ndarray]) -> list[str]:
-    """Return the blocks, children first; of those side by side, first those that rows tell best.
+    """Return the blocks, children first; joint ones as soon as that lets them.
 
-    These move along with locations whatever their scales, and leave little to the others, which
-    would move by more, all together, where their own scales are large. `weights` are those of the
-    centred form.
+    Of others side by side, first those that rows tell best. These move along with locations
+    whatever their scales, and leave little to the others, which would move by more, all together,
+    where their own scales are large. `weights` are those of the centred form.
     """
 
-    def key(name: str) -> tuple[int, bool, float]:
+    def key(name: str) -> tuple[bool, int, float]:
         block = coordinates.blocks[name]
         weight = np.mean([np.mean(weights.get(variable, 0.0)) for variable in block.orders])
-        return -coordinates.depth[name], not block.joint, -float(np.nan_to_num(weight))
+        return not block.joint, -coordinates.depth[name], -float(np.nan_to_num(weight))
 
-    return sorted(coordinates.blocks, key=key)
+    done: list[str] = []
+    left = dict(coordinates.blocks)
+    while left:
+        ready = [
+            name
+            for name, block in left.items()
+            if not any(b.parents & block.orders.keys() for b in left.values() if b is not block)
+        ]
+        done.append(min(ready, key=key))
+        del left[done[-1]]
+    return done
 
 
 def _information(

@@ -68,6 +68,7 @@ def nested(tall: TallModel, blocks: list[Block], links: Sequence[np.ndarray]) ->
     for i, block in enumerate(blocks):
         for elements in block.seen:
             seen[elements] = i
+    links = _followed(links, seen, [block.units for block in blocks])
     for i, block in enumerate(blocks):
         offset = _within(tall, block, links, (seen >= 0) & (seen != i))
         parents = block.parents | ancestry(tall, offset)
@@ -75,6 +76,28 @@ def nested(tall: TallModel, blocks: list[Block], links: Sequence[np.ndarray]) ->
         if len(ordered(linked)) == len(blocks):  # no circle
             blocks = linked
     return ordered(blocks)
+
+
+def _followed(
+    links: Sequence[np.ndarray], seen: np.ndarray, units: Sequence[int]
+) -> list[np.ndarray]:
+    """Leave out links to a larger group which another grouping, crossed with this one, follows.
+
+    Both would take up its effect; that of fewer groups, with more rows each, does.
+    """
+    inner = [int(seen[np.flatnonzero(link >= 0)[0]]) for link in links]
+    outer = [int(seen[link[link >= 0][0]]) for link in links]
+    pairs = set(zip(inner, outer, strict=True))
+
+    def crossed(a: int, b: int) -> bool:
+        return a != b and (a, b) not in pairs and (b, a) not in pairs
+
+    found = []
+    for link, a, of in zip(links, inner, outer, strict=True):
+        others = {b for b, other in pairs if other == of != b and crossed(a, b)}
+        if of in (a, -1) or a < 0 or all((units[a], a) < (units[b], b) for b in others - {-1}):
+            found.append(link)
+    return found
 
 
 def _within(

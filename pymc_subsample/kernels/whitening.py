@@ -18,8 +18,7 @@ is triangular too and tends to the constant factor of I, where a lower one would
 
 Locations beta, on which no scale depends, may move the rows as d does, such as an intercept to
 which the effects are added: d is then ``d + D beta``, with beta as the chain sees it, after joint
-blocks have taken their part; or, where d holds the effects of a joint block, beta as the model has
-it.
+blocks have taken their part, but for those whose effects d holds.
 
 The variable itself is ``x = mean + scale e``. K, scale, d and mean of a block of J units are in an
 array `given`, for which `table` says where the numbers of each entry start, or -1 where it is zero,
