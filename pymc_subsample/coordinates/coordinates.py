@@ -110,7 +110,7 @@ class Coordinates:
             depth = 1 + max(above.get(name, 0) for name in block.parents)
             above |= dict.fromkeys(block.orders, depth)
         self.depth = {block.name: above[block.name] for block in blocks}
-        # Of blocks side by side, joint ones take their part of the locations before others see them.
+        # Of blocks side by side, joint ones take their part of locations before others see them.
         blocks = sorted(blocks, key=lambda block: (self.depth[block.name], block.joint))
         self.blocks = {block.name: block for block in blocks}
         self.tall, self.size = tall, tall.size
