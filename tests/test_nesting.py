@@ -193,13 +193,32 @@ def test_groups_within_few_follow_the_mean_as_the_model_has_it(monkeypatch):
     assert off_standard(classes(districts=FEW)) > 0.1
 
 
-def test_classes_of_schools_of_few_districts_are_so_where_means_are_chained():
+def with_means(kind, schools=SCHOOLS, districts=DISTRICTS):
+    """Groups whose means are parameters: the mean itself, and in it other groups."""
     with pm.Model() as model:
         tau = [pm.HalfNormal(f"tau_{k}", 20) for k in range(3)]
-        d = pm.Normal("d", 0, tau[0], shape=FEW)
-        s = pm.Normal("s", d[DISTRICT % FEW], tau[1], shape=SCHOOLS)
-        c = pm.Normal("c", s[SCHOOL], tau[2], shape=CLASSES)
-        pm.Normal("y", pm.Normal("mu", 500, 100) + c[CLASS], 20.0, observed=outcomes())
+        mu, apart = pm.Normal("mu", 500, 100), kind == "mean in rows"
+        school = SCHOOL % schools
+        if kind == "added up":
+            s = pm.Normal("s", mu, tau[1], shape=schools)
+            seen = s[school[CLASS]] + pm.Normal("c", 0, tau[2], shape=CLASSES)[CLASS]
+        else:
+            d = pm.math.exp(pm.Normal("d", 6.2, 0.1)) if kind == "bent" else 0.0 if apart else mu
+            if kind != "bent":
+                d = pm.Normal("d", d, tau[0], shape=districts)[DISTRICT % districts]
+            s = pm.Normal("s", d, tau[1], shape=schools)
+            seen = pm.Normal("c", s[school], tau[2], shape=CLASSES)[CLASS]
+        pm.Normal("y", seen + (mu if apart else 0.0), 20.0, observed=outcomes())
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "few"),
+    [*product(["chained", "mean in rows", "added up"], [False, True]), ("bent", False)],
+)
+def test_classes_are_so_where_means_are_parameters(kind, few):
+    schools = FEW if few and kind == "added up" else SCHOOLS
+    model = with_means(kind, schools, FEW if few else DISTRICTS)
     assert off_standard(model) < 1e-4
 
 
@@ -396,6 +415,7 @@ def in_schools(form, schools):
     return model, mean + [0, 0, 500, 0], np.sqrt(square - mean**2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schools", [SCHOOLS, FEW])
 @pytest.mark.parametrize("form", ["centred", "non-centred"])
 def test_posterior_is_the_exact_one(form, schools):

@@ -91,6 +91,8 @@ class Coordinates:
         Elements of each block in psi.
     depth : dict of str to int
         Of each block, how many generations of blocks are above it, itself included.
+    ancestors : dict of str to frozenset of str
+        By variable of a block those on which its distribution depends, and those on which these do.
     locations, scales, bent : ndarray of int
         Elements of the locations, those on which scales of effects depend, and those of them that
         are no effects.
@@ -106,9 +108,12 @@ class Coordinates:
         self, tall: TallModel, blocks: Sequence[Block], locations: Sequence[str] = ()
     ) -> None:
         above: dict[str, int] = {}
+        self.ancestors: dict[str, frozenset[str]] = {}
         for block in blocks:
             depth = 1 + max(above.get(name, 0) for name in block.parents)
             above |= dict.fromkeys(block.orders, depth)
+            found = (self.ancestors.get(name, frozenset()) for name in block.parents)
+            self.ancestors |= dict.fromkeys(block.orders, block.parents.union(*found))
         self.depth = {block.name: above[block.name] for block in blocks}
         # Of blocks side by side, joint ones take their part of locations before others see them.
         blocks = sorted(blocks, key=lambda block: (self.depth[block.name], block.joint))
@@ -116,7 +121,7 @@ class Coordinates:
         self.tall, self.size = tall, tall.size
         self.variables = dict(zip(tall.names, tall.slices, strict=True))
         self.places: dict[str, np.ndarray] = {}
-        self.locations = self._elements(locations)
+        self.locations = self.elements(locations)
         # Element of theta at each position of the vectors that the compiled graphs work on.
         self.order = np.arange(tall.size)
         start = tall.size
@@ -133,11 +138,11 @@ class Coordinates:
             start = slant + k * len(self.locations)
         scales = set().union(*(block.scales for block in blocks))
         effects = {name for block in blocks for name in block.orders}
-        self.scales = self._elements(name for name in tall.names if name in scales)
+        self.scales = self.elements(name for name in tall.names if name in scales)
         moved = [name for name in tall.names if name in scales - effects]
-        if len(self._elements(moved)) > _MOST_BENT:
+        if len(self.elements(moved)) > _MOST_BENT:
             moved = []
-        self.bent = self._elements(moved)
+        self.bent = self.elements(moved)
         rows = [
             (self.variables[name].start + first, m)
             for name in moved
@@ -148,7 +153,7 @@ class Coordinates:
         self.length = self._splines.stop
         self._map = CompiledMap(self, start)
 
-    def _elements(self, names: Iterable[str]) -> np.ndarray:
+    def elements(self, names: Iterable[str]) -> np.ndarray:
         """Return the elements of some variables in theta."""
         found = [np.r_[self.variables[name]] for name in names]
         return np.concatenate([np.zeros(0, dtype=int), *found])

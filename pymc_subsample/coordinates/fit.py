@@ -30,6 +30,8 @@ from pymc_subsample.coordinates.marginals import marginal
 # Below this share of the prior's, an effect's standard deviation tells nothing of information.
 _SMALLEST = 1e-8
 _ROUNDS = 3
+# Of differences of offsets, which few models bend.
+_STEP = 1e-4
 # Of a precision matrix with a diagonal of ones.
 _SINGULAR = 1e-10
 
@@ -139,22 +141,30 @@ def _information(
         slant = (regression @ inverse[0]).T
     else:
         crossed = np.einsum("jba,ijb->iaj", inverse, beside.reshape(-1, k, units).swapaxes(1, 2))
-        slant = _common(information, crossed - _moved(coordinates, theta, name, information))
+        slant = _common(information, crossed - _moved(coordinates, psi, name, information))
         u = u + slant @ psi[others]
     pulled = np.einsum("jba,jb->ja", inverse, ascent + e)
     return information, pulled + np.einsum("jab,jb->ja", information, u), slant
 
 
 def _moved(
-    coordinates: Coordinates, theta: np.ndarray, name: str, information: np.ndarray
+    coordinates: Coordinates, psi: np.ndarray, name: str, information: np.ndarray
 ) -> np.ndarray:
-    """How the rows' score in u falls with each location through d, shape (locations, k, J)."""
+    """How the rows' score in u falls with each location through d, shape (locations, k, J).
+
+    Through d itself, and through the effects that it depends on, which move along with locations.
+    """
     found = np.zeros((len(coordinates.locations), *coordinates.places[name].shape))
-    for i, element in enumerate(coordinates.locations):
-        points = np.array([theta, theta])
-        points[:, element] += -1.0, 1.0
-        low, high = (coordinates.strengths(point, name)[1] for point in points)
-        found[i] = np.einsum("jab,jb->aj", information, 0.5 * (high - low))
+    above = coordinates.elements(coordinates.ancestors[name])
+    for i in np.flatnonzero(np.isin(coordinates.locations, above)):
+        element = coordinates.locations[i]
+        h = _STEP * max(1.0, abs(psi[element]))
+        points = np.array([psi, psi])
+        points[:, element] += -h, h
+        low, high = (
+            coordinates.strengths(coordinates.to_theta(point)[0], name)[1] for point in points
+        )
+        found[i] = np.einsum("jab,jb->aj", information, (high - low) / (2 * h))
     return found
 
 
