@@ -537,6 +537,7 @@ def test_effects_of_no_groups_are_left_alone():
     np.testing.assert_allclose(found.to_theta(psi)[0], tall.ravel(tall.initial_point), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_dynamics_follow_the_coordinates():
     hierarchy = {"model": noncentred(outcomes()), "subsample_size": 50, "rng": 1}
     assert pms.HMCECS(**hierarchy).kernel == "nuts"
@@ -572,22 +573,19 @@ class Cubes:
     order = 2
 
     def __init__(self, tall, coordinates):
-        self.coordinates, self.n_rows, self.phi_size = coordinates, tall.size, tall.size
+        self.coordinates, self.n_rows = coordinates, tall.size
         self.store = SimpleNamespace(named=str)
 
     def take(self, index):
         return np.asarray(index)[None]
-
-    def anchor(self, center, rows):
-        pass
 
     def parameters(self, psi):
         theta = np.empty(len(psi))
         theta[self.coordinates.order] = psi
         return theta, 0.0
 
-    def difference(self, theta, rows, center, weight, extra, out, scratch):
-        out[:] = theta[rows[0]] ** 3
+    def residuals(self, rows, center, points):
+        return points[:, rows[0]] ** 3
 
 
 def test_causes_are_named_by_their_place_in_the_model(monkeypatch):

@@ -23,9 +23,10 @@ import pymc_subsample as pms
 from pymc_subsample import passes as module
 from pymc_subsample.arguments import passes as checked
 from pymc_subsample.compile import VECTOR, compile_source
+from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates import expansion as expansion_module
 from pymc_subsample.control_variates.reach import distinct, reach
-from pymc_subsample.control_variates.reference import reference_at, sums_at
+from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.control_variates.residuals import residuals_around
 from pymc_subsample.diagnostics.perturbation import estimate_errors
 from pymc_subsample.diagnostics.scores import log_posteriors
@@ -108,7 +109,7 @@ def test_sums_do_not_depend_on_who_makes_them(name, case, processes, monkeypatch
 def test_sums_do_not_depend_on_which_worker_is_slow(case, monkeypatch):
     ex, theta = case("bernoulli_logit")
     center = ex.parameters(theta)[0]
-    expected = list(ex.over(sums_at, center, True))
+    expected = list(ex.over(Expansion.totals, center, True))
     monkeypatch.setattr(ex, "passes", Passes(4))
     assert_same(
         [x for part in ex.over(late, center) for x in part], [x for part in expected for x in part]
@@ -118,7 +119,7 @@ def test_sums_do_not_depend_on_which_worker_is_slow(case, monkeypatch):
 def late(ex, batches, center):
     """Sums of rows, the sooner the later they come."""
     [rows] = batches
-    found = sums_at(ex, [rows], center, True)
+    found = ex.totals([rows], center, True)
     time.sleep(0.01 * np.random.default_rng(int(1e6 * abs(rows[0, 0]))).random())
     return found
 
@@ -459,9 +460,9 @@ def test_workers_get_several_parts_at_once(per_worker, case, monkeypatch, tmp_pa
         assert_same(everything(ex, theta), expected)
         # The extended sum, of fewer rows, adds the same parts.
         begin = 3 * CHUNK
-        found = list(ex.over(sums_at, ex.parameters(theta)[0], True, begin=begin))
+        found = list(ex.over(Expansion.totals, ex.parameters(theta)[0], True, begin=begin))
         monkeypatch.setattr(ex, "passes", Passes(1))
-        alone = list(ex.over(sums_at, ex.parameters(theta)[0], True, begin=begin))
+        alone = list(ex.over(Expansion.totals, ex.parameters(theta)[0], True, begin=begin))
         assert_same([x for part in found for x in part], [x for part in alone for x in part])
         monkeypatch.setattr(ex, "passes", Passes(pool))
         with pytest.raises(ValueError, match="this one"):
@@ -479,9 +480,9 @@ def test_matrices_of_many_parts_are_added_up_where_the_rows_are(case, monkeypatc
     plain = reference_at(ex, theta)
     monkeypatch.setattr(expansion_module, "_MOST_RESULTS", 5)
     matrix = ex.phi_size**2 * 8
-    results = list(ex.over(sums_at, center, True, result_bytes=matrix))
+    results = list(ex.over(Expansion.totals, center, True, result_bytes=matrix))
     assert 5 <= len(results) <= 10 < n_parts
-    assert len(list(ex.over(sums_at, center, False))) == n_parts
+    assert len(list(ex.over(Expansion.totals, center, False))) == n_parts
     one = everything(ex, theta)
     np.testing.assert_allclose(reference_at(ex, theta).curvature, plain.curvature, rtol=1e-12)
     share(ex, monkeypatch, tmp_path)
@@ -501,7 +502,7 @@ def test_code_is_sent_once_per_worker(case, monkeypatch):
             pool, "submit", lambda *job: submitted.append(len(pickle.dumps(job))) or submit(*job)
         )
         monkeypatch.setattr(ex, "passes", Passes(pool))
-        list(ex.over(sums_at, center, True))
+        list(ex.over(Expansion.totals, center, True))
     first = module._AHEAD
     assert min(submitted[:first]) > 3 * max(submitted[first:])
 

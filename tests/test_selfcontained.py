@@ -49,13 +49,12 @@ _SUMS = """
 import numpy as np
 from models import MODELS
 from pymc_subsample.control_variates import expand
-from pymc_subsample.control_variates.reference import sums_at
 from pymc_subsample.likelihood import TallModel
 
 expansion = expand(TallModel(MODELS["row_softmax_and_norm"](np.random.default_rng(1))), 2)
 [rows] = expansion.chunks()
 for phi in np.random.default_rng(2).normal(size=(40, expansion.phi_size)):
-    level, slope, _ = sums_at(expansion, [rows[:, :7].copy()], phi, False)
+    level, slope, _ = expansion.totals([rows[:, :7].copy()], phi, False)
     print(level.tobytes().hex(), slope.tobytes().hex())
 """
 

@@ -16,7 +16,6 @@ from pymc_subsample.control_variates.factors import deviations, is_sparse
 from pymc_subsample.control_variates.images import Block
 from pymc_subsample.control_variates.quadratic import Quadratic
 from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.control_variates.residuals import residuals_at
 
 _MOST_DIRECTIONS, _MOST_ROWS, _SHOWN = 40, 20_000, 3
 # In standard deviations; the power is that from the first to the second.
@@ -76,7 +75,7 @@ def find_cause(
         thetas = np.tile(reference.theta, (len(shifts), 1))
         thetas[:, free] += shifts
         points = np.array([expansion.parameters(theta)[0] for theta in thetas])
-        left = residuals_at(expansion, rows, reference.center, points)
+        left = expansion.residuals(rows, reference.center, points)
 
     # Elements of psi stand component by component.
     order = None if expansion.coordinates is None else expansion.coordinates.order

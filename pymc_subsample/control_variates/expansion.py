@@ -14,6 +14,7 @@ from pytensor.graph.basic import Variable
 
 from pymc_subsample.compile import MATRIX, VECTOR, Compiled, building_graphs
 from pymc_subsample.control_variates.columns import Packer
+from pymc_subsample.control_variates.curvature import MAX_CURVATURE, Totals, empty_sum
 from pymc_subsample.control_variates.loops import compile_loops
 from pymc_subsample.kernels.model import BACKWARD, FORWARD, Model
 from pymc_subsample.likelihood import TallModel
@@ -38,9 +39,9 @@ Chunk = tuple[slice | list[np.ndarray], np.ndarray]
 
 
 def _compiled(name: str) -> "cached_property[Compiled]":
-    def build(expansion: "Expansion") -> Compiled:
+    def build(self: "Expansion") -> Compiled:
         with building_graphs():
-            return expansion.build[name]()
+            return self.build[name]()
 
     return cached_property(build)
 
@@ -123,6 +124,10 @@ class Expansion:
         found = self.coordinates
         return None if found is None or found.linear is True else found
 
+    def has_precision(self, size: int) -> bool:
+        """Whether the precision of `size` parameters is known and small enough to form."""
+        return self.curvature != "diagonal" and size <= MAX_CURVATURE
+
     def reparameterise(self, coordinates: "Coordinates | QRCoordinates") -> None:
         """Move to other coordinates: from now on, vectors theta are those of `coordinates`."""
         forward, backward = self.forward, self.backward
@@ -201,6 +206,27 @@ class Expansion:
         """Return rows `index`, shape (m,), packed but not anchored: shape (width, m)."""
         return self.packer.pack(self.store.take(index), np.zeros((self.width, len(index))))
 
+    def empty_totals(self, curved: bool) -> Totals:
+        """Return zeros to add sums over rows to, with or without curvatures."""
+        curvature = empty_sum(self.curvature, self.phi_size) if curved else np.zeros((0, 0))
+        return np.zeros(1), np.zeros(self.phi_size), curvature
+
+    def totals(self, batches: Iterable[np.ndarray], center: np.ndarray, curved: bool) -> Totals:
+        """Sum l*, its gradient and, if so asked, its Hessian over batches of packed rows."""
+        total = self.empty_totals(curved)
+        for rows in batches:
+            self.anchor(center, rows)
+            self.sums(center, rows, total)
+        return total
+
+    def residuals(self, rows: np.ndarray, center: np.ndarray, points: np.ndarray) -> np.ndarray:
+        """Return what control variates leave of packed rows, (k, rows), at points phi, (k, P)."""
+        self.anchor(center, rows)
+        d, grad = np.empty((len(points), rows.shape[1])), np.zeros(self.phi_size)
+        for out, phi in zip(d, points, strict=True):
+            self.difference(phi, rows, center, 1.0, 0.0, out, grad)
+        return d
+
     def chunks(self, without: np.ndarray | tuple = ()) -> Iterator[np.ndarray]:
         """Yield all rows but some, packed but not anchored, in chunks of bounded memory."""
         return map(self._pack, self._chunks(without))
@@ -215,8 +241,9 @@ class Expansion:
     ) -> Iterator[Any]:
         """Yield ``function(expansion, batches, *arguments)`` of all rows, in their order.
 
-        The function, of batches of packed rows that are not anchored, is one of a module: it may be
-        called in other processes, where an expansion has no more than what `portable` leaves of it.
+        The function, of batches of packed rows that are not anchored, is one of a module, or a
+        method of this class: it may be called in other processes, where an expansion has no more
+        than what `portable` leaves of it.
         Rows `without`, in order, are left out, and those before `begin`. One batch at a time makes
         a result unless `result_bytes`, which says that results are large, are more than its own, or
         there would be thousands of results.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.control_variates.reference import Reference, sums_at
+from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.control_variates.residuals import Residuals
 from pymc_subsample.data.kept import keep, kept
 from pymc_subsample.data.store import Store
@@ -97,7 +97,7 @@ def _plausible(expansion: Expansion, reference: Reference, n_rows: int) -> bool:
     """Whether the log-likelihood of random rows has the mean that was summed."""
     index = np.random.default_rng(0).integers(0, n_rows, _SAMPLE)
     level = np.array(
-        [sums_at(expansion, [expansion.take(part)], reference.center, False)[0][0]
+        [expansion.totals([expansion.take(part)], reference.center, False)[0][0]
          for part in index.reshape(64, -1)]
     ) / (_SAMPLE // 64)  # fmt: skip
     mean = reference.level / n_rows

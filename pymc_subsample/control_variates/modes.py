@@ -22,7 +22,7 @@ from pymc_subsample.control_variates.curvature import covariance, units
 from pymc_subsample.control_variates.images import Block, images
 from pymc_subsample.control_variates.quadratic import Posterior, Quadratic
 from pymc_subsample.control_variates.reference import Reference, summed
-from pymc_subsample.control_variates.search import climb, has_precision, newton, polish
+from pymc_subsample.control_variates.search import climb, newton, polish
 
 # Beyond, the search takes too long.
 MAX_PARAMETERS = 200
@@ -169,7 +169,7 @@ def search_modes(
     others. Returns None where no search is made: for more than 200 parameters, or without second
     derivatives.
     """
-    if not 0 < len(active) <= MAX_PARAMETERS or not has_precision(whole.expansion, len(active)):
+    if not 0 < len(active) <= MAX_PARAMETERS or not whole.expansion.has_precision(len(active)):
         return None
     subset = _Subset(whole, active, rng)
     known = _peak(subset.polished(at.theta), active, strict=False)

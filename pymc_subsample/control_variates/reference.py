@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_subsample.blas import one_thread
-from pymc_subsample.control_variates.curvature import Totals, add, as_array, empty_sum, sum_of
+from pymc_subsample.control_variates.curvature import Totals, add, as_array, sum_of
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.kernels.model import Sums
 from pymc_subsample.likelihood import TallModelError
@@ -75,13 +75,13 @@ def summed(
     Without curvature if so asked; from row `begin` on, to what was summed before.
     """
     center, _ = expansion.parameters(theta)
-    level, slope, curvature = total = begun or _no_sum(expansion, curved)
+    level, slope, curvature = total = begun or expansion.empty_totals(curved)
     size = curvature.nbytes if isinstance(curvature, np.ndarray) else 0
     if batches is None:
-        parts = expansion.over(sums_at, center, curved, begin=begin, result_bytes=size)
+        parts = expansion.over(Expansion.totals, center, curved, begin=begin, result_bytes=size)
     else:
         parts = expansion.passes.map(
-            lambda rows: sums_at(expansion, [rows], center, curved), batches, size
+            lambda rows: expansion.totals([rows], center, curved), batches, size
         )
     for part in parts:
         for whole, some in zip(total, part, strict=True):
@@ -90,17 +90,6 @@ def summed(
         np.array(theta, dtype=float), center, weight * float(level[0]), weight * slope,
         as_array(curvature, weight),
     )  # fmt: skip
-
-
-def sums_at(
-    expansion: Expansion, batches: Iterable[np.ndarray], center: np.ndarray, curved: bool
-) -> Totals:
-    """Sum l*, its gradient and, if so asked, its Hessian over some rows."""
-    total = _no_sum(expansion, curved)
-    for rows in batches:
-        expansion.anchor(center, rows)
-        expansion.sums(center, rows, total)
-    return total
 
 
 def refuse_undefined(expansion: Expansion, reference: Reference) -> None:
@@ -131,8 +120,8 @@ def without_derivatives(expansion: Expansion, rows: np.ndarray, center: np.ndarr
     """Return which of some packed rows have a log-likelihood at `center` but no derivatives."""
 
     def among(part: np.ndarray) -> list[int]:
-        level, slope, curvature = sums_at(
-            expansion, [np.ascontiguousarray(rows[:, part])], center, True
+        level, slope, curvature = expansion.totals(
+            [np.ascontiguousarray(rows[:, part])], center, True
         )
         if np.all(np.isfinite(slope)) and np.all(np.isfinite(as_array(curvature, 1.0))):
             return []
@@ -149,9 +138,3 @@ def _undefined_of(
 ) -> tuple[np.ndarray, int]:
     [rows] = batches
     return without_derivatives(expansion, rows, center), rows.shape[1]
-
-
-def _no_sum(expansion: Expansion, curved: bool) -> Totals:
-    size = expansion.phi_size
-    curvature = empty_sum(expansion.curvature, size) if curved else np.zeros((0, 0))
-    return np.zeros(1), np.zeros(size), curvature

@@ -126,17 +126,6 @@ def residuals_around(
     return kept.ranked(most)
 
 
-def residuals_at(
-    expansion: Expansion, rows: np.ndarray, center: np.ndarray, points: np.ndarray
-) -> np.ndarray:
-    """Residuals of packed rows at points phi, shape (k, rows)."""
-    expansion.anchor(center, rows)
-    d, grad = np.empty((len(points), rows.shape[1])), np.zeros(expansion.phi_size)
-    for out, phi in zip(d, points, strict=True):
-        expansion.difference(phi, rows, center, 1.0, 0.0, out, grad)
-    return d
-
-
 def _score(d: np.ndarray, inner: int) -> np.ndarray:
     """How far out rows are, by their residuals, shape (k, rows), `inner` of them in the posterior.
 
@@ -154,7 +143,7 @@ def _least_outlying(
         return np.inf
     n = expansion.n_rows
     index = np.random.default_rng(0).integers(0, n, _SAMPLE) if n > _SAMPLE else np.arange(n)
-    score = _score(residuals_at(expansion, expansion.take(index), center, points), inner)
+    score = _score(expansion.residuals(expansion.take(index), center, points), inner)
     return float(np.quantile(score, 1 - min(1.0, 2 * most / n), method="lower"))
 
 
@@ -168,7 +157,7 @@ def _split_at(
 ) -> tuple[Residuals, np.ndarray]:
     """Evaluate some successive rows; also return which are not finite."""
     [rows] = batches
-    d = residuals_at(expansion, rows, center, points)
+    d = expansion.residuals(rows, center, points)
     bad = np.flatnonzero(~np.isfinite(d[:inner]).all(axis=0))[:_SHOWN]
     return _split(d, inner, least), bad
 

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pymc_subsample.control_variates.curvature import (
-    MAX_CURVATURE,
     MAX_DENSE,
     covariance,
     covariance_factor,
     units,
 )
-from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.quadratic import Posterior, Quadratic
 
 if TYPE_CHECKING:
@@ -31,11 +29,6 @@ _TRUST = {"initial_trust_radius": 10.0, "max_trust_radius": 1e9, "gtol": 0.01}
 _IMPOSSIBLE = 1e100
 # Of negative eigenvalues, in units of the diagonal: second derivatives are differences.
 _ROUNDING = 1e-4
-
-
-def has_precision(expansion: Expansion, size: int) -> bool:
-    """Whether the precision of `size` parameters is known and small enough to form."""
-    return expansion.curvature != "diagonal" and size <= MAX_CURVATURE
 
 
 def find_mode(
@@ -137,7 +130,7 @@ def climb(
     posterior: Posterior, theta: np.ndarray, active: np.ndarray, most_steps: int = 200
 ) -> Climb:
     """Find the mode from a theta that may be far from it; elements `active` move."""
-    newton = len(active) <= MAX_DENSE and has_precision(posterior.expansion, len(active))
+    newton = len(active) <= MAX_DENSE and posterior.expansion.has_precision(len(active))
     origin = posterior.at(theta, curved=newton)
     if not len(active):
         return Climb(origin.theta, True, 0)
@@ -159,7 +152,7 @@ def climb(
 def quadratic_mode(quadratic: Quadratic, active: np.ndarray) -> np.ndarray:
     """Return theta at the mode of the prior and the quadratic log-likelihood: no rows are read."""
     origin = quadratic.theta
-    newton = len(active) <= MAX_DENSE and has_precision(quadratic.expansion, len(active))
+    newton = len(active) <= MAX_DENSE and quadratic.expansion.has_precision(len(active))
     scale = quadratic.scales(active)
 
     def at(x: np.ndarray) -> np.ndarray:
@@ -215,7 +208,7 @@ def polish(posterior: Posterior, theta: np.ndarray, active: np.ndarray) -> Quadr
     units of the standard deviations that the diagonal gives, until no element has a gradient of
     more than 0.1 per standard deviation.
     """
-    if has_precision(posterior.expansion, len(active)):
+    if posterior.expansion.has_precision(len(active)):
         return newton(posterior, theta, active)
     at = posterior.at(theta)
     objective = _Objective(posterior, at, active, at.scales(active))

@@ -18,7 +18,7 @@ from scipy.special import ndtri
 
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.control_variates.residuals import residuals_around, residuals_at
+from pymc_subsample.control_variates.residuals import residuals_around
 from pymc_subsample.rows import drawn_without
 
 # Rows that are read at all draws: so many of the largest residuals, and as many others.
@@ -273,7 +273,7 @@ def estimate_errors(
         total = sum(each * rows.shape[1] for rows, each in parts)
         for here in np.array_split(np.arange(len(points)), -(-len(points) // _AT_ONCE)):
             found = [
-                (weight * residuals_at(expansion, rows, reference.center, points[here]), each)
+                (weight * expansion.residuals(rows, reference.center, points[here]), each)
                 for rows, each in parts
             ]
             mean = sum(each * x.sum(axis=1) for x, each in found) / total
@@ -294,7 +294,7 @@ def _first_mean(
     weight: float,
 ) -> np.ndarray:
     [rows] = batches
-    return weight * residuals_at(expansion, rows, center, points).mean(axis=1)
+    return weight * expansion.residuals(rows, center, points).mean(axis=1)
 
 
 def _tilted(
@@ -309,7 +309,7 @@ def _tilted(
     [rows] = batches
     found = []
     for here in np.array_split(np.arange(len(points)), -(-len(points) // _IN_A_CHUNK)):
-        x = weight * residuals_at(expansion, rows, center, points[here]) - shift[here, None]
+        x = weight * expansion.residuals(rows, center, points[here]) - shift[here, None]
         found.append(_tilted_sums(x))
     return np.hstack(found), rows.shape[1]
 

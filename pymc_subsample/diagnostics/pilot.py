@@ -7,7 +7,7 @@ from scipy.special import stdtrit
 
 from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates import Expansion
-from pymc_subsample.control_variates.reference import summed, sums_at
+from pymc_subsample.control_variates.reference import summed
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.scores import log_posteriors
 
@@ -87,7 +87,7 @@ def estimated_scores(
         for at, (first, last) in enumerate(zip(ends - np.diff(ends, prepend=0), ends, strict=True)):
             some = np.ascontiguousarray(batch[:, first:last])
             for phi, sign in ((phis[at % k], 1.0), (reference.center, -1.0)):
-                found[at] += sign * sums_at(expansion, [some], phi, curved=False)[1]
+                found[at] += sign * expansion.totals([some], phi, curved=False)[1]
         return found
 
     parts = [slice(i, i + _PART) for i in range(0, len(rows), _PART)]

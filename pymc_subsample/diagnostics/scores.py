@@ -28,8 +28,7 @@ from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE, covariance
 from pymc_subsample.control_variates.quadratic import Quadratic
-from pymc_subsample.control_variates.reference import reference_at, sums_at
-from pymc_subsample.control_variates.search import has_precision
+from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.diagnostics.goodness import combined, moment_test, shape_test
 from pymc_subsample.diagnostics.weights import Moments
 
@@ -56,7 +55,7 @@ def _at_points(
     expansion: Expansion, batches: Iterable[np.ndarray], points: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     [rows] = batches
-    found = [sums_at(expansion, [rows], phi, curved=False) for phi in points]
+    found = [expansion.totals([rows], phi, curved=False) for phi in points]
     return np.array([level for level, _, _ in found]), np.array([slope for _, slope, _ in found])
 
 
@@ -150,7 +149,7 @@ def _guesses(expansion: Expansion, every: np.ndarray) -> list[np.ndarray]:
         return [covariance_of(flat, np.inf)]
     reference = reference_at(expansion, flat.mean(axis=0))
     found = []
-    if has_precision(expansion, size):
+    if expansion.has_precision(size):
         matrix = Quadratic(expansion, reference).precision(np.arange(size))
         if np.all(np.isfinite(matrix)):
             found.append(covariance(matrix))

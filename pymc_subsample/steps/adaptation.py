@@ -11,9 +11,9 @@ from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.steps.chains import ChainStep
+from pymc_subsample.steps.ellipsoid import far_points
 from pymc_subsample.steps.guards import company
 from pymc_subsample.steps.notices import Notice
-from pymc_subsample.steps.setup import far_points
 from pymc_subsample.steps.sizing import NO_SMALL_SHARE, choose_always, choose_subsample
 from pymc_subsample.steps.subsample import ESTIMATORS, Subsample
 from pymc_subsample.steps.tuning import Tuning

@@ -3,7 +3,7 @@
 import copyreg
 import logging
 import pickle
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import methodcaller
 from time import thread_time
 from types import MappingProxyType
@@ -37,7 +37,7 @@ from pymc_subsample.progress import doing
 from pymc_subsample.steps import guards, variables
 from pymc_subsample.steps.form import Form, expansion_of_order
 from pymc_subsample.steps.modes import starts
-from pymc_subsample.steps.setup import NEARLY, Preparation, Problem, prepare, without_digits
+from pymc_subsample.steps.setup import NEARLY, Preparation, Problem
 from pymc_subsample.steps.signatures import complete
 from pymc_subsample.symbolic.graph import numpy_function
 
@@ -287,18 +287,23 @@ class SubsampledStep(BlockedStep):
         columns = {name: values[:, part].reshape(n, *shape) for name, part, shape in self._moved}
         return [{**point, **{name: x[i, ...] for name, x in columns.items()}} for i in range(n)]
 
-    def _problem(self, expansion: Expansion, **given: Any) -> Problem:
+    def _taylor(self) -> Expansion:
+        """Return the expansion in which the reference is sought."""
+        return self._expansion
+
+    def _problem(self, temperature: float, kind: int) -> Problem:
         """Return what a set-up needs to know, where the reference was given or not."""
+        given: dict[str, Any] = {"temperature": temperature, "kind": kind}
         reference = self._given_reference if self._earlier is None else self._earlier
         if reference is not None:
             theta = variables.reference_theta(self._model, self._tall, reference)
             given["given"] = self._expansion.from_values(theta)
             given["earlier"] = self._earlier is not None
         sums = archive(self._tall, "sums")
-        if sums is not None and given.get("temperature", 1.0) == 1.0:
-            given["archive"] = Archive(*sums, given.get("kind", PERTURBED))
+        if sums is not None and temperature == 1.0:
+            given["archive"] = Archive(*sums, kind)
         start, free = starts(self._model, self._tall), self._continuous()
-        return Problem(expansion, start, self._active, free, self.rng, **given)
+        return Problem(self._taylor(), start, self._active, free, self.rng, **given)
 
     @property
     def _reference_asked_for(self) -> bool:
@@ -314,42 +319,46 @@ class SubsampledStep(BlockedStep):
         found = values(self._expansion.values(at.theta))
         return {v.name: np.asarray(x) for v, x in zip(free, found, strict=True)}
 
-    def _found(self, make: Callable[[], Problem]) -> tuple[Problem, Preparation]:
+    def _found(
+        self, temperature: float = 1.0, kind: int = PERTURBED
+    ) -> tuple[Problem, Preparation]:
         """Find the reference point, or take the one that was given.
 
         Where sums over rows have hardly enough digits there, nearly collinear columns are taken
         apart, if there are some and that helps, and the problem is made anew.
         """
-        found = first = self._solved(make)
-        many = len(found[0].free) > MAX_DENSE
-        lost = without_digits(*found, NEARLY)
-        if (many or len(lost)) and self._take_apart(found if many else None):
-            found = self._solved(make)
-            lost = without_digits(*found)
+        problem, prepared = first = self._solved(temperature, kind)
+        many = len(problem.free) > MAX_DENSE
+        lost = problem.without_digits(prepared, NEARLY)
+        if (many or len(lost)) and self._take_apart(first if many else None):
+            problem, prepared = self._solved(temperature, kind)
+            lost = problem.without_digits(prepared)
             if len(lost):
-                self._form.apart, found = None, first
+                self._form.apart, (problem, prepared) = None, first
                 self._connect()
         if len(lost):
-            variables.refuse_rounded(self._tall, without_digits(*found), own=self._form.own)
-        _, prepared = found
+            lost = problem.without_digits(prepared)
+            variables.refuse_rounded(self._tall, lost, own=self._form.own)
         self.centring = self._centring(prepared.reference.theta)
         if self.centring:
             _log.info("%s: in coordinates of its own: %s", type(self).__name__, self._moving())
         self.seconds_to_reference = thread_time() - self._began
-        return found
+        return problem, prepared
 
-    def _solved(self, make: Callable[[], Problem]) -> tuple[Problem, Preparation]:
+    def _solved(self, temperature: float, kind: int) -> tuple[Problem, Preparation]:
         with differentiated(self._tall, self._without_gradient):
-            problem = make()
-            return problem, prepare(problem)
+            problem = self._problem(temperature, kind)
+            return problem, problem.prepare()
 
     def _take_apart(self, found: tuple[Problem, Preparation] | None) -> bool:
         """Take columns apart, if there are some, and their sums lose digits by themselves."""
         apart = self._form.collinear(self._tall, self._expansion, self._names)
         if apart is None:
             return False
-        if found is not None and not len(without_digits(*found, NEARLY, apart.places)):
-            return False
+        if found is not None:
+            problem, prepared = found
+            if not len(problem.without_digits(prepared, NEARLY, apart.places)):
+                return False
         self._form.apart = apart
         self._connect()
         return True

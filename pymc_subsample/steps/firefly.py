@@ -28,7 +28,7 @@ from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps.declarations import Statistics, statistics
 from pymc_subsample.steps.moves import Proposal, ProposingState, ProposingStep
 from pymc_subsample.steps.remarks import warn_of_modes
-from pymc_subsample.steps.setup import Preparation, Problem, possible
+from pymc_subsample.steps.setup import Preparation
 from pymc_subsample.steps.signatures import SharedTransitions
 
 _log = logging.getLogger("pymc.subsample")
@@ -212,16 +212,16 @@ class FireflyMC(ProposingStep):
 
     def _prepare(self) -> Preparation:
         """Find the mode with the log-likelihood's own curvature, and sum the bounds there."""
-
-        def make() -> Problem:
-            with doing("compiling the log-likelihood"), self._made_by.in_use():
-                taylor = expand(self._tall, 2)
-            self._refuse_steps(taylor)
-            taylor.move_as(self._expansion)
-            return self._problem(taylor, temperature=self.temperature)
-
         with building_graphs(), differentiated(self._tall, self._without_gradient):
-            return self._bounded(possible(*self._found(make)))
+            problem, found = self._found(temperature=self.temperature)
+            return self._bounded(problem.possible(found))
+
+    def _taylor(self) -> Expansion:
+        with doing("compiling the log-likelihood"), self._made_by.in_use():
+            taylor = expand(self._tall, 2)
+        self._refuse_steps(taylor)
+        taylor.move_as(self._expansion)
+        return taylor
 
     def _bounded(self, prepared: Preparation) -> Preparation:
         """Sum the bounds, in place of the log-likelihoods, at the modes."""

@@ -28,8 +28,8 @@ from pymc_subsample.kernels.hmc import Subsample as Drawn
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.steps.adaptation import AdaptiveSubsample
 from pymc_subsample.steps.declarations import ReferredState, Statistics, statistics
+from pymc_subsample.steps.ellipsoid import radius
 from pymc_subsample.steps.remarks import report
-from pymc_subsample.steps.setup import radius
 from pymc_subsample.steps.signatures import SharedContinuous
 from pymc_subsample.steps.sizing import Choice, check_blocks, choose
 from pymc_subsample.steps.subsample import ESTIMATORS, Subsample, SubsampleState
@@ -233,8 +233,7 @@ class HMCECS(AdaptiveSubsample):
             "subsample_size": m,
             "n_blocks": blocks,
         }
-        of = {"temperature": self.temperature, "kind": self._kind}
-        found = self._found(lambda: self._problem(self._expansion, **of))
+        found = self._found(temperature=self.temperature, kind=self._kind)
         self._prepared = choose(*found, m, blocks)
         self.row_rng = self.rng.spawn(1)[0]
         self._begin(tune=0, draws=0)

@@ -34,10 +34,10 @@ from pymc_subsample.kernels.proposals import Proposing
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.proposals import Langevin
 from pymc_subsample.steps.declarations import statistics
+from pymc_subsample.steps.ellipsoid import far_points
 from pymc_subsample.steps.guards import row_numbers
 from pymc_subsample.steps.moves import ProposingState, ProposingStep, SharedProposing
 from pymc_subsample.steps.remarks import warn_of_modes
-from pymc_subsample.steps.setup import far_points
 from pymc_subsample.steps.sizing import Choice, choose, choose_always
 
 _log = logging.getLogger("pymc.subsample")
@@ -131,7 +131,7 @@ class MinibatchMH(ProposingStep):
     def _prepare(self) -> Choice | None:
         if self.control_variate_order is None:
             return None
-        found = self._found(lambda: self._problem(self._expansion, temperature=self.temperature))
+        found = self._found(temperature=self.temperature)
         prepared = choose(*found, self.batch_size)
         variance = float(np.max(prepared.moments.variance(self.n_rows, self.temperature)))
         if variance > VARIANCE_BOUND and self.batch_size < self.n_rows:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from pymc_subsample import arguments
-from pymc_subsample.steps.sgmcmc import SGMCMC, SharedCore, SharedSG, underdamped
+from pymc_subsample.steps.parts import underdamped
+from pymc_subsample.steps.sgmcmc import SGMCMC, SharedCore, SharedSG
 
 _DYNAMICS = {"underdamped": "euler", "overdamped": "overdamped"}
 

@@ -276,9 +276,7 @@ class ScalableMH(ChainStep):
         usual = one if len(self._active) == 1 else many
         given = getattr(proposal, "target_accept", target_accept)
         self.target_accept = usual if given is None else given
-        _, self._prepared = self._found(
-            lambda: self._problem(self._expansion, temperature=self.temperature)
-        )
+        _, self._prepared = self._found(temperature=self.temperature)
         with doing("bounding what the expansions leave of the rows"):
             self._deciding = Deciding(
                 self._expansion, self._active, self.bound, self.intensity, self.temperature

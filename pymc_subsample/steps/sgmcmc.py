@@ -1,6 +1,6 @@
 """Stochastic-gradient MCMC of free parts: integrator, gradient, batches and step size."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Unpack
 
@@ -17,59 +17,24 @@ from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.stochastic import RULES, Dynamics, check_steps
 from pymc_subsample.kernels import gradients, langevin
-from pymc_subsample.kernels.integrators import INTEGRATORS, Integrator
 from pymc_subsample.progress import doing
 from pymc_subsample.schedules import Cyclical, PolynomialDecay
 from pymc_subsample.stationary import rescaled
 from pymc_subsample.steps.chains import ChainStep
 from pymc_subsample.steps.declarations import ReferredState, Statistics, statistics
 from pymc_subsample.steps.guards import row_numbers
+from pymc_subsample.steps.parts import chosen_parts
 from pymc_subsample.steps.remarks import warn_of_modes
-from pymc_subsample.steps.setup import possible
 from pymc_subsample.steps.signatures import SharedContinuous, SharedTransitions
 from pymc_subsample.steps.step_size import find_step_size
 
 StepSize = float | str | PolynomialDecay | Cyclical
 
-_GRADIENTS = ("batch", "svrg", "ewsg")
-_SAMPLING = {"uniform": gradients.UNIFORM, "clustered": gradients.STRATIFIED}
 _METRICS = ("curvature", "identity")
-_EXPECTED = {
-    "momentum": langevin.MOMENTUM,
-    "zero": langevin.ZERO,
-    "one": langevin.ONE,
-    "stop": langevin.STOP,
-}
-# What each option belongs to, but for those of integrators.
-_OPTIONS = {
-    "refresh_period": ("gradient", ("svrg",)),
-    "index_chain": ("gradient", ("ewsg",)),
-    "expected": ("gradient", ("ewsg",)),
-    "n_clusters": ("batches", ("clustered",)),
-}
 _BATCH = 100
-# Critical damping where the posterior has unit curvature.
-_FRICTION = 2.0
 # A step diverges whose drift exceeds so many standard deviations of its noise, or its kick so many
 # of the momenta: it leads 4 to 5 posterior standard deviations away at automatic step sizes.
 _MOST_DRIFT = 10.0
-
-
-def integrators(which: Callable[[Integrator], bool]) -> tuple[str, ...]:
-    """Return the names of some."""
-    return tuple(name for name, found in INTEGRATORS.items() if which(found))
-
-
-def underdamped() -> tuple[str, ...]:
-    """Return the names of integrators of which users choose the friction."""
-    return integrators(lambda found: found.friction == "given")
-
-
-def _takes(name: str) -> tuple[str, tuple[str, ...]]:
-    """Return what kind of part takes an option, and which do."""
-    if name in _OPTIONS:
-        return _OPTIONS[name]
-    return "integrator", integrators(lambda found: name in found.takes)
 
 
 class SharedCore(SharedTransitions, total=False):
@@ -187,6 +152,11 @@ class SGMCMC(ChainStep):
         If an argument is out of range or of the wrong kind, or belongs to a part that was not
         chosen, or if parts don't go together; the message says why.
 
+    Attributes
+    ----------
+    parts : Parts
+        Integrator, gradient and batches by name, and their options.
+
     References
     ----------
     .. [1] Y.-A. Ma, T. Chen and E. B. Fox (2015). A complete recipe for stochastic gradient MCMC.
@@ -240,28 +210,24 @@ class SGMCMC(ChainStep):
         transitions_per_draw: int = 10,
         **above: Unpack[SharedContinuous],
     ) -> None:
-        self.integrator = arguments.choice("integrator", integrator, tuple(INTEGRATORS))
-        self.gradient = arguments.choice("gradient", gradient, _GRADIENTS)
-        self.batches = arguments.choice("batches", batches, tuple(_SAMPLING))
-        self._sampling = _SAMPLING[self.batches]
-        self._take_options(
-            friction=friction, resample_every=resample_every, averaging=averaging, floor=floor,
-            refresh_period=refresh_period, index_chain=index_chain, expected=expected,
-            n_clusters=n_clusters,
+        self.parts = chosen_parts(
+            integrator, gradient, batches, friction=friction, resample_every=resample_every,
+            averaging=averaging, floor=floor, refresh_period=refresh_period,
+            index_chain=index_chain, expected=expected, n_clusters=n_clusters,
         )  # fmt: skip
         order = arguments.order(control_variate_order, type(self).__name__, plain=True)
         arguments.optional_batch(batch_size)
-        self.steps_per_batch = arguments.count("steps_per_batch", steps_per_batch, auto=True)
+        hold = arguments.count("steps_per_batch", steps_per_batch, auto=True)
         self.schedule = arguments.schedule(step_size)
         self.metric = arguments.choice("metric", metric, _METRICS)
-        if friction is None and metric == "identity" and self._integrator.has_momenta:
+        if friction is None and metric == "identity" and self.parts.dynamics.has_momenta:
             raise ValueError(
                 'metric="identity" leaves the scale of the parameters open: give friction, in units'
                 ' of one over time as step_size is one of time, or use metric="curvature".'
             )
         self.temperature = arguments.temperature(temperature, zero=True)
         self.transitions_per_draw = arguments.transitions(transitions_per_draw)
-        order = self._fitting(order)
+        order, self.steps_per_batch = self.parts.order_and_hold(order, hold, self.temperature)
         super().__init__(vars, **above)
         needed = order is not None or metric == "curvature" or self.schedule.automatic
         if self._reference_asked_for and not needed:
@@ -273,12 +239,13 @@ class SGMCMC(ChainStep):
         self._form.own &= metric == "curvature" or self.schedule.automatic
         self._attach(order)
         with doing("compiling the integrator"):
-            langevin.integrate(self._integrator)
+            langevin.integrate(self.parts.dynamics)
         self.control_variate_order = None if order is None else self._expansion.order
         self.batch_size = arguments.batch_size(batch_size, self.n_rows, _BATCH)
         self.row_rng = self.rng.spawn(1)[0]
         if needed:
-            self._prepared = possible(*self._found(lambda: self._problem(self._expansion)))
+            problem, found = self._found()
+            self._prepared = problem.possible(found)
         warn_of_modes(self)
         self._chosen_step_size, self._chosen_hold = np.nan, self.steps_per_batch or 1
         self._curvature: np.ndarray | None = None
@@ -286,90 +253,34 @@ class SGMCMC(ChainStep):
         self._begin(tune=0, draws=0)
         find_step_size(self)
 
-    def _take_options(self, **given: Any) -> None:
-        """Keep what parts were told, or their defaults; refuse what no part takes."""
-        for name, value in given.items():
-            part, used = _takes(name)
-            if value is not None and getattr(self, part) not in used:
-                raise ValueError(
-                    f"{name} is not used with {part}={getattr(self, part)!r}, but with "
-                    f"{' and '.join(map(repr, used))}. Leave it out."
-                )
-        chosen: dict[str, Any] = {
-            "friction": _FRICTION, "averaging": 0.99, "floor": 1e-5, "index_chain": 1,
-            "expected": "momentum", "n_clusters": 10,
-        } | {name: value for name, value in given.items() if value is not None}  # fmt: skip
-        self.friction = arguments.between("friction", chosen["friction"], 0.0, np.inf)
-        self._averaging = arguments.between("averaging", chosen["averaging"], 0.0, 1.0)
-        self._floor = arguments.between("floor", chosen["floor"], 0.0, np.inf)
-        self.n_clusters = arguments.count("n_clusters", chosen["n_clusters"], smallest=2)
-        chain = arguments.transitions(chosen["index_chain"], "index_chain")
-        self._index_chain = chain if self.gradient == "ewsg" else 0
-        self.expected = arguments.choice("expected", chosen["expected"], tuple(_EXPECTED))
-        self._expected = _EXPECTED[self.expected]
-        resample, period = chosen.get("resample_every"), chosen.get("refresh_period")
-        self._resample = 0 if resample is None else arguments.count("resample_every", resample)
-        self._given_period = None if period is None else arguments.count("refresh_period", period)
-
-    def _fitting(self, order: int | str | None) -> int | str | None:
-        """Refuse parts that don't go together; return the order that goes with the gradient."""
-        if self.gradient == "svrg":
-            if order not in ("auto", 1):
-                raise ValueError(
-                    f'control_variate_order={order} does not go with gradient="svrg", whose '
-                    "control variates around a position of the chain are of order 1. Leave it out."
-                )
-            return 1
-        if self.gradient != "ewsg":
-            return order
-        if not self._integrator.weighted:
-            *others, last = (f'"{name}"' for name in integrators(lambda found: found.weighted))
-            raise ValueError(
-                f'gradient="ewsg" does not go with integrator={self.integrator!r}: '
-                f"{self._integrator.expectation}, and exponential weights match one kick of the "
-                f"gradient with noise of one size. Use integrator={', '.join(others)} or {last}."
-            )
-        if self.expected == "stop" and not self._integrator.has_momenta:
-            raise ValueError('expected="stop" needs momenta, and overdamped dynamics have none.')
-        if self.steps_per_batch not in (None, 1):
-            raise ValueError(
-                f'steps_per_batch={self.steps_per_batch} does not go with gradient="ewsg", which '
-                "draws batches to fit a step. Leave it out."
-            )
-        self.steps_per_batch = 1
-        if not self.temperature:
-            raise ValueError(
-                "temperature must be above 0: exponential weights match the noise of the dynamics, "
-                "and there is none."
-            )
-        return order
+    @property
+    def friction(self) -> float:
+        """As given, or the default."""
+        return self.parts.friction
 
     @property
     def sampler(self) -> str:
         """What a state belongs to."""
-        return f"{type(self).__name__} {self.integrator} {self.gradient} {self.batches}"
+        return f"{type(self).__name__} {self.parts}"
 
     def _connect(self) -> None:
         super()._connect()
         # Rows in the order of the data, or of their strata.
         self._permutation = row_numbers(self, self.n_rows, self.observed)
-        if self._sampling == gradients.STRATIFIED:
-            n = arguments.count("n_clusters", self.n_clusters, self.n_rows)
+        if self.parts.sampling == gradients.STRATIFIED:
+            n = arguments.count("n_clusters", self.parts.n_clusters, self.n_rows)
             self._permutation = clustered_order(self._expansion, n, np.random.default_rng(0))
 
-    @property
-    def _integrator(self) -> Integrator:
-        return INTEGRATORS[self.integrator]
-
     def _batches(self) -> gradients.Batches:
+        sampling, size = self.parts.sampling, self.batch_size
         return gradients.Batches(
-            self._permutation, self._sampling, self.batch_size, self._active, self.metric_factor
+            self._permutation, sampling, size, self._active, self.metric_factor
         )
 
     def _own_metric(self, square: np.ndarray) -> np.ndarray | None:
         """Root of what multiplies the step size, given mean squares of the gradient, (a,)."""
-        own = self._integrator.own_metric
-        return None if own is None else own(self._floor, self.n_rows, square)
+        own = self.parts.dynamics.own_metric
+        return None if own is None else own(self.parts.floor, self.n_rows, square)
 
     # Chains
 
@@ -388,11 +299,11 @@ class SGMCMC(ChainStep):
         whitened = self.metric == "curvature" and self._prepared is not None
         self.metric_factor = self._home.factor if whitened else np.ones((1, size))
         self.done = self._passes = 0
-        self.refresh_period = self._given_period or max(1, self.n_rows // self.batch_size)
-        self.centred = -self.refresh_period if self.gradient == "svrg" else 0
+        self.refresh_period = self.parts.refresh_period or max(1, self.n_rows // self.batch_size)
+        self.centred = -self.refresh_period if self.parts.gradient == "svrg" else 0
         self.momentum = np.sqrt(self.temperature) * self.rng.standard_normal(size)
         self.integrator_state = np.zeros(size)
-        self._integrator.start(self.friction, self.integrator_state)
+        self.parts.dynamics.start(self.friction, self.integrator_state)
         self.origin = np.zeros(0)
         self.record = StepRecord(draws=draws)
 
@@ -408,7 +319,7 @@ class SGMCMC(ChainStep):
 
     @property
     def _steady(self) -> bool:  # type: ignore[override]
-        return self.gradient != "svrg"
+        return self.parts.gradient != "svrg"
 
     def _transitions(
         self, theta: np.ndarray, size: int
@@ -440,7 +351,7 @@ class SGMCMC(ChainStep):
         return {
             "noise": noise,
             "diverging": divergences > 0,
-            "kinetic_temperature": momenta if self._integrator.has_momenta else momenta * np.nan,
+            "kinetic_temperature": momenta if self.parts.dynamics.has_momenta else momenta * np.nan,
             "n_evaluations": evaluations + 2 * passes * self.n_rows,
             "step_size": total / k,
         }
@@ -459,7 +370,7 @@ class SGMCMC(ChainStep):
 
     def _until_centring(self, theta: np.ndarray) -> int:
         """Centre the control variates if it is time, and return how many steps they serve."""
-        if self.gradient != "svrg":
+        if self.parts.gradient != "svrg":
             return self.transitions_per_draw
         if self.done - self.centred >= self.refresh_period:
             self.reference = summed(self._expansion, theta, None, 1.0, curved=False)
@@ -471,20 +382,20 @@ class SGMCMC(ChainStep):
         self, theta: np.ndarray, sizes: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         """Make draws of some steps each: positions, total step sizes, noise and counts."""
-        n, size = len(sizes), len(self._active)
+        n, size, parts = len(sizes), len(self._active), self.parts
         thetas, infos = np.empty((n, len(theta))), np.empty((n, len(langevin.INFO)))
         noise, squares = np.empty((n, size)), np.empty((n, size))
         # Tuning ends the preconditioner's moving average, in which the old has this share.
-        averaging = self._averaging if self.tune or not self.tuned else 1.0
+        averaging = parts.averaging if self.tune or not self.tuned else 1.0
         settings = np.array(
             langevin.Settings(
-                self.friction, self.temperature, averaging, self._floor, self._index_chain,
-                self._expected, self._resample, self.done, self.hold,
+                self.friction, self.temperature, averaging, parts.floor, parts.index_chain,
+                parts.rule, parts.resample, self.done, self.hold,
                 _MOST_DRIFT if self.near_reference else np.inf,
             ),
             dtype=float,
         )  # fmt: skip
-        langevin.integrate(self._integrator)(
+        langevin.integrate(parts.dynamics)(
             address_of(self.rng), address_of(self.row_rng), self._compiled, self._sums(),
             self._batches(),
             langevin.State(theta, self.origin, self.momentum, self.integrator_state),
@@ -504,15 +415,15 @@ class SGMCMC(ChainStep):
             known = at_reference if curvature is None else curvature
             at_reference, curvature = None if known is None else rescaled(known, scale), None
         dynamics = Dynamics(
-            self._integrator, self.friction, self.temperature, self._active, factor, curvature,
-            at_reference, self._index_chain > 0, self.hold,
+            self.parts.dynamics, self.friction, self.temperature, self._active, factor, curvature,
+            at_reference, self.parts.index_chain > 0, self.hold,
         )  # fmt: skip
         return check_steps(record, dynamics, self._expansion, self._remedies())
 
     def _remedies(self) -> list[str]:
         """Return what makes gradients less noisy."""
         left = [] if self.control_variate_order == 2 else ["use control_variate_order=2"]
-        if self.gradient == "svrg":
+        if self.parts.gradient == "svrg":
             left = [f"decrease refresh_period (now {self.refresh_period})"]
         if self._given_reference:
             left.append("give another reference, or none")

@@ -22,7 +22,8 @@ from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.progress import doing
-from pymc_subsample.steps.setup import Preparation, Problem, shape
+from pymc_subsample.steps.ellipsoid import shape
+from pymc_subsample.steps.setup import Preparation, Problem
 
 # Share of the rows read by an estimate, those that are read always among them.
 _MOST = 0.5

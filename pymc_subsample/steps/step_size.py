@@ -10,7 +10,6 @@ from pymc_subsample.compile import address_of
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.factors import deviations, scaled
 from pymc_subsample.control_variates.quadratic import Quadratic
-from pymc_subsample.control_variates.search import has_precision
 from pymc_subsample.diagnostics.checks import amount, sentence
 from pymc_subsample.kernels import gradients
 from pymc_subsample.stationary import (
@@ -49,7 +48,7 @@ def find_step_size(step: "SGMCMC") -> None:
 
     By the posterior's curvature and the gradients' noise at the reference.
     """
-    prepared, name, integrator = step._prepared, type(step).__name__, step._integrator
+    prepared, name, integrator = step._prepared, type(step).__name__, step.parts.dynamics
     share = step.batch_size / step.n_rows
     rows = f"{name}: {step.n_rows:,} rows of {', '.join(step.observed)}; batches of "
     rows += f"{step.batch_size:,} rows ({share:.2%})"
@@ -70,7 +69,7 @@ def find_step_size(step: "SGMCMC") -> None:
         position, _ = variances(integrator, h, step.friction, 1.0, curvature, held * noise)
         return float(np.abs(sd_error(position, 1.0, curvature)).max())
 
-    if step.steps_per_batch is None and not step._index_chain:
+    if step.steps_per_batch is None and not step.parts.index_chain:
         most = predicted(1) + _HELD_ERROR
         step.hold = step._chosen_hold = max(
             held for held in _HOLDS if held == 1 or predicted(held) <= most
@@ -160,7 +159,7 @@ def posterior_precision(
     """
     quadratic = Quadratic(step._expansion, prepared.reference)
     active, size = step._active, len(step._active)
-    if has_precision(step._expansion, size) and size <= MAX_DENSE:
+    if step._expansion.has_precision(size) and size <= MAX_DENSE:
         return quadratic.precision(active)
     found = deviations(prepared.factor, size) ** -2.0
     units = np.ones(size) if scale is None else scale
