@@ -8,6 +8,9 @@ LOWEST_TESTS := $(addprefix tests/, test_checks.py test_compile.py test_expectat
 	test_hmc_ecs.py::test_result_is_what_pymc_and_arviz_expect)
 ready = $(VENV)/.ready-$(1)
 
+# Where it is set, each of many processes compiles the modules of PyMC and ArviZ anew: 10 s.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo test test-costly test-slow test-lowest test-newest lint types docs benchmark clean
@@ -41,7 +44,7 @@ types: $(call ready,dev)  ## Check types
 	$(BIN)/mypy
 
 docs: $(call ready,docs)  ## Build the documentation into docs/_build/html
-	$(BIN)/python -m sphinx -W --keep-going -q -j auto -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -j 4 -b html docs docs/_build/html
 
 benchmark: $(call ready,benchmark)  ## Compare with other samplers
 	$(BIN)/python tests/benchmarks/run_all.py $(BENCHMARK_ARGS)

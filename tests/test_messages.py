@@ -9,6 +9,7 @@ itself and what developers of integrators are told.
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
@@ -35,29 +36,44 @@ def letters(said: str) -> int:
 @cache
 def assigned(name: str, tree: ast.Module) -> list[ast.expr]:
     """Return what a name is assigned in a module, or in the one that it is imported from."""
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and any(ast.unparse(t) == name for t in node.targets):
-            found.append(node.value)
-        if isinstance(node, ast.For) and ast.unparse(node.target) == name:
-            found.append(node.iter)
-        if isinstance(node, ast.ImportFrom) and any(a.name == name for a in node.names):
-            home = SOURCES.get((ROOT / (node.module or "").replace(".", "/")).with_suffix(".py"))
-            found += [] if home is None else assigned(name, home)
-    return found
+    own, homes = names(tree)
+    return own.get(name, []) + [
+        found
+        for home in homes.get(name, [])
+        if home in SOURCES
+        for found in assigned(name, SOURCES[home])
+    ]
 
 
 @cache
-def returned(name: str) -> list[tuple[ast.expr, ast.Module]]:
-    """Return what functions of a name return, anywhere."""
-    return [
-        (found.value, tree)
-        for tree in SOURCES.values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name == name
-        for found in ast.walk(node)
-        if isinstance(found, ast.Return) and found.value is not None
-    ]
+def names(tree: ast.Module) -> tuple[dict[str, list[ast.expr]], dict[str, list[Path]]]:
+    """Return by name what is assigned in a module, and where names are imported from."""
+    own, homes = defaultdict(list), defaultdict(list)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for name in {ast.unparse(target) for target in node.targets}:
+                own[name].append(node.value)
+        if isinstance(node, ast.For):
+            own[ast.unparse(node.target)].append(node.iter)
+        if isinstance(node, ast.ImportFrom):
+            home = (ROOT / (node.module or "").replace(".", "/")).with_suffix(".py")
+            for alias in node.names:
+                homes[alias.name].append(home)
+    return own, homes
+
+
+@cache
+def returned() -> dict[str, list[tuple[ast.expr, ast.Module]]]:
+    """Return by name what functions return, anywhere."""
+    result = defaultdict(list)
+    for tree in SOURCES.values():
+        for node in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+            result[node.name] += [
+                (found.value, tree)
+                for found in ast.walk(node)
+                if isinstance(found, ast.Return) and found.value is not None
+            ]
+    return result
 
 
 def texts(node: ast.expr, tree: ast.Module, deep: int = 2) -> list[str]:
@@ -84,7 +100,9 @@ def texts(node: ast.expr, tree: ast.Module, deep: int = 2) -> list[str]:
         case ast.Call(func=ast.Attribute(value=said, attr="format")):
             return texts(said, tree, deep)
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if deep:
-            found = [said for x, home in returned(name) for said in texts(x, home, deep - 1)]
+            found = [
+                said for x, home in returned().get(name, []) for said in texts(x, home, deep - 1)
+            ]
         case _:
             found = []
     return [said for said in found if said.strip("…")] or ["…"]
