@@ -222,6 +222,28 @@ def test_classes_are_so_where_means_are_parameters(kind, few):
     assert off_standard(model) < 1e-4
 
 
+def test_means_of_groups_may_bend_in_dollars():
+    """Of what classes follow, schools, no part is left to follow: D is 0, and they are whitened."""
+    dollars = np.round(np.random.default_rng(12).lognormal(10.8, 0.35, SCHOOLS))
+    with pm.Model() as model:
+        intercept, slope = pm.Normal("intercept", 6, 0.5), pm.Normal("slope", 0, 1e-5)
+        mean = pm.math.exp(intercept + slope * dollars)
+        s = pm.Normal("s", mean, pm.HalfNormal("tau_s", 20), shape=SCHOOLS)
+        c = pm.Normal("c", s[SCHOOL], pm.HalfNormal("tau_c", 20), shape=CLASSES)
+        pm.Normal("y", c[CLASS], 20.0, observed=outcomes())
+    tall = TallModel(model)
+    expansion = expand(tall)
+    assert reparameterise(tall, expansion, find_coordinates(tall, tall.names))
+    coordinates = expansion.coordinates
+    psi = start(coordinates, tall.ravel(tall.initial_point))
+    psi = fitted(Posterior(expansion).at(psi)).theta
+    assert np.all(coordinates.centring(psi)["c"] > 0.01)
+    size = {"intercept": 500.0, "slope": 500.0 * dollars.mean()}
+    [followed] = coordinates.slant(psi, "c")
+    names = [name for name in tall.names if name in size]
+    assert np.abs(followed / [size[name] for name in names]).max() < 1e-4
+
+
 def test_classes_see_the_part_of_few_groups_that_they_are_not_in(monkeypatch):
     """Of few products, crossed with few districts, the mean holds the effects' mean.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,11 @@ _POWER_STEPS = 50
 _SHIFT = 1e-3
 # Units whose derivatives change less when others move are apart.
 _APART = 1e-4
+
+
+def steps(theta: Any) -> Any:
+    """Return by how much to move elements of theta, of any shape, for differences of gradients."""
+    return 1e-5 * np.maximum(1.0, np.abs(theta))
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,7 @@ class Quadratic:
         for weight in (np.ones(units), np.random.default_rng(0).uniform(0.5, 1.5, units)):
             blocks = np.empty((units, k, k))
             for b, elements in enumerate(places):
-                h = 1e-5 * np.maximum(1.0, np.abs(theta[elements])) * weight
+                h = steps(theta[elements]) * weight
                 points = np.array([theta, theta])
                 points[:, elements] += h, -h
                 forth, back = (self.gradient(point)[places] for point in points)
@@ -160,7 +166,7 @@ class Quadratic:
         for start in range(0, len(active), _COLUMNS):
             points, widths = [], []
             for a in active[start : start + _COLUMNS]:
-                h = 1e-5 * max(1.0, abs(theta[a]))
+                h = steps(theta[a])
                 widths.append(h if rough else 2 * h)
                 for sign in (h,) if rough else (h, -h):
                     point = theta.copy()

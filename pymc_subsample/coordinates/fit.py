@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pymc_subsample.control_variates.quadratic import Posterior, Quadratic
+from pymc_subsample.control_variates.quadratic import Posterior, Quadratic, steps
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.control_variates.search import find_mode, polish, quadratic_mode
 from pymc_subsample.coordinates.coordinates import Coordinates
@@ -30,8 +30,6 @@ from pymc_subsample.coordinates.marginals import marginal
 # Below this share of the prior's, an effect's standard deviation tells nothing of information.
 _SMALLEST = 1e-8
 _ROUNDS = 3
-# Of differences of offsets, which few models bend.
-_STEP = 1e-4
 # Of a precision matrix with a diagonal of ones.
 _SINGULAR = 1e-10
 
@@ -142,6 +140,7 @@ def _information(
     else:
         crossed = np.einsum("jba,ijb->iaj", inverse, beside.reshape(-1, k, units).swapaxes(1, 2))
         slant = _common(information, crossed - _moved(coordinates, psi, name, information))
+        slant = np.where(np.all(np.isfinite(slant), axis=0), slant, 0.0)
         u = u + slant @ psi[others]
     pulled = np.einsum("jba,jb->ja", inverse, ascent + e)
     return information, pulled + np.einsum("jab,jb->ja", information, u), slant
@@ -153,12 +152,13 @@ def _moved(
     """How the rows' score in u falls with each location through d, shape (locations, k, J).
 
     Through d itself, and through the effects that it depends on, which move along with locations.
+    By the steps of `Quadratic.hessian_columns`, so that bends of d are in neither or in both.
     """
     found = np.zeros((len(coordinates.locations), *coordinates.places[name].shape))
     above = coordinates.elements(coordinates.ancestors[name])
     for i in np.flatnonzero(np.isin(coordinates.locations, above)):
         element = coordinates.locations[i]
-        h = _STEP * max(1.0, abs(psi[element]))
+        h = steps(psi[element])
         points = np.array([psi, psi])
         points[:, element] += -h, h
         low, high = (
