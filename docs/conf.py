@@ -50,11 +50,21 @@ html_theme_options = {
 html_sidebars = {"**": ["groups.html"]}
 
 
+LONGEST = {
+    f"tutorials/{name}"
+    for name in ("comparing_models", "exact_or_perturbed", "hmcecs", "minibatch_tests")
+}
+
+
 def spread_out(app, env, docnames):
-    """Have processes that read successive pages run about as many notebooks each."""
+    """Have processes that read successive pages run notebooks of about as many minutes each."""
     run = [name for name in docnames if name.startswith(("howto/", "tutorials/"))]
-    rest = [name for name in docnames if name not in run]
-    place = {name: (i + 0.5) / len(part) for part in (run, rest) for i, name in enumerate(part)}
+    parts = (
+        [name for name in run if name in LONGEST],
+        [name for name in run if name not in LONGEST],
+        [name for name in docnames if name not in run],
+    )
+    place = {name: (i + 0.5) / len(part) for part in parts for i, name in enumerate(part)}
     docnames.sort(key=place.__getitem__)
 
 

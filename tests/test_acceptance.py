@@ -303,7 +303,6 @@ def test_barker_test(sigma, max_error):
     assert outcomes >= {ACCEPT, REJECT, "more", "far", ("all", ACCEPT), ("all", REJECT)}
 
 
-@pytest.mark.slow
 def test_barker_test_on_all_rows_accepts_with_barkers_probability():
     """By quadrature over the uniform number."""
     grid = (np.arange(4000) + 0.5) / 4000

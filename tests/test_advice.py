@@ -124,7 +124,6 @@ def test_tall_smooth_data_are_for_the_exact_step(tall, advice, monkeypatch):
     assert "ScalableMH is exact and reads" in advice.reason
 
 
-@pytest.mark.slow
 def test_rows_of_many_predictors_are_for_hmcecs(monkeypatch):
     model = curve()
     advice = pms.advise(model, effective_draws=MANY, **SHORT)
@@ -333,7 +332,6 @@ def test_steps_that_are_named_are_tried(tall):
         })  # fmt: skip
 
 
-@pytest.mark.slow
 def test_a_pilot_takes_a_tenth_of_its_run(tall):
     """By the time of the processor; and half a second, that nobody minds."""
     pms.advise(tall)  # compiles
@@ -690,7 +688,6 @@ def gradients(model):
     return NutsTrial(model, step, 0).gradients(60.0)
 
 
-@pytest.mark.slow
 def test_gradients_are_those_of_nuts_on_all_rows():
     """Both are estimates from a few hundred draws, hence a factor of 1.6."""
     model = logistic(2_000, correlation=0.9)

@@ -374,7 +374,6 @@ def lines_of(*functions):
                 yield number
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hmc", "signs"])
 def test_an_interrupt_between_any_two_lines(made, name):
     """Draws go on, and a state that is asked for is that after those that were handed out."""

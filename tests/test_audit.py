@@ -359,7 +359,6 @@ def test_p_values_are_small_where_draws_are_off(stretch, shift):
     assert np.all(p < 0.01)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("draws", "d", "phi"), [(50, 10, 0.0), (50, 30, 0.2), (250, 10, 0.6)])
 def test_p_values_of_short_chains_are_not_too_small(draws, d, phi):
     """Four chains, all of whose draws are audited or few; each bound fails once in 1e4."""
@@ -456,7 +455,6 @@ def corrected_z(found, mean, sd):
     return np.array(off) / [table["corrected_mean_mcse"], table["corrected_sd_mcse"]]
 
 
-@pytest.mark.slow
 def test_scores_leave_right_draws_of_separated_levels_as_they_are(walled):
     """Bounds fail a right audit once in 1e4; a is 1 in none: it made errors 1.5 times as large."""
     model, mean, sd, draw = walled
@@ -694,7 +692,6 @@ def test_discrete_variables_are_refused():
         pms.audit(idata, model=model)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("family", "far"), [("bernoulli", 2.0), ("poisson", 600.0)])
 def test_an_intercept_that_bambi_moved_is_named(family, far):
     """By either way, and where rates overflow; that of a model which is not centred is audited."""

@@ -106,7 +106,6 @@ def moments_of(sd, n=10**6, largest=0.0, total=0.0, lowest=0.0):
     return Moments(x, np.zeros(1), 3 * x**2, n, largest, np.array([total]), lowest)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sd", [0.1, 1.0, 5.0, 30.0])
 def test_chosen_products_cost_least_of_those_that_are_quiet(sd):
     chosen = choose_products(moments_of(sd))
@@ -460,7 +459,6 @@ def test_chains_of_many_parameters_start_inside_the_ellipsoid_and_move():
         assert len(set(distances)) > 10
 
 
-@pytest.mark.slow
 def test_negative_signs_are_told(logistic, caplog):
     """Of several chains, since one that hardly moves may have signs of one kind."""
     model, *_ = logistic

@@ -157,7 +157,6 @@ def helper(x):
 _RUN = "from pymc_subsample.kernels.probe import entry; print(entry(1.0), entry.stats.cache_hits)"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("decorator", "stale"),
     [
@@ -270,7 +269,6 @@ def test_a_full_disk_leaves_no_unfinished_file(empty, monkeypatch, caplog):
     assert files(empty) == []
 
 
-@pytest.mark.slow
 def test_a_package_that_cannot_be_written_imports(copied, tmp_path):
     """numba finds no place for its cache then: not beside the source, not in a home."""
     package, environment = copied

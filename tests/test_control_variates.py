@@ -439,7 +439,6 @@ def test_compiled_expansion_is_the_model(name, tall_model, caplog):
     assert "general path" not in caplog.text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ROUGH)
 @pytest.mark.filterwarnings("ignore")
 def test_models_without_second_derivative_are_refused_by_name(name):

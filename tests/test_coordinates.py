@@ -537,7 +537,6 @@ def test_effects_of_no_groups_are_left_alone():
     np.testing.assert_allclose(found.to_theta(psi)[0], tall.ravel(tall.initial_point), atol=1e-9)
 
 
-@pytest.mark.slow
 def test_dynamics_follow_the_coordinates():
     hierarchy = {"model": noncentred(outcomes()), "subsample_size": 50, "rng": 1}
     assert pms.HMCECS(**hierarchy).kernel == "nuts"

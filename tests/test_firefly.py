@@ -306,7 +306,6 @@ def test_models_without_a_bound_are_refused_by_name(name, why):
     assert ("pms.ScalableMH()" in str(error.value)) == takes_the_exact_step
 
 
-@pytest.mark.slow
 def test_bounds_of_the_user(model):
     assert pms.FireflyMC(model=model, bound=-0.25).bound_taken == "given"
     with pytest.raises(ValueError, match=r"bound=-0.2 is no lower bound .*'y'.*-0.25 was found"):
@@ -542,7 +541,6 @@ def test_a_wrong_density_is_noticed(mistake, cases, monkeypatch):
         assert_posterior(case, result)
 
 
-@pytest.mark.slow
 def test_proposals_of_the_user(cases):
     case = cases("logistic")
 
@@ -606,7 +604,6 @@ def test_chains_in_processes_equal_chains_in_sequence(model, mp_ctx):
     chains.assert_processes_agree(pms.FireflyMC(model=model), model, mp_ctx)
 
 
-@pytest.mark.slow
 def test_no_state_leaks_between_chains(cases):
     case = cases("logistic")
     chains.assert_chains_leave_no_state(lambda: pms.FireflyMC(model=case.model), case.model)
@@ -718,7 +715,6 @@ def warned(step, point, tune=60, draws=40):
     return stats[-1], str(stats[-1]["warning"] and stats[-1]["warning"].message)
 
 
-@pytest.mark.slow
 def test_checks_at_the_end_of_a_chain(cases):
     case = cases("logistic")
     point = case.model.initial_point()
@@ -749,7 +745,6 @@ def test_a_bound_that_is_none_is_reported_at_the_end(model, monkeypatch):
     assert "draws are not from the posterior: what was taken for a lower bound" in said
 
 
-@pytest.mark.slow
 def test_result_is_what_the_rest_of_the_package_expects(model, tmp_path):
     step = pms.FireflyMC(model=model)
     result = pm.sample(

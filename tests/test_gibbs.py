@@ -409,7 +409,6 @@ def last_warning(step, model, draws=20):
     return stat["warning"]
 
 
-@pytest.mark.slow
 def test_probabilities_near_zero_are_compared_by_their_standard_deviations():
     """Two spins that hardly ever differ, and terms much larger than their sum."""
     n, rng = 20_000, np.random.default_rng(3)
@@ -591,7 +590,6 @@ def test_state_round_trip(large):
         pms.AusterityGibbs(model=large, batch_size=60).sampling_state = state
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mp_ctx", ["fork", "spawn"])
 def test_chains_in_processes_equal_chains_in_sequence(large, mp_ctx):
     step = pms.AusterityGibbs(model=large, batch_size=50)

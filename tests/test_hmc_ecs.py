@@ -31,7 +31,6 @@ def step(model):
 # Chains
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "mp_ctx", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)]
 )
@@ -533,7 +532,6 @@ def test_compound_with_another_step():
     np.testing.assert_allclose(steps[0].reference.theta, [1.0, np.log(0.7)], atol=0.2)
 
 
-@pytest.mark.slow
 def test_compound_with_nuts():
     """PyMC gives the variables that are left to NUTS."""
     case = normal()
@@ -544,7 +542,6 @@ def test_compound_with_nuts():
     case.assert_posterior(result)
 
 
-@pytest.mark.slow
 def test_compound_with_a_discrete_variable():
     rng = np.random.default_rng(5)
     n, shift = 400, 0.08
@@ -621,7 +618,6 @@ def test_bad_arguments_are_named(model, kwargs, message):
         pms.HMCECS(model=model, **kwargs)
 
 
-@pytest.mark.slow
 def test_good_arguments_are_accepted(model):
     for kwargs in (
         {"compile_kwargs": {"mode": "NUMBA"}},

@@ -301,7 +301,6 @@ def test_directions_that_rounding_hides_are_named():
     assert alike(1e-15) == alike(0.0) == [0, 1]
 
 
-@pytest.mark.slow
 def test_columns_whose_sums_cancel_beyond_their_digits_are_refused():
     """With rounding of eps, n W offset^2 eps is what n W is known to: 1e-3 of it, and more."""
     rng = np.random.default_rng(0)

@@ -183,7 +183,6 @@ def test_every_derivative_counts_as_often_as_it_occurs():
     np.testing.assert_allclose(combined(which, enclosures, moves), total)
 
 
-@pytest.mark.slow
 def test_chunks_do_not_change_the_table(monkeypatch):
     from pymc_subsample.control_variates import expansion as module
 
@@ -219,7 +218,6 @@ def run(step, draws, tune=0, seed=1):
     return stats
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_regression_with_unknown_scale_takes_no_passes():
     model = normal()

@@ -50,7 +50,6 @@ def coefficients(graph, inputs, at, along):
     return [v / k for v, k in zip(values, (1, 1, 2, 6, 24), strict=True)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [0.0, 0.05, 0.4])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_coefficients_are_bounded(name, width):

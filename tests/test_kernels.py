@@ -346,7 +346,6 @@ def test_target_is_invariant(order, m, n_blocks, mass, k, dynamics, poisson, tin
     assert moved[2] == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dynamics", [trajectory, tree])
 def test_target_is_invariant_where_some_rows_are_always_read(dynamics, poisson, tiny):
     always = (1, 4)
@@ -363,7 +362,6 @@ def test_target_is_invariant_where_some_rows_are_always_read(dynamics, poisson, 
     assert target.p_value(theta, u) < ERROR_RATE
 
 
-@pytest.mark.slow
 def test_target_is_invariant_over_calls(poisson, tiny):
     target = Target(tiny, 2, 1)
     sampler = Sampler(poisson(tiny, 1), STARS[1], 2, 1)

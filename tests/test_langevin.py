@@ -436,7 +436,6 @@ def test_exact_weights_match_the_kernel_on_all_rows():
     assert 3.5 < worst[0.002] / worst[0.0005] < 4.5
 
 
-@pytest.mark.slow
 def test_weights_reduce_the_noise(gaussian):
     """Kinetic temperature of SGHMC with and without: theirs must be nearer to T (Theorem 3)."""
     heat = {}

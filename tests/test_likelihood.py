@@ -298,7 +298,6 @@ def test_probabilities_are_kept_from_what_rounding_makes_of_them_alone():
     np.testing.assert_allclose(changed[-1], np.log(0.75), rtol=1e-12)
 
 
-@pytest.mark.slow
 def test_more_terms_than_numpy_has_operands():
     """In the prior and in a row, written out one by one."""
     x = np.random.default_rng(1).normal(size=(60, 70))

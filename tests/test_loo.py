@@ -309,7 +309,6 @@ def test_all_rows_are_read_where_half_would_not_do():
     assert found.elpd == pytest.approx(known.elpd.sum(), rel=1e-12)
 
 
-@pytest.mark.slow
 def test_the_number_of_rows_can_be_given_and_the_rows():
     model, idata = logistic(np.random.default_rng(1))
     some = pms.loo(idata, model=model, observations=50)
@@ -348,7 +347,6 @@ def sampled(model):
     )  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("centred", [True, False])
 def test_draws_of_a_skewed_posterior_are_taken(centred):
     """Means of a funnel are far from its mode; the mean gradient is zero all the same."""
@@ -364,7 +362,6 @@ def test_draws_of_a_skewed_posterior_are_taken(centred):
     assert np.isfinite(pms.loo(idata, model=model).elpd)
 
 
-@pytest.mark.slow
 def test_a_hierarchy_on_a_bent_ridge_is_known_from_few_rows():
     """The mean of scale and effects in units of it is beside the ridge; that of effects is not."""
     model, g, observed = bent_ridge(30_000)
@@ -384,7 +381,6 @@ def test_a_hierarchy_on_a_bent_ridge_is_known_from_few_rows():
     assert found.p == pytest.approx(6.0, abs=0.6)
 
 
-@pytest.mark.slow
 def test_draws_of_another_model_are_refused():
     """Of the same names and shapes: other columns, another outcome, Bambi's moved intercept."""
     rng = np.random.default_rng(0)
@@ -454,7 +450,6 @@ def grouped(matrix, codes):
     return np.stack([matrix[..., codes == g].sum(axis=-1) for g in np.unique(codes)], axis=-1)
 
 
-@pytest.mark.slow
 def test_groups_are_left_out_together():
     model, idata = logistic(np.random.default_rng(1), n=3_000)
     codes = np.random.default_rng(2).permutation(np.repeat(np.arange(1_500), 2))

@@ -550,7 +550,6 @@ def test_drifting_proposals_need_their_factor(test, mistake, target, expansions)
     assert (distance > 2 * NOISE) if mistake else (distance < NOISE + 3 * WRONG[test])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mistake", [False, True])
 def test_langevin_proposals_need_their_reverse_density(mistake, rows, target, expansions):
     """Proposals made here, on minibatches, with their factor or without it."""

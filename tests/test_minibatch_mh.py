@@ -53,7 +53,6 @@ def test_posterior_is_the_exact_one(factory, order, step):
     assert share < 1 or order is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "proposal",
     [

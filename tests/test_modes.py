@@ -260,7 +260,6 @@ def test_the_report_says_how_far_was_searched():
     assert "modes" not in judged(sample(step, model, chains=2))
 
 
-@pytest.mark.slow
 def test_groups_of_which_a_subset_sees_a_row_have_scales():
     """That row counts as a hundred, of which the scale tends to zero."""
     g, y = groups_of_all_sizes()

@@ -328,7 +328,6 @@ def test_a_chain_on_its_way_is_noticed(model, caplog):
     assert "Tune longer" in text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
 def test_posterior_ratios_of_proposals_have_mean_one_at_the_posterior(scale):
     """What the rise is compared with, by simulation of a normal posterior."""

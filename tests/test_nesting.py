@@ -437,7 +437,6 @@ def in_schools(form, schools):
     return model, mean + [0, 0, 500, 0], np.sqrt(square - mean**2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("schools", [SCHOOLS, FEW])
 @pytest.mark.parametrize("form", ["centred", "non-centred"])
 def test_posterior_is_the_exact_one(form, schools):

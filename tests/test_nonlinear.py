@@ -56,7 +56,6 @@ def squares():
     return Case(model=model, logp=logp, center=(0.2, -0.1), names=("a", "b"))
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", STEPS)
 def test_posterior_is_the_exact_one(squares, name):

@@ -126,7 +126,6 @@ def far_wall():
     return walled(300_000, 3, 4.33)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", [pms.MinibatchBarkerMH, pms.AusterityMH])
 def test_a_row_beyond_which_nothing_is_likely_is_told_of_minibatch_tests(far_wall, step):
     """Of every chain that stayed there, and of none that did not go there."""
@@ -158,7 +157,6 @@ def test_log_densities_are_those_of_all_rows(order, temperature):
     np.testing.assert_allclose(found, exact, rtol=1e-10)
 
 
-@pytest.mark.slow
 def test_of_too_many_rows_the_check_is_left_out(wall, monkeypatch):
     """It is not said to pass."""
     model, _ = wall
@@ -173,7 +171,6 @@ def test_what_is_said_of_a_density_that_is_no_number():
     assert overlooked.how_deep(np.inf) == "no finite number"
 
 
-@pytest.mark.slow
 def test_rows_that_matter_to_one_side_are_read_always(wall):
     """Whatever the seed of the set-up: the farther points are on both sides."""
     model, sd = wall

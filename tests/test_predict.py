@@ -956,7 +956,6 @@ def test_draws_on_a_bent_ridge_are_not_doubted():
             pms.predict(idata, "y", model=model, draws=some)
 
 
-@pytest.mark.slow
 def test_means_of_a_funnel_are_those_of_its_posterior():
     """Two rows in each group, whose scale may be zero: far from normal, and right."""
     rng = np.random.default_rng(0)

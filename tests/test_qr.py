@@ -114,7 +114,6 @@ def test_polynomials_of_raw_years_are_sampled_as_those_of_scaled_ones(kind, degr
         assert_moments(draws[..., j], mean[j], sd[j])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_the_models_own_coordinates_they_are_refused(kind):
     with polynomial(3), pytest.raises(TallModelError, match=r"'a', 'b1'.*large terms") as refusal:
@@ -265,7 +264,6 @@ def test_columns_that_are_combinations_of_others_are_refused():
     assert "reparameterize" not in str(refusal.value)
 
 
-@pytest.mark.slow
 def test_times_far_from_zero_beside_other_columns():
     rng = np.random.default_rng(0)
     z = rng.normal(size=N)
@@ -297,7 +295,6 @@ def test_a_copy_in_another_process_makes_the_same_draws(step):
     assert_same(*(chain(s, s.model.initial_point(), draws=5) for s in (step, copy)))
 
 
-@pytest.mark.slow
 def test_audits_and_refits_see_the_models_own_variables(step, caplog):
     with step.model:
         options = {"draws": 500, "tune": 300, "chains": 2, "cores": 1, "random_seed": 4}
@@ -309,7 +306,6 @@ def test_audits_and_refits_see_the_models_own_variables(step, caplog):
     assert again._tall.qr is not None
 
 
-@pytest.mark.slow
 def test_a_state_goes_on_in_the_coordinates_that_it_is_of():
     rng = np.random.default_rng(9)
     z = rng.normal(size=N)
@@ -338,7 +334,6 @@ def test_nuts_on_all_rows_is_projected_from_the_models_own_variables(step):
     assert projected.sd[0] > 1e4 > 1e-4 > projected.sd[3]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "form"),
     [

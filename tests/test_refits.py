@@ -107,7 +107,6 @@ def test_a_run_that_is_far_off_is_left_for_a_search(make, first, searches, caplo
     assert not caplog.text
 
 
-@pytest.mark.slow
 def test_values_are_those_of_the_model_whatever_coordinates_the_chain_has():
     rng = np.random.default_rng(3)
     g = np.repeat(np.arange(6), 300)
@@ -140,7 +139,6 @@ def test_an_earlier_run_is_read_by_its_labels():
         assert found["effect"].tolist() == expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", [pms.HMCECS, pms.ScalableMH])
 def test_means_of_a_hierarchy_are_taken_where_rows_see_them(make):
     """The effects of six groups are known to a hundredth, their scale to a fifth."""
@@ -173,7 +171,6 @@ def test_means_of_a_hierarchy_are_taken_where_rows_see_them(make):
     assert off(given.reference_values()) == pytest.approx(off(means))
 
 
-@pytest.mark.slow
 def test_the_earlier_run_is_not_pickled_with_the_step(first):
     case, step, idata = first
     plain = len(pickle.dumps(pms.HMCECS(model=case.model)))
@@ -304,7 +301,6 @@ def read(monkeypatch):
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", [pms.HMCECS, pms.SGLD, pms.ScalableMH])
 def test_of_rows_on_disk_new_ones_alone_are_read(make, grown, read):
     rows, run = grown
@@ -327,7 +323,6 @@ def reference_at_of_old(step, theta):
     return summed(step._expansion, theta, [step._expansion.take(np.arange(N))], 1.0)
 
 
-@pytest.mark.slow
 def test_residuals_are_those_of_all_rows(grown, monkeypatch):
     rows, run = grown
     data = rows.select(**COLUMNS)
@@ -352,7 +347,6 @@ def test_residuals_are_those_of_all_rows(grown, monkeypatch):
     assert pms.HMCECS(model=hierarchical(data), data=data, reference=run).subsample_size > 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", ["scale", "far", "values", "temperature", "torn", "moved"])
 def test_sums_that_do_not_serve_are_made_anew(what, grown, read):
     """Of another model, of a reference that is far, of a file that was cut, or not asked for."""
@@ -400,7 +394,6 @@ def counted(tmp_path):
     return data, pms.HMCECS(model=poisson(data), data=data).reference_values()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("other", [{"scale": 1.03}, {"swapped": True}, {"spread": True}])
 def test_sums_of_parameters_that_are_computed_otherwise_are_never_used(other, counted, read):
     """Of the same rows' log-likelihood at another phi, or of another vector theta."""
@@ -416,7 +409,6 @@ def test_sums_of_parameters_that_are_computed_otherwise_are_never_used(other, co
             assert read["sums"] >= N
 
 
-@pytest.mark.slow
 def test_residuals_around_a_posterior_of_another_width_are_not_taken_over(counted, read):
     """Sums do not depend on the prior, but how far the posterior goes does."""
     data, values = counted
@@ -432,7 +424,6 @@ def test_residuals_around_a_posterior_of_another_width_are_not_taken_over(counte
         )
 
 
-@pytest.mark.slow
 def test_sums_of_other_rows_are_never_used(grown, read):
     """Also where someone puts them there."""
     rows, run = grown
@@ -475,7 +466,6 @@ def test_sums_of_rows_that_somebody_wrote_to_are_never_used(grown, read):
             use()
 
 
-@pytest.mark.slow
 def test_sums_that_contradict_the_rows_are_told(grown, caplog):
     rows, run = grown
     [file] = [f for f in (rows.path / "kept").iterdir() if f.name.startswith("sums")]

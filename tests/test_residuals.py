@@ -92,7 +92,6 @@ def test_rows_of_small_groups_are_read_always():
     assert variance[1] > 2 * variance[0]
 
 
-@pytest.mark.slow
 def test_a_larger_subsample_reads_them_too():
     """And is never noisier than the automatic one: warnings advise it."""
     auto = pms.HMCECS(model=skewed(), rng=1)
@@ -169,7 +168,6 @@ def rare(n=100_000):
     return model, mean, np.sqrt(weight @ (grid - mean) ** 2), n**-0.5 / np.sqrt(0.24)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("right", [True, False])
 @pytest.mark.parametrize("step", [pms.MinibatchBarkerMH, pms.AusterityMH])
 def test_rare_rows_are_read_always_by_small_proposals(step, right):

@@ -816,7 +816,6 @@ def converted(path, source, begun, answers):
     answers.put((rows.fingerprint, os.stat(path / "rows.bin").st_ino))
 
 
-@pytest.mark.slow
 def test_two_processes_make_one_folder(frame, tmp_path):
     of_parquet(frame, tmp_path)
     context = multiprocessing.get_context("spawn")

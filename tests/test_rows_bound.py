@@ -157,7 +157,6 @@ def sampled(rows):
     return view, step, model, idata
 
 
-@pytest.mark.slow
 def test_what_comes_after_works_on_all_rows(sampled):
     view, _, model, idata = sampled
     assert pms.efficiency(idata)["rows"].unique() == [N]
@@ -500,7 +499,6 @@ def test_rows_that_change_after_the_set_up_are_refused(table, tmp_path):
     assert model is not None
 
 
-@pytest.mark.slow
 def test_a_disk_that_is_waited_for_changes_nothing(rows, monkeypatch):
     """From set-up to draws, with all rows asked for at once."""
     view, found = rows.select(**MODELS["logistic"][1]), []

@@ -347,7 +347,6 @@ def test_rows_that_change_after_the_set_up_are_refused(tables, tmp_path):
         step.setup_chain(np.random.default_rng(1), 10, 10)
 
 
-@pytest.mark.slow
 def test_rows_that_were_appended_to_one_folder_are_all_read(tables, tmp_path):
     names = ("events", "censored")
     made = {n: Rows.from_blocks([tables[n]], cache=tmp_path / f"{n}.rows") for n in names}

@@ -237,7 +237,6 @@ def test_wrong_rate_of_thinning_is_noticed(six, form):
     assert np.abs(flows(six, wrong, FORMS[form])).max() > 2 * SIGMAS
 
 
-@pytest.mark.slow
 def test_mh_ss_accepts_more_than_factorised_and_less_than_all_rows(six):
     table = bounds_of(six)
     for i, j in PAIRS[1:3]:
@@ -285,7 +284,6 @@ def with_exact_rows(six, exact):
     return SimpleNamespace(**vars(six) | {"surrogate": lambda b: six.surrogate(b) + left(b)})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_that_the_surrogate_reads_decide_nothing(six, form):
     """In detailed balance with the posterior, and not where they decide as well."""
@@ -570,7 +568,6 @@ def test_posterior_is_exact_where_the_surrogate_reads_rows(
     np.testing.assert_allclose(stats["n_evaluations"], counted)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("acceptance", "order"), [("factorised", 2), ("mh-ss", 3)])
 def test_rows_of_the_surrogate_are_tempered_as_the_others(acceptance, order, monkeypatch):
     case = logistic()
@@ -656,7 +653,6 @@ def test_given_reference_far_away_costs_rows_alone(cases):
     case.assert_posterior(idata)
 
 
-@pytest.mark.slow
 def test_few_of_many_rows_decide():
     rng = np.random.default_rng(8)
     X = rng.normal(size=(100_000, 5))

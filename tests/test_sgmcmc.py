@@ -52,7 +52,6 @@ def test_presets_are_combinations(model, preset, given, parts):
     assert_same(chain(one, START), chain(other, START))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in FREE]
 )
@@ -64,7 +63,6 @@ def test_free_combinations_have_the_exact_posterior(case, name):
     assert not verdicts(result)
 
 
-@pytest.mark.slow
 def test_clusters_and_weights_take_heat_away(model):
     """Excess of the kinetic temperature with plain gradients: 0.53, each known to 0.04.
 

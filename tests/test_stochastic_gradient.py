@@ -111,7 +111,6 @@ def test_some_variables_move_and_others_stay(model):
     assert np.unique(draws).size == 10
 
 
-@pytest.mark.slow
 def test_compound_with_another_step():
     case = normal()
     with case.model as model:
@@ -165,7 +164,6 @@ def test_slow_chains_are_not_blamed_for_their_monte_carlo_error():
     assert not verdicts(sample(step, model, 10_000, tune=1000, chains=5))
 
 
-@pytest.mark.slow
 def test_monte_carlo_errors_are_those_of_dependent_draws():
     """By batches, of a process with known autocorrelation: mean and variance, 150 times."""
     rng, found = np.random.default_rng(8), []
@@ -486,7 +484,6 @@ def test_rows_with_infinite_columns_are_clustered(monkeypatch):
         assert sorted(order) == list(range(300))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", [pms.SGLD, pms.SGHMC])
 def test_a_batch_serves_more_steps_where_its_noise_is_small(model, make):
     with_variates = make(model=model, batch_size=50)
@@ -496,7 +493,6 @@ def test_a_batch_serves_more_steps_where_its_noise_is_small(model, make):
     assert pms.EWSG(model=model, batch_size=50).hold == 1
 
 
-@pytest.mark.slow
 def test_held_noise_counts_as_often_as_it_is_held(case):
     """The end-of-chain prediction is that of a run in which each batch serves ten steps."""
     (_, _), (sd, _) = case.exact
@@ -623,7 +619,6 @@ def test_statistics_describe_the_steps(model, name):
     assert judged[-1] >= 0
 
 
-@pytest.mark.slow
 def test_results_serve_the_other_tools(model, tmp_path):
     step = MAKE["SGHMC"](model=model)
     result = sample(step, model, 300, tune=50)
@@ -1011,7 +1006,6 @@ def groups_of_three(centred, groups=30):
     return model, mean, np.sqrt(mass @ (grid - mean) ** 2)
 
 
-@pytest.mark.slow
 def test_curvature_that_changes_makes_a_step_size_too_large():
     """That at the reference tells nothing of narrow groups, and gradients are zero on average."""
     model, mean, sd = groups_of_three(centred=True)
@@ -1036,7 +1030,6 @@ def test_errors_of_means_by_the_step_size_are_those_of_long_chains(shape):
     assert 0.6 < predicted / off < 1.4
 
 
-@pytest.mark.slow
 def test_coordinates_of_the_chain_keep_the_curvature():
     model, mean, sd = groups_of_three(centred=True)
     step = pms.SGLD(model=model, batch_size=90, transitions_per_draw=30)
