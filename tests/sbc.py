@@ -20,7 +20,7 @@ from pymc_subsample import HMCECS, ScalableMH
 from pymc_subsample.control_variates import expand
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.rows import RowStore
-from pymc_subsample.steps import base
+from pymc_subsample.steps import base, form
 
 N_ROWS = 400
 DRAWS = 63
@@ -196,7 +196,7 @@ def _posterior(name, data, seed, *, order, subsample_size, corrected, tune, thin
         expansion = replace(expansion, store=RowStore([data[k] for k in names], N_ROWS))
     with (
         patch.object(base, "TallModel", lambda *_, **__: tall),
-        patch.object(base, "expand", lambda *_, **__: expansion),
+        patch.object(form, "expand", lambda *_, **__: expansion),
     ):
 
         def make(size):

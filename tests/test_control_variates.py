@@ -34,7 +34,7 @@ from pymc_subsample.control_variates.reference import (
 )
 from pymc_subsample.control_variates.residuals import residuals_around
 from pymc_subsample.control_variates.search import find_mode
-from pymc_subsample.control_variates.verification import agrees, gradient_agrees
+from pymc_subsample.control_variates.verification import Agreement
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.predictors import find_predictors
 from pymc_subsample.rows import RowStore
@@ -213,7 +213,7 @@ def check_expansion(ex, taylor, order):
     ex.anchor(center, rows)
     ex.gradient(phi, rows, center, weight, alone)
     assert_close(alone, expected[1])
-    assert gradient_agrees(tall, ex)
+    assert Agreement(tall, ex).of_gradient()
 
     reference, ones = reference_at(ex, star), np.ones(N)
     assert_close(reference.level, taylor.rows(center).sum())
@@ -371,7 +371,7 @@ def test_a_wrong_prior_is_noticed(wrong, tall_model, monkeypatch):
     """Its value or its gradient off by a part in a thousand, and both right."""
     tall = tall_model("poisson_offset")
     ex = expand(tall, 2)
-    assert agrees(tall, ex)
+    assert Agreement(tall, ex).of_posterior()
     right = ex.parameters, ex.pull_back
     if wrong == "value":
         monkeypatch.setattr(
@@ -384,7 +384,7 @@ def test_a_wrong_prior_is_noticed(wrong, tall_model, monkeypatch):
             lambda at, g: right[1](at, g) + 0.01 * right[1](at, np.zeros_like(g)),
             raising=False,
         )
-    assert not agrees(tall, ex)
+    assert not Agreement(tall, ex).of_posterior()
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])
@@ -435,7 +435,7 @@ KINDS = [
 @pytest.mark.parametrize("name", [*KINDS, *slow(sorted(MODELS.keys() - {*KINDS, *ROUGH}))])
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_expansion_is_the_model(name, tall_model, caplog):
-    assert agrees(tall_model(name), expand(tall_model(name), 1))
+    assert Agreement(tall_model(name), expand(tall_model(name), 1)).of_posterior()
     assert "general path" not in caplog.text
 
 
@@ -452,7 +452,7 @@ def test_models_without_second_derivative_are_refused_by_name(name):
 @pytest.mark.parametrize("name", ["minibatch_groups", "dims_hierarchy", "potential_only"])
 @pytest.mark.usefixtures("interpreted")
 def test_interpreted_expansion_is_the_model(name, tall_model):
-    assert agrees(tall_model(name), expand(tall_model(name), 1, linear=False))
+    assert Agreement(tall_model(name), expand(tall_model(name), 1, linear=False)).of_posterior()
 
 
 def test_forcing_the_linear_path_of_a_network_raises(tall_model):

@@ -560,10 +560,8 @@ def test_what_rows_see_is_compared_up_to_rounding(largest, off, same):
     """Processors round one formula differently; the first number cancels in others."""
     phi = np.array([largest, 1e-16, -0.5])
     coordinates = SimpleNamespace(to_theta=lambda psi: (psi, 0.5), blocks={})
-    found = SimpleNamespace(
-        effects=coordinates, parameters=lambda psi: (phi + np.array([0.0, off, 0.0]), -1.5)
-    )
-    assert verification._same_density(found, np.zeros(3), phi, -2.0) == same
+    before, after = (phi, -2.0), (phi + np.array([0.0, off, 0.0]), -1.5)
+    assert verification._same_density(coordinates, np.zeros(3), before, after) == same
 
 
 class Cubes:

@@ -8,8 +8,8 @@ from chains import QUIET
 from models import MODELS, ROUGH, dose_response
 
 import pymc_subsample as pms
-from pymc_subsample.control_variates import expand, refuse_steps
-from pymc_subsample.control_variates.continuity import find_gap
+from pymc_subsample.control_variates import expand
+from pymc_subsample.control_variates.continuity import Continuity
 from pymc_subsample.likelihood import TallModel
 
 N = 400
@@ -185,7 +185,7 @@ def test_firefly_has_no_bound_or_needs_gradients(model, bound):
 @pytest.mark.parametrize("model", [pytest.param(m, id=m.__name__) for m in STEPS])
 def test_steps_are_found(model):
     tall = TallModel(written(model))
-    gap = find_gap(tall, expand(tall, 0), np.arange(tall.size))
+    gap = Continuity(tall, expand(tall, 0), np.arange(tall.size)).gap()
     assert gap.missing > 0.02
     assert gap.width < 1e-5
 
@@ -193,12 +193,12 @@ def test_steps_are_found(model):
 @pytest.mark.parametrize("model", [pytest.param(m, id=m.__name__) for m in KINKS])
 def test_kinks_and_steep_slopes_integrate(model):
     tall = TallModel(written(model))
-    assert find_gap(tall, expand(tall, 0), np.arange(tall.size)) is None
+    assert Continuity(tall, expand(tall, 0), np.arange(tall.size)).gap() is None
 
 
 def test_powers_that_overflow_far_out_are_no_steps():
     tall = TallModel(dose_response())
-    assert find_gap(tall, expand(tall, 0), np.arange(tall.size)) is None
+    assert Continuity(tall, expand(tall, 0), np.arange(tall.size)).gap() is None
 
 
 def test_slopes_that_overflow_before_their_curves_are_no_steps():
@@ -209,7 +209,7 @@ def test_slopes_that_overflow_before_their_curves_are_no_steps():
         share = dose**power / (dose**power + ed50**power)
         pm.Normal("y", share, pm.HalfNormal("s", 1), observed=rng.normal(size=N))
     tall = TallModel(model)
-    assert find_gap(tall, expand(tall, 2), np.arange(tall.size)) is None
+    assert Continuity(tall, expand(tall, 2), np.arange(tall.size)).gap() is None
 
 
 def test_differences_of_enormous_terms_are_no_steps():
@@ -220,7 +220,7 @@ def test_differences_of_enormous_terms_are_no_steps():
         a, b = pm.Normal("a", 0, 2, shape=3), pm.Normal("b", 0, 0.1, shape=3)
         pm.DirichletMultinomial("y", n=20, a=pt.exp(a + b * x[:, None]), observed=counts)
     tall = TallModel(model)
-    assert find_gap(tall, expand(tall, 0), np.arange(tall.size)) is None
+    assert Continuity(tall, expand(tall, 0), np.arange(tall.size)).gap() is None
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_differences_of_enormous_terms_are_no_steps():
 )
 def test_the_bank_integrates(name, tall_model, expansion):
     tall = tall_model(name)
-    gap = find_gap(tall, expansion(name), np.arange(tall.size))
+    gap = Continuity(tall, expansion(name), np.arange(tall.size)).gap()
     assert (gap is None) == (name != "change_point")
 
 
@@ -260,4 +260,4 @@ def test_a_gradient_that_is_wrong_far_away_is_noticed(tall_model, expansion, mon
 
     monkeypatch.setattr(ex, "sums", wrong)
     with pytest.raises(pms.TallModelError, match="misses"):
-        refuse_steps(tall, ex, np.arange(tall.size), "")
+        Continuity(tall, ex, np.arange(tall.size)).require("")

@@ -17,7 +17,7 @@ from steps_of_all_kinds import KINDS
 import pymc_subsample as pms
 from pymc_subsample.all_rows import _Expansion
 from pymc_subsample.control_variates import expand
-from pymc_subsample.control_variates.verification import agrees
+from pymc_subsample.control_variates.verification import Agreement
 from pymc_subsample.coordinates import find_qr
 from pymc_subsample.likelihood import TallModel, TallModelError
 
@@ -141,7 +141,7 @@ def test_rows_see_columns_that_are_apart():
     # Of length one over the rows that were looked at, and at right angles.
     found = found[elements]
     np.testing.assert_allclose(found @ found.T / len(index), np.eye(4), atol=0.35)
-    assert agrees(tall, after)
+    assert Agreement(tall, after).of_posterior()
 
 
 def test_coordinates_are_inverted_and_keep_density_and_gradient():

@@ -17,7 +17,7 @@ from pymc_subsample.comparison.expanded import approximate
 from pymc_subsample.comparison.groups import Groups, read_groups
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import expand
-from pymc_subsample.control_variates.verification import loglik_agrees
+from pymc_subsample.control_variates.verification import Agreement
 from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics.draws import signs_of
 from pymc_subsample.diagnostics.drift import Drift, drift_of, require_same_data
@@ -183,7 +183,7 @@ def loo(
     leaving = read_groups(groups, tall.n_rows, model, given)
     thetas = to_theta(model, tall, posterior, _SAID).reshape(-1, tall.size)
     compared = np.unique(np.linspace(0, tall.n_rows - 1, _COMPARED).astype(int))
-    if not loglik_agrees(tall, expansion, thetas[0], compared):
+    if not Agreement(tall, expansion).of_loglik(thetas[0], compared):
         raise TallModelError(
             f"{_SAID}: the compiled log-likelihood is not that of the model: its graph was "
             "misread. Please report the model, and use arviz.loo."

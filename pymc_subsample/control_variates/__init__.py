@@ -4,22 +4,18 @@ import logging
 from functools import partial
 
 import numpy as np
-from pymc.util import get_untransformed_name, is_transformed_name
 
-from pymc_subsample.control_variates.continuity import find_gap
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.general import general_expansion
 from pymc_subsample.control_variates.linear import is_small, linear_expansion
 from pymc_subsample.control_variates.reference import undefined, without_derivatives
-from pymc_subsample.control_variates.verification import agrees, gradient_agrees
+from pymc_subsample.control_variates.verification import Agreement
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.identity import extremes
 from pymc_subsample.likelihood.predictors import Predictor, find_predictors
 from pymc_subsample.likelihood.verification import probes
 
-__all__ = [
-    "Expansion", "agrees", "expand", "linear_predictors", "refuse_steps", "verify_gradient",
-]  # fmt: skip
+__all__ = ["Expansion", "expand", "linear_predictors", "verify_gradient"]
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -38,14 +34,14 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
     predictors = None if linear is False else linear_predictors(model)
     if predictors is not None:
         expansion = linear_expansion(model, predictors, order)
-        if agrees(model, expansion):
+        if Agreement(model, expansion).of_posterior():
             return expansion
     if linear:
         if predictors is not None:
             raise TallModelError(_MISREAD)
         raise ValueError("The model has no linear predictors; use linear=None.")
     expansion = general_expansion(model, order)
-    if not agrees(model, expansion):
+    if not Agreement(model, expansion).of_posterior():
         for theta, index in probes(model):
             center, _ = expansion.parameters(theta)
             bad = without_derivatives(expansion, expansion.take(index), center)
@@ -63,33 +59,8 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
 
 def verify_gradient(model: TallModel, expansion: Expansion) -> None:
     """Raise `TallModelError` where `Expansion.gradient` is not that of the model on some rows."""
-    if not gradient_agrees(model, expansion):
+    if not Agreement(model, expansion).of_gradient():
         raise TallModelError(_MISREAD)
-
-
-def refuse_steps(
-    model: TallModel,
-    expansion: Expansion,
-    active: np.ndarray,
-    advice: str,
-    points: np.ndarray | None = None,
-) -> None:
-    """Raise `TallModelError` where `continuity.find_gap` finds one; `advice` is what remains."""
-    gap = find_gap(model, expansion, active, points)
-    if gap is None:
-        return
-    moved = ", ".join(
-        repr(get_untransformed_name(name) if is_transformed_name(name) else name)
-        for name in gap.names
-    )
-    raise TallModelError(
-        f"The gradient of the log-likelihood of {', '.join(map(repr, model.observed))} does not "
-        f"say how it changes with {moved}: added up along a line of length {gap.length:.2g} (in "
-        f"unconstrained space) it misses {gap.missing:.0%} of the changes of random rows, and "
-        f"where most is missing {gap.jump:.2g} is left within {gap.width:.0e} of the line. The "
-        "log-likelihood has a step there (floor, round, a comparison, a switch between branches "
-        f"that do not meet), or its gradient is wrong. {advice}"
-    )
 
 
 def linear_predictors(model: TallModel) -> list[Predictor] | None:

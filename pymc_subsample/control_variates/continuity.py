@@ -11,14 +11,15 @@ searched by halving the way. Around a kink, or where l is steep, it goes to zero
 difference does; around a step, or where the gradient is wrong, it never does.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from pymc.util import is_transformed_name
+from pymc.util import get_untransformed_name, is_transformed_name
 
 from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood import TallModel, TallModelError
 
 # Lengths of the segments and the distance of the other variables from the start: in unconstrained
 # space, or so that the log-likelihood of a row changes by about as much where columns are large.
@@ -57,21 +58,66 @@ class Gap:
     width: float  # of this share of its length.
 
 
-def find_gap(
-    model: TallModel, expansion: Expansion, active: np.ndarray, points: np.ndarray | None = None
-) -> Gap | None:
-    """Return a segment along which the gradient does not integrate to the change, if any.
+class Continuity:
+    """Of the log-likelihood of random rows where elements `active` of theta move."""
 
-    Elements `active` of theta move. Segments also join random pairs of `points`, shape (k, d).
-    """
-    rng = np.random.default_rng(3)
-    rows = rng.integers(0, model.n_rows, (_GROUPS, min(_ROWS, model.n_rows)))
-    groups = [expansion.take(index) for index in rows]
-    for names, start, end in _segments(model, active, points, rng):
-        gap = _Segment(expansion, groups, start, end).gap(names)
-        if gap is not None:
-            return gap
-    return None
+    def __init__(self, model: TallModel, expansion: Expansion, active: np.ndarray) -> None:
+        self.model, self.expansion, self.active = model, expansion, active
+        self._rng = np.random.default_rng(3)
+        rows = self._rng.integers(0, model.n_rows, (_GROUPS, min(_ROWS, model.n_rows)))
+        self._groups = [expansion.take(index) for index in rows]
+        size = expansion.phi_size
+        full = expansion.order == 2 and expansion.curvature == "full"
+        self._curved = full and size <= _SMALL
+
+    def require(self, advice: str, points: np.ndarray | None = None) -> None:
+        """Raise `TallModelError` where there is a gap; `advice` is what remains to be done."""
+        gap = self.gap(points)
+        if gap is None:
+            return
+        moved = ", ".join(
+            repr(get_untransformed_name(name) if is_transformed_name(name) else name)
+            for name in gap.names
+        )
+        raise TallModelError(
+            f"The gradient of the log-likelihood of {', '.join(map(repr, self.model.observed))} "
+            f"does not say how it changes with {moved}: added up along a line of length "
+            f"{gap.length:.2g} (in unconstrained space) it misses {gap.missing:.0%} of the changes "
+            f"of random rows, and where most is missing {gap.jump:.2g} is left within "
+            f"{gap.width:.0e} of the line. The log-likelihood has a step there (floor, round, a "
+            "comparison, a switch between branches that do not meet), or its gradient is wrong. "
+            f"{advice}"
+        )
+
+    def gap(self, points: np.ndarray | None = None) -> Gap | None:
+        """Return a segment along which the gradient does not integrate to the change, if any.
+
+        Segments also join random pairs of `points`, shape (k, d).
+        """
+        for names, start, end in _segments(self.model, self.active, points, self._rng):
+            segment = _Segment(partial(self._along, start, end - start), len(self._groups))
+            found = segment.gap()
+            if found is not None:
+                return Gap(names, float(np.linalg.norm(end - start)), *found)
+        return None
+
+    def _along(
+        self, start: np.ndarray, way: np.ndarray, t: float, chosen: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Log-likelihoods of groups and their derivatives along a segment, at start + t way."""
+        expansion, theta = self.expansion, start + t * way
+        phi, _ = expansion.parameters(theta)
+        values, slopes = np.zeros(len(chosen)), np.zeros(len(chosen))
+        for k, group in enumerate(chosen):
+            slope = np.zeros(expansion.phi_size)
+            expansion.anchor(phi, self._groups[group])
+            curvature = np.zeros((expansion.phi_size,) * 2 if self._curved else (0, 0))
+            expansion.sums(phi, self._groups[group], (values[k : k + 1], slope, curvature))
+            slopes[k] = expansion.pull_back(theta, _LOUD * slope) @ way / _LOUD
+            # Curvatures overflow first: beyond, slopes may be wrong where they are finite.
+            if not np.all(np.isfinite(curvature)):
+                slopes[k] = np.nan
+        return values, slopes
 
 
 def _segments(
@@ -110,33 +156,10 @@ def _segments(
 
 
 class _Segment:
-    """The log-likelihood of groups of rows along a straight line."""
+    """Groups of rows along a line: ``at(t, chosen)`` returns log-likelihoods and derivatives."""
 
-    def __init__(
-        self, expansion: Expansion, groups: Sequence[np.ndarray], start: np.ndarray, end: np.ndarray
-    ) -> None:
-        self.expansion, self.groups = expansion, groups
-        self.start, self.way = start, end - start
-        size = expansion.phi_size
-        full = expansion.order == 2 and expansion.curvature == "full"
-        self._curved = full and size <= _SMALL
-
-    def _at(self, t: float, chosen: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Log-likelihoods of groups and their derivatives along the segment."""
-        expansion, theta = self.expansion, self.start + t * self.way
-        phi, _ = expansion.parameters(theta)
-        values, slopes = np.zeros(len(chosen)), np.zeros(len(chosen))
-        for k, group in enumerate(chosen):
-            slope = np.zeros(expansion.phi_size)
-            expansion.anchor(phi, self.groups[group])
-            curvature = np.zeros((expansion.phi_size,) * 2 if self._curved else (0, 0))
-            total = values[k : k + 1], slope, curvature
-            expansion.sums(phi, self.groups[group], total)
-            slopes[k] = expansion.pull_back(theta, _LOUD * slope) @ self.way / _LOUD
-            # Curvatures overflow first: beyond, slopes may be wrong where they are finite.
-            if not np.all(np.isfinite(curvature)):
-                slopes[k] = np.nan
-        return values, slopes
+    def __init__(self, at: Callable, n_groups: int) -> None:
+        self._at, self._n_groups = at, n_groups
 
     def _piece(
         self, low: float, high: float, chosen: Sequence[int]
@@ -148,10 +171,10 @@ class _Segment:
         missing = np.abs(change - half * (_WEIGHTS @ slopes))
         return missing, np.maximum(np.abs(change), half * (_WEIGHTS @ np.abs(slopes)))
 
-    def gap(self, names: tuple[str, ...]) -> Gap | None:
-        """Return what is missing along the segment, if it is due to steps or wrong gradients."""
+    def gap(self) -> tuple[float, float, float] | None:
+        """Return `missing`, `jump`, `width` of a gap, if steps or wrong gradients make one."""
         with np.errstate(all="ignore"):
-            missing, size = self._piece(0.0, 1.0, range(len(self.groups)))
+            missing, size = self._piece(0.0, 1.0, range(self._n_groups))
             known = np.isfinite(missing) & np.isfinite(size)
             missing, size = missing[known], size[known]
             if not missing.sum() > max(_MISSING * size.sum(), _NOTHING):
@@ -162,8 +185,7 @@ class _Segment:
         if not missing[worst][unresolved].sum() > 0.5 * missing[worst].sum():
             return None
         jump, width = max((x, w) for x, w in left if x is not None)
-        length = float(np.linalg.norm(self.way))
-        return Gap(names, length, float(missing.sum() / size.sum()), jump, width)
+        return float(missing.sum() / size.sum()), jump, width
 
     def _narrowed(self, group: int) -> tuple[float | None, float]:
         """Follow what is missing by halving; return what is left of it, None if explained."""

@@ -27,11 +27,12 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from scipy.special import softmax
 
-from pymc_subsample.control_variates import agrees, linear_predictors
+from pymc_subsample.control_variates import linear_predictors
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.linear import RowCode, linear_expansion
 from pymc_subsample.control_variates.reach import exact_step
 from pymc_subsample.control_variates.reference import reference_at
+from pymc_subsample.control_variates.verification import Agreement
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.symbolic.graph import numpy_function, rebuild, specialised
 
@@ -105,7 +106,7 @@ def bounded_expansion(model: TallModel, bound: str | float = "auto") -> tuple[Ex
             f"{model.phi_size:,} parameters meet the data in this model: the sum of their bounds' "
             "curvatures is too large. Use HMCECS, or sample this model with pm.NUTS."
         )
-    if not agrees(model, expansion):
+    if not Agreement(model, expansion).of_posterior():
         raise TallModelError(
             f"The linear predictors of {_named(model)} do not give its log-likelihood: its graph "
             "was misread. Please report the model, and sample it with pm.NUTS."

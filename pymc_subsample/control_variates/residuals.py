@@ -112,7 +112,8 @@ def residuals_around(
     points = np.array([expansion.parameters(theta)[0] for theta in [*thetas, *far]])
     most = int(min(_MOST_KEPT, _SHARE_KEPT * expansion.n_rows))
     center, inner = reference.center, len(thetas)
-    least = _least_outlying(expansion, center, points, inner, most)
+    some = expansion.residuals(expansion.take(_sample(expansion.n_rows)), center, points)
+    least = _least_outlying(some, inner, 2 * most / expansion.n_rows)
     kept = _split(np.zeros((len(points), 0)), inner, least) if before is None else before
     bad: list[int] = []
     start = kept.n_rows
@@ -135,16 +136,15 @@ def _score(d: np.ndarray, inner: int) -> np.ndarray:
     return np.abs(np.where(np.isfinite(d), d, np.inf)).max(axis=0, initial=0.0)
 
 
-def _least_outlying(
-    expansion: Expansion, center: np.ndarray, points: np.ndarray, inner: int, most: int
-) -> float:
-    """Return a score that, as random rows say, twice as many rows exceed as are kept, or more."""
-    if not most:
+def _sample(n: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, n, _SAMPLE) if n > _SAMPLE else np.arange(n)
+
+
+def _least_outlying(d: np.ndarray, inner: int, share: float) -> float:
+    """Return a score that, as random rows say, a share of the rows exceed, or more."""
+    if not share:
         return np.inf
-    n = expansion.n_rows
-    index = np.random.default_rng(0).integers(0, n, _SAMPLE) if n > _SAMPLE else np.arange(n)
-    score = _score(expansion.residuals(expansion.take(index), center, points), inner)
-    return float(np.quantile(score, 1 - min(1.0, 2 * most / n), method="lower"))
+    return float(np.quantile(_score(d, inner), 1 - min(1.0, share), method="lower"))
 
 
 def _split_at(

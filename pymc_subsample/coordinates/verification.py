@@ -5,6 +5,7 @@ import logging
 import numpy as np
 
 from pymc_subsample.control_variates.expansion import Expansion
+from pymc_subsample.control_variates.verification import slope_agrees
 from pymc_subsample.coordinates.coordinates import Coordinates
 from pymc_subsample.coordinates.marginals import through
 from pymc_subsample.kernels.splines import KNOTS
@@ -15,6 +16,8 @@ _log = logging.getLogger("pymc.subsample")
 _DISTANCES = (0.0, 0.3)
 _STEP = 1e-5
 _TOLERANCE = 1e-5
+# Of the slope in a random direction, beside what differences tell of it.
+_SLOPE = 1e-4
 # Two compilations of one formula may round differently, as processors with other instructions do:
 # by a share of a number, and by one of the largest that it may be the difference of.
 _ROUNDING, _CANCELLED = 1e-9, 1e-11
@@ -35,8 +38,21 @@ def reparameterise(tall: TallModel, expansion: Expansion, coordinates: Coordinat
     if sound:
         before = [written(coordinates.to_theta(psi)[0]) for psi in points]
         expansion.reparameterise(coordinates)
+
+        def same_gradient(psi: np.ndarray) -> bool:
+            weights, direction = rng.standard_normal(expansion.phi_size), np.zeros(len(psi))
+            direction[: coordinates.size] = rng.standard_normal(coordinates.size)
+
+            def value(at: np.ndarray) -> np.ndarray:
+                phi, logprior = expansion.parameters(at)
+                return phi @ weights + logprior
+
+            slope = float(expansion.pull_back(psi, weights) @ direction)
+            with np.errstate(all="ignore"):
+                return slope_agrees(value, psi, direction, slope, tolerated=_SLOPE)
+
         sound = all(
-            _same_density(expansion, psi, *found) and _same_gradient(expansion, psi, rng)
+            _same_density(coordinates, psi, found, expansion.parameters(psi)) and same_gradient(psi)
             for psi, found in zip(points, before, strict=True)
         )
         if not sound:
@@ -109,10 +125,14 @@ def _log_determinants(coordinates: Coordinates, psi: np.ndarray, place: np.ndarr
     return float(np.linalg.slogdet(jacobian)[1].sum())
 
 
-def _same_density(expansion: Expansion, psi: np.ndarray, phi: np.ndarray, logprior: float) -> bool:
-    coordinates = expansion.effects
-    assert coordinates is not None
-    found, density = expansion.parameters(psi)
+def _same_density(
+    coordinates: Coordinates,
+    psi: np.ndarray,
+    before: tuple[np.ndarray, float],
+    after: tuple[np.ndarray, float],
+) -> bool:
+    """Whether phi and the log prior are those before the move, but for its volume."""
+    (phi, logprior), (found, density) = before, after
     theta, volume = coordinates.to_theta(psi)
     if not np.isfinite(logprior):
         return True
@@ -120,22 +140,3 @@ def _same_density(expansion: Expansion, psi: np.ndarray, phi: np.ndarray, logpri
     largest = max(np.abs(x[np.isfinite(x)]).max(initial=1.0) for x in parts)
     same = np.allclose(found, phi, rtol=_ROUNDING, atol=_CANCELLED * largest)
     return bool(same and np.isclose(density, logprior + volume, rtol=_ROUNDING))
-
-
-def _same_gradient(expansion: Expansion, psi: np.ndarray, rng: np.random.Generator) -> bool:
-    assert expansion.coordinates is not None
-    size, weights = expansion.coordinates.size, rng.standard_normal(expansion.phi_size)
-    direction = np.zeros(len(psi))
-    direction[:size] = rng.standard_normal(size)
-    gradient = expansion.pull_back(psi, weights) @ direction
-
-    def value(h: float) -> np.ndarray:
-        phi, logprior = expansion.parameters(psi + h * direction)
-        return phi @ weights + logprior
-
-    with np.errstate(all="ignore"):
-        rough, fine = ((value(h) - value(-h)) / (2 * h) for h in (1e-4, 5e-5))
-    error = abs(rough - fine)
-    if not error <= 1e-3 * abs(fine):
-        return True  # differences say nothing here
-    return bool(abs(gradient - fine) <= 10 * error + 1e-4 * abs(fine))

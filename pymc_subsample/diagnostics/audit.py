@@ -12,7 +12,8 @@ import xarray as xr
 from pymc_subsample import arguments
 from pymc_subsample.bambi import intercepts, is_bambis, of_intercepts
 from pymc_subsample.compile import building_graphs
-from pymc_subsample.control_variates import Expansion, expand, refuse_steps
+from pymc_subsample.control_variates import Expansion, expand
+from pymc_subsample.control_variates.continuity import Continuity
 from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.checks import PREFIX, TEMPERATURE
@@ -179,7 +180,8 @@ def audit(
     theta = to_theta(model, tall, posterior.isel(draw=at), _SAID)
     if kind == "score":
         everything = np.arange(tall.size)
-        refuse_steps(tall, expansion, everything, _NO_SCORES, theta.reshape(-1, tall.size))
+        smooth = Continuity(tall, expansion, everything)
+        smooth.require(_NO_SCORES, theta.reshape(-1, tall.size))
     logp, score = log_posteriors(expansion, theta.reshape(-1, tall.size))
     shape, passes = theta.shape, len(logp)
     bambis = of_intercepts(model) if is_bambis(posterior) else ""

@@ -18,7 +18,8 @@ from pymc.step_methods.compound import BlockedStep
 
 from pymc_subsample import arguments
 from pymc_subsample.compile import building_graphs
-from pymc_subsample.control_variates import Expansion, refuse_steps
+from pymc_subsample.control_variates import Expansion
+from pymc_subsample.control_variates.continuity import Continuity
 from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch
@@ -211,7 +212,7 @@ class SubsampledStep(BlockedStep):
             building_graphs(),
             differentiated(self._tall, self._without_gradient),
         ):
-            refuse_steps(self._tall, expansion, self._active, WITHOUT_GRADIENT)
+            Continuity(self._tall, expansion, self._active).require(WITHOUT_GRADIENT)
 
     def _connect(self) -> None:
         with building_graphs(), self._made_by.in_use():
