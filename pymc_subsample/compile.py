@@ -233,6 +233,29 @@ def functions_at(typingctx: BaseTypingContext, addresses: types.Type, signatures
     return kind(addresses, signatures), codegen
 
 
+def by_name(name: str, function: Callable, signature: types.Type) -> Callable:
+    """Make a function that is `kept` callable from other compiled code without being a part of it.
+
+    Returns what returns it there. It is found by name when the code is loaded, so that this can be
+    kept on disk too, by a process that has called `by_name` before: code that is sent to others
+    must not call such functions.
+    """
+    symbol = f"pymc_subsample_{name}"
+    llvmlite.binding.add_symbol(symbol, _get_wrapper_address(function, signature))
+    kind = types.FunctionType(signature)
+
+    @numba.extending.intrinsic
+    def named(typingctx: BaseTypingContext):
+        def codegen(context: Any, builder: Any, signature: Signature, arguments: Sequence[Any]):
+            shape = ir.FunctionType(ir.VoidType(), [])
+            found = cgutils.get_or_insert_function(builder.module, shape, symbol)
+            return _function(context, builder, kind, builder.ptrtoint(found, ir.IntType(64)))
+
+        return kind(), codegen
+
+    return named
+
+
 def address_of(rng: np.random.Generator) -> int:
     """Where a generator is, for `generator_at`; keep `rng` alive while it is used.
 

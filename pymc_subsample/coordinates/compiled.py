@@ -5,9 +5,12 @@ graph. All else is the kernels', called block by block from a few lines that are
 model.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,7 +18,7 @@ import pytensor.tensor as pt
 from numba import types
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.compile import VECTOR, Compiled, compile_source
+from pymc_subsample.compile import SCALAR, VECTOR, Compiled, by_name, compile_source
 from pymc_subsample.control_variates.loops import compile_loops
 from pymc_subsample.coordinates.blocks import Block
 from pymc_subsample.kernels import correlations, splines, whitening
@@ -53,6 +56,8 @@ class CompiledMap:
 
     def __init__(self, coordinates: "Coordinates", start: int) -> None:
         self._of, self._start = coordinates, start
+        self._places = list(coordinates.layout.values())
+        self._kernels = {name: by_name(name, *kernel) for name, kernel in _KERNELS.items()}
         blocks = coordinates.blocks.values()
         self._owners = {name: block for block in blocks for name in block.orders}
         joint = [i for i, block in enumerate(blocks) if block.joint]
@@ -94,15 +99,15 @@ class CompiledMap:
             seen = ["theta", *self._betas(i)]
             lines += [
                 f"given{i}(theta, given)",
-                f"volume[0] += standard({_block(i)}, none, psi, psi, e)",
-                *(f"shear({_block(i)}, psi, e, locations, -1.0, {beta})" for beta in seen),
+                f"volume[0] += {self._call('standard', i, 'none, psi, psi, e')}",
+                *(self._call("shear", i, f"psi, e, locations, -1.0, {beta}") for beta in seen),
             ]
-        for i in range(len(self._of.layout)):
+        for i in range(len(self._places)):
             lines.append(f"given{i}(theta, given)")
             if i in self._single:
-                beta = self._beta(i)
-                lines.append(f"volume[0] += standard({_block(i)}, locations, {beta}, psi, e)")
-            lines.append(f"volume[0] += spread({_block(i)}, e, theta)")
+                along = f"locations, {self._beta(i)}, psi, e"
+                lines.append(f"volume[0] += {self._call('standard', i, along)}")
+            lines.append(f"volume[0] += {self._call('spread', i, 'e, theta')}")
         return self._compiled("position", _POSITION_SOURCE, lines, _POSITION)
 
     @cached_property
@@ -119,13 +124,13 @@ class CompiledMap:
             along, beta = ("none", "psi") if i in self._joint else ("locations", self._beta(i))
             lines += [
                 f"given{i}(theta, given)",
-                f"gathered({_block(i)}, theta, e)",
-                f"moved({_block(i)}, {along}, {beta}, theta, e, psi)",
+                self._call("gathered", i, "theta, e"),
+                self._call("moved", i, f"{along}, {beta}, theta, e, psi"),
             ]
             if i in self._joint:
                 others = [beta for beta in self._betas() if beta not in self._betas(i)]
                 lines += [
-                    f"shear({_block(i)}, theta, e, locations, 1.0, {out})"
+                    self._call("shear", i, f"theta, e, locations, 1.0, {out}")
                     for out in ("psi", *others)
                 ]
         return self._compiled("inverse", _INVERSE_SOURCE, lines, _INVERSE)
@@ -133,7 +138,7 @@ class CompiledMap:
     @cached_property
     def _pull(self) -> Compiled:
         """Pull derivatives in theta, and the volume's, back to psi, and add them."""
-        standard = "standard_back({}, {}, {}, psi, e, bar_e, bar_given, {}, grad)"
+        standard = "{}, {}, psi, e, bar_e, bar_given, {}, grad"
         lines = []
         for beta in self._betas():
             lines += [
@@ -142,23 +147,25 @@ class CompiledMap:
         for i in self._joint:
             if seen := self._betas(i):
                 lines.append(f"given{i}(theta, given)")
-                lines += [f"shear({_block(i)}, psi, e, locations, -1.0, {beta})" for beta in seen]
-        for i in reversed(range(len(self._of.layout))):
+                for beta in seen:
+                    lines.append(self._call("shear", i, f"psi, e, locations, -1.0, {beta}"))
+        for i in reversed(range(len(self._places))):
             lines += [
                 f"given{i}(theta, given)",
-                f"spread_back({_block(i)}, e, bar, bar_given, bar_e)",
+                self._call("spread_back", i, "e, bar, bar_given, bar_e"),
             ]
             if i in self._single:
                 beta = self._beta(i)
                 bar = "grad" if beta == "psi" else f"bar_{beta}"
-                lines.append(standard.format(_block(i), "locations", beta, bar))
+                along = standard.format("locations", beta, bar)
+                lines.append(self._call("standard_back", i, along))
             lines.append(f"given_back{i}(theta, bar_given, bar, bar)")
         for i in self._joint:
             total = " + ".join(["bar", *(f"bar_{beta}" for beta in self._betas(i))])
             lines += [
                 f"given{i}(theta, given)",
-                f"shear_back({_block(i)}, psi, e, locations, {total}, bar_given, bar_e)",
-                standard.format(_block(i), "none", "psi", "grad"),
+                self._call("shear_back", i, f"psi, e, locations, {total}, bar_given, bar_e"),
+                self._call("standard_back", i, standard.format("none", "psi", "grad")),
                 f"given_back{i}(theta, bar_given, bar, bar)",
             ]
         for beta in self._betas():
@@ -181,6 +188,17 @@ class CompiledMap:
         """Names of all such vectors but psi, or of those of which joint block i takes its part."""
         return [f"beta{k}" for k, above in enumerate(self._sets) if i is None or i in above]
 
+    def _call(self, kernel: str, i: int, rest: str) -> str:
+        """Call a kernel for block i, in the form for blocks like it."""
+        place, table = self._places[i], list(self.given.values())[i].table
+        like = f"{place.components}, {place.width}, {table.tolist()}"
+        name = f"{kernel}_{sha256(like.encode()).hexdigest()[:16]}"
+        if name not in self._kernels:
+            function, signature = _OF_BLOCKS[kernel]
+            form = whitening.shaped(function, place.components, place.width, table)
+            self._kernels[name] = by_name(name, form, signature)
+        return f"{name}(place{i}, at{i}, given, {rest})"
+
     def _compiled(
         self, name: str, source: str, lines: Sequence[str], signature: types.Type
     ) -> Compiled:
@@ -195,16 +213,15 @@ class CompiledMap:
             "locations": locations, "none": locations[:0], "bent": self._of.bent,
             "rows": self._of.rows,
         }  # fmt: skip
-        parts = zip(found, self._of.layout.values(), self._of.places.values(), strict=True)
+        parts = zip(found, self._places, self._of.places.values(), strict=True)
         for i, (given, place, elements) in enumerate(parts):
             environment |= {
                 f"place{i}": tuple(place),
                 f"at{i}": np.ascontiguousarray(elements[:, 0]),
-                f"table{i}": given.table,
                 f"given{i}": given.forward,
                 f"given_back{i}": given.backward,
             }
-        return composed(name, source, signature, **environment)
+        return composed(name, source, signature, self._kernels, **environment)
 
     @cached_property
     def given(self) -> "dict[str, Given]":
@@ -290,19 +307,23 @@ def _given(
     return Given(table, size, forward, backward)
 
 
-def _block(i: int) -> str:
-    """Arguments that say what block i is."""
-    return f"place{i}, at{i}, table{i}, given"
-
-
-def composed(name: str, source: str, signature: types.Type, **environment: Any) -> Compiled:
-    """Compile source that calls the kernels and other compiled functions."""
-    kernels = {k: getattr(room, k) for room, names in _KERNELS.items() for k in names}
+def composed(
+    name: str,
+    source: str,
+    signature: types.Type,
+    kernels: Mapping[str, Callable] = MappingProxyType({}),
+    **environment: Any,
+) -> Compiled:
+    """Compile source that calls other compiled functions, and kernels by name."""
     functions = {k: v.function for k, v in environment.items() if isinstance(v, Compiled)}
     keys = list(map(_key, environment.values()))
     known = None if None in keys else "|".join(map(str, keys))
-    names = {"np": np} | kernels | environment | functions
-    return compile_source(name, source, names, signature, known)
+    called = sorted(kernels.keys() & set(re.findall(r"\w+(?=\()", source)))
+    fetched = "".join(f"    {kernel} = _{kernel}()\n" for kernel in called)
+    head, body = source.strip("\n").split("\n", 1)
+    bound = {f"_{kernel}": kernels[kernel] for kernel in called}
+    names = {"np": np} | bound | environment | functions
+    return compile_source(name, f"{head}\n{fetched}{body}", names, signature, known)
 
 
 def _key(value: Any) -> str | None:
@@ -311,12 +332,28 @@ def _key(value: Any) -> str | None:
     return value.key if isinstance(value, Compiled) else repr(value)
 
 
+# Constants of compiled code cannot be written to.
+_INDICES, _TABLE = (types.Array(types.int64, n, "C", readonly=True) for n in (1, 2))
+_BLOCK = types.UniTuple(types.int64, len(Place._fields)), _INDICES, VECTOR
+# The kernels, which are no part of every model's code; those of blocks without their tables.
 _KERNELS = {
-    correlations: ("unfold", "fold", "fold_back"),
-    splines: ("bend", "bend_back", "straighten"),
-    whitening: (
-        "standard", "moved", "standard_back", "spread", "gathered", "spread_back", "shear",
-        "shear_back",
+    "unfold": (correlations.unfold, SCALAR(_TABLE, VECTOR)),
+    "fold": (correlations.fold, types.void(_TABLE, VECTOR)),
+    "fold_back": (correlations.fold_back, types.void(_TABLE, VECTOR, VECTOR)),
+    "bend": (splines.bend, SCALAR(_INDICES, types.int64, VECTOR, VECTOR)),
+    "bend_back": (splines.bend_back, types.void(_INDICES, types.int64, VECTOR, VECTOR)),
+    "straighten": (splines.straighten, types.void(_INDICES, types.int64, VECTOR, VECTOR)),
+}
+_OF_BLOCKS = {
+    "standard": (whitening.standard, SCALAR(*_BLOCK, _INDICES, *[VECTOR] * 3)),
+    "moved": (whitening.moved, types.void(*_BLOCK, _INDICES, *[VECTOR] * 4)),
+    "standard_back": (whitening.standard_back, types.void(*_BLOCK, _INDICES, *[VECTOR] * 7)),
+    "spread": (whitening.spread, SCALAR(*_BLOCK, *[VECTOR] * 2)),
+    "gathered": (whitening.gathered, types.void(*_BLOCK, *[VECTOR] * 2)),
+    "spread_back": (whitening.spread_back, types.void(*_BLOCK, *[VECTOR] * 4)),
+    "shear": (whitening.shear, types.void(*_BLOCK, *[VECTOR] * 2, _INDICES, SCALAR, VECTOR)),
+    "shear_back": (
+        whitening.shear_back, types.void(*_BLOCK, *[VECTOR] * 2, _INDICES, *[VECTOR] * 3)
     ),
 }  # fmt: skip
 

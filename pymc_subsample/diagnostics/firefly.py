@@ -10,6 +10,7 @@ from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.diagnostics.checks import MODES, TEMPERATURE, Check, Rule, check_temperature
 from pymc_subsample.diagnostics.metropolis import ACCEPTED, check_accepted
 from pymc_subsample.diagnostics.record import MoveRecord, running
+from pymc_subsample.diagnostics.tails import TAIL
 
 LOWER = Rule(
     "lower_bound",
@@ -32,7 +33,7 @@ TURNOVER = Rule(
     severity="warn",
     at_least=True,
 )
-RULES = (LOWER, READ, TURNOVER, ACCEPTED, TEMPERATURE, MODES)
+RULES = (LOWER, READ, TURNOVER, ACCEPTED, TEMPERATURE, TAIL, MODES)
 
 # What rounding may do to a residual, over the log-likelihood that it is a part of.
 _ROUNDING = 1e-9

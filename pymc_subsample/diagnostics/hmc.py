@@ -38,6 +38,7 @@ from pymc_subsample.diagnostics.perturbation import (
     with_known_sd,
 )
 from pymc_subsample.diagnostics.record import ChainRecord
+from pymc_subsample.diagnostics.tails import TAIL
 from pymc_subsample.estimators import VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
@@ -105,7 +106,7 @@ CONFINED = Rule(
 )
 RULES = (
     TUNE, DISTANCE, NOISE, REFRESH, PERTURBATION, NEGATIVE, SIGN, CONFINED, DIVERGENCES, HIDDEN,
-    ACCEPTANCE, TEMPERATURE, MODES,
+    ACCEPTANCE, TEMPERATURE, TAIL, MODES,
 )  # fmt: skip
 
 # What one draw counts at most.

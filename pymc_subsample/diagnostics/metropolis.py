@@ -16,6 +16,7 @@ from pymc_subsample.diagnostics.checks import (
 )
 from pymc_subsample.diagnostics.overlooked import OVERLOOKED
 from pymc_subsample.diagnostics.record import MoveRecord
+from pymc_subsample.diagnostics.tails import TAIL
 
 # Of an acceptance probability.
 ERROR_BOUND = 0.03
@@ -58,7 +59,7 @@ RISE = Rule(
     10.0,
     "Tune longer, or use control_variate_order=2, a stricter test, or ConfidenceMH.",
 )
-RULES = (ERROR, SHARE, ACCEPTED, TEMPERATURE, BOUND, RISE, OVERLOOKED, MODES)
+RULES = (ERROR, SHARE, ACCEPTED, TEMPERATURE, BOUND, RISE, OVERLOOKED, TAIL, MODES)
 
 
 def check_moves(

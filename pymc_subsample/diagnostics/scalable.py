@@ -11,6 +11,7 @@ import numpy as np
 from pymc_subsample.diagnostics.checks import MODES, TEMPERATURE, Check, Rule, check_temperature
 from pymc_subsample.diagnostics.hmc import TUNE, check_dynamics, check_tuning, dynamics_rules
 from pymc_subsample.diagnostics.record import ChainRecord, running
+from pymc_subsample.diagnostics.tails import TAIL
 
 DIVERGENCES, HIDDEN, ACCEPTANCE = dynamics_rules("ScalableMH")
 _OTHERS = "Sample this model with pm.NUTS or nutpie, or by HMCECS if its checks pass."
@@ -22,7 +23,19 @@ UNDERRATED = Rule(
     "underrated", "mass that the surrogate makes twenty times too small", 0.01, _OTHERS
 )
 READ = Rule("rows_read", "rows read per proposal, over all rows", 0.5, _OTHERS, severity="warn")
-RULES = (TUNE, DIVERGENCES, HIDDEN, ACCEPTANCE, DECIDED, STAY, UNDERRATED, READ, TEMPERATURE, MODES)
+RULES = (
+    TUNE,
+    DIVERGENCES,
+    HIDDEN,
+    ACCEPTANCE,
+    DECIDED,
+    STAY,
+    UNDERRATED,
+    READ,
+    TEMPERATURE,
+    TAIL,
+    MODES,
+)
 
 # Of all chains whose acceptance does not depend on where they are, the share with a longer stay
 # than what is called usual.

@@ -16,6 +16,7 @@ from pymc_subsample.diagnostics.overlooked import OVERLOOKED, check_overlooked
 from pymc_subsample.diagnostics.pilot import Pilot, evaluated, least_curvature, least_mean_error
 from pymc_subsample.diagnostics.record import StepRecord
 from pymc_subsample.diagnostics.scores import log_posteriors
+from pymc_subsample.diagnostics.tails import TAIL
 from pymc_subsample.kernels.integrators import Integrator
 from pymc_subsample.stationary import sd_error, spectrum, variances
 
@@ -52,7 +53,7 @@ TEMPERATURE = Rule(
 )
 RULES = (
     DIVERGED, HIDDEN, START, STEP, NOISE, STRETCH, SHIFT, HEAT, OVERLOOKED, UNMEASURED, TEMPERATURE,
-    MODES,
+    TAIL, MODES,
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+from pymc.util import get_untransformed_name, is_transformed_name
 from pytensor.graph.basic import Variable
 
 from pymc_subsample.data import Rows, Several
@@ -258,3 +259,8 @@ def _converted(value: np.ndarray, there: np.ndarray, on_disk: np.dtype) -> str:
 def listed(names: Sequence[str]) -> str:
     """Return names as a message has them."""
     return ", ".join(map(repr, names))
+
+
+def written(name: str) -> str:
+    """Return the name of a value variable as the model has it, and as a message has that."""
+    return repr(get_untransformed_name(name) if is_transformed_name(name) else name)

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +16,9 @@ from pymc_subsample.calling import given_start, refuse_init
 from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, Rule
+from pymc_subsample.diagnostics.scores import log_densities
+from pymc_subsample.diagnostics.tails import TAIL, check_tails
+from pymc_subsample.likelihood.binding import written
 from pymc_subsample.steps import guards
 from pymc_subsample.steps.ahead import Ahead
 from pymc_subsample.steps.base import SubsampledStep
@@ -48,6 +51,7 @@ class ChainStep(SubsampledStep):
     # Whether the next draw is the chain's first.
     start_at_reference = False
     draws_left: int
+    temperature: float
     record: Any
     tuning: Tuning | ProposalTuning
     # Of a set-up that `advise` made.
@@ -199,9 +203,22 @@ class ChainStep(SubsampledStep):
         """Check, after its last draw, whether the chain can be trusted."""
         raise NotImplementedError
 
+    def _check_tails(self) -> list[Check]:
+        """Look how the density falls beyond draws that are very far out, if there are some."""
+        if TAIL not in self._rules or not self.temperature > 0:
+            return []
+        density = partial(log_densities, self._expansion, temperature=self.temperature)
+        kept = np.array(self.record.kept)
+        return check_tails(density, self.n_rows, kept, self._active, self._called)
+
+    def _called(self, element: int) -> str:
+        """Name the variable of an element of theta."""
+        [name] = [name for name, part, _ in self._moved if part.start <= element < part.stop]
+        return written(name)
+
     def _judged(self) -> dict[str, Any]:
         """Check a finished chain: statistics of its last draw, and the warning with it."""
-        found, search = self._check(), self._search
+        found, search = [*self._check(), *self._check_tails()], self._search
         self._thread = None
         if search is not None:
             found = [*found, checks.check_modes(search)]

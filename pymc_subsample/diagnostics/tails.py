@@ -1,0 +1,100 @@
+r"""Whether a posterior has the standard deviations that are read off its draws.
+
+Where rows say nothing far out, as of a column that separates outcomes, the prior alone ends a
+parameter's posterior, and a heavy one, as a Cauchy, hardly does: the density falls like
+:math:`|\theta|^{-p}`, a tail of Pareto shape :math:`k = 1 / (p - 1)`. It has no standard deviation
+from k = 1/2 on and no mean from k = 1 on, and chains take very long to reach its outer quantiles
+and to come back, which effective sample sizes of the draws that are there do not tell.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from pymc_subsample.diagnostics.checks import Check, Rule
+
+_LIGHTER = (
+    "Give it a prior with lighter tails, such as Normal, or read its median and inner intervals."
+)
+TAIL = Rule(
+    "tail",
+    "Pareto shape of the widest tail, by the density far out",
+    0.5,
+    f"Of a parameter that the chain's warning names. {_LIGHTER}",
+    severity="warn",
+)
+# Of robust standard deviations from the median, how far out draws are looked at: of 10^6 normal
+# draws the farthest is at 5, and of 500 of a Laplace distribution at 6.
+_FAR = 8.0
+_OF_QUARTILES = 0.7413
+# Fewest draws that tell what is usual, and rows that are read at most.
+_FEWEST = 32
+_MOST_ROWS = 400_000_000
+# Times the farthest draw's distance where the density is looked at, and how much powers from one of
+# them to the next may differ: an exponential tail's are a multiple of each other.
+_TIMES = np.array([4.0, 16.0, 64.0, 256.0])
+_SAME = 0.2
+# What is a power of 1, of which the shape is infinite, and what rounding leaves of one.
+_PROPER = 1.02
+
+
+def check_tails(
+    log_density: Callable[[np.ndarray], np.ndarray],
+    n_rows: int,
+    thetas: np.ndarray,
+    active: np.ndarray,
+    called: Callable[[int], str],
+) -> list[Check]:
+    """Look how the density falls beyond the farthest of draws, (k, d), that are very far out.
+
+    `log_density` is of vectors theta, (n, d), to a constant; ``called(i)`` names element i. There
+    is no check where no draw is very far out, draws are few, or those were too many rows.
+    """
+    ways = list(_ways(thetas, active)) if len(thetas) >= _FEWEST else []
+    if not ways or n_rows * len(ways) * len(_TIMES) > _MOST_ROWS:
+        return []
+    points = [center + t * way for _, center, way in ways for t in _TIMES]
+    with np.errstate(all="ignore"):
+        logp = log_density(np.array(points)).reshape(len(ways), len(_TIMES))
+        powers = -np.diff(logp, axis=1) / np.diff(np.log(_TIMES))
+        alike = np.ptp(powers, axis=1) <= _SAME
+    found = [(powers[i, -1], ways[i][0]) for i in np.flatnonzero(alike)]
+    if not found:
+        return [TAIL.check(0.0, "")]
+    power, element = min(found)
+    shape = 1 / (power - 1) if power > _PROPER else np.inf
+    return [TAIL.check(float(shape), _said(called(element), power))]
+
+
+def _ways(thetas: np.ndarray, active: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield elements with draws very far out, the median, and the way to the farthest.
+
+    The other elements stay.
+    """
+    center = np.median(thetas, axis=0)
+    low, high = np.quantile(thetas[:, active], [0.25, 0.75], axis=0)
+    far = _FAR * _OF_QUARTILES * (high - low)
+    away = thetas - center
+    for place, element in enumerate(active.tolist()):
+        for most in (away[:, element].min(), away[:, element].max()):
+            if 0 < far[place] < abs(most):
+                way = np.zeros(len(center))
+                way[element] = most
+                yield element, center, way
+
+
+def _said(name: str, power: float) -> str:
+    if power <= _PROPER:
+        return (
+            f"The posterior is improper: far out along {name} its density falls like "
+            f"distance^-{max(power, 0.0):.1f}, which has no finite mass, and no draws are from it. "
+            "Rows say nothing there, as of a column that separates outcomes. Give it a proper "
+            "prior, such as Normal."
+        )
+    without = "mean and no standard deviation" if power <= 2 + _SAME else "standard deviation"
+    return (
+        f"The posterior of {name} has no {without}: far out its density falls like "
+        f"distance^-{power:.1f}, as its prior does, since rows say nothing there (a column that "
+        "separates outcomes, or a level whose outcomes are all alike). Chains take very long to "
+        f"reach its outer quantiles. {_LIGHTER}"
+    )
