@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.binding
 import numba
@@ -233,14 +233,20 @@ def functions_at(typingctx: BaseTypingContext, addresses: types.Type, signatures
     return kind(addresses, signatures), codegen
 
 
-def by_name(name: str, function: Callable, signature: types.Type) -> Callable:
-    """Make a function that is `kept` callable from other compiled code without being a part of it.
+class Named(NamedTuple):
+    """A function that is `kept`, to call from other compiled code without being a part of it."""
 
-    Returns what returns it there. It is found by name when the code is loaded, so that this can be
-    kept on disk too, by a process that has called `by_name` before: code that is sent to others
-    must not call such functions.
+    symbol: str
+    fetch: Callable  # Returns it in compiled code.
+
+
+def by_name(name: str, function: Callable, signature: types.Type) -> Named:
+    """Make a function that is `kept` known by a name, to which its signature is added.
+
+    It is looked up when the code that calls it is loaded, so that this can be kept on disk too, by
+    a process that has called `by_name` before: code that is sent to others must not call it.
     """
-    symbol = f"pymc_subsample_{name}"
+    symbol = f"pymc_subsample_{name}_{sha256(str(signature).encode()).hexdigest()[:16]}"
     llvmlite.binding.add_symbol(symbol, _get_wrapper_address(function, signature))
     kind = types.FunctionType(signature)
 
@@ -253,7 +259,7 @@ def by_name(name: str, function: Callable, signature: types.Type) -> Callable:
 
         return kind(), codegen
 
-    return named
+    return Named(symbol, named)
 
 
 def address_of(rng: np.random.Generator) -> int:

@@ -113,7 +113,7 @@ def test_a_healthy_run_passes_with_all_its_checks(healthy):
     assert found.status == "pass"
     assert found.method == "HMCECS"
     signed = {"negative", "sign", "confined"}  # of the block-Poisson estimate alone
-    names = {rule.name for rule in hmc.RULES} - signed
+    names = {rule.name for rule in hmc.RULES} - signed - {"tail"}  # of draws very far out alone
     assert names | {"r_hat", "ess"} == set(statuses(found))
     assert "PASS: HMCECS of 1,500 rows, 2 chains of 500 draws" in str(found)
     assert found.rows == found.to_dict()["rows"] == 1500
@@ -138,7 +138,7 @@ def test_a_failed_rule_is_named_with_its_chain_number_bound_and_remedy(healthy):
     assert found.status == "fail"
     [failure] = [f for f in found.findings if f.status != "pass"]
     assert (failure.name, failure.value, failure.bound) == ("loglik_variance", 3.5, 1.0)
-    assert failure.advice.startswith("Chain 1. Increase subsample_size")
+    assert failure.advice.startswith("In chain 1. Increase subsample_size")
     lines = str(found).splitlines()
     at = next(i for i, line in enumerate(lines) if "FAIL " in line)
     assert "3.5" in lines[at]
@@ -153,7 +153,7 @@ def test_severity_of_a_rule_decides_between_warn_and_fail(healthy):
     assert found.status == "warn"
     [finding] = [f for f in found.findings if f.status != "pass"]
     assert finding.value == 0.1
-    assert finding.advice.startswith("Chain 0, 1.")
+    assert finding.advice.startswith("In chain 0, 1.")
 
 
 def test_what_does_no_harm_passes_and_is_mentioned(healthy):
@@ -211,7 +211,7 @@ def test_an_interrupted_chain_is_judged_by_its_draws(healthy):
     noisy["sample_stats"]["diverging"].values[0, :100] = True
     wrong = {f.name: f for f in pms.report(noisy).findings if f.status == "fail"}
     assert set(wrong) == {"loglik_variance", "divergences"}
-    assert wrong["loglik_variance"].advice.startswith("Chain 1.")
+    assert wrong["loglik_variance"].advice.startswith("In chain 1.")
     # Of the mass, 40% one standard deviation away, of which 0.1 are tolerable.
     assert wrong["divergences"].value == pytest.approx(4.0)
     # A few very noisy draws, on average below the bound.
@@ -545,7 +545,7 @@ def test_several_methods_are_judged_by_their_bounds(model):
     )
     failed = next(f for f in wrong.findings if f.status == "fail")
     assert (failed.name, failed.value) == ("loglik_variance", 5.0)
-    assert failed.advice.startswith("Chain 1.")
+    assert failed.advice.startswith("In chain 1.")
     stats = same["sample_stats"].to_dataset()
     rows = stats["n_rows"].where(stats["draw"] > 0, 7)  # as if a third step had recorded others
     third = same.copy(deep=True)

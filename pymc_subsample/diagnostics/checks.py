@@ -142,9 +142,25 @@ def warning(method: str, checks: Sequence[Check] | None) -> str | None:
     return f"{method}: {' '.join(failed)}" if failed else None
 
 
-def remedies(subsample_size: int, n_rows: int, raisable: bool, given_reference: bool) -> list[str]:
-    """Return what is left to change where the estimate is too noisy, best first."""
-    left = [f"increase subsample_size (now {subsample_size})"] if subsample_size < n_rows else []
+def remedies(
+    subsample_size: int,
+    n_rows: int,
+    raisable: bool,
+    given_reference: bool,
+    times: float = np.nan,
+) -> list[str]:
+    """Return what is left to change where the estimate is too noisy, best first.
+
+    `times` as many rows would be enough, if that is known.
+    """
+    left = []
+    if subsample_size < n_rows:
+        wanted, enough = times * subsample_size, ""
+        if wanted >= n_rows:
+            enough = ", up to all rows"
+        elif times > 1:
+            enough = f" to {_rounded_up(wanted):,} or so"
+        left = [f"increase subsample_size (now {subsample_size:,}){enough}"]
     left += ["use control_variate_order=2"] if raisable else []
     left += ["give a better reference"] if given_reference else []
     return left or ["sample this model with pm.NUTS or nutpie"]
@@ -165,3 +181,9 @@ def sentence(advice: Sequence[str]) -> str:
     *first, last = advice
     text = f"{', '.join(first)} or {last}." if first else f"{last}."
     return text[0].upper() + text[1:]
+
+
+def _rounded_up(x: float) -> int:
+    """Return a whole number of two digits and zeros that is no smaller."""
+    unit = 10 ** max(int(np.log10(x)) - 1, 0)
+    return int(np.ceil(x / unit)) * unit

@@ -184,7 +184,7 @@ def worst_chain(rule: Rule, found: list[tuple[Any, float, bool]], title: str) ->
     status, advice = "pass", ""
     if failed:
         chains = ", ".join(str(chain) for chain in dict.fromkeys(chain for chain, *_ in failed))
-        status, advice = rule.severity, f"Chain {chains}. {rule.remedy}"
+        status, advice = rule.severity, f"In chain {chains}. {rule.remedy}"
     return judged(rule, status, value, advice, title)
 
 

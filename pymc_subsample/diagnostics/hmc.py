@@ -44,7 +44,10 @@ from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
 
 _LARGER = "Increase subsample_size (up to the number of rows)"
-_MORE = f"{_LARGER}, use control_variate_order=2 or leave reference=None."
+_MORE = (
+    f"{_LARGER}: the chain's warning says to how much. control_variate_order=2 and reference=None, "
+    "the defaults, need fewest."
+)
 TUNE = Rule(
     "tune", "tuning draws", 1, "Use tune=1000.", severity="warn", at_least=True,
     besides="Asked for only where another check of the chain fails: none does.",
@@ -114,6 +117,8 @@ _MOST_NOISE = VARIANCE_BOUND / EXCESS_BOUND
 # Mean squared distance along any direction up to which the set-up's residual moments hold: rows
 # that matter farther out alone are in no random few.
 _PREDICTED = 2.0
+# Times as many rows are advised as would be just enough.
+_AMPLE = 2.0
 
 
 def check_hmc(
@@ -176,12 +181,13 @@ def check_hmc(
         variance, off = look(found)
     largest = expansion.n_rows // MINIBATCH * MINIBATCH if signed else expansion.n_rows
     more_rows = subsample_size < largest
-    advice = remedies(subsample_size, largest, expansion.raisable, given_reference)
+    left = partial(remedies, subsample_size, largest, expansion.raisable, given_reference)
+    off_by = excess(off.shift, off.stretch)
     look_at = "look for outlying rows and small groups"
-    doubtful = record.negative > 0 if signed else not excess(off.shift, off.stretch) <= 1
+    doubtful = record.negative > 0 if signed else not off_by <= 1
     exact = exact_step(expansion, reference) if doubtful else []
     checks = [
-        _noise_check(record, variance, sentence(advice)),
+        _noise_check(record, variance, lambda noise: sentence(left(_AMPLE * noise))),
         _refresh_check(record, more_rows, n_blocks < subsample_size),
         *(
             [
@@ -189,7 +195,14 @@ def check_hmc(
                 _confined_check(record, reference, active, confined),
             ]
             if signed
-            else [_perturbation_check(off.shift, off.stretch, sentence([*advice, *exact, look_at]))]
+            else [
+                _perturbation_check(
+                    off.shift,
+                    off.stretch,
+                    # With m rows it falls like m^-2.
+                    sentence([*left(np.sqrt(_AMPLE * off_by)), *exact, look_at]),
+                )
+            ]
         ),
     ]
     if n > 2 * size:
@@ -222,14 +235,15 @@ def check_tuning(tune: int, healthy: bool) -> Check:
     )
 
 
-def _noise_check(record: ChainRecord, measured: float, advice: str) -> Check:
+def _noise_check(record: ChainRecord, measured: float, advice: Callable[[float], str]) -> Check:
     n = record.done
     variance, often = float(np.maximum(record.noise / n, measured)), record.excess / n
     return NOISE.check(
         variance,
         f"The log-likelihood estimate is too noisy: its variance is {amount(variance)} on average "
         f"(should be at most {VARIANCE_BOUND:g}) and above {2 * VARIANCE_BOUND:g} in "
-        f"{often:.0%} of the draws, so the posterior can be wrong. {advice}",
+        f"{often:.0%} of the draws, so the posterior can be wrong. "
+        f"{advice(max(variance, _MOST_NOISE * often))}",
         NOISE.holds(variance) and often <= EXCESS_BOUND,
     )
 

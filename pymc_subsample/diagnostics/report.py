@@ -181,7 +181,8 @@ def _searched(rule: Rule, stats: xr.Dataset) -> Rule:
         return rule
     every, mirrored = (int(stats[name].max()) for name in (SEARCHES, IMAGES))
     drawn = f"{every - mirrored} from random points, {mirrored} from symmetries"
-    return replace(rule, title=f"{rule.title} by {every} searches that ended at one ({drawn})")
+    searches = f"{every} searches that ended" if every != 1 else "the one search, which ended"
+    return replace(rule, title=f"{rule.title} by {searches} at one ({drawn})")
 
 
 def _at_end(

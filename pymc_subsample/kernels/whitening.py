@@ -29,12 +29,9 @@ triangle of I and then b start at `start` of psi, entry by entry. D, or for a jo
 both of shape (k, locations), starts at `slant` of psi.
 """
 
-from inspect import signature
-
 import numpy as np
 
-from pymc_subsample.cache import compile_kept, kept
-from pymc_subsample.closures import identity
+from pymc_subsample.cache import kept
 from pymc_subsample.compile import inner
 from pymc_subsample.kernels.vectors import clear
 
@@ -290,18 +287,3 @@ def shear_back(place, at, table, given, psi, e, locations, bar_theta, bar_given,
         for b in range(first, first + w):
             bar_e[at[b]] += read(table, given, a * k + b, 0) * u
             add(table, bar_given, a * k + b, 0, u * e[at[b]])
-
-
-def shaped(kernel, components, width, table):
-    """Return a kernel for blocks of so many components, such a width and table: twice as fast.
-
-    It is called without the table.
-    """
-    place, at, _, *others = signature(kernel.py_func).parameters
-    rest = ", ".join(others)
-    block = f"({components}, {place}[1], {width}, {place}[3], {place}[4])"
-    source = f"lambda {place}, {at}, {rest}: kernel({block}, {at}, table, {rest})"
-    made = eval(source, {"kernel": kernel, "table": table, "__name__": __name__})
-    made.__name__ = kernel.__name__
-    known = f"{identity(kernel.py_func)} {components} {width} {table.tolist()}"
-    return compile_kept(made, known, ())

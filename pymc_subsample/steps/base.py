@@ -135,8 +135,10 @@ class SubsampledStep(BlockedStep):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Refuse what PyMC's own constructor looks at first: model, variables and blocks."""
-        model = arguments.model_in_context(kwargs.get("model"), f"create {cls.__name__}")
         given = [*args, kwargs.get("vars")][0]
+        if isinstance(given, pm.Model):
+            raise TypeError(f"vars is a pymc.Model: give it by name, {cls.__name__}(model=...).")
+        model = arguments.model_in_context(kwargs.get("model"), f"create {cls.__name__}")
         if given is not None:
             variables.chosen_vars(given, model)
         arguments.blocked(kwargs.get("blocked", True), cls.__name__)

@@ -84,7 +84,8 @@ class ChainStep(SubsampledStep):
         self.tune = tune > 0
         self.draws_left = draws
         self.reference = None if self._prepared is None else self._home.reference
-        self.start_at_reference = tune > 0 and self._prepared is not None
+        asked = tune > 0 or self._reference_asked_for
+        self.start_at_reference = asked and self._prepared is not None
 
     def _theta(self, point: PointType) -> np.ndarray:
         """Read a point of value variables into the chain's vector."""

@@ -145,9 +145,10 @@ class HMCECS(AdaptiveSubsample):
 
     Notes
     -----
-    Chains start from draws around the reference point, not from `pm.sample(initvals=...)`, unless
-    they run without tuning. Arguments of `pm.sample` that are meant for its own NUTS, such as
-    `target_accept` or `compile_kwargs`, don't reach this step: give `target_accept` here.
+    Chains start from draws around the reference point, or where `pm.sample(initvals=...)` says.
+    With ``tune=0`` they start at the model's initial point, unless one of these is given. Arguments
+    of `pm.sample` that are meant for its own NUTS, such as `target_accept` or `compile_kwargs`,
+    don't reach this step: give `target_accept` here.
 
     `ScalableMH` draws from the posterior itself, without perturbation or signs, where rows see the
     parameters by few linear predictors and the parameters are few beside the rows.

@@ -156,7 +156,8 @@ def _value_var(var: Variable | str, model: pm.Model) -> Variable:
 def given_reference(value: Any) -> None:
     """Refuse what is no reference point, before the model is looked at."""
     if value is not None:
-        mapping("reference", value, "untransformed values by variable name")
+        said = "untransformed values by variable name, or an earlier run: its idata or its step"
+        mapping("reference", value, said)
         for name, x in value.items():
             finite(f"reference[{name!r}]", x)
 
