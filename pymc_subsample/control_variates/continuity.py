@@ -36,6 +36,8 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 # Of the whole change, the share that may be missing; of that along a piece, what is resolved.
 _MISSING = 0.02
 _RESOLVED = 0.25
+# Changes beyond which a curvature may overflow, and a slope be wrong.
+_ENORMOUS = 1e50
 # A change of the log-likelihood that is none.
 _NOTHING = 1e-6
 # Times this the rows' gradient drowns that of the prior, far out where the prior's is enormous.
@@ -93,14 +95,17 @@ class Continuity:
         Segments also join random pairs of `points`, shape (k, d).
         """
         for names, start, end in _segments(self.model, self.active, points, self._rng):
-            segment = _Segment(partial(self._along, start, end - start), len(self._groups))
-            found = segment.gap()
+            segment, curved = (
+                _Segment(partial(self._along, start, end - start, curved), len(self._groups))
+                for curved in (False, self._curved)
+            )
+            found = curved.gap() if segment.doubtful() else None
             if found is not None:
                 return Gap(names, float(np.linalg.norm(end - start)), *found)
         return None
 
     def _along(
-        self, start: np.ndarray, way: np.ndarray, t: float, chosen: Sequence[int]
+        self, start: np.ndarray, way: np.ndarray, curved: bool, t: float, chosen: Sequence[int]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Log-likelihoods of groups and their derivatives along a segment, at start + t way."""
         expansion, theta = self.expansion, start + t * way
@@ -109,7 +114,7 @@ class Continuity:
         for k, group in enumerate(chosen):
             slope = np.zeros(expansion.phi_size)
             expansion.anchor(phi, self._groups[group])
-            curvature = np.zeros((expansion.phi_size,) * 2 if self._curved else (0, 0))
+            curvature = np.zeros((expansion.phi_size,) * 2 if curved else (0, 0))
             expansion.sums(phi, self._groups[group], (values[k : k + 1], slope, curvature))
             slopes[k] = expansion.pull_back(theta, _LOUD * slope) @ way / _LOUD
             # Curvatures overflow first: beyond, slopes may be wrong where they are finite.
@@ -153,6 +158,10 @@ def _segments(
             yield everything, one, np.where(moved > 0, other, one)
 
 
+def _is_missing(missing: np.ndarray, size: np.ndarray) -> bool:
+    return bool(missing.sum() > max(_MISSING * size.sum(), _NOTHING))
+
+
 class _Segment:
     """Groups of rows along a line: ``at(t, chosen)`` returns log-likelihoods and derivatives."""
 
@@ -169,14 +178,24 @@ class _Segment:
         missing = np.abs(change - half * (_WEIGHTS @ slopes))
         return missing, np.maximum(np.abs(change), half * (_WEIGHTS @ np.abs(slopes)))
 
-    def gap(self) -> tuple[float, float, float] | None:
-        """Return `missing`, `jump`, `width` of a gap, if steps or wrong gradients make one."""
+    def _whole(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return what is missing of which groups, and sizes of changes, where these are finite."""
         with np.errstate(all="ignore"):
             missing, size = self._piece(0.0, 1.0, range(self._n_groups))
-            known = np.isfinite(missing) & np.isfinite(size)
-            missing, size = missing[known], size[known]
-            if not missing.sum() > max(_MISSING * size.sum(), _NOTHING):
-                return None
+        known = np.isfinite(missing) & np.isfinite(size)
+        return missing[known], size[known], known
+
+    def doubtful(self) -> bool:
+        """Whether something is missing, or changes are so enormous that others hide behind them."""
+        missing, size, _ = self._whole()
+        return _is_missing(missing, size) or bool(np.any(size > _ENORMOUS))
+
+    def gap(self) -> tuple[float, float, float] | None:
+        """Return `missing`, `jump`, `width` of a gap, if steps or wrong gradients make one."""
+        missing, size, known = self._whole()
+        if not _is_missing(missing, size):
+            return None
+        with np.errstate(all="ignore"):
             worst = np.argsort(-missing)[:_FOLLOWED]
             left = [self._narrowed(np.flatnonzero(known)[k]) for k in worst]
         unresolved = np.array([change is not None for change, _ in left])
