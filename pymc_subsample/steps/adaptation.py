@@ -6,6 +6,8 @@ import numpy as np
 
 from pymc_subsample.control_variates.reference import Reference, reference_at
 from pymc_subsample.control_variates.residuals import residuals_around
+from pymc_subsample.diagnostics.checks import excess
+from pymc_subsample.diagnostics.perturbation import errors_by_few, perturbation, standardised
 from pymc_subsample.estimators import VARIANCE_AIM, VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
@@ -22,6 +24,8 @@ from pymc_subsample.steps.tuning import Tuning
 _MOST_GROWTH = 4.0
 # Variance at a draw from which on it is looked at, over the bound: few draws perturb much.
 _COVERED = 0.5
+# Of the perturbation that is tolerable.
+_PERTURBED_AIM = 0.5
 
 
 class AdaptiveSubsample(ChainStep):
@@ -82,6 +86,11 @@ class AdaptiveSubsample(ChainStep):
         elif self._may_cover and tuning.peak() > _COVERED * VARIANCE_BOUND:
             cause = "the estimate is noisier in the tails than was predicted"
             self._cover()
+        if self._may_resize and self._kind == PERTURBED and tuning.is_last_look:
+            ratio = np.sqrt(self._perturbation() / _PERTURBED_AIM)  # it falls like m^-2
+            if ratio > 1:
+                cause = "the estimate perturbs the posterior by more than was predicted"
+                self._enlarge(ratio)
         changed = moved or better is not None
         if changed and self._kind == BLOCK_POISSON:
             self.start_at_reference = True  # inside the new ellipsoid
@@ -125,8 +134,22 @@ class AdaptiveSubsample(ChainStep):
             self.moments = moments
             self._resize(m, always)
 
+    def _perturbation(self) -> float:
+        """Return errors of means and standard deviations at recent draws, over what is tolerable.
+
+        By some thousands of random rows, as the check at the chain's end begins.
+        """
+        thetas = self.tuning.recent()
+        shares = np.full(len(thetas), 1 / len(thetas))
+        errors = errors_by_few(
+            self._expansion, self.reference, thetas, shares, self.subsample_size,
+            self.temperature, self.subsample.always,
+        )  # fmt: skip
+        off = perturbation(errors.weights(), shares, standardised(thetas[:, self._active], shares))
+        return excess(off.shift, off.stretch)
+
     def _enlarge(self, ratio: float) -> None:
-        """Take more rows: the variance was predicted at a few points, and is larger on the way."""
+        """Take more rows, if the ratio says so: what was predicted at a few points is larger."""
         unit, before = self.given["n_blocks"] or 10, self.subsample_size
         wanted = before * min(ratio, _MOST_GROWTH) if np.isfinite(ratio) else 0.0
         wanted = min(-int(-wanted // unit), self._largest // unit) * unit

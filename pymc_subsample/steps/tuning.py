@@ -93,6 +93,11 @@ class Tuning(WithSamplingState):
         self._fold()
         return len(self.thetas) >= _FEWEST_DRAWS
 
+    @property
+    def is_last_look(self) -> bool:
+        """Whether no look follows."""
+        return self.done == max(self._looks)
+
     def restart(self, step_size: float | None = None) -> None:
         """Forget the recent draws; with a step size, adapt it again from there."""
         self.thetas = self.thetas[:0]
