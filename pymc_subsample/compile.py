@@ -5,6 +5,7 @@ compiled once for all models. For that every function of one role has one explic
 results written into arrays that the caller owns.
 """
 
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,18 +56,29 @@ class Compiled:
         Its only one.
     key : str or None
         Identifies the function for the disk cache; None where it cannot be cached.
+    at_home : bool
+        Whether it calls functions by names that other processes need not know.
     """
 
     function: Callable
     signature: types.Type
     key: str | None
+    at_home: bool = False
 
     def __call__(self, *arguments: Any) -> None:
         """Call the function from Python; other threads go on meanwhile."""
         self.function(*arguments)
 
     def __reduce__(self) -> tuple:
-        """Pickle as machine code."""
+        """Pickle as machine code.
+
+        Raises
+        ------
+        pickle.PicklingError
+            If it calls functions by name, or `packed` does.
+        """
+        if self.at_home:
+            raise pickle.PicklingError(f"{self.function.__name__} calls functions by name")
         return _received, (*packed(self.function), self.signature)
 
     @property
@@ -151,11 +163,17 @@ def lower(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> tuple[Call
 
 
 def compile_source(
-    name: str, source: str, environment: dict, signature: types.Type, key: str | None
+    name: str,
+    source: str,
+    environment: dict,
+    signature: types.Type,
+    key: str | None,
+    at_home: bool = False,
 ) -> Compiled:
     """Compile Python source to a numba function with an explicit signature, cached under `key`.
 
-    `key` identifies everything that `environment` holds; with None nothing is cached.
+    `key` identifies everything that `environment` holds; with None nothing is cached. `at_home`:
+    see `Compiled`.
     """
     defined = {**environment, "__name__": __name__}
     exec(compile(source, "<string>", "exec"), defined)
@@ -164,7 +182,7 @@ def compile_source(
     if key is not None:
         parts = [key, str(signature), source, f"fastmath {pytensor.config.numba__fastmath}"]
         key = sha256("|".join(parts).encode()).hexdigest()
-    return Compiled(compile_kept(function, key, [signature], **options), signature, key)
+    return Compiled(compile_kept(function, key, [signature], **options), signature, key, at_home)
 
 
 def inner(function: Callable | None = None, **options: Any):
@@ -238,13 +256,14 @@ class Named(NamedTuple):
 
     symbol: str
     fetch: Callable  # Returns it in compiled code.
+    function: Callable  # Kept alive while it may be called.
 
 
 def by_name(name: str, function: Callable, signature: types.Type) -> Named:
     """Make a function that is `kept` known by a name, to which its signature is added.
 
     It is looked up when the code that calls it is loaded, so that this can be kept on disk too, by
-    a process that has called `by_name` before: code that is sent to others must not call it.
+    a process that has called `by_name` before. Code that calls it stays `at_home`.
     """
     symbol = f"pymc_subsample_{name}_{sha256(str(signature).encode()).hexdigest()[:16]}"
     llvmlite.binding.add_symbol(symbol, _get_wrapper_address(function, signature))
@@ -259,7 +278,7 @@ def by_name(name: str, function: Callable, signature: types.Type) -> Named:
 
         return kind(), codegen
 
-    return Named(symbol, named)
+    return Named(symbol, named, function)
 
 
 def address_of(rng: np.random.Generator) -> int:

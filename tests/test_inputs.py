@@ -472,3 +472,24 @@ def test_rows_that_32_bits_cannot_number_are_refused():
     with pytest.raises(TallModelError, match="There are 4,294,967,297 rows of 'late', and Simple"):
         guards.row_numbers(step, 2**32 + 1, ("late",))
     np.testing.assert_array_equal(guards.row_numbers(step, 3, ("late",)), [0, 1, 2])
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_model_in_the_place_of_variables_is_refused(step):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("a"), 1, observed=np.zeros(100))
+    with pytest.raises(TypeError, match=r"vars is a pymc\.Model: give it by name, .*\(model="):
+        step(model)
+
+
+@pytest.mark.parametrize("given", [{"a": 50.0}, None])
+def test_without_tuning_a_chain_starts_at_a_reference_that_was_given(given):
+    rng = np.random.default_rng(1)
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("a", 0, 100), 1, observed=rng.normal(50, 1, 500))
+        step = pms.HMCECS(reference=given, subsample_size=50, n_blocks=5)
+    for initial in (0.0, 30.0):
+        step.setup_chain(np.random.default_rng(1), tune=0, draws=5)
+        first = step._entered({"a": np.array(initial)})
+        at_reference = given is not None and initial == model.initial_point()["a"]
+        assert (abs(first[0] - 50) < 1) == at_reference

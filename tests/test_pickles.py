@@ -68,3 +68,20 @@ def test_functions_that_pickle_cannot_name():
     copied = pickle.loads(pickle.dumps(step))
     point = model.initial_point()
     np.testing.assert_array_equal(draws(copied, point), draws(step, point))
+
+
+def test_functions_that_call_kernels_by_name_stay_at_home():
+    """Another process that has not loaded these kernels would run into them."""
+    rng = np.random.default_rng(1)
+    with pm.Model():
+        scale = pm.HalfNormal("scale")
+        effects = pm.Normal("effects", 0, scale, shape=4)
+        pm.Normal("y", effects[rng.integers(4, size=200)], 1, observed=rng.normal(size=200))
+        expansion = pms.HMCECS(subsample_size=50, n_blocks=5)._expansion
+    for function in (expansion.forward, expansion.backward):
+        with pytest.raises(pickle.PicklingError, match="by name"):
+            pickle.dumps(function)
+    portable = vars(expansion.portable())
+    assert "forward" not in portable
+    assert "anchor" in portable
+    cloudpickle.dumps(expansion.portable())

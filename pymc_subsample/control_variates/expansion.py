@@ -31,8 +31,6 @@ _CHUNK_BYTES = 2**22
 _MOST_RESULTS = 4096
 # What the functions of worker processes read of an expansion, beside those that are compiled.
 _PORTABLE = ("order", "phi_size", "width", "linear", "sums", "packer", "curvature", "level")
-# Of those, what calls kernels by names that other processes may not know, and is of no row.
-_AT_HOME = ("forward", "backward")
 
 LOGLIK = types.void(VECTOR, MATRIX, VECTOR)
 
@@ -266,8 +264,8 @@ class Expansion:
         Without the rows, unless processes share them.
         """
         part = object.__new__(Expansion)
-        compiled = {name for name, x in vars(self).items() if isinstance(x, Compiled)}
-        names = [*_PORTABLE, *sorted(compiled - {*_AT_HOME})]
+        compiled = [(n, x) for n, x in vars(self).items() if isinstance(x, Compiled)]
+        names = [*_PORTABLE, *(name for name, x in compiled if not x.at_home)]
         names += ["store"] if self.store.shared else []
         part.__dict__ = {name: getattr(self, name) for name in names}
         return part

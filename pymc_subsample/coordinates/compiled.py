@@ -60,7 +60,7 @@ class CompiledMap:
     def __init__(self, coordinates: "Coordinates", start: int) -> None:
         self._of, self._start = coordinates, start
         self._places = list(coordinates.layout.values())
-        self._kernels = {name: by_name(name, *kernel) for name, kernel in _KERNELS.items()}
+        self._kernels: dict[str, Named] = {}
         blocks = coordinates.blocks.values()
         self._owners = {name: block for block in blocks for name in block.orders}
         joint = [i for i, block in enumerate(blocks) if block.joint]
@@ -224,6 +224,9 @@ class CompiledMap:
                 f"given{i}": given.forward,
                 f"given_back{i}": given.backward,
             }
+        for kernel, known in _KERNELS.items():
+            if kernel not in self._kernels and f"{kernel}(" in source:
+                self._kernels[kernel] = by_name(kernel, *known)
         return composed(name, source, signature, self._kernels, **environment)
 
     @cached_property
@@ -321,7 +324,7 @@ def _for_blocks(kernel: Any, components: int, width: int, table: np.ndarray) -> 
     source = f"lambda {place}, {at}, {rest}: kernel({block}, {at}, table, {rest})"
     made = eval(source, {"kernel": kernel, "table": table, "__name__": __name__})
     made.__name__ = kernel.__name__
-    known = f"{identity(kernel.py_func)} {components} {width} {table.tolist()}"
+    known = f"{identity(kernel.py_func)} {source} {table.tolist()}"
     return compile_kept(made, known, ())
 
 
@@ -341,7 +344,9 @@ def composed(
     head, body = source.strip("\n").split("\n", 1)
     bound = {f"_{kernel}": kernels[kernel].fetch for kernel in called}
     names = {"np": np} | bound | environment | functions
-    return compile_source(name, f"{head}\n{fetched}{body}", names, signature, known)
+    parts = [x for x in environment.values() if isinstance(x, Compiled)]
+    at_home = bool(called) or any(part.at_home for part in parts)
+    return compile_source(name, f"{head}\n{fetched}{body}", names, signature, known, at_home)
 
 
 def _key(value: Any) -> str | None:

@@ -159,7 +159,7 @@ def remedies(
         if wanted >= n_rows:
             enough = ", up to all rows"
         elif times > 1:
-            enough = f" to {_rounded_up(wanted):,} or so"
+            enough = f" to {min(_rounded_up(wanted), n_rows):,} or so"
         left = [f"increase subsample_size (now {subsample_size:,}){enough}"]
     left += ["use control_variate_order=2"] if raisable else []
     left += ["give a better reference"] if given_reference else []

@@ -187,7 +187,9 @@ def check_hmc(
     doubtful = record.negative > 0 if signed else not off_by <= 1
     exact = exact_step(expansion, reference) if doubtful else []
     checks = [
-        _noise_check(record, variance, lambda noise: sentence(left(_AMPLE * noise))),
+        _noise_check(
+            record, variance, lambda noise: sentence(left(_AMPLE * noise / VARIANCE_BOUND))
+        ),
         _refresh_check(record, more_rows, n_blocks < subsample_size),
         *(
             [

@@ -7,7 +7,7 @@ from k = 1/2 on and no mean from k = 1 on, and chains take very long to reach it
 and to come back, which effective sample sizes of the draws that are there do not tell.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,7 +19,7 @@ _LIGHTER = (
 TAIL = Rule(
     "tail",
     "Pareto shape of the widest tail, by the density far out",
-    0.5,
+    0.499,
     f"Of a parameter that the chain's warning names. {_LIGHTER}",
     severity="warn",
 )
@@ -27,8 +27,8 @@ TAIL = Rule(
 # draws the farthest is at 5, and of 500 of a Laplace distribution at 6.
 _FAR = 8.0
 _OF_QUARTILES = 0.7413
-# Fewest draws that tell what is usual, and rows that are read at most.
-_FEWEST = 32
+# Fewest draws that tell what is usual, which minibatch tests keep, and rows that are read at most.
+_FEWEST = 8
 _MOST_ROWS = 400_000_000
 # Times the farthest draw's distance where the density is looked at, and how much powers from one of
 # them to the next may differ: an exponential tail's are a multiple of each other.
@@ -47,40 +47,47 @@ def check_tails(
 ) -> list[Check]:
     """Look how the density falls beyond the farthest of draws, (k, d), that are very far out.
 
-    `log_density` is of vectors theta, (n, d), to a constant; ``called(i)`` names element i. There
-    is no check where no draw is very far out, draws are few, or those were too many rows.
+    `log_density` is of vectors theta, (n, d), to a constant; ``called(i)`` names element i. The
+    farthest are looked at while rows are not too many. There is no check of few draws, where none
+    is very far out, or where the density falls like no power.
     """
-    ways = list(_ways(thetas, active)) if len(thetas) >= _FEWEST else []
-    if not ways or n_rows * len(ways) * len(_TIMES) > _MOST_ROWS:
+    center, ways = _farthest(thetas, active) if len(thetas) >= _FEWEST else (None, [])
+    ways = ways[: _MOST_ROWS // (n_rows * len(_TIMES))]
+    if not ways:
         return []
-    points = [center + t * way for _, center, way in ways for t in _TIMES]
+    points = [center + t * way for _, way in ways for t in _TIMES]
     with np.errstate(all="ignore"):
         logp = log_density(np.array(points)).reshape(len(ways), len(_TIMES))
         powers = -np.diff(logp, axis=1) / np.diff(np.log(_TIMES))
         alike = np.ptp(powers, axis=1) <= _SAME
     found = [(powers[i, -1], ways[i][0]) for i in np.flatnonzero(alike)]
     if not found:
-        return [TAIL.check(0.0, "")]
+        return []
     power, element = min(found)
     shape = 1 / (power - 1) if power > _PROPER else np.inf
     return [TAIL.check(float(shape), _said(called(element), power))]
 
 
-def _ways(thetas: np.ndarray, active: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield elements with draws very far out, the median, and the way to the farthest.
+def _farthest(
+    thetas: np.ndarray, active: np.ndarray
+) -> tuple[np.ndarray, list[tuple[int, np.ndarray]]]:
+    """Return the most central draw, and ways from there to draws very far out in an element.
 
-    The other elements stay.
+    That element moves alone, or all of them do. The farthest stand first.
     """
-    center = np.median(thetas, axis=0)
-    low, high = np.quantile(thetas[:, active], [0.25, 0.75], axis=0)
-    far = _FAR * _OF_QUARTILES * (high - low)
-    away = thetas - center
+    low, middle, high = np.quantile(thetas[:, active], [0.25, 0.5, 0.75], axis=0)
+    scale = _OF_QUARTILES * (high - low)
+    z = np.abs(thetas[:, active] - middle) / np.where(scale > 0, scale, np.inf)
+    center, ways = thetas[np.argmin(z.sum(axis=1))], []
     for place, element in enumerate(active.tolist()):
-        for most in (away[:, element].min(), away[:, element].max()):
-            if 0 < far[place] < abs(most):
-                way = np.zeros(len(center))
-                way[element] = most
-                yield element, center, way
+        x = thetas[:, element] - center[element]
+        for most in (int(np.argmin(x)), int(np.argmax(x))):
+            if z[most, place] > _FAR:
+                alone, all_of = np.zeros(len(center)), np.zeros(len(center))
+                alone[element], all_of[active] = x[most], (thetas[most] - center)[active]
+                ways += [(z[most, place], element, alone), (z[most, place], element, all_of)]
+    ways.sort(key=lambda way: -way[0])
+    return center, [(element, way) for _, element, way in ways]
 
 
 def _said(name: str, power: float) -> str:
@@ -91,10 +98,10 @@ def _said(name: str, power: float) -> str:
             "Rows say nothing there, as of a column that separates outcomes. Give it a proper "
             "prior, such as Normal."
         )
-    without = "mean and no standard deviation" if power <= 2 + _SAME else "standard deviation"
+    without = "mean and no standard deviation" if power <= 2 * _PROPER else "standard deviation"
     return (
         f"The posterior of {name} has no {without}: far out its density falls like "
-        f"distance^-{power:.1f}, as its prior does, since rows say nothing there (a column that "
+        f"distance^-{power:.1f}, as a wide prior does where rows say nothing (of a column that "
         "separates outcomes, or a level whose outcomes are all alike). Chains take very long to "
         f"reach its outer quantiles. {_LIGHTER}"
     )

@@ -9,6 +9,7 @@ import numpy as np
 from pymc.blocking import PointType, StatsType
 from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.state import DataClassState, WithSamplingState
+from pymc.util import is_transformed_name
 from rich.progress import TextColumn
 from rich.table import Column
 
@@ -206,16 +207,27 @@ class ChainStep(SubsampledStep):
 
     def _check_tails(self) -> list[Check]:
         """Look how the density falls beyond draws that are very far out, if there are some."""
-        if TAIL not in self._rules or not self.temperature > 0:
+        if TAIL not in self._rules or self.temperature != 1.0:
             return []
         density = partial(log_densities, self._expansion, temperature=self.temperature)
         kept = np.array(self.record.kept)
-        return check_tails(density, self.n_rows, kept, self._active, self._called)
+        return check_tails(density, self.n_rows, kept, self._as_written(), self._called)
+
+    def _as_written(self) -> np.ndarray:
+        """Return the elements that are the model's variables, without a transformation."""
+        effects, moved = self._expansion.effects, self._moved
+        own = {} if effects is None else effects.blocks
+        names = [name for name, *_ in moved if not is_transformed_name(name) and name not in own]
+        places = self._places(names)
+        return places if effects is None else np.setdiff1d(places, effects.bent)
 
     def _called(self, element: int) -> str:
-        """Name the variable of an element of theta."""
-        [name] = [name for name, part, _ in self._moved if part.start <= element < part.stop]
-        return written(name)
+        """Name an element of theta by its variable."""
+        for name, part, shape in self._moved:
+            if part.start <= element < part.stop:
+                index = ", ".join(map(str, np.unravel_index(element - part.start, shape)))
+                return f"{written(name)}[{index}]" if shape else written(name)
+        raise IndexError(element)
 
     def _judged(self) -> dict[str, Any]:
         """Check a finished chain: statistics of its last draw, and the warning with it."""

@@ -18,6 +18,7 @@ from pymc_subsample.control_variates.reference import Reference, reference_at
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.firefly import RULES, LightRecord, brightness, check_lights
+from pymc_subsample.diagnostics.record import most_kept
 from pymc_subsample.kernels import firefly as kernel
 from pymc_subsample.kernels.firefly import EXPLICIT, IMPLICIT, INFO, Lights, transitions
 from pymc_subsample.kernels.proposals import Proposing
@@ -253,7 +254,7 @@ class FireflyMC(ProposingStep):
 
     def _begin(self, tune: int, draws: int) -> None:
         super()._begin(tune, draws)
-        self.record = LightRecord(draws=draws)
+        self.record = LightRecord(draws=draws, most=most_kept(self._expansion.theta_size))
         self._darken()
 
     def _darken(self) -> None:
