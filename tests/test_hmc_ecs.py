@@ -683,3 +683,47 @@ def test_incomplete_reference_names_the_variable(transformed):
         pms.HMCECS(model=transformed, reference={"c": POINT["c"]})
     with pytest.raises(TypeError, match="reference must be a dict"):
         pms.HMCECS(model=transformed, reference=[1.0])
+
+
+@pytest.mark.parametrize(("off", "times"), [(0.4, 1), (2.0, 2), (50.0, 4), (np.inf, 1)])
+def test_the_last_look_of_tuning_asks_what_the_subsample_perturbs(off, times, monkeypatch, caplog):
+    """The perturbation falls like m^-2, and half of what is tolerable is aimed at."""
+    looked = []
+
+    def perturbation(self):
+        looked.append(self.tuning.done)
+        return off
+
+    monkeypatch.setattr(pms.HMCECS, "_perturbation", perturbation)
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=4000)
+    with pm.Model():
+        eta = pm.Normal("a") + pm.Normal("b") * x
+        pm.Bernoulli("y", logit_p=eta, observed=rng.random(4000) < 0.4)
+        step = pms.HMCECS(rng=1)
+        before = step.subsample_size
+        pm.sample(50, tune=200, chains=1, step=step, progressbar=False, random_seed=1)
+    assert looked == [140]
+    assert step.subsample_size == times * before
+    assert ("perturbs the posterior by more than was predicted" in caplog.text) == (times > 1)
+
+
+def test_what_a_subsample_perturbs_is_told_before_the_end():
+    """Few rows of a skewed column matter: ten rows per estimate beside enough of them."""
+    rng = np.random.default_rng(2)
+    x = np.exp(2 * rng.normal(size=20_000))
+    with pm.Model():
+        a, b = pm.Normal("a", 0, 5), pm.Normal("b", 0, 1)
+        pm.Poisson("y", pm.math.exp(a + b * np.minimum(x, 100)), observed=rng.poisson(1, 20_000))
+        step = pms.HMCECS(rng=1)
+    found = []
+    for size in (10, step.subsample_size):
+        step.setup_chain(np.random.default_rng(1), tune=100, draws=1)
+        step.subsample.always = step.subsample.always[:0]
+        step.subsample_size = size
+        z = np.random.default_rng(3).standard_normal((100, 2))
+        for theta in step.reference.theta + z @ np.linalg.cholesky(step._home.factor).T:
+            step.tuning.add(theta, 0.8, 0.1)
+        step.tuning._fold()
+        found.append(step._perturbation())
+    assert found[0] > 5 * found[1]

@@ -86,7 +86,7 @@ class AdaptiveSubsample(ChainStep):
         elif self._may_cover and tuning.peak() > _COVERED * VARIANCE_BOUND:
             cause = "the estimate is noisier in the tails than was predicted"
             self._cover()
-        if self._may_resize and self._kind == PERTURBED and tuning.is_last_look:
+        if self._may_resize and tuning.is_last_look:
             ratio = np.sqrt(self._perturbation() / _PERTURBED_AIM)  # it falls like m^-2
             if ratio > 1:
                 cause = "the estimate perturbs the posterior by more than was predicted"
