@@ -20,7 +20,7 @@ from pymc.util import is_transformed_name
 
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.likelihood import TallModel, TallModelError
-from pymc_subsample.likelihood.binding import written
+from pymc_subsample.likelihood.binding import quoted
 
 # Lengths of the segments and the distance of the other variables from the start: in unconstrained
 # space, or so that the log-likelihood of a row changes by about as much where columns are large.
@@ -78,7 +78,7 @@ class Continuity:
         gap = self.gap(points)
         if gap is None:
             return
-        moved = ", ".join(map(written, gap.names))
+        moved = ", ".join(map(quoted, gap.names))
         raise TallModelError(
             f"The gradient of the log-likelihood of {', '.join(map(repr, self.model.observed))} "
             f"does not say how it changes with {moved}: added up along a line of length "

@@ -5,26 +5,20 @@ graph. All else is the kernels', called block by block from a few lines that are
 model.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
-from inspect import signature as parameters
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytensor.tensor as pt
 from numba import types
 from pytensor.graph.basic import Variable
 
-from pymc_subsample.cache import compile_kept
-from pymc_subsample.closures import identity
-from pymc_subsample.compile import SCALAR, VECTOR, Compiled, Named, by_name, compile_source
+from pymc_subsample.compile import VECTOR, Compiled, Named
 from pymc_subsample.control_variates.loops import compile_loops
 from pymc_subsample.coordinates.blocks import Block
-from pymc_subsample.kernels import correlations, splines, whitening
+from pymc_subsample.coordinates.linking import called_in, composed, of_blocks
 from pymc_subsample.kernels.model import BACKWARD, FORWARD
 from pymc_subsample.symbolic.graph import rebuild
 
@@ -40,16 +34,6 @@ _PULL = types.void(VECTOR, VECTOR, VECTOR, VECTOR, VECTOR)
 _INVERSE = types.void(VECTOR, VECTOR)
 
 
-class Place(NamedTuple):
-    """Where a block is; see `kernels.whitening`."""
-
-    components: int
-    units: int
-    width: int
-    start: int
-    slant: int
-
-
 class CompiledMap:
     """The functions of `Coordinates`, compiled when first used.
 
@@ -60,7 +44,7 @@ class CompiledMap:
     def __init__(self, coordinates: "Coordinates", start: int) -> None:
         self._of, self._start = coordinates, start
         self._places = list(coordinates.layout.values())
-        self._kernels: dict[str, Named] = {}
+        self._of_blocks: dict[tuple[str, int], tuple[str, Named]] = {}
         blocks = coordinates.blocks.values()
         self._owners = {name: block for block in blocks for name in block.orders}
         joint = [i for i, block in enumerate(blocks) if block.joint]
@@ -193,13 +177,11 @@ class CompiledMap:
 
     def _call(self, kernel: str, i: int, rest: str) -> str:
         """Call a kernel for block i, in the form for blocks like it."""
-        place, table = self._places[i], list(self.given.values())[i].table
-        like = f"{place.components}, {place.width}, {table.tolist()}"
-        name = f"{kernel}_{sha256(like.encode()).hexdigest()[:16]}"
-        if name not in self._kernels:
-            function, signature = _OF_BLOCKS[kernel]
-            form = _for_blocks(function, place.components, place.width, table)
-            self._kernels[name] = by_name(name, form, signature)
+        key = kernel, i
+        if key not in self._of_blocks:
+            table = list(self.given.values())[i].table
+            self._of_blocks[key] = of_blocks(kernel, self._places[i], table)
+        name, _ = self._of_blocks[key]
         return f"{name}(place{i}, at{i}, given, {rest})"
 
     def _compiled(
@@ -224,10 +206,8 @@ class CompiledMap:
                 f"given{i}": given.forward,
                 f"given_back{i}": given.backward,
             }
-        for kernel, known in _KERNELS.items():
-            if kernel not in self._kernels and f"{kernel}(" in source:
-                self._kernels[kernel] = by_name(kernel, *known)
-        return composed(name, source, signature, self._kernels, **environment)
+        kernels = {**called_in(source), **dict(self._of_blocks.values())}
+        return composed(name, source, signature, kernels, **environment)
 
     @cached_property
     def given(self) -> "dict[str, Given]":
@@ -312,73 +292,6 @@ def _given(
     )
     return Given(table, size, forward, backward)
 
-
-def _for_blocks(kernel: Any, components: int, width: int, table: np.ndarray) -> Any:
-    """Return a kernel for blocks of so many components, such a width and table: twice as fast.
-
-    It is called without the table.
-    """
-    place, at, _, *others = parameters(kernel.py_func).parameters
-    rest = ", ".join(others)
-    block = f"({components}, {place}[1], {width}, {place}[3], {place}[4])"
-    source = f"lambda {place}, {at}, {rest}: kernel({block}, {at}, table, {rest})"
-    made = eval(source, {"kernel": kernel, "table": table, "__name__": __name__})
-    made.__name__ = kernel.__name__
-    known = f"{identity(kernel.py_func)} {source} {table.tolist()}"
-    return compile_kept(made, known, ())
-
-
-def composed(
-    name: str,
-    source: str,
-    signature: types.Type,
-    kernels: Mapping[str, Named] = MappingProxyType({}),
-    **environment: Any,
-) -> Compiled:
-    """Compile source that calls other compiled functions, and kernels by name."""
-    functions = {k: v.function for k, v in environment.items() if isinstance(v, Compiled)}
-    called = sorted(kernels.keys() & set(re.findall(r"\w+(?=\()", source)))
-    keys = [*map(_key, environment.values()), *(kernels[kernel].symbol for kernel in called)]
-    known = None if None in keys else "|".join(map(str, keys))
-    fetched = "".join(f"    {kernel} = _{kernel}()\n" for kernel in called)
-    head, body = source.strip("\n").split("\n", 1)
-    bound = {f"_{kernel}": kernels[kernel].fetch for kernel in called}
-    names = {"np": np} | bound | environment | functions
-    parts = [x for x in environment.values() if isinstance(x, Compiled)]
-    at_home = bool(called) or any(part.at_home for part in parts)
-    return compile_source(name, f"{head}\n{fetched}{body}", names, signature, known, at_home)
-
-
-def _key(value: Any) -> str | None:
-    if isinstance(value, np.ndarray):
-        return f"{value.shape}{value.tobytes().hex()}"
-    return value.key if isinstance(value, Compiled) else repr(value)
-
-
-# Constants of compiled code cannot be written to.
-_INDICES, _TABLE = (types.Array(types.int64, n, "C", readonly=True) for n in (1, 2))
-_BLOCK = types.UniTuple(types.int64, len(Place._fields)), _INDICES, VECTOR
-# The kernels, which are no part of every model's code; those of blocks without their tables.
-_KERNELS = {
-    "unfold": (correlations.unfold, SCALAR(_TABLE, VECTOR)),
-    "fold": (correlations.fold, types.void(_TABLE, VECTOR)),
-    "fold_back": (correlations.fold_back, types.void(_TABLE, VECTOR, VECTOR)),
-    "bend": (splines.bend, SCALAR(_INDICES, types.int64, VECTOR, VECTOR)),
-    "bend_back": (splines.bend_back, types.void(_INDICES, types.int64, VECTOR, VECTOR)),
-    "straighten": (splines.straighten, types.void(_INDICES, types.int64, VECTOR, VECTOR)),
-}
-_OF_BLOCKS = {
-    "standard": (whitening.standard, SCALAR(*_BLOCK, _INDICES, *[VECTOR] * 3)),
-    "moved": (whitening.moved, types.void(*_BLOCK, _INDICES, *[VECTOR] * 4)),
-    "standard_back": (whitening.standard_back, types.void(*_BLOCK, _INDICES, *[VECTOR] * 7)),
-    "spread": (whitening.spread, SCALAR(*_BLOCK, *[VECTOR] * 2)),
-    "gathered": (whitening.gathered, types.void(*_BLOCK, *[VECTOR] * 2)),
-    "spread_back": (whitening.spread_back, types.void(*_BLOCK, *[VECTOR] * 4)),
-    "shear": (whitening.shear, types.void(*_BLOCK, *[VECTOR] * 2, _INDICES, SCALAR, VECTOR)),
-    "shear_back": (
-        whitening.shear_back, types.void(*_BLOCK, *[VECTOR] * 2, _INDICES, *[VECTOR] * 3)
-    ),
-}  # fmt: skip
 
 _POSITION_SOURCE = """
 def position(psi, theta, e, volume):

@@ -33,7 +33,8 @@ from pymc_subsample.coordinates.blocks import (
     merged,
     together,
 )
-from pymc_subsample.coordinates.compiled import CompiledMap, Place
+from pymc_subsample.coordinates.compiled import CompiledMap
+from pymc_subsample.coordinates.linking import Place
 from pymc_subsample.coordinates.nesting import nested
 from pymc_subsample.coordinates.qr import QRCoordinates
 from pymc_subsample.kernels import splines

@@ -17,7 +17,7 @@ import scipy.linalg
 from pymc_subsample.compile import Compiled
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE, MAX_DENSE, rounded
 from pymc_subsample.control_variates.expansion import Expansion
-from pymc_subsample.coordinates.compiled import composed
+from pymc_subsample.coordinates.linking import composed
 from pymc_subsample.kernels.model import BACKWARD, FORWARD
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.qr import QR

@@ -261,6 +261,6 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def written(name: str) -> str:
+def quoted(name: str) -> str:
     """Return the name of a value variable as the model has it, and as a message has that."""
     return repr(get_untransformed_name(name) if is_transformed_name(name) else name)

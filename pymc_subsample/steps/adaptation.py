@@ -8,6 +8,7 @@ from pymc_subsample.control_variates.reference import Reference, reference_at
 from pymc_subsample.control_variates.residuals import residuals_around
 from pymc_subsample.diagnostics.checks import excess
 from pymc_subsample.diagnostics.perturbation import errors_by_few, perturbation, standardised
+from pymc_subsample.diagnostics.record import most_kept
 from pymc_subsample.estimators import VARIANCE_AIM, VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
@@ -139,7 +140,9 @@ class AdaptiveSubsample(ChainStep):
 
         By some thousands of random rows, as the check at the chain's end begins.
         """
-        thetas = self.tuning.recent()
+        recent = self.tuning.recent()
+        many = min(len(recent), most_kept(recent.shape[1]))
+        thetas = recent[np.linspace(0, len(recent) - 1, many).astype(int)]
         shares = np.full(len(thetas), 1 / len(thetas))
         errors = errors_by_few(
             self._expansion, self.reference, thetas, shares, self.subsample_size,

@@ -19,7 +19,7 @@ from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check, Rule
 from pymc_subsample.diagnostics.scores import log_densities
 from pymc_subsample.diagnostics.tails import TAIL, check_tails
-from pymc_subsample.likelihood.binding import written
+from pymc_subsample.likelihood.binding import quoted
 from pymc_subsample.steps import guards
 from pymc_subsample.steps.ahead import Ahead
 from pymc_subsample.steps.base import SubsampledStep
@@ -211,9 +211,9 @@ class ChainStep(SubsampledStep):
             return []
         density = partial(log_densities, self._expansion, temperature=self.temperature)
         kept = np.array(self.record.kept)
-        return check_tails(density, self.n_rows, kept, self._as_written(), self._called)
+        return check_tails(density, self.n_rows, kept, self._untransformed(), self._called)
 
-    def _as_written(self) -> np.ndarray:
+    def _untransformed(self) -> np.ndarray:
         """Return the elements that are the model's variables, without a transformation."""
         effects, moved = self._expansion.effects, self._moved
         own = {} if effects is None else effects.blocks
@@ -226,7 +226,7 @@ class ChainStep(SubsampledStep):
         for name, part, shape in self._moved:
             if part.start <= element < part.stop:
                 index = ", ".join(map(str, np.unravel_index(element - part.start, shape)))
-                return f"{written(name)}[{index}]" if shape else written(name)
+                return f"{quoted(name)}[{index}]" if shape else quoted(name)
         raise IndexError(element)
 
     def _judged(self) -> dict[str, Any]:
