@@ -54,7 +54,9 @@ def check_tails(
     farthest are looked at while rows are not too many. There is no check of few draws, where none
     is very far out, or where the density falls like no power.
     """
-    center, ways = _farthest(thetas, active) if len(thetas) >= _FEWEST else (None, [])
+    if len(thetas) < _FEWEST:
+        return []
+    center, ways = _farthest(thetas, active)
     ways = ways[: _MOST_ROWS // (n_rows * len(_TIMES))]
     if not ways:
         return []
