@@ -209,9 +209,7 @@ def ordinal_many(n, seed=0, terms=20):
     y = np.searchsorted(cuts, 0.8 * x + rng.logistic(size=n))
     with pm.Model() as model:
         b = pm.Normal("b", 0, 1)
-        c = pm.Normal(
-            "c", cuts, 1.0, transform=pm.distributions.transforms.ordered, initval=cuts
-        )
+        c = pm.Normal("c", cuts, 1.0, transform=pm.distributions.transforms.ordered, initval=cuts)
         pm.OrderedLogistic("y", eta=b * x, cutpoints=c, observed=y)
     return model
 
@@ -257,7 +255,7 @@ def hidden_markov(n, seed=0, terms=6):
 
 @register
 def conditional_logit(n, seed=0, terms=30):
-    """Choices among many alternatives by their attributes (McFadden 1974; Stan's conditional logit)."""
+    """Choices among many alternatives by their attributes (McFadden 1974)."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((2, n, terms))
     y = np.argmax(x[0] - 0.5 * x[1] + rng.gumbel(size=(n, terms)), axis=1)
@@ -270,7 +268,7 @@ def conditional_logit(n, seed=0, terms=30):
 
 @register
 def shifted_beta_geometric(n, seed=0, terms=12):
-    """Customers who stay or leave, by the recursion of Fader and Hardie (2007), with a covariate."""
+    """Customers who stay or leave, by the recursion of Fader and Hardie (2007)."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(n)
     time = np.minimum(rng.geometric(np.clip(rng.beta(1.5, 4.0, n), 0.01, 1)), terms)
