@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import arviz as az
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
@@ -16,6 +17,7 @@ from scipy.special import logsumexp
 from scipy.stats import chi2, norm
 
 import pymc_subsample as pms
+from pymc_subsample import array_stats
 from pymc_subsample.comparison import doubts, estimate
 from pymc_subsample.comparison.estimate import LeftOut, estimated, of_all, of_some
 from pymc_subsample.comparison.expanded import Approximation, approximate
@@ -733,3 +735,49 @@ def test_relative_efficiency_is_of_all_variables():
     expected = np.r_[ess["fast"].values, ess["slow"].values].mean() / 500
     assert relative_efficiency(data) == pytest.approx(float(expected))
     assert relative_efficiency(data.isel(chain=[0])) == 1.0
+
+
+def test_weighted_rows_are_left_out_exactly(monkeypatch):
+    """A weighted normal log-likelihood and a normal posterior have a closed form.
+
+    Bambi's result holds the fitted values of all rows: effective draws are counted of some.
+    """
+    bmb = pytest.importorskip("bambi")
+    counted, ess = [], array_stats.ess
+    monkeypatch.setattr(
+        array_stats, "ess", lambda x, **rest: (counted.append(x[0, 0].size), ess(x, **rest))[1]
+    )
+    rng, n, draws = np.random.default_rng(3), 3_000, 1_000
+    x, weight = rng.normal(size=n), rng.uniform(0.2, 3.0, n)
+    y = 1 + 0.5 * x + rng.normal(size=n) / np.sqrt(weight)
+    wide = bmb.Prior("Normal", mu=0, sigma=10)
+    written = bmb.Model(
+        "weighted(y, w) ~ x",
+        pd.DataFrame({"x": x, "y": y, "w": weight}),
+        priors={"Intercept": wide, "x": wide, "sigma": 1.0},
+        center_predictors=False,
+    )
+    written.build()
+    X = np.column_stack([np.ones(n), x])
+    cov = np.linalg.inv(np.eye(2) / 100 + (X.T * weight) @ X)
+    mean = cov @ (X.T @ (weight * y))
+    b = rng.multivariate_normal(mean, cov, size=(2, draws))
+    idata = tree(draws, Intercept=b[..., 0], x=b[..., 1], mu=b @ X.T)
+    found = pms.loo(idata, model=written.backend.model)
+    # Without row i the predictor is normal too, by Sherman and Morrison.
+    v = np.einsum("ij,jk,ik->i", X, cov, X)
+    inflated = 1 + weight * v / (1 - weight * v)
+    centre = X @ mean - weight * v * (y - X @ mean) / (1 - weight * v)
+    exact = -0.5 * (weight * np.log(2 * np.pi) + np.log(inflated))
+    exact -= 0.5 * weight * (y - centre) ** 2 / inflated
+    assert sum(counted) <= 2 + 1_000
+    # Of each row, to first order: the sd of its log-likelihood over that of 2,000 draws.
+    error = weight * np.abs(y - X @ mean) * np.sqrt(v) + weight * v
+    error /= np.sqrt(2 * draws)
+    read = np.isfinite(found.pareto_k.values)
+    gap = np.abs(np.asarray(found.elpd_i) - exact)[read]
+    assert np.all(gap < 6.0 * error[read])  # of hundreds of normal errors, once in 10**6 times
+    assert abs(found.elpd - exact.sum()) < FAR * found.subsampling_se + error.sum()
+    # The control: the log-likelihood at the posterior's mean is not what leaves a row out.
+    at_mean = -0.5 * weight * (np.log(2 * np.pi) + (y - X @ mean) ** 2)
+    assert np.any(np.abs(at_mean - exact)[read] > 6.0 * error[read])

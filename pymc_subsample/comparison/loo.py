@@ -39,6 +39,9 @@ _FIRST = 400
 _FEWEST = 25
 # Rows whose compiled log-likelihood is compared with the model as it was written.
 _COMPARED = 200
+# Elements of a variable whose effective draws are counted, 0.2 ms each: their mean is within a few
+# percent of that of all, where weights are smoothed by its square root.
+_ELEMENTS = 1_000
 
 
 def loo(
@@ -213,17 +216,23 @@ def _refuse_others(model: pm.Model, tall: TallModel, found: Drift) -> None:
 
 
 def relative_efficiency(posterior: xr.Dataset) -> float:
-    """Return effective draws over draws, as `arviz.loo` has them: the mean over all elements."""
+    """Return effective draws over draws, as `arviz.loo` has them: the mean over all elements.
+
+    Of a large variable, such as fitted values of all rows, the mean over some of its elements.
+    """
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
     if chains == 1:
         return 1.0
-    ess = [
-        np.ravel(array_stats.ess(v.values, chain_axis=0, draw_axis=1, method="mean"))
-        for v in posterior.data_vars.values()
-    ]
-    known = np.concatenate(ess)
-    known = known[np.isfinite(known)]
-    return float(known.mean() / (chains * draws)) if len(known) else 1.0
+    total, size = 0.0, 0
+    for v in posterior.data_vars.values():
+        elements = v.values.reshape(chains, draws, -1)
+        step = -(-elements.shape[2] // _ELEMENTS) or 1
+        ess = array_stats.ess(elements[..., ::step], chain_axis=0, draw_axis=1, method="mean")
+        known = np.ravel(ess)[np.isfinite(np.ravel(ess))]
+        if len(known):
+            count = elements.shape[2] * len(known) / np.size(ess)
+            total, size = total + known.mean() * count, size + count
+    return float(total / (chains * draws * size)) if size else 1.0
 
 
 # Arguments

@@ -11,9 +11,11 @@ from pymc_subsample.control_variates.linear import is_small, linear_expansion
 from pymc_subsample.control_variates.reference import undefined, without_derivatives
 from pymc_subsample.control_variates.verification import Agreement
 from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood.cuts import fewest_predictors
 from pymc_subsample.likelihood.identity import extremes
 from pymc_subsample.likelihood.predictors import Predictor, find_predictors
 from pymc_subsample.likelihood.verification import probes
+from pymc_subsample.symbolic.interpreter import NoForm
 
 __all__ = ["Expansion", "expand", "linear_predictors", "verify_gradient"]
 
@@ -34,8 +36,11 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
     predictors = None if linear is False else linear_predictors(model)
     if predictors is not None:
         expansion = linear_expansion(model, predictors, order)
-        if Agreement(model, expansion).of_posterior():
-            return expansion
+        try:
+            if Agreement(model, expansion).of_posterior():
+                return expansion
+        except NoForm:  # too much of a row to compile
+            predictors = None
     if linear:
         if predictors is not None:
             raise TallModelError(_MISREAD)
@@ -66,10 +71,11 @@ def verify_gradient(model: TallModel, expansion: Expansion) -> None:
 def linear_predictors(model: TallModel) -> list[Predictor] | None:
     """Return the linear predictors of a model's rows; None where they are not few."""
     starts = {v: part.start for v, part in model.phi_slices.items()}
-    predictors = find_predictors(model.batch, starts, partial(extremes, model))
-    if predictors is None or not is_small(model, predictors):
-        return None
-    return predictors if model.qr is None else model.qr.applied(predictors)
+    for find in (find_predictors, fewest_predictors):
+        predictors = find(model.batch, starts, partial(extremes, model))
+        if predictors is not None and is_small(model, predictors):
+            return predictors if model.qr is None else model.qr.applied(predictors)
+    return None
 
 
 _MISREAD = (

@@ -35,6 +35,7 @@ from pymc_subsample.control_variates.sums import LinearSums
 from pymc_subsample.kernels import linear as kernels
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, RESIDUAL
 from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood.cuts import along_rows
 from pymc_subsample.likelihood.predictors import Predictor
 from pymc_subsample.symbolic.affine import Affine
 from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, elemwise_name, rebuild
@@ -43,8 +44,12 @@ from pymc_subsample.symbolic.pieces import Pieces
 
 # Beyond this many predictors per row, directional derivatives cost less than E x E Hessians.
 MAX_PREDICTORS = 10
-# Beyond this many columns beside the predictors, vectors over columns compile sooner than scalars.
-MAX_COLUMNS = 60
+# Numbers that a row's code reads beside the predictors, each an argument of it: six hundred, with
+# 7,800 operations, compile for minutes.
+MAX_COLUMNS = 200
+# Where a row is no scalar code, PyTensor's loops take 20 ms for a node with two derivatives, and
+# more than that beyond so many nodes, or with so many columns.
+_MOST_LOOPS, _MOST_LOOPED = 700, 60
 # A curvature of which at most one element in so many can differ from zero is kept as a list.
 _FILLED = 8
 # Up to so many, derivatives in all combinations of them are bounded.
@@ -240,16 +245,19 @@ class RowCode:
             if var in above:
                 memo[var] = packer.read(var, self._column)
         start = 0
+        parameters: dict[Variable, Variable] = {}
         for predictor in predictors:
             parts = self.x[start : start + predictor.forms.size]
             start += len(parts)
             lengths = [s for i, s in enumerate(predictor.forms.shape) if i != predictor.axis]
             if lengths:
                 stacked = pt.stack(parts, axis=1).reshape((parts[0].shape[0], *lengths))
-                value = pt.moveaxis(stacked, 0, predictor.axis)
+                value = pt.moveaxis(stacked, 0, predictor.axis or 0)
             else:
                 value = parts[0]
-            memo[predictor.var] = value.astype(predictor.var.type.dtype)
+            into = memo if predictor.axis is not None else parameters
+            into[predictor.var] = value.astype(predictor.var.type.dtype)
+        memo |= along_rows(model.batch, parameters)
         self.loglik = rebuild(model.batch.outputs, memo)[0].astype("float64")
         self._derivatives: dict[int, dict[tuple[int, ...], Variable]] = {0: {(): self.loglik}}
         # Whether a row is of kind 1, 2, ..., and the column that says so.
@@ -331,6 +339,8 @@ class RowCode:
         self, outputs: list[Variable], results: str
     ) -> tuple[dict[str, Callable], Evaluation, str | None]:
         """Evaluate all rows at once by PyTensor's own loops, then read row i."""
+        if len(self.data) > _MOST_LOOPED or len(list(toposort(outputs))) > _MOST_LOOPS:
+            raise NoForm
         eta = pt.tensor("eta", dtype="float64", shape=(self.n_varying, None))
         constants = pt.tensor("s", dtype="float64", shape=(self.n_predictors - self.n_varying,))
         rows = pt.tensor("rows", dtype="float64", shape=(None, None))

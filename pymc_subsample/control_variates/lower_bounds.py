@@ -35,6 +35,7 @@ from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.control_variates.verification import Agreement
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.symbolic.graph import numpy_function, rebuild, specialised
+from pymc_subsample.symbolic.interpreter import NoForm
 
 KINDS = ("tangent", "softmax", "curvature")
 
@@ -106,7 +107,11 @@ def bounded_expansion(model: TallModel, bound: str | float = "auto") -> tuple[Ex
             f"{model.phi_size:,} parameters meet the data in this model: the sum of their bounds' "
             "curvatures is too large. Use HMCECS, or sample this model with pm.NUTS."
         )
-    if not Agreement(model, expansion).of_posterior():
+    try:
+        agree = Agreement(model, expansion).of_posterior()
+    except NoForm:
+        raise no_bound(model, "the code of its rows is too long for second derivatives") from None
+    if not agree:
         raise TallModelError(
             f"The linear predictors of {_named(model)} do not give its log-likelihood: its graph "
             "was misread. Please report the model, and sample it with pm.NUTS."

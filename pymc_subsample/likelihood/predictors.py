@@ -30,11 +30,11 @@ class Predictor:
     """A maximal affine variable of the batch graph and its affine forms (one per element).
 
     `axis` carries the rows; a `shared` predictor has length one there and equals the same
-    parameters in every row.
+    parameters in every row. Of a parameter that rows see through functions of it, it is None.
     """
 
     var: Variable
-    axis: int
+    axis: int | None
     shared: bool
     forms: np.ndarray
 
@@ -51,7 +51,7 @@ def find_predictors(
     (2, k). Returns None if the log-likelihood is not a function of affine predictors, data columns
     and elementwise-broadcast shared parameters alone.
     """
-    algebra = _Algebra(graph, offsets, extremes)
+    algebra = Algebra(graph, offsets, extremes)
     found: dict[Variable, Predictor] = {}
     # (variable, row axis where a parameter shared by all rows is broadcast against them)
     pending: list[tuple[Variable, int | None]] = [(graph.outputs[0], None)]
@@ -74,7 +74,7 @@ def find_predictors(
     return _independent(found, algebra)
 
 
-def _independent(found: dict[Variable, Predictor], algebra: "_Algebra") -> list[Predictor]:
+def _independent(found: dict[Variable, Predictor], algebra: "Algebra") -> list[Predictor]:
     """Compute predictors from one another, or from an affine variable below them, if that is less.
 
     Examples are -eta and eta; y - mu and mu / sqrt(2); slices of one matrix; and eta, whose
@@ -98,7 +98,7 @@ def _independent(found: dict[Variable, Predictor], algebra: "_Algebra") -> list[
     return list(found.values())
 
 
-class _Algebra(Forms):
+class Algebra(Forms):
     """Evaluates variables of a batch graph as arrays of affine forms."""
 
     def __init__(
@@ -159,6 +159,7 @@ class _Algebra(Forms):
         return [v for v in ancestors(outputs) if v in self.axes and v not in self.dependent]
 
     def value(self, var: Variable) -> np.ndarray:
+        """Return the affine forms of a variable, or raise `NoForm`."""
         axis = self.axes.get(var)
         if var not in self.known and axis is not None and var not in self.dependent:
             shape = _one_row(var.type.shape, axis)

@@ -19,6 +19,7 @@ SMALL = {
     "gradient": "--rounds 3",
     "gibbs_mrf": "--variables 30 --batch 50 --sweeps 200 --truth 5000 --updates 40",
     "startup": "--rows 20000",
+    "setup_cost": "--rows 2000 --banks series --only com_poisson",
     "worst_case": "--n 1000 10000 --tests 16",
     "transition_rate": "--n 20000 --rounds 3",
     "barker_mixture": "--n 100000 --draws 500 --seeds 2 --full-draws 10",
