@@ -20,6 +20,7 @@ from pymc_subsample.control_variates.expansion import LOGLIK, Expansion, paramet
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, MINIBATCH
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.symbolic.graph import rebuild
+from pymc_subsample.symbolic.loops import gradients
 
 _LEVEL = types.void(VECTOR, MATRIX, VECTOR, VECTOR)
 _PRODUCT = types.void(VECTOR, MATRIX, VECTOR, VECTOR)
@@ -155,7 +156,9 @@ class _GeneralSums:
     @cached_property
     def _product(self) -> Compiled:
         vector = self._center.type("vector")
-        product = grad((self._slope * vector).sum(), self._center, disconnected_inputs="ignore")
+        [product] = gradients(
+            (self._slope * vector).sum(), [self._center], disconnected_inputs="ignore"
+        )
         inputs = [self._center, self._rows, vector]
         return compile_graph("product", inputs, {"out[i]": product}, ["out"], _PRODUCT)
 
@@ -188,7 +191,8 @@ def _directional(values: Variable, at: Variable, direction: Variable) -> Variabl
     """Differentiate each element of `values` along `direction`: a vjp is linear in its vector."""
     dummy = pt.zeros_like(values)
     vector = dummy.type("vector")
-    along = (grad((values * vector).sum(), at, disconnected_inputs="ignore") * direction).sum()
+    [slope] = gradients((values * vector).sum(), [at], disconnected_inputs="ignore")
+    along = (slope * direction).sum()
     derivative = grad(along, vector, disconnected_inputs="ignore")
     [derivative] = rebuild([derivative], {vector: dummy})
     return derivative

@@ -17,7 +17,7 @@ from functools import cache, partial
 import numpy as np
 import pytensor.tensor as pt
 from numba import types
-from pytensor.gradient import DisconnectedType, grad
+from pytensor.gradient import DisconnectedType
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, toposort
 
@@ -39,6 +39,7 @@ from pymc_subsample.likelihood.predictors import Predictor
 from pymc_subsample.symbolic.affine import Affine
 from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, elemwise_name, rebuild
 from pymc_subsample.symbolic.interpreter import NoForm
+from pymc_subsample.symbolic.loops import gradients
 from pymc_subsample.symbolic.pieces import Pieces
 
 # Beyond this many predictors per row, directional derivatives cost less than E x E Hessians.
@@ -351,8 +352,8 @@ class RowCode:
 
 def _gradients(total: Variable, x: Sequence[Variable]) -> list[Variable]:
     """Differentiate independent rows: the gradient of their sum, row by row."""
-    found = grad(
-        total.sum(), list(x), disconnected_inputs="ignore", return_disconnected="disconnected"
+    found = gradients(
+        total.sum(), x, disconnected_inputs="ignore", return_disconnected="disconnected"
     )
     return [
         pt.zeros_like(v) if isinstance(g.type, DisconnectedType) else g
