@@ -29,6 +29,7 @@ from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE, MAX_DENSE, MAX_TERMS
 from pymc_subsample.control_variates.expansion import LOGLIK, Expansion, parameter_functions
 from pymc_subsample.control_variates.fusion import fuse
+from pymc_subsample.control_variates.quadratic import STEP
 from pymc_subsample.control_variates.reach import derivative_bound, distinct
 from pymc_subsample.control_variates.sources import Evaluation
 from pymc_subsample.control_variates.sums import LinearSums
@@ -86,6 +87,8 @@ def linear_expansion(
     affine = affine_map(forms, packer)
     code = RowCode(model, predictors, n_varying, packer)
     star = len(packer)
+    rough = code.rough() if order else None
+    order = min(order, 1) if rough is not None else order
     layout = Layout(star, n_varying, len(forms), order)
     tables = vars(affine)
     environment = tables | {
@@ -123,7 +126,7 @@ def linear_expansion(
         "anchor": lambda: build(
             "anchor",
             sources.anchor,
-            [*code.up_to(1), *bent] if bent else code.up_to(max(order, 2)),
+            [*code.up_to(1), *(bent or code.curvature()), *code.beyond(order)],
             ANCHOR,
         ),
         "change": lambda: build("change", sources.change, [code.loglik], CHANGE),
@@ -136,7 +139,7 @@ def linear_expansion(
 
     @cache
     def slope() -> float | None:
-        if len(forms) > 1 or not n_varying:
+        if len(forms) > 1 or not n_varying or rough is not None:
             return None
         kinds = distinct(expansion, list(code.data))
         if kinds is None:
@@ -169,7 +172,7 @@ def linear_expansion(
 
     def third() -> Expansion | None:
         few = 0 < len(forms) <= _MOST_THIRDS
-        if not few or len(list(toposort(code.derivatives(2).values()))) > _MOST_NODES:
+        if not few or rough is not None or len(list(toposort(code.derivatives(2).values()))) > _MOST_NODES:
             return None
         try:
             derivatives = code.derivatives(3).values()
@@ -196,6 +199,7 @@ def linear_expansion(
         observed=model.observed,
         curvature=_kind_of_curvature(model, forms),
         level=layout.level,
+        rough=rough,
     )
     bent: list[Variable] = [] if bends is None else bends(code, expansion)
     return expansion
@@ -268,9 +272,34 @@ class RowCode:
             }
         return self._derivatives[order]
 
+    def rough(self) -> str | None:
+        """Say which function has no second derivatives, if so."""
+        self.derivatives(1)
+        try:
+            self.derivatives(2)
+        except UNDIFFERENTIABLE as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def curvature(self) -> list[Variable]:
+        """Return second derivatives or, if there are none, differences of the first."""
+        with suppress(*UNDIFFERENTIABLE):
+            return list(self.derivatives(2).values())
+        found = []
+        for (e,), slope in self.derivatives(1).items():
+            for x in self.x[e:]:
+                h = STEP * pt.maximum(1.0, abs(x))
+                forth, back = (rebuild([slope], {x: x + s * h})[0] for s in (1.0, -1.0))
+                found.append((forth - back) / (2.0 * h))
+        return found
+
     def up_to(self, order: int) -> list[Variable]:
         """Return the log-likelihood and its derivatives."""
         return [graph for k in range(order + 1) for graph in self.derivatives(k).values()]
+
+    def beyond(self, order: int) -> list[Variable]:
+        """Return derivatives of more than the second order."""
+        return [graph for k in range(3, order + 1) for graph in self.derivatives(k).values()]
 
     def _column(self, position: int) -> Variable:
         if position not in self.data:

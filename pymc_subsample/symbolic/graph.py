@@ -27,6 +27,7 @@ from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.graph.utils import MethodNotDefined
+from pytensor.scalar.loop import ScalarLoop
 from pytensor.tensor import special
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.blockwise import Blockwise
@@ -39,6 +40,7 @@ from pytensor.xtensor.basic import TensorFromXTensor, XTensorFromTensor
 from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.compile import without_c
+from pymc_subsample.symbolic.fast_loops import FastLoop
 from pymc_subsample.symbolic.named import without_names
 
 PYTHON_MODE = Mode(linker="py", optimizer=None)
@@ -307,6 +309,8 @@ def _vectorised(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         return rebuild(inline_ofg_node(composed), {i: i for i in inputs}, _vectorised, remake=True)
     if not isinstance(node.op, Elemwise):
         return None
+    if isinstance(node.op.scalar_op, ScalarLoop):
+        return FastLoop(node.op.scalar_op).make_node(*inputs).outputs
     x, *rest = inputs
     match elemwise_name(node):
         case "Second":
