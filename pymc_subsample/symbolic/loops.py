@@ -9,7 +9,8 @@ References
 .. [1] A. Griewank and A. Walther (2008). Evaluating Derivatives, second edition. SIAM, chapter 3.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from pymc_subsample.symbolic.graph import depends_on, merged, rebuild
 
 # What stands for a derivative that is zero.
 _NONE = (DisconnectedType, NullType)
+# Share of a derivative that a step changes at the end; PyTensor's own sums end at 1e-12.
+_SETTLED = 1e-10
 
 
 def gradients(cost: Variable, wrt: Sequence[Variable], **options: Any) -> list[Variable]:
@@ -63,6 +66,7 @@ class _Loop(ScalarLoop):
         n_states, own = len(states), [*states, *constants]
         # Of each derivative of a state: the state, the input, what it is before and after a step.
         entries: list[tuple[int, int, Variable, Variable]] = []
+        wanted = [k for k in range(n_states) if not isinstance(along[k].type, _NONE)]
         for j in np.flatnonzero(self.moving):
             moved = {k: states[k].type() for k in _moved(own[j], states, updates)}
             known = {states[k]: before for k, before in moved.items()}
@@ -73,6 +77,9 @@ class _Loop(ScalarLoop):
                 after = known.get(updates[k], _number(before, 0.0))
                 same = after.owner is None  # an update must be made of something
                 entries.append((k, j, before, ps.identity(after) if same else after))
+        if until is not None:
+            settled = [_settled(*pair) for k, _, *pair in entries if k in wanted]
+            until = reduce(ps.and_, settled, until)
         loop = ScalarLoop(
             [*states, *(before for _, _, before, _ in entries)],
             [*updates, *(after.astype(before.type.dtype) for _, _, before, after in entries)],
@@ -84,7 +91,7 @@ class _Loop(ScalarLoop):
         last = loop(n_steps, *given[:n_states], *starts, *given[n_states:], return_list=True)
         found = [n_steps.zeros_like("float64"), *(x.zeros_like("float64") for x in given)]
         for (k, j, _, _), slope in zip(entries, last[n_states:], strict=False):
-            if not isinstance(along[k].type, _NONE):
+            if k in wanted:
                 found[1 + j] = found[1 + j] + along[k] * slope
         return found
 
@@ -95,6 +102,11 @@ def _parts(loop: ScalarLoop) -> tuple[list, list, list, Variable | None]:
     updates = list(graph.outputs)
     until = updates.pop() if loop.is_while else None
     return graph.inputs[: len(updates)], updates, graph.inputs[len(updates) :], until
+
+
+def _settled(before: Variable, after: Variable) -> Variable:
+    """Whether a step has changed a derivative no more; what is no number does not go on."""
+    return ps.invert(ps.gt(ps.abs(after - before), _SETTLED * ps.abs(after)))
 
 
 def _is_float(var: Variable) -> bool:
