@@ -28,7 +28,9 @@ N = 300
 
 def derivatives(function, point, order=2, among=None):
     """Return by place the derivatives of a function of vectors, in all of them or some."""
-    inputs = [pt.tensor(f"x{k}", dtype="float64", shape=(len(point[0]),)) for k in range(len(point))]
+    inputs = [
+        pt.tensor(f"x{k}", dtype="float64", shape=(len(point[0]),)) for k in range(len(point))
+    ]
     graphs = {(): function(*inputs)}
     for _ in range(order):
         graphs = {
@@ -57,6 +59,7 @@ def test_mixed_derivatives_of_gammainc():
         np.testing.assert_allclose(found[1, 0], sign * expected, **ENOUGH)
 
 
+@pytest.mark.slow
 def test_mixed_derivatives_of_betainc():
     density = beta.pdf(SHARES, SHAPES, SCALES)
     both = digamma(SHAPES + SCALES)
@@ -68,6 +71,7 @@ def test_mixed_derivatives_of_betainc():
     np.testing.assert_allclose(found[0, 1], found[1, 0], **ENOUGH)
 
 
+@pytest.mark.slow
 def test_mixed_derivatives_of_hyp2f1():
     r"""Of :math:`F_z = (ab/c) F(a + 1, b + 1; c + 1; z)`, by PyTensor's own first ones."""
     a, b, c, z = SHAPES, SCALES, SHAPES + 1.3, SHARES
@@ -75,17 +79,15 @@ def test_mixed_derivatives_of_hyp2f1():
     other = derivatives(pt.hyp2f1, [a + 1, b + 1, c + 1, z], 1)
     level = derivatives(pt.hyp2f1, [a + 1, b + 1, c + 1, z], 0)[()]
     np.testing.assert_allclose(found[0, 3], b / c * level + a * b / c * other[0,], **ENOUGH)
-    np.testing.assert_allclose(
-        found[2, 3], -a * b / c**2 * level + a * b / c * other[2,], **ENOUGH
-    )
+    np.testing.assert_allclose(found[2, 3], -a * b / c**2 * level + a * b / c * other[2,], **ENOUGH)
 
 
 @pytest.mark.parametrize(
     ("function", "point", "order"),
     [
         (pt.gammainc, [SHAPES, AT], 2),
-        (pt.gammainc, [SHAPES, AT], 3),
-        (pt.betainc, [SHAPES, SCALES, SHARES], 2),
+        pytest.param(pt.gammainc, [SHAPES, AT], 3, marks=pytest.mark.slow),
+        pytest.param(pt.betainc, [SHAPES, SCALES, SHARES], 2, marks=pytest.mark.slow),
     ],
 )
 def test_derivatives_in_shapes_are_slopes_of_those_below(function, point, order):

@@ -190,9 +190,9 @@ class _GeneralSums:
 
     def rough(self) -> str | None:
         """Say which function has no second derivatives, if so."""
-        self._slope
+        _ = self._slope  # which other functions refuse to be without
         try:
-            self._product_graphs
+            _ = self._product_graphs
         except UNDIFFERENTIABLE as error:
             return f"{type(error).__name__}: {error}"
         return None

@@ -172,7 +172,11 @@ def linear_expansion(
 
     def third() -> Expansion | None:
         few = 0 < len(forms) <= _MOST_THIRDS
-        if not few or rough is not None or len(list(toposort(code.derivatives(2).values()))) > _MOST_NODES:
+        if (
+            not few
+            or rough is not None
+            or len(list(toposort(code.derivatives(2).values()))) > _MOST_NODES
+        ):
             return None
         try:
             derivatives = code.derivatives(3).values()

@@ -45,11 +45,9 @@ def _compiled(loop: ScalarLoop) -> Any:
     function, _ = numba_funcify_ensure_cache(loop, node)
     taken = [f"x{k}" for k in range(1 + size)]
     made = [f"y{k}" for k in range(loop.nout)]
+    called = f"loop({', '.join(f'{x}[i]' for x in taken)})"
+    code = f"def run({', '.join([*taken, *made])}):\n    for i in range(len(x0)):\n"
+    code += f"        {''.join(f'{y}[i], ' for y in made)} = {called}"
     names = {"loop": function}
-    exec(
-        f"def run({', '.join([*taken, *made])}):\n"
-        f"    for i in range(len(x0)):\n"
-        f"        {''.join(f'{y}[i], ' for y in made)} = loop({', '.join(f'{x}[i]' for x in taken)})",
-        names,
-    )
+    exec(code, names)
     return numba.njit(names["run"], error_model="numpy")

@@ -128,7 +128,7 @@ def _moved(source: Variable, states: Sequence[Variable], updates: Sequence[Varia
 
 
 def _push(outputs: Sequence[Variable], known: dict[Variable, Variable]) -> None:
-    """Add derivatives, along some direction, of what depends on variables of which these are known."""
+    """Add derivatives of what depends on variables whose own, along a direction, are known."""
     for node in toposort(outputs):
         parts = []
         for i, x in enumerate(node.inputs):
