@@ -20,7 +20,6 @@ N, K, G = 97, 3, 5  # rows, columns, groups
 MODELS = {}
 SEVERAL = {}
 LARGE_DETERMINISTIC = set()  # models that store a Deterministic of N values
-ROUGH = {"truncated"}  # of whose log-likelihood PyTensor has no second derivative
 
 
 def row_gradient(tall, theta, index):

@@ -16,7 +16,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import scipy.optimize
-from models import MODELS, ROUGH, G, K, N, dose_response, row_gradient
+from models import MODELS, G, K, N, dose_response, row_gradient
 from pytensor.gradient import grad, grad_scale
 from scipy.special import expit, polygamma
 from test_predictors import PRODUCTS, model_of_integers
@@ -432,21 +432,11 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("name", [*KINDS, *slow(sorted(MODELS.keys() - {*KINDS, *ROUGH}))])
+@pytest.mark.parametrize("name", [*KINDS, *slow(sorted(MODELS.keys() - {*KINDS}))])
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_expansion_is_the_model(name, tall_model, caplog):
     assert Agreement(tall_model(name), expand(tall_model(name), 1)).of_posterior()
     assert "general path" not in caplog.text
-
-
-@pytest.mark.parametrize("name", ROUGH)
-@pytest.mark.filterwarnings("ignore")
-def test_models_without_second_derivative_are_refused_by_name(name):
-    with MODELS[name](np.random.default_rng(1)) as model:
-        for step in (pms.HMCECS, pms.SGLD):
-            with pytest.raises(pms.TallModelError, match=r"cannot differentiate.*'y'"):
-                step(model=model)
-        pms.AusterityMH(model=model, control_variate_order=None)
 
 
 @pytest.mark.parametrize("name", ["minibatch_groups", "dims_hierarchy", "potential_only"])

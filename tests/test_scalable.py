@@ -457,8 +457,6 @@ REFUSED = {
 UNBOUNDED = {"von_mises"}
 # Impossible rows, which the set-up finds.
 IMPOSSIBLE = {"mixture_of_supports"}
-# PyTensor has no second derivatives of it.
-_UNDIFFERENTIABLE = {"truncated"}
 _FEW = {
     "bambi_categorical", "bernoulli_probit", "censored_row_bounds", "effects_crossed",
     "gamma_mu_sigma", "hurdle_poisson", "normal_mixture", "ordered_logistic",
@@ -471,7 +469,7 @@ _FEW_THIRDS = {"bernoulli_probit", "effects_crossed", "hurdle_poisson", "poisson
     [
         pytest.param(name, order, marks=[] if name in few else [SLOW])
         for order, few in ((2, _FEW), (3, _FEW_THIRDS))
-        for name in sorted(MODELS.keys() - _UNDIFFERENTIABLE)
+        for name in sorted(MODELS)
     ],
 )
 def test_no_row_of_any_model_exceeds_its_bound(tall_model, name, order):

@@ -86,6 +86,9 @@ class Expansion:
     # What of sum hess l* is summed: "full", "sparse" or "diagonal"; see `curvature`.
     curvature: str = "full"
     level: int | None = None  # Column of l* in an anchored row, on the linear-predictor path.
+    # Why rows have no second derivatives, if so. Their curvature is a difference of slopes then,
+    # which serves to find the mode and the metric, and not as a control variate.
+    rough: str | None = None
     coordinates: "Coordinates | QRCoordinates | None" = (
         None  # In which the chain moves; see `reparameterise`.
     )
@@ -194,8 +197,15 @@ class Expansion:
 
     @property
     def highest_order(self) -> int:
-        """Order that control variates can have: 1 where the curvature is too large to sum."""
-        return 1 if self.curvature == "diagonal" else 2
+        """Order that control variates can have: 1 where curvatures are too large, or not known."""
+        return 2 if self.limited is None else 1
+
+    @property
+    def limited(self) -> str | None:
+        """Say why control variates cannot have order 2, if so."""
+        if self.rough is not None:
+            return "no second derivatives"
+        return None if self.curvature != "diagonal" else "too many parameters"
 
     @property
     def raisable(self) -> bool:

@@ -5,6 +5,7 @@ derivative along delta at phi*. No Hessian is formed; the derivatives of the sub
 computed anew at every call.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -17,9 +18,11 @@ from pymc_subsample.compile import MATRIX, VECTOR, Compiled, compile_graph, comp
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE, Totals
 from pymc_subsample.control_variates.expansion import LOGLIK, Expansion, parameter_functions
+from pymc_subsample.control_variates.quadratic import STEP
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, MINIBATCH
 from pymc_subsample.likelihood import TallModel
-from pymc_subsample.symbolic.graph import rebuild
+from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, rebuild
+from pymc_subsample.symbolic.loops import gradients
 
 _LEVEL = types.void(VECTOR, MATRIX, VECTOR, VECTOR)
 _PRODUCT = types.void(VECTOR, MATRIX, VECTOR, VECTOR)
@@ -48,6 +51,9 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         return graph.astype("float64")
 
     at_center = loglik(center)
+    sums = _GeneralSums(center, rows, at_center.sum())
+    rough = sums.rough() if order else None
+    order = min(order, 1) if rough is not None else order
 
     def residual(point: Variable) -> Variable:
         """Log-likelihoods at a point less their control variates."""
@@ -120,7 +126,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         width=max(1, len(packer)),
         linear=False,
         build=parameter_functions(model) | functions,
-        sums=_GeneralSums(center, rows, at_center.sum()),
+        sums=sums,
         slope=lambda: None,
         remainder=lambda center: None,
         third=lambda: None,
@@ -129,11 +135,15 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         store=model.rows,
         observed=model.observed,
         curvature="full" if model.phi_size <= MAX_CURVATURE else "diagonal",
+        rough=rough,
     )
 
 
 class _GeneralSums:
-    """Full-data sums by one gradient and, for the Hessian, P vector products per chunk."""
+    """Full-data sums by one gradient and, for the Hessian, P vector products per chunk.
+
+    These are differences of gradients where PyTensor has no second derivatives.
+    """
 
     def __init__(self, center: Variable, rows: Variable, total: Variable) -> None:
         self._center, self._rows, self._total = center, rows, total
@@ -153,11 +163,39 @@ class _GeneralSums:
         )
 
     @cached_property
-    def _product(self) -> Compiled:
+    def _product_graphs(self) -> tuple[Variable, Variable]:
         vector = self._center.type("vector")
-        product = grad((self._slope * vector).sum(), self._center, disconnected_inputs="ignore")
+        [product] = gradients(
+            (self._slope * vector).sum(), [self._center], disconnected_inputs="ignore"
+        )
+        return vector, product
+
+    @cached_property
+    def _product(self) -> Callable[..., None]:
+        try:
+            vector, product = self._product_graphs
+        except UNDIFFERENTIABLE:
+            return self._difference
         inputs = [self._center, self._rows, vector]
         return compile_graph("product", inputs, {"out[i]": product}, ["out"], _PRODUCT)
+
+    def _difference(
+        self, center: np.ndarray, rows: np.ndarray, vector: np.ndarray, out: np.ndarray
+    ) -> None:
+        step = STEP * max(1.0, np.max(np.abs(center * vector)))
+        forth, back, level = np.empty_like(out), np.empty_like(out), np.empty(1)
+        self._level_function(center + step * vector, rows, level, forth)
+        self._level_function(center - step * vector, rows, level, back)
+        out[:] = (forth - back) / (2 * step)
+
+    def rough(self) -> str | None:
+        """Say which function has no second derivatives, if so."""
+        _ = self._slope  # which other functions refuse to be without
+        try:
+            _ = self._product_graphs
+        except UNDIFFERENTIABLE as error:
+            return f"{type(error).__name__}: {error}"
+        return None
 
     def __call__(self, center: np.ndarray, rows: np.ndarray, total: Totals) -> None:
         level, slope, curvature = total
@@ -188,7 +226,8 @@ def _directional(values: Variable, at: Variable, direction: Variable) -> Variabl
     """Differentiate each element of `values` along `direction`: a vjp is linear in its vector."""
     dummy = pt.zeros_like(values)
     vector = dummy.type("vector")
-    along = (grad((values * vector).sum(), at, disconnected_inputs="ignore") * direction).sum()
+    [slope] = gradients((values * vector).sum(), [at], disconnected_inputs="ignore")
+    along = (slope * direction).sum()
     derivative = grad(along, vector, disconnected_inputs="ignore")
     [derivative] = rebuild([derivative], {vector: dummy})
     return derivative

@@ -17,7 +17,7 @@ from functools import cache, partial
 import numpy as np
 import pytensor.tensor as pt
 from numba import types
-from pytensor.gradient import DisconnectedType, grad
+from pytensor.gradient import DisconnectedType
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors, toposort
 
@@ -29,6 +29,7 @@ from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE, MAX_DENSE, MAX_TERMS
 from pymc_subsample.control_variates.expansion import LOGLIK, Expansion, parameter_functions
 from pymc_subsample.control_variates.fusion import fuse
+from pymc_subsample.control_variates.quadratic import STEP
 from pymc_subsample.control_variates.reach import derivative_bound, distinct
 from pymc_subsample.control_variates.sources import Evaluation
 from pymc_subsample.control_variates.sums import LinearSums
@@ -40,6 +41,7 @@ from pymc_subsample.likelihood.predictors import Predictor
 from pymc_subsample.symbolic.affine import Affine
 from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, elemwise_name, rebuild
 from pymc_subsample.symbolic.interpreter import NoForm
+from pymc_subsample.symbolic.loops import gradients
 from pymc_subsample.symbolic.pieces import Pieces
 
 # Beyond this many predictors per row, directional derivatives cost less than E x E Hessians.
@@ -90,6 +92,8 @@ def linear_expansion(
     affine = affine_map(forms, packer)
     code = RowCode(model, predictors, n_varying, packer)
     star = len(packer)
+    rough = code.rough() if order else None
+    order = min(order, 1) if rough is not None else order
     layout = Layout(star, n_varying, len(forms), order)
     tables = vars(affine)
     environment = tables | {
@@ -127,7 +131,7 @@ def linear_expansion(
         "anchor": lambda: build(
             "anchor",
             sources.anchor,
-            [*code.up_to(1), *bent] if bent else code.up_to(max(order, 2)),
+            [*code.up_to(1), *(bent or code.curvature()), *code.beyond(order)],
             ANCHOR,
         ),
         "change": lambda: build("change", sources.change, [code.loglik], CHANGE),
@@ -140,7 +144,7 @@ def linear_expansion(
 
     @cache
     def slope() -> float | None:
-        if len(forms) > 1 or not n_varying:
+        if len(forms) > 1 or not n_varying or rough is not None:
             return None
         kinds = distinct(expansion, list(code.data))
         if kinds is None:
@@ -173,7 +177,11 @@ def linear_expansion(
 
     def third() -> Expansion | None:
         few = 0 < len(forms) <= _MOST_THIRDS
-        if not few or len(list(toposort(code.derivatives(2).values()))) > _MOST_NODES:
+        if (
+            not few
+            or rough is not None
+            or len(list(toposort(code.derivatives(2).values()))) > _MOST_NODES
+        ):
             return None
         try:
             derivatives = code.derivatives(3).values()
@@ -200,6 +208,7 @@ def linear_expansion(
         observed=model.observed,
         curvature=_kind_of_curvature(model, forms),
         level=layout.level,
+        rough=rough,
     )
     bent: list[Variable] = [] if bends is None else bends(code, expansion)
     return expansion
@@ -275,9 +284,34 @@ class RowCode:
             }
         return self._derivatives[order]
 
+    def rough(self) -> str | None:
+        """Say which function has no second derivatives, if so."""
+        self.derivatives(1)
+        try:
+            self.derivatives(2)
+        except UNDIFFERENTIABLE as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def curvature(self) -> list[Variable]:
+        """Return second derivatives or, if there are none, differences of the first."""
+        with suppress(*UNDIFFERENTIABLE):
+            return list(self.derivatives(2).values())
+        found = []
+        for (e,), slope in self.derivatives(1).items():
+            for x in self.x[e:]:
+                h = STEP * pt.maximum(1.0, abs(x))
+                forth, back = (rebuild([slope], {x: x + s * h})[0] for s in (1.0, -1.0))
+                found.append((forth - back) / (2.0 * h))
+        return found
+
     def up_to(self, order: int) -> list[Variable]:
         """Return the log-likelihood and its derivatives."""
         return [graph for k in range(order + 1) for graph in self.derivatives(k).values()]
+
+    def beyond(self, order: int) -> list[Variable]:
+        """Return derivatives of more than the second order."""
+        return [graph for k in range(3, order + 1) for graph in self.derivatives(k).values()]
 
     def _column(self, position: int) -> Variable:
         if position not in self.data:
@@ -361,8 +395,8 @@ class RowCode:
 
 def _gradients(total: Variable, x: Sequence[Variable]) -> list[Variable]:
     """Differentiate independent rows: the gradient of their sum, row by row."""
-    found = grad(
-        total.sum(), list(x), disconnected_inputs="ignore", return_disconnected="disconnected"
+    found = gradients(
+        total.sum(), x, disconnected_inputs="ignore", return_disconnected="disconnected"
     )
     return [
         pt.zeros_like(v) if isinstance(g.type, DisconnectedType) else g

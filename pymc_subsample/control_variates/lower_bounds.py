@@ -80,6 +80,8 @@ def bounded_expansion(model: TallModel, bound: str | float = "auto") -> tuple[Ex
 
     @np.errstate(all="ignore")
     def bends(code: RowCode, expansion: Expansion) -> list[Variable]:
+        if (rough := code.rough()) is not None:
+            raise no_bound(model, f"PyTensor has no second derivatives of it ({rough})")
         data = _sample(expansion, list(code.data))
         if not isinstance(bound, str):
             graphs = _constant(code, [bound] * code.n_predictors)

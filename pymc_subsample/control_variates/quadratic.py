@@ -16,13 +16,15 @@ _COLUMNS = 128
 # Of the power iteration, and its differences in standard deviations.
 _POWER_STEPS = 50
 _SHIFT = 1e-3
+# Of differences, near the cubic root of the precision.
+STEP = 1e-5
 # Units whose derivatives change less when others move are apart.
 _APART = 1e-4
 
 
 def steps(theta: Any) -> Any:
     """Return by how much to move elements of theta, of any shape, for differences of gradients."""
-    return 1e-5 * np.maximum(1.0, np.abs(theta))
+    return STEP * np.maximum(1.0, np.abs(theta))
 
 
 @dataclass(frozen=True)

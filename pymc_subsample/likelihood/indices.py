@@ -8,7 +8,6 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.likelihood.binding import listed
 from pymc_subsample.likelihood.errors import TallModelError
@@ -33,7 +32,6 @@ def warn_of_model(model: pm.Model, terms: Sequence[Variable]) -> None:
     """
     with suppress(NotImplementedError, RuntimeError, ValueError):
         graphs = model.logp(vars=list(terms), sum=False)
-        graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
         concrete = concretize(graphs, model.value_vars, model.initial_point())
         lengths = {max(g.type.shape) for g in concrete.outputs if g.type.shape}
         for negative in negative_codes(concrete, lengths, model):

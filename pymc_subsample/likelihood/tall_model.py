@@ -11,7 +11,6 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.compile import without_c
 from pymc_subsample.data import Rows as RowsOnDisk
@@ -143,7 +142,6 @@ class TallModel(Evaluation):
             if "shape" not in str(error).lower():
                 raise
             raise unfitting(model, terms, error) from error
-        graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
         try:
             concrete = concretize(
                 [*graphs, prior], self.value_vars, self.initial_point, self._placed

@@ -9,6 +9,7 @@ from pymc.distributions.distribution import SymbolicRandomVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.random.op import RandomVariable
+from pytensor.xtensor.vectorization import XRV
 
 from pymc_subsample.bambi import to_keep
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS
@@ -54,7 +55,7 @@ def leaves(model: pm.Model, what: Quantity, posterior: xr.Dataset) -> list[Varia
         )
     found = [v for v in stored if v in seen]
     for node in toposort(what.graphs, blockers=found):
-        if isinstance(node.op, RandomVariable | SymbolicRandomVariable):
+        if isinstance(node.op, RandomVariable | SymbolicRandomVariable | XRV):
             raise ValueError(
                 f"{SAID}: {what.name} contains random numbers of its own ({op_name(node.op)}). "
                 "Predict a function of parameters and data, or use pm.sample_posterior_predictive."

@@ -8,13 +8,12 @@ from pymc.distributions.moments.means import mean
 from pymc.exceptions import UndefinedMomentException
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import CategoricalRV
 from pytensor.tensor.random.op import RandomVariable
-from pytensor.xtensor.type import XTensorType
 
-from pymc_subsample.likelihood.errors import TallModelError, op_name
+from pymc_subsample.likelihood.errors import op_name
 from pymc_subsample.symbolic.graph import root_array
+from pymc_subsample.symbolic.named import without_names
 from pymc_subsample.validation import shown
 
 SAID = "pms.predict"
@@ -51,11 +50,6 @@ def quantity(model: pm.Model, given: Any, kind: str) -> Quantity:
         )
     name = repr(var.name or "the expression")
     dims = tuple(model.named_vars_to_dims.get(var.name, ())) if var.name else ()
-    if any(isinstance(v.type, XTensorType) for v in ancestors([var])):
-        raise TallModelError(
-            f"{SAID}: {name} is made of variables with named dimensions (pymc.dims), which are not "
-            "predicted here. Use pm.sample_posterior_predictive on some rows at a time."
-        )
     if var not in model.observed_RVs:
         if kind == "outcome":
             raise ValueError(
@@ -66,6 +60,7 @@ def quantity(model: pm.Model, given: Any, kind: str) -> Quantity:
     held = model.rvs_to_values[var]
     while isinstance(var.owner.op, MinibatchRandomVariable):
         var = var.owner.inputs[0]
+    [var] = without_names([var], [v for v in model.named_vars.values() if v is not var])
     op = var.owner.op
     drawn = isinstance(op, RandomVariable)
     if kind == "outcome":

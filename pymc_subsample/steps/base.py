@@ -197,6 +197,12 @@ class SubsampledStep(BlockedStep):
         self._connect()
         if self._by_gradients:
             self._refuse_steps(self._expansion.as_written())
+        if self._expansion.rough is not None:
+            _log.info(
+                f"{type(self).__name__}: control variates of order {self._expansion.order}, which "
+                "take more rows than those of order 2: PyTensor has no second derivatives of "
+                f"{', '.join(map(repr, self._tall.observed))} ({self._expansion.rough})"
+            )
         self._seen = guards.contents(self._model, self._tall)
         if (data := self._rows_of["data"]) is not None:
             # Copies in other processes need not read all rows again.

@@ -67,6 +67,13 @@ class Form:
 def expansion_of_order(tall: TallModel, order: int | str) -> Expansion:
     """Compile control variates of the order asked for; "auto" is the highest that there is."""
     expansion = expand(tall, 2 if isinstance(order, str) else order)
+    if expansion.rough is not None and order == 2:
+        raise TallModelError(
+            f"PyTensor has no second derivatives of the log-likelihood of "
+            f"{', '.join(map(repr, tall.observed))} ({expansion.rough}), which control variates of "
+            'order 2 are made of. Use control_variate_order="auto" or 1, or HMCECS in place of a '
+            "step that has neither."
+        )
     if expansion.order <= expansion.highest_order:
         return expansion
     if isinstance(order, str):

@@ -75,7 +75,7 @@ class MinibatchMH(ProposingStep):
         Rows to start with, from 2 to all, and by which a batch grows. Default: 100, or all rows
         where there are fewer. With control variates the few rows of the largest residuals are read
         beside it, always.
-    control_variate_order : {"auto", 2, 1, None}, default 2
+    control_variate_order : {"auto", 2, 1, None}, default "auto"
         Order of the Taylor control variates: their sum over all rows is exact and a batch
         estimates the remainder alone. "auto" is the highest there is; None takes plain batches,
         which needs no gradients and no reference but far more rows.
@@ -107,7 +107,7 @@ class MinibatchMH(ProposingStep):
         vars: Sequence | None = None,
         *,
         batch_size: int | None = None,
-        control_variate_order: int | str | None = 2,
+        control_variate_order: int | str | None = "auto",
         **above: Unpack[SharedProposing],
     ) -> None:
         order = arguments.order(control_variate_order, type(self).__name__, plain=True)

@@ -25,8 +25,8 @@ def report(step: AdaptiveSubsample) -> None:
     m, n = step.subsample_size, step.n_rows
     variance = predicted_variance(step._kind, step.moments, m, step.temperature)
     path = "linear predictors" if step._expansion.linear else "general path"
-    if step._expansion.highest_order < 2:
-        path += f", control variates of order {step.control_variate_order}: too many parameters"
+    if (limited := step._expansion.limited) is not None:
+        path += f", control variates of order {step.control_variate_order}: {limited}"
     blocks = "1 block" if step.n_blocks == 1 else f"{step.n_blocks} blocks"
     may_change = step.given["subsample_size"] is None and not step.given["reference"]
     large = step._share > _LARGE_SHARE

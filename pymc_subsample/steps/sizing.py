@@ -154,7 +154,9 @@ def _causes(problem: Problem, at: Reference) -> list[str]:
     quadratic = Quadratic(expansion, at)
     _, spread = shape(quadratic, problem.active, free)
     causes = [f"control_variate_order={expansion.order} is too low"] if expansion.raisable else []
-    if expansion.highest_order < 2:
+    if expansion.rough is not None:
+        causes += [f"PyTensor has no second derivatives ({expansion.rough})"]
+    elif expansion.limited is not None:
         size = expansion.phi_size
         causes += [
             f"its {size:,} parameters, too many for control_variate_order=2, need more rows than "

@@ -27,10 +27,11 @@ from pytensor.graph.rewriting.basic import MergeOptimizer
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.graph.utils import MethodNotDefined
+from pytensor.scalar.loop import ScalarLoop
 from pytensor.tensor import special
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import Subtensor, unflatten_index_variables
@@ -39,6 +40,8 @@ from pytensor.xtensor.basic import TensorFromXTensor, XTensorFromTensor
 from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.compile import without_c
+from pymc_subsample.symbolic.fast_loops import FastLoop
+from pymc_subsample.symbolic.named import without_names
 
 PYTHON_MODE = Mode(linker="py", optimizer=None)
 
@@ -114,6 +117,7 @@ def concretize(
     stored: Mapping[Variable, Any] = MappingProxyType({}),
 ) -> ConcreteGraph:
     """Replace array roots, some by columns on disk, and value variables by static placeholders."""
+    outputs = without_names(outputs, value_vars)
     arrays: dict[Variable, Any] = {}
     roots: dict[Variable, Variable] = {}
     memo: dict[Variable, Variable] = {}
@@ -151,7 +155,20 @@ def root_array(root: Variable) -> np.ndarray | None:
 
 
 def fold(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-    """Fold static shapes, drop conversions of dimension-named roots, inline composed Ops."""
+    """Fold static shapes, drop what changes nothing, inline composed Ops.
+
+    Such as conversions of roots with named dimensions, and reductions over no axes.
+    """
+    if isinstance(node.op, TensorFromXTensor):
+        [x] = inputs
+        if not isinstance(x.type, XTensorType):
+            return [x]
+        if isinstance(x, Constant):
+            return [pt.constant(root_array(x))]
+        if x.owner is not None and isinstance(x.owner.op, XTensorFromTensor):
+            return x.owner.inputs
+    if isinstance(node.op, CAReduce | special.LogSumExp) and node.op.axis == ():
+        return [inputs[0].astype(node.outputs[0].type.dtype)]
     if isinstance(node.op, Subtensor) and isinstance(inputs[0].owner_op, Shape):
         [entry] = unflatten_index_variables(inputs[1:], node.op.idx_list)
         lengths = inputs[0].owner.inputs[0].type.shape
@@ -163,12 +180,6 @@ def fold(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         return [pt.constant(np.array(inputs[0].type.shape[node.op.i], dtype="int64"))]
     if all(isinstance(i, Constant) and np.size(i.data) <= _FOLD for i in inputs):
         return _folded(node, inputs)
-    if isinstance(node.op, TensorFromXTensor):
-        [x] = inputs
-        if not isinstance(x.type, XTensorType):
-            return [x]
-        if x.owner is not None and isinstance(x.owner.op, XTensorFromTensor):
-            return x.owner.inputs
     if isinstance(node.op, OpFromGraph) and not isinstance(node.op, ELEMENTWISE + ALONG_AXES):
         composed = node.op.make_node(*inputs)
         known = {i: i for i in inputs}
@@ -298,6 +309,8 @@ def _vectorised(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
         return rebuild(inline_ofg_node(composed), {i: i for i in inputs}, _vectorised, remake=True)
     if not isinstance(node.op, Elemwise):
         return None
+    if isinstance(node.op.scalar_op, ScalarLoop):
+        return FastLoop(node.op.scalar_op).make_node(*inputs).outputs
     x, *rest = inputs
     match elemwise_name(node):
         case "Second":
