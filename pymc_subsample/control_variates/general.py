@@ -17,6 +17,7 @@ from pymc_subsample.compile import MATRIX, VECTOR, Compiled, compile_graph, comp
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE, Totals
 from pymc_subsample.control_variates.expansion import LOGLIK, Expansion, parameter_functions
+from pymc_subsample.control_variates.undefined import cause
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, MINIBATCH
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.symbolic.graph import rebuild
@@ -120,10 +121,11 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         width=max(1, len(packer)),
         linear=False,
         build=parameter_functions(model) | functions,
-        sums=_GeneralSums(center, rows, at_center.sum()),
+        sums=_GeneralSums(center, rows, at_center),
         slope=lambda: None,
         remainder=lambda center: None,
         third=lambda: None,
+        cause=lambda at, row: cause(at_center, [center, rows], [at, row]),
         n_predictors=0,
         packer=packer,
         store=model.rows,
@@ -133,10 +135,14 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
 
 
 class _GeneralSums:
-    """Full-data sums by one gradient and, for the Hessian, P vector products per chunk."""
+    """Full-data sums by one gradient and, for the Hessian, P vector products per chunk.
 
-    def __init__(self, center: Variable, rows: Variable, total: Variable) -> None:
-        self._center, self._rows, self._total = center, rows, total
+    Rows whose Hessian is not finite are left out of its sum, and counted.
+    """
+
+    def __init__(self, center: Variable, rows: Variable, values: Variable) -> None:
+        self._center, self._rows, self._values = center, rows, values
+        self._total = values.sum()
 
     @cached_property
     def _slope(self) -> Variable:
@@ -159,17 +165,44 @@ class _GeneralSums:
         inputs = [self._center, self._rows, vector]
         return compile_graph("product", inputs, {"out[i]": product}, ["out"], _PRODUCT)
 
+    @cached_property
+    def _bend(self) -> Compiled:
+        """Second derivatives of each row along a direction."""
+        direction = self._center.type("direction")
+        bend = self._values
+        for _ in range(2):
+            bend = _directional(bend, self._center, direction)
+        inputs = [self._center, self._rows, direction]
+        return compile_graph("bend", inputs, {"out[i]": bend}, ["out"], _PRODUCT)
+
     def __call__(self, center: np.ndarray, rows: np.ndarray, total: Totals) -> None:
-        level, slope, curvature = total
+        level, slope, curvature, flat = total
         assert isinstance(curvature, np.ndarray)
         value, vector = np.empty(1), np.empty(len(center))
         self._level_function(center, rows, value, vector)
         level += value
         slope += vector
-        if curvature.ndim == 1:
-            self._add_diagonal(center, rows, curvature)
+        if not len(curvature):
             return
-        for a, line in enumerate(curvature):
+        add = self._add_diagonal if curvature.ndim == 1 else self._add_full
+        part = np.zeros_like(curvature)
+        add(center, rows, part)
+        if not np.all(np.isfinite(part)):
+            left_out = self.flat(rows, center)
+            flat[0] += np.count_nonzero(left_out)
+            part[:] = 0.0
+            add(center, np.ascontiguousarray(rows[:, ~left_out]), part)
+        curvature += part
+
+    def flat(self, rows: np.ndarray, center: np.ndarray) -> np.ndarray:
+        """Say which packed rows, shape (m,), have no finite Hessian."""
+        bend = np.empty(rows.shape[1])
+        self._bend(center, rows, np.ones(len(center)), bend)
+        return ~np.isfinite(bend)
+
+    def _add_full(self, center: np.ndarray, rows: np.ndarray, full: np.ndarray) -> None:
+        vector = np.empty(len(center))
+        for a, line in enumerate(full):
             self._product(center, rows, np.eye(1, len(center), a)[0], vector)
             line += vector
 

@@ -89,7 +89,7 @@ class _Objective:
         found = self._evaluate(x)
         value = -found.height
         # Curvatures overflow first: beyond, finite slopes may be wrong, and hold the search there.
-        known = found.reference.is_finite or not self._origin.reference.is_finite
+        known = found.reference.is_smooth or not self._origin.reference.is_smooth
         return value if known and np.isfinite(value) else _IMPOSSIBLE
 
     def gradient(self, x: np.ndarray) -> np.ndarray:
