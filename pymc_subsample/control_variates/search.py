@@ -216,6 +216,7 @@ def polish(posterior: Posterior, theta: np.ndarray, active: np.ndarray) -> Quadr
     return at if found is None else posterior.at(objective.theta(found.x))
 
 
+@np.errstate(all="ignore")  # of steps without any curvature
 def newton(
     posterior: Posterior, theta: np.ndarray, active: np.ndarray, most_steps: int = _MAX_POLISH
 ) -> Quadratic:

@@ -100,7 +100,7 @@ def stored(
     lengths = list(kinds)
     of_kind = {v: lengths.index(len(x)) for v, x in values.items()}
     written = per_row(batch.outputs, kinds, guards)
-    any_row = partial(_any_row, arrays=arrays, axes=axes)
+    any_row = partial(_any_row, arrays=values, axes=axes)
     rows, joins = [], dict[Variable, Variable]()
     for graph in written:
         of_powers = without_zeros(graph, batch, row_axes(graph, batch), derived, any_row)
@@ -134,16 +134,14 @@ def stored(
 def _any_row(
     test: Variable, arrays: Mapping[Variable, np.ndarray | Column], axes: Mapping[Variable, int]
 ) -> bool:
-    """Whether a function of raw columns is true of any row."""
+    """Whether a function of raw columns, which are given rows first, is true of any row."""
     raw = [v for v in ancestors([test]) if v in arrays]
     if not raw:
         return False
     function = numpy_function(raw, [test])
-    n_rows = np.shape(arrays[raw[0]])[axes[raw[0]]]
-    for start in range(0, n_rows, PIECE):
-        index = slice(start, start + PIECE)
-        parts = [arrays[v][(*[slice(None)] * axes[v], index)] if axes[v] else arrays[v][index]
-                 for v in raw]  # fmt: skip
+    for start in range(0, len(arrays[raw[0]]), PIECE):
+        rows = slice(start, start + PIECE)
+        parts = [np.moveaxis(arrays[v][rows], 0, axes[v]) for v in raw]
         if np.any(function(*parts)[0]):
             return True
     return False

@@ -13,7 +13,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
 
 from pymc_subsample.likelihood.batch import BatchGraph
-from pymc_subsample.symbolic.graph import elemwise_name, rebuild, tensor_input
+from pymc_subsample.symbolic.graph import depends_on, elemwise_name, rebuild, tensor_input
 
 # Values of parameters, of which sums and products are not zero by chance.
 _RANDOM = (0.5, 1.5)
@@ -32,14 +32,17 @@ def without_zeros(
     is true of any row; `batch` and `derived` gain columns that say which rows are zero.
     """
     rng, parameters = np.random.default_rng(0), list(batch.parameters)
+    moving = depends_on([rows], parameters)
     fixed: dict[Variable, Variable] = {
         v: pt.constant(rng.uniform(*_RANDOM, v.type.shape).astype(v.type.dtype)) for v in parameters
     }
 
     def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-        if elemwise_name(node) != "Pow" or node.inputs[0] not in axes or _is_whole(inputs[1]):
+        if elemwise_name(node) != "Pow" or _is_whole(inputs[1]):
             return None
         base, exponent = node.inputs[0], inputs[1]
+        if base not in axes or base not in moving:
+            return None
         [test] = rebuild([pt.eq(base, 0)], dict(fixed))
         [test] = rebuild([test], dict(derived))
         if not any_row(test):
