@@ -20,6 +20,8 @@ from pymc_subsample.control_variates.residuals import residuals_around
 from pymc_subsample.control_variates.row_bounds import bound_rows
 from pymc_subsample.control_variates.undefined import flat_rows
 from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.likelihood.logarithms import shifted
+from pymc_subsample.symbolic.graph import numpy_function
 
 LONG = np.longdouble
 N, FLAT = 300, [4, 17, 90]
@@ -67,6 +69,12 @@ LOGARITHMS = {
     "quotient": lambda m, a, b: m.log(m.exp(a * U) / (m.exp(b * V) + 3 * m.exp(a * V))),
     "difference": lambda m, a, b: m.log(2 * m.exp(a * U) - m.exp(a * U - abs(b))),
     "zero inflation": lambda m, a, b: m.log(a * (WEIGHT == 0) + (1 - a) * m.exp(b * V)),
+    "choice": lambda m, a, b: m.log(
+        m.exp(a * U) + (np.where if m is np else pt.switch)(WEIGHT > 0, b * m.exp(b * V), 0.0)
+    ),
+    "constant": lambda m, a, b: m.log(
+        (np.array([1.0, 0.0, 2.0]) * m.exp(a * MANY + b)).sum(axis=1)
+    ),
     "axis": lambda m, a, b: m.log((MASK * m.exp(a * MANY + b)).sum(axis=1)),
     "axis, and a term": lambda m, a, b: m.log(
         m.exp(b * V) + (MASK * m.exp(a * MANY + b)).sum(axis=1)
@@ -111,6 +119,15 @@ def assert_sums(at, expansion, theta, slope, bend):
     # A share by either difference, and rounding of sums of N values of up to 900.
     allowed = 1e-5 * float(np.abs(bend).max()) + N * 900 * float(np.finfo(LONG).eps / STEP**2)
     np.testing.assert_allclose(curvature, bend.astype(float), atol=allowed)
+
+
+def test_logarithms_of_nothing():
+    """-inf where data say so, whatever the other factors are."""
+    a, w = pt.scalar("a"), pt.vector("w")
+    log = shifted(pt.log(pt.switch(w > 0, a * pt.exp(a * w), 0.0)), [a], [w])
+    [found] = numpy_function([a, w], [log])(0.5, WEIGHT)
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(found, np.where(WEIGHT > 0, np.log(0.5) + 0.5 * WEIGHT, -np.inf))
 
 
 def test_as_they_are_written_they_underflow():
@@ -323,3 +340,10 @@ def test_posterior(step):
         idata = pm.sample(2000, tune=1000, chains=2, step=step(), random_seed=1, **QUIET)
     for name, (mean, sd) in zip(("b", "k"), posterior(x, y), strict=True):
         assert_moments(idata.posterior[name].values, mean, sd)
+
+
+def test_what_underflows_is_no_zero():
+    """At the start all of these are zero, and at the data's own scale none."""
+    x = 1e4 * _rng.uniform(1, 2, size=N)
+    tall = potential(lambda m, a, b: m.exp(-b * x) ** a)
+    assert not any(v.name == "zero" for v in tall.batch.columns)

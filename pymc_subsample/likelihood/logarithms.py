@@ -23,7 +23,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Sum
 
-from pymc_subsample.symbolic.graph import elemwise_name, is_constant, rebuild
+from pymc_subsample.symbolic.graph import elemwise_name, evaluate, is_constant, rebuild
 
 
 def shifted(
@@ -44,6 +44,8 @@ def shifted(
         log = found.exponent
         if found.factors:
             log = log + pt.log(found.coefficient)
+        if found.zero is not None:
+            log = pt.switch(found.zero, -np.inf, log)
         return [log.astype(node.outputs[0].type.dtype)]
 
     return rebuild([rows], {}, hook)[0]
@@ -134,10 +136,14 @@ class _Products:
     def _number(self, var: Variable) -> _Product:
         """Return what has no exponential."""
         above = set(ancestors([var]))
-        of_data = above.isdisjoint(self._parameters) and not above.isdisjoint(self._columns)
         if is_constant(var, 1.0):
             return _Product()
-        return _Product((var,), None, pt.eq(var, 0) if of_data else None, False)
+        zero = None
+        if above.isdisjoint(self._parameters) and (
+            not above.isdisjoint(self._columns) or not np.all(evaluate([var], {})[0])
+        ):
+            zero = pt.eq(var, 0)
+        return _Product((var,), None, zero, False)
 
     def _sum(self, var: Variable, terms: Sequence[_Product]) -> _Product:
         if not any(t.exponent is not None for t in terms):
