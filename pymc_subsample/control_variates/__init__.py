@@ -8,7 +8,7 @@ import numpy as np
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.general import general_expansion
 from pymc_subsample.control_variates.linear import is_small, linear_expansion
-from pymc_subsample.control_variates.reference import undefined, without_derivatives
+from pymc_subsample.control_variates.undefined import undefined, without_derivatives
 from pymc_subsample.control_variates.verification import Agreement
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.cuts import fewest_predictors
@@ -51,7 +51,7 @@ def expand(model: TallModel, order: int = 2, *, linear: bool | None = None) -> E
             center, _ = expansion.parameters(theta)
             bad = without_derivatives(expansion, expansion.take(index), center)
             if len(bad):
-                raise undefined(expansion, np.unique(index[bad]).tolist())
+                raise undefined(expansion, np.unique(index[bad]).tolist(), center)
         raise TallModelError(_MISREAD)
     if predictors is not None:
         _log.warning(

@@ -11,6 +11,10 @@ import numpy as np
 from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.symbolic.affine import Affine
 
+# Stands for the second derivatives of a row that has none that are finite: its control variate is
+# of order 1. It adds nothing to a sum, says which rows these are, and is no denormal number.
+FLAT = 2.0**-1000
+
 # Numbers of a table, and their scale.
 type _Entry = tuple[list[int], float]
 

@@ -13,7 +13,7 @@ difference does; around a step, or where the gradient is wrong, it never does.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from pymc.util import is_transformed_name
@@ -73,6 +73,14 @@ class Continuity:
         full = expansion.order == 2 and expansion.curvature == "full"
         self._curved = full and size <= _SMALL
 
+    @cached_property
+    def _flat(self) -> list[float]:
+        """How many rows of each group have no curvature at the start."""
+        theta = self.model.ravel(self.model.initial_point)
+        phi, _ = self.expansion.parameters(theta)
+        with np.errstate(all="ignore"):
+            return [float(self.expansion.totals([rows], phi, True)[3][0]) for rows in self._groups]
+
     def require(self, advice: str, points: np.ndarray | None = None) -> None:
         """Raise `TallModelError` where there is a gap; `advice` is what remains to be done."""
         gap = self.gap(points)
@@ -115,10 +123,11 @@ class Continuity:
             slope = np.zeros(expansion.phi_size)
             expansion.anchor(phi, self._groups[group])
             curvature = np.zeros((expansion.phi_size,) * 2 if curved else (0, 0))
-            expansion.sums(phi, self._groups[group], (values[k : k + 1], slope, curvature))
+            flat = np.zeros(1)
+            expansion.sums(phi, self._groups[group], (values[k : k + 1], slope, curvature, flat))
             slopes[k] = expansion.pull_back(theta, _LOUD * slope) @ way / _LOUD
             # Curvatures overflow first: beyond, slopes may be wrong where they are finite.
-            if not np.all(np.isfinite(curvature)):
+            if curved and (flat[0] > self._flat[group] or not np.all(np.isfinite(curvature))):
                 slopes[k] = np.nan
         return values, slopes
 

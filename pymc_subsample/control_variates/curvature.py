@@ -41,8 +41,8 @@ class SparseSum:
 
 
 Sum = np.ndarray | SparseSum
-# Of l*, shape (1,), its gradient, (P,), and its curvature.
-Totals = tuple[np.ndarray, np.ndarray, Sum]
+# Of l*, shape (1,), its gradient, (P,), and its curvature; and how many rows have none, (1,).
+Totals = tuple[np.ndarray, np.ndarray, Sum, np.ndarray]
 
 
 def empty_sum(kind: str, size: int) -> Sum:

@@ -66,8 +66,9 @@ class Expansion:
     build: Mapping[str, Callable[[], Compiled]]  # Compiles each of the functions.
     # ``sums(center, rows, total)`` adds sum l*, sum grad l* and, unless it is empty, sum hess l* of
     # anchored rows to `curvature.Totals`: to a matrix, shape (P, P), a diagonal, (P,), or a
-    # `SparseSum`. ``sums.design(rows, e)`` returns the gradient in phi of one of the predictors of
-    # packed rows, shape (P, m), where these are few.
+    # `SparseSum`; a row's Hessian that is not finite is taken for zero, and counted.
+    # ``sums.flat(rows, center)`` says of which rows it is. ``sums.design(rows, e)`` returns the
+    # gradient in phi of one of the predictors of packed rows, shape (P, m), where these are few.
     sums: Any
     # ``slope()`` returns a bound on the derivative of order `order` + 1 of any row's log-likelihood
     # in its one predictor, or None.
@@ -79,6 +80,8 @@ class Expansion:
     # ``third()`` returns the same with control variates of order 3, or None where rows have more
     # than three predictors. It has no `difference`, `gradient`, `products` and `glow`.
     third: Callable[[], "Expansion | None"]
+    # ``cause(center, row)`` says in words what gives a packed row no derivatives, if that is found.
+    cause: Callable[[np.ndarray, np.ndarray], str | None]
     n_predictors: int  # Linear predictors of a row, E; 0 where they are not few.
     packer: Packer
     store: RowStore  # The n rows of raw columns.
@@ -219,7 +222,7 @@ class Expansion:
     def empty_totals(self, curved: bool) -> Totals:
         """Return zeros to add sums over rows to, with or without curvatures."""
         curvature = empty_sum(self.curvature, self.phi_size) if curved else np.zeros((0, 0))
-        return np.zeros(1), np.zeros(self.phi_size), curvature
+        return np.zeros(1), np.zeros(self.phi_size), curvature, np.zeros(1)
 
     def totals(self, batches: Iterable[np.ndarray], center: np.ndarray, curved: bool) -> Totals:
         """Sum l*, its gradient and, if so asked, its Hessian over batches of packed rows."""

@@ -19,6 +19,7 @@ from pymc_subsample.control_variates.columns import Packer
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE, Totals
 from pymc_subsample.control_variates.expansion import LOGLIK, Expansion, parameter_functions
 from pymc_subsample.control_variates.quadratic import STEP
+from pymc_subsample.control_variates.undefined import cause
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, MINIBATCH
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, rebuild
@@ -130,6 +131,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         slope=lambda: None,
         remainder=lambda center: None,
         third=lambda: None,
+        cause=lambda at, row: cause(at_center, [center, rows], [at, row]),
         n_predictors=0,
         packer=packer,
         store=model.rows,
@@ -142,11 +144,13 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
 class _GeneralSums:
     """Full-data sums by one gradient and, for the Hessian, P vector products per chunk.
 
-    These are differences of gradients where PyTensor has no second derivatives.
+    The products are differences of gradients where PyTensor has no second derivatives. Rows whose
+    Hessian is not finite are left out of its sum, and counted.
     """
 
-    def __init__(self, center: Variable, rows: Variable, total: Variable) -> None:
-        self._center, self._rows, self._total = center, rows, total
+    def __init__(self, center: Variable, rows: Variable, values: Variable) -> None:
+        self._center, self._rows, self._values = center, rows, values
+        self._total = values.sum()
 
     @cached_property
     def _slope(self) -> Variable:
@@ -175,18 +179,10 @@ class _GeneralSums:
         try:
             vector, product = self._product_graphs
         except UNDIFFERENTIABLE:
-            return self._difference
+            level, value = self._level_function, np.empty(1)
+            return _differences(lambda at, rows, _, out: level(at, rows, value, out))
         inputs = [self._center, self._rows, vector]
         return compile_graph("product", inputs, {"out[i]": product}, ["out"], _PRODUCT)
-
-    def _difference(
-        self, center: np.ndarray, rows: np.ndarray, vector: np.ndarray, out: np.ndarray
-    ) -> None:
-        step = STEP * max(1.0, np.max(np.abs(center * vector)))
-        forth, back, level = np.empty_like(out), np.empty_like(out), np.empty(1)
-        self._level_function(center + step * vector, rows, level, forth)
-        self._level_function(center - step * vector, rows, level, back)
-        out[:] = (forth - back) / (2 * step)
 
     def rough(self) -> str | None:
         """Say which function has no second derivatives, if so."""
@@ -197,17 +193,47 @@ class _GeneralSums:
             return f"{type(error).__name__}: {error}"
         return None
 
+    @cached_property
+    def _bend(self) -> Callable[..., None]:
+        """Second derivatives of each row along a direction."""
+        direction = self._center.type("direction")
+        inputs = [self._center, self._rows, direction]
+        along = _directional(self._values, self._center, direction)
+        try:
+            bend = _directional(along, self._center, direction)
+        except UNDIFFERENTIABLE:
+            slope = compile_graph("along", inputs, {"out[i]": along}, ["out"], _PRODUCT)
+            return _differences(slope)
+        return compile_graph("bend", inputs, {"out[i]": bend}, ["out"], _PRODUCT)
+
     def __call__(self, center: np.ndarray, rows: np.ndarray, total: Totals) -> None:
-        level, slope, curvature = total
+        level, slope, curvature, flat = total
         assert isinstance(curvature, np.ndarray)
         value, vector = np.empty(1), np.empty(len(center))
         self._level_function(center, rows, value, vector)
         level += value
         slope += vector
-        if curvature.ndim == 1:
-            self._add_diagonal(center, rows, curvature)
+        if not len(curvature):
             return
-        for a, line in enumerate(curvature):
+        add = self._add_diagonal if curvature.ndim == 1 else self._add_full
+        part = np.zeros_like(curvature)
+        add(center, rows, part)
+        if not np.all(np.isfinite(part)):
+            left_out = self.flat(rows, center)
+            flat[0] += np.count_nonzero(left_out)
+            part[:] = 0.0
+            add(center, np.ascontiguousarray(rows[:, ~left_out]), part)
+        curvature += part
+
+    def flat(self, rows: np.ndarray, center: np.ndarray) -> np.ndarray:
+        """Say which packed rows, shape (m,), have no finite Hessian."""
+        bend = np.empty(rows.shape[1])
+        self._bend(center, rows, np.ones(len(center)), bend)
+        return ~np.isfinite(bend)
+
+    def _add_full(self, center: np.ndarray, rows: np.ndarray, full: np.ndarray) -> None:
+        vector = np.empty(len(center))
+        for a, line in enumerate(full):
             self._product(center, rows, np.eye(1, len(center), a)[0], vector)
             line += vector
 
@@ -220,6 +246,21 @@ class _GeneralSums:
         for signs in rng.choice([-1.0, 1.0], (_PROBES, len(center))):
             self._product(center, rows, signs, vector)
             diagonal += signs * vector / _PROBES
+
+
+def _differences(slope: Callable[..., None]) -> Callable[..., None]:
+    """Return what writes the differences along a vector of what ``slope(..., vector, out)`` does."""
+
+    def difference(
+        center: np.ndarray, rows: np.ndarray, vector: np.ndarray, out: np.ndarray
+    ) -> None:
+        step = STEP * max(1.0, np.max(np.abs(center * vector)))
+        back = np.empty_like(out)
+        slope(center + step * vector, rows, vector, out)
+        slope(center - step * vector, rows, vector, back)
+        out[:] = (out - back) / (2 * step)
+
+    return difference
 
 
 def _directional(values: Variable, at: Variable, direction: Variable) -> Variable:

@@ -21,7 +21,7 @@ _log = logging.getLogger("pymc.subsample")
 
 # Rows that are compared with what was summed, and how many standard errors the sum may be off.
 _SAMPLE, _OFF = 4096, 8.0
-_SUMS = ("level", "slope", "curvature")
+_SUMS = ("level", "slope", "curvature", "flat")
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class Archive:
         n_rows, arrays = found
         theta = expansion.from_values(arrays["theta"])
         center, _ = expansion.parameters(theta)
-        level, slope, curvature = (arrays[name] for name in _SUMS)
+        level, slope, curvature, flat = (arrays[name] for name in _SUMS)
         if center.shape != slope.shape:
             return None
-        reference = Reference(theta, center, float(level), slope, curvature)
+        reference = Reference(theta, center, float(level), slope, curvature, int(flat))
         if not _plausible(expansion, reference, n_rows):
             _log.warning(
                 "Sums kept beside %s do not agree with a sample of its rows, and are made anew",

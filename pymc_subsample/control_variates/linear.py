@@ -33,6 +33,7 @@ from pymc_subsample.control_variates.quadratic import STEP
 from pymc_subsample.control_variates.reach import derivative_bound, distinct
 from pymc_subsample.control_variates.sources import Evaluation
 from pymc_subsample.control_variates.sums import LinearSums
+from pymc_subsample.control_variates.undefined import cause as found_cause
 from pymc_subsample.kernels import linear as kernels
 from pymc_subsample.kernels.model import ANCHOR, CHANGE, DIFFERENCE, GRADIENT, RESIDUAL
 from pymc_subsample.likelihood import TallModel
@@ -130,7 +131,7 @@ def linear_expansion(
         "glow": moving("glow", "weigh_bright"),
         "anchor": lambda: build(
             "anchor",
-            sources.anchor,
+            partial(sources.anchor, bounds=bool(bent)),
             [*code.up_to(1), *(bent or code.curvature()), *code.beyond(order)],
             ANCHOR,
         ),
@@ -171,9 +172,16 @@ def linear_expansion(
             at = np.concatenate(
                 [rows[star : star + n_varying], np.tile(shared[n_varying:], rows.shape[1])]
             )
-            return bound(at, rows[list(code.data)], moves, limit)
+            found = bound(at, rows[list(code.data)], moves, limit)
+            return np.where(sums.flat(rows, center), np.inf, found) if order >= 2 else found
 
         return of
+
+    def cause(center: np.ndarray, rows: np.ndarray) -> str | None:
+        expansion.anchor(center, rows)
+        shared = affine.base[n_varying:] + affine.shared(center)[n_varying:]
+        values = [*rows[star : star + n_varying], *shared[:, None], *rows[list(code.data)]]
+        return found_cause(code.loglik, [*code.x, *code.data.values()], values)
 
     def third() -> Expansion | None:
         few = 0 < len(forms) <= _MOST_THIRDS
@@ -202,6 +210,7 @@ def linear_expansion(
         slope=slope,
         remainder=remainder,
         third=third,
+        cause=cause,
         n_predictors=len(forms),
         packer=packer,
         store=model.rows,

@@ -1,6 +1,6 @@
 """The reference point: where it is, and what is summed over all rows there."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,10 +9,6 @@ from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates.curvature import Totals, add, as_array, sum_of
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.kernels.model import Sums
-from pymc_subsample.likelihood import TallModelError
-
-# Rows that are named.
-_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -27,11 +23,18 @@ class Reference:
     level: float
     slope: np.ndarray
     curvature: np.ndarray
+    # How many rows have a slope but no curvature: their control variates are of order 1.
+    flat: int = 0
 
     @property
     def is_finite(self) -> bool:
-        """Whether the rows have a slope and a curvature there: far out, rates overflow."""
+        """Whether the sums of slopes and curvatures are finite: far out, rates overflow."""
         return bool(np.all(np.isfinite(self.slope)) and np.all(np.isfinite(self.curvature)))
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether they are, and all rows have a curvature."""
+        return self.is_finite and not self.flat
 
     def sums(self, order: int) -> Sums:
         """As compiled transitions take them, with control variates of some order."""
@@ -54,7 +57,7 @@ def extended(expansion: Expansion, before: Reference, n_rows: int) -> Reference:
     The expansion's coordinates may be others than then.
     """
     curvature = sum_of(before.curvature, expansion.curvature, expansion.phi_size)
-    begun = np.array([before.level]), before.slope.copy(), curvature
+    begun = np.array([before.level]), before.slope.copy(), curvature, np.array([float(before.flat)])
     return summed(expansion, before.theta, None, 1.0, begun=begun, begin=n_rows)
 
 
@@ -75,7 +78,7 @@ def summed(
     Without curvature if so asked; from row `begin` on, to what was summed before.
     """
     center, _ = expansion.parameters(theta)
-    level, slope, curvature = total = begun or expansion.empty_totals(curved)
+    level, slope, curvature, flat = total = begun or expansion.empty_totals(curved)
     size = curvature.nbytes if isinstance(curvature, np.ndarray) else 0
     if batches is None:
         parts = expansion.over(Expansion.totals, center, curved, begin=begin, result_bytes=size)
@@ -88,53 +91,5 @@ def summed(
             add(whole, some)
     return Reference(
         np.array(theta, dtype=float), center, weight * float(level[0]), weight * slope,
-        as_array(curvature, weight),
+        as_array(curvature, weight), int(flat[0]),
     )  # fmt: skip
-
-
-def refuse_undefined(expansion: Expansion, reference: Reference) -> None:
-    """Raise `TallModelError`, which names rows, if some have no derivatives at the reference."""
-    if reference.is_finite:
-        return
-    bad: list[int] = []
-    start = 0
-    for found, size in expansion.over(_undefined_of, reference.center):
-        bad += (start + found).tolist()
-        start += size
-    if bad:
-        raise undefined(expansion, bad)
-
-
-def undefined(expansion: Expansion, rows: Sequence[int]) -> TallModelError:
-    """Return the refusal of rows that have a log-likelihood but no derivatives."""
-    more = " and maybe more" * (len(rows) > _SHOWN)
-    return TallModelError(
-        f"The derivatives of the log-likelihood of {', '.join(map(repr, expansion.observed))} are "
-        f"not finite where it is itself, in rows {expansion.store.named(rows[:_SHOWN])}{more}, and "
-        "nothing can move by such gradients. Look for infinite or extreme numbers in these rows, "
-        "such as open ends of intervals, and write their log-likelihood without them."
-    )
-
-
-def without_derivatives(expansion: Expansion, rows: np.ndarray, center: np.ndarray) -> np.ndarray:
-    """Return which of some packed rows have a log-likelihood at `center` but no derivatives."""
-
-    def among(part: np.ndarray) -> list[int]:
-        level, slope, curvature = expansion.totals(
-            [np.ascontiguousarray(rows[:, part])], center, True
-        )
-        if np.all(np.isfinite(slope)) and np.all(np.isfinite(as_array(curvature, 1.0))):
-            return []
-        if len(part) == 1:
-            return part.tolist() if np.isfinite(level[0]) else []
-        return [row for half in np.array_split(part, 2) for row in among(half)]
-
-    with np.errstate(all="ignore"):
-        return np.array(among(np.arange(rows.shape[1])), dtype=int)
-
-
-def _undefined_of(
-    expansion: Expansion, batches: Iterable[np.ndarray], center: np.ndarray
-) -> tuple[np.ndarray, int]:
-    [rows] = batches
-    return without_derivatives(expansion, rows, center), rows.shape[1]

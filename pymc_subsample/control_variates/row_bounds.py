@@ -172,7 +172,7 @@ class _Remainder:
 
     def __init__(self, expansion: Expansion, center: np.ndarray, kind: str | float, size: int):
         self._observed = ", ".join(map(repr, expansion.observed))
-        self._power = expansion.order + 1
+        self._power, self._flat, self._center = expansion.order + 1, expansion.sums.flat, center
         self._slope = None
         if not isinstance(kind, str):
             self._slope, self.kind = float(kind), "global"
@@ -206,6 +206,7 @@ class _Remainder:
         everywhere = np.full(rows.shape[1], np.inf)
         if self._slope is not None:
             everywhere = self._slope / math.factorial(self._power) * moves[0] ** self._power
+            everywhere[self._flat(rows, self._center)] = np.inf
         for limit in self.limits:
             near = everywhere
             if np.isfinite(limit):

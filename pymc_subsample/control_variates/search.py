@@ -89,7 +89,7 @@ class _Objective:
         found = self._evaluate(x)
         value = -found.height
         # Curvatures overflow first: beyond, finite slopes may be wrong, and hold the search there.
-        known = found.reference.is_finite or not self._origin.reference.is_finite
+        known = found.reference.is_smooth or not self._origin.reference.is_smooth
         return value if known and np.isfinite(value) else _IMPOSSIBLE
 
     def gradient(self, x: np.ndarray) -> np.ndarray:
@@ -216,6 +216,7 @@ def polish(posterior: Posterior, theta: np.ndarray, active: np.ndarray) -> Quadr
     return at if found is None else posterior.at(objective.theta(found.x))
 
 
+@np.errstate(all="ignore")  # of steps without any curvature
 def newton(
     posterior: Posterior, theta: np.ndarray, active: np.ndarray, most_steps: int = _MAX_POLISH
 ) -> Quadratic:

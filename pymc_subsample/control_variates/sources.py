@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pymc_subsample.control_variates.affine import AffineMap, Layout, multiplicity
+from pymc_subsample.control_variates.affine import FLAT, AffineMap, Layout, multiplicity
 
 _ROWS = "dense, dense_scale, gather, gather_scale, offset, offset_scale"
 _BACK = "dense, dense_scale, gather, gather_scale, const, const_scale"
@@ -145,15 +145,25 @@ def change(affine: AffineMap, at: Layout, row: Evaluation) -> str:
     return "\n".join(lines)
 
 
-def anchor(affine: AffineMap, at: Layout, row: Evaluation) -> str:
-    """Log-likelihood and derivatives of rows at the reference."""
-    lines = [
-        "def anchor(center, rows):",
-        *_predict(affine, at, "center"),
-        *row.before,
-        "    for i in range(m):",
-        row.call,
-        *(f"        rows[{at.star + e}, i] = eta[{e}, i]" for e in range(at.n_varying)),
-        *(f"        rows[{at.level + k}, i] = y{k}" for k in range(at.width - at.level)),
-    ]
-    return "\n".join(lines)
+def anchor(affine: AffineMap, at: Layout, row: Evaluation, bounds: bool = False) -> str:
+    """Log-likelihood and derivatives of rows at the reference.
+
+    Where second derivatives are not finite there are none from the second on, unless `bounds` are
+    in their place.
+    """
+    values = [f"y{k}" for k in range(at.width - at.level)]
+    bends = [] if bounds else values[1 + at.n_predictors :]
+    lines = [f"        if not abs({' + '.join(bends)}) < np.inf:"] if bends else []
+    lines += [f"            {' = '.join(bends)} = {FLAT!r}"] if bends else []
+    return "\n".join(
+        [
+            "def anchor(center, rows):",
+            *_predict(affine, at, "center"),
+            *row.before,
+            "    for i in range(m):",
+            row.call,
+            *lines,
+            *(f"        rows[{at.star + e}, i] = eta[{e}, i]" for e in range(at.n_varying)),
+            *(f"        rows[{at.level + k}, i] = {value}" for k, value in enumerate(values)),
+        ]
+    )

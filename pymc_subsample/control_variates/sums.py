@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import scipy.sparse
 
-from pymc_subsample.control_variates.affine import AffineMap, Layout
+from pymc_subsample.control_variates.affine import FLAT, AffineMap, Layout
 from pymc_subsample.control_variates.curvature import SparseSum, Totals
 from pymc_subsample.kernels.counting import count
 
@@ -18,7 +18,10 @@ Groups = list[list[tuple[np.ndarray, np.ndarray]]]
 
 
 class LinearSums:
-    """Adds sums of l*, grad l* and hess l* of anchored rows, (width, m), with linear predictors."""
+    """Adds sums of l*, grad l* and hess l* of anchored rows, (width, m), with linear predictors.
+
+    And counts those without a Hessian.
+    """
 
     def __init__(self, affine: AffineMap, layout: Layout, size: int) -> None:
         self._map = affine
@@ -27,8 +30,9 @@ class LinearSums:
 
     def __call__(self, center: np.ndarray, rows: np.ndarray, total: Totals) -> None:
         """Add some rows; no curvature where that is empty."""
-        at, size, (level, slope, curvature) = self._at, len(center), total
+        at, size, (level, slope, curvature, flat) = self._at, len(center), total
         level[0] += rows[at.level].sum()
+        flat[0] += np.count_nonzero(self.flat(rows, center))
         dense, groups = self._dense(rows), self._groups(rows)
         for e in range(at.n_predictors):
             g = rows[at.slope + e]
@@ -100,6 +104,11 @@ class LinearSums:
                 for second, factor in groups[f]:
                     shared = h * factor * (index == second)
                     diagonal += _count(index, value, shared[None], len(diagonal))[0]
+
+    def flat(self, rows: np.ndarray, _: np.ndarray) -> np.ndarray:
+        """Say which anchored rows, shape (m,), have control variates of order 1 at most."""
+        [*columns] = self._at.derivatives(2).values()
+        return rows[columns[0]] == FLAT if columns else np.zeros(rows.shape[1], dtype=bool)
 
     def design(self, rows: np.ndarray, predictor: int = 0) -> np.ndarray:
         """Return the gradient in phi of one predictor of packed rows, shape (P, m)."""

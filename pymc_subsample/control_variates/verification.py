@@ -74,7 +74,7 @@ class Agreement:
             curvature = np.zeros((size, size) if full else (0, 0))
             if expansion.order:
                 expansion.anchor(center, rows)
-                expansion.sums(center, rows, (np.zeros(1), slope, curvature))
+                expansion.sums(center, rows, (np.zeros(1), slope, curvature, np.zeros(1)))
             expansion.gradient(phi, rows, center, 1.0, total)
             total += slope + (curvature @ (phi - center) if full else 0.0)
             gradient = self._of_rows(theta, total)
@@ -119,7 +119,7 @@ class Agreement:
         center, _ = expansion.parameters(theta)
         slope = np.zeros(expansion.phi_size)
         for group in np.array_split(np.arange(len(index)), min(_GROUPS, len(index))):
-            level, ascent, _ = expansion.totals([expansion.take(index[group])], center, False)
+            level, ascent, *_ = expansion.totals([expansion.take(index[group])], center, False)
             slope += ascent
             if not abs(level[0] - expected[group].sum()) <= allowed[group].sum():
                 return False

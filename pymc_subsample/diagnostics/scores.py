@@ -56,7 +56,7 @@ def _at_points(
 ) -> tuple[np.ndarray, np.ndarray]:
     [rows] = batches
     found = [expansion.totals([rows], phi, curved=False) for phi in points]
-    return np.array([level for level, _, _ in found]), np.array([slope for _, slope, _ in found])
+    return np.array([level for level, *_ in found]), np.array([slope for _, slope, *_ in found])
 
 
 def log_densities(expansion: Expansion, thetas: np.ndarray, temperature: float) -> np.ndarray:

@@ -29,7 +29,7 @@ from pymc_subsample.symbolic.graph import (
 
 _VIEWS = (DimShuffle, Subtensor, SpecifyShape, Reshape)
 # Rows that are read at a time where all must be looked at.
-_PIECE = 2**17
+PIECE = 2**17
 
 
 @dataclass
@@ -121,8 +121,8 @@ def pieces(var: Variable, arrays: Mapping[Variable, Any]) -> Iterator[np.ndarray
     columns = [(arrays[old], trace.axes[old]) for old in graph.columns.values()]
     if any(axis and on_disk(x) for x, axis in columns):
         raise ReadsAllRows([var], stored)
-    for start in range(0, n_rows, _PIECE):
-        part = slice(start, start + _PIECE)
+    for start in range(0, n_rows, PIECE):
+        part = slice(start, start + PIECE)
         yield function(*(x[(*[slice(None)] * axis, part)] if axis else x[part]
                          for x, axis in columns))[0]  # fmt: skip
 

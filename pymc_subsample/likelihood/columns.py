@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytensor.tensor as pt
@@ -10,14 +11,15 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_subsample.data.columns import Column
 from pymc_subsample.data.mapped import MappedRows
-from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
+from pymc_subsample.likelihood.batch import PIECE, BatchGraph, batch_graph
 from pymc_subsample.likelihood.errors import CoupledRows
 from pymc_subsample.likelihood.kinds import chosen, joined, per_row, shared_columns
-from pymc_subsample.likelihood.simplify import labelled, simplified
+from pymc_subsample.likelihood.powers import without_zeros
+from pymc_subsample.likelihood.simplify import labelled, row_axes, simplified
 from pymc_subsample.likelihood.terms import Rows
 from pymc_subsample.likelihood.trace import RowTrace
 from pymc_subsample.rows import Joined, RowStore
-from pymc_subsample.symbolic.graph import evaluate, on_disk, tensor_input
+from pymc_subsample.symbolic.graph import evaluate, numpy_function, on_disk, tensor_input
 
 
 def column_graph(
@@ -98,7 +100,11 @@ def stored(
     lengths = list(kinds)
     of_kind = {v: lengths.index(len(x)) for v, x in values.items()}
     written = per_row(batch.outputs, kinds, guards)
-    rows, joins = [simplified(w) for w in written], dict[Variable, Variable]()
+    any_row = partial(_any_row, arrays=values, axes=axes)
+    rows, joins = [], dict[Variable, Variable]()
+    for graph in written:
+        of_powers = without_zeros(graph, batch, row_axes(graph, batch), derived, any_row)
+        rows.append(simplified(of_powers, batch))
     if len(kinds) > 1:
         places = {v: (axes[v], _types(x)) for v, x in values.items()}
         rows, derived, joins = shared_columns(rows, derived, places, of_kind)
@@ -123,6 +129,22 @@ def stored(
     graph = labelled(chosen(branches, batch.tests), batch)
     as_written = chosen([written[rows.index(branch)] for branch in branches], batch.tests)
     return graph, as_written, store, raw, raw_axes, derived, members
+
+
+def _any_row(
+    test: Variable, arrays: Mapping[Variable, np.ndarray | Column], axes: Mapping[Variable, int]
+) -> bool:
+    """Whether a function of raw columns, which are given rows first, is true of any row."""
+    raw = [v for v in ancestors([test]) if v in arrays]
+    if not raw:
+        return False
+    function = numpy_function(raw, [test])
+    for start in range(0, len(arrays[raw[0]]), PIECE):
+        rows = slice(start, start + PIECE)
+        parts = [np.moveaxis(arrays[v][rows], 0, axes[v]) for v in raw]
+        if np.any(function(*parts)[0]):
+            return True
+    return False
 
 
 def _types(x: np.ndarray | Column) -> list[np.dtype]:

@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Apply, Variable
 
 from pymc_subsample.data.columns import Column
 from pymc_subsample.likelihood.batch import BatchGraph
 from pymc_subsample.passes import current
 from pymc_subsample.rows import RowStore
-from pymc_subsample.symbolic.graph import UNDIFFERENTIABLE, numpy_function, rebuild, stable
+from pymc_subsample.symbolic.graph import (
+    UNDIFFERENTIABLE,
+    elemwise_name,
+    numpy_function,
+    rebuild,
+    stable,
+)
 
 if TYPE_CHECKING:
     from pymc_subsample.likelihood.qr import QR
@@ -23,6 +29,8 @@ if TYPE_CHECKING:
 _WEIGHTS = pt.vector("weights")
 # Rows and random signs by which units are found, and the share of its size by which a row changes.
 _UNIT_ROWS, _SIGNS, SHARE = 200, 8, 0.1
+# Below it, products of 1e16 and less have factors that have lost digits to underflow.
+_DENORMAL = float(np.finfo(float).tiny / np.finfo(float).eps)
 
 
 class Vector:
@@ -110,13 +118,14 @@ class Evaluation(Vector):
         """Have PyTensor write `loglik_as_written` in its stable form; False if it has already.
 
         By the model's own Ops log(1 - p) is rounding at a large predictor, where PyMC's functions
-        are right.
+        are right. Rows are NaN where exponentials have lost digits to underflow.
         """
         if self._plain is not None:
             return self._plain.stabilise()
         done, self._stable = self._stable, True
         if not done:
             graph = stable(self._over_theta(self._as_written))
+            [graph] = rebuild([graph], {}, _with_digits)
             self._functions["written"] = numpy_function([self.theta, *self.raw], [graph])
         return not done
 
@@ -191,6 +200,15 @@ class Evaluation(Vector):
 
     def _rows_on_axis(self, columns: Sequence[np.ndarray]) -> list[np.ndarray]:
         return [np.moveaxis(x, 0, axis) for x, axis in zip(columns, self.raw_axes, strict=True)]
+
+
+def _with_digits(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+    """Replace exponentials that have lost digits to underflow, and logarithms of their products."""
+    if elemwise_name(node) not in ("Exp", "Log"):
+        return None
+    [x], [value] = inputs, node.op.make_node(*inputs).outputs
+    lost = x < _DENORMAL if elemwise_name(node) == "Log" else (value > 0) & (value < _DENORMAL)
+    return [pt.switch(lost, np.nan, value)]
 
 
 def consecutive(shapes: Sequence[tuple[int, ...]]) -> tuple[list[slice], int]:

@@ -12,6 +12,7 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Prod
 
 from pymc_subsample.likelihood.batch import BatchGraph
+from pymc_subsample.likelihood.logarithms import shifted
 from pymc_subsample.likelihood.trace import RowTrace
 from pymc_subsample.symbolic.graph import depends_on, elemwise_name, is_constant, rebuild
 
@@ -21,16 +22,17 @@ _BESSEL: dict[str | None, float] = {"I0e": 0.0, "I1e": 1.0}
 _GATHERED = {"Add", "Sub", "Mul", "TrueDiv"}
 
 
-def simplified(rows: Variable) -> Variable:
-    """Rewrite a batch log-likelihood into its stable, shared form.
+def simplified(rows: Variable, graph: BatchGraph) -> Variable:
+    """Rewrite a batch log-likelihood over the inputs of `graph` into its stable, shared form.
 
-    PyTensor's canonical and stable forms come first; then both branches of a choice made by
-    data (``y ? log p : log(1 - p)``) that apply one function are merged, so that the function is
-    evaluated once per row.
+    Ours and then PyTensor's canonical and stable forms come first; then both branches of a choice
+    made by data (``y ? log p : log(1 - p)``) that apply one function are merged, so that the
+    function is evaluated once per row.
     """
     [rows] = rebuild([rows], {}, _converted, remake=True)
     [rows] = rebuild([rows], {}, _unguarded)
     [rows] = rebuild([rows], {}, _differentiable)
+    rows = shifted(rows, list(graph.parameters), list(graph.columns))
     rows = rewrite_graph(rows, include=("canonicalize", "stabilize"), clone=False)
     return _merge_branches(rows)
 
@@ -40,11 +42,16 @@ def labelled(rows: Variable, graph: BatchGraph) -> BatchGraph:
     known = set(ancestors([rows]))
     parameters = {k: v for k, v in graph.parameters.items() if k in known}
     columns = {k: v for k, v in graph.columns.items() if k in known}
-    dependent = depends_on([rows], list(parameters))
+    axes = row_axes(rows, graph) | {v: graph.axes[v] for v in columns}
+    return BatchGraph([rows], axes, parameters, columns, graph.kind, graph.tests)
+
+
+def row_axes(rows: Variable, graph: BatchGraph) -> dict[Variable, int]:
+    """Return row axes of what a log-likelihood is made of, down to what is data alone."""
+    dependent = depends_on([rows], list(graph.parameters))
     trace = RowTrace(lambda v: v not in dependent, _counts_rows)
     trace.follow(rows, 0)
-    axes = trace.axes | {v: graph.axes[v] for v in columns}
-    return BatchGraph([rows], axes, parameters, columns, graph.kind, graph.tests)
+    return trace.axes
 
 
 def _converted(node: Apply, inputs: list[Variable]) -> list[Variable] | None:

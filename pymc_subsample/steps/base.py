@@ -24,6 +24,7 @@ from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch
 from pymc_subsample.control_variates.reference import Reference, no_sums
+from pymc_subsample.control_variates.undefined import without_curvature
 from pymc_subsample.data import Rows
 from pymc_subsample.data.samples import warn_of_samples
 from pymc_subsample.kernels.estimates import PERTURBED
@@ -334,9 +335,12 @@ class SubsampledStep(BlockedStep):
         """Find the reference point, or take the one that was given.
 
         Where sums over rows have hardly enough digits there, nearly collinear columns are taken
-        apart, if there are some and that helps, and the problem is made anew.
+        apart, if there are some and that helps, and the problem is made anew. So it is with control
+        variates of order 1 where some rows have no second derivatives and no predictors either.
         """
         problem, prepared = first = self._solved(temperature, kind)
+        if self._lowered(prepared.reference):
+            problem, prepared = first = self._solved(temperature, kind)
         many = len(problem.free) > MAX_DENSE
         lost = problem.without_digits(prepared, NEARLY)
         if (many or len(lost)) and self._take_apart(first if many else None):
@@ -358,6 +362,21 @@ class SubsampledStep(BlockedStep):
         with differentiated(self._tall, self._without_gradient):
             problem = self._problem(temperature, kind)
             return problem, problem.prepare()
+
+    def _lowered(self, at: Reference) -> bool:
+        """Take control variates of order 1 if expansions of rows are all of one order.
+
+        Those in linear predictors are of order 1 in the rows that need it.
+        """
+        expansion = self._expansion
+        if not at.flat or expansion.linear or expansion.order < 2:
+            return False
+        if self._order != "auto":
+            raise without_curvature(expansion, at)
+        self._order = 1
+        self._connect()
+        self.control_variate_order = 1
+        return True
 
     def _take_apart(self, found: tuple[Problem, Preparation] | None) -> bool:
         """Take columns apart, if there are some, and their sums lose digits by themselves."""

@@ -15,6 +15,7 @@ from pymc_subsample.control_variates import Expansion, expand
 from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.control_variates.lower_bounds import KINDS, bounded_expansion
 from pymc_subsample.control_variates.reference import Reference, reference_at
+from pymc_subsample.control_variates.undefined import refuse_undefined
 from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.firefly import RULES, LightRecord, brightness, check_lights
@@ -227,6 +228,7 @@ class FireflyMC(ProposingStep):
     def _bounded(self, prepared: Preparation) -> Preparation:
         """Sum the bounds, in place of the log-likelihoods, at the modes."""
         at = reference_at(self._expansion, prepared.reference.theta, self.temperature)
+        refuse_undefined(self._expansion, at)
         return replace(prepared, reference=at, others=tuple(map(self._bounded, prepared.others)))
 
     @doing("verifying the bounds on all rows")

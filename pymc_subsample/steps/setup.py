@@ -14,9 +14,10 @@ from pymc_subsample.control_variates.hierarchy import MAX_OUTER, settle, split_h
 from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch, Starts, search_modes
 from pymc_subsample.control_variates.quadratic import Posterior, Quadratic
-from pymc_subsample.control_variates.reference import Reference, extended, refuse_undefined
+from pymc_subsample.control_variates.reference import Reference, extended
 from pymc_subsample.control_variates.residuals import Residuals, residuals_around
 from pymc_subsample.control_variates.search import find_mode, polish
+from pymc_subsample.control_variates.undefined import refuse_undefined
 from pymc_subsample.coordinates.fit import fitted, locate
 from pymc_subsample.kernels.estimates import PERTURBED
 from pymc_subsample.likelihood import TallModelError

@@ -11,6 +11,7 @@ from pymc_subsample.control_variates.quadratic import Quadratic
 from pymc_subsample.control_variates.reach import exact_step
 from pymc_subsample.control_variates.reference import Reference
 from pymc_subsample.control_variates.residuals import Residuals, residuals_around
+from pymc_subsample.control_variates.undefined import flat_rows
 from pymc_subsample.diagnostics.checks import amount, sentence
 from pymc_subsample.estimators import (
     VARIANCE_BOUND,
@@ -169,6 +170,8 @@ def _causes(problem: Problem, at: Reference) -> list[str]:
             f"the given reference is far from the posterior mode, by about {amount(away)} standard "
             "deviations in each parameter as the curvature there has them"
         ]
+    if at.flat:
+        causes += [flat_rows(expansion, at)]
     if not causes:
         found = find_cause(expansion, at, spread, free, problem.starts.blocks, problem.rng)
         return [] if found is None else [str(found)]
@@ -186,6 +189,8 @@ def _useless(moments: Moments, problem: Problem, at: Reference) -> str:
     causes = _causes(problem, at)
     advice = ["use control_variate_order=2"] if expansion.raisable else []
     advice += [] if problem.given is None else ["leave reference=None"]
+    if at.flat and problem.kind == BLOCK_POISSON:
+        advice += ['use estimator="perturbed", which reads such rows always']
     why = f" Measured: {'; '.join(causes)}." if causes else ""
     return (
         f"The log-likelihood of {', '.join(map(repr, expansion.observed))} cannot be expanded well "
