@@ -18,9 +18,10 @@ from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics.audited import Audit
 from pymc_subsample.diagnostics.checks import PREFIX, TEMPERATURE
 from pymc_subsample.diagnostics.drift import drift_of_scores, refuse_intercept, require_same_data
+from pymc_subsample.diagnostics.edges import edges_near, ends_in_sight, prior_of
 from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.overlooked import depth, how_deep
-from pymc_subsample.diagnostics.scores import by_scores, log_posteriors
+from pymc_subsample.diagnostics.scores import by_scores, covariance_of, log_posteriors
 from pymc_subsample.diagnostics.thinned import (
     columns,
     farthest_thetas,
@@ -32,17 +33,20 @@ from pymc_subsample.diagnostics.thinned import (
     to_theta,
     why_not_weights,
 )
-from pymc_subsample.diagnostics.weights import Moments, by_weights, plain_moments
+from pymc_subsample.diagnostics.weights import Moments, by_weights, plain_moments, unknown_moments
 from pymc_subsample.estimators import VARIANCE_BOUND
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.binding import require_rows
 from pymc_subsample.likelihood.differentiation import differentiated
 from pymc_subsample.likelihood.discovery import chosen_names, row_terms
+from pymc_subsample.likelihood.support import impossible
 
 _SAID = "pms.audit"
 _FEWEST = 40
 # Draws besides, the farthest in single elements, of which all rows are read.
 _FARTHEST = 16
+# Draws beside which rows are asked whether they end the density.
+_ASKED = 16
 # Variance of log weights, over that of the noise which a run recorded, that is not its noise.
 _OTHER = 100.0
 # Draws of which the score's test takes means and variances.
@@ -186,13 +190,7 @@ def audit(
     shape, passes = theta.shape, len(logp)
     bambis = of_intercepts(model) if is_bambis(posterior) else ""
     if not np.all(np.isfinite(logp)):
-        raise ValueError(
-            f"{_SAID}: the log posterior of all rows is not finite at "
-            f"{np.sum(~np.isfinite(logp))} of {passes} draws. Where these are few, rows are "
-            "impossible there that the subsample hardly ever held, and the draws are not from the "
-            "posterior; otherwise another model, or other data, were sampled: pass those."
-            f"{bambis}"
-        )
+        _refuse_impossible(model, tall, expansion, theta.reshape(-1, tall.size), logp, bambis)
     if bambis:
         _refuse_intercepts(model, tall, expansion, theta.reshape(-1, tall.size))
     if kind == "weights":
@@ -205,7 +203,7 @@ def audit(
         log_weights = logp.reshape(shape[:2]) - lp
         raw, found, k_hat, ess = by_weights(log_weights, values, at, sign)
         other = _of_other_estimates(stats, log_weights)
-        p_value = np.nan
+        p_value, edges = np.nan, ""
     else:
         some = spread(n_draws, n_chains, _MOST_DRAWS)
         every = to_theta(model, tall, posterior.isel(draw=some), _SAID)
@@ -216,9 +214,19 @@ def audit(
             )
         raw = plain_moments(values)
         read = reader(model, tall, names)
-        found, p_value = by_scores(
-            expansion, theta, score.reshape(shape), every, raw, n_chains * n_draws, read, generator
-        )
+        look = generator.spawn(1)[0]
+        rows_end = _ended_by_rows(expansion, theta.reshape(-1, tall.size), logp, every, look)
+        passes += _ASKED
+        if rows_end:
+            found, p_value, edges = unknown_moments(raw), np.nan, "rows"
+        else:
+            near = theta.reshape(-1, tall.size)
+            beside = partial(edges_near, prior_of(expansion), near, rng=look)
+            found, p_value, cut = by_scores(
+                expansion, theta, score.reshape(shape), every, raw, n_chains * n_draws, read,
+                generator, beside,
+            )  # fmt: skip
+            edges = "prior" if cut else ""
         k_hat = ess = np.nan
         signed, other = None, ""
     weights = None if signed is None else signed[:, at].ravel() / signed.mean()
@@ -238,8 +246,27 @@ def audit(
     judged = dict.fromkeys([*(rv.name for rv in model.free_RVs), *names])
     mixed = mixing(posterior[list(judged)], signed)
     return Audit(
-        table, kind, tuple(mixed), k_hat, ess, p_value, theta[..., 0].size, passes, seconds, other
-    )
+        table, kind, tuple(mixed), k_hat, ess, p_value, theta[..., 0].size, passes, seconds, other,
+        edges,
+    )  # fmt: skip
+
+
+def _ended_by_rows(
+    expansion: Expansion,
+    thetas: np.ndarray,
+    logp: np.ndarray,
+    every: np.ndarray,
+    rng: np.random.Generator,
+) -> bool:
+    """Whether rows end the density beside draws, (k, d), where it is not nil."""
+    scale = covariance_of(every.reshape(-1, thetas.shape[1]), 10 * thetas.shape[1])
+
+    def level(points: np.ndarray) -> np.ndarray:
+        prior = np.array([expansion.parameters(x)[1] for x in points])
+        return np.where(np.isfinite(prior), log_posteriors(expansion, points)[0], 0.0)
+
+    some = spread(len(thetas), 1, _ASKED)
+    return ends_in_sight(level, thetas[some], logp[some], np.linalg.cholesky(scale), rng) > 0
 
 
 def _of_other_estimates(stats: xr.Dataset, log_weights: np.ndarray) -> str:
@@ -267,6 +294,37 @@ def _of_overlooked(farthest: np.ndarray, logp: np.ndarray) -> str:
         "All rows make some of the draws all but impossible: their log density is "
         f"{how_deep(deep)}. Rows matter there that the sampler did not see, or it is stuck there. "
         "pms.HMCECS and pms.ScalableMH look for such rows; tune and sample for longer."
+    )
+
+
+def _refuse_impossible(
+    model: pm.Model,
+    tall: TallModel,
+    expansion: Expansion,
+    thetas: np.ndarray,
+    logp: np.ndarray,
+    bambis: str,
+) -> None:
+    """Refuse draws at which the log posterior is not finite, by what makes it so."""
+    bad = np.flatnonzero(~np.isfinite(logp))
+    prior = np.array([expansion.parameters(thetas[k])[1] for k in bad])
+    if np.isfinite(prior).all():
+        cause = (
+            "Where these are few, rows are impossible there that the subsample hardly ever held, "
+            "and the draws are not from the posterior; otherwise another model, or other data, "
+            f"were sampled: pass those.{bambis}"
+        )
+    else:
+        first = thetas[bad[~np.isfinite(prior)][0]]
+        cause = (
+            f"At {np.sum(~np.isfinite(prior))} they are outside of the support: "
+            f"{impossible(model, tall.unravel(first), tall.observed)}. The sampler does not see "
+            "that constraint (a gradient does not), or another model was sampled: pass that, or "
+            "use a step that accepts or rejects, such as pms.MinibatchBarkerMH."
+        )
+    raise ValueError(
+        f"{_SAID}: the log posterior of all rows is not finite at {len(bad)} of {len(logp)} draws. "
+        f"{cause}"
     )
 
 
