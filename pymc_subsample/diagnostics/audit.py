@@ -9,13 +9,14 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pymc_subsample import arguments
+from pymc_subsample import arguments, array_stats
 from pymc_subsample.bambi import intercepts, is_bambis, of_intercepts
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand
 from pymc_subsample.control_variates.continuity import Continuity
 from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics.audited import Audit
+from pymc_subsample.diagnostics.beyond import Beyond, beyond
 from pymc_subsample.diagnostics.checks import PREFIX, TEMPERATURE
 from pymc_subsample.diagnostics.drift import drift_of_scores, refuse_intercept, require_same_data
 from pymc_subsample.diagnostics.edges import edges_near, ends_in_sight, prior_of
@@ -193,6 +194,8 @@ def audit(
         _refuse_impossible(model, tall, expansion, theta.reshape(-1, tall.size), logp, bambis)
     if bambis:
         _refuse_intercepts(model, tall, expansion, theta.reshape(-1, tall.size))
+    some = spread(n_draws, n_chains, _MOST_DRAWS)
+    every = to_theta(model, tall, posterior.isel(draw=some), _SAID)
     if kind == "weights":
         stats = idata["sample_stats"].to_dataset().transpose("chain", "draw", ...)
         sign = stats["sign"].values.astype(float) if "sign" in stats else None
@@ -205,8 +208,6 @@ def audit(
         other = _of_other_estimates(stats, log_weights)
         p_value, edges = np.nan, ""
     else:
-        some = spread(n_draws, n_chains, _MOST_DRAWS)
-        every = to_theta(model, tall, posterior.isel(draw=some), _SAID)
         passes += 1
         if not np.all(np.isfinite(score)):
             raise ValueError(
@@ -241,14 +242,40 @@ def audit(
         passes += len(far)
         farthest = log_posteriors(expansion, far)[0] if len(far) else logp[:0]
         other = _of_overlooked(farthest, logp)
+    tail, asked = _beyond(expansion, every)
+    passes += asked
+    unreached = tail.stretch, _element(model, tall, tail.element)
     table = _table(labels, raw, found, values[:, at])
     seconds = time.perf_counter() - start
     judged = dict.fromkeys([*(rv.name for rv in model.free_RVs), *names])
     mixed = mixing(posterior[list(judged)], signed)
     return Audit(
         table, kind, tuple(mixed), k_hat, ess, p_value, theta[..., 0].size, passes, seconds, other,
-        edges,
+        edges, unreached,
     )  # fmt: skip
+
+
+def _beyond(expansion: Expansion, every: np.ndarray) -> tuple[Beyond, int]:
+    """Look how much the density holds beyond the farthest of draws, (chain, draw, d)."""
+    effective = np.asarray(array_stats.ess(every, chain_axis=0, draw_axis=1, method="mean"))
+    flat = every.reshape(-1, every.shape[-1])
+
+    def density(points: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return log_posteriors(expansion, points)[0]
+
+    return beyond(density, flat, np.nan_to_num(np.minimum(effective, len(flat))))
+
+
+def _element(model: pm.Model, tall: TallModel, place: int) -> str:
+    """Name an element of theta by its variable, and its place there."""
+    for name, part, shape in zip(tall.names, tall.slices, tall.shapes, strict=True):
+        if part.start <= place < part.stop:
+            index = ", ".join(map(str, np.unravel_index(place - part.start, shape)))
+            owner = next(v for v in model.value_vars if v.name == name)
+            label = model.values_to_rvs[owner].name
+            return f"{label}[{index}]" if shape else label
+    raise IndexError(place)
 
 
 def _ended_by_rows(

@@ -22,9 +22,13 @@ _UNWEIGHTED = (
 _ABOVE = "As above: it is not known what the subsample does to draws of this model."
 _UNKNOWN = "The audit cannot tell how far it is off: its weights have no known error."
 _NO_P_VALUE = "Too few effective draws for a p-value. Sample for longer."
-# Share of the effective size from which on weights are harmless whatever the shape of their tail,
-# and from which on more draws may say so: k-hat has an error of about 0.27 by 200 of them.
-_EVEN, _NEARLY_EVEN = 0.99, 0.98
+# Share of the effective size from which on weights are harmless whatever the shape of their tail
+# (by Cauchy and Schwarz they move a mean by sqrt(1 / 0.99 - 1) = 0.1 standard deviations at most),
+# and from which on k-hat alone fails nothing. Simulated, 400 audits each of 200 independent weights:
+# k-hat has a standard deviation of 0.13 to 0.2, and was above 0.7 in none whose logs are normal with
+# a variance of up to 0.3; of logs with Student's t (3 degrees of freedom) and variance 0.02 it was in
+# 3.8%, three quarters of which had an effective size of 95% or more.
+_EVEN, _NEARLY_EVEN = 0.99, 0.95
 K_HAT = Rule(
     "k_hat", "audit: Pareto k-hat of the weights", MOST_K, _UNWEIGHTED,
     besides=f"Above {MOST_K:g}, which is asked for only of weights that change something: the "
@@ -56,6 +60,13 @@ _CUT = (
     "A constraint or a step of the prior cuts the density off beside the draws; gradients count "
     "less the nearer they are to it."
 )
+UNREACHED = Rule(
+    "unreached", "audit: what an sd lacks beyond the farthest draws", hmc.STRETCH_BOUND,
+    "Along a line far beyond its draws the density is low but wide: rows hardly tell large values "
+    "apart there, and the prior alone ends it. Chains take long to get there. Give it a narrower "
+    "prior, another scale (its reciprocal or logarithm), or read inner quantiles alone.",
+    severity="warn",
+)  # fmt: skip
 _UNLIKE = "The draws are not from the posterior: see bias and sd_error, and stricter settings."
 P_VALUE = Rule("p_value", "audit: p-value of the draws", 0.001, _UNLIKE, at_least=True)
 P_VALUE_DOUBT = Rule("p_value", P_VALUE.title, 0.01, _UNLIKE, severity="warn", at_least=True)
@@ -108,6 +119,11 @@ class Audit:
         What ends the density, or makes it jump, within a standard deviation of the draws: nothing;
         priors and potentials, and scores count by their distance from there; or rows, and scores
         judge nothing. "" for "weights", which need no gradients.
+    unreached : tuple of float and str
+        What the density holds beyond the farthest draws adds to a standard deviation in
+        unconstrained space, as a share, and of which element: by lines through the most central
+        draw, where that many effective draws should have been there ten times over. Exact of a
+        single parameter.
 
     Examples
     --------
@@ -128,6 +144,7 @@ class Audit:
     seconds: float
     other: str = ""
     edges: str = ""
+    unreached: tuple[float, str] = (0.0, "")
 
     @property
     def of_subsampling(self) -> tuple[Finding, ...]:
@@ -242,6 +259,8 @@ def _judged(audit: Audit) -> list[Finding]:
         at = int(np.nanargmax(sure)) if np.any(sure > 0) else 0
         label = str(audit.table["parameter"].values[at])
         findings.append(tiered(rule, rule, float(sure[at]), f"{label}. "))
+    stretch, element = audit.unreached
+    findings.append(tiered(UNREACHED, UNREACHED, stretch, f"{element}. "))
     if scored:
         unknown = judged(P_VALUE_DOUBT, "warn", np.nan, _NO_P_VALUE)
         known = not np.isnan(audit.p_value)
