@@ -9,18 +9,20 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pymc_subsample import arguments
+from pymc_subsample import arguments, array_stats
 from pymc_subsample.bambi import intercepts, is_bambis, of_intercepts
 from pymc_subsample.compile import building_graphs
 from pymc_subsample.control_variates import Expansion, expand
 from pymc_subsample.control_variates.continuity import Continuity
 from pymc_subsample.data import Rows
 from pymc_subsample.diagnostics.audited import Audit
+from pymc_subsample.diagnostics.beyond import Beyond, beyond
 from pymc_subsample.diagnostics.checks import PREFIX, TEMPERATURE
 from pymc_subsample.diagnostics.drift import drift_of_scores, refuse_intercept, require_same_data
+from pymc_subsample.diagnostics.edges import edges_near, ends_in_sight, prior_of
 from pymc_subsample.diagnostics.mixing import mixing
 from pymc_subsample.diagnostics.overlooked import depth, how_deep
-from pymc_subsample.diagnostics.scores import by_scores, log_posteriors
+from pymc_subsample.diagnostics.scores import by_scores, covariance_of, log_posteriors
 from pymc_subsample.diagnostics.thinned import (
     columns,
     farthest_thetas,
@@ -32,17 +34,21 @@ from pymc_subsample.diagnostics.thinned import (
     to_theta,
     why_not_weights,
 )
-from pymc_subsample.diagnostics.weights import Moments, by_weights, plain_moments
+from pymc_subsample.diagnostics.weights import Moments, by_weights, plain_moments, unknown_moments
 from pymc_subsample.estimators import VARIANCE_BOUND
-from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.binding import require_rows
 from pymc_subsample.likelihood.differentiation import differentiated
 from pymc_subsample.likelihood.discovery import chosen_names, row_terms
+from pymc_subsample.likelihood.own_steps import own_steps, said
+from pymc_subsample.likelihood.support import impossible
 
 _SAID = "pms.audit"
 _FEWEST = 40
 # Draws besides, the farthest in single elements, of which all rows are read.
 _FARTHEST = 16
+# Draws beside which rows are asked whether they end the density.
+_ASKED = 16
 # Variance of log weights, over that of the noise which a run recorded, that is not its noise.
 _OTHER = 100.0
 # Draws of which the score's test takes means and variances.
@@ -78,8 +84,13 @@ def audit(
     with small error, and are compared with those of the draws. The p-value combines a test of
     means and variances with a kernel Stein discrepancy [2]_.
 
+    Beside draws at which a prior or a potential ends the density, or makes it jump, gradients are
+    weighed by their distance from there, as these identities hold only where a density vanishes.
+
     Log densities of all rows at these draws, and at the farthest of all, tell of rows that the
-    subsample overlooked: those make some of the draws all but impossible.
+    subsample overlooked: those make some of the draws all but impossible. Along lines far beyond
+    the draws they tell of wide tails that none reached. What lies off these lines, or in another
+    mode, an audit cannot see.
 
     Parameters
     ----------
@@ -89,7 +100,8 @@ def audit(
         The model that was sampled. Default: the model on the context stack.
     draws : int, default 200
         Draws at which all rows are read, from 40 up, spread evenly over all chains: one pass each,
-        and up to 16 at the farthest.
+        and up to 16 at the farthest, 16 beside draws (of scores) and 33 beyond them, more where
+        something is found there.
     var_names : sequence of str, optional
         Variables of the posterior to report, deterministic ones among them. Default: the free
         variables.
@@ -116,7 +128,8 @@ def audit(
         has fewer than 40 draws, or other rows, observed values or `pm.Data` than the model, or is
         Bambi's with the intercept moved, or an argument is out of range.
     TallModelError
-        If a free variable is discrete, or the model's rows cannot be found.
+        If a free variable is discrete, or has a step of its own in PyMC as BART's trees do, or the
+        model's rows cannot be found.
     TypeError
         If there is no model, or `idata` is not a DataTree.
 
@@ -151,6 +164,8 @@ def audit(
     row_terms(model, chosen)
     var_names = arguments.name_list("var_names", var_names)
     require_free_variables(posterior, model, _SAID)
+    if alone := own_steps(model):
+        raise TallModelError(f"{_SAID}: {said(alone)}: there is no density to evaluate.")
     weighable = why_not_weights(idata)
     if kind == "weights" and weighable:
         raise ValueError(f'{_SAID}: kind="weights" is not possible, since {weighable}.')
@@ -186,15 +201,11 @@ def audit(
     shape, passes = theta.shape, len(logp)
     bambis = of_intercepts(model) if is_bambis(posterior) else ""
     if not np.all(np.isfinite(logp)):
-        raise ValueError(
-            f"{_SAID}: the log posterior of all rows is not finite at "
-            f"{np.sum(~np.isfinite(logp))} of {passes} draws. Where these are few, rows are "
-            "impossible there that the subsample hardly ever held, and the draws are not from the "
-            "posterior; otherwise another model, or other data, were sampled: pass those."
-            f"{bambis}"
-        )
+        _refuse_impossible(model, tall, expansion, theta.reshape(-1, tall.size), logp, bambis)
     if bambis:
         _refuse_intercepts(model, tall, expansion, theta.reshape(-1, tall.size))
+    some = spread(n_draws, n_chains, _MOST_DRAWS)
+    every = to_theta(model, tall, posterior.isel(draw=some), _SAID)
     if kind == "weights":
         stats = idata["sample_stats"].to_dataset().transpose("chain", "draw", ...)
         sign = stats["sign"].values.astype(float) if "sign" in stats else None
@@ -205,10 +216,8 @@ def audit(
         log_weights = logp.reshape(shape[:2]) - lp
         raw, found, k_hat, ess = by_weights(log_weights, values, at, sign)
         other = _of_other_estimates(stats, log_weights)
-        p_value = np.nan
+        p_value, edges = np.nan, ""
     else:
-        some = spread(n_draws, n_chains, _MOST_DRAWS)
-        every = to_theta(model, tall, posterior.isel(draw=some), _SAID)
         passes += 1
         if not np.all(np.isfinite(score)):
             raise ValueError(
@@ -216,9 +225,19 @@ def audit(
             )
         raw = plain_moments(values)
         read = reader(model, tall, names)
-        found, p_value = by_scores(
-            expansion, theta, score.reshape(shape), every, raw, n_chains * n_draws, read, generator
-        )
+        look = generator.spawn(1)[0]
+        rows_end = _ended_by_rows(expansion, theta.reshape(-1, tall.size), logp, every, look)
+        passes += _ASKED
+        if rows_end:
+            found, p_value, edges = unknown_moments(raw), np.nan, "rows"
+        else:
+            near = theta.reshape(-1, tall.size)
+            beside = partial(edges_near, prior_of(expansion), near, rng=look)
+            found, p_value, cut = by_scores(
+                expansion, theta, score.reshape(shape), every, raw, n_chains * n_draws, read,
+                generator, beside,
+            )  # fmt: skip
+            edges = "prior" if cut else ""
         k_hat = ess = np.nan
         signed, other = None, ""
     weights = None if signed is None else signed[:, at].ravel() / signed.mean()
@@ -233,13 +252,60 @@ def audit(
         passes += len(far)
         farthest = log_posteriors(expansion, far)[0] if len(far) else logp[:0]
         other = _of_overlooked(farthest, logp)
+    unreached = 0.0, ""
+    if not other:
+        tail, asked = _beyond(expansion, every)
+        passes += asked
+        unreached = tail.stretch, _element(model, tall, tail.element)
     table = _table(labels, raw, found, values[:, at])
     seconds = time.perf_counter() - start
     judged = dict.fromkeys([*(rv.name for rv in model.free_RVs), *names])
     mixed = mixing(posterior[list(judged)], signed)
     return Audit(
-        table, kind, tuple(mixed), k_hat, ess, p_value, theta[..., 0].size, passes, seconds, other
-    )
+        table, kind, tuple(mixed), k_hat, ess, p_value, theta[..., 0].size, passes, seconds, other,
+        edges, unreached,
+    )  # fmt: skip
+
+
+def _beyond(expansion: Expansion, every: np.ndarray) -> tuple[Beyond, int]:
+    """Look how much the density holds beyond the farthest of draws, (chain, draw, d)."""
+    effective = np.asarray(array_stats.ess(every, chain_axis=0, draw_axis=1, method="mean"))
+    flat = every.reshape(-1, every.shape[-1])
+
+    def density(points: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return log_posteriors(expansion, points)[0]
+
+    return beyond(density, flat, np.nan_to_num(np.minimum(effective, len(flat))))
+
+
+def _element(model: pm.Model, tall: TallModel, place: int) -> str:
+    """Name an element of theta by its variable, and its place there."""
+    for name, part, shape in zip(tall.names, tall.slices, tall.shapes, strict=True):
+        if part.start <= place < part.stop:
+            index = ", ".join(map(str, np.unravel_index(place - part.start, shape)))
+            owner = next(v for v in model.value_vars if v.name == name)
+            label = model.values_to_rvs[owner].name
+            return f"{label}[{index}]" if shape else label
+    raise IndexError(place)
+
+
+def _ended_by_rows(
+    expansion: Expansion,
+    thetas: np.ndarray,
+    logp: np.ndarray,
+    every: np.ndarray,
+    rng: np.random.Generator,
+) -> bool:
+    """Whether rows end the density beside draws, (k, d), where it is not nil."""
+    scale = covariance_of(every.reshape(-1, thetas.shape[1]), 10 * thetas.shape[1])
+
+    def level(points: np.ndarray) -> np.ndarray:
+        prior = np.array([expansion.parameters(x)[1] for x in points])
+        return np.where(np.isfinite(prior), log_posteriors(expansion, points)[0], 0.0)
+
+    some = spread(len(thetas), 1, _ASKED)
+    return ends_in_sight(level, thetas[some], logp[some], np.linalg.cholesky(scale), rng) > 0
 
 
 def _of_other_estimates(stats: xr.Dataset, log_weights: np.ndarray) -> str:
@@ -267,6 +333,37 @@ def _of_overlooked(farthest: np.ndarray, logp: np.ndarray) -> str:
         "All rows make some of the draws all but impossible: their log density is "
         f"{how_deep(deep)}. Rows matter there that the sampler did not see, or it is stuck there. "
         "pms.HMCECS and pms.ScalableMH look for such rows; tune and sample for longer."
+    )
+
+
+def _refuse_impossible(
+    model: pm.Model,
+    tall: TallModel,
+    expansion: Expansion,
+    thetas: np.ndarray,
+    logp: np.ndarray,
+    bambis: str,
+) -> None:
+    """Refuse draws at which the log posterior is not finite, by what makes it so."""
+    bad = np.flatnonzero(~np.isfinite(logp))
+    prior = np.array([expansion.parameters(thetas[k])[1] for k in bad])
+    if np.isfinite(prior).all():
+        cause = (
+            "Where these are few, rows are impossible there that the subsample hardly ever held, "
+            "and the draws are not from the posterior; otherwise another model, or other data, "
+            f"were sampled: pass those.{bambis}"
+        )
+    else:
+        first = thetas[bad[~np.isfinite(prior)][0]]
+        cause = (
+            f"At {np.sum(~np.isfinite(prior))} they are outside of the support: "
+            f"{impossible(model, tall.unravel(first), tall.observed)}. The sampler does not see "
+            "that constraint (a gradient does not), or another model was sampled: pass that, or "
+            "use a step that accepts or rejects, such as pms.MinibatchBarkerMH."
+        )
+    raise ValueError(
+        f"{_SAID}: the log posterior of all rows is not finite at {len(bad)} of {len(logp)} draws. "
+        f"{cause}"
     )
 
 

@@ -22,9 +22,13 @@ _UNWEIGHTED = (
 _ABOVE = "As above: it is not known what the subsample does to draws of this model."
 _UNKNOWN = "The audit cannot tell how far it is off: its weights have no known error."
 _NO_P_VALUE = "Too few effective draws for a p-value. Sample for longer."
-# Share of the effective size from which on weights are harmless whatever the shape of their tail,
-# and from which on more draws may say so: k-hat has an error of about 0.27 by 200 of them.
-_EVEN, _NEARLY_EVEN = 0.99, 0.98
+# Share of the effective size from which on weights are harmless whatever the shape of their tail
+# (by Cauchy and Schwarz they move a mean by sqrt(1 / 0.99 - 1) = 0.1 standard deviations at most),
+# and from which on k-hat alone fails nothing. In 400 simulated audits each of 200 independent
+# weights k-hat had a standard deviation of 0.13 to 0.2. It was above 0.7 in none whose logs were
+# normal with a variance of up to 0.3, and in 3.8% where they had Student's t with 3 degrees of
+# freedom and variance 0.02: three quarters of these had an effective size of 95% or more.
+_EVEN, _NEARLY_EVEN = 0.99, 0.95
 K_HAT = Rule(
     "k_hat", "audit: Pareto k-hat of the weights", MOST_K, _UNWEIGHTED,
     besides=f"Above {MOST_K:g}, which is asked for only of weights that change something: the "
@@ -41,6 +45,28 @@ BIAS = Rule("bias", "audit: bias of a mean, in sds, beyond its error", hmc.SHIFT
 SD_ERROR = Rule(
     "sd_error", "audit: relative error of an sd, beyond its error", hmc.STRETCH_BOUND, _OFF
 )
+_BY_ROWS = (
+    "The log-likelihood of some rows becomes minus infinity within a standard deviation of the "
+    "draws (an outcome outside of its support), and the density is not nil there: its gradients "
+    "say nothing of means and standard deviations. Audit a run of pms.HMCECS, whose weights do, or "
+    "compare with pm.sample(step=pm.DEMetropolisZ())."
+)
+# What no audit can see, said of every one.
+UNSEEN = (
+    "An audit judges the draws by the density where they are. It cannot see what none of them "
+    "reached: other modes, or a tail farther out."
+)
+_CUT = (
+    "A constraint or a step of the prior cuts the density off beside the draws; gradients count "
+    "less the nearer they are to it."
+)
+UNREACHED = Rule(
+    "unreached", "audit: what an sd lacks beyond the farthest draws", hmc.STRETCH_BOUND,
+    "Along a line far beyond its draws the density is low but wide: rows hardly tell large values "
+    "apart there, and the prior alone ends it. Chains take long to get there. Give it a narrower "
+    "prior, another scale (its reciprocal or logarithm), or read inner quantiles alone.",
+    severity="warn",
+)  # fmt: skip
 _UNLIKE = "The draws are not from the posterior: see bias and sd_error, and stricter settings."
 P_VALUE = Rule("p_value", "audit: p-value of the draws", 0.001, _UNLIKE, at_least=True)
 P_VALUE_DOUBT = Rule("p_value", P_VALUE.title, 0.01, _UNLIKE, severity="warn", at_least=True)
@@ -89,6 +115,15 @@ class Audit:
     other : str
         Why the draws seem to be of another model or of other data than the audit was given, or of
         one without some rows: empty where nothing says so.
+    edges : {"", "prior", "rows"}
+        What ends the density, or makes it jump, within a standard deviation of the draws: nothing;
+        priors and potentials, and scores count by their distance from there; or rows, and scores
+        judge nothing. "" for "weights", which need no gradients.
+    unreached : tuple of float and str
+        What the density holds beyond the farthest draws adds to a standard deviation in
+        unconstrained space, as a share, and of which element: by lines through the most central
+        draw, where that many effective draws should have been there ten times over. Exact of a
+        single parameter.
 
     Examples
     --------
@@ -108,6 +143,8 @@ class Audit:
     passes: int
     seconds: float
     other: str = ""
+    edges: str = ""
+    unreached: tuple[float, str] = (0.0, "")
 
     @property
     def of_subsampling(self) -> tuple[Finding, ...]:
@@ -130,6 +167,8 @@ class Audit:
             if self.kind == "weights"
             else f"scores: p-value {self.p_value:.3g}"
             if np.isfinite(self.p_value)
+            else "scores: no p-value, an edge is near"
+            if self.edges == "rows"
             else "scores: no p-value, too few effective draws"
         )
         return (
@@ -159,13 +198,16 @@ class Audit:
         frame, note = self._shown()
         text = frame.to_string(float_format=lambda x: f"{x:.3g}", index_names=False)
         judged = lines(self.findings)
-        return "\n".join(filter(None, [self._head(), *judged, self._unmixed(), text, note]))
+        notes = note, _CUT if self.edges == "prior" else "", UNSEEN
+        return "\n".join(filter(None, [self._head(), *judged, self._unmixed(), text, *notes]))
 
     def _repr_html_(self) -> str:
         frame, note = self._shown()
         table = frame.to_html(float_format=lambda x: f"{x:.3g}", index_names=False)
         judged = as_html(self.findings)
-        return f"<p>{self._head()}</p>{judged}<p>{self._unmixed()}</p>{table}<p>{note}</p>"
+        notes = note, _CUT if self.edges == "prior" else "", UNSEEN
+        below = "".join(f"<p>{note}</p>" for note in notes if note)
+        return f"<p>{self._head()}</p>{judged}<p>{self._unmixed()}</p>{table}{below}"
 
     def _unmixed(self) -> str:
         """Say what the table does not know where the chains have not mixed."""
@@ -198,11 +240,16 @@ def _judged(audit: Audit) -> list[Finding]:
         doubt = replace(K_HAT, bound=bound, remedy=_MORE_DRAWS, severity="warn")
         if even >= _EVEN and np.isfinite(audit.k_hat):
             findings.append(judged(K_HAT, "pass", audit.k_hat))
-        elif even >= _NEARLY_EVEN and bound < audit.k_hat < np.inf:
+        elif even >= _NEARLY_EVEN and bound < audit.k_hat < 1:  # from there on there is no mean
             findings.append(judged(doubt, "warn", audit.k_hat))
         else:
             findings.append(tiered(K_HAT, doubt, audit.k_hat))
-    for rule, number in ((BIAS, "bias"), (SD_ERROR, "sd_error")):
+    if audit.edges == "rows":
+        title = "audit: whether means and sds are right, beside an edge"
+        findings.append(Finding("edges", title, "warn", np.nan, np.nan, False, _BY_ROWS))
+    scored = audit.kind == "score" and audit.edges != "rows"
+    numbers = ((BIAS, "bias"), (SD_ERROR, "sd_error")) if audit.edges != "rows" else ()
+    for rule, number in numbers:
         size, error = np.abs(audit.table[number].values), audit.table[f"{number}_mcse"].values
         if not np.all(np.isfinite(error)):
             findings.append(judged(rule, "warn", np.nan, _UNKNOWN))
@@ -212,7 +259,9 @@ def _judged(audit: Audit) -> list[Finding]:
         at = int(np.nanargmax(sure)) if np.any(sure > 0) else 0
         label = str(audit.table["parameter"].values[at])
         findings.append(tiered(rule, rule, float(sure[at]), f"{label}. "))
-    if audit.kind == "score":
+    stretch, element = audit.unreached
+    findings.append(tiered(UNREACHED, UNREACHED, stretch, f"{element}. "))
+    if scored:
         unknown = judged(P_VALUE_DOUBT, "warn", np.nan, _NO_P_VALUE)
         known = not np.isnan(audit.p_value)
         findings.append(tiered(P_VALUE, P_VALUE_DOUBT, audit.p_value) if known else unknown)

@@ -72,8 +72,8 @@ def _errors(
     that of the chain's own moments. False alarms have a probability `rate`, of all elements
     together.
     """
-    means, variances = moment_series(pilot.theta, pilot.score, covariance, regressed)
     guess = np.diag(covariance)
+    means, variances = moment_series(pilot.theta, pilot.score @ covariance, guess, regressed)
     scale = np.sqrt(np.maximum(variances.mean(axis=0), SMALLEST * guess))
     mean, sd = record.mean[active], np.sqrt(record.variance[active])
     freedom = len(means) - 1 - regressed

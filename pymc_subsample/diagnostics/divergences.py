@@ -34,6 +34,8 @@ from pymc_subsample.diagnostics.checks import (
 )
 from pymc_subsample.diagnostics.record import ChainRecord, StepRecord
 
+# What rules of these are called, by the kind of sampler.
+RULE_NAMES = ("divergences", "diverged")
 NEAREST = 1.0
 _MARGIN = 3.0
 

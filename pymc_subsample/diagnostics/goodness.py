@@ -4,6 +4,7 @@ import numpy as np
 from scipy.special import fdtrc
 
 from pymc_subsample import array_stats
+from pymc_subsample.diagnostics.edges import Edges, operated
 
 _BOOTSTRAPS = 2_000
 # Effective draws of the slowest coordinate in a batch; batches per chain at most.
@@ -15,7 +16,11 @@ _ALIKE = 4.0
 
 
 def moment_test(
-    theta: np.ndarray, score: np.ndarray, every: np.ndarray, covariance: np.ndarray
+    theta: np.ndarray,
+    score: np.ndarray,
+    every: np.ndarray,
+    covariance: np.ndarray,
+    edges: Edges | None = None,
 ) -> float:
     """P-value of all draws having the posterior's means and variances.
 
@@ -25,17 +30,18 @@ def moment_test(
     are those between batches of successive draws, pooled over coordinates. The sum of squared
     differences over variances is referred to an F distribution whose degrees of freedom allow for
     the correlation of the coordinates and for unequal variances (Satterthwaite). NaN where the
-    draws are too few: 50 effective ones, and 4 batches, are needed.
+    draws are too few: 50 effective ones, and 4 batches, are needed. Edges are those beside
+    `theta`, along the columns of the covariance's Cholesky factor.
     """
     factor = np.linalg.cholesky(covariance)
     center = every.mean(axis=(0, 1))
-    z, score = _whiten(factor, theta - center), score @ factor
+    z, (score, inside) = _whiten(factor, theta - center), operated(score, factor, edges)
     r = z + score
     r_centred = r - r.mean(axis=(0, 1))
     whole = _whiten(factor, every - center)
     found = np.concatenate([whole, whole**2], axis=-1)
     mine = np.concatenate([z, z**2], axis=-1)
-    implied = np.concatenate([r, 1 + z * r_centred], axis=-1)
+    implied = np.concatenate([r, inside + z * r_centred], axis=-1)
     starts = _batch_starts(found, mine.shape[1])
     if starts is None:
         return np.nan
@@ -64,7 +70,11 @@ def moment_test(
 
 
 def shape_test(
-    theta: np.ndarray, score: np.ndarray, covariance: np.ndarray, rng: np.random.Generator
+    theta: np.ndarray,
+    score: np.ndarray,
+    covariance: np.ndarray,
+    rng: np.random.Generator,
+    edges: Edges | None = None,
 ) -> float:
     r"""P-value of the draws' kernel Stein discrepancy, by a wild bootstrap for dependent draws.
 
@@ -77,11 +87,11 @@ def shape_test(
     factor = np.linalg.cholesky(covariance)
     chains, draws, d = theta.shape
     x = _whiten(factor, theta - theta.mean(axis=(0, 1))).reshape(-1, d)
-    whitened = score @ factor
+    whitened, inside = operated(score, factor, edges)
     starts = _batch_starts(np.concatenate([whitened, whitened**2], axis=-1), draws)
     if starts is None:
         return np.nan
-    kernel = _stein_kernel(x, whitened.reshape(-1, d))
+    kernel = _stein_kernel(x, whitened.reshape(-1, d), inside.reshape(-1, d))
     first = (np.arange(chains)[:, None] * draws + (starts * draws).astype(int)).ravel()
     kernel = np.add.reduceat(np.add.reduceat(kernel, first, axis=0), first, axis=1)
     signs = rng.choice([-1.0, 1.0], (_BOOTSTRAPS, len(kernel)))
@@ -152,14 +162,22 @@ def _whiten(factor: np.ndarray, x: np.ndarray) -> np.ndarray:
     return np.linalg.solve(factor, x[..., None])[..., 0]
 
 
-def _stein_kernel(x: np.ndarray, score: np.ndarray) -> np.ndarray:
-    """Langevin Stein kernel of the inverse multiquadric at points, shape (k, d); (k, k)."""
+def _stein_kernel(x: np.ndarray, score: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """Langevin Stein kernel of the inverse multiquadric at points, shape (k, d); (k, k).
+
+    Along coordinate j it applies f -> s_j f + h_j df/dx_j at both points, with s the `score` and h
+    `inside`, which are the gradient and 1 where no edge is near; see `edges`.
+    """
     d = x.shape[1]
     square = np.sum(x**2, axis=1)
-    distance = np.maximum(square[:, None] + square[None] - 2 * x @ x.T, 0.0)
-    base = d + distance
-    across = score @ x.T
-    own = np.diag(across)
-    # (g_x - g_y)' (x - y)
-    pull = own[:, None] + own[None] - across - across.T
-    return (score @ score.T) * base**-0.5 + (pull + d) * base**-1.5 - 3 * distance * base**-2.5
+    base = d + np.maximum(square[:, None] + square[None] - 2 * x @ x.T, 0.0)
+    weighted = inside * x
+    # sum_j s_j(x) h_j(y) (x_j - y_j), and sum_j h_j(x) h_j(y) (x_j - y_j)^2
+    pull = (score * x) @ inside.T - score @ weighted.T
+    spread = (weighted * x) @ inside.T
+    distance = spread + spread.T - 2 * weighted @ weighted.T
+    return (
+        (score @ score.T) * base**-0.5
+        + (pull + pull.T + inside @ inside.T) * base**-1.5
+        - 3 * distance * base**-2.5
+    )

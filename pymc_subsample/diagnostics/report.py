@@ -18,15 +18,17 @@ from pymc_subsample.diagnostics.checks import (
     Rule,
     recall,
 )
-from pymc_subsample.diagnostics.divergences import NEAREST, Loss
+from pymc_subsample.diagnostics.divergences import NEAREST, RULE_NAMES, Loss
 from pymc_subsample.diagnostics.findings import Finding, Report, tiered, worst_chain
 from pymc_subsample.diagnostics.mixing import mixing
+from pymc_subsample.diagnostics.samplers import samplers_of
 from pymc_subsample.diagnostics.thinned import group, sampled_rows
 from pymc_subsample.estimators import VARIANCE_BOUND
 
 _SAID = "pms.report"
 
-# Which rules each family of step methods records.
+# Which rules each family of step methods records; what a run is called that does not say by which
+# of them it was made.
 FAMILIES: dict[str, Sequence[Rule]] = {
     "HMCECS": hmc.RULES,
     "MinibatchBarkerMH, AusterityMH or ConfidenceMH": metropolis.RULES,
@@ -44,10 +46,6 @@ _MEANS = {
     metropolis.ACCEPTED.name: "accepted",
     stochastic.TEMPERATURE.name: "temperature",
 }
-# Rules of what divergences do, by their share of the draws: the least that they do, since no chain
-# has more effective draws than draws here.
-_DIVERGENCES = hmc.DIVERGENCES.name, stochastic.DIVERGED.name
-
 _SIGNS = hmc.SIGN.remedy
 SIGN = Rule("sign", "effective share of signed draws", 0.1, _SIGNS, at_least=True)
 SIGN_DOUBT = Rule("sign", SIGN.title, 0.5, _SIGNS, severity="warn", at_least=True)
@@ -122,7 +120,8 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
         findings += audit.of_subsampling
     cost = float(stats["n_evaluations"].sum()) if "n_evaluations" in stats else np.nan
     rows, size = float(sampled_rows(idata) or np.nan), stats.sizes
-    return Report(" with ".join(families), size["chain"], size["draw"], rows, cost, tuple(findings))
+    method = samplers_of(stats) or " with ".join(families)
+    return Report(method, size["chain"], size["draw"], rows, cost, tuple(findings))
 
 
 def _recorded(stats: xr.Dataset, families: dict[str, Sequence[Rule]]) -> list[Finding]:
@@ -205,7 +204,7 @@ def _from_draws(rules: Sequence[Rule], chain: xr.Dataset) -> list[tuple[Rule, fl
     """Judge a chain whose end is missing, as far as its draws tell: rules, numbers, verdicts."""
     found = []
     for rule in rules:
-        divergences = rule.name in _DIVERGENCES
+        divergences = rule.name in RULE_NAMES  # by their share of the draws: the least that they do
         values = chain.get("diverging" if divergences else _MEANS.get(rule.name, ""))
         if values is None or values.dims != ("draw",):
             continue

@@ -14,7 +14,7 @@ from pymc_subsample.diagnostics.record import ChainRecord, running
 from pymc_subsample.diagnostics.tails import TAIL
 
 DIVERGENCES, HIDDEN, ACCEPTANCE = dynamics_rules("ScalableMH")
-_OTHERS = "Sample this model with pm.NUTS or nutpie, or by HMCECS if its checks pass."
+_OTHERS = "Sample this model with pm.sample(), or by HMCECS if its checks pass."
 DECIDED = Rule(
     "rows_accepted", "proposals that the rows accept", 0.3, _OTHERS, severity="warn", at_least=True
 )
@@ -85,6 +85,7 @@ def check_proposals(
     underrated: float,
     temperature: float,
     tune: int,
+    began: str = "",
     target: float = 0.8,
 ) -> list[Check]:
     """Check one chain, whose step size was tuned to the acceptance rate `target`.
@@ -124,5 +125,5 @@ def check_proposals(
             f"see. {READ.remedy}",
         ),
     ]
-    tuning = check_tuning(tune, all(check.passed for check in checks))
+    tuning = check_tuning(tune, all(check.passed for check in checks), began)
     return [tuning, *checks, check_temperature(temperature)]

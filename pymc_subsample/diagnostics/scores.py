@@ -17,6 +17,9 @@ normal posteriors (the Cramer-Rao bound): large where the likelihood is a wall, 
 outcomes are all alike, at which a few draws have long gradients. What is left of :math:`\delta` is
 smallest where :math:`a = 1 / (\Sigma E[g g^\top])`, and so is the noise. That is the coefficient of
 a regression of :math:`-\theta` on s, since :math:`E[\theta s] = -\Sigma`: the draws tell it.
+
+Where the density ends or jumps beside the draws, the identities are those of `edges`, along the
+columns of a factor of the draws' own covariance.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -29,6 +32,7 @@ from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.curvature import MAX_DENSE, covariance
 from pymc_subsample.control_variates.quadratic import Quadratic
 from pymc_subsample.control_variates.reference import reference_at
+from pymc_subsample.diagnostics.edges import Edges, operated
 from pymc_subsample.diagnostics.goodness import combined, moment_test, shape_test
 from pymc_subsample.diagnostics.weights import Moments
 
@@ -90,15 +94,16 @@ def by_scores(
     n_draws: int,
     read: Callable,
     rng: np.random.Generator,
-) -> tuple[Moments, float]:
-    """Moments that Stein's identities give, and the p-value of the draws.
+    find_edges: Callable[[np.ndarray], Edges | None],
+) -> tuple[Moments, float, bool]:
+    """Moments that Stein's identities give, p-value of the draws, and whether edges are near.
 
     The audited draws `theta`, shape (chain, k, d), are moved to the mean and the standard
     deviations that the identities give, element by element in unconstrained space; what that
     changes in a variable is added to its moments, `raw`, of so many draws. Errors are a jackknife's
     over blocks of draws; those of the moments hold also what is beyond first order. `every`, shape
     (chain, draw, d), are all draws, or many of them; ``read(theta)`` returns elements of the
-    variables, shape (k, p).
+    variables, shape (k, p), and ``find_edges(factor)`` edges beside the audited draws.
 
     Few draws whose spread happens to be small say that its error is small too: it is not taken to
     be smaller than that of as many independent ones of a normal distribution of the right spread.
@@ -106,9 +111,18 @@ def by_scores(
     size = theta.shape[-1]
     flat, flat_score = theta.reshape(-1, size), score.reshape(-1, size)
     guesses = _guesses(expansion, every)
-    guess = best_covariance(flat, flat_score, guesses)
-    test = moment_test(theta, score, every, guesses[-1])
-    shape = shape_test(theta, score, guesses[-1], rng)
+    factor = np.linalg.cholesky(guesses[-1])
+    edges = find_edges(factor)
+    beside = None if edges is None else edges.like(theta.shape)
+    test = moment_test(theta, score, every, guesses[-1], beside)
+    shape = shape_test(theta, score, guesses[-1], rng, beside)
+    if edges is None:
+        guess = best_covariance(flat, flat_score, guesses)
+        zero, own = flat_score @ guess, np.broadcast_to(np.diag(guess), flat.shape)
+    else:
+        along, inside = operated(flat_score, factor, edges)
+        guess, zero, own = guesses[-1], along @ factor.T, inside @ (factor**2).T
+    smallest = SMALLEST * np.diag(guess)
 
     center, sd = every.mean(axis=(0, 1)), every.std(axis=(0, 1), ddof=1)
     sd = np.where(sd > 0, sd, 1.0)
@@ -123,10 +137,10 @@ def by_scores(
         return mean, raw.sd * np.where(old_sd > 0, ratio, 1.0)
 
     everything = np.arange(len(flat))
-    found, further = map(corrected, target(flat, flat_score, guess))
+    found, further = map(corrected, target(flat, zero, own, smallest))
     mean, target_sd = found
     blocks = [np.setdiff1d(everything, x) for x in np.array_split(everything, BLOCKS)]
-    without = np.array([corrected(target(flat[x], flat_score[x], guess)[0]) for x in blocks])
+    without = np.array([corrected(target(flat[x], zero[x], own[x], smallest)[0]) for x in blocks])
     spread_of = without - without.mean(axis=0)
     mean_mcse, sd_mcse = np.sqrt((1 - 1 / BLOCKS) * np.sum(spread_of**2, axis=0))
     scale = np.where(target_sd > 0, target_sd, 1.0)
@@ -135,7 +149,7 @@ def by_scores(
     mean_own_error = np.hypot(mean_mcse, further[0] - mean)
     sd_own_error = np.hypot(sd_mcse, further[1] - target_sd)
     moments = Moments(mean, target_sd, mean_own_error, sd_own_error, bias_mcse, sd_error_mcse)
-    return moments, combined(test, shape)
+    return moments, combined(test, shape), edges is not None
 
 
 def _guesses(expansion: Expansion, every: np.ndarray) -> list[np.ndarray]:
@@ -173,39 +187,43 @@ class Target:
     sd: np.ndarray
 
 
-def target(theta: np.ndarray, score: np.ndarray, covariance: np.ndarray) -> tuple[Target, Target]:
+def target(
+    theta: np.ndarray, zero: np.ndarray, own: np.ndarray, smallest: np.ndarray
+) -> tuple[Target, Target]:
     """Estimate the posterior's moments from draws, shape (k, d), that may not be from it.
 
-    A poor guess of the covariance, shape (d, d), makes the result noisy but not wrong.
+    `zero` and `own` are those of `moment_series`, variances are `smallest`, (d,), at least. A poor
+    guess of the covariance makes the result noisy but not wrong.
 
     Where the posterior is not normal, they are right to first order only, and an error of the mean
     passes for one of the standard deviation in part, or the reverse. The second target is the
     first with both moved by what the two corrections come to together, times the share of the
     noise that is left: none of it where the posterior is normal.
     """
-    for_mean, for_variance = moment_series(theta, score, covariance)
+    for_mean, for_variance = moment_series(theta, zero, own)
     away = theta - theta.mean(axis=0)
     mean, left_of_mean = _with_noise(for_mean, theta)
     variance, left = _with_noise(for_variance, away**2)
-    sd = np.sqrt(np.maximum(variance, SMALLEST * np.diag(covariance)))
+    sd = np.sqrt(np.maximum(variance, smallest))
     moved = np.abs(mean - theta.mean(axis=0)) + np.abs(sd - theta.std(axis=0))
     doubt = np.maximum(left, left_of_mean) * moved
     return Target(mean, sd), Target(mean + doubt, sd + doubt)
 
 
 def moment_series(
-    theta: np.ndarray, score: np.ndarray, covariance: np.ndarray, regressed: bool = True
+    theta: np.ndarray, zero: np.ndarray, own: np.ndarray, regressed: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
     """Series whose means estimate the posterior's means and variances, each of shape (k, d).
 
-    With the least noise that a guess of the covariance, shape (d, d), leaves, element by element;
-    or with a = b = 1, of draws that are too few for a regression.
+    `zero` has mean zero over the posterior, and `own` + theta `zero` too: gradients times a guess
+    of the covariance, and its diagonal, unless edges are near. With the least noise that these
+    leave, element by element; or with a = b = 1, of draws that are too few for a regression.
     """
-    s, away = score @ covariance, theta - theta.mean(axis=0)
-    zero = np.diag(covariance) + away * (s - s.mean(axis=0))
+    away = theta - theta.mean(axis=0)
+    squares = own + away * (zero - zero.mean(axis=0))
     if not regressed:
-        return theta + s, away**2 + zero
-    return _controlled(theta, s), _controlled(away**2, zero)
+        return theta + zero, away**2 + squares
+    return _controlled(theta, zero), _controlled(away**2, squares)
 
 
 def _with_noise(found: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,7 @@ from pymc_subsample.diagnostics import checks
 from pymc_subsample.diagnostics.chain_moments import ERROR_RATE, from_start, moment_errors
 from pymc_subsample.diagnostics.checks import MODES, Check, Rule, amount, sentence
 from pymc_subsample.diagnostics.divergences import check_divergences, divergence_rules
+from pymc_subsample.diagnostics.edges import jumps_near, prior_of
 from pymc_subsample.diagnostics.overlooked import OVERLOOKED, check_overlooked
 from pymc_subsample.diagnostics.pilot import Pilot, evaluated, least_curvature, least_mean_error
 from pymc_subsample.diagnostics.record import StepRecord
@@ -55,6 +56,10 @@ RULES = (
     DIVERGED, HIDDEN, START, STEP, NOISE, STRETCH, SHIFT, HEAT, OVERLOOKED, UNMEASURED, TEMPERATURE,
     TAIL, MODES,
 )  # fmt: skip
+
+
+# Draws beside which jumps of the prior are looked for.
+_LOOKED_AT = 100
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,14 @@ def check_steps(
                 "say whether means and standard deviations are right: what is predicted holds "
                 f"around the reference alone. {UNMEASURED.remedy}",
             )
+        elif jump := jumps_near(prior_of(expansion), _some(record), active):
+            unmeasured = UNMEASURED.check(
+                1.0,
+                f"A prior or a potential jumps by {amount(jump)} beside the draws (a switch, a "
+                "comparison). Gradients do not see that, and this step has no acceptance test: the "
+                "draws are those of a density without the jump. Write a smooth function in its "
+                "place (a sigmoid), or use pms.MinibatchBarkerMH or pms.HMCECS.",
+            )
         else:
             unmeasured = UNMEASURED.check(
                 float(not seen),
@@ -129,6 +142,12 @@ def check_steps(
         found.append(unmeasured)
     instead = "its density to the power of one over that"
     return [*found, checks.check_temperature(dynamics.temperature, TEMPERATURE, instead)]
+
+
+def _some(record: StepRecord) -> np.ndarray:
+    """Return some of the draws that were kept, evenly spread, shape (k, d)."""
+    kept = np.array(record.kept)
+    return kept[np.linspace(0, len(kept) - 1, min(_LOOKED_AT, len(kept))).astype(int)]
 
 
 def _predicted(

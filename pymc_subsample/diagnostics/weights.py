@@ -144,5 +144,11 @@ def _weighted_mean(
     return value, np.hypot(own, share * common), np.hypot(own, (1 - share) * common)
 
 
+def unknown_moments(like: Moments) -> Moments:
+    """Return moments of as many quantities, none of which is known."""
+    nothing, unsure = np.full_like(like.mean, np.nan), np.full_like(like.mean, np.inf)
+    return Moments(nothing, nothing, unsure, unsure, unsure, unsure)
+
+
 def _positive(x: np.ndarray) -> np.ndarray:
     return np.where(x > 0, x, 1.0)

@@ -17,6 +17,7 @@ from pymc_subsample.likelihood.errors import TallModelError
 from pymc_subsample.likelihood.evaluation import SHARE, Evaluation
 from pymc_subsample.likelihood.identity import archive
 from pymc_subsample.likelihood.levels import indexed
+from pymc_subsample.likelihood.support import impossible
 from pymc_subsample.likelihood.terms import Whole
 from pymc_subsample.passes import current
 from pymc_subsample.rows import parts_of
@@ -95,8 +96,9 @@ def check_start(tall: Evaluation, batch: Loglik) -> None:
     logprior = tall.logprior(theta)
     if not np.isfinite(logprior):
         raise TallModelError(
-            f"The log prior is not finite at the initial point ({logprior}); run "
-            "model.point_logps() and change `initval`."
+            f"The log prior is not finite at the initial point ({logprior}): "
+            f"{impossible(tall.model, tall.initial_point, tall.observed)}. Give an `initval` "
+            "inside the support."
         )
     place = archive(tall, "start", theta)
     begin = kept_rows(*place) if place else 0
@@ -276,7 +278,7 @@ def check_batches(
                 f"The log-likelihood of {listed(tall.observed)} in a row changes with the rows "
                 "around it: rows are coupled in a way that was not recognised. Write the "
                 "likelihood so that each row depends on parameters and on that row alone, or "
-                "sample this model with pm.NUTS."
+                "sample this model with pm.sample()."
             )
 
 

@@ -15,15 +15,17 @@ from rich.table import Column
 
 from pymc_subsample.calling import given_start, refuse_init
 from pymc_subsample.control_variates.factors import scaled
-from pymc_subsample.diagnostics import checks
+from pymc_subsample.diagnostics import checks, samplers
 from pymc_subsample.diagnostics.checks import Check, Rule
 from pymc_subsample.diagnostics.scores import log_densities
 from pymc_subsample.diagnostics.tails import TAIL, check_tails
 from pymc_subsample.likelihood.binding import quoted
+from pymc_subsample.likelihood.support import impossible
 from pymc_subsample.steps import guards
 from pymc_subsample.steps.ahead import Ahead
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.declarations import SHOWN, Statistics, named_alike
+from pymc_subsample.steps.ends import with_causes
 from pymc_subsample.steps.modes import number_of_chain
 from pymc_subsample.steps.notices import Notice, Unsaid, begin_run
 from pymc_subsample.steps.tuning import ProposalTuning, Tuning
@@ -31,6 +33,9 @@ from pymc_subsample.storage import hint_for_bambi, refuse_beyond_memory, warn_of
 
 # How many times as wide as the posterior chains start around the reference.
 _WIDER = 1.5
+# Points at which they may start, around one that may be at an edge of the support: at a distance
+# that is halved after each few of them.
+_TRIES, _AT_EACH = 200, 20
 # How far out they start at most, over the distance that they are confined to.
 _WITHIN = 0.9
 
@@ -51,6 +56,8 @@ class ChainStep(SubsampledStep):
     own: np.ndarray | None = None
     # Whether the next draw is the chain's first.
     start_at_reference = False
+    # Where the chain began, once it has.
+    began = ""
     draws_left: int
     temperature: float
     record: Any
@@ -82,7 +89,7 @@ class ChainStep(SubsampledStep):
 
     def _begin(self, tune: int, draws: int) -> None:
         """Start a chain, or what a set-up leaves of one."""
-        self.tune = tune > 0
+        self.tune, self.began = tune > 0, ""
         self.draws_left = draws
         self.reference = None if self._prepared is None else self._home.reference
         asked = tune > 0 or self._reference_asked_for
@@ -111,12 +118,32 @@ class ChainStep(SubsampledStep):
         With `inside` whatever they say, and less than `most` away, in units of the factor.
         """
         first, self.start_at_reference = self.start_at_reference, False
+        if not self.began:
+            given = given_start(self, point)
+            self.began = "at initvals" if given else "at the model's initial point"
         if not first or self.reference is None or (not inside and given_start(self, point)):
             return False
-        z = _WIDER * self.rng.standard_normal(len(self._active))
-        z *= min(1.0, _WITHIN * most / np.linalg.norm(z))
-        theta[self._active] = self.reference.theta[self._active] + scaled(factor, z[None])[0]
-        return True
+        start = theta.copy()
+        for k in range(_TRIES):
+            z = _WIDER * self.rng.standard_normal(len(self._active))
+            z *= min(1.0, _WITHIN * most / np.linalg.norm(z)) / 2 ** (k // _AT_EACH)
+            start[self._active] = self.reference.theta[self._active] + scaled(factor, z[None])[0]
+            if np.isfinite(self._logprior(start)):
+                theta[:], self.began = start, "around the reference"
+                return True
+        if not np.isfinite(self._logprior(theta)):
+            values = self._tall.unravel(self._expansion.values(theta))
+            at = {v.name: values.get(v.name, point.get(v.name)) for v in self._model.value_vars}
+            raise ValueError(
+                f"{type(self).__name__}: the chain has nowhere to start: the log prior is not "
+                f"finite at {_TRIES} points around the reference, nor at the given point: "
+                f"{impossible(self._model, at, self._tall.observed)}. Give initvals= inside the "
+                "support."
+            )
+        return False
+
+    def _logprior(self, theta: np.ndarray) -> float:
+        return self._expansion.parameters(theta)[1]
 
     def _leave(self, theta: np.ndarray, values: np.ndarray) -> None:
         """Remember the last draw: the chain's vector and the values of the variables."""
@@ -231,7 +258,8 @@ class ChainStep(SubsampledStep):
 
     def _judged(self) -> dict[str, Any]:
         """Check a finished chain: statistics of its last draw, and the warning with it."""
-        found, search = [*self._check(), *self._check_tails()], self._search
+        found = with_causes(self, [*self._check(), *self._check_tails()])
+        search = self._search
         self._thread = None
         if search is not None:
             found = [*found, checks.check_modes(search)]
@@ -242,7 +270,8 @@ class ChainStep(SubsampledStep):
     @cached_property
     def _unjudged(self) -> dict[str, Any]:
         """Statistics that draws share, but for the checks of the chain's last."""
-        return checks.record(self._rules, None) | {"n_rows": self.n_rows, "warning": None}
+        shared = {"n_rows": self.n_rows, samplers.STATISTIC: samplers.number_of(type(self))}
+        return checks.record(self._rules, None) | shared | {"warning": None}
 
     @property
     def sampling_state(self) -> Any:
