@@ -1,7 +1,7 @@
 """The form in which a model is sampled: the order of its expansion, and the chain's coordinates."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,6 +26,8 @@ class Form:
     nesting: list[np.ndarray] | None = None
     # Coordinates in which nearly collinear columns are apart.
     apart: QRCoordinates | None = None
+    # On which of `likelihood.scales.SCALES` rows see parameters, by their numbers.
+    scales: dict[int, str] = field(default_factory=dict)
 
     def expanded(
         self,
