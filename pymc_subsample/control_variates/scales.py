@@ -16,11 +16,11 @@ from pytensor.graph.traversal import ancestors
 from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates import Expansion, linear_predictors
 from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.estimators import VARIANCE_AIM
+from pymc_subsample.estimators import ROW_BOUND, VARIANCE_AIM
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.likelihood.scales import SCALES, Scale, fitting
 
-# Rows that are looked at, and the share of them that is left out: such are read always.
+# Rows that are looked at, and the share of them that may be read always.
 _MOST_ROWS, _READ_ALWAYS = 20_000, 0.1
 # Share of the rows that a subsample may take before scales are looked at, and by how much another
 # one must make it smaller: compiling the rows again takes seconds.
@@ -38,24 +38,33 @@ def better_scales(
     expansion: Expansion,
     reference: Reference,
     thetas: np.ndarray,
+    far: np.ndarray,
     temperature: float = 1.0,
 ) -> dict[int, str]:
     """Return on which scales rows should see parameters, by their numbers in `tall.phi_graphs`.
 
-    Empty where residuals at points theta, shape (k, d), are small already, or no scale makes a
-    subsample half as large.
+    Empty where residuals at points theta, shape (k, d), and far ones, (j, d), are small already, or
+    no scale makes a subsample half as large.
     """
     n, center = expansion.n_rows, reference.center
     many = min(n, _MOST_ROWS)
     rows = expansion.take(np.sort(np.random.default_rng(0).choice(n, many, replace=False)))
-    points = np.array([expansion.parameters(theta)[0] for theta in thetas])
+    points = np.array([expansion.parameters(theta)[0] for theta in [*thetas, *far]])
 
     def size(left: np.ndarray) -> float:
-        """Rows of a subsample, by residuals, shape (k, m)."""
-        order = np.argsort(-np.abs(left).max(axis=0), kind="stable")
-        spread = np.var(left[:, order[int(_READ_ALWAYS * many) :]], axis=1)
-        found = n**2 / temperature**2 * spread.max() / VARIANCE_AIM
-        return float(found) if np.all(np.isfinite(left)) else np.inf
+        """Rows that are read, by residuals, shape (k + j, m); see `choose_subsample_size`."""
+        inside, outside = np.split(left, [len(thetas)])
+        outside = np.nan_to_num(outside, posinf=0.0, neginf=0.0)
+        if not np.all(np.isfinite(inside)):
+            return np.inf
+        order = np.argsort(-np.abs([*inside, *outside]).max(axis=0), kind="stable")
+        found = []
+        for share in (0.0, _READ_ALWAYS):
+            others = order[int(share * many) :]
+            spread = np.var(inside[:, others], axis=1).max() * (n / temperature) ** 2 / VARIANCE_AIM
+            alone = np.abs(outside[:, others]).max(initial=0.0) * n / temperature / ROW_BOUND
+            found.append(share * n + max(spread, alone))
+        return float(min(found))
 
     before = size(expansion.residuals(rows, center, points))
     if before <= _LARGE_SHARE * n:

@@ -122,6 +122,8 @@ class SubsampledStep(BlockedStep):
     _without_gradient = "Use a Metropolis-Hastings step with control_variate_order=None."
     # Whether it moves by gradients, and needs them to say how the log-likelihood changes.
     _by_gradients = True
+    # Whether what expansions leave is estimated, and not bounded, which wants them plain.
+    _estimates = True
     # Of the model, as the step's compiled transition takes them.
     _functions: tuple[str | None, ...]
     centring: Mapping[str, np.ndarray] = MappingProxyType({})
@@ -358,11 +360,12 @@ class SubsampledStep(BlockedStep):
     def _on_better_scales(self, found: tuple[Problem, Preparation]) -> tuple[Problem, Preparation]:
         """Have rows see parameters on scales on which expansions leave little, and solve again."""
         problem, prepared = found
-        if self._expansion.order < 2:
+        if self._expansion.order < 2 or not self._estimates:
             return found
         self._form.scales = better_scales(
-            self._tall, self._expansion, prepared.reference, prepared.pilot, problem.temperature
-        )
+            self._tall, self._expansion, prepared.reference, prepared.pilot, prepared.far,
+            problem.temperature,
+        )  # fmt: skip
         if not self._form.scales:
             return found
         self._connect()

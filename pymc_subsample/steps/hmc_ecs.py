@@ -26,7 +26,7 @@ from pymc_subsample.kernels.estimates import (
 from pymc_subsample.kernels.hmc import INFO, transitions
 from pymc_subsample.kernels.hmc import Subsample as Drawn
 from pymc_subsample.kernels.model import MINIBATCH
-from pymc_subsample.steps.adaptation import AdaptiveSubsample
+from pymc_subsample.steps.adaptation import AdaptiveSubsample, Pace
 from pymc_subsample.steps.declarations import ReferredState, Statistics, statistics
 from pymc_subsample.steps.ellipsoid import radius
 from pymc_subsample.steps.remarks import report
@@ -261,6 +261,7 @@ class HMCECS(AdaptiveSubsample):
             tune, self._active, self._expansion.theta_size, prepared.factor, self.target_accept
         )
         self.record = ChainRecord(draws=draws, size=self._tall.size)
+        self._pace = Pace()
 
     def _entered(self, point: PointType) -> np.ndarray:
         theta = self._theta(point)
@@ -326,6 +327,7 @@ class HMCECS(AdaptiveSubsample):
         self.record.add(thetas, infos)
 
     def _check(self) -> list[Check]:
+        self.completed = True
         return check_hmc(
             self.record,
             expansion=self._expansion,
