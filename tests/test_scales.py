@@ -176,7 +176,8 @@ def test_where_no_subsample_is_enough_all_rows_are_read(caplog):
     with caplog.at_level(logging.INFO, "pymc.subsample"):
         step = pms.HMCECS(model=half_effect_beyond_all_doses())
     assert "all rows are read, without approximation" in caplog.text
-    assert step._share > 1.0
+    assert step._exact
+    assert step._share == 1.0
     step.setup_chain(np.random.default_rng(0), 200, 60)
     point, logp = step.model.initial_point(), step.model.compile_logp()
     stats = []

@@ -60,9 +60,18 @@ class AdaptiveSubsample(ChainStep):
         return n // MINIBATCH * MINIBATCH if self._kind == BLOCK_POISSON else n
 
     @property
+    def _exact(self) -> bool:
+        """Whether all rows are read; see `sizing.all_rows`."""
+        return len(self.subsample.always) == self.n_rows - 1
+
+    @property
+    def _rows_read(self) -> int:
+        """Rows that an estimate reads."""
+        return self.n_rows if self._exact else self.subsample_size + len(self.subsample.always)
+
+    @property
     def _share(self) -> float:
-        """Of the rows, that an estimate reads."""
-        return (self.subsample_size + len(self.subsample.always)) / self.n_rows
+        return self._rows_read / self.n_rows
 
     @property
     def _may_cover(self) -> bool:
@@ -192,20 +201,23 @@ class AdaptiveSubsample(ChainStep):
         others = company(self)
         why = f"while {others}, {cause}" if others else cause
         now, were = self.subsample_size, len(self.subsample.always) != always
-        drawn = self._pace.per_draw(self._share * self.n_rows / (before + always))
+        drawn = self._pace.per_draw(self._rows_read / (before + always))
         beside = beside_all_rows(self, drawn)
         size = (
             f"{now:,} rows ({now / self.n_rows:.2%}; {before:,} before){self._also()}"
             f"{f' ({always:,} before)' * were}"
         )
+        if self._exact:
+            size = f"all {self.n_rows:,} rows ({before + always:,} before)"
         if beside.use and self._may_resize and not self.completed:
             raise RuntimeError(
-                f"HMCECS: {why}; a chain's subsample would have to draw {size}, and a draw would "
-                f"take about {amount(drawn[0])} s{beside.said}. To go on with fewer rows, and too "
-                "much noise, give HMCECS(subsample_size=...)."
+                f"HMCECS: {why}; an estimate would have to read {size}, and a draw would take "
+                f"about {amount(drawn[0])} s{beside.said}. To go on with fewer rows, and too much "
+                "noise, give HMCECS(subsample_size=...)."
             )
+        reads = "reads" if self._exact else "draws"
         return Notice(
-            cause, f"HMCECS: {why}; a chain's subsample changed: it draws {size}{beside.said}"
+            cause, f"HMCECS: {why}; a chain's subsample changed: it {reads} {size}{beside.said}"
         )
 
     def _also(self) -> str:

@@ -50,8 +50,8 @@ def beside_all_rows(step: "AdaptiveSubsample", drawn: tuple[float, float] | None
         f"{amount(found.full_seconds)} s, at {found.gradients:.0f} gradients per draw and "
         f"{each} each"
     )
-    exact = step._share >= 1.0
-    if pays(found.seconds, found.full_seconds) or (exact and found.seconds < found.full_seconds):
+    faster = step._exact and found.seconds < found.full_seconds
+    if pays(found.seconds, found.full_seconds) or faster:
         return Beside(f"{times}. HMCECS is the faster one")
     use = code if pays(found.full_seconds, found.seconds) else ""
     return Beside(f"{times}. Use {code}, which is exact", use)

@@ -310,14 +310,13 @@ class HMCECS(AdaptiveSubsample):
         return float(np.mean(self.moments.total)) / self.temperature - self.subsample.products
 
     def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
-        m = self.subsample_size
         rows = (infos["rows_moved"] + infos["rows_refreshed"]).astype(int)
         return {
             "divergences": self._divergences(infos["diverging"]),
             "model_logp": infos["log_posterior"] - infos["volume"],  # of the model's variables
             "n_evaluations": 2 * rows,
             "step_size": self.step_size,
-            "subsample_size": m + len(self.subsample.always),
+            "subsample_size": self._rows_read,
             "data_share": self._share,
         }
 

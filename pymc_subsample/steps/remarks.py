@@ -26,10 +26,9 @@ def report(step: AdaptiveSubsample) -> None:
         path += f", control variates of order {step.control_variate_order}: too many parameters"
     blocks = "1 block" if step.n_blocks == 1 else f"{step.n_blocks} blocks"
     may_change = step.given["subsample_size"] is None and not step.given["reference"]
-    exact = len(step.subsample.always) + 1 == n
-    told = exact or _log.isEnabledFor(logging.INFO)
+    told = step._exact or _log.isEnabledFor(logging.INFO)
     beside = beside_all_rows(step) if told else Beside()
-    if exact and beside.use:
+    if step._exact and beside.use:
         raise TallModelError(
             f"No subsample of the {n:,} rows of {', '.join(map(repr, step.observed))} is large "
             f"enough: what their expansions leave takes all of them{beside.said}."
@@ -39,7 +38,7 @@ def report(step: AdaptiveSubsample) -> None:
         f"({m / n:.2%}) in {blocks}{step._also()}{' to start with' if may_change else ''}; "
         f"predicted variance of the log-likelihood estimate {amount(variance)}"
     )
-    if exact:
+    if step._exact:
         subsample = "no subsample is large enough, and all rows are read, without approximation"
     _log.info(
         f"HMCECS: {n:,} rows of {', '.join(step.observed)} ({path}); {subsample}{beside.said}"
