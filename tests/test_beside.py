@@ -60,7 +60,7 @@ def grow(monkeypatch, seconds: float, completed: bool = False):
 
 
 def test_a_run_that_grows_is_compared_and_ends_where_nuts_saves_most(monkeypatch):
-    with pytest.raises(RuntimeError, match="Use pm.sample|Use nutpie") as raised:
+    with pytest.raises(RuntimeError, match=r"Use pm\.sample") as raised:
         grow(monkeypatch, 1000.0)
     said = str(raised.value)
     for words in ("rows (", "before)", "An estimate reads", "about 1e+03 s", "about 20 s", "draw"):
@@ -108,6 +108,6 @@ def test_where_hmcecs_does_not_serve_either_it_is_not_named(monkeypatch, caplog)
     monkeypatch.setattr("pymc_subsample.steps.sizing.choose", refuse)
     with (
         caplog.at_level(logging.INFO),
-        pytest.raises(pms.TallModelError, match="either. Sample this model with pm.NUTS"),
+        pytest.raises(pms.TallModelError, match=r"either\. Sample this model with pm\.NUTS"),
     ):
         pms.ScalableMH(model=near_components())

@@ -122,7 +122,7 @@ def test_a_limit_is_sampled_by_few_rows_and_right(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_without_scales_a_large_part_would_be_read(name, monkeypatch):
-    monkeypatch.setattr("pymc_subsample.steps.base.better_scales", lambda *_: {})
+    monkeypatch.setattr("pymc_subsample.steps.form.better_scales", lambda *_: {})
     assert pms.HMCECS(model=MODELS[name]())._share > 0.1
 
 

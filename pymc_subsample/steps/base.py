@@ -24,7 +24,6 @@ from pymc_subsample.control_variates.curvature import MAX_DENSE
 from pymc_subsample.control_variates.kept import Archive
 from pymc_subsample.control_variates.modes import ModeSearch
 from pymc_subsample.control_variates.reference import Reference, no_sums
-from pymc_subsample.control_variates.scales import better_scales
 from pymc_subsample.data import Rows
 from pymc_subsample.data.samples import warn_of_samples
 from pymc_subsample.kernels.estimates import PERTURBED
@@ -266,10 +265,7 @@ class SubsampledStep(BlockedStep):
     @property
     def fingerprint(self) -> str:
         """Identifies rows and columns, so that a state is not continued on other ones."""
-        rows = self._tall.rows.fingerprint
-        apart, scales = self._form.apart, self._form.scales
-        columns = "" if apart is None else f", columns {apart.digest}"
-        return f"{rows}{columns}{f', scales {scales}' if scales else ''}"
+        return f"{self._tall.rows.fingerprint}{self._form.digest}"
 
     @property
     def model(self) -> pm.Model:
@@ -331,10 +327,14 @@ class SubsampledStep(BlockedStep):
     ) -> tuple[Problem, Preparation]:
         """Find the reference point, or take the one that was given.
 
-        Where sums over rows have hardly enough digits there, nearly collinear columns are taken
-        apart, if there are some and that helps, and the problem is made anew.
+        Where expansions leave much, rows see parameters on better scales, and where sums over rows
+        have hardly enough digits, nearly collinear columns are taken apart, if there are some and
+        that helps: the problem is made anew.
         """
-        problem, prepared = first = self._on_better_scales(self._solved(temperature, kind))
+        problem, prepared = first = self._solved(temperature, kind)
+        if self._estimates and self._form.rescaled(self._tall, self._expansion, *first):
+            self._connect()
+            problem, prepared = first = self._solved(temperature, kind)
         many = len(problem.free) > MAX_DENSE
         lost = problem.without_digits(prepared, NEARLY)
         if (many or len(lost)) and self._take_apart(first if many else None):
@@ -356,20 +356,6 @@ class SubsampledStep(BlockedStep):
         with differentiated(self._tall, self._without_gradient):
             problem = self._problem(temperature, kind)
             return problem, problem.prepare()
-
-    def _on_better_scales(self, found: tuple[Problem, Preparation]) -> tuple[Problem, Preparation]:
-        """Have rows see parameters on scales on which expansions leave little, and solve again."""
-        problem, prepared = found
-        if self._expansion.order < 2 or not self._estimates:
-            return found
-        self._form.scales = better_scales(
-            self._tall, self._expansion, prepared.reference, prepared.pilot, prepared.far,
-            problem.temperature,
-        )  # fmt: skip
-        if not self._form.scales:
-            return found
-        self._connect()
-        return self._solved(problem.temperature, problem.kind)
 
     def _take_apart(self, found: tuple[Problem, Preparation] | None) -> bool:
         """Take columns apart, if there are some, and their sums lose digits by themselves."""

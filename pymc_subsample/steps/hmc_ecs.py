@@ -97,7 +97,8 @@ class HMCECS(AdaptiveSubsample):
         Rows m per estimate, from 2 up, drawn with replacement beside the few of the largest
         residuals, which are read always whatever m is. "auto" takes the smallest m, at
         least 100, that keeps the variance of the log-likelihood estimate at or below 1 and its
-        perturbation at or below 0.05 on the 95% ellipsoid around the reference. With
+        perturbation at or below 0.05 on the 95% ellipsoid around the reference, or all rows,
+        without approximation, where none is large enough and the log-likelihood is smooth. With
         "block-poisson" their expected number, a multiple of 30, and "auto" minimises the
         computational time of an effective draw under the same bound on the variance.
     n_blocks : int or "auto", default "auto"
@@ -138,8 +139,10 @@ class HMCECS(AdaptiveSubsample):
     Raises
     ------
     TallModelError
-        If the model's rows cannot be subsampled, or no subsample of "auto" size is large enough;
-        the message names the variable and the reason.
+        If the model's rows cannot be subsampled, or no subsample of "auto" size is large enough and
+        NUTS on all rows is much faster; the message names the variable and the reason.
+    RuntimeError
+        While tuning, if the subsample has to grow until NUTS on all rows is much faster.
     ValueError
         If an argument is out of range.
 
