@@ -57,8 +57,9 @@ _APART = "it has to find scales that are far apart, which its trial knew"
 _ASTRAY = 12.0
 # Normal draws in the chain's own coordinates that show variances of the model's variables.
 _POINTS = 500
-# Tuning draws of a short trial, and its time; gradients per draw that are many.
-_SHORT, _SHORT_SECONDS, _MANY = 100, 1.0, 30
+# Tuning draws of a short trial, and its time; gradients per draw that are many, and as many as NUTS
+# takes of regressions (5 to 8 in trials of Poisson ones, zero-inflated ones and mixtures).
+_SHORT, _SHORT_SECONDS, _MANY, FEW_GRADIENTS = 100, 1.0, 30, 7
 
 
 @contextmanager
@@ -268,19 +269,22 @@ class Comparison:
     gradients: float = np.nan  # Of all rows per draw of NUTS.
 
 
-def compare(model: pm.Model, step: "SubsampledStep") -> Comparison:
+def compare(
+    model: pm.Model, step: "SubsampledStep", drawn: tuple[float, float] | None = None
+) -> Comparison:
     """Time a few draws of a step, which samples all variables, and project NUTS on all rows.
 
-    A gradient of all rows is timed. As many of them are taken per draw as NUTS needs in its tuning
-    on the rows' expansion, within a second, or else as the step takes.
+    Seconds and gradients per draw are those `drawn`, if they are known. A gradient of all rows is
+    timed. As many of them are taken per draw as NUTS needs in its tuning on the rows' expansion,
+    within a second, or else as the step takes.
     """
     assert step._prepared is not None
     per_gradient = seconds_per_full_gradient(
         step._expansion, step._prepared.reference, 0.2 * _TIMED_SECONDS
     )
-    if 2 * DRAWS * _MANY * per_gradient < SAVED_SECONDS:
+    if drawn is None and 2 * DRAWS * _MANY * per_gradient < SAVED_SECONDS:
         return Comparison(per_gradient)
-    per_draw, steps = seconds_per_draw(model, step, 0)
+    per_draw, steps = drawn or seconds_per_draw(model, step, 0)
     gradients = _gradients_of_tuning(model, step) or steps
     full = COMPILE_SECONDS + 2 * DRAWS * gradients * per_gradient
     return Comparison(per_gradient, 2 * DRAWS * per_draw, full, gradients)

@@ -19,7 +19,7 @@ from scipy.stats import norm
 
 import pymc_subsample as pms
 from pymc_subsample import all_rows
-from pymc_subsample.steps import adaptation, remarks
+from pymc_subsample.steps import adaptation, beside
 from pymc_subsample.steps.tuning import Tuning
 
 
@@ -348,7 +348,7 @@ def test_small_data_are_for_nuts_on_all_rows(model, caplog, monkeypatch):
 
 
 def test_nobody_waits_for_a_comparison_that_is_not_said(model, caplog, monkeypatch):
-    monkeypatch.setattr(remarks, "compare", None)
+    monkeypatch.setattr(beside, "compare", None)
     reported(model, caplog, subsample_size=150)
     reported(model, caplog, subsample_size=300, vars=["a"])
     reported(model, caplog, subsample_size=300, temperature=2.0)
@@ -359,7 +359,7 @@ def test_nobody_waits_for_a_comparison_that_is_not_said(model, caplog, monkeypat
 @pytest.mark.parametrize(("seconds", "verdict"), [(40, "HMCECS is"), (60, "Use pm.sample(")])
 def test_the_faster_sampler_is_named(model, caplog, monkeypatch, seconds, verdict):
     found = all_rows.Comparison(0.006, seconds, 100.0, 8.2)
-    monkeypatch.setattr(remarks, "compare", lambda *_: found)
+    monkeypatch.setattr(beside, "compare", lambda *_: found)
     monkeypatch.setattr(all_rows, "find_spec", lambda name: name)
     _, said = reported(model, caplog, subsample_size=300)
     assert f"take a chain about {seconds} s, and with nutpie on all rows about 100 s" in said

@@ -249,7 +249,7 @@ class _GeneralSums:
 
 
 def _differences(slope: Callable[..., None]) -> Callable[..., None]:
-    """Return what writes the differences along a vector of what ``slope(..., vector, out)`` does."""
+    """Return what writes differences along a vector of what ``slope(..., vector, out)`` does."""
 
     def difference(
         center: np.ndarray, rows: np.ndarray, vector: np.ndarray, out: np.ndarray

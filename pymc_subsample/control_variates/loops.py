@@ -14,8 +14,6 @@ from itertools import count
 import numpy as np
 import pytensor.scalar as ps
 from numba import types
-from pytensor.compile.builders import OpFromGraph
-from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
 from pytensor.tensor.basic import AllocEmpty
@@ -111,10 +109,6 @@ class _Code(Interpreter[_Run]):
 
     def __init__(self, inputs: Sequence[Variable], outputs: Mapping[str, Variable]):
         fgraph = specialised(inputs, list(outputs.values()))
-        while symbolic := [n for n in fgraph.toposort() if isinstance(n.op, OpFromGraph)]:
-            for node in symbolic:
-                pairs = zip(node.outputs, inline_ofg_node(node), strict=True)
-                fgraph.replace_all(pairs, import_missing=True)
         self.names = [f"x{k}" for k in range(len(inputs))]
         self._clients = fgraph.clients
         self._numbers = count()

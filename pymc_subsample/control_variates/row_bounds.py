@@ -17,13 +17,14 @@ logistic rows, or while r_s is within a limit, by interval arithmetic.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import thread_time
 
 import numpy as np
 
 from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.control_variates.strata import SINGLE, Strata
+from pymc_subsample.control_variates.strata import SINGLE, Strata, Unbounded
 from pymc_subsample.kernels.strata import Bounds, cubic_sum, distances
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.thinning import Reading
@@ -96,18 +97,20 @@ def bound_rows(
     temperature: float = 1.0,
     intensity: float = 1.0,
     exact: np.ndarray | tuple = (),
+    seconds: float = np.inf,
 ) -> RowBounds:
     """Bound all rows' remainders around a reference, in three passes over the rows.
 
     Control variates are of order 2 or 3; `points`, values of phi, shape (N, P), are spread as the
     posterior is. `kind`, "auto", "global", "local" or a number, says where bounds of derivatives
     come from; a number bounds those of every row in its predictor. `intensity` is kappa, see
-    `kernels.scalable`. Rows `exact`, in order, do not decide.
+    `kernels.scalable`. Rows `exact`, in order, do not decide. Interval arithmetic may take so many
+    `seconds` of the processor.
 
     Raises
     ------
-    TallModelError
-        If there are none; the message says why.
+    Unbounded
+        If there are none, or they take longer; the message says why.
     """
     if kind == "auto" and expansion.slope() is not None:
         # Where these are sharp enough, intervals are not worth their time.
@@ -117,7 +120,7 @@ def bound_rows(
             return found
     strata = Strata(expansion, points)
     power = expansion.order + 1
-    remainder = _Remainder(expansion, reference.center, kind, strata.size)
+    remainder = _Remainder(expansion, reference.center, kind, strata.size, seconds)
     sizes, sharpest = [], []
     without, at = np.asarray(exact, dtype=np.int64), 0
     for rows in expansion.chunks():
@@ -139,7 +142,7 @@ def bound_rows(
         np.maximum(bounds[0], np.where(np.isfinite(wider), wider, 0.0) / larger, out=bounds[0])
     bound, finite = bounds[0], np.isfinite(bounds[0])
     if np.mean(~finite) > _MOST_ALWAYS:
-        raise TallModelError(remainder.refusal())
+        raise Unbounded(remainder.refusal())
     candidates = np.where(finite, np.minimum(bound * rate[stratum], 1.0), 1.0)
     candidates[without] = 0.0
     # Strata that will be read whole need no rows that are read always.
@@ -170,7 +173,16 @@ def bound_rows(
 class _Remainder:
     """Bounds on the rows' remainders while their predictors move."""
 
-    def __init__(self, expansion: Expansion, center: np.ndarray, kind: str | float, size: int):
+    def __init__(
+        self,
+        expansion: Expansion,
+        center: np.ndarray,
+        kind: str | float,
+        size: int,
+        seconds: float,
+    ):
+        self._seconds, self._began, self._done = seconds, thread_time(), 0.0
+        self._n_rows = expansion.n_rows
         self._observed = ", ".join(map(repr, expansion.observed))
         self._power, self._flat, self._center = expansion.order + 1, expansion.sums.flat, center
         self._slope = None
@@ -187,7 +199,7 @@ class _Remainder:
         near = expansion.remainder(center) if isinstance(kind, str) and kind != "global" else None
         self._near: Callable[[np.ndarray, np.ndarray, float], np.ndarray] | None = near
         if self._slope is None and near is None:
-            raise TallModelError(self.refusal())
+            raise Unbounded(self.refusal())
         self.kind = "local" if self._slope is None else "global"
         limits = [] if near is None else [math.sqrt(size) + more for more in _BEYOND]
         self.limits = np.array(limits + ([] if self._slope is None else [np.inf]))
@@ -197,8 +209,21 @@ class _Remainder:
         return (
             f"ScalableMH needs bounds on the {_NAMED[self._power]} derivatives of the "
             f"log-likelihood of {self._observed} in at most ten linear predictors per row, and "
-            "found none near the posterior mode. Use HMCECS."
+            "found none near the posterior mode."
         )
+
+    def _spend(self, rows: int) -> None:
+        """Refuse to go on if what is left takes more seconds than there are."""
+        spent = thread_time() - self._began
+        self._done += rows / len(self.limits)
+        if spent > self._seconds and self._done < self._n_rows:
+            raise Unbounded(
+                f"Bounds on the {_NAMED[self._power]} derivatives of the log-likelihood of "
+                f"{self._observed} took {spent:.0f} s of the processor for "
+                f"{self._done / self._n_rows:.0%} of the rows, and may take {self._seconds:.0f} s, "
+                "about as long as NUTS on all rows: the log-likelihood is too complex for interval "
+                "arithmetic."
+            )
 
     def bounds(self, rows: np.ndarray, moves: np.ndarray) -> np.ndarray:
         """Return c_i for each of the limits, shape (L, m), of anchored rows."""
@@ -212,5 +237,6 @@ class _Remainder:
             if np.isfinite(limit):
                 assert self._near is not None
                 near = np.minimum(self._near(rows, moves, limit), everywhere)
+                self._spend(rows.shape[1])
             found.append(near)
         return np.array(found)

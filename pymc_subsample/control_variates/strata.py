@@ -10,6 +10,11 @@ from pymc_subsample.control_variates.sums import LinearSums
 from pymc_subsample.kernels.strata import Bounds, add_cubes, alias_table, distances, whiten
 from pymc_subsample.likelihood import TallModelError
 
+
+class Unbounded(TallModelError):
+    """Rows have no bounds that serve; who asked for them says what to use instead."""
+
+
 # Elements of all strata's metrics, and of phi that all rows see.
 _MOST_METRICS, _MOST_COMMON = 4_000_000, 500
 # Sums of terms of order 3: 200 MB.
@@ -28,7 +33,7 @@ class Strata:
 
     `points`, values of phi, shape (N, P), are spread as the posterior is. `elements`, shape (S, k),
     says which; `factor` and `metric`, shape (S, k, k), are the inverses of W_s, and W_s; see
-    `kernels.strata`. Raises `TallModelError` if there are too many.
+    `kernels.strata`. Raises `Unbounded` if there are too many.
     """
 
     def __init__(self, expansion: Expansion, points: np.ndarray):
@@ -45,10 +50,10 @@ class Strata:
         codes = math.prod(map(len, self._levels))
         crowded = count * self.size**2 > _MOST_METRICS or codes > np.iinfo(np.int64).max
         if crowded or len(sums.common) > _MOST_COMMON:
-            raise TallModelError(
+            raise Unbounded(
                 f"ScalableMH keeps a metric for each set of parameters that rows see together: "
                 f"{count:,} sets of {self.size} parameters in this model, more than it can look at "
-                "in every draw. Use HMCECS."
+                "in every draw."
             )
         cubes = math.comb(self.size + 2, 3) if expansion.order == 3 else 0
         if count * cubes > _MOST_CUBES:

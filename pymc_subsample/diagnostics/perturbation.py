@@ -151,12 +151,7 @@ def errors_by_few(
     without: np.ndarray,
 ) -> DrawErrors:
     """Errors at draws theta, shape (k, d), by some thousands of random rows, or by all if few."""
-    index = np.arange(expansion.n_rows)
-    if expansion.n_rows > FEW:
-        index = drawn_without(np.random.default_rng(0), expansion.n_rows, without, FEW)
-    elif len(without):
-        index = np.delete(index, without)
-    parts = [(expansion.take(index), (expansion.n_rows - len(without)) / len(index))]
+    parts = [_few_others(expansion, without, 0)]
     found = estimate_errors(
         expansion, reference, thetas, subsample_size, temperature, without, parts
     )
@@ -203,13 +198,19 @@ def errors_by_all(
     found = residuals_around(expansion, reference, thetas[some], far=thetas[far])
     outlying = np.setdiff1d(found.index[: FEW + len(without)], without)
     apart = np.union1d(outlying, without)
-    others = drawn_without(np.random.default_rng(1), expansion.n_rows, apart, FEW)
-    parts = [
-        (expansion.take(outlying), 1.0),
-        (expansion.take(others), (expansion.n_rows - len(apart)) / FEW),
-    ]
+    parts = [(expansion.take(outlying), 1.0), _few_others(expansion, apart, 1)]
     few = estimate_errors(expansion, reference, thetas, *of_estimate, parts)
     return DrawErrors(shares, few, index, whole, chosen)
+
+
+def _few_others(expansion: Expansion, without: np.ndarray, seed: int) -> tuple[np.ndarray, float]:
+    """Return some thousands of random rows, or all if few, and how many each of them stands for."""
+    left = expansion.n_rows - len(without)
+    if left > FEW:
+        index = drawn_without(np.random.default_rng(seed), expansion.n_rows, without, FEW)
+    else:
+        index = np.setdiff1d(np.arange(expansion.n_rows), without)
+    return expansion.take(index), left / max(len(index), 1)
 
 
 def farthest(z: np.ndarray, most: int = _MOST_FAR) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,11 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.subtensor import Subtensor
 
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError
+from pymc_subsample.likelihood.scales import Scale
 from pymc_subsample.likelihood.trace import RowTrace
 from pymc_subsample.symbolic.graph import (
     ReadsAllRows,
+    apply_op,
     elemwise_name,
     evaluate,
     numpy_function,
@@ -52,11 +54,13 @@ def batch_graph(
     trace: RowTrace,
     dependent: set[Variable],
     arrays: Mapping[Variable, np.ndarray],
+    scales: Mapping[int, Scale] = MappingProxyType({}),
 ) -> BatchGraph:
     """Rebuild `outputs`, whose rows have been traced, over inputs of any number of rows.
 
     Variables where the trace stopped become columns; the values of `dependent` ones depend on
-    parameters, `arrays` are those of the data placeholders.
+    parameters, `arrays` are those of the data placeholders. Rows see some parameters, by their
+    numbers, on other `scales`.
     """
     axes, memo = trace.axes, {}
     columns: dict[Variable, Variable] = {}
@@ -81,15 +85,30 @@ def batch_graph(
     whole = [i for i in whole if i not in axes and not isinstance(i, Constant)]
     fixed = [i for i in whole if i not in dependent]
     bases = _parameter_bases([i for i in whole if i in dependent], dependent, fixed)
-    parameters = {tensor_input(v.name, v.type.dtype, v.type.shape): v for v in bases}
-    memo |= {old: new for new, old in parameters.items()}
+    parameters, bent = {}, {}
+    for number, v in enumerate(bases):
+        new = tensor_input(v.name, v.type.dtype, v.type.shape)
+        scale = scales.get(number)
+        parameters[new] = v if scale is None else scale.forward(v)
+        memo[v] = new if scale is None else scale.back(new)
+        if scale is not None:
+            bent[memo[v]] = new, scale
     fixed = list(dict.fromkeys(fixed))
     for var, value in zip(fixed, evaluate(fixed, arrays), strict=True):
         memo[var] = pt.constant(np.asarray(value, dtype=var.type.dtype))
 
     first, old = next(iter(columns.items()))
-    resized = partial(_resized, trace=trace, arrays=arrays, length=first.shape[axes[old]])
-    new_outputs = rebuild(outputs, memo, resized)
+    length = first.shape[axes[old]]
+
+    def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        if isinstance(node.op, _VIEWS) and inputs[0] in bent:  # rows see views of u
+            view, scale = apply_op(node.op, [bent[inputs[0]][0], *inputs[1:]]), bent[inputs[0]][1]
+            new = scale.back(view[0])
+            bent[new] = view[0], scale
+            return [new]
+        return _resized(node, inputs, trace, arrays, length)
+
+    new_outputs = rebuild(outputs, memo, hook)
     used = set(ancestors(new_outputs))
     return BatchGraph(
         outputs=new_outputs,

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from pymc_subsample.likelihood.indices import negative_codes
 from pymc_subsample.likelihood.kinds import per_row
 from pymc_subsample.likelihood.levels import refuse_other_levels
 from pymc_subsample.likelihood.lifting import lifted
+from pymc_subsample.likelihood.scales import SCALES
 from pymc_subsample.likelihood.selection import select_in_data
 from pymc_subsample.likelihood.support import owner_of_check
 from pymc_subsample.likelihood.terms import Part, Rows, numbers_read, parts_of
@@ -77,6 +79,8 @@ class TallModel(Evaluation):
         Names of value variables that are 0 or 1 and will be sampled one element at a time. There
         may be as many of them as rows, as long as rows gather them by an index; the checks of the
         batch graph draw them at random.
+    scales : dict of int to str, optional
+        On which of `likelihood.scales.SCALES` rows see parameters, by their numbers in phi_graphs.
     lift : bool, default True
         Take products of effects and scales before rows see them; without, nothing but
         `loglik_as_written` is there.
@@ -103,9 +107,10 @@ class TallModel(Evaluation):
         initial_point: Mapping[str, np.ndarray] | None = None,
         data: RowsOnDisk | Sequence[RowsOnDisk] | Several | None = None,
         *,
+        scales: Mapping[int, str] = MappingProxyType({}),
         lift: bool = True,
     ) -> None:
-        self.binary = tuple(binary)
+        self.binary, self._scales = tuple(binary), {k: SCALES[v] for k, v in scales.items()}
         plain = partial(TallModel, model, observed, dim, binary, initial_point, data, lift=False)
         written = partial(TallModel, model, dim=dim, binary=binary, initial_point=initial_point)
         order = [v.name for v in model.value_vars]
@@ -220,7 +225,7 @@ class TallModel(Evaluation):
         )
         graphs = [*(r.graph for rows in kinds.values() for r in rows), *(g for g, _, _ in guards)]
         try:
-            batch = batch_graph(graphs, trace, dependent, self._arrays)
+            batch = batch_graph(graphs, trace, dependent, self._arrays, self._scales)
         except CoupledRows as error:
             raise error.refusal(coupled_term(error, kinds)) from None
         logprior = sum((w.graph.sum() for w in self.whole), prior)

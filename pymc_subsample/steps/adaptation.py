@@ -1,23 +1,25 @@
 """What an HMC-ECS chain changes while it tunes: mass matrix, reference point and subsample."""
 
+from time import thread_time
 from typing import Any
 
 import numpy as np
 
 from pymc_subsample.control_variates.reference import Reference, reference_at
 from pymc_subsample.control_variates.residuals import residuals_around
-from pymc_subsample.diagnostics.checks import excess
+from pymc_subsample.diagnostics.checks import amount, excess
 from pymc_subsample.diagnostics.perturbation import errors_by_few, perturbation, standardised
 from pymc_subsample.diagnostics.record import most_kept
 from pymc_subsample.estimators import VARIANCE_AIM, VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.steps.beside import beside_all_rows
 from pymc_subsample.steps.chains import ChainStep
 from pymc_subsample.steps.ellipsoid import far_points
 from pymc_subsample.steps.guards import company
 from pymc_subsample.steps.notices import Notice
-from pymc_subsample.steps.sizing import NO_SMALL_SHARE, choose_always, choose_subsample
+from pymc_subsample.steps.sizing import all_rows, choose_subsample, sized
 from pymc_subsample.steps.subsample import ESTIMATORS, Subsample
 from pymc_subsample.steps.tuning import Tuning
 
@@ -43,6 +45,9 @@ class AdaptiveSubsample(ChainStep):
     tuning: Tuning
     # What the user chose.
     given: dict[str, Any]
+    _pace: "Pace"
+    # Whether a chain of this step came to its end.
+    completed = False
 
     @property
     def _kind(self) -> int:
@@ -55,9 +60,18 @@ class AdaptiveSubsample(ChainStep):
         return n // MINIBATCH * MINIBATCH if self._kind == BLOCK_POISSON else n
 
     @property
+    def _exact(self) -> bool:
+        """Whether all rows are read; see `sizing.all_rows`."""
+        return len(self.subsample.always) == self.n_rows - 1
+
+    @property
+    def _rows_read(self) -> int:
+        """Rows that an estimate reads."""
+        return self.n_rows if self._exact else self.subsample_size + len(self.subsample.always)
+
+    @property
     def _share(self) -> float:
-        """Of the rows, that an estimate reads."""
-        return (self.subsample_size + len(self.subsample.always)) / self.n_rows
+        return self._rows_read / self.n_rows
 
     @property
     def _may_cover(self) -> bool:
@@ -72,6 +86,7 @@ class AdaptiveSubsample(ChainStep):
         tuning, before, cause = self.tuning, self.subsample_size, ""
         always = len(self.subsample.always)
         tuning.add(theta, info["acceptance_rate"], info["loglik_variance"])
+        self._pace.add(info["n_steps"])
         if not tuning.due():
             return None
         better = tuning.better_factor()
@@ -97,7 +112,9 @@ class AdaptiveSubsample(ChainStep):
             self.start_at_reference = True  # inside the new ellipsoid
         tuning.restart(self.step_size if changed else None)
         same = self.subsample_size == before and len(self.subsample.always) == always
-        return None if same else self._changed(cause, before, always)
+        notice = None if same else self._changed(cause, before, always)
+        self._pace = Pace()
+        return notice
 
     def _recentre(self, theta: np.ndarray) -> None:
         """Move the reference to the mean of recent draws and choose the subsample size again."""
@@ -108,9 +125,13 @@ class AdaptiveSubsample(ChainStep):
             residuals = residuals_around(self._expansion, reference, self.tuning.pilot(), far)
         except TallModelError:
             return  # impossible rows on the way: stay, and let the end of the chain judge
-        always, self.moments = choose_always(self._kind, residuals, self.temperature)
         self.reference = reference
-        self._resize(self.given["subsample_size"], always)
+        self._take(
+            *sized(
+                self._kind, residuals, self.temperature,
+                self.given["subsample_size"], self.given["n_blocks"],
+            )
+        )  # fmt: skip
 
     def _cover(self) -> None:
         """Choose the subsample for the draws where the estimate was noisiest, if that takes more.
@@ -126,14 +147,12 @@ class AdaptiveSubsample(ChainStep):
         except TallModelError:
             return
         given = self.given["subsample_size"]
-        always, moments = choose_always(self._kind, residuals, self.temperature)
-        m, _ = choose_subsample(
-            self._kind, moments, self.temperature, given, self.given["n_blocks"]
+        always, moments, m, _ = sized(
+            self._kind, residuals, self.temperature, given, self.given["n_blocks"]
         )
         m = min(m, int(_MOST_GROWTH) * self.subsample_size)  # one draw may be anywhere
         if m + len(always) > self.subsample_size + len(self.subsample.always):
-            self.moments = moments
-            self._resize(m, always)
+            self._resize(m, always, moments)
 
     def _perturbation(self) -> float:
         """Return errors of means and standard deviations at recent draws, over what is tolerable.
@@ -155,28 +174,50 @@ class AdaptiveSubsample(ChainStep):
         """Take more rows, if the ratio says so: what was predicted at a few points is larger."""
         unit, before = self.given["n_blocks"] or 10, self.subsample_size
         wanted = before * min(ratio, _MOST_GROWTH) if np.isfinite(ratio) else 0.0
-        wanted = min(-int(-wanted // unit), self._largest // unit) * unit
+        wanted = -int(-wanted // unit) * unit
         if wanted > before:
-            self._resize(wanted, self.subsample.always)
+            self._resize(wanted, self.subsample.always, self.moments)
 
-    def _resize(self, m: int | None, always: np.ndarray) -> None:
-        """Take a subsample of m rows, or of as many as the moments ask for."""
-        self.subsample_size, self.n_blocks = choose_subsample(
-            self._kind, self.moments, self.temperature, m, self.given["n_blocks"]
-        )
+    def _resize(self, m: int, always: np.ndarray, moments: Moments) -> None:
+        """Take m rows beside those that are read always; all rows if that is as many."""
+        blocks, temperature = self.given["n_blocks"], self.temperature
+        if self._kind == PERTURBED and m + len(always) >= self.n_rows:
+            self._take(*all_rows(self._kind, self.n_rows, temperature, blocks))
+        else:
+            size = choose_subsample(self._kind, moments, temperature, m, blocks)
+            self._take(always, moments, *size)
+
+    def _take(self, always: np.ndarray, moments: Moments, m: int, n_blocks: int) -> None:
+        self.moments, self.subsample_size, self.n_blocks = moments, m, n_blocks
         self.subsample = Subsample(self._kind, self.subsample_size, self.n_blocks, always)
         self._forget()
 
     def _changed(self, cause: str, before: int, always: int) -> Notice:
-        """Say why the subsample has another size now, and which other steps have a part in it."""
+        """Say why the subsample has another size now, and which other steps have a part in it.
+
+        A run that has become so slow that NUTS on all rows saves most of its time ends here, unless
+        a chain has been completed.
+        """
         others = company(self)
         why = f"while {others}, {cause}" if others else cause
         now, were = self.subsample_size, len(self.subsample.always) != always
+        drawn = self._pace.per_draw(self._rows_read / (before + always))
+        beside = beside_all_rows(self, drawn)
+        size = (
+            f"{now:,} rows ({now / self.n_rows:.2%}; {before:,} before){self._also()}"
+            f"{f' ({always:,} before)' * were}"
+        )
+        if self._exact:
+            size = f"all {self.n_rows:,} rows ({before + always:,} before)"
+        if beside.use and self._may_resize and not self.completed:
+            raise RuntimeError(
+                f"HMCECS: {why}; an estimate would have to read {size}, and a draw would take "
+                f"about {amount(drawn[0])} s{beside.said}. To go on with fewer rows, and too much "
+                "noise, give HMCECS(subsample_size=...)."
+            )
+        reads = "reads" if self._exact else "draws"
         return Notice(
-            cause,
-            f"HMCECS: {why}; a chain's subsample changed: it draws {now:,} rows "
-            f"({now / self.n_rows:.2%}; {before:,} before){self._also()}"
-            f"{f' ({always:,} before)' * were}{self._saves()}",
+            cause, f"HMCECS: {why}; a chain's subsample changed: it {reads} {size}{beside.said}"
         )
 
     def _also(self) -> str:
@@ -184,8 +225,18 @@ class AdaptiveSubsample(ChainStep):
         e = len(self.subsample.always)
         return f" and {e:,} outlying rows that are read always" if e else ""
 
-    def _saves(self) -> str:
-        """Say so where a subsample saves little, for the end of a log message."""
-        if self._share < NO_SMALL_SHARE:
-            return ""
-        return ". This is no small part of the data: pm.NUTS or nutpie on all rows may be faster"
+
+class Pace:
+    """Time and gradients of the draws since it was made."""
+
+    def __init__(self) -> None:
+        self._began, self._draws, self._gradients = thread_time(), 0, 0.0
+
+    def add(self, gradients: float) -> None:
+        """Count a draw."""
+        self._draws, self._gradients = self._draws + 1, self._gradients + gradients
+
+    def per_draw(self, growth: float) -> tuple[float, float]:
+        """Seconds and gradients per draw, were that many times as many rows read."""
+        spent = thread_time() - self._began
+        return max(growth, 1.0) * spent / self._draws, self._gradients / self._draws

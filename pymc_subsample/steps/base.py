@@ -122,6 +122,8 @@ class SubsampledStep(BlockedStep):
     _without_gradient = "Use a Metropolis-Hastings step with control_variate_order=None."
     # Whether it moves by gradients, and needs them to say how the log-likelihood changes.
     _by_gradients = True
+    # Whether what expansions leave is estimated, and not bounded, which wants them plain.
+    _estimates = True
     # Of the model, as the step's compiled transition takes them.
     _functions: tuple[str | None, ...]
     centring: Mapping[str, np.ndarray] = MappingProxyType({})
@@ -225,7 +227,7 @@ class SubsampledStep(BlockedStep):
 
     def _connect(self) -> None:
         with building_graphs(), self._made_by.in_use():
-            tall = self._tall = TallModel(self._model, **self._rows_of)
+            tall = self._tall = TallModel(self._model, **self._rows_of, scales=self._form.scales)
             self._check_vars()
             with (
                 doing("compiling the log-likelihood"),
@@ -271,9 +273,7 @@ class SubsampledStep(BlockedStep):
     @property
     def fingerprint(self) -> str:
         """Identifies rows and columns, so that a state is not continued on other ones."""
-        rows = self._tall.rows.fingerprint
-        apart = self._form.apart
-        return rows if apart is None else f"{rows}, columns {apart.digest}"
+        return f"{self._tall.rows.fingerprint}{self._form.digest}"
 
     @property
     def model(self) -> pm.Model:
@@ -335,12 +335,16 @@ class SubsampledStep(BlockedStep):
     ) -> tuple[Problem, Preparation]:
         """Find the reference point, or take the one that was given.
 
-        Where sums over rows have hardly enough digits there, nearly collinear columns are taken
-        apart, if there are some and that helps, and the problem is made anew. So it is with control
-        variates of order 1 where some rows have no second derivatives and no predictors either.
+        Where expansions leave much, rows see parameters on better scales, and where sums over rows
+        have hardly enough digits, nearly collinear columns are taken apart, if there are some and
+        that helps: the problem is made anew. So it is with control variates of order 1 where some
+        rows have no second derivatives and no predictors either.
         """
         problem, prepared = first = self._solved(temperature, kind)
         if self._lowered(prepared.reference):
+            problem, prepared = first = self._solved(temperature, kind)
+        if self._estimates and self._form.rescaled(self._tall, self._expansion, *first):
+            self._connect()
             problem, prepared = first = self._solved(temperature, kind)
         many = len(problem.free) > MAX_DENSE
         lost = problem.without_digits(prepared, NEARLY)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_subsample.all_rows import DRAWS, FEW_GRADIENTS, SAVED_SECONDS, seconds_per_full_gradient
 from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.factors import scaled
 from pymc_subsample.control_variates.forecast import Forecast, exact_rows, forecast, underrated
@@ -38,6 +39,8 @@ _DEARER, _SHARE = 1.25, 0.25
 # Products of three coefficients that are worth summing over the rows, and their sums that are
 # worth keeping.
 _MOST_PRODUCTS, _MOST_CUBES = 3e10, 4_000_000
+# Seconds that bounds on fourth derivatives may take, where nobody asked for them: as such sums do.
+_OF_THIRD = 10.0
 
 
 class Deciding:
@@ -54,6 +57,7 @@ class Deciding:
         self._active, self._bound = active, bound
         self._scale = {"temperature": temperature, "intensity": intensity}
         self._tables: list[tuple[Reference, RowBounds]] = []
+        self._seconds: float | None = None  # That bounds may take.
         self._second = self._expansion = expansion
         self.order = expansion.order  # Of the control variates.
         # Rows that the surrogate reads, and what they are at some reference.
@@ -148,7 +152,7 @@ class Deciding:
             return None
         third = self._second.third()
         try:
-            sharper = third and self._bounds(third, home.reference, home.factor)
+            sharper = third and self._bounds(third, home.reference, home.factor, _OF_THIRD)
         except TallModelError:
             return None
         affordable = _DEARER * bounds.reading.time + _SHARE * DRAW
@@ -161,7 +165,13 @@ class Deciding:
         """
         return self._bounds(self._expansion, reference, factor)
 
-    def _bounds(self, expansion: Expansion, reference: Reference, factor: np.ndarray) -> RowBounds:
+    def _bounds(
+        self,
+        expansion: Expansion,
+        reference: Reference,
+        factor: np.ndarray,
+        seconds: float = np.inf,
+    ) -> RowBounds:
         for at, bounds in self._tables:
             same = at is reference or np.array_equal(at.theta, reference.theta)
             if same and bounds.order == expansion.order:
@@ -169,9 +179,13 @@ class Deciding:
         size = expansion.phi_size
         count = min(max(_FEWEST_POINTS, _POINTS * size), _MOST_POINTS)
         points = self._points(reference, factor, count)
+        if self._seconds is None:
+            gradient = seconds_per_full_gradient(self._second, reference)
+            self._seconds = SAVED_SECONDS + 2 * DRAWS * FEW_GRADIENTS * gradient
         bounds = bound_rows(
-            expansion, reference, points, self._bound, **self._scale, exact=self.exact
-        )
+            expansion, reference, points, self._bound, **self._scale, exact=self.exact,
+            seconds=min(seconds, self._seconds),
+        )  # fmt: skip
         self._tables = [*self._tables[-_KEPT_TABLES:], (reference, bounds)]
         return bounds
 

@@ -1,12 +1,13 @@
 """The form in which a model is sampled: the order of its expansion, and the chain's coordinates."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from pymc_subsample.control_variates import Expansion, expand, verify_gradient
 from pymc_subsample.control_variates.curvature import MAX_CURVATURE
+from pymc_subsample.control_variates.scales import better_scales
 from pymc_subsample.coordinates import (
     QRCoordinates,
     find_coordinates,
@@ -15,6 +16,7 @@ from pymc_subsample.coordinates import (
     reparameterise,
 )
 from pymc_subsample.likelihood import TallModel, TallModelError
+from pymc_subsample.steps.setup import Preparation, Problem
 
 
 @dataclass
@@ -26,6 +28,8 @@ class Form:
     nesting: list[np.ndarray] | None = None
     # Coordinates in which nearly collinear columns are apart.
     apart: QRCoordinates | None = None
+    # On which of `likelihood.scales.SCALES` rows see parameters, by their numbers.
+    scales: dict[int, str] = field(default_factory=dict)
 
     def expanded(
         self,
@@ -56,6 +60,23 @@ class Form:
             elif apart is not None:
                 expansion.reparameterise(apart)
         return expansion
+
+    @property
+    def digest(self) -> str:
+        """Tells columns and scales of rows from others; empty for those of the model."""
+        columns = "" if self.apart is None else f", columns {self.apart.digest}"
+        return f"{columns}, scales {self.scales}" if self.scales else columns
+
+    def rescaled(
+        self, tall: TallModel, expansion: Expansion, problem: Problem, prepared: Preparation
+    ) -> bool:
+        """Whether expansions on other scales would leave less; these hold from now on."""
+        if expansion.order >= 2:
+            self.scales = better_scales(
+                tall, expansion, prepared.reference, prepared.pilot, prepared.far,
+                problem.temperature,
+            )  # fmt: skip
+        return bool(self.scales)
 
     def collinear(
         self, tall: TallModel, expansion: Expansion, names: Sequence[str]

@@ -26,7 +26,7 @@ from pymc_subsample.kernels.estimates import (
 from pymc_subsample.kernels.hmc import INFO, transitions
 from pymc_subsample.kernels.hmc import Subsample as Drawn
 from pymc_subsample.kernels.model import MINIBATCH
-from pymc_subsample.steps.adaptation import AdaptiveSubsample
+from pymc_subsample.steps.adaptation import AdaptiveSubsample, Pace
 from pymc_subsample.steps.declarations import ReferredState, Statistics, statistics
 from pymc_subsample.steps.ellipsoid import radius
 from pymc_subsample.steps.remarks import report
@@ -97,7 +97,8 @@ class HMCECS(AdaptiveSubsample):
         Rows m per estimate, from 2 up, drawn with replacement beside the few of the largest
         residuals, which are read always whatever m is. "auto" takes the smallest m, at
         least 100, that keeps the variance of the log-likelihood estimate at or below 1 and its
-        perturbation at or below 0.05 on the 95% ellipsoid around the reference. With
+        perturbation at or below 0.05 on the 95% ellipsoid around the reference, or all rows,
+        without approximation, where none is large enough and the log-likelihood is smooth. With
         "block-poisson" their expected number, a multiple of 30, and "auto" minimises the
         computational time of an effective draw under the same bound on the variance.
     n_blocks : int or "auto", default "auto"
@@ -138,8 +139,10 @@ class HMCECS(AdaptiveSubsample):
     Raises
     ------
     TallModelError
-        If the model's rows cannot be subsampled, or no subsample of "auto" size is large enough;
-        the message names the variable and the reason.
+        If the model's rows cannot be subsampled, or no subsample of "auto" size is large enough and
+        NUTS on all rows is much faster; the message names the variable and the reason.
+    RuntimeError
+        While tuning, if the subsample has to grow until NUTS on all rows is much faster.
     ValueError
         If an argument is out of range.
 
@@ -261,6 +264,7 @@ class HMCECS(AdaptiveSubsample):
             tune, self._active, self._expansion.theta_size, prepared.factor, self.target_accept
         )
         self.record = ChainRecord(draws=draws, size=self._tall.size)
+        self._pace = Pace()
 
     def _entered(self, point: PointType) -> np.ndarray:
         theta = self._theta(point)
@@ -309,14 +313,13 @@ class HMCECS(AdaptiveSubsample):
         return float(np.mean(self.moments.total)) / self.temperature - self.subsample.products
 
     def _statistics(self, infos: dict[str, np.ndarray]) -> dict[str, Any]:
-        m = self.subsample_size
         rows = (infos["rows_moved"] + infos["rows_refreshed"]).astype(int)
         return {
             "divergences": self._divergences(infos["diverging"]),
             "model_logp": infos["log_posterior"] - infos["volume"],  # of the model's variables
             "n_evaluations": 2 * rows,
             "step_size": self.step_size,
-            "subsample_size": m + len(self.subsample.always),
+            "subsample_size": self._rows_read,
             "data_share": self._share,
         }
 
@@ -326,6 +329,7 @@ class HMCECS(AdaptiveSubsample):
         self.record.add(thetas, infos)
 
     def _check(self) -> list[Check]:
+        self.completed = True
         return check_hmc(
             self.record,
             expansion=self._expansion,

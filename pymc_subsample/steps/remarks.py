@@ -4,20 +4,17 @@ import logging
 
 import numpy as np
 
-from pymc_subsample.all_rows import DRAWS, compare, nuts, pays
 from pymc_subsample.diagnostics.checks import MODES, amount, number, remedies, sentence
 from pymc_subsample.estimators import FEWEST_BLOCKS, MOST_BLOCKS, VARIANCE_BOUND
 from pymc_subsample.kernels.estimates import BLOCK_POISSON
 from pymc_subsample.kernels.model import MINIBATCH
-from pymc_subsample.progress import doing
+from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.steps.adaptation import AdaptiveSubsample
 from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.beside import Beside, beside_all_rows
 from pymc_subsample.steps.sizing import predicted_variance
 
 _log = logging.getLogger("pymc.subsample")
-
-# Of the rows, from which reading all of them is tried.
-_LARGE_SHARE = 0.25
 
 
 def report(step: AdaptiveSubsample) -> None:
@@ -29,13 +26,22 @@ def report(step: AdaptiveSubsample) -> None:
         path += f", control variates of order {step.control_variate_order}: {limited}"
     blocks = "1 block" if step.n_blocks == 1 else f"{step.n_blocks} blocks"
     may_change = step.given["subsample_size"] is None and not step.given["reference"]
-    large = step._share > _LARGE_SHARE
-    _log.info(
-        f"HMCECS: {n:,} rows of {', '.join(step.observed)} ({path}); subsample of "
-        f"{'about ' * (step._kind == BLOCK_POISSON)}{m:,} rows "
+    told = step._exact or _log.isEnabledFor(logging.INFO)
+    beside = beside_all_rows(step) if told else Beside()
+    if step._exact and beside.use:
+        raise TallModelError(
+            f"No subsample of the {n:,} rows of {', '.join(map(repr, step.observed))} is large "
+            f"enough: what their expansions leave takes all of them{beside.said}."
+        )
+    subsample = (
+        f"subsample of {'about ' * (step._kind == BLOCK_POISSON)}{m:,} rows "
         f"({m / n:.2%}) in {blocks}{step._also()}{' to start with' if may_change else ''}; "
         f"predicted variance of the log-likelihood estimate {amount(variance)}"
-        f"{_beside_all_rows(step) if large else step._saves()}"
+    )
+    if step._exact:
+        subsample = "no subsample is large enough, and all rows are read, without approximation"
+    _log.info(
+        f"HMCECS: {n:,} rows of {', '.join(step.observed)} ({path}); {subsample}{beside.said}"
     )
     few = min(FEWEST_BLOCKS, m // MINIBATCH if step._kind == BLOCK_POISSON else m)
     if step.given["n_blocks"] is None and step.n_blocks < few:
@@ -80,27 +86,3 @@ def warn_of_modes(step: SubsampledStep) -> None:
         f"differ in {', '.join(names)} and hold about {shares} of the mass that was found. Chains "
         f"{starts}. {MODES.remedy}"
     )
-
-
-def _beside_all_rows(step: AdaptiveSubsample) -> str:
-    """Say how long a run takes, and NUTS on all rows, for the end of a log message."""
-    # nutpie neither takes turns with other steps nor tempers.
-    alike = len(step._active) == step._tall.size and step.temperature == 1.0
-    if not alike or not _log.isEnabledFor(logging.INFO):
-        return step._saves()
-    name, code = nuts()
-    with doing(f"comparing it with {name}"):
-        found = compare(step._model, step)
-    said = f". An estimate reads {step._share:.0%} of the rows"
-    each = f"{amount(1000 * found.per_gradient)} ms"
-    if np.isnan(found.seconds):
-        return f"{said}, and a gradient of all of them takes about {each}: try {code}"
-    times = (
-        f"{said}: {DRAWS:,} draws after as many of tuning take a chain about "
-        f"{amount(found.seconds)} s, and with {name} on all rows about "
-        f"{amount(found.full_seconds)} s, at {found.gradients:.0f} gradients per draw and "
-        f"{each} each"
-    )
-    if pays(found.seconds, found.full_seconds):
-        return f"{times}. HMCECS is the faster one"
-    return f"{times}. Use {code}, which is exact"

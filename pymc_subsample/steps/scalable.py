@@ -15,6 +15,7 @@ from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.forecast import Forecast
 from pymc_subsample.control_variates.reference import Reference, reference_at
 from pymc_subsample.control_variates.row_bounds import BOUNDS, RowBounds
+from pymc_subsample.control_variates.strata import Unbounded
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.scalable import RULES, ProposalRecord, check_proposals
 from pymc_subsample.kernels.dynamics import Moves
@@ -29,13 +30,14 @@ from pymc_subsample.kernels.scalable import transitions as compiled
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.progress import doing
 from pymc_subsample.proposals import AdaptiveMetropolis, Langevin, RandomWalk
+from pymc_subsample.steps.beside import NO_SMALL_SHARE
 from pymc_subsample.steps.chains import ChainStep
 from pymc_subsample.steps.deciding import Deciding
 from pymc_subsample.steps.declarations import ReferredState, Statistics, statistics
 from pymc_subsample.steps.moves import given_factor, given_scale, in_own_units
 from pymc_subsample.steps.remarks import warn_of_modes
 from pymc_subsample.steps.signatures import SharedContinuous
-from pymc_subsample.steps.sizing import NO_SMALL_SHARE
+from pymc_subsample.steps.sizing import instead_of_bounds
 from pymc_subsample.steps.tuning import Tuning, TuningState
 from pymc_subsample.thinning import (
     DRAW,
@@ -218,6 +220,7 @@ class ScalableMH(ChainStep):
     _rules = RULES
     _functions = (*PARAMETER_FUNCTIONS[:2], None)
     _without_gradient = "ScalableMH needs one for its proposals."
+    _estimates = False
     reference: Reference
     tuning: Tuning
     _shown = ("divergences", "rows_accepted", "rows_read")
@@ -276,12 +279,16 @@ class ScalableMH(ChainStep):
         usual = one if len(self._active) == 1 else many
         given = getattr(proposal, "target_accept", target_accept)
         self.target_accept = usual if given is None else given
-        _, self._prepared = self._found(temperature=self.temperature)
+        problem, self._prepared = self._found(temperature=self.temperature)
         with doing("bounding what the expansions leave of the rows"):
             self._deciding = Deciding(
                 self._expansion, self._active, self.bound, self.intensity, self.temperature
             )
-            found = self._deciding.choose(order, self._prepared.at_modes)
+            try:
+                found = self._deciding.choose(order, self._prepared.at_modes)
+            except Unbounded as error:
+                instead = instead_of_bounds(problem, self._prepared)
+                raise TallModelError(f"{error} {instead}") from error
         self.control_variate_order = self._deciding.order
         self._compiled = self._deciding.model
         self._underrated = max(share for _, share in found)

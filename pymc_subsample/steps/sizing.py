@@ -6,6 +6,7 @@ import numpy as np
 
 from pymc_subsample.blas import one_thread
 from pymc_subsample.block_poisson import choose_products, log_variance
+from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.causes import distance_to_mode, find_cause, is_far
 from pymc_subsample.control_variates.quadratic import Quadratic
 from pymc_subsample.control_variates.reach import exact_step
@@ -18,6 +19,7 @@ from pymc_subsample.estimators import (
     Moments,
     choose_n_blocks,
     choose_subsample_size,
+    moments_from_sums,
 )
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
@@ -25,11 +27,12 @@ from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.progress import doing
 from pymc_subsample.steps.ellipsoid import shape
 from pymc_subsample.steps.setup import Preparation, Problem
+from pymc_subsample.storage import free_memory
 
 # Share of the rows read by an estimate, those that are read always among them.
 _MOST = 0.5
-# From which on reading all rows may be faster.
-NO_SMALL_SHARE = 0.1
+# Of the free memory, that a chain may take to hold all rows.
+_OF_MEMORY = 0.1
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,7 @@ def _chosen(
     residuals = prepared.residuals or residuals_around(problem.expansion, at, *points)
     if problem.archive is not None:
         problem.archive.keep(problem.expansion, at, *points, residuals)
-    always, moments = choose_always(kind, residuals, temperature)
-    m, blocks = choose_subsample(kind, moments, temperature, subsample_size, n_blocks)
+    always, moments, m, blocks = sized(kind, residuals, temperature, subsample_size, n_blocks)
     if subsample_size is None:
         # Where most rows would be read, or the reference may be far off, what counts is whether
         # all of them are enough.
@@ -82,13 +84,43 @@ def _chosen(
         most = len(always) + m > _MOST * residuals.n_rows
         judged = residuals.moments() if most or given else moments
         if not np.max(judged.variance(judged.n_rows, temperature)) <= VARIANCE_BOUND:
-            raise TallModelError(_useless(judged, problem, at))
+            causes, smooth = _causes(problem, at)
+            if not (smooth and kind == PERTURBED and _fits_memory(problem.expansion)):
+                raise TallModelError(_useless(judged, problem, causes))
+            always, moments, m, blocks = all_rows(kind, residuals.n_rows, temperature, n_blocks)
         if kind == BLOCK_POISSON and choose_products(judged, temperature) is None:
             raise TallModelError(_no_products(judged, problem, at))
     return Choice(
         **vars(prepared) | {"residuals": None},
         always=always, moments=moments, subsample_size=m, n_blocks=blocks,
     )  # fmt: skip
+
+
+def sized(
+    kind: int, residuals: Residuals, temperature: float, m: int | None, n_blocks: int | None
+) -> tuple[np.ndarray, Moments, int, int]:
+    """Choose rows to read always, moments of the others, and how many of these in how many blocks.
+
+    Where that many are as good as all, all are read, and nothing is estimated.
+    """
+    always, moments = choose_always(kind, residuals, temperature)
+    size, blocks = choose_subsample(kind, moments, temperature, m, n_blocks)
+    if kind == PERTURBED and m is None and len(always) + size >= residuals.n_rows:
+        return all_rows(kind, residuals.n_rows, temperature, n_blocks)
+    return always, moments, size, blocks
+
+
+def all_rows(
+    kind: int, n: int, temperature: float, n_blocks: int | None
+) -> tuple[np.ndarray, Moments, int, int]:
+    """Return the same of an estimate that is exact: one row is left to be drawn, many times."""
+    alone = moments_from_sums(np.zeros((4, 1)), 1)
+    return np.arange(n - 1), alone, *choose_subsample(kind, alone, temperature, None, n_blocks)
+
+
+def _fits_memory(expansion: Expansion) -> bool:
+    free = free_memory()
+    return free is None or 8.0 * expansion.width * expansion.n_rows <= _OF_MEMORY * free
 
 
 def check_blocks(kind: int, m: int | None, blocks: int | None) -> None:
@@ -149,8 +181,8 @@ def predicted_variance(kind: int, moments: Moments, m: int, temperature: float) 
     return log_variance(m / MINIBATCH, sd) if np.isfinite(sd) else np.inf
 
 
-def _causes(problem: Problem, at: Reference) -> list[str]:
-    """Say why the expansion leaves too much, as was measured."""
+def _causes(problem: Problem, at: Reference) -> tuple[list[str], bool]:
+    """Say why the expansion leaves too much, as was measured, and whether rows are smooth there."""
     expansion, free = problem.expansion, problem.free
     quadratic = Quadratic(expansion, at)
     _, spread = shape(quadratic, problem.active, free)
@@ -174,11 +206,11 @@ def _causes(problem: Problem, at: Reference) -> list[str]:
         causes += [flat_rows(expansion, at)]
     if not causes:
         found = find_cause(expansion, at, spread, free, problem.starts.blocks, problem.rng)
-        return [] if found is None else [str(found)]
-    return causes
+        return ([], False) if found is None else ([str(found)], found.smooth)
+    return causes, False
 
 
-def _useless(moments: Moments, problem: Problem, at: Reference) -> str:
+def _useless(moments: Moments, problem: Problem, causes: list[str]) -> str:
     """Say that control variates help so little that no subsample is large enough.
 
     A kink hides the curvature of the log-likelihood from its expansion, whose mass matrix is then
@@ -186,7 +218,6 @@ def _useless(moments: Moments, problem: Problem, at: Reference) -> str:
     """
     n, expansion = moments.n_rows, problem.expansion
     variance = float(np.max(moments.variance(n, problem.temperature)))
-    causes = _causes(problem, at)
     advice = ["use control_variate_order=2"] if expansion.raisable else []
     advice += [] if problem.given is None else ["leave reference=None"]
     if at.flat and problem.kind == BLOCK_POISSON:
@@ -214,3 +245,14 @@ def _no_products(moments: Moments, problem: Problem, at: Reference) -> str:
         "or a single row or a point at the edge of what is sampled may turn its sign. "
         + sentence([*left, "sample this model with pm.sample()"])
     )
+
+
+def instead_of_bounds(problem: Problem, prepared: Preparation) -> str:
+    """Say which sampler takes a model whose rows have no bounds, after a look at its subsample."""
+    try:
+        choose(problem, prepared, None, None)
+    except TallModelError:
+        return (
+            "HMCECS cannot subsample these rows either. Sample this model with pm.NUTS or nutpie."
+        )
+    return "Use HMCECS, which needs none."

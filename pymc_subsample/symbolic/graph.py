@@ -371,13 +371,21 @@ def is_product(node: Apply | None) -> bool:
 
 
 def specialised(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> FunctionGraph:
-    """Copy graphs and rewrite them as for compilation, without joining Ops or memory."""
+    """Copy graphs and rewrite them as for compilation, without joining Ops or memory.
+
+    The graphs of Ops that are made of graphs take their place.
+    """
     fgraph = FunctionGraph(list(inputs), list(outputs), clone=True)
     rewrite_graph(
         fgraph,
         include=("canonicalize", "stabilize", "specialize"),
         exclude=("fusion", "inplace", "BlasOpt"),
     )
+    while symbolic := [n for n in fgraph.toposort() if isinstance(n.op, OpFromGraph)]:
+        for node in symbolic:
+            pairs = zip(node.outputs, inline_ofg_node(node), strict=True)
+            fgraph.replace_all(pairs, import_missing=True)
+    MergeOptimizer().rewrite(fgraph)
     return fgraph
 
 
