@@ -223,7 +223,7 @@ def relative_efficiency(posterior: xr.Dataset) -> float:
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
     if chains == 1:
         return 1.0
-    total, size = 0.0, 0
+    total, size = 0.0, 0.0
     for v in posterior.data_vars.values():
         elements = v.values.reshape(chains, draws, -1)
         step = -(-elements.shape[2] // _ELEMENTS) or 1

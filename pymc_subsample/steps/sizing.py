@@ -86,7 +86,7 @@ def _chosen(
         if not np.max(judged.variance(judged.n_rows, temperature)) <= VARIANCE_BOUND:
             causes, smooth = _causes(problem, at)
             if not (smooth and kind == PERTURBED and _fits_memory(problem.expansion)):
-                raise TallModelError(_useless(judged, problem, causes))
+                raise TallModelError(_useless(judged, problem, at, causes))
             always, moments, m, blocks = all_rows(kind, residuals.n_rows, temperature, n_blocks)
         if kind == BLOCK_POISSON and choose_products(judged, temperature) is None:
             raise TallModelError(_no_products(judged, problem, at))
@@ -210,7 +210,7 @@ def _causes(problem: Problem, at: Reference) -> tuple[list[str], bool]:
     return causes, False
 
 
-def _useless(moments: Moments, problem: Problem, causes: list[str]) -> str:
+def _useless(moments: Moments, problem: Problem, at: Reference, causes: list[str]) -> str:
     """Say that control variates help so little that no subsample is large enough.
 
     A kink hides the curvature of the log-likelihood from its expansion, whose mass matrix is then
