@@ -702,9 +702,6 @@ def test_models_that_cannot_be_predicted_are_refused_by_name(idata):
         pms.predict(tree(b=np.ones((1, 9))), "rank", model=coupled())
     with pytest.raises(ValueError, match='kind="outcome" draws an observed variable'):
         pms.predict(tree(b=np.ones((1, 9))), "rank", model=coupled(), kind="outcome")
-    model = MODELS["dims_bernoulli"](np.random.default_rng(1))
-    with pytest.raises(ValueError, match=r"pymc\.dims"):
-        pms.predict(from_prior(model, 3), model.observed_RVs[0].name, model=model)
     model = MODELS["hurdle_poisson"](np.random.default_rng(1))
     with pytest.raises(ValueError, match=r"outcomes of 'y' .* are not drawn"):
         pms.predict(from_prior(model, 3), "y", model=model, kind="outcome")

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
-import numpy as np
 import pytensor.scalar as ps
 from pytensor.gradient import DisconnectedType, grad
 from pytensor.graph.basic import Apply, Variable
@@ -67,7 +66,7 @@ class _Loop(ScalarLoop):
         # Of each derivative of a state: the state, the input, what it is before and after a step.
         entries: list[tuple[int, int, Variable, Variable]] = []
         wanted = [k for k in range(n_states) if not isinstance(along[k].type, _NONE)]
-        for j in np.flatnonzero(self.moving).tolist():
+        for j in [k for k, moves in enumerate(self.moving) if moves]:
             moved = {k: states[k].type() for k in _moved(own[j], states, updates)}
             known = {states[k]: before for k, before in moved.items()}
             if j >= n_states:
