@@ -24,10 +24,10 @@ _UNKNOWN = "The audit cannot tell how far it is off: its weights have no known e
 _NO_P_VALUE = "Too few effective draws for a p-value. Sample for longer."
 # Share of the effective size from which on weights are harmless whatever the shape of their tail
 # (by Cauchy and Schwarz they move a mean by sqrt(1 / 0.99 - 1) = 0.1 standard deviations at most),
-# and from which on k-hat alone fails nothing. Simulated, 400 audits each of 200 independent weights:
-# k-hat has a standard deviation of 0.13 to 0.2, and was above 0.7 in none whose logs are normal with
-# a variance of up to 0.3; of logs with Student's t (3 degrees of freedom) and variance 0.02 it was in
-# 3.8%, three quarters of which had an effective size of 95% or more.
+# and from which on k-hat alone fails nothing. In 400 simulated audits each of 200 independent
+# weights k-hat had a standard deviation of 0.13 to 0.2. It was above 0.7 in none whose logs were
+# normal with a variance of up to 0.3, and in 3.8% where they had Student's t with 3 degrees of
+# freedom and variance 0.02: three quarters of these had an effective size of 95% or more.
 _EVEN, _NEARLY_EVEN = 0.99, 0.95
 K_HAT = Rule(
     "k_hat", "audit: Pareto k-hat of the weights", MOST_K, _UNWEIGHTED,

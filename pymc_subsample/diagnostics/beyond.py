@@ -19,8 +19,8 @@ import numpy as np
 # Sides of elements that are looked at, the farthest reaching first: at most 64 passes over rows.
 _SIDES = 32
 # Times the farthest draw's distance at which a line is first looked at, and how much lower the log
-# density is there where the tail holds nothing: a normal one is 70 lower at four times three standard
-# deviations, and e^-25 times the 4,096-fold width that is looked at is 6e-8.
+# density is there where the tail holds nothing: a normal one is 70 lower at four times three
+# standard deviations, and e^-25 times the 4,096-fold width that is looked at is 6e-8.
 _FIRST, _LOW = 4.0, 25.0
 # Where the bulk and the tail are added up, in units of that distance.
 _BULK = np.linspace(0.0, 1.0, 25)

@@ -135,6 +135,7 @@ def check_hmc(
     temperature: float,
     given_reference: bool,
     tune: int,
+    began: str = "",
     kind: int = PERTURBED,
     confined: np.ndarray | None = None,
     positive: Callable[[np.ndarray], np.ndarray] | None = None,
@@ -186,10 +187,13 @@ def check_hmc(
     look_at = "look for outlying rows and small groups"
     doubtful = record.negative > 0 if signed else not off_by <= 1
     exact = exact_step(expansion, reference) if doubtful else []
+    noisy, often = _noisiness(record, variance)
+    # As many times the rows as keep to both bounds: noise falls like 1 / m, perturbation like m^-2.
+    times = [_AMPLE * max(noisy, _MOST_NOISE * often) / VARIANCE_BOUND]
+    times += [] if signed else [np.sqrt(_AMPLE * off_by)]
+    advice = left(float(np.max(times)))
     checks = [
-        _noise_check(
-            record, variance, lambda noise: sentence(left(_AMPLE * noise / VARIANCE_BOUND))
-        ),
+        _noise_check(noisy, often, sentence(advice)),
         _refresh_check(record, more_rows, n_blocks < subsample_size),
         *(
             [
@@ -201,8 +205,7 @@ def check_hmc(
                 _perturbation_check(
                     off.shift,
                     off.stretch,
-                    # With m rows it falls like m^-2.
-                    sentence([*left(np.sqrt(_AMPLE * off_by)), *exact, look_at]),
+                    sentence([*advice, *exact, look_at]),
                 )
             ]
         ),
@@ -211,7 +214,7 @@ def check_hmc(
         harmless = not given_reference and all(check.passed for check in checks)
         checks.insert(0, _distance_check(record, reference, active, harmless, given_reference))
     checks += check_dynamics(record, active, (DIVERGENCES, HIDDEN, ACCEPTANCE))
-    tuning = check_tuning(tune, all(check.passed for check in checks))
+    tuning = check_tuning(tune, all(check.passed for check in checks), began)
     return [tuning, *checks, check_temperature(temperature)]
 
 
@@ -226,26 +229,36 @@ def _noise_of_products(products: float, errors: EstimateErrors) -> np.ndarray:
     return np.minimum(noise, _MOST_NOISE)
 
 
-def check_tuning(tune: int, healthy: bool) -> Check:
-    """Say so where a chain was not tuned, unless it is healthy otherwise."""
+def check_tuning(tune: int, healthy: bool, began: str) -> Check:
+    """Say so where a chain was not tuned, unless it is healthy otherwise.
+
+    `began` says where it started, as "at initvals"; empty where that is not known.
+    """
+    start = f"it started {began} and " * bool(began)
     return TUNE.check(
         tune,
-        "The chain was not tuned (tune=0): it started from the given point instead of the "
-        "reference and its step size was never adapted, which may be the only thing wrong. Use "
-        "tune=1000.",
+        f"The chain was not tuned (tune=0): {start}its step size was never adapted, which may be "
+        "the only thing wrong. Use tune=1000.",
         tune > 0 or healthy,
     )
 
 
-def _noise_check(record: ChainRecord, measured: float, advice: Callable[[float], str]) -> Check:
+def _noisiness(record: ChainRecord, measured: float) -> tuple[float, float]:
+    """Return the estimate's variance on average, and the share of draws where it is twice a bound.
+
+    `measured` is that at some of the draws, by all rows.
+    """
     n = record.done
-    variance, often = float(np.maximum(record.noise / n, measured)), record.excess / n
+    return float(np.maximum(record.noise / n, measured)), record.excess / n
+
+
+def _noise_check(variance: float, often: float, advice: str) -> Check:
     return NOISE.check(
         variance,
         f"The log-likelihood estimate is too noisy: its variance is {amount(variance)} on average "
         f"(should be at most {VARIANCE_BOUND:g}) and above {2 * VARIANCE_BOUND:g} in "
         f"{often:.0%} of the draws, so the posterior can be wrong. "
-        f"{advice(max(variance, _MOST_NOISE * often))}",
+        f"{advice}",
         NOISE.holds(variance) and often <= EXCESS_BOUND,
     )
 

@@ -21,12 +21,14 @@ from pymc_subsample.diagnostics.checks import (
 from pymc_subsample.diagnostics.divergences import NEAREST, RULE_NAMES, Loss
 from pymc_subsample.diagnostics.findings import Finding, Report, tiered, worst_chain
 from pymc_subsample.diagnostics.mixing import mixing
+from pymc_subsample.diagnostics.samplers import samplers_of
 from pymc_subsample.diagnostics.thinned import group, sampled_rows
 from pymc_subsample.estimators import VARIANCE_BOUND
 
 _SAID = "pms.report"
 
-# Which rules each family of step methods records.
+# Which rules each family of step methods records; what a run is called that does not say by which
+# of them it was made.
 FAMILIES: dict[str, Sequence[Rule]] = {
     "HMCECS": hmc.RULES,
     "MinibatchBarkerMH, AusterityMH or ConfidenceMH": metropolis.RULES,
@@ -118,7 +120,8 @@ def report(idata: xr.DataTree, *, audit: Audit | None = None) -> Report:
         findings += audit.of_subsampling
     cost = float(stats["n_evaluations"].sum()) if "n_evaluations" in stats else np.nan
     rows, size = float(sampled_rows(idata) or np.nan), stats.sizes
-    return Report(" with ".join(families), size["chain"], size["draw"], rows, cost, tuple(findings))
+    method = samplers_of(stats) or " with ".join(families)
+    return Report(method, size["chain"], size["draw"], rows, cost, tuple(findings))
 
 
 def _recorded(stats: xr.Dataset, families: dict[str, Sequence[Rule]]) -> list[Finding]:

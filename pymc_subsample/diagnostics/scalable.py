@@ -85,6 +85,7 @@ def check_proposals(
     underrated: float,
     temperature: float,
     tune: int,
+    began: str,
     target: float = 0.8,
 ) -> list[Check]:
     """Check one chain, whose step size was tuned to the acceptance rate `target`.
@@ -124,5 +125,5 @@ def check_proposals(
             f"see. {READ.remedy}",
         ),
     ]
-    tuning = check_tuning(tune, all(check.passed for check in checks))
+    tuning = check_tuning(tune, all(check.passed for check in checks), began)
     return [tuning, *checks, check_temperature(temperature)]

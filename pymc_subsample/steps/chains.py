@@ -15,7 +15,7 @@ from rich.table import Column
 
 from pymc_subsample.calling import given_start, refuse_init
 from pymc_subsample.control_variates.factors import scaled
-from pymc_subsample.diagnostics import checks
+from pymc_subsample.diagnostics import checks, samplers
 from pymc_subsample.diagnostics.checks import Check, Rule
 from pymc_subsample.diagnostics.scores import log_densities
 from pymc_subsample.diagnostics.tails import TAIL, check_tails
@@ -56,6 +56,8 @@ class ChainStep(SubsampledStep):
     own: np.ndarray | None = None
     # Whether the next draw is the chain's first.
     start_at_reference = False
+    # Where the chain began, once it has.
+    began = ""
     draws_left: int
     temperature: float
     record: Any
@@ -87,7 +89,7 @@ class ChainStep(SubsampledStep):
 
     def _begin(self, tune: int, draws: int) -> None:
         """Start a chain, or what a set-up leaves of one."""
-        self.tune = tune > 0
+        self.tune, self.began = tune > 0, ""
         self.draws_left = draws
         self.reference = None if self._prepared is None else self._home.reference
         asked = tune > 0 or self._reference_asked_for
@@ -116,6 +118,9 @@ class ChainStep(SubsampledStep):
         With `inside` whatever they say, and less than `most` away, in units of the factor.
         """
         first, self.start_at_reference = self.start_at_reference, False
+        if not self.began:
+            given = given_start(self, point)
+            self.began = "at initvals" if given else "at the model's initial point"
         if not first or self.reference is None or (not inside and given_start(self, point)):
             return False
         start = theta.copy()
@@ -124,7 +129,7 @@ class ChainStep(SubsampledStep):
             z *= min(1.0, _WITHIN * most / np.linalg.norm(z)) / 2 ** (k // _AT_EACH)
             start[self._active] = self.reference.theta[self._active] + scaled(factor, z[None])[0]
             if np.isfinite(self._logprior(start)):
-                theta[:] = start
+                theta[:], self.began = start, "around the reference"
                 return True
         if not np.isfinite(self._logprior(theta)):
             values = self._tall.unravel(self._expansion.values(theta))
@@ -265,7 +270,8 @@ class ChainStep(SubsampledStep):
     @cached_property
     def _unjudged(self) -> dict[str, Any]:
         """Statistics that draws share, but for the checks of the chain's last."""
-        return checks.record(self._rules, None) | {"n_rows": self.n_rows, "warning": None}
+        shared = {"n_rows": self.n_rows, samplers.STATISTIC: samplers.number_of(type(self))}
+        return checks.record(self._rules, None) | shared | {"warning": None}
 
     @property
     def sampling_state(self) -> Any:

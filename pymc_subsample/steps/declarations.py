@@ -10,7 +10,7 @@ from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.diagnostics import checks
+from pymc_subsample.diagnostics import checks, samplers
 from pymc_subsample.diagnostics.checks import Rule
 
 # How the progress bar shows statistics: title and format.
@@ -63,6 +63,7 @@ def statistics(rules: Sequence[Rule], numbers: Iterable[str], **others: type) ->
         **{name: (kind, []) for name, kind in others.items()},
         "n_evaluations": (np.int64, []),
         "n_rows": (np.int64, []),
+        samplers.STATISTIC: (np.int64, []),
         "tune": (bool, []),
         "warning": (SamplerWarning, None),
         **checks.statistics(rules),

@@ -339,6 +339,7 @@ class HMCECS(AdaptiveSubsample):
             temperature=self.temperature,
             given_reference=bool(self.given["reference"]),
             tune=self.tuning.total,
+            began=self.began,
             kind=self._kind,
             confined=self.tuning.factor if self._kind == BLOCK_POISSON else None,
             positive=self._positive,

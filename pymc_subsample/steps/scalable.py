@@ -485,5 +485,6 @@ class ScalableMH(ChainStep):
             underrated=self.underrated,
             temperature=self.temperature,
             tune=self.tuning.total,
+            began=self.began,
             target=self.target_accept if given_scale(self.proposal) is None else 0.0,
         )
