@@ -18,6 +18,7 @@ from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.binding import require_rows
 from pymc_subsample.likelihood.discovery import chosen_names, row_terms
 from pymc_subsample.likelihood.indices import warn_of_model
+from pymc_subsample.likelihood.own_steps import own_steps, said
 from pymc_subsample.steps import variables
 from pymc_subsample.symbolic.graph import root_array
 
@@ -154,7 +155,10 @@ def advise(
     given = {name: value for name, value in given.items() if value is not None}
     empty = Advice("", "", "", effective_draws=wanted, parameters=_size(model))
     trials = Trials(model, given, empty, seconds, random_seed)
-    if model.discrete_value_vars:
+    if alone := own_steps(model):
+        reason = f"{said(alone)}, on all rows. HMCECS beside it takes the others (vars=)."
+        advice = on_all_rows(empty, reason, ("pm.sample", "pm.sample()"))
+    elif model.discrete_value_vars:
         advice = _discrete(model, trials, empty)
     else:
         few = None if chosen is not None else _of_few(model, terms, data, empty)

@@ -74,5 +74,5 @@ def linear_predictors(model: TallModel) -> list[Predictor] | None:
 
 _MISREAD = (
     "The compiled log-likelihood is not that of the model: its graph was misread. Please report "
-    "the model, and sample it with pm.NUTS."
+    "the model, and sample it with pm.sample()."
 )

@@ -104,12 +104,12 @@ def bounded_expansion(model: TallModel, bound: str | float = "auto") -> tuple[Ex
     if expansion.highest_order < 2:
         raise TallModelError(
             f"{model.phi_size:,} parameters meet the data in this model: the sum of their bounds' "
-            "curvatures is too large. Use HMCECS, or sample this model with pm.NUTS."
+            "curvatures is too large. Use HMCECS, or sample this model with pm.sample()."
         )
     if not Agreement(model, expansion).of_posterior():
         raise TallModelError(
             f"The linear predictors of {_named(model)} do not give its log-likelihood: its graph "
-            "was misread. Please report the model, and sample it with pm.NUTS."
+            "was misread. Please report the model, and sample it with pm.sample()."
         )
     return expansion, found[0]
 
@@ -126,7 +126,7 @@ def no_bound(
         "rows (Categorical or Multinomial; Boehning), and where the second derivative in the "
         "linear predictor is bounded below and accurate for far predictors; give bound=c if you "
         f"know a bound c of it. Else {', '.join([*others, 'use HMCECS or another step'])}, or "
-        "sample this model with pm.NUTS."
+        "sample this model with pm.sample()."
     )
 
 

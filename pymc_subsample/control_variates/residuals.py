@@ -187,5 +187,5 @@ def _not_finite(expansion: Expansion, rows: list[int]) -> TallModelError:
         f"the spread of the posterior, in rows {shown}{' and maybe more' * (len(rows) >= _SHOWN)}: "
         "some likely parameters make these data impossible, and control variates need a smooth "
         "log-likelihood. Use a link that keeps parameters in range for every row (exp or softplus "
-        "for a rate or a scale, sigmoid for a probability), or sample this model with pm.NUTS."
+        "for a rate or a scale, sigmoid for a probability), or sample this model with pm.sample()."
     )

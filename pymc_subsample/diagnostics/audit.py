@@ -36,10 +36,11 @@ from pymc_subsample.diagnostics.thinned import (
 )
 from pymc_subsample.diagnostics.weights import Moments, by_weights, plain_moments, unknown_moments
 from pymc_subsample.estimators import VARIANCE_BOUND
-from pymc_subsample.likelihood import TallModel
+from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.binding import require_rows
 from pymc_subsample.likelihood.differentiation import differentiated
 from pymc_subsample.likelihood.discovery import chosen_names, row_terms
+from pymc_subsample.likelihood.own_steps import own_steps, said
 from pymc_subsample.likelihood.support import impossible
 
 _SAID = "pms.audit"
@@ -156,6 +157,8 @@ def audit(
     row_terms(model, chosen)
     var_names = arguments.name_list("var_names", var_names)
     require_free_variables(posterior, model, _SAID)
+    if alone := own_steps(model):
+        raise TallModelError(f"{_SAID}: {said(alone)}: there is no density to evaluate.")
     weighable = why_not_weights(idata)
     if kind == "weights" and weighable:
         raise ValueError(f'{_SAID}: kind="weights" is not possible, since {weighable}.')

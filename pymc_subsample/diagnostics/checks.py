@@ -163,7 +163,7 @@ def remedies(
         left = [f"increase subsample_size (now {subsample_size:,}){enough}"]
     left += ["use control_variate_order=2"] if raisable else []
     left += ["give a better reference"] if given_reference else []
-    return left or ["sample this model with pm.NUTS or nutpie"]
+    return left or ["sample this model with pm.sample()"]
 
 
 def number(count: int) -> str:

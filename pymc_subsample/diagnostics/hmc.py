@@ -271,7 +271,7 @@ def _refresh_check(record: ChainRecord, more_rows: bool, more_blocks: bool) -> C
         accepted,
         f"Only {accepted:.0%} of the subsample's refreshes were accepted (should be at least "
         f"{REFRESH.bound:.0%}): the chain may be stuck on one subsample. "
-        + sentence(advice or ["sample this model with pm.NUTS or nutpie"]),
+        + sentence(advice or ["sample this model with pm.sample()"]),
     )
 
 

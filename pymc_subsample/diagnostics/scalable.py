@@ -14,7 +14,7 @@ from pymc_subsample.diagnostics.record import ChainRecord, running
 from pymc_subsample.diagnostics.tails import TAIL
 
 DIVERGENCES, HIDDEN, ACCEPTANCE = dynamics_rules("ScalableMH")
-_OTHERS = "Sample this model with pm.NUTS or nutpie, or by HMCECS if its checks pass."
+_OTHERS = "Sample this model with pm.sample(), or by HMCECS if its checks pass."
 DECIDED = Rule(
     "rows_accepted", "proposals that the rows accept", 0.3, _OTHERS, severity="warn", at_least=True
 )

@@ -68,7 +68,7 @@ def batch_graph(
     if not columns:
         raise TallModelError(
             "The rows hold no data: every row has the same log-likelihood. Give the observed "
-            "variable data, or sample this model with pm.NUTS."
+            "variable data, or sample this model with pm.sample()."
         )
 
     whole = [

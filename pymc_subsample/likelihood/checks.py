@@ -1,6 +1,6 @@
 """Parameter checks: taken out of the graphs, sorted into conditions on a row and on parameters."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -57,12 +57,14 @@ def sort_checks(
     dependent: set[Variable],
     arrays: Mapping[Variable, np.ndarray],
     kinds: Mapping[int, Sequence[Rows]],
+    whose: Callable[[str], str],
 ) -> tuple[list[tuple[Variable, int, int]], list[Variable]]:
     """Sort checks into conditions on each row and on parameters alone.
 
     Conditions on rows come with the row axis and the number of rows. Checks of data are settled
     here, and what holds for all parameters is dropped. `trace` gains the rows of the row
-    conditions; `kinds` are the terms by their number of rows, the most first.
+    conditions; `kinds` are the terms by their number of rows, the most first. ``whose(message)``
+    says which variable's check fails.
     """
     n_rows = next(iter(kinds))
     rows, scalars = [], []
@@ -71,8 +73,8 @@ def sort_checks(
         if condition not in dependent:
             if not all(np.all(part) for part in pieces(condition, arrays)):
                 raise TallModelError(
-                    f"A parameter check of the model fails for its data: {message}. Fix the "
-                    "data or the parameter it names."
+                    f"A parameter check of the model fails for its data: {message}"
+                    f"{whose(message)}. Fix the data or the parameter it names."
                 )
         elif bounds.always(condition) or _adds_to_one(condition, dependent):
             continue
@@ -108,7 +110,7 @@ def _follow(
     raise TallModelError(
         f"The rows of {', '.join(names)} are coupled by a condition: {message}. "
         "Rows can only be subsampled if each one can be checked alone; write the parameter so that "
-        "it holds for any value, or sample this model with pm.NUTS."
+        "it holds for any value, or sample this model with pm.sample()."
     )
 
 

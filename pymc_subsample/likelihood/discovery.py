@@ -249,7 +249,7 @@ def _joint(model: pm.Model, part: Part, length: int) -> TallModelError:
     )
     return TallModelError(
         f"Observed variable {part.name!r} has one joint log density for its {length} rows ({op}): "
-        f"{why} sample this model with pm.NUTS."
+        f"{why} sample this model with pm.sample()."
     )
 
 
@@ -270,7 +270,7 @@ def _no_rows(parts: Sequence[Part]) -> TallModelError:
             return TallModelError(
                 f"No row axis: {name!r} is reduced to one number by {op_name(node.op)}. It is not "
                 "a sum over rows itself, so that a subsample does not tell it. Sample this model "
-                "with pm.NUTS, or write a likelihood with one element for each row."
+                "with pm.sample(), or write a likelihood with one element for each row."
             )
     return TallModelError(
         f"No row axis: none of {names} has a log-likelihood with more than one element. Give the "
@@ -293,7 +293,7 @@ def _axes_of_dim(
             raise TallModelError(
                 f"dim={dim!r} is a dimension of the values of {part.name!r} but not of its "
                 "log-likelihood: the rows along it are not independent. Choose another one, or "
-                "sample this model with pm.NUTS."
+                "sample this model with pm.sample()."
             )
         rows.append(Rows(part.name, part.graph, axis, part.shape[axis], strict=True))
     if not rows:

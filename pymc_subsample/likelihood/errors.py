@@ -1,5 +1,7 @@
 """What the model boundary refuses."""
 
+from pathlib import Path
+
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.tensor.elemwise import Elemwise
@@ -37,30 +39,66 @@ class CoupledRows(Exception):
                 f"The rows of {name!r} come out of a sparse matrix ({op}), which is not taken "
                 "apart by rows. Where it holds dummies of groups, index by an integer column "
                 "instead (effects[group]); otherwise give a dense array (matrix.toarray()), or "
-                "sample this model with pm.NUTS."
+                "sample this model with pm.sample()."
             )
         if op.startswith("Simulator"):
             return TallModelError(
                 f"{name!r} is simulated ({op}): its rows have no log-likelihood, which is what is "
                 "subsampled. Sample this model with pm.sample_smc, or write a likelihood."
             )
+        if op == "Scan":
+            return TallModelError(f"The rows of {name!r} are coupled by Scan ({_loop(self.node)}")
         what = _KNOWN.get(op, "an operation that mixes rows or is not known to keep them apart")
         return TallModelError(
             f"The rows of {name!r} are coupled by {op} ({what}): the log-likelihood of a row must "
             "depend on parameters and on that row alone. Compute quantities that need all rows "
             "from data only, before the model; if rows really depend on each other, sample this "
-            "model with pm.NUTS."
+            "model with pm.sample()."
         )
 
 
 _KNOWN = {
     "CumOp": "a cumulative operation over rows",
-    "Scan": "a loop that is not followed; one within rows may be written as a `for` of Python",
     "Cholesky": "a covariance over rows",
     "Sum": "a sum over rows",
     "Subtensor": "rows that read other rows",
     "AdvancedSubtensor": "rows that read other rows",
 }
+
+
+_ONE_ROW = "the log-likelihood of a row must depend on parameters and on that row alone"
+
+
+def _loop(node: Apply | None) -> str:
+    """Say of a loop whose it is, and what remains: only its author can write it otherwise."""
+    package = None if node is None else _package(node)
+    if package is not None:
+        return (
+            f"a loop that is not followed, of {package}): {_ONE_ROW}. That code is the package's: "
+            "sample this model with pm.sample(), which runs the loop over all rows, or use a "
+            "likelihood of that package, or of your own, without one."
+        )
+    return (
+        f"a loop that is not followed): {_ONE_ROW}. A loop within each row may be written as a "
+        "`for` of Python, over its steps; if rows really depend on each other, or the loop is a "
+        "package's, sample this model with pm.sample()."
+    )
+
+
+def _package(node: Apply) -> str | None:
+    """Return where a package made a loop, by the stack that PyTensor keeps; None of a user's."""
+    for stack in getattr(node.outputs[0].tag, "trace", ()):
+        for frame in reversed(stack):
+            path = Path(frame[0])
+            if (path.parent / "__init__.py").exists():
+                home = path.parent
+                while (home.parent / "__init__.py").exists():
+                    home = home.parent
+                if home.name != "pytensor":
+                    return f"{path.relative_to(home.parent)}, line {frame[1]}"
+            else:
+                return None
+    return None
 
 
 def op_name(op: Op) -> str:

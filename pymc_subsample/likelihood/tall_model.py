@@ -34,6 +34,7 @@ from pymc_subsample.likelihood.kinds import per_row
 from pymc_subsample.likelihood.levels import refuse_other_levels
 from pymc_subsample.likelihood.lifting import lifted
 from pymc_subsample.likelihood.selection import select_in_data
+from pymc_subsample.likelihood.support import owner_of_check
 from pymc_subsample.likelihood.terms import Part, Rows, numbers_read, parts_of
 from pymc_subsample.likelihood.trace import RowTrace, coupled_term, traced
 from pymc_subsample.likelihood.verification import (
@@ -216,7 +217,9 @@ class TallModel(Evaluation):
         of_sample.refuse_in_full(self.whole, self._arrays, self._roots)
         self.observed = tuple(dict.fromkeys(r.name for rows in kinds.values() for r in rows))
         self.n_rows = sum(kinds)
-        guards, conditions = sort_checks(checks, trace, dependent, self._arrays, kinds)
+        guards, conditions = sort_checks(
+            checks, trace, dependent, self._arrays, kinds, partial(owner_of_check, model)
+        )
         graphs = [*(r.graph for rows in kinds.values() for r in rows), *(g for g, _, _ in guards)]
         try:
             batch = batch_graph(graphs, trace, dependent, self._arrays)

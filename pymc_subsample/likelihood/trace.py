@@ -11,6 +11,8 @@ from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
 from pymc_subsample.likelihood.errors import CoupledRows, TallModelError, op_name
+from pymc_subsample.likelihood.own_steps import own_step
+from pymc_subsample.likelihood.own_steps import said as own_steps_said
 from pymc_subsample.likelihood.rules import IsRowNumber, carried_axes, indexed_axes
 from pymc_subsample.likelihood.terms import Rows, Whole
 from pymc_subsample.symbolic.graph import depends_on
@@ -136,7 +138,7 @@ def _refuse_latents(
                     f"has as many elements along an axis as {term.name!r} has rows, "
                     f"{term.n_rows}: coefficients of as many columns, or effects of as many "
                     "groups. So few rows say too little of each to be subsampled. Sample this "
-                    "model with pm.NUTS, or pass more rows."
+                    "model with pm.sample(), or pass more rows."
                 )
         else:
             raise TallModelError(
@@ -148,11 +150,16 @@ def _refuse_latents(
 
 def _instead(rv: Variable) -> str:
     """Return what to write in place of a latent variable of each row."""
+    if step := own_step(rv):
+        return (
+            f"{own_steps_said({rv.name: step})}, on all rows: sample this model with pm.sample(), "
+            "which gives the other variables theirs."
+        )
     if getattr(rv.owner.op, "ndim_supp", 0):
         return (
             "Its elements depend on each other, as those of a series do. Index a shorter series, "
             "of an element for each week, say, by an integer column; or write a smooth function "
-            "of few numbers, such as pm.gp.HSGP or a spline; or sample this model with pm.NUTS."
+            "of few numbers, such as pm.gp.HSGP or a spline; or sample this model with pm.sample()."
         )
     return "Marginalise it, or index group-level parameters with an integer column."
 

@@ -278,7 +278,7 @@ def check_batches(
                 f"The log-likelihood of {listed(tall.observed)} in a row changes with the rows "
                 "around it: rows are coupled in a way that was not recognised. Write the "
                 "likelihood so that each row depends on parameters and on that row alone, or "
-                "sample this model with pm.NUTS."
+                "sample this model with pm.sample()."
             )
 
 

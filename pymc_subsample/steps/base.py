@@ -259,6 +259,7 @@ class SubsampledStep(BlockedStep):
     def _check_vars(self) -> None:
         """Refuse variables that this step cannot sample."""
         variables.refuse_discrete(self.vars, self._model)
+        variables.refuse_own_steps(self.vars, self._model)
 
     @property
     def fingerprint(self) -> str:

@@ -77,5 +77,5 @@ def expansion_of_order(tall: TallModel, order: int | str) -> Expansion:
         "sum of their curvatures over all rows, a matrix that is limited to "
         f"{MAX_CURVATURE:,} parameters unless groups leave most of it zero. Use "
         f"control_variate_order=1, which takes about {size**2 // 2:,} rows per draw, or sample "
-        "this model with pm.NUTS or nutpie."
+        "this model with pm.sample()."
     )

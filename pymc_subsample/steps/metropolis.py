@@ -137,7 +137,7 @@ class MinibatchMH(ProposingStep):
         if variance > VARIANCE_BOUND and self.batch_size < self.n_rows:
             todo = ["leave reference=None"] if self._given_reference else []
             todo += ["use control_variate_order=2"] if self.control_variate_order == 1 else []
-            todo += ["use control_variate_order=None", "sample this model with pm.NUTS or nutpie"]
+            todo += ["use control_variate_order=None", "sample this model with pm.sample()"]
             _log.warning(
                 f"{type(self).__name__}: the log-likelihood of "
                 f"{', '.join(map(repr, self.observed))} cannot be expanded well around the "

@@ -189,7 +189,7 @@ def _useless(moments: Moments, problem: Problem, at: Reference) -> str:
         f"The log-likelihood of {', '.join(map(repr, expansion.observed))} cannot be expanded well "
         f"enough to subsample its rows: even {n:,} rows per draw, as many as there are, leave the "
         f"estimate a variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}).{why} "
-        + sentence([*advice, "sample this model with pm.NUTS or nutpie"])
+        + sentence([*advice, "sample this model with pm.sample()"])
     )
 
 
@@ -205,5 +205,5 @@ def _no_products(moments: Moments, problem: Problem, at: Reference) -> str:
         "large enough for the block-Poisson estimate: even with as many as there are, its "
         f"logarithm has a variance of {amount(variance)} (should be at most {VARIANCE_BOUND:g}), "
         "or a single row or a point at the edge of what is sampled may turn its sign. "
-        + sentence([*left, "sample this model with pm.NUTS or nutpie"])
+        + sentence([*left, "sample this model with pm.sample()"])
     )

@@ -15,6 +15,7 @@ from pytensor.graph.traversal import ancestors
 from pymc_subsample.bambi import to_keep
 from pymc_subsample.likelihood import TallModel, TallModelError
 from pymc_subsample.likelihood.errors import op_name
+from pymc_subsample.likelihood.own_steps import own_steps, said
 from pymc_subsample.symbolic.graph import evaluate
 from pymc_subsample.validation import finite, mapping, shown
 
@@ -53,6 +54,19 @@ def refuse_discrete(vars: Sequence[Variable], model: pm.Model) -> None:
             f"{', '.join(map(repr, discrete))} is discrete and has no gradient: this step samples "
             f"continuous variables only. Marginalise it, or give the continuous ones (vars={rest}) "
             "and leave the discrete ones to another step method."
+        )
+
+
+def refuse_own_steps(vars: Sequence[Variable], model: pm.Model) -> None:
+    """Raise if PyMC gives value variables to a step of their own, as the trees of BART."""
+    alone = own_steps(model)
+    rvs = [model.values_to_rvs[v].name for v in vars]
+    if own := {name: step for name, step in alone.items() if name in rvs}:
+        rest = [model.values_to_rvs[v].name for v in model.continuous_value_vars]
+        raise TallModelError(
+            f"{said(own)}: there is no density that this step could follow. Give it the others "
+            f"(vars={[name for name in rest if name not in alone]}), and pm.sample gives each of "
+            "the rest its own step."
         )
 
 

@@ -87,6 +87,8 @@ def rebuild(
         if new is None:
             changed = any(a is not b for a, b in zip(inputs, node.inputs, strict=True))
             new = apply_op(node.op, inputs) if changed or remake else node.outputs
+            for old, made in zip(node.outputs, new, strict=True):
+                made.tag.trace = getattr(old.tag, "trace", [])  # where it was written
         memo.update(zip(node.outputs, new, strict=True))
     return [memo.get(v, v) for v in outputs]
 
