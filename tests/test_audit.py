@@ -211,7 +211,8 @@ def test_healthy_run_is_left_as_it_is(healthy, model):
     assert found.kind == "weights"
     assert found.k_hat < 0.5
     assert found.n_draws == 200
-    assert 200 < found.passes <= 216  # the farthest draws too
+    # The farthest draws too, and far out along either side of each element, alone and with others.
+    assert 200 < found.passes <= 216 + 1 + 4 * 4
     assert found.ess > 190
     assert np.isnan(found.p_value)
     table = found.table
@@ -409,7 +410,9 @@ def test_stein_moments_are_exact_for_a_normal_posterior_wherever_the_draws_are(s
     cov = np.array([[2.0, 0.6], [0.6, 0.5]])
     mean = np.array([1.0, -3.0])
     theta = 4 + stretch * rng.normal(size=(60, 2))
-    found, doubted = scores.target(theta, -np.linalg.solve(cov, (theta - mean).T).T, cov)
+    score = -np.linalg.solve(cov, (theta - mean).T).T
+    own = np.diag(cov)
+    found, doubted = scores.target(theta, score @ cov, own, 0.01 * own)
     np.testing.assert_allclose(found.mean, mean, rtol=1e-10)
     np.testing.assert_allclose(found.sd, np.sqrt(np.diag(cov)), rtol=1e-10)
     np.testing.assert_allclose([doubted.mean, doubted.sd], [found.mean, found.sd], rtol=1e-10)
@@ -521,7 +524,8 @@ def test_scores_find_wrong_sds_of_a_normal_posterior(means, stretch):
 def test_minibatch_run_passes_and_a_stretched_one_does_not(barker, model):
     found = pms.audit(barker, model=model, var_names=["beta", "sigma", "ratio"])
     assert found.kind == "score"
-    assert found.n_draws + 1 < found.passes <= found.n_draws + 17
+    # The same, a pass for curvatures, and beside draws.
+    assert found.n_draws + 1 < found.passes <= found.n_draws + 17 + 16 + 1 + 4 * 4
     assert found.p_value > 0.001
     assert np.isnan(found.k_hat)
     sure = np.abs(found.table["bias"]) - 4 * found.table["bias_mcse"]

@@ -405,7 +405,9 @@ def test_even_weights_are_harmless_whatever_their_tail(healthy):
     assert statuses(pms.report(healthy, audit=audited(ess=199.9, k_hat=0.8)))["k_hat"] == "pass"
     assert statuses(pms.report(healthy, audit=audited(ess=197.9, k_hat=0.8)))["k_hat"] == "warn"
     assert statuses(pms.report(healthy, audit=audited(ess=197.9, k_hat=0.5)))["k_hat"] == "pass"
-    assert statuses(pms.report(healthy, audit=audited(ess=195.0, k_hat=0.8)))["k_hat"] == "fail"
+    assert statuses(pms.report(healthy, audit=audited(ess=195.6, k_hat=0.71)))["k_hat"] == "warn"
+    assert statuses(pms.report(healthy, audit=audited(ess=189.0, k_hat=0.8)))["k_hat"] == "fail"
+    assert statuses(pms.report(healthy, audit=audited(ess=195.6, k_hat=1.1)))["k_hat"] == "fail"
     assert statuses(pms.report(healthy, audit=audited(ess=197.9, k_hat=np.inf)))["k_hat"] == "fail"
     assert statuses(pms.report(healthy, audit=audited(ess=199.9, k_hat=np.inf)))["k_hat"] == "fail"
 
@@ -415,8 +417,9 @@ def test_even_weights_are_harmless_whatever_their_tail(healthy):
 
 OF_THE_REPORT = (
     report.SIGN, report.SIGN_DOUBT, mixing_of.R_HAT, mixing_of.R_HAT_DOUBT, mixing_of.ESS,
-    mixing_of.ESS_DOUBT, audited_by.K_HAT, audited_by.BIAS, audited_by.SD_ERROR, audited_by.P_VALUE,
-    audited_by.P_VALUE_DOUBT, replace(audited_by.K_HAT, name="many digits", bound=good_k(200)),
+    mixing_of.ESS_DOUBT, audited_by.K_HAT, audited_by.BIAS, audited_by.SD_ERROR,
+    audited_by.UNREACHED, audited_by.P_VALUE, audited_by.P_VALUE_DOUBT,
+    replace(audited_by.K_HAT, name="many digits", bound=good_k(200)),
 )  # fmt: skip
 EVERY_RULE = {
     f"{family.split(',')[0]}: {rule.name}": rule

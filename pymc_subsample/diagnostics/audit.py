@@ -245,9 +245,11 @@ def audit(
         passes += len(far)
         farthest = log_posteriors(expansion, far)[0] if len(far) else logp[:0]
         other = _of_overlooked(farthest, logp)
-    tail, asked = _beyond(expansion, every)
-    passes += asked
-    unreached = tail.stretch, _element(model, tall, tail.element)
+    unreached = 0.0, ""
+    if not other:
+        tail, asked = _beyond(expansion, every)
+        passes += asked
+        unreached = tail.stretch, _element(model, tall, tail.element)
     table = _table(labels, raw, found, values[:, at])
     seconds = time.perf_counter() - start
     judged = dict.fromkeys([*(rv.name for rv in model.free_RVs), *names])

@@ -240,7 +240,7 @@ def _judged(audit: Audit) -> list[Finding]:
         doubt = replace(K_HAT, bound=bound, remedy=_MORE_DRAWS, severity="warn")
         if even >= _EVEN and np.isfinite(audit.k_hat):
             findings.append(judged(K_HAT, "pass", audit.k_hat))
-        elif even >= _NEARLY_EVEN and bound < audit.k_hat < np.inf:
+        elif even >= _NEARLY_EVEN and bound < audit.k_hat < 1:  # from there on there is no mean
             findings.append(judged(doubt, "warn", audit.k_hat))
         else:
             findings.append(tiered(K_HAT, doubt, audit.k_hat))
