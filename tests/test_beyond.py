@@ -32,8 +32,9 @@ def test_mass_beyond_the_draws_and_its_sd_are_right(height):
     density, share = shelf(height)
     draws = scipy.stats.norm.ppf((np.arange(4000) + 0.5) / 4000)
     found = looked(density, draws)
-    # Of two sides, each holds half.
-    np.testing.assert_allclose(found.mass, share / 2 / (1 - share / 2), rtol=0.02)
+    # Of two sides, each holds half. The first step beyond the draws is long for the normal density:
+    # one draw of 4,000 comes out as one or two.
+    np.testing.assert_allclose(found.mass, share / 2 / (1 - share / 2), rtol=0.02, atol=5e-4)
     sd = np.sqrt(1 - found.mass + found.mass * 3000.0**2)
     np.testing.assert_allclose(found.stretch, sd - 1, rtol=0.02)
 

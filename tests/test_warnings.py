@@ -245,6 +245,20 @@ def test_set_up_warns_of_noise_it_predicts(caplog):
     assert "Increase subsample_size (now 100) or use control_variate_order=2." in caplog.text
 
 
+@pytest.mark.parametrize("size", [200, 400])
+def test_noise_and_perturbation_ask_for_one_size(size, caplog):
+    """Both fail, and ask for different numbers of rows: the larger is enough for both."""
+    model = logistic(n=3000)
+    warned = warnings_of(model, caplog, chains=1, control_variate_order=0, subsample_size=size)
+    assert len(warned) == 1
+    for said in warned:
+        assert "too noisy" in said
+        assert "perturbs the posterior" in said
+        sizes = re.findall(r"ncrease subsample_size \(now \d+\)(?: to [\d,]+ or so|, up to)", said)
+        assert len(sizes) == 2
+        assert sizes[0] == sizes[1]
+
+
 def robust(likelihood, n=400):
     rng = np.random.default_rng(0)
     x = rng.normal(size=n)
