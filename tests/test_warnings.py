@@ -287,7 +287,7 @@ def test_a_log_likelihood_with_a_kink_is_refused(likelihood):
     assert re.search(
         r"largest along '\w+' .*power of (0|1)\.\d: it is not smooth", str(error.value)
     )
-    assert "pm.NUTS or nutpie" in str(error.value)
+    assert "sample this model with pm.sample()" in str(error.value)
     assert "control_variate_order" not in str(error.value)
     assert "reference=" not in str(error.value)
     assert pms.HMCECS(model=robust(student_t)).subsample_size < 400
@@ -333,7 +333,7 @@ def test_advice_leaves_out_what_is_already_so(caplog):
         pms.HMCECS(model=model, subsample_size=40)
     said = [caplog.text, *warnings_of(model, caplog, tune=100, draws=100, subsample_size=40)]
     assert len(said) == 3
-    assert all("pm.NUTS or nutpie" in s for s in said)
+    assert all("sample this model with pm.sample()" in s.lower() for s in said)
     for advice in "ncrease subsample_size", "control_variate_order", "better reference":
         assert not any(advice in s for s in said)
 

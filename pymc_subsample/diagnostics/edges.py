@@ -75,7 +75,9 @@ def edges_near(
     if not any(_edge(density, x, step)[0] < 1 for x, step in pairs):
         return None
     (ahead, fewer), (behind, less) = (
-        np.moveaxis([[_edge(density, x, sign * u) for u in factor.T] for x in points], -1, 0)
+        np.array([[_edge(density, x, sign * u) for u in factor.T] for x in points]).transpose(
+            2, 0, 1
+        )
         for sign in (1.0, -1.0)
     )
     lost = [1 - np.minimum(1.0, np.exp(jump)) for jump in (fewer, less)]
