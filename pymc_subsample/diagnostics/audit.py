@@ -84,8 +84,13 @@ def audit(
     with small error, and are compared with those of the draws. The p-value combines a test of
     means and variances with a kernel Stein discrepancy [2]_.
 
+    Beside draws at which a prior or a potential ends the density, or makes it jump, gradients are
+    weighed by their distance from there, as these identities hold only where a density vanishes.
+
     Log densities of all rows at these draws, and at the farthest of all, tell of rows that the
-    subsample overlooked: those make some of the draws all but impossible.
+    subsample overlooked: those make some of the draws all but impossible. Along lines far beyond
+    the draws they tell of wide tails that none reached. What lies off these lines, or in another
+    mode, an audit cannot see.
 
     Parameters
     ----------
@@ -95,7 +100,8 @@ def audit(
         The model that was sampled. Default: the model on the context stack.
     draws : int, default 200
         Draws at which all rows are read, from 40 up, spread evenly over all chains: one pass each,
-        and up to 16 at the farthest.
+        and up to 16 at the farthest, 16 beside draws (of scores) and 33 beyond them, more where
+        something is found there.
     var_names : sequence of str, optional
         Variables of the posterior to report, deterministic ones among them. Default: the free
         variables.
@@ -122,7 +128,8 @@ def audit(
         has fewer than 40 draws, or other rows, observed values or `pm.Data` than the model, or is
         Bambi's with the intercept moved, or an argument is out of range.
     TallModelError
-        If a free variable is discrete, or the model's rows cannot be found.
+        If a free variable is discrete, or has a step of its own in PyMC as BART's trees do, or the
+        model's rows cannot be found.
     TypeError
         If there is no model, or `idata` is not a DataTree.
 

@@ -85,7 +85,7 @@ def check_proposals(
     underrated: float,
     temperature: float,
     tune: int,
-    began: str,
+    began: str = "",
     target: float = 0.8,
 ) -> list[Check]:
     """Check one chain, whose step size was tuned to the acceptance rate `target`.
