@@ -12,7 +12,7 @@ from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.steps.adaptation import AdaptiveSubsample
 from pymc_subsample.steps.base import SubsampledStep
 from pymc_subsample.steps.beside import Beside, beside_all_rows
-from pymc_subsample.steps.sizing import predicted_variance
+from pymc_subsample.steps.sizing import Choice, predicted_variance
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -39,7 +39,8 @@ def report(step: AdaptiveSubsample) -> None:
         f"predicted variance of the log-likelihood estimate {amount(variance)}"
     )
     if step._exact:
-        subsample = "no subsample is large enough, and all rows are read, without approximation"
+        why = f" ({found.why})" if isinstance(found := step._home, Choice) and found.why else ""
+        subsample = f"no subsample is large enough{why}: all rows are read, without approximation"
     _log.info(
         f"HMCECS: {n:,} rows of {', '.join(step.observed)} ({path}); {subsample}{beside.said}"
     )

@@ -46,6 +46,8 @@ class Choice(Preparation):
     # As given or chosen.
     subsample_size: int = field(kw_only=True)
     n_blocks: int = field(kw_only=True)
+    # What made all rows be read, as was measured.
+    why: str = field(default="", kw_only=True)
 
 
 @one_thread
@@ -76,6 +78,7 @@ def _chosen(
     residuals = prepared.residuals or residuals_around(problem.expansion, at, *points)
     if problem.archive is not None:
         problem.archive.keep(problem.expansion, at, *points, residuals)
+    why = ""
     always, moments, m, blocks = sized(kind, residuals, temperature, subsample_size, n_blocks)
     if subsample_size is None:
         # Where most rows would be read, or the reference may be far off, what counts is whether
@@ -88,11 +91,12 @@ def _chosen(
             if not (smooth and kind == PERTURBED and _fits_memory(problem.expansion)):
                 raise TallModelError(_useless(judged, problem, at, causes))
             always, moments, m, blocks = all_rows(kind, residuals.n_rows, temperature, n_blocks)
+            why = causes[0]
         if kind == BLOCK_POISSON and choose_products(judged, temperature) is None:
             raise TallModelError(_no_products(judged, problem, at))
     return Choice(
         **vars(prepared) | {"residuals": None},
-        always=always, moments=moments, subsample_size=m, n_blocks=blocks,
+        always=always, moments=moments, subsample_size=m, n_blocks=blocks, why=why,
     )  # fmt: skip
 
 
