@@ -70,6 +70,8 @@ class Archive:
         if found is None:
             return None
         n_rows, arrays = found
+        if not set(_SUMS) <= arrays.keys():
+            return None  # of an earlier version
         theta = expansion.from_values(arrays["theta"])
         center, _ = expansion.parameters(theta)
         level, slope, curvature, flat = (arrays[name] for name in _SUMS)
