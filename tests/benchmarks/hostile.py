@@ -24,6 +24,7 @@ import pymc as pm
 from _bank_references import DISTANCE, Reference, load, moments, save
 from _bank_runs import HEALTHY, Judged, errors, outcome, quiet, verdict
 from _hostile import TARGETS
+from _hostile_rows import FAMILY as AWKWARD
 from _measure import Checks, command_line, table
 from bank import markdown
 
@@ -67,7 +68,7 @@ ALWAYS = ("HMCECS", "ScalableMH")
 ATTACKED = {False: "logistic_units", True: "spins"}
 FAMILIES = (
     HEALTHY, "several modes", "no gradient", "few informative rows", "outliers and tails",
-    "hierarchies", "flat directions and units", "bounds", "binary", "bad settings",
+    "hierarchies", "flat directions and units", "bounds", AWKWARD, "binary", "bad settings",
 )  # fmt: skip
 OUTCOMES = ("right", "told", "refused", "SILENT", "false alarm", "error")
 
