@@ -176,9 +176,7 @@ def dose_without_effect():
     return model
 
 
-@target(FAMILY, importance(), unsuitable=NO_BOUND)
-def hurdle_by_hand():
-    """Zeros and positive amounts in one expression, with an exponential that overflows in a row."""
+def hurdle(density):
     rng, X = draws(72, 3_000, 2)
     bought = rng.random(3_000) < expit(X @ [0.5, 0.8])
     y = np.where(bought, rng.gamma(2.0, np.exp(X @ [1.0, 0.2])), 0.0)
@@ -186,7 +184,20 @@ def hurdle_by_hand():
     with pm.Model() as model:
         a, b = pm.Normal("a", 0, 2, shape=2), pm.Normal("b", 0, 2, shape=2)
         p, rate = pm.math.sigmoid(X @ a), 2.0 / pm.math.exp(X @ b)
-        v = np.where(y > 0, y, 1.0)
-        density = rate**2 * v * pt.exp(-rate * v)
-        pm.Potential("ll", pt.log((y == 0) * (1 - p) + (y > 0) * p * density))
+        pm.Potential("ll", density(y, p, rate, np.where(y > 0, y, 1.0)))
     return model
+
+
+def by_terms(y, p, rate, v):
+    amounts = pt.log(p) + 2 * pt.log(rate) + np.log(v) - rate * v
+    return pt.switch(y > 0, amounts, pt.log(1 - p))
+
+
+@target(FAMILY, lambda _: importance()(hurdle(by_terms)), unsuitable=NO_BOUND)
+def hurdle_by_hand():
+    """Zeros and amounts in one expression: an exponential underflows in one row."""
+    return hurdle(
+        lambda y, p, rate, v: pt.log(
+            (y == 0) * (1 - p) + (y > 0) * p * rate**2 * v * pt.exp(-rate * v)
+        )
+    )
