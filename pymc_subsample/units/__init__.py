@@ -1,0 +1,1 @@
+"""Units: rows that depend on each other through variables of their own, which are integrated out."""
