@@ -24,27 +24,46 @@ class Part:
 class UnitFunctions:
     """Functions of shared values, one vector theta, and of the variables of each unit.
 
-    Units are those of `levels`, in this order; variables are of shape (units, size).
+    Units are those of `levels`, in this order; variables are of shape (units, size). Values are
+    those that samplers move, or with `as_recorded` those of the variables themselves.
     """
 
-    def __init__(self, graphs: UnitGraphs, levels: np.ndarray | None = None) -> None:
+    def __init__(self, graphs: UnitGraphs, *, as_recorded: bool = False) -> None:
         self.graphs = graphs
         reading = graphs.reading
-        self.values = {name: reading.values[name] for name in graphs.shared}
+        values = graphs.shared if as_recorded else reading.values
+        self.values = {name: values[name] for name in graphs.shared}
         self.start = reading.model.initial_point()
         self.parts = [graphs.prior, *graphs.rows]
         self._compiled = [_PartFunctions(part, graphs, self.values) for part in self.parts]
         ends = np.cumsum([int(np.prod(v.type.shape, dtype=int)) for v in self.values.values()])
         self._slices = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
         self.size = int(ends[-1]) if len(ends) else 0
-        self._rest = self._rest_functions()
-        self._place(_with_rows(graphs) if levels is None else levels)
+        self._rest = None if as_recorded else self._rest_functions()
+        self._place(_with_rows(graphs))
 
     def of(self, levels: np.ndarray) -> "UnitFunctions":
         """Return these functions of other units."""
         new = object.__new__(UnitFunctions)
         new.__dict__.update(self.__dict__)
         new._place(levels)
+        return new
+
+    def repeated(self, times: int) -> "UnitFunctions":
+        """Return these functions of the same units several times, one after the other."""
+        new = self.of(self.levels)
+        units = len(self.levels)
+        new.levels = np.tile(self.levels, times)
+        new.data = [
+            Part(
+                [
+                    np.take(x, np.tile(np.arange(len(data.unit)), times), axis=column.axis)
+                    for x, column in zip(data.columns, part.columns.values(), strict=True)
+                ],
+                (data.unit + units * np.arange(times)[:, None]).ravel(),
+            )
+            for part, data in zip(self.parts, self.data, strict=True)
+        ]
         return new
 
     def _place(self, levels: np.ndarray) -> None:
@@ -73,6 +92,7 @@ class UnitFunctions:
 
     def rest(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the log density of all that has no local variable, and its gradient."""
+        assert self._rest is not None
         value, *slopes = self._rest(*self.split(theta))
         return float(value), np.concatenate([*map(np.ravel, slopes), np.zeros(0)])
 
@@ -138,7 +158,9 @@ class _PartFunctions:
 
     def __init__(self, part: RowGraph, graphs: UnitGraphs, values: dict[str, Variable]) -> None:
         constrained = graphs.reading.constrained
-        memo = {v: constrained[name] for name, v in graphs.shared.items()}
+        memo = {
+            v: constrained[name] for name, v in graphs.shared.items() if values[name] is not v
+        }
         [output] = rebuild([part.output], memo)
         shared = list(values.values())
         self.local = list(part.local.values())

@@ -40,7 +40,7 @@ _LOCATION_SCALE = (NormalRV, StudentTRV, LaplaceRV, CauchyRV, LogisticRV, Gumbel
 
 @dataclass
 class Reading:
-    """Graphs over placeholders of data and of values, the latter by the names of their variables.
+    """Graphs over placeholders of data and of values, these by the names of their variables.
 
     `forms` has the location, and the scale or its factor, of variables that have them.
     """
@@ -50,7 +50,8 @@ class Reading:
     arrays: dict[Variable, np.ndarray]
     terms: list[Part]
     priors: dict[str, Variable]  # Log densities of the values, with Jacobians, elementwise.
-    constrained: dict[str, Variable]  # The variables, as functions of the values.
+    constrained: dict[str, Variable]  # The variables, as functions of the values,
+    derived: dict[str, Variable]  # and deterministic ones.
     forms: dict[str, tuple[Variable, Variable]]
     checks: dict[Variable, str]  # Conditions for all this to be finite, and what they say.
     # Names of variables whose values are standardised.
@@ -58,13 +59,14 @@ class Reading:
 
     @property
     def graphs(self) -> list[Variable]:
-        """All graphs but the forms."""
+        """All graphs but the forms and deterministics."""
         terms = [t.graph for t in self.terms]
         return [*terms, *self.priors.values(), *self.constrained.values(), *self.checks]
 
-    def trace(self) -> RowTrace:
-        """Return an empty trace of rows, or of levels."""
-        dependent = depends_on(self.graphs, list(self.values.values()))
+    def trace(self, graphs: Iterable[Variable] | None = None) -> RowTrace:
+        """Return an empty trace of rows, or of levels, of these or of all graphs."""
+        graphs = self.graphs if graphs is None else list(graphs)
+        dependent = depends_on(graphs, list(self.values.values()))
         return RowTrace(lambda v: v not in dependent, row_number_test(self.arrays))
 
 
@@ -78,7 +80,9 @@ def read(model: pm.Model) -> Reading:
     graphs = [
         *model.logp(vars=list(observed.values()), sum=False),
         *model.logp(vars=free, sum=False),
-        *model.replace_rvs_by_values([*free, *(v for form in forms.values() for v in form)]),
+        *model.replace_rvs_by_values(
+            [*free, *(v for form in forms.values() for v in form), *model.deterministics]
+        ),
     ]
     graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
     concrete = concretize(graphs, model.value_vars, model.initial_point())
@@ -107,6 +111,7 @@ def read(model: pm.Model) -> Reading:
         priors={name: next(left) for name in names},
         constrained={name: next(left) for name in names},
         forms={name: (next(left), next(left)) for name in forms},
+        derived={v.name: next(left) for v in model.deterministics},
         checks=checks,
     )
 
@@ -162,7 +167,8 @@ def standardised(reading: Reading, names: Iterable[str]) -> Reading:
 def _with(reading: Reading, old: Variable, new: Variable) -> Reading:
     """Put a graph in the place of a value."""
     pairs = [graph for form in reading.forms.values() for graph in form]
-    graphs = iter(rebuild([*reading.graphs, *pairs], {old: new}))
+    derived = reading.derived.values()
+    graphs = iter(rebuild([*reading.graphs, *pairs, *derived], {old: new}))
     return replace(
         reading,
         values=dict(reading.values),
@@ -171,4 +177,5 @@ def _with(reading: Reading, old: Variable, new: Variable) -> Reading:
         constrained={name: next(graphs) for name in reading.constrained},
         checks={next(graphs): said for said in reading.checks.values()},
         forms={name: (next(graphs), next(graphs)) for name in reading.forms},
+        derived={name: next(graphs) for name in reading.derived},
     )
