@@ -1,1 +1,1 @@
-"""Units: rows that depend on each other through variables of their own, which are integrated out."""
+"""Units: rows that share variables of their own, which are integrated out."""

@@ -12,7 +12,7 @@ from pymc_subsample.units.quadrature import nodes
 _DEGREES, _WIDER = 4.0, 1.2
 # Nodes at which the largest ratio is looked for, and how much larger it may be between them: in
 # steps of half a standard deviation a normal density differs by less.
-_LOOKED, _BETWEEN = 15, 0.05
+_LOOKED, _BETWEEN = 25, 0.05
 # Proposals at a time, and until a unit is given up.
 _AT_A_TIME, _MOST = 8, 4_096
 

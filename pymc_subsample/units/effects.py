@@ -1,26 +1,22 @@
 """`pms.effects`: draws of local variables given draws of what units share."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
-from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.arguments import generator
+from pymc_subsample.arguments import generator, model_in_context
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS
-from pymc_subsample.likelihood.batch import batch_graph
-from pymc_subsample.likelihood.errors import CoupledRows
-from pymc_subsample.symbolic.graph import depends_on, evaluate, numpy_function, rebuild
 from pymc_subsample.units.drawing import Drawer
+from pymc_subsample.units.elsewhere import share_elsewhere
 from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.graphs import UnitGraphs
-from pymc_subsample.units.marginal import Marginal, marginal_of
+from pymc_subsample.units.marginal import marginal_of
 from pymc_subsample.units.modes import find_modes
-from pymc_subsample.units.reference import start_of
+from pymc_subsample.units.quantities import Quantity, quantities_of
+from pymc_subsample.units.reference import Marginal, start_of
 from pymc_subsample.validation import name_list, probabilities, shown
 
 # Numbers kept at a time.
@@ -40,11 +36,12 @@ def effects(
     quantiles: Sequence[float] = (0.055, 0.945),
     rng: int | np.random.Generator | None = None,
 ) -> xr.Dataset:
-    """Draw what `marginalize` has integrated out, or summarise it.
+    r"""Draw what `marginalize` has integrated out, or summarise it.
 
     For each draw of the shared variables theta, those of a unit are drawn from
-    :math:`p(u \\mid \\theta, y)`, independently and exactly: proposals from a Student-t distribution
-    around the unit's mode, accepted or not. Together they are draws of the joint posterior.
+    :math:`p(u \mid \theta, y)`, independently and exactly: proposals from a Student-t
+    distribution around the unit's mode, accepted or not. Together they are draws of the joint
+    posterior.
 
     Parameters
     ----------
@@ -88,10 +85,9 @@ def effects(
     ...     shared = pm.sample()
     >>> draws = pms.effects(shared, marginal, levels=[0, 1, 2])
     """
-    model = pm.modelcontext(model)
-    marginal = marginal_of(model)
+    marginal = marginal_of(model_in_context(model, "Call pms.effects(idata)"))
     graphs = marginal.functions.graphs
-    found = _quantities(graphs)
+    found = quantities_of(graphs)
     names = name_list("var_names", var_names) or list(found)
     for name in names:
         if name not in found:
@@ -117,72 +113,6 @@ def effects(
         ):
             pieces[name].append(values if sampled else _summary(values, probs))
     return _dataset(graphs, posterior, quantities, pieces, labels, probs if not sampled else None)
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A function of a level's variables, for any number of levels."""
-
-    name: str
-    graph: Variable
-    axis: int  # With the levels,
-    shape: tuple[int, ...]  # and the lengths of the others.
-    local: dict[Variable, str]
-    columns: dict[Variable, tuple[np.ndarray, int]]
-    dims: tuple[str | None, ...]
-
-
-def _quantities(graphs: UnitGraphs) -> dict[str, Quantity]:
-    reading, grouping = graphs.reading, graphs.grouping
-    values = {reading.values[name]: name for name in grouping.names}
-    candidates = {name: reading.constrained[name] for name in grouping.names} | reading.derived
-    found = {}
-    for name, graph in candidates.items():
-        if set(values).isdisjoint(ancestors([graph])):
-            continue
-        for axis, length in enumerate(graph.type.shape):
-            quantity = _quantity(graphs, values, name, axis) if length == grouping.levels else None
-            if quantity is not None:
-                found[name] = quantity
-                break
-    return found
-
-
-def _quantity(
-    graphs: UnitGraphs, values: Mapping[Variable, str], name: str, axis: int
-) -> Quantity | None:
-    reading = graphs.reading
-    graph = reading.constrained.get(name, reading.derived.get(name))
-    trace = reading.trace([graph])
-    dependent = depends_on([graph], list(reading.values.values()))
-    try:
-        trace.follow(graph, axis)
-    except CoupledRows:
-        return None
-    read = [v for v in values if v in ancestors([graph])]
-    if any(trace.axes.get(v) != graphs.grouping.own[values[v]] for v in read):
-        return None
-    batch = batch_graph([graph], trace, dependent, reading.arrays)
-    place = {reading.constrained[n]: v for n, v in graphs.shared.items()}
-    parameters = rebuild(list(batch.parameters.values()), place)
-    parameters = rebuild(parameters, {v: _constant(x) for v, x in reading.arrays.items()
-                                      if v in ancestors(parameters)})  # fmt: skip
-    [output] = rebuild(batch.outputs, dict(zip(batch.parameters, parameters, strict=True)))
-    local = {new: values[old] for new, old in batch.columns.items() if old in values}
-    columns = {
-        new: (reading.arrays[old] if old in reading.arrays else evaluate([old], reading.arrays)[0],
-              trace.axes[old])
-        for new, old in batch.columns.items() if old not in values
-    }  # fmt: skip
-    shape = tuple(n for i, n in enumerate(graph.type.shape) if i != axis)
-    dims = reading.model.named_vars_to_dims.get(name, (None,) * graph.type.ndim)
-    return Quantity(name, output, axis, shape, local, columns, tuple(dims))
-
-
-def _constant(value: np.ndarray) -> Variable:
-    import pytensor.tensor as pt
-
-    return pt.constant(value)
 
 
 def _shared(graphs: UnitGraphs, posterior: xr.Dataset) -> np.ndarray:
@@ -241,30 +171,19 @@ def _drawn(
     modes = find_modes(own, marginal.reference, start_of(own))
     drawer = Drawer(functions.of(unique), modes)
     u = np.array([drawer.draw(x, rng) for x in theta])
-    lost = np.flatnonzero(np.isnan(u).any(axis=(0, 2)) | ~(drawer.excess < _EXCESS))
+    excess = np.maximum(drawer.excess, share_elsewhere(own, marginal.reference, modes))
+    lost = np.flatnonzero(np.isnan(u).any(axis=(0, 2)) | ~(excess < _EXCESS))
     if len(lost):
         raise ValueError(
             f"Level {unique[lost[0]]:,} of {' and '.join(map(repr, graphs.grouping.names))} cannot "
-            "be drawn by proposals around its mode at the reference (none accepted, or a share of "
-            f"{drawer.excess[lost[0]]:.2g} beyond their bound): it has several modes or moves "
-            "far with the shared variables. Sample the model that was not marginalised."
+            f"be drawn by proposals around its mode: a share of {excess[lost[0]]:.2g} of its "
+            "probability is where they do not come, or all of it in some draws. It has several "
+            "modes or moves far with the shared variables. Sample the model that was not "
+            "marginalised."
         )
     u = u[:, back]
-    for q in quantities:
-        inputs = [*graphs.shared.values(), *q.columns, *q.local]
-        function = numpy_function(inputs, [q.graph])
-        columns = [np.take(x, levels, axis=axis) for x, axis in q.columns.values()]
-        found = [
-            function(*functions.split(x), *columns,
-                     *(_local(graphs, name, row) for name in q.local.values()))[0]
-            for x, row in zip(theta, u, strict=True)
-        ]  # fmt: skip
-        yield np.moveaxis(np.array(found), 1 + q.axis, 1)
-
-
-def _local(graphs: UnitGraphs, name: str, u: np.ndarray) -> np.ndarray:
-    values = u[:, graphs.places[name]].reshape(len(u), *graphs.shapes[name])
-    return np.moveaxis(values, 0, graphs.grouping.own[name])
+    for quantity in quantities:
+        yield quantity.at(functions, theta, u, levels)
 
 
 def _summary(values: np.ndarray, probs: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
-from pymc_subsample.symbolic.graph import NumpyFunction, freeze, numpy_function, rebuild, depends_on
+from pymc_subsample.symbolic.graph import NumpyFunction, depends_on, freeze, numpy_function, rebuild
 from pymc_subsample.units.graphs import RowGraph, UnitGraphs
 
 
@@ -98,7 +98,7 @@ class UnitFunctions:
 
     def log_density(self, theta: np.ndarray, u: np.ndarray) -> np.ndarray:
         """Return the log density of each unit's variables and rows."""
-        values, total = self.split(theta), 0.0
+        values, total = self.split(theta), np.zeros(len(self.levels))
         for compiled, data in zip(self._compiled, self.data, strict=True):
             [found] = compiled.log_density(*values, *data.columns, *self._local(compiled, data, u))
             total = total + _sums(found, data.unit, len(self.levels))
@@ -109,8 +109,10 @@ class UnitFunctions:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return log densities, gradients (units, size) and Hessians in each unit's variables."""
         values, units, size = self.split(theta), len(self.levels), self.graphs.size
-        value, slope, curvature = np.zeros(units), np.zeros((units, size)), np.zeros(
-            (units, size, size)
+        value, slope, curvature = (
+            np.zeros(units),
+            np.zeros((units, size)),
+            np.zeros((units, size, size)),
         )
         for compiled, data in zip(self._compiled, self.data, strict=True):
             found = compiled.derivatives(*values, *data.columns, *self._local(compiled, data, u))
@@ -135,13 +137,7 @@ class UnitFunctions:
         return total
 
     def _local(self, compiled: "_PartFunctions", data: Part, u: np.ndarray) -> list[np.ndarray]:
-        found = []
-        for name in compiled.local:
-            own = self.graphs.grouping.own[name]
-            rows = u[data.unit][:, self.graphs.places[name]]
-            rows = rows.reshape(len(rows), *self.graphs.shapes[name])
-            found.append(np.moveaxis(rows, 0, own))
-        return found
+        return [by_level(self.graphs, name, u[data.unit]) for name in compiled.local]
 
     def _rest_functions(self) -> NumpyFunction:
         graphs, reading = self.graphs, self.graphs.reading
@@ -158,9 +154,7 @@ class _PartFunctions:
 
     def __init__(self, part: RowGraph, graphs: UnitGraphs, values: dict[str, Variable]) -> None:
         constrained = graphs.reading.constrained
-        memo = {
-            v: constrained[name] for name, v in graphs.shared.items() if values[name] is not v
-        }
+        memo = {v: constrained[name] for name, v in graphs.shared.items() if values[name] is not v}
         [output] = rebuild([part.output], memo)
         shared = list(values.values())
         self.local = list(part.local.values())
@@ -193,6 +187,12 @@ class _PartFunctions:
             for g, own in zip(parts, self._own, strict=True)
         ]
         return pt.concatenate(rows, axis=1)
+
+
+def by_level(graphs: UnitGraphs, name: str, u: np.ndarray) -> np.ndarray:
+    """Return a variable as the model has it, of levels' variables (levels, size)."""
+    values = u[:, graphs.places[name]].reshape(len(u), *graphs.shapes[name])
+    return np.moveaxis(values, 0, graphs.grouping.own[name])
 
 
 def _gradients(total: Variable, inputs: Sequence[Variable]) -> list[Variable]:

@@ -1,6 +1,6 @@
 """The log-likelihood of a row, and the prior of a level, as functions of the level's variables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -105,16 +105,12 @@ def unit_graphs(reading: Reading, grouping: Grouping) -> UnitGraphs:
         index = grouping.index[position]
         local = {v: _of_rows(v, grouping.own[name], len(index)) for name, v in values.items()}
         at_rows = _instance(by_level, levels, reading.arrays, local, index)
-        memo: dict[Variable, Variable] = {
-            v: new for v, new in local.items() if v in trace.axes
-        }
+        memo: dict[Variable, Variable] = {v: new for v, new in local.items() if v in trace.axes}
         for node, table in nodes.items():
             new = at_rows[len(priors) + tables.index(table)]
             memo[node.outputs[0]] = _picked(trace, node, new)
         names = {local[v]: name for name, v in values.items()}
-        rows.append(
-            _row_graph(reading, position, grouping, memo, names, place, remaining)
-        )
+        rows.append(_row_graph(reading, position, grouping, memo, names, place, remaining))
     kinds = {grouping.levels: [Rows(grouping.names[0], priors[0], 0, grouping.levels, True)]}
     guards, conditions = sort_checks(remaining, levels, dependent, reading.arrays, kinds)
     if guards:
@@ -250,6 +246,6 @@ def _roots(graphs: Sequence[Variable]) -> list[Variable]:
     return [v for v in ancestors(graphs) if v.owner is None and not isinstance(v, Constant)]
 
 
-def _vector(graph: Variable, axis: int, reduce) -> Variable:
+def _vector(graph: Variable, axis: int, reduce: Callable) -> Variable:
     others = tuple(i for i in range(graph.type.ndim) if i != axis)
     return reduce(graph, axis=others) if others else graph

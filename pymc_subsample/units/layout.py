@@ -20,6 +20,11 @@ class Table:
     units: np.ndarray  # Positions of the units.
     lengths: tuple[int, ...]  # By term; 0 where these units have no rows of it.
 
+    def of(self, most: int) -> "Table":
+        """Return this table of some units, from first to last."""
+        some = np.linspace(0, len(self.units) - 1, min(most, len(self.units))).astype(int)
+        return Table(self.units[some], self.lengths)
+
 
 def tables(functions: UnitFunctions) -> list[Table]:
     """Return tables of all units, which together hold few numbers in vain."""

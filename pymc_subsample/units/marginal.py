@@ -3,29 +3,29 @@
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
-import pytensor
-import pytensor.tensor as pt
-from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
-from pytensor.graph.basic import Variable
-from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.traversal import ancestors
-from pytensor.xtensor.type import XTensorType
 
+from pymc_subsample.arguments import generator, model_in_context
 from pymc_subsample.likelihood import TallModelError
-from pymc_subsample.symbolic.graph import rebuild
-from pymc_subsample.units.discovery import chosen
+from pymc_subsample.units.choosing import chosen
+from pymc_subsample.units.elsewhere import refuse_other_modes
 from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.graphs import unit_graphs
-from pymc_subsample.units.layout import Table, places, tables
-from pymc_subsample.units.modes import Modes, find_modes
+from pymc_subsample.units.integrated import add_units, start_at, without
+from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.quadrature import nodes
-from pymc_subsample.units.reading import Reading, read, standardised
-from pymc_subsample.units.reference import Integral, choose_nodes, find_reference, start_of
-from pymc_subsample.units.vectorised import vectorised
+from pymc_subsample.units.reading import read, standardised
+from pymc_subsample.units.reference import (
+    Integral,
+    Marginal,
+    choose_nodes,
+    find_reference,
+    start_of,
+)
+from pymc_subsample.units.verification import check_joint
+from pymc_subsample.validation import count
 
 _log = logging.getLogger("pymc.subsample")
 
@@ -35,31 +35,21 @@ _TOLERABLE = 0.1
 _KEPT = "_integrated_units"
 
 
-@dataclass(frozen=True)
-class Marginal:
-    """What has been integrated out of a model."""
-
-    functions: UnitFunctions
-    reference: np.ndarray  # Values of shared variables.
-    modes: Modes
-    integral: Integral
-
-
 def marginalize(
     model: pm.Model | None = None,
     integrate: str | Sequence[str] = "auto",
     *,
     n_nodes: int | None = None,
-    random_seed: int | np.random.Generator | None = None,
+    rng: int | np.random.Generator | None = None,
 ) -> pm.Model:
-    """Return the model with its local variables integrated out.
+    r"""Return the model with its local variables integrated out.
 
     Effects of customers, patients or players, ``z[customer]``, each told by few rows, grow with the
     data. Given what all share, theta, such units are independent, and the log-likelihood of one is
 
-    .. math:: \\log \\int p(u \\mid \\theta) \\prod_i p(y_i \\mid u, \\theta) \\, du \\approx
-        \\log \\sum_k \\exp(\\log w_k + \\log |S| + \\tfrac12 |\\nu_k|^2
-        + \\log p(m + S \\nu_k \\mid \\theta) + \\sum_i \\log p(y_i \\mid m + S \\nu_k, \\theta))
+    .. math:: \log \int p(u \mid \theta) \prod_i p(y_i \mid u, \theta) \, du \approx
+        \log \sum_k \exp(\log w_k + \log |S| + \tfrac12 |\nu_k|^2
+        + \log p(m + S \nu_k \mid \theta) + \sum_i \log p(y_i \mid m + S \nu_k, \theta))
 
     by quadrature around the unit's mode m, whose curvature is that of :math:`(S S^T)^{-1}`, at a
     reference theta: adaptive Gauss-Hermite quadrature (Naylor and Smith, 1982; Pinheiro and Bates,
@@ -76,8 +66,8 @@ def marginalize(
     n_nodes : int, optional
         Nodes per dimension. Default: the fewest of which doubling their number changes differences
         of the log posterior, at the edge of where draws are, by less than 0.01.
-    random_seed : int or numpy.random.Generator, optional
-        For the units at which the reference and the number of nodes are found.
+    rng : int or numpy.random.Generator, optional
+        For the units from which the reference and the number of nodes are found. Default: 0.
 
     Returns
     -------
@@ -115,24 +105,27 @@ def marginalize(
     ...     shared = pm.sample()
     """
     began = time.perf_counter()
-    model = pm.modelcontext(model)
-    rng = np.random.default_rng(random_seed)
+    model = model_in_context(model, "Call pms.marginalize()")
+    random = generator(rng)
+    per_dimension = None if n_nodes is None else count("n_nodes", n_nodes)
     reading = read(model)
     grouping = chosen(reading, integrate)
     reading = standardised(reading, grouping.names)
     functions = UnitFunctions(unit_graphs(reading, grouping))
-    theta = find_reference(functions, rng)
+    check_joint(functions, random)
+    theta = find_reference(functions, random)
     modes = find_modes(functions, theta, start_of(functions))
-    if n_nodes is None:
-        integral = choose_nodes(functions, theta, modes, rng)
+    refuse_other_modes(functions, theta, modes)
+    if per_dimension is None:
+        integral = choose_nodes(functions, theta, modes, random)
         _refuse_inaccurate(integral, functions)
     else:
-        integral = Integral(n_nodes, np.nan, -1)
+        integral = Integral(per_dimension, np.nan, -1)
     marginal = Marginal(functions, theta, modes, integral)
-    new = _without(reading, grouping.names, functions)
+    new = without(reading, grouping.names, functions)
     with new:
-        _add_units(new, marginal)
-    _start(new, functions, theta)
+        add_units(new, marginal)
+    start_at(new, functions, theta)
     setattr(new, _KEPT, marginal)
     _say(marginal, time.perf_counter() - began)
     return new
@@ -143,8 +136,8 @@ def marginal_of(model: pm.Model) -> Marginal:
     found = getattr(model, _KEPT, None)
     if found is None:
         raise TypeError(
-            "model must be what pms.marginalize has returned: it keeps the units that were "
-            "integrated out."
+            "model must be what pms.marginalize returned, which keeps the units that it has "
+            "integrated out; copies of it do not."
         )
     return found
 
@@ -180,114 +173,3 @@ def _say(marginal: Marginal, seconds: float) -> None:
         "" if np.isnan(error) else f" (error of the log density at far points {error:.1g})",
         seconds,
     )
-
-
-def _without(reading: Reading, names: Sequence[str], functions: UnitFunctions) -> pm.Model:
-    """Return the model without local variables and what depends on them."""
-    model = reading.model
-    given = dict(model.rvs_to_initial_values)
-    try:
-        model.rvs_to_initial_values.update(dict.fromkeys(given))
-        old, memo = fgraph_from_model(model)
-    finally:
-        model.rvs_to_initial_values.update(given)
-    local = {memo[model[name]] for name in names}
-    integrated = {reading.terms[i].name for i in functions.graphs.grouping.index}
-    dropped = {memo[model[name]] for name in integrated}
-    kept = [
-        v
-        for v in old.outputs
-        if v not in dropped and local.isdisjoint(ancestors([v]))
-    ]
-    data = {memo[v] for v in model.data_vars}
-    read = set(ancestors([v for v in kept if v not in data]))
-    unread = [v for v in kept if v in data and v not in read]
-    fgraph = FunctionGraph(outputs=[v for v in kept if v not in unread], clone=False)
-    fgraph._coords, fgraph._dim_lengths = old._coords, old._dim_lengths
-    return model_from_fgraph(fgraph, mutate_fgraph=True)
-
-
-def _start(model: pm.Model, functions: UnitFunctions, theta: np.ndarray) -> None:
-    """Let the model start at the reference."""
-    reading = functions.graphs.reading
-    values = dict(zip(functions.values, functions.split(theta), strict=True))
-    inputs = [reading.values[name] for name in values]
-    outputs = [reading.constrained[name] for name in values]
-    from pymc_subsample.symbolic.graph import numpy_function
-
-    found = numpy_function(inputs, outputs)(*values.values())
-    for name, value in zip(values, found, strict=True):
-        model.set_initval(model[name], value)
-
-
-def _add_units(model: pm.Model, marginal: Marginal) -> None:
-    """Add a potential with the log-likelihood of units for each table."""
-    graphs = marginal.functions.graphs
-    shared = {v: _tensor(model[name]) for name, v in graphs.shared.items()}
-    name = "_".join(graphs.grouping.names)
-    for table in tables(marginal.functions):
-        term = _log_likelihood(marginal, table, f"{name}_{'_'.join(map(str, table.lengths))}")
-        label = f"{name}: units of {' and '.join(map(str, table.lengths))} rows"
-        pm.Potential(label, rebuild([term], dict(shared))[0])
-    conditions = rebuild(graphs.conditions, dict(shared))
-    if conditions:
-        pm.Potential(f"{name}: conditions", pt.switch(pt.all(pt.stack(conditions)), 0.0, -np.inf))
-    terms = graphs.reading.terms
-    integrated = {terms[i].name for i in graphs.grouping.index}
-    for i, part in enumerate(terms):
-        if part.name in integrated and i not in graphs.grouping.index:
-            memo: dict[Variable, Variable] = {
-                graphs.reading.constrained[n]: shared[v] for n, v in graphs.shared.items()
-            }
-            memo |= {v: pt.constant(x) for v, x in graphs.reading.arrays.items()}
-            pm.Potential(f"{part.name}: part {i}", rebuild([part.graph], memo)[0])
-
-
-def _tensor(variable: Variable) -> Variable:
-    return variable.values if isinstance(variable.type, XTensorType) else variable
-
-
-def _log_likelihood(marginal: Marginal, table: Table, name: str) -> Variable:
-    """Return the log-likelihood of each unit of a table."""
-    functions, modes = marginal.functions, marginal.modes
-    graphs = functions.graphs
-    points, log_weights = nodes(graphs.size, marginal.integral.per_dimension)
-
-    def data(what: str, value: np.ndarray) -> Variable:
-        return pytensor.shared(value, name=f"{name}_{what}", shape=value.shape)
-
-    m, S = modes.m[table.units], modes.S[table.units]
-    u = []
-    for i in range(graphs.size):
-        node = data(f"mode{i}", m[:, i])[:, None]
-        for j in range(graphs.size):
-            node = node + data(f"spread{i}_{j}", S[:, i, j])[:, None] * points[None, :, j]
-        u.append(node)
-    volume = data("volume", np.linalg.slogdet(S)[1])
-    total = volume[:, None] + log_weights[None, :]
-    for t, (part, rows) in enumerate(zip([graphs.prior, *graphs.rows], functions.data, strict=True)):
-        length = 1 if t == 0 else table.lengths[t - 1]
-        if not length:
-            continue
-        at, counts = places(rows, table.units, length)
-        memo = {}
-        for c, (v, column) in enumerate(zip(part.columns, rows.columns, strict=True)):
-            axis = part.columns[v].axis
-            values = np.moveaxis(np.take(column, at, axis=axis), axis, 0)
-            memo[v] = data(f"{t}_{c}", np.ascontiguousarray(values))[:, None]
-        memo |= {v: _local(graphs, part.local[v], u, v) for v in part.local}
-        found = vectorised(part.output, memo)
-        if not counts.all():
-            found = pt.switch(data(f"{t}_rows", counts)[:, None, :], found, 0.0)
-        total = total + found.sum(axis=2)
-    return pt.logsumexp(total, axis=1)
-
-
-def _local(graphs, name: str, u: list[Variable], row: Variable) -> Variable:
-    """Return a local variable at the nodes of units, with an axis of length one for rows."""
-    place, shape = graphs.places[name], graphs.shapes[name]
-    parts = u[place]
-    if not shape:
-        return parts[0][:, :, None]
-    joined = pt.stack(parts, axis=2).reshape((*parts[0].shape, *shape))
-    return pt.expand_dims(joined, 2 + graphs.grouping.own[name])

@@ -12,7 +12,7 @@ _PRODUCTS = 3
 # Share of the largest weight below which a node of a product is dropped: its terms are below what
 # an integral is accurate to wherever a node of one dimension more would change it.
 _NEGLIGIBLE = 1e-7
-# Of the distribution from which points in more dimensions come: tails of a posterior given few rows.
+# Degrees of freedom of points in more dimensions: heavier tails than a posterior of few rows has.
 _DEGREES = 8.0
 
 

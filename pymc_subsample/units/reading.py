@@ -54,8 +54,8 @@ class Reading:
     derived: dict[str, Variable]  # and deterministic ones.
     forms: dict[str, tuple[Variable, Variable]]
     checks: dict[Variable, str]  # Conditions for all this to be finite, and what they say.
-    # Names of variables whose values are standardised.
-    standard: frozenset[str] = field(default_factory=frozenset)
+    # Of variables whose values are standardised, what these were and log |d before / d after|.
+    standard: dict[str, tuple[Variable, Variable]] = field(default_factory=dict)
 
     @property
     def graphs(self) -> list[Variable]:
@@ -75,8 +75,8 @@ def read(model: pm.Model) -> Reading:
     model = full_data_model(model)
     refuse_missing(model)
     observed, free = row_terms(model, None), list(model.free_RVs)
-    forms = {rv.name: _form(rv) for rv in free if model.rvs_to_transforms[rv] is None}
-    forms = {name: form for name, form in forms.items() if form is not None}
+    found = {rv.name: _form(rv) for rv in free if model.rvs_to_transforms[rv] is None}
+    forms = {name: form for name, form in found.items() if form is not None}
     graphs = [
         *model.logp(vars=list(observed.values()), sum=False),
         *model.logp(vars=free, sum=False),
@@ -151,15 +151,16 @@ def standardised(reading: Reading, names: Iterable[str]) -> Reading:
         x = location + (pt.dot(e, scale.T) if joint else scale * e)
         if x.type.shape != value.type.shape:
             continue
+        volume = pt.log(pt.diag(scale)).sum() * value.type.shape[0] if joint else (
+            pt.log(scale) + pt.zeros_like(e)).sum()  # fmt: skip
         reading = _with(reading, value, x)
         if isinstance(op, NormalRV) or joint:
             prior = -0.5 * (e**2 + np.log(2 * np.pi))
             prior = prior.sum(axis=1) if joint else prior
         else:  # its location and scale are those of values that are moved by now
-            scale = reading.forms[name][1]
-            prior = reading.priors[name] + pt.log(scale) + pt.zeros_like(e)
+            prior = reading.priors[name] + pt.log(reading.forms[name][1]) + pt.zeros_like(e)
         reading.priors[name], reading.values[name] = prior, e
-        reading.standard |= {name}
+        reading.standard[name] = x, volume
         del reading.forms[name]
     return reading
 
@@ -167,8 +168,9 @@ def standardised(reading: Reading, names: Iterable[str]) -> Reading:
 def _with(reading: Reading, old: Variable, new: Variable) -> Reading:
     """Put a graph in the place of a value."""
     pairs = [graph for form in reading.forms.values() for graph in form]
+    moved = [graph for pair in reading.standard.values() for graph in pair]
     derived = reading.derived.values()
-    graphs = iter(rebuild([*reading.graphs, *pairs, *derived], {old: new}))
+    graphs = iter(rebuild([*reading.graphs, *pairs, *derived, *moved], {old: new}))
     return replace(
         reading,
         values=dict(reading.values),
@@ -178,4 +180,5 @@ def _with(reading: Reading, old: Variable, new: Variable) -> Reading:
         checks={next(graphs): said for said in reading.checks.values()},
         forms={name: (next(graphs), next(graphs)) for name in reading.forms},
         derived={name: next(graphs) for name in reading.derived},
+        standard={name: (next(graphs), next(graphs)) for name in reading.standard},
     )

@@ -20,7 +20,9 @@ _ROUNDS, _STEPS, _HALVINGS = 30, 15, 6
 _GAIN = 1e-3
 # Nodes per dimension that are tried, and what they may do to differences of the log posterior
 # within the ellipsoid of 95%, or four standard deviations out: a tenth of a tenth.
-_LADDER = (3, 5, 7, 9, 11, 15, 21, 31)
+_LADDER = (3, 5, 7, 9, 11, 15, 21, 31, 45, 63, 91)
+# Beyond so many nodes in all none are added.
+_MOST_NODES = 1_000
 _ERROR = 0.01
 _FAR = 4.0
 # Of differences of gradients, which are sums over units; and what brings a point nearer.
@@ -36,6 +38,16 @@ class Integral:
     worst: int  # Level with the largest part of it.
 
 
+@dataclass(frozen=True)
+class Marginal:
+    """Units of a model that are integrated out, with their nodes."""
+
+    functions: UnitFunctions
+    reference: np.ndarray  # Values of shared variables.
+    modes: Modes
+    integral: Integral
+
+
 def integrals(
     functions: UnitFunctions, theta: np.ndarray, modes: Modes, per_dimension: int
 ) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -45,8 +57,8 @@ def integrals(
         log_weight + functions.log_density(theta, modes.at(nu))
         for nu, log_weight in zip(points, log_weights, strict=True)
     ]
-    terms = np.where(np.isnan(terms), -np.inf, terms)
-    return logsumexp(terms, axis=0) + modes.log_volume, list(terms)
+    terms = [np.where(np.isnan(term), -np.inf, term) for term in terms]
+    return logsumexp(terms, axis=0) + modes.log_volume, terms
 
 
 def log_posterior(
@@ -102,9 +114,7 @@ def _moved(
             return 1e300, np.zeros_like(x)
         return -value, -slope
 
-    return minimize(
-        objective, theta, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}
-    ).x
+    return minimize(objective, theta, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}).x
 
 
 def sampled(
@@ -148,9 +158,13 @@ def choose_nodes(
 
     result = None
     for per_dimension in _LADDER:
+        if result is not None and len(nodes(few.graphs.size, per_dimension)[0]) > _MOST_NODES:
+            break
         each = differences(per_dimension) - differences(2 * per_dimension)
         error = scale * np.max(np.abs(each.sum(axis=1)), initial=0.0)
-        result = Integral(per_dimension, float(error), int(few.levels[np.argmax(np.abs(each).max(axis=0))]))
+        result = Integral(
+            per_dimension, float(error), int(few.levels[np.argmax(np.abs(each).max(axis=0))])
+        )
         if error < _ERROR:
             break
     assert result is not None

@@ -1,4 +1,4 @@
-"""Graphs of rows over arrays of rows: units, nodes and the rows of a unit along axes of their own."""
+"""Graphs of rows over tables: of units, nodes, and the rows of a unit, along axes of their own."""
 
 from collections.abc import Mapping
 
