@@ -9,7 +9,7 @@ import pytensor
 import pytest
 import xarray as xr
 from panels import PANELS, G, binary, g, x, y
-from pytensor.compile.mode import Mode
+from pymc.logprob.utils import ParameterValueError
 from scipy import stats
 from scipy.integrate import quad
 from scipy.special import expit
@@ -68,12 +68,12 @@ def test_a_linear_mixed_model_has_its_closed_form():
 
 
 def test_correlated_slopes_have_their_closed_form():
-    model = pms.marginalize(PANELS["multivariate"][0](), "u", n_nodes=21)
+    model = pms.marginalize(PANELS["multivariate"][0](), "u", n_nodes=31)
     found = log_density(model)
     [chol] = [v for v in model.free_RVs if v.name == "chol"]
     packed = numpy_function([model.rvs_to_values[chol]], [model.replace_rvs_by_values([chol])[0]])
     prior = numpy_function(model.value_vars, [model.logp(vars=model.free_RVs)])
-    for point in points(model, spread=0.2, n=5):
+    for point in points(model, spread=0.1, n=4):
         values = packed(point["chol_cholesky-cov-packed__"])[0]
         factor = np.array([[values[0], 0], [values[1], values[2]]])
         cov, mean = factor @ factor.T, point["m"]
@@ -83,8 +83,7 @@ def test_correlated_slopes_have_their_closed_form():
             expected += stats.multivariate_normal.logpdf(
                 own, design @ mean, design @ cov @ design.T + np.eye(len(own))
             )
-        # Nodes of less than 1e-7 of the largest weight are left out: up to 21**2, in 39 units.
-        assert found(point) == pytest.approx(expected, abs=1e-4)
+        assert found(point) == pytest.approx(expected, abs=1e-6)
 
 
 @cache
@@ -152,7 +151,7 @@ def test_the_closed_form_tells_a_volume_that_is_left_out(monkeypatch):
     assert abs(log_density(model)(point) - linear_mixed(point)) > 1
 
 
-@pytest.mark.parametrize("name", ["noncentred", "multivariate", "gamma", "two_outcomes", "responses"])
+@pytest.mark.parametrize("name", ["noncentred", "lkj", "gamma", "two_outcomes", "responses"])
 def test_gradients_are_differences(name):
     make, names, _ = PANELS[name]
     model = pms.marginalize(make(), names, n_nodes=3)
@@ -232,9 +231,10 @@ def test_conditions_on_what_units_share_hold():
         z = pm.Normal("z", shape=G)
         pm.Normal("y", z[g], scale, observed=y)
     new = pms.marginalize(model, "z", n_nodes=5)
-    density = new.compile_logp(mode=Mode("py", "fast_compile"))
+    density = log_density(new)
     assert np.isfinite(density({"scale": np.array(0.9)}))
-    assert density({"scale": np.array(-0.9)}) == -np.inf
+    with pytest.raises(ParameterValueError):  # as of any parameter, in compiled code -inf
+        density({"scale": np.array(-0.9)})
 
 
 def recorded(n, **values):
@@ -301,7 +301,7 @@ def test_what_cannot_be_drawn_is_said():
         pms.effects(run, centred(), "mu", levels=["l1"])
     with pytest.raises(ValueError, match="lacks 's', given which local variables are drawn"):
         pms.effects(recorded(4, mu=0.2, tau=0.7, b=0.3), centred(), levels=["l1"])
-    with pytest.raises(TypeError, match="must be what pms.marginalize returned"):
+    with pytest.raises(TypeError, match=r"must be what pms\.marg"):
         pms.effects(run, PANELS["centred"][0](), levels=["l1"])
 
 
@@ -312,7 +312,7 @@ def test_units_of_two_modes_are_refused_if_nodes_do_not_see_both(apart):
         widths = np.array([0.2, 0.3])
         modes = [-0.5 * ((z - s * apart) / w) ** 2 for s, w in zip((1, -1), widths, strict=True)]
         pm.Potential("y", pm.math.logaddexp(*modes) + 0 * pm.Normal("center"))
-    with pytest.raises(pms.TallModelError, match="Level 0 of 'z' has about .*% of its probab"):
+    with pytest.raises(pms.TallModelError, match=r"Level 0 of 'z' has about .*% of its"):
         pms.marginalize(model, "z")
 
 

@@ -39,6 +39,11 @@ class Drawer:
         """Share of probability beyond the bound, by unit."""
         return self.beyond / np.maximum(self.within, 1e-300)
 
+    @property
+    def reach(self) -> float:
+        """How far from modes the bound is looked for."""
+        return float(np.max(np.abs(self._nodes)))
+
     def draw(self, theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return a draw for each unit, shape (units, size); NaN where none was accepted."""
         units, size = self._modes.m.shape

@@ -171,7 +171,8 @@ def _drawn(
     modes = find_modes(own, marginal.reference, start_of(own))
     drawer = Drawer(functions.of(unique), modes)
     u = np.array([drawer.draw(x, rng) for x in theta])
-    excess = np.maximum(drawer.excess, share_elsewhere(own, marginal.reference, modes))
+    elsewhere = share_elsewhere(own, marginal.reference, modes, drawer.reach)
+    excess = np.maximum(drawer.excess, elsewhere)
     lost = np.flatnonzero(np.isnan(u).any(axis=(0, 2)) | ~(excess < _EXCESS))
     if len(lost):
         raise ValueError(

@@ -11,14 +11,19 @@ from pymc_subsample.units.modes import Modes
 # Units that are looked at, and at how many points of a normal distribution with such a standard
 # deviation: in one dimension, where variables are standardised, a tenth of one apart and more.
 _UNITS, _POWER, _SPREAD = 500, 7, 2.5
-# Farther from a mode than so many standard deviations nodes are few.
+# Nearer to a mode than so many standard deviations quadrature is made for.
 _FAR = 5.0
 # A share of probability that draws would not have, or integrals would be off by.
 _SHARE = 0.01
 
 
-def share_elsewhere(functions: UnitFunctions, theta: np.ndarray, modes: Modes) -> np.ndarray:
-    """Return about which share of each unit's probability is far from its mode."""
+def share_elsewhere(
+    functions: UnitFunctions, theta: np.ndarray, modes: Modes, reach: float
+) -> np.ndarray:
+    """Return about which share of each unit's probability is farther from its mode than `reach`.
+
+    That is how far nodes come, or points at which the density has been looked at.
+    """
     size = functions.graphs.size
     uniform = qmc.Sobol(size, scramble=False).random_base2(_POWER) + 0.5 / 2**_POWER
     points = _SPREAD * ndtri(uniform)
@@ -30,12 +35,14 @@ def share_elsewhere(functions: UnitFunctions, theta: np.ndarray, modes: Modes) -
         log_p = functions.log_density(theta, np.broadcast_to(point, modes.m.shape))
         with np.errstate(over="ignore"):
             ratio = np.exp(np.nan_to_num(log_p - peak - log_q, nan=-np.inf))
-        total += np.where(distance > _FAR, ratio, 0.0)
+        total += np.where(distance > max(_FAR, reach), ratio, 0.0)
     mass = total / len(points)
     return np.where(np.isinf(mass), 1.0, mass / (1.0 + mass))
 
 
-def refuse_other_modes(functions: UnitFunctions, theta: np.ndarray, modes: Modes) -> None:
+def refuse_other_modes(
+    functions: UnitFunctions, theta: np.ndarray, modes: Modes, reach: float
+) -> None:
     """Raise if a unit, of some, has another mode, or if none was found."""
     names = " and ".join(map(repr, functions.graphs.grouping.names))
     lost = np.flatnonzero(~modes.found)
@@ -46,7 +53,7 @@ def refuse_other_modes(functions: UnitFunctions, theta: np.ndarray, modes: Modes
             "is not smooth, or does not fall. Sample this model with pm.NUTS."
         )
     some = np.linspace(0, len(modes.m) - 1, min(_UNITS, len(modes.m))).astype(int)
-    share = share_elsewhere(functions.of(functions.levels[some]), theta, modes.of(some))
+    share = share_elsewhere(functions.of(functions.levels[some]), theta, modes.of(some), reach)
     worst = int(np.argmax(share))
     if share[worst] > _SHARE:
         raise TallModelError(

@@ -115,12 +115,13 @@ def marginalize(
     check_joint(functions, random)
     theta = find_reference(functions, random)
     modes = find_modes(functions, theta, start_of(functions))
-    refuse_other_modes(functions, theta, modes)
     if per_dimension is None:
         integral = choose_nodes(functions, theta, modes, random)
         _refuse_inaccurate(integral, functions)
     else:
         integral = Integral(per_dimension, np.nan, -1)
+    points, _ = nodes(functions.graphs.size, integral.per_dimension)
+    refuse_other_modes(functions, theta, modes, reach=float(np.max(np.abs(points))))
     marginal = Marginal(functions, theta, modes, integral)
     new = without(reading, grouping.names, functions)
     with new:

@@ -9,8 +9,8 @@ from scipy.stats import qmc
 
 # Beyond, products of nodes are more than points that fill the space.
 _PRODUCTS = 3
-# Share of the largest weight below which a node of a product is dropped: its terms are below what
-# an integral is accurate to wherever a node of one dimension more would change it.
+# Share of the largest weight from which on a node of a product is kept, wherever it is: where few
+# nodes come, those in the corners count.
 _NEGLIGIBLE = 1e-7
 # Degrees of freedom of points in more dimensions: heavier tails than a posterior of few rows has.
 _DEGREES = 8.0
@@ -21,13 +21,16 @@ def nodes(size: int, per_dimension: int) -> tuple[np.ndarray, np.ndarray]:
     """Return nodes nu, shape (K, size), and the logarithms of their weights, shape (K,).
 
     ``int f(nu) dnu ~= sum_k exp(log_weight_k) f(nu_k)``, for an f that is about normal with mean
-    zero and variance one: of Gauss and Hermite in one dimension, products of these without
-    negligible nodes in two and three, and in more Sobol points of a Student-t distribution.
+    zero and variance one: of Gauss and Hermite in one dimension, products of these in two and
+    three, without negligible ones that are farther out than any on an axis (Jäckel, 2005), and in
+    more Sobol points of a Student-t distribution.
 
     References
     ----------
     Naylor, J. C., and Smith, A. F. M. (1982). Applications of a method for the efficient
     computation of posterior distributions. Applied Statistics 31, 214-225.
+
+    Jäckel, P. (2005). A note on multivariate Gauss-Hermite quadrature. Manuscript.
     """
     if size > _PRODUCTS:
         return _filling(size, per_dimension)
@@ -35,7 +38,10 @@ def nodes(size: int, per_dimension: int) -> tuple[np.ndarray, np.ndarray]:
     points = np.array(list(product(x, repeat=size)))
     with np.errstate(divide="ignore"):
         log_w = np.log(np.array(list(product(w, repeat=size)))).sum(axis=1)
-    kept = log_w > log_w.max() + np.log(_NEGLIGIBLE) if size > 1 else np.isfinite(log_w)
+        end, middle = np.log(w.min()), np.log(w.max())
+    least = min(end - middle, np.log(_NEGLIGIBLE)) + size * middle
+    # Rounding must not tell nodes on the axes apart.
+    kept = log_w >= least - 1e-9 if size > 1 else np.isfinite(log_w)
     points, log_w = points[kept], log_w[kept]
     return points, log_w + 0.5 * (points**2).sum(axis=1)
 
