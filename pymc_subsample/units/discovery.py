@@ -81,28 +81,36 @@ def find_groupings(reading: Reading) -> tuple[list[Grouping], dict[str, str]]:
             reasons[name] = str(error)
     groupings: list[Grouping] = []
     for name, found in uses.items():
-        beside = [g for g in groupings if _agrees(g, found)]
-        if beside:
-            [grouping, *_] = beside
-            grouping.names.append(name)
-        else:
-            grouping = Grouping([name], found[0].levels, {})
-            groupings.append(grouping)
-        grouping.own[name] = found[0].own
+        new = Grouping([name], found[0].levels, {name: found[0].own})
         for use in found:
-            grouping.index[use.term], grouping.axes[use.term] = use.index, use.axis
-            grouping.numbers[use.term] = use.numbers
+            new.index[use.term], new.axes[use.term] = use.index, use.axis
+            new.numbers[use.term] = use.numbers
+        for grouping in [g for g in groupings if _are_one(g, new)]:
+            groupings.remove(grouping)
+            new = _joined(grouping, new)
+        groupings.append(new)
     return _without_parents(reading, groupings, reasons), reasons
 
 
-def _agrees(grouping: Grouping, uses: Sequence[Use]) -> bool:
-    """Whether a variable is read by the levels of a grouping, in a term at least."""
-    both = [use for use in uses if use.term in grouping.index]
+def _are_one(a: Grouping, b: Grouping) -> bool:
+    """Whether the rows of a term at least read two groupings by the same levels."""
+    both = a.index.keys() & b.index.keys()
     return bool(both) and all(
-        use.levels == grouping.levels
-        and use.axis == grouping.axes[use.term]
-        and np.array_equal(use.index, grouping.index[use.term])
-        for use in both
+        a.levels == b.levels
+        and a.axes[term] == b.axes[term]
+        and np.array_equal(a.index[term], b.index[term])
+        for term in both
+    )
+
+
+def _joined(a: Grouping, b: Grouping) -> Grouping:
+    return Grouping(
+        a.names + b.names,
+        a.levels,
+        a.own | b.own,
+        a.index | b.index,
+        a.axes | b.axes,
+        a.numbers | b.numbers,
     )
 
 

@@ -94,7 +94,7 @@ def marginalize(
 
     Examples
     --------
-    The airline-by-distance pairs of the flights, and what they share:
+    An effect of every distance, and what these share:
 
     >>> routes, route = np.unique(miles, return_inverse=True)
     >>> with pm.Model() as by_route:

@@ -23,6 +23,7 @@ from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.checks import split_checks
 from pymc_subsample.likelihood.columns import row_number_test
 from pymc_subsample.likelihood.discovery import full_data_model, refuse_missing, row_terms
+from pymc_subsample.likelihood.indices import negative_codes
 from pymc_subsample.likelihood.selection import select_in_data
 from pymc_subsample.likelihood.terms import Part, parts_of
 from pymc_subsample.likelihood.trace import RowTrace
@@ -33,6 +34,7 @@ from pymc_subsample.symbolic.graph import (
     rebuild,
     tensor_input,
 )
+from pymc_subsample.warning import warn
 
 # Location and scale are the last two of their parameters.
 _LOCATION_SCALE = (NormalRV, StudentTRV, LaplaceRV, CauchyRV, LogisticRV, GumbelRV)
@@ -86,6 +88,15 @@ def read(model: pm.Model) -> Reading:
     ]
     graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
     concrete = concretize(graphs, model.value_vars, model.initial_point())
+    for name, graph in zip(observed, concrete.outputs, strict=False):
+        if None in graph.type.shape:
+            raise TallModelError(
+                f"The shape of the log-likelihood of {name!r} depends on parameters. Fix the "
+                "number of rows."
+            )
+    lengths = {max(g.type.shape) for g in concrete.outputs[: len(observed)] if g.type.shape}
+    for negative in negative_codes(concrete, lengths, model):
+        warn(negative)
     outputs = select_in_data(concrete.outputs, concrete.arrays, concrete.values)
     outputs, checks = split_checks(outputs)
     potentials, left = {v.name for v in model.potentials}, iter(outputs)
@@ -95,12 +106,6 @@ def read(model: pm.Model) -> Reading:
         for graph in [next(left)]
         for part in (parts_of(name, graph) if name in potentials else [Part(name, graph)])
     ]
-    for part in terms:
-        if None in part.shape:
-            raise TallModelError(
-                f"The shape of the log-likelihood of {part.name!r} depends on parameters. Fix the "
-                "number of rows."
-            )
     names = [rv.name for rv in free]
     rvs = [model.values_to_rvs[v].name for v in model.value_vars]
     return Reading(

@@ -10,9 +10,9 @@ from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.modes import Modes, find_modes
 from pymc_subsample.units.quadrature import nodes
 
-# Units among which the reference is looked for: it is off by few hundredths of the scale of units,
-# which is what nodes notice.
-_SEARCHED = 2_000
+# Units among which the reference is looked for, fewer if they have more rows in all: it is off by
+# few hundredths of the scale of units, which is what nodes notice.
+_SEARCHED, _FEWEST, _ROWS = 2_000, 200, 50_000
 # Of these, how many tell the error of nodes, at how many points.
 _MEASURED, _POINTS = 300, 6
 _ROUNDS, _STEPS, _HALVINGS = 30, 15, 6
@@ -81,7 +81,7 @@ def find_reference(functions: UnitFunctions, rng: np.random.Generator) -> np.nda
     Nodes are placed, theta moves by a few steps of a quasi-Newton method with nodes that stay, and
     what it has gained is judged with nodes that are placed anew.
     """
-    some, scale = sampled(functions, _SEARCHED, rng)
+    some, scale = sampled(functions, _searched(functions), rng)
     few = _few(functions)
     theta = functions.ravel(functions.start)
     modes = find_modes(some, theta, start_of(some))
@@ -117,6 +117,10 @@ def _moved(
     return minimize(objective, theta, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}).x
 
 
+def _searched(functions: UnitFunctions) -> int:
+    return int(np.clip(_ROWS / functions.n_rows.mean(), _FEWEST, _SEARCHED))
+
+
 def sampled(
     functions: UnitFunctions, most: int, rng: np.random.Generator
 ) -> tuple[UnitFunctions, float]:
@@ -145,7 +149,7 @@ def choose_nodes(
     functions: UnitFunctions, theta: np.ndarray, modes: Modes, rng: np.random.Generator
 ) -> Integral:
     """Return the smallest number of nodes that is accurate, or the largest that is tried."""
-    some, scale = sampled(functions, _SEARCHED, rng)
+    some, scale = sampled(functions, _searched(functions), rng)
     own = modes.of(np.searchsorted(functions.levels, some.levels))
     points = [theta, *_far_points(some, theta, own, scale, rng)]
     few, _ = sampled(some, _MEASURED, rng)
