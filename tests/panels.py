@@ -6,6 +6,7 @@ elements a level has of them; `REFUSED` the variable that is not local, and a pa
 
 import numpy as np
 import pymc as pm
+import pymc.dims as pmd
 import pytensor.tensor as pt
 
 N, G = 150, 40
@@ -166,6 +167,14 @@ def ordered():
     pm.OrderedLogistic(
         "y", eta=pm.HalfNormal("tau") * z[g], cutpoints=cuts, observed=np.digitize(y, [-1, 1])
     )
+
+
+@panel("z")
+def named_dimensions():
+    code = pmd.as_xtensor(g, dims=("row",))
+    z, tau = pmd.Normal("z", 0, 1, dims="level"), pmd.HalfNormal("tau")
+    eta = pmd.Normal("mu") + tau * z.isel(level=code)
+    pmd.Normal("y", eta, pmd.HalfNormal("s"), observed=pmd.as_xtensor(y, dims=("row",)))
 
 
 @refused("z", "add up to zero")

@@ -8,6 +8,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors
 
+from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
 from pymc_subsample.likelihood.checks import sort_checks
 from pymc_subsample.likelihood.columns import row_number_test
@@ -81,6 +82,12 @@ def unit_graphs(reading: Reading, grouping: Grouping) -> UnitGraphs:
         if name not in grouping.names
     }
     place = {reading.constrained[name]: v for name, v in shared.items()}
+    # Where a value is transformed on the way in another form, as with named dimensions.
+    place |= {
+        reading.values[name]: _value_of(reading, name, v)
+        for name, v in shared.items()
+        if reading.values[name] not in place
+    }
     values = {name: reading.values[name] for name in grouping.names}
     read = []
     levels = reading.trace()
@@ -131,7 +138,25 @@ def unit_graphs(reading: Reading, grouping: Grouping) -> UnitGraphs:
         for name, v in values.items()
     }
     conditions = rebuild(conditions, place)
+    above = set(ancestors([prior.output, *(row.output for row in rows), *conditions]))
+    for name in shared:
+        if reading.values[name] in above:
+            raise TallModelError(
+                f"The transform of {name!r} is not found again in the log-likelihood of its rows. "
+                f"Give {name!r} another one (default_transform=), or integrate nothing out."
+            )
     return UnitGraphs(reading, grouping, shared, prior, rows, conditions, shapes)
+
+
+def _value_of(reading: Reading, name: str, variable: Variable) -> Variable:
+    """Return the value of a variable as a function of it."""
+    transform = reading.model.rvs_to_transforms[reading.model[name]]
+    match getattr(transform, "name", None):
+        case "log":
+            return pt.log(variable)
+        case "logodds":
+            return pt.log(variable) - pt.log1p(-variable)
+    return reading.values[name]
 
 
 def _of_rows(value: Variable, axis: int, n_rows: int) -> Variable:
