@@ -27,7 +27,7 @@ def panel(*names, size=1):
 
     def keep(function):
         def make():
-            with pm.Model(coords={"level": [f"l{i}" for i in range(G)]}) as model:
+            with pm.Model(coords={"level": [f"l{i}" for i in range(G)], "row": range(N)}) as model:
                 function()
             return model
 
@@ -174,7 +174,8 @@ def named_dimensions():
     code = pmd.as_xtensor(g, dims=("row",))
     z, tau = pmd.Normal("z", 0, 1, dims="level"), pmd.HalfNormal("tau")
     eta = pmd.Normal("mu") + tau * z.isel(level=code)
-    pmd.Normal("y", eta, pmd.HalfNormal("s"), observed=pmd.as_xtensor(y, dims=("row",)))
+    rows = pmd.as_xtensor(y, dims=("row",))
+    pmd.Normal("y", eta, pmd.HalfNormal("s"), observed=rows, dims="row")
 
 
 @refused("z", "add up to zero")
