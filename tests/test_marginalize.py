@@ -172,6 +172,16 @@ def test_gradients_are_differences(name):
     assert along == pytest.approx((ahead - behind) / (2 * step), rel=1e-5, abs=1e-5)
 
 
+@pytest.mark.parametrize("name", PANELS)
+def test_any_spelling_has_its_marginal_model(name):
+    make, names, _ = PANELS[name]
+    before = make()
+    new = pms.marginalize(before, names, n_nodes=3)
+    kept = [v.name for v in before.free_RVs if v.name not in names]
+    assert sorted(v.name for v in new.free_RVs) == sorted(kept)
+    assert np.isfinite(log_density(new)(new.initial_point()))
+
+
 def test_units_of_one_three_and_hundreds_of_rows():
     sizes = [1] * 20 + [3] * 20 + [300] * 3
     index = np.repeat(np.arange(len(sizes)), sizes)
@@ -291,6 +301,15 @@ def test_deterministics_of_effects_are_drawn_with_them():
     draws = pms.effects(recorded(10, **values), model, levels=["l0", "l1"])
     assert set(draws) == {*names, "1|id", "x|id"}
     assert draws["1|id"].to_numpy() == pytest.approx(0.5 * draws["1|id_offset"].to_numpy())
+
+
+def test_integrals_that_do_not_serve_at_draws_are_said():
+    model, _ = six_units()
+    new = pms.marginalize(model, "z", n_nodes=5)
+    far = recorded(40, tau=1.0, mu=0.0, b=0.0)
+    far["posterior"]["tau"][0, :10] = 30.0
+    with pytest.warns(UserWarning, match=r"The integrals over 'z' are off by .* at draws"):
+        pms.effects(far, new, levels=[0])
 
 
 def test_what_cannot_be_drawn_is_said():

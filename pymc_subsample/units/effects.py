@@ -9,6 +9,7 @@ import xarray as xr
 
 from pymc_subsample.arguments import generator, model_in_context
 from pymc_subsample.diagnostics.draws import SAMPLE_DIMS
+from pymc_subsample.units.accuracy import TOLERABLE, Marginal, error_at
 from pymc_subsample.units.drawing import Drawer
 from pymc_subsample.units.elsewhere import share_elsewhere
 from pymc_subsample.units.functions import UnitFunctions
@@ -16,13 +17,16 @@ from pymc_subsample.units.graphs import UnitGraphs
 from pymc_subsample.units.marginal import marginal_of
 from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.quantities import Quantity, quantities_of
-from pymc_subsample.units.reference import Marginal, start_of
+from pymc_subsample.units.reference import start_of
 from pymc_subsample.validation import name_list, probabilities, shown
+from pymc_subsample.warning import warn
 
 # Numbers kept at a time.
 _NUMBERS = 2**23
 # Levels drawn at a time, so that arrays stay within a processor's cache.
 _LEVELS = 2_000
+# Draws at which integrals are looked at, and as many of the farthest.
+_JUDGED = 10
 # What draws of a level may be off by, as a share of probability.
 _EXCESS = 0.01
 
@@ -69,6 +73,11 @@ def effects(
     ValueError
         If a draw's proposals are not accepted, or were not bounded, for a level: by name.
 
+    Warns
+    -----
+    UserWarning
+        If integrals were off by more than 0.1 at draws of the run, by doubling the nodes there.
+
     References
     ----------
     Caffo, B. S., Booth, J. G., and Davis, A. C. (2002). Empirical supremum rejection sampling.
@@ -102,6 +111,7 @@ def effects(
     probs = probabilities("quantiles", quantiles)
     functions = UnitFunctions(graphs, as_recorded=True)
     random, draws = generator(rng), len(theta)
+    _warn_of_integrals(marginal, functions, theta, random)
     sampled = levels is not None
     pieces: dict[str, list[np.ndarray]] = {name: [] for name in names}
     size = max(sum(int(np.prod(q.shape, dtype=int)) for q in quantities), 1)
@@ -113,6 +123,23 @@ def effects(
         ):
             pieces[name].append(values if sampled else _summary(values, probs))
     return _dataset(graphs, posterior, quantities, pieces, labels, probs if not sampled else None)
+
+
+def _warn_of_integrals(
+    marginal: Marginal, functions: UnitFunctions, theta: np.ndarray, rng: np.random.Generator
+) -> None:
+    """Warn if nodes did not serve at some of the draws, the farthest of them among others."""
+    scale = np.maximum(theta.std(axis=0), 1e-300)
+    farthest = np.argsort(np.abs((theta - theta.mean(axis=0)) / scale).max(axis=1))[-_JUDGED:]
+    some = rng.choice(len(theta), min(_JUDGED, len(theta)), replace=False)
+    error = error_at(marginal, functions, theta[np.union1d(farthest, some)], rng)
+    if error > TOLERABLE:
+        warn(
+            f"The integrals over {' and '.join(map(repr, functions.graphs.grouping.names))} are "
+            f"off by {error:.2g} at draws of this run (at most {TOLERABLE:g}), which are beyond "
+            "where they were measured. Sample again, with pms.marginalize(..., n_nodes=) of twice "
+            f"{marginal.integral.per_dimension}."
+        )
 
 
 def _shared(graphs: UnitGraphs, posterior: xr.Dataset) -> np.ndarray:

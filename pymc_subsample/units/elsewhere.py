@@ -7,6 +7,7 @@ from scipy.stats import qmc
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.modes import Modes
+from pymc_subsample.units.reference import sampled
 
 # Units that are looked at, and at how many points of a normal distribution with such a standard
 # deviation: in one dimension, where variables are standardised, a tenth of one apart and more.
@@ -41,7 +42,11 @@ def share_elsewhere(
 
 
 def refuse_other_modes(
-    functions: UnitFunctions, theta: np.ndarray, modes: Modes, reach: float
+    functions: UnitFunctions,
+    theta: np.ndarray,
+    modes: Modes,
+    reach: float,
+    rng: np.random.Generator,
 ) -> None:
     """Raise if a unit, of some, has another mode, or if none was found."""
     names = " and ".join(map(repr, functions.graphs.grouping.names))
@@ -52,12 +57,13 @@ def refuse_other_modes(
             f"mode that Newton's method finds (so {len(lost):,} of {len(modes.m):,} levels): it "
             "is not smooth, or does not fall. Sample this model with pm.NUTS."
         )
-    some = np.linspace(0, len(modes.m) - 1, min(_UNITS, len(modes.m))).astype(int)
-    share = share_elsewhere(functions.of(functions.levels[some]), theta, modes.of(some), reach)
+    some, _ = sampled(functions, _UNITS, rng, modes)
+    own = modes.of(np.searchsorted(functions.levels, some.levels))
+    share = share_elsewhere(some, theta, own, reach)
     worst = int(np.argmax(share))
     if share[worst] > _SHARE:
         raise TallModelError(
-            f"Level {functions.levels[some[worst]]:,} of {names} has about {share[worst]:.0%} of "
+            f"Level {some.levels[worst]:,} of {names} has about {share[worst]:.0%} of "
             "its probability given its rows far from its mode: integrals around one mode do not "
             "serve. Sample this model with pm.NUTS."
         )

@@ -7,6 +7,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
@@ -82,7 +83,8 @@ def unit_graphs(reading: Reading, grouping: Grouping) -> UnitGraphs:
         if name not in grouping.names
     }
     place = {reading.constrained[name]: v for name, v in shared.items()}
-    # Where a value is transformed on the way in another form, as with named dimensions.
+    # Where a graph has a variable in another form than that of its own value, as with named
+    # dimensions.
     place |= {
         reading.values[name]: _value_of(reading, name, v)
         for name, v in shared.items()
@@ -142,21 +144,26 @@ def unit_graphs(reading: Reading, grouping: Grouping) -> UnitGraphs:
     for name in shared:
         if reading.values[name] in above:
             raise TallModelError(
-                f"The transform of {name!r} is not found again in the log-likelihood of its rows. "
-                f"Give {name!r} another one (default_transform=), or integrate nothing out."
+                f"The transform of {name!r} is not found again in the log-likelihood. Give "
+                f"{name!r} another one (default_transform=), or sample the model as it is."
             )
     return UnitGraphs(reading, grouping, shared, prior, rows, conditions, shapes)
 
 
 def _value_of(reading: Reading, name: str, variable: Variable) -> Variable:
     """Return the value of a variable as a function of it."""
-    transform = reading.model.rvs_to_transforms[reading.model[name]]
+    rv = reading.model[name]
+    transform = reading.model.rvs_to_transforms[rv]
     match getattr(transform, "name", None):
         case "log":
             return pt.log(variable)
         case "logodds":
             return pt.log(variable) - pt.log1p(-variable)
-    return reading.values[name]
+    if transform is None or isinstance(rv.type, XTensorType):
+        return reading.values[name]
+    value = transform.forward(variable, *rv.owner.inputs)
+    known = all(v is variable or isinstance(v, Constant) for v in ancestors([value]) if not v.owner)
+    return value if known else reading.values[name]
 
 
 def _of_rows(value: Variable, axis: int, n_rows: int) -> Variable:

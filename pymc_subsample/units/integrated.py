@@ -14,13 +14,13 @@ from pytensor.graph.traversal import ancestors
 from pytensor.xtensor.type import XTensorType
 
 from pymc_subsample.symbolic.graph import numpy_function, rebuild
+from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.functions import UnitFunctions
 from pymc_subsample.units.graphs import UnitGraphs
 from pymc_subsample.units.layout import Table, places, tables
 from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reading import Reading
-from pymc_subsample.units.reference import Marginal
-from pymc_subsample.units.vectorised import vectorised
+from pymc_subsample.units.vectorised import broadcasts, vectorised
 from pymc_subsample.units.verification import check_table
 
 # Units of each table that are evaluated in another way.
@@ -119,7 +119,8 @@ def log_likelihood(marginal: Marginal, table: Table, name: str) -> Variable:
             axis = part.columns[v].axis
             values = np.moveaxis(np.take(column, at, axis=axis), axis, 0)
             memo[v] = data(f"{t}_{c}", np.ascontiguousarray(values))[:, None]
-        memo |= {v: _local(graphs, name, u) for v, name in part.local.items()}
+        repeated = 1 if broadcasts(part.output) else length
+        memo |= {v: _local(graphs, name, u, repeated) for v, name in part.local.items()}
         found = vectorised(part.output, memo)
         if not counts.all():
             found = pt.switch(data(f"{t}_rows", counts)[:, None, :], found, 0.0)
@@ -127,11 +128,16 @@ def log_likelihood(marginal: Marginal, table: Table, name: str) -> Variable:
     return pt.logsumexp(total, axis=1)
 
 
-def _local(graphs: UnitGraphs, name: str, u: list[Variable]) -> Variable:
-    """Return a local variable at the nodes of units, with an axis of length one for rows."""
+def _local(graphs: UnitGraphs, name: str, u: list[Variable], length: int) -> Variable:
+    """Return a local variable at the nodes of units, with an axis for rows along which it is alike.
+
+    That has one entry, or as many as rows.
+    """
     place, shape = graphs.places[name], graphs.shapes[name]
     parts = u[place]
-    if not shape:
-        return parts[0][:, :, None]
-    joined = pt.stack(parts, axis=2).reshape((*parts[0].shape, *shape))
-    return pt.expand_dims(joined, 2 + graphs.grouping.own[name])
+    axis = 2 + graphs.grouping.own[name]
+    joined = pt.stack(parts, axis=2).reshape((*parts[0].shape, *shape)) if shape else parts[0]
+    found = pt.expand_dims(joined, axis)
+    if length == 1:
+        return found
+    return found * np.ones([length if i == axis else 1 for i in range(found.type.ndim)])

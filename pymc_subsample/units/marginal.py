@@ -9,6 +9,7 @@ import pymc as pm
 
 from pymc_subsample.arguments import generator, model_in_context
 from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.units.accuracy import TOLERABLE, Integral, Marginal, choose_nodes
 from pymc_subsample.units.choosing import chosen
 from pymc_subsample.units.elsewhere import refuse_other_modes
 from pymc_subsample.units.functions import UnitFunctions
@@ -17,21 +18,12 @@ from pymc_subsample.units.integrated import add_units, start_at, without
 from pymc_subsample.units.modes import find_modes
 from pymc_subsample.units.quadrature import nodes
 from pymc_subsample.units.reading import read, standardised
-from pymc_subsample.units.reference import (
-    Integral,
-    Marginal,
-    choose_nodes,
-    find_reference,
-    start_of,
-)
+from pymc_subsample.units.reference import find_reference, start_of
 from pymc_subsample.units.verification import check_joint
 from pymc_subsample.validation import count
 
 _log = logging.getLogger("pymc.subsample")
 
-# Beyond, the error of integrals is seen in the posterior: differences of the log density by a tenth
-# at the edge of where draws are.
-_TOLERABLE = 0.1
 _KEPT = "_integrated_units"
 
 
@@ -121,7 +113,7 @@ def marginalize(
     else:
         integral = Integral(per_dimension, np.nan, -1)
     points, _ = nodes(functions.graphs.size, integral.per_dimension)
-    refuse_other_modes(functions, theta, modes, reach=float(np.max(np.abs(points))))
+    refuse_other_modes(functions, theta, modes, float(np.max(np.abs(points))), random)
     marginal = Marginal(functions, theta, modes, integral)
     new = without(reading, grouping.names, functions)
     with new:
@@ -144,14 +136,14 @@ def marginal_of(model: pm.Model) -> Marginal:
 
 
 def _refuse_inaccurate(integral: Integral, functions: UnitFunctions) -> None:
-    if not integral.error > _TOLERABLE:
+    if not integral.error > TOLERABLE:
         return
     grouping = functions.graphs.grouping
     rows = int(functions.n_rows[np.searchsorted(functions.levels, integral.worst)])
     raise TallModelError(
         f"The integrals over {' and '.join(map(repr, grouping.names))} are off by "
         f"{integral.error:.2g} at the edge of where draws are, with {integral.per_dimension} nodes "
-        f"per dimension (at most {_TOLERABLE:g}); most in level {integral.worst:,}, of {rows:,} "
+        f"per dimension (at most {TOLERABLE:g}); most in level {integral.worst:,}, of {rows:,} "
         "rows. Give n_nodes= a larger number, or a scale a prior that keeps it from values "
         "far out; a level with very many rows, or with few beside it, is for pm.NUTS."
     )

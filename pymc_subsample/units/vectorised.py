@@ -6,12 +6,18 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.traversal import toposort
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
 from pymc_subsample.symbolic.graph import index_entries
 
 # Axes in front of those of rows: units and nodes.
 _FRONT = 2
+
+
+def broadcasts(output: Variable) -> bool:
+    """Whether what is the same in all rows of a unit may have one of them, in all of a graph."""
+    return all(isinstance(node.op, Elemwise | DimShuffle) for node in toposort([output]))
 
 
 def vectorised(output: Variable, replaced: Mapping[Variable, Variable]) -> Variable:

@@ -5,8 +5,9 @@ from pytensor.graph.basic import Variable
 
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.symbolic.graph import concretize, evaluate, numpy_function
+from pymc_subsample.units.accuracy import Marginal
 from pymc_subsample.units.functions import UnitFunctions, by_level
-from pymc_subsample.units.reference import Marginal, integrals
+from pymc_subsample.units.reference import integrals
 
 # Sums of many terms in another order agree to this share of their size.
 _TOLERANCE = 1e-8
