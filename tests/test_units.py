@@ -96,9 +96,11 @@ def test_few_levels_are_left_and_that_is_said():
         pms.marginalize(model, ["w"])
 
 
-@pytest.mark.parametrize(("size", "degree"), [(1, 7), (2, 3), (3, 3)])
-def test_nodes_integrate_polynomials_of_normal_variables(size, degree):
-    points, log_weights = nodes(size, 5)
+@pytest.mark.parametrize(
+    ("size", "number", "degree"), [(1, 5, 7), (1, 45, 7), (2, 5, 3), (2, 9, 3), (3, 5, 3)]
+)
+def test_nodes_integrate_polynomials_of_normal_variables(size, number, degree):
+    points, log_weights = nodes(size, number)
     weights = np.exp(log_weights) * multivariate_normal.pdf(points, np.zeros(size))
 
     assert weights.sum() == pytest.approx(1, abs=1e-6)
@@ -209,7 +211,7 @@ def test_an_integral_that_nodes_do_not_serve_is_refused_by_level():
     index = np.arange(400) // 2
     with pm.Model() as model:
         z = pm.Normal("z", shape=200)
-        tau = pm.HalfNormal("tau", 100)
+        tau = 100 + pm.HalfNormal("tau", 100)
         outcome = (rng.normal(size=200)[index] > 0).astype(int)
         pm.Bernoulli("y", logit_p=pm.Normal("mu") + tau * z[index], observed=outcome)
     with pytest.raises(pms.TallModelError, match=r"off by .* most in level \d+, of 2 rows"):
