@@ -36,8 +36,9 @@ def marginalize(
 ) -> pm.Model:
     r"""Return the model with its local variables integrated out.
 
-    Effects of customers, patients or players, ``z[customer]``, each told by few rows, grow with the
-    data. Given what all share, theta, such units are independent, and the log-likelihood of one is
+    Effects of customers, patients or players, ``z[customer]``, each with few rows, grow in number
+    with the data. Given the parameters theta that all share, these units are independent, and the
+    log-likelihood of one is
 
     .. math:: \log \int p(u \mid \theta) \prod_i p(y_i \mid u, \theta) \, du \approx
         \log \sum_k \exp(\log w_k + \log |S| + \tfrac12 |\nu_k|^2
@@ -56,24 +57,26 @@ def marginalize(
         Names of the free variables to integrate out, all of one grouping. "auto": those of the
         grouping that has many levels of few rows.
     n_nodes : int, optional
-        Nodes per dimension. Default: the fewest of which doubling their number changes differences
-        of the log posterior, at the edge of where draws are, by less than 0.01.
+        Nodes per dimension. Default: the smallest number for which doubling it changes differences
+        of the log posterior, at the edge of its bulk, by less than 0.01.
     rng : int or numpy.random.Generator, optional
         For the units from which the reference and the number of nodes are found. Default: 0.
 
     Returns
     -------
     pymc.Model
-        With the other variables, whose names, dimensions and priors are as they were, and a
-        potential for the units of about as many rows each. Deterministics of local variables are
-        left out. It starts at the reference. Any sampler takes it: `pm.sample` for all units,
-        ``pm.sample(step=pms.HMCECS())`` for some of them per draw.
+        A model of the other variables, with the same names, dimensions and priors, and one
+        potential for each group of units with similar numbers of rows. Deterministics that depend
+        on local variables are dropped. Its initial point is the reference. Any sampler takes it:
+        `pm.sample` evaluates all units, ``pm.sample(step=pms.HMCECS())`` a subsample per draw. Data
+        are read now: call this again after `pm.set_data`.
 
     Raises
     ------
     TallModelError
         If there are no local variables, or several groupings have many levels; if one that was
-        named is not local, with the reason; if integrals are off by more than 0.1.
+        named is not local, with the reason; if the integrals are off by more than 0.1, or a unit
+        has several modes.
 
     See Also
     --------
@@ -142,10 +145,10 @@ def _refuse_inaccurate(integral: Integral, functions: UnitFunctions) -> None:
     rows = int(functions.n_rows[np.searchsorted(functions.levels, integral.worst)])
     raise TallModelError(
         f"The integrals over {' and '.join(map(repr, grouping.names))} are off by "
-        f"{integral.error:.2g} at the edge of where draws are, with {integral.per_dimension} nodes "
+        f"{integral.error:.2g} at the edge of the posterior, with {integral.per_dimension} nodes "
         f"per dimension (at most {TOLERABLE:g}); most in level {integral.worst:,}, of {rows:,} "
-        "rows. Give n_nodes= a larger number, or a scale a prior that keeps it from values "
-        "far out; a level with very many rows, or with few beside it, is for pm.NUTS."
+        "rows. Pass a larger n_nodes=, or give scales a prior that excludes extreme values; for "
+        "levels with very many rows, or if there are few levels, sample the model with pm.NUTS."
     )
 
 
