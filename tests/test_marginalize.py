@@ -8,6 +8,7 @@ import pymc as pm
 import pytensor
 import pytest
 import xarray as xr
+from chains import assert_moments
 from panels import PANELS, G, binary, g, x, y
 from pymc.logprob.utils import ParameterValueError
 from scipy import stats
@@ -333,6 +334,78 @@ def test_units_of_two_modes_are_refused_if_nodes_do_not_see_both(apart):
         pm.Potential("y", pm.math.logaddexp(*modes) + 0 * pm.Normal("center"))
     with pytest.raises(pms.TallModelError, match=r"Level 0 of 'z' has about .*% of its"):
         pms.marginalize(model, "z")
+
+
+def pairs_of_rows(units):
+    """Return a linear mixed model of two rows per unit, and its posterior of mu and tau."""
+    rng = np.random.default_rng(5)
+    index = np.repeat(np.arange(units), 2)
+    rows = 0.3 + 0.7 * rng.normal(size=units)[index] + rng.normal(size=2 * units)
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu"), pm.HalfNormal("tau")
+        z = pm.Normal("z", 0, 1, shape=units)
+        pm.Normal("y", mu + tau * z[index], 1, observed=rows)
+    # A unit's difference tells neither; its mean is normal with variance tau**2 + 1/2.
+    means = rows.reshape(units, 2).mean(axis=1)
+
+    def logp(mu, tau):
+        variance = tau**2 + 0.5
+        squares = ((means - means.mean()) ** 2).sum() + units * (means.mean() - mu) ** 2
+        likelihood = -0.5 * squares / variance - 0.5 * units * np.log(variance)
+        return likelihood - 0.5 * (mu**2 + tau**2)
+
+    return model, logp
+
+
+def summarised(values, logp):
+    """Return mean, sd, 1% and 99% of a parameter on a grid, of log densities of its margin."""
+    weights = np.exp(logp - logp.max())
+    weights /= weights.sum()
+    mean = weights @ values
+    edges = np.interp([0.01, 0.99], np.cumsum(weights) - 0.5 * weights, values)
+    return np.array([mean, np.sqrt(weights @ (values - mean) ** 2), *edges])
+
+
+def margins(mu, tau, logp):
+    """Return summaries of both parameters from log densities on their grid."""
+    return [
+        summarised(grid, np.logaddexp.reduce(logp, axis=axis))
+        for grid, axis in ((mu, 1), (tau, 0))
+    ]
+
+
+def test_the_posterior_on_a_grid_is_that_of_the_closed_form():
+    model, exact = pairs_of_rows(200)
+    new = pms.marginalize(model, "z")  # as many nodes as it chooses
+    mu, tau = np.linspace(-0.1, 0.7, 25), np.linspace(0.3, 1.1, 25)
+    density = log_density(new)
+    found = np.array([
+        [density({"mu": np.array(a), "tau_log__": np.log(b)}) - np.log(b) for b in tau] for a in mu
+    ])  # fmt: skip
+    expected = margins(mu, tau, exact(mu[:, None], tau))
+    for ours, theirs in zip(margins(mu, tau, found), expected, strict=True):
+        # Log densities are off by 0.01 at most, at the edge.
+        assert ours == pytest.approx(theirs, abs=0.01 * theirs[1])
+
+
+@pytest.mark.slow
+def test_subsampled_units_have_the_posterior_of_the_closed_form():
+    model, exact = pairs_of_rows(4_000)
+    with pms.marginalize(model, n_nodes=5):
+        step = pms.HMCECS(subsample_size=100)
+        run = pm.sample(
+            step=step, draws=4_000, tune=1_000, chains=2, cores=1, random_seed=1, progressbar=False
+        )
+    mu, tau = np.linspace(0.15, 0.45, 200), np.linspace(0.5, 0.9, 200)
+    for name, theirs in zip(("mu", "tau"), margins(mu, tau, exact(mu[:, None], tau)), strict=True):
+        draws = run["posterior"][name].to_numpy()
+        assert_moments(draws, *theirs[:2])
+        # The share of draws below a quantile, for the rate of effective draws of its indicator.
+        for quantile, share in zip(theirs[2:], (0.01, 0.99), strict=True):
+            below = (draws < quantile).astype(float)
+            assert_moments(below, share, np.sqrt(share * (1 - share)))
+        with pytest.raises(AssertionError):
+            assert_moments(draws, theirs[0], 1.2 * theirs[1])
 
 
 @pytest.mark.slow
