@@ -43,5 +43,7 @@ from pymc_subsample.steps.presets import SVRGLD as SVRGLD
 from pymc_subsample.steps.presets import ClusteredSGHMC as ClusteredSGHMC
 from pymc_subsample.steps.scalable import ScalableMH as ScalableMH
 from pymc_subsample.steps.sgmcmc import SGMCMC as SGMCMC
+from pymc_subsample.units.effects import effects as effects
+from pymc_subsample.units.marginal import marginalize as marginalize
 
 __version__: str

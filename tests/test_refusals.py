@@ -292,7 +292,7 @@ def gaussian_process_latent(rng):
     return model
 
 
-@refused(name("noise"), "Marginalise")
+@refused(name("noise"), r"pms\.marginalize")
 def overdispersion_per_row(rng):
     with pm.Model() as model:
         alpha = pm.Normal("alpha", 0, 1)

@@ -161,7 +161,10 @@ def _instead(rv: Variable) -> str:
             "of an element for each week, say, by an integer column; or write a smooth function "
             "of few numbers, such as pm.gp.HSGP or a spline; or sample this model with pm.sample()."
         )
-    return "Marginalise it, or index group-level parameters with an integer column."
+    return (
+        "Integrate it out, by pms.marginalize(model), or index group-level parameters with an "
+        "integer column."
+    )
 
 
 def coupled_term(error: CoupledRows, kinds: Mapping[int, Sequence[Rows]]) -> str:

@@ -1,0 +1,1 @@
+"""Units: rows that share variables of their own, which are integrated out."""

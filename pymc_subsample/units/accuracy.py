@@ -1,0 +1,130 @@
+"""How many nodes integrals take, and what they are off by, found by doubling their number."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import chdtri
+
+from pymc_subsample.units.functions import UnitFunctions
+from pymc_subsample.units.modes import Modes
+from pymc_subsample.units.quadrature import nodes
+from pymc_subsample.units.reference import (
+    few_nodes,
+    integrals,
+    log_posterior,
+    sampled,
+    searched,
+)
+
+# Units that tell the error of nodes, and at how many points.
+_MEASURED, _POINTS = 300, 6
+# Nodes per dimension that are tried, and what they may do to differences of the log posterior
+# within the ellipsoid of 95%, or four standard deviations out: a tenth of what is tolerable.
+_LADDER = (3, 5, 7, 9, 11, 15, 21, 31, 45, 63, 91)
+# Differences of the log density by a tenth are seen in the posterior.
+TOLERABLE = 0.1
+_ERROR = TOLERABLE / 10
+# Beyond so many nodes in all none are added.
+_MOST_NODES = 1_000
+_FAR = 4.0
+# Of differences of gradients, which are sums over units; and what brings a point nearer.
+_STEP, _NEARER = 1e-4, 0.8
+
+
+@dataclass(frozen=True)
+class Integral:
+    """Nodes for the integrals of units, their number by what a larger one would change."""
+
+    per_dimension: int
+    error: float  # Of differences of the log posterior at far points.
+    worst: int  # Level with the largest part of it.
+
+
+@dataclass(frozen=True)
+class Marginal:
+    """Units of a model that are integrated out, with their nodes."""
+
+    functions: UnitFunctions
+    reference: np.ndarray  # Values of shared variables.
+    modes: Modes
+    integral: Integral
+
+
+def choose_nodes(
+    functions: UnitFunctions, theta: np.ndarray, modes: Modes, rng: np.random.Generator
+) -> Integral:
+    """Return the smallest number of nodes that is accurate, or the largest that is tried."""
+    some, counted = sampled(functions, searched(functions), rng)
+    own = modes.of(np.searchsorted(functions.levels, some.levels))
+    points = [theta, *_far_points(some, theta, own, counted, rng)]
+    few, counted = sampled(functions, _MEASURED, rng, modes)
+    own = modes.of(np.searchsorted(functions.levels, few.levels))
+
+    def differences(per_dimension: int) -> np.ndarray:
+        found = np.array([integrals(few, x, own, per_dimension)[0] for x in points])
+        return found[1:] - found[0]
+
+    result = None
+    for per_dimension in _LADDER:
+        if result is not None and len(nodes(few.graphs.size, per_dimension)[0]) > _MOST_NODES:
+            break
+        each = differences(per_dimension) - differences(2 * per_dimension)
+        error = float(np.max(np.abs(each @ counted), initial=0.0))
+        worst = int(few.levels[np.argmax(np.abs(each).max(axis=0))])
+        result = Integral(per_dimension, error, worst)
+        if error < _ERROR:
+            break
+    assert result is not None
+    return result
+
+
+def _far_points(
+    functions: UnitFunctions,
+    theta: np.ndarray,
+    modes: Modes,
+    counted: np.ndarray,
+    rng: np.random.Generator,
+) -> list[np.ndarray]:
+    """Return random points at the edge of where draws are."""
+    size, few = len(theta), few_nodes(functions)
+
+    def at(x: np.ndarray) -> tuple[float, np.ndarray]:
+        return log_posterior(functions, x, modes, few, counted)
+
+    hessian = np.array([
+        (at(theta + _STEP * e)[1] - at(theta - _STEP * e)[1]) / (2 * _STEP) for e in np.eye(size)
+    ]).reshape(size, size)  # fmt: skip
+    level, axes = np.linalg.eigh(-(hessian + hessian.T) / 2)
+    # A direction that neither rows nor the prior tell would be followed for ever.
+    spread = axes / np.sqrt(np.maximum(level, 1.0 / _FAR**2))
+    radius = max(_FAR, float(np.sqrt(chdtri(max(size, 1), 0.05))))
+    directions = rng.standard_normal((_POINTS, size))
+    directions /= np.maximum(np.linalg.norm(directions, axis=1, keepdims=True), 1e-300)
+    value, found = at(theta)[0], []
+    for direction in directions:
+        shift = radius * spread @ direction
+        # Where the density falls faster than it began to, draws are not as far out.
+        while value - at(theta + shift)[0] > radius**2 / 2 and np.any(np.abs(shift) > _STEP):
+            shift *= _NEARER
+        found.append(theta + shift)
+    return found
+
+
+def error_at(
+    marginal: Marginal, functions: UnitFunctions, points: np.ndarray, rng: np.random.Generator
+) -> float:
+    """Return by how much doubling nodes moves differences of the log posterior between points.
+
+    `functions` take points as they are given, for any units.
+    """
+    own = functions.of(marginal.functions.levels)
+    few, counted = sampled(own, _MEASURED, rng, marginal.modes)
+    modes = marginal.modes.of(np.searchsorted(own.levels, few.levels))
+    off = []
+    for theta in points:
+        once, twice = (
+            integrals(few, theta, modes, times * marginal.integral.per_dimension)[0]
+            for times in (1, 2)
+        )
+        off.append(float(counted @ (once - twice)))
+    return float(np.max(np.abs(np.array(off) - np.median(off)), initial=0.0))

@@ -1,0 +1,250 @@
+"""`pms.effects`: draws of local variables given draws of what units share."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_subsample.arguments import generator, model_in_context
+from pymc_subsample.diagnostics.draws import SAMPLE_DIMS
+from pymc_subsample.units.accuracy import TOLERABLE, Marginal, error_at
+from pymc_subsample.units.drawing import Drawer
+from pymc_subsample.units.elsewhere import share_elsewhere
+from pymc_subsample.units.functions import UnitFunctions
+from pymc_subsample.units.graphs import UnitGraphs
+from pymc_subsample.units.marginal import marginal_of
+from pymc_subsample.units.modes import find_modes
+from pymc_subsample.units.quantities import Quantity, quantities_of
+from pymc_subsample.units.reference import start_of
+from pymc_subsample.validation import name_list, probabilities, shown
+from pymc_subsample.warning import warn
+
+# Numbers kept at a time.
+_NUMBERS = 2**23
+# Levels drawn at a time, so that arrays stay within a processor's cache.
+_LEVELS = 2_000
+# Draws at which integrals are looked at, and as many of the farthest.
+_JUDGED = 10
+# What draws of a level may be off by, as a share of probability.
+_EXCESS = 0.01
+
+
+def effects(
+    idata: xr.DataTree,
+    model: pm.Model | None = None,
+    var_names: str | Sequence[str] | None = None,
+    *,
+    levels: Any = None,
+    quantiles: Sequence[float] = (0.055, 0.945),
+    rng: int | np.random.Generator | None = None,
+) -> xr.Dataset:
+    r"""Draw what `marginalize` has integrated out, or summarise it.
+
+    For each draw of the shared variables theta, those of a unit are drawn from
+    :math:`p(u \mid \theta, y)`, independently and exactly: proposals from a Student-t
+    distribution around the unit's mode, accepted or not. Together they are draws of the joint
+    posterior.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree
+        Result of sampling the marginal model, by any sampler.
+    model : pymc.Model, optional
+        What `marginalize` returned. Default: that of the context.
+    var_names : str or sequence of str, optional
+        Local variables, and deterministics with their levels. Default: all of these.
+    levels : sequence, optional
+        Labels of levels, where they have coords, or else their numbers. Default: all, summarised.
+    quantiles : sequence of float, default (0.055, 0.945)
+        Of the summary.
+    rng : int or numpy.random.Generator, optional
+        Default: 0.
+
+    Returns
+    -------
+    xarray.Dataset
+        With `levels`, draws of them, with dimensions chain and draw, as in ``idata.posterior``.
+        Without, of all levels "mean", "sd" and the quantiles along a dimension "statistic".
+
+    Raises
+    ------
+    ValueError
+        If a draw's proposals are not accepted, or were not bounded, for a level: by name.
+
+    Warns
+    -----
+    UserWarning
+        If integrals were off by more than 0.1 at draws of the run, by doubling the nodes there.
+
+    References
+    ----------
+    Caffo, B. S., Booth, J. G., and Davis, A. C. (2002). Empirical supremum rejection sampling.
+    Biometrika 89, 745-754.
+
+    Examples
+    --------
+    >>> routes, route = np.unique(miles, return_inverse=True)
+    >>> with pm.Model() as by_route:
+    ...     mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 1)
+    ...     effect = pm.Normal("effect", mu, tau, shape=len(routes))
+    ...     pm.Bernoulli("late", logit_p=effect[route], observed=late)
+    >>> with pms.marginalize(by_route, "effect") as marginal:
+    ...     shared = pm.sample()
+    >>> draws = pms.effects(shared, marginal, levels=[0, 1, 2])
+    """
+    marginal = marginal_of(model_in_context(model, "Call pms.effects(idata)"))
+    graphs = marginal.functions.graphs
+    found = quantities_of(graphs)
+    names = name_list("var_names", var_names) or list(found)
+    for name in names:
+        if name not in found:
+            raise ValueError(
+                f"var_names holds {name!r}, which is not made of local variables level by level. "
+                f"Those are {list(found)}."
+            )
+    posterior = idata["posterior"].to_dataset().transpose(*SAMPLE_DIMS, ...)
+    theta = _shared(graphs, posterior)
+    quantities = [found[name] for name in names]
+    chosen, labels = _levels(graphs, levels)
+    probs = probabilities("quantiles", quantiles)
+    functions = UnitFunctions(graphs, as_recorded=True)
+    random, draws = generator(rng), len(theta)
+    _warn_of_integrals(marginal, functions, theta, random)
+    sampled = levels is not None
+    pieces: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    size = max(sum(int(np.prod(q.shape, dtype=int)) for q in quantities), 1)
+    step = len(chosen) if sampled else max(1, min(_LEVELS, _NUMBERS // (draws * size)))
+    for start in range(0, len(chosen), max(step, 1)):
+        some = chosen[start : start + step]
+        for name, values in zip(
+            names, _drawn(marginal, functions, quantities, theta, some, random), strict=True
+        ):
+            pieces[name].append(values if sampled else _summary(values, probs))
+    return _dataset(graphs, posterior, quantities, pieces, labels, probs if not sampled else None)
+
+
+def _warn_of_integrals(
+    marginal: Marginal, functions: UnitFunctions, theta: np.ndarray, rng: np.random.Generator
+) -> None:
+    """Warn if nodes did not serve at some of the draws, the farthest of them among others."""
+    scale = np.maximum(theta.std(axis=0), 1e-300)
+    farthest = np.argsort(np.abs((theta - theta.mean(axis=0)) / scale).max(axis=1))[-_JUDGED:]
+    some = rng.choice(len(theta), min(_JUDGED, len(theta)), replace=False)
+    error = error_at(marginal, functions, theta[np.union1d(farthest, some)], rng)
+    if error > TOLERABLE:
+        warn(
+            f"The integrals over {' and '.join(map(repr, functions.graphs.grouping.names))} are "
+            f"off by {error:.2g} at draws of this run (at most {TOLERABLE:g}), which are beyond "
+            "where they were measured. Sample again, with pms.marginalize(..., n_nodes=) of twice "
+            f"{marginal.integral.per_dimension}."
+        )
+
+
+def _shared(graphs: UnitGraphs, posterior: xr.Dataset) -> np.ndarray:
+    """Return draws of shared variables, one vector each."""
+    missing = [name for name in graphs.shared if name not in posterior]
+    if missing:
+        raise ValueError(
+            f"idata.posterior lacks {', '.join(map(repr, missing))}, given which local variables "
+            "are drawn. Sample without var_names, or keep them."
+        )
+    n = posterior.sizes["chain"] * posterior.sizes["draw"]
+    parts = []
+    for name, v in graphs.shared.items():
+        values = posterior[name].to_numpy()
+        if values.shape[2:] != v.type.shape:
+            raise ValueError(
+                f"idata.posterior[{name!r}] has shape {values.shape[2:]} per draw, the model's "
+                f"variable {v.type.shape}. Pass the model that was sampled."
+            )
+        parts.append(values.reshape(n, -1).astype(float))
+    return np.concatenate([np.zeros((n, 0)), *parts], axis=1)
+
+
+def _levels(graphs: UnitGraphs, levels: Any) -> tuple[np.ndarray, Any]:
+    """Return numbers of levels, and their labels."""
+    grouping, model = graphs.grouping, graphs.reading.model
+    dims = [model.named_vars_to_dims.get(n, ())[grouping.own[n] : grouping.own[n] + 1]
+            for n in grouping.names]  # fmt: skip
+    coords = next((model.coords[d[0]] for d in dims if d and model.coords.get(d[0])), None)
+    labels = np.arange(grouping.levels) if coords is None else np.asarray(coords)
+    if levels is None:
+        return np.arange(grouping.levels), labels
+    given = [levels] if np.ndim(levels) == 0 else list(levels)
+    position = {label: i for i, label in enumerate(labels.tolist())}
+    unknown = [x for x in given if x not in position]
+    if unknown or not given:
+        raise ValueError(
+            f"levels holds {shown(unknown[0]) if unknown else 'nothing'}, and there are "
+            f"{grouping.levels:,} levels, from {labels[0]!r} to {labels[-1]!r}."
+        )
+    return np.array([position[x] for x in given]), labels[[position[x] for x in given]]
+
+
+def _drawn(
+    marginal: Marginal,
+    functions: UnitFunctions,
+    quantities: Sequence[Quantity],
+    theta: np.ndarray,
+    levels: np.ndarray,
+    rng: np.random.Generator,
+) -> Iterator[np.ndarray]:
+    """Yield draws of quantities at some levels, of shape (draws, levels, ...)."""
+    unique, back = np.unique(levels, return_inverse=True)
+    graphs = functions.graphs
+    own = marginal.functions.of(unique)
+    modes = find_modes(own, marginal.reference, start_of(own))
+    drawer = Drawer(functions.of(unique), modes)
+    u = np.array([drawer.draw(x, rng) for x in theta])
+    elsewhere = share_elsewhere(own, marginal.reference, modes, drawer.reach)
+    excess = np.maximum(drawer.excess, elsewhere)
+    lost = np.flatnonzero(np.isnan(u).any(axis=(0, 2)) | ~(excess < _EXCESS))
+    if len(lost):
+        raise ValueError(
+            f"Level {unique[lost[0]]:,} of {' and '.join(map(repr, graphs.grouping.names))} cannot "
+            f"be drawn by proposals around its mode: a share of {excess[lost[0]]:.2g} of its "
+            "probability is where they do not come, or all of it in some draws. It has several "
+            "modes or moves far with the shared variables. Sample the model that was not "
+            "marginalised."
+        )
+    u = u[:, back]
+    for quantity in quantities:
+        yield quantity.at(functions, theta, u, levels)
+
+
+def _summary(values: np.ndarray, probs: np.ndarray) -> np.ndarray:
+    """Return mean, sd and quantiles of draws along the first axis."""
+    return np.stack([
+        values.mean(axis=0), values.std(axis=0, ddof=1), *np.quantile(values, probs, axis=0)
+    ])  # fmt: skip
+
+
+def _dataset(
+    graphs: UnitGraphs,
+    posterior: xr.Dataset,
+    quantities: Sequence[Quantity],
+    pieces: Mapping[str, list[np.ndarray]],
+    labels: np.ndarray,
+    probs: np.ndarray | None,
+) -> xr.Dataset:
+    model = graphs.reading.model
+    arrays = {}
+    for q in quantities:
+        values = np.concatenate(pieces[q.name], axis=1)
+        dims = [d or f"{q.name}_dim_{i}" for i, d in enumerate(q.dims)]
+        coords: dict[str, Any] = {
+            d: model.coords[d] for i, d in enumerate(dims) if i != q.axis and model.coords.get(d)
+        }
+        coords[dims[q.axis]] = labels
+        values = np.moveaxis(values, 1, 1 + q.axis)
+        if probs is None:
+            values = values.reshape(*(posterior.sizes[d] for d in SAMPLE_DIMS), *values.shape[1:])
+            coords |= {d: posterior[d].to_numpy() for d in SAMPLE_DIMS if d in posterior.coords}
+            dims = [*SAMPLE_DIMS, *dims]
+        else:
+            coords["statistic"] = ["mean", "sd", *(f"{100 * p:g}%" for p in probs)]
+            dims = ["statistic", *dims]
+        arrays[q.name] = xr.DataArray(values, coords=coords, dims=dims, name=q.name)
+    return xr.Dataset(arrays)

@@ -1,0 +1,219 @@
+"""Log densities of all units at once, with derivatives, by NumPy: nothing is compiled."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+
+from pymc_subsample.symbolic.graph import NumpyFunction, depends_on, freeze, numpy_function, rebuild
+from pymc_subsample.units.graphs import RowGraph, UnitGraphs
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of one graph, those of a unit next to each other."""
+
+    columns: list[np.ndarray]  # Each with its rows along the axis of the graph's column.
+    unit: np.ndarray  # Position of each row's unit.
+
+
+class UnitFunctions:
+    """Functions of shared values, one vector theta, and of the variables of each unit.
+
+    Units are those of `levels`, in this order; variables are of shape (units, size). Values are
+    those that samplers move, or with `as_recorded` those of the variables themselves.
+    """
+
+    def __init__(self, graphs: UnitGraphs, *, as_recorded: bool = False) -> None:
+        self.graphs = graphs
+        reading = graphs.reading
+        values = graphs.shared if as_recorded else reading.values
+        self.values = {name: values[name] for name in graphs.shared}
+        self.start = reading.model.initial_point()
+        self.parts = [graphs.prior, *graphs.rows]
+        self._compiled = [_PartFunctions(part, graphs, self.values) for part in self.parts]
+        ends = np.cumsum([int(np.prod(v.type.shape, dtype=int)) for v in self.values.values()])
+        self._slices = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+        self.size = int(ends[-1]) if len(ends) else 0
+        self._rest = None if as_recorded else self._rest_functions()
+        self._place(_with_rows(graphs))
+
+    def of(self, levels: np.ndarray) -> "UnitFunctions":
+        """Return these functions of other units."""
+        new = object.__new__(UnitFunctions)
+        new.__dict__.update(self.__dict__)
+        new._place(levels)
+        return new
+
+    def repeated(self, times: int) -> "UnitFunctions":
+        """Return these functions of the same units several times, one after the other."""
+        new = self.of(self.levels)
+        units = len(self.levels)
+        new.levels = np.tile(self.levels, times)
+        new.data = [
+            Part(
+                [
+                    np.take(x, np.tile(np.arange(len(data.unit)), times), axis=column.axis)
+                    for x, column in zip(data.columns, part.columns.values(), strict=True)
+                ],
+                (data.unit + units * np.arange(times)[:, None]).ravel(),
+            )
+            for part, data in zip(self.parts, self.data, strict=True)
+        ]
+        return new
+
+    def _place(self, levels: np.ndarray) -> None:
+        self.levels = levels
+        position = np.full(self.graphs.grouping.levels, -1)
+        position[levels] = np.arange(len(levels))
+        self.data = [_part(part, position) for part in self.parts]
+
+    @property
+    def n_rows(self) -> np.ndarray:
+        """Rows of each unit, of all terms."""
+        counts = [np.bincount(d.unit, minlength=len(self.levels)) for d in self.data[1:]]
+        return np.sum(counts, axis=0)
+
+    def ravel(self, point: dict[str, np.ndarray]) -> np.ndarray:
+        """Return shared values as a vector."""
+        parts = [np.ravel(point[v.name]) for v in self.values.values()]
+        return np.concatenate([*parts, np.zeros(0)]).astype(float)
+
+    def split(self, theta: np.ndarray) -> list[np.ndarray]:
+        """Return shared values with their shapes."""
+        return [
+            theta[s].reshape(v.type.shape).astype(v.type.dtype)
+            for s, v in zip(self._slices, self.values.values(), strict=True)
+        ]
+
+    def rest(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the log density of all that has no local variable, and its gradient."""
+        assert self._rest is not None
+        value, *slopes = self._rest(*self.split(theta))
+        return float(value), np.concatenate([*map(np.ravel, slopes), np.zeros(0)])
+
+    def log_density(self, theta: np.ndarray, u: np.ndarray) -> np.ndarray:
+        """Return the log density of each unit's variables and rows."""
+        values, total = self.split(theta), np.zeros(len(self.levels))
+        for compiled, data in zip(self._compiled, self.data, strict=True):
+            [found] = compiled.log_density(*values, *data.columns, *self._local(compiled, data, u))
+            total = total + _sums(found, data.unit, len(self.levels))
+        return total
+
+    def derivatives(
+        self, theta: np.ndarray, u: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return log densities, gradients (units, size) and Hessians in each unit's variables."""
+        values, units, size = self.split(theta), len(self.levels), self.graphs.size
+        value, slope, curvature = (
+            np.zeros(units),
+            np.zeros((units, size)),
+            np.zeros((units, size, size)),
+        )
+        for compiled, data in zip(self._compiled, self.data, strict=True):
+            found = compiled.derivatives(*values, *data.columns, *self._local(compiled, data, u))
+            value += _sums(found[0], data.unit, units)
+            if not compiled.elements:
+                continue
+            g, h = found[1:]
+            for a, i in enumerate(compiled.elements):
+                slope[:, i] += _sums(g[:, a], data.unit, units)
+                for b, j in enumerate(compiled.elements):
+                    curvature[:, i, j] += _sums(h[:, a, b], data.unit, units)
+        return value, slope, curvature
+
+    def slope(self, theta: np.ndarray, u: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Return the gradient in theta of the sum of units' log densities times weights."""
+        values, total = self.split(theta), np.zeros(self.size)
+        for compiled, data in zip(self._compiled, self.data, strict=True):
+            found = compiled.slope(
+                weights[data.unit], *values, *data.columns, *self._local(compiled, data, u)
+            )
+            total += np.concatenate([*map(np.ravel, found), np.zeros(0)])
+        return total
+
+    def _local(self, compiled: "_PartFunctions", data: Part, u: np.ndarray) -> list[np.ndarray]:
+        return [by_level(self.graphs, name, u[data.unit]) for name in compiled.local]
+
+    def _rest_functions(self) -> NumpyFunction:
+        graphs, reading = self.graphs, self.graphs.reading
+        terms = [t.graph for i, t in enumerate(reading.terms) if i not in graphs.grouping.index]
+        priors = [reading.priors[name] for name in self.values]
+        total = sum((g.sum() for g in [*priors, *terms]), pt.constant(0.0))
+        inputs = list(self.values.values())
+        total = rebuild([total], freeze([total], depends_on([total], inputs), reading.arrays))[0]
+        return numpy_function(inputs, [total, *_gradients(total, inputs)])
+
+
+class _PartFunctions:
+    """Functions of the rows of one graph."""
+
+    def __init__(self, part: RowGraph, graphs: UnitGraphs, values: dict[str, Variable]) -> None:
+        constrained = graphs.reading.constrained
+        memo = {v: constrained[name] for name, v in graphs.shared.items() if values[name] is not v}
+        [output] = rebuild([part.output], memo)
+        shared = list(values.values())
+        self.local = list(part.local.values())
+        local = list(part.local)
+        places = graphs.places
+        self.elements = [i for n in self.local for i in range(places[n].start, places[n].stop)]
+        inputs = [*shared, *part.columns, *local]
+        self.log_density = numpy_function(inputs, [output])
+        weights = pt.vector("weights")
+        # Where the prior has no shared variables, its gradient is zero.
+        slopes = _gradients((weights * output).sum(), shared)
+        self.slope = numpy_function([weights, *inputs], slopes)
+        self._inputs, self._output, self._rows = inputs, output, local
+        self._own = [graphs.grouping.own[n] for n in self.local]
+
+    @cached_property
+    def derivatives(self) -> NumpyFunction:
+        """Log densities, and derivatives in the row's local variables: (n, a) and (n, a, a)."""
+        if not self._rows:
+            return numpy_function(self._inputs, [self._output])
+        slope = self._flat(pt.grad(self._output.sum(), self._rows))
+        each = [
+            self._flat(_gradients(slope[:, a].sum(), self._rows)) for a in range(len(self.elements))
+        ]
+        return numpy_function(self._inputs, [self._output, slope, pt.stack(each, axis=1)])
+
+    def _flat(self, parts: Sequence[Variable]) -> Variable:
+        rows = [
+            pt.moveaxis(g, own, 0).reshape((g.shape[own], -1))
+            for g, own in zip(parts, self._own, strict=True)
+        ]
+        return pt.concatenate(rows, axis=1)
+
+
+def by_level(graphs: UnitGraphs, name: str, u: np.ndarray) -> np.ndarray:
+    """Return a variable as the model has it, of levels' variables (levels, size)."""
+    values = u[:, graphs.places[name]].reshape(len(u), *graphs.shapes[name])
+    return np.moveaxis(values, 0, graphs.grouping.own[name])
+
+
+def _gradients(total: Variable, inputs: Sequence[Variable]) -> list[Variable]:
+    above = set(ancestors([total]))
+    known = [v for v in inputs if v in above]
+    slopes = iter(pt.grad(total, known) if known else [])
+    return [next(slopes) if v in above else pt.zeros_like(v) for v in inputs]
+
+
+def _with_rows(graphs: UnitGraphs) -> np.ndarray:
+    return np.unique(np.concatenate([rows.index for rows in graphs.rows]))
+
+
+def _part(part: RowGraph, position: np.ndarray) -> Part:
+    unit = position[part.index]
+    rows = np.flatnonzero(unit >= 0)
+    rows = rows[np.argsort(unit[rows], kind="stable")]
+    columns = [np.take(c.array, rows, axis=c.axis) for c in part.columns.values()]
+    return Part(columns, unit[rows])
+
+
+def _sums(values: np.ndarray, unit: np.ndarray, units: int) -> np.ndarray:
+    values = np.broadcast_to(values, unit.shape)
+    return np.bincount(unit, weights=values, minlength=units)

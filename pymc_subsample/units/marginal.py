@@ -1,0 +1,171 @@
+"""`pms.marginalize`: a model with its local variables integrated out."""
+
+import logging
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pymc as pm
+
+from pymc_subsample.arguments import generator, model_in_context
+from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.units.accuracy import TOLERABLE, Integral, Marginal, choose_nodes
+from pymc_subsample.units.choosing import chosen
+from pymc_subsample.units.elsewhere import refuse_other_modes
+from pymc_subsample.units.functions import UnitFunctions
+from pymc_subsample.units.graphs import unit_graphs
+from pymc_subsample.units.integrated import add_units, start_at, without
+from pymc_subsample.units.modes import find_modes
+from pymc_subsample.units.quadrature import nodes
+from pymc_subsample.units.reading import read, standardised
+from pymc_subsample.units.reference import find_reference, start_of
+from pymc_subsample.units.verification import check_joint
+from pymc_subsample.validation import count
+
+_log = logging.getLogger("pymc.subsample")
+
+_KEPT = "_integrated_units"
+
+
+def marginalize(
+    model: pm.Model | None = None,
+    integrate: str | Sequence[str] = "auto",
+    *,
+    n_nodes: int | None = None,
+    rng: int | np.random.Generator | None = None,
+) -> pm.Model:
+    r"""Return the model with its local variables integrated out.
+
+    Effects of customers, patients or players, ``z[customer]``, each with few rows, grow in number
+    with the data. Given the parameters theta that all share, these units are independent, and the
+    log-likelihood of one is
+
+    .. math:: \log \int p(u \mid \theta) \prod_i p(y_i \mid u, \theta) \, du \approx
+        \log \sum_k \exp(\log w_k + \log |S| + \tfrac12 |\nu_k|^2
+        + \log p(m + S \nu_k \mid \theta) + \sum_i \log p(y_i \mid m + S \nu_k, \theta))
+
+    by quadrature around the unit's mode m, whose curvature is that of :math:`(S S^T)^{-1}`, at a
+    reference theta: adaptive Gauss-Hermite quadrature (Naylor and Smith, 1982; Pinheiro and Bates,
+    1995) with nodes that stay where they are, so that it is a smooth function of theta. In two and
+    three dimensions nodes are products, in more those of a quasi-random sequence.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        Default: that of the context.
+    integrate : "auto" or str or sequence of str, default "auto"
+        Names of the free variables to integrate out, all of one grouping. "auto": those of the
+        grouping that has many levels of few rows.
+    n_nodes : int, optional
+        Nodes per dimension. Default: the smallest number for which doubling it changes differences
+        of the log posterior, at the edge of its bulk, by less than 0.01.
+    rng : int or numpy.random.Generator, optional
+        For the units from which the reference and the number of nodes are found. Default: 0.
+
+    Returns
+    -------
+    pymc.Model
+        A model of the other variables, with the same names, dimensions and priors, and one
+        potential for each group of units with similar numbers of rows. Deterministics that depend
+        on local variables are dropped. Its initial point is the reference. Any sampler takes it:
+        `pm.sample` evaluates all units, ``pm.sample(step=pms.HMCECS())`` a subsample per draw. Data
+        are read now: call this again after `pm.set_data`.
+
+    Raises
+    ------
+    TallModelError
+        If there are no local variables, or several groupings have many levels; if one that was
+        named is not local, with the reason; if the integrals are off by more than 0.1, or a unit
+        has several modes.
+
+    See Also
+    --------
+    effects : Draws of what was integrated out.
+
+    References
+    ----------
+    Pinheiro, J. C., and Bates, D. M. (1995). Approximations to the log-likelihood function in the
+    nonlinear mixed-effects model. Journal of Computational and Graphical Statistics 4, 12-35.
+
+    Examples
+    --------
+    An effect of every distance, and what these share:
+
+    >>> routes, route = np.unique(miles, return_inverse=True)
+    >>> with pm.Model() as by_route:
+    ...     mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 1)
+    ...     effect = pm.Normal("effect", mu, tau, shape=len(routes))
+    ...     pm.Bernoulli("late", logit_p=effect[route], observed=late)
+    >>> with pms.marginalize(by_route, "effect"):
+    ...     shared = pm.sample()
+    """
+    began = time.perf_counter()
+    model = model_in_context(model, "Call pms.marginalize()")
+    random = generator(rng)
+    per_dimension = None if n_nodes is None else count("n_nodes", n_nodes)
+    reading = read(model)
+    grouping = chosen(reading, integrate)
+    reading = standardised(reading, grouping.names)
+    functions = UnitFunctions(unit_graphs(reading, grouping))
+    check_joint(functions, random)
+    theta = find_reference(functions, random)
+    modes = find_modes(functions, theta, start_of(functions))
+    if per_dimension is None:
+        integral = choose_nodes(functions, theta, modes, random)
+        _refuse_inaccurate(integral, functions)
+    else:
+        integral = Integral(per_dimension, np.nan, -1)
+    points, _ = nodes(functions.graphs.size, integral.per_dimension)
+    refuse_other_modes(functions, theta, modes, float(np.max(np.abs(points))), random)
+    marginal = Marginal(functions, theta, modes, integral)
+    new = without(reading, grouping.names, functions)
+    with new:
+        add_units(new, marginal)
+    start_at(new, functions, theta)
+    setattr(new, _KEPT, marginal)
+    _say(marginal, time.perf_counter() - began)
+    return new
+
+
+def marginal_of(model: pm.Model) -> Marginal:
+    """Return what was integrated out of a model."""
+    found = getattr(model, _KEPT, None)
+    if found is None:
+        raise TypeError(
+            "model must be what pms.marginalize returned, which keeps the units that it has "
+            "integrated out; copies of it do not."
+        )
+    return found
+
+
+def _refuse_inaccurate(integral: Integral, functions: UnitFunctions) -> None:
+    if not integral.error > TOLERABLE:
+        return
+    grouping = functions.graphs.grouping
+    rows = int(functions.n_rows[np.searchsorted(functions.levels, integral.worst)])
+    raise TallModelError(
+        f"The integrals over {' and '.join(map(repr, grouping.names))} are off by "
+        f"{integral.error:.2g} at the edge of the posterior, with {integral.per_dimension} nodes "
+        f"per dimension (at most {TOLERABLE:g}); most in level {integral.worst:,}, of {rows:,} "
+        "rows. Pass a larger n_nodes=, or give scales a prior that excludes extreme values; for "
+        "levels with very many rows, or if there are few levels, sample the model with pm.NUTS."
+    )
+
+
+def _say(marginal: Marginal, seconds: float) -> None:
+    functions, grouping = marginal.functions, marginal.functions.graphs.grouping
+    rows, size = functions.n_rows, functions.graphs.size
+    points = len(nodes(size, marginal.integral.per_dimension)[0])
+    error = marginal.integral.error
+    _log.info(
+        "marginalize: %s integrated out, of %s levels with %s to %s rows (mean %.1f), by %d nodes "
+        "each%s, in %.1f s.",
+        " and ".join(grouping.names),
+        f"{len(rows):,}",
+        f"{rows.min():,}",
+        f"{rows.max():,}",
+        rows.mean(),
+        points,
+        "" if np.isnan(error) else f" (error of the log density at far points {error:.1g})",
+        seconds,
+    )

@@ -1,0 +1,95 @@
+"""Functions of a level's variables: these as the model has them, and deterministics."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+
+from pymc_subsample.likelihood.batch import batch_graph
+from pymc_subsample.likelihood.errors import CoupledRows
+from pymc_subsample.symbolic.graph import depends_on, evaluate, numpy_function, rebuild
+from pymc_subsample.units.functions import UnitFunctions, by_level
+from pymc_subsample.units.graphs import UnitGraphs
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A function of a level's variables, for any number of levels."""
+
+    name: str
+    graph: Variable
+    axis: int  # With the levels,
+    shape: tuple[int, ...]  # and the lengths of the others.
+    local: dict[Variable, str]
+    columns: dict[Variable, tuple[np.ndarray, int]]
+    dims: tuple[str | None, ...]
+
+    def at(
+        self, functions: UnitFunctions, theta: np.ndarray, u: np.ndarray, levels: np.ndarray
+    ) -> np.ndarray:
+        """Return values for draws of theta and of levels' variables, (draws, levels, size)."""
+        graphs = functions.graphs
+        inputs = [*graphs.shared.values(), *self.columns, *self.local]
+        function = numpy_function(inputs, [self.graph])
+        columns = [np.take(x, levels, axis=axis) for x, axis in self.columns.values()]
+        found = [
+            function(
+                *functions.split(x),
+                *columns,
+                *(by_level(graphs, name, row) for name in self.local.values()),
+            )[0]
+            for x, row in zip(theta, u, strict=True)
+        ]
+        return np.moveaxis(np.array(found), 1 + self.axis, 1)
+
+
+def quantities_of(graphs: UnitGraphs) -> dict[str, Quantity]:
+    """Return local variables, and deterministics that are functions of them level by level."""
+    reading, grouping = graphs.reading, graphs.grouping
+    values = {reading.values[name]: name for name in grouping.names}
+    candidates = {name: reading.constrained[name] for name in grouping.names} | reading.derived
+    found = {}
+    for name, graph in candidates.items():
+        if set(values).isdisjoint(ancestors([graph])):
+            continue
+        for axis, length in enumerate(graph.type.shape):
+            fits = length == grouping.levels
+            quantity = _quantity(graphs, values, name, graph, axis) if fits else None
+            if quantity is not None:
+                found[name] = quantity
+                break
+    return found
+
+
+def _quantity(
+    graphs: UnitGraphs, values: Mapping[Variable, str], name: str, graph: Variable, axis: int
+) -> Quantity | None:
+    reading = graphs.reading
+    trace = reading.trace([graph])
+    dependent = depends_on([graph], list(reading.values.values()))
+    try:
+        trace.follow(graph, axis)
+    except CoupledRows:
+        return None
+    read = [v for v in values if v in ancestors([graph])]
+    if any(trace.axes.get(v) != graphs.grouping.own[values[v]] for v in read):
+        return None
+    batch = batch_graph([graph], trace, dependent, reading.arrays)
+    place = {reading.constrained[n]: v for n, v in graphs.shared.items()}
+    parameters = rebuild(list(batch.parameters.values()), place)
+    above = set(ancestors(parameters))
+    data = {v: pt.constant(x) for v, x in reading.arrays.items() if v in above}
+    parameters = rebuild(parameters, data)
+    [output] = rebuild(batch.outputs, dict(zip(batch.parameters, parameters, strict=True)))
+    local = {new: values[old] for new, old in batch.columns.items() if old in values}
+    columns = {
+        new: (reading.arrays[old] if old in reading.arrays else evaluate([old], reading.arrays)[0],
+              trace.axes[old])
+        for new, old in batch.columns.items() if old not in values
+    }  # fmt: skip
+    shape = tuple(n for i, n in enumerate(graph.type.shape) if i != axis)
+    dims = reading.model.named_vars_to_dims.get(name, (None,) * graph.type.ndim)
+    return Quantity(name, output, axis, shape, local, columns, tuple(dims))

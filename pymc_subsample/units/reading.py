@@ -1,0 +1,197 @@
+"""A model as terms and priors, elementwise, over placeholders of its value variables."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.multivariate import MvNormalRV
+from pytensor.graph.basic import Variable, equal_computations
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.random.basic import (
+    CauchyRV,
+    GumbelRV,
+    LaplaceRV,
+    LogisticRV,
+    NormalRV,
+    StudentTRV,
+)
+from pytensor.xtensor.type import XTensorType
+
+from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.likelihood.checks import split_checks
+from pymc_subsample.likelihood.columns import row_number_test
+from pymc_subsample.likelihood.discovery import full_data_model, refuse_missing, row_terms
+from pymc_subsample.likelihood.indices import negative_codes
+from pymc_subsample.likelihood.selection import select_in_data
+from pymc_subsample.likelihood.terms import Part, parts_of
+from pymc_subsample.likelihood.trace import RowTrace
+from pymc_subsample.symbolic.graph import (
+    concretize,
+    depends_on,
+    is_product,
+    rebuild,
+    tensor_input,
+)
+from pymc_subsample.warning import warn
+
+# Location and scale are the last two of their parameters.
+_LOCATION_SCALE = (NormalRV, StudentTRV, LaplaceRV, CauchyRV, LogisticRV, GumbelRV)
+
+
+@dataclass
+class Reading:
+    """Graphs over placeholders of data and of values, these by the names of their variables.
+
+    `forms` has the location, and the scale or its factor, of variables that have them.
+    """
+
+    model: pm.Model
+    values: dict[str, Variable]
+    arrays: dict[Variable, np.ndarray]
+    terms: list[Part]
+    priors: dict[str, Variable]  # Log densities of the values, with Jacobians, elementwise.
+    constrained: dict[str, Variable]  # The variables, as functions of the values,
+    derived: dict[str, Variable]  # and deterministic ones.
+    forms: dict[str, tuple[Variable, Variable]]
+    checks: dict[Variable, str]  # Conditions for all this to be finite, and what they say.
+    # Of variables whose values are standardised, what these were and log |d before / d after|.
+    standard: dict[str, tuple[Variable, Variable]] = field(default_factory=dict)
+
+    @property
+    def graphs(self) -> list[Variable]:
+        """All graphs but the forms and deterministics."""
+        terms = [t.graph for t in self.terms]
+        return [*terms, *self.priors.values(), *self.constrained.values(), *self.checks]
+
+    def trace(self, graphs: Iterable[Variable] | None = None) -> RowTrace:
+        """Return an empty trace of rows, or of levels, of these or of all graphs."""
+        graphs = self.graphs if graphs is None else list(graphs)
+        dependent = depends_on(graphs, list(self.values.values()))
+        return RowTrace(lambda v: v not in dependent, row_number_test(self.arrays))
+
+
+def read(model: pm.Model) -> Reading:
+    """Read a model."""
+    model = full_data_model(model)
+    refuse_missing(model)
+    observed, free = row_terms(model, None), list(model.free_RVs)
+    found = {rv.name: _form(rv) for rv in free if model.rvs_to_transforms[rv] is None}
+    forms = {name: form for name, form in found.items() if form is not None}
+    graphs = [
+        *model.logp(vars=list(observed.values()), sum=False),
+        *model.logp(vars=free, sum=False),
+        *model.replace_rvs_by_values(
+            [*free, *(v for form in forms.values() for v in form), *model.deterministics]
+        ),
+    ]
+    graphs = [_tensor(graph) for graph in graphs]
+    concrete = concretize(graphs, model.value_vars, model.initial_point())
+    for name, graph in zip(observed, concrete.outputs, strict=False):
+        if None in graph.type.shape:
+            raise TallModelError(
+                f"The shape of the log-likelihood of {name!r} depends on parameters. Fix the "
+                "number of rows."
+            )
+    lengths = {max(g.type.shape) for g in concrete.outputs[: len(observed)] if g.type.shape}
+    for negative in negative_codes(concrete, lengths, model):
+        warn(negative)
+    outputs = select_in_data(concrete.outputs, concrete.arrays, concrete.values)
+    outputs, checks = split_checks(outputs)
+    potentials, left = {v.name for v in model.potentials}, iter(outputs)
+    terms = [
+        part
+        for name in observed
+        for graph in [next(left)]
+        for part in (parts_of(name, graph) if name in potentials else [Part(name, graph)])
+    ]
+    names = [rv.name for rv in free]
+    rvs = [model.values_to_rvs[v].name for v in model.value_vars]
+    return Reading(
+        model=model,
+        values=dict(zip(rvs, concrete.values, strict=True)),
+        arrays=concrete.arrays,
+        terms=terms,
+        priors={name: next(left) for name in names},
+        constrained={name: next(left) for name in names},
+        forms={name: (next(left), next(left)) for name in forms},
+        derived={v.name: next(left) for v in model.deterministics},
+        checks=checks,
+    )
+
+
+def _tensor(graph: Variable) -> Variable:
+    """Return a graph without named dimensions."""
+    if not isinstance(graph.type, XTensorType):
+        return graph
+    return rewrite_graph(graph.values, include=("lower_xtensor",), clone=False)
+
+
+def _form(rv: Variable) -> tuple[Variable, Variable] | None:
+    op = rv.owner.op
+    if isinstance(op, _LOCATION_SCALE) and rv.type.ndim:
+        return tuple(op.dist_params(rv.owner)[-2:])
+    if isinstance(op, MvNormalRV) and rv.type.ndim == 2:
+        mean, cov = op.dist_params(rv.owner)
+        return mean, _factor(cov)
+    return None
+
+
+def _factor(cov: Variable) -> Variable:
+    """Return the lower factor of a covariance, as PyMC was given it if it was."""
+    while cov.owner is not None and isinstance(cov.owner.op, DimShuffle) and cov.type.ndim > 2:
+        [cov] = cov.owner.inputs
+    node = cov.owner
+    if is_product(node) and equal_computations([node.inputs[1]], [node.inputs[0].mT]):
+        return node.inputs[0]
+    return pt.linalg.cholesky(cov)
+
+
+def standardised(reading: Reading, names: Iterable[str]) -> Reading:
+    """Return a reading in which the values of variables with a scale are ``(x - mean) / scale``.
+
+    Nodes that are fixed in these follow the mean and the scale, which may be near zero.
+    """
+    for name in names:
+        if name not in reading.forms:
+            continue
+        location, scale = reading.forms[name]
+        value, op = reading.values[name], reading.model[name].owner.op
+        e = tensor_input(value.name, value.type.dtype, value.type.shape)
+        joint = isinstance(op, MvNormalRV)
+        x = location + (pt.dot(e, scale.T) if joint else scale * e)
+        if x.type.shape != value.type.shape:
+            continue
+        volume = pt.log(pt.diag(scale)).sum() * value.type.shape[0] if joint else (
+            pt.log(scale) + pt.zeros_like(e)).sum()  # fmt: skip
+        reading = _with(reading, value, x)
+        if isinstance(op, NormalRV) or joint:
+            prior = -0.5 * (e**2 + np.log(2 * np.pi))
+            prior = prior.sum(axis=1) if joint else prior
+        else:  # its location and scale are those of values that are moved by now
+            prior = reading.priors[name] + pt.log(reading.forms[name][1]) + pt.zeros_like(e)
+        reading.priors[name], reading.values[name] = prior, e
+        reading.standard[name] = x, volume
+        del reading.forms[name]
+    return reading
+
+
+def _with(reading: Reading, old: Variable, new: Variable) -> Reading:
+    """Put a graph in the place of a value."""
+    pairs = [graph for form in reading.forms.values() for graph in form]
+    moved = [graph for pair in reading.standard.values() for graph in pair]
+    derived = reading.derived.values()
+    graphs = iter(rebuild([*reading.graphs, *pairs, *derived, *moved], {old: new}))
+    return replace(
+        reading,
+        values=dict(reading.values),
+        terms=[replace(term, graph=next(graphs)) for term in reading.terms],
+        priors={name: next(graphs) for name in reading.priors},
+        constrained={name: next(graphs) for name in reading.constrained},
+        checks={next(graphs): said for said in reading.checks.values()},
+        forms={name: (next(graphs), next(graphs)) for name in reading.forms},
+        derived={name: next(graphs) for name in reading.derived},
+        standard={name: (next(graphs), next(graphs)) for name in reading.standard},
+    )

@@ -1,0 +1,137 @@
+"""Integrals of units by quadrature, and the reference at which units have their nodes."""
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+
+from pymc_subsample.units.functions import UnitFunctions
+from pymc_subsample.units.modes import Modes, find_modes
+from pymc_subsample.units.quadrature import nodes
+
+# Units among which the reference is looked for, fewer if they have more rows in all: it is off by
+# few hundredths of the scale of units, which is what nodes notice.
+_SEARCHED, _FEWEST, _ROWS = 2_000, 200, 50_000
+# Units that are always among them, since none of the others is as they are.
+_OUTSTANDING = 10
+_ROUNDS, _STEPS, _HALVINGS = 30, 15, 6
+# What a round of the search gains, as log density, once it has ended.
+_GAIN = 1e-3
+
+
+def integrals(
+    functions: UnitFunctions, theta: np.ndarray, modes: Modes, per_dimension: int
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the log-likelihood of each unit, and the logarithms of what nodes add to it."""
+    points, log_weights = nodes(functions.graphs.size, per_dimension)
+    terms = [
+        log_weight + functions.log_density(theta, modes.at(nu))
+        for nu, log_weight in zip(points, log_weights, strict=True)
+    ]
+    terms = [np.where(np.isnan(term), -np.inf, term) for term in terms]
+    return logsumexp(terms, axis=0) + modes.log_volume, terms
+
+
+def log_posterior(
+    functions: UnitFunctions,
+    theta: np.ndarray,
+    modes: Modes,
+    per_dimension: int,
+    counted: np.ndarray,
+) -> tuple[float, np.ndarray]:
+    """Return the log posterior, in which each unit is `counted` so many times, and its gradient."""
+    value, slope = functions.rest(theta)
+    logs, terms = integrals(functions, theta, modes, per_dimension)
+    total = logsumexp(terms, axis=0)
+    points, _ = nodes(functions.graphs.size, per_dimension)
+    for nu, term in zip(points, terms, strict=True):
+        weights = counted * np.exp(term - total)
+        slope = slope + functions.slope(theta, modes.at(nu), weights)
+    return value + float(counted @ logs), slope
+
+
+def find_reference(functions: UnitFunctions, rng: np.random.Generator) -> np.ndarray:
+    """Return about the mode of the shared variables' posterior, given some of the units.
+
+    Nodes are placed, theta moves by a few steps of a quasi-Newton method with nodes that stay, and
+    what it has gained is judged with nodes that are placed anew.
+    """
+    some, counted = sampled(functions, searched(functions), rng)
+    few = few_nodes(functions)
+    theta = functions.ravel(functions.start)
+    modes = find_modes(some, theta, start_of(some))
+    value = log_posterior(some, theta, modes, few, counted)[0]
+    for _ in range(_ROUNDS):
+        if not len(theta):
+            break
+        found = _moved(some, theta, modes, few, counted)
+        for _ in range(_HALVINGS):
+            new = find_modes(some, found, modes.m)
+            gained = log_posterior(some, found, new, few, counted)[0] - value
+            if gained > 0:
+                break
+            found = (theta + found) / 2
+        if not gained > 0:
+            break
+        theta, modes, value = found, new, value + gained
+        if gained < _GAIN:
+            break
+    return theta
+
+
+def _moved(
+    functions: UnitFunctions, theta: np.ndarray, modes: Modes, few: int, counted: np.ndarray
+) -> np.ndarray:
+    def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
+        with np.errstate(all="ignore"):
+            value, slope = log_posterior(functions, x, modes, few, counted)
+        if not (np.isfinite(value) and np.isfinite(slope).all()):
+            return 1e300, np.zeros_like(x)
+        return -value, -slope
+
+    return minimize(objective, theta, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}).x
+
+
+def searched(functions: UnitFunctions) -> int:
+    """Return among how many units the reference is looked for."""
+    return int(np.clip(_ROWS / functions.n_rows.mean(), _FEWEST, _SEARCHED))
+
+
+def sampled(
+    functions: UnitFunctions, most: int, rng: np.random.Generator, modes: Modes | None = None
+) -> tuple[UnitFunctions, np.ndarray]:
+    """Return functions of some units, and for how many each of them counts.
+
+    Those with the most rows are always among them, and given `modes` also those with the farthest
+    modes and with the smallest spread.
+    """
+    units, n = len(functions.levels), _OUTSTANDING
+    if units <= most:
+        return functions, np.ones(units)
+    marks = [functions.n_rows.astype(float)]
+    if modes is not None:
+        marks += [np.linalg.norm(modes.m, axis=1), -modes.log_volume]
+    outstanding = np.unique(np.concatenate([np.argpartition(mark, -n)[-n:] for mark in marks]))
+    others = np.setdiff1d(np.arange(units), outstanding)
+    chosen = rng.choice(others, max(most - len(outstanding), n), replace=False)
+    counted = np.ones(units)
+    counted[chosen] = len(others) / len(chosen)
+    some = np.sort(np.concatenate([outstanding, chosen]))
+    return functions.of(functions.levels[some]), counted[some]
+
+
+def start_of(functions: UnitFunctions) -> np.ndarray:
+    """Return where modes are looked for first: zero, or where the model starts."""
+    graphs = functions.graphs
+    start = np.zeros((len(functions.levels), graphs.size))
+    for name, place in graphs.places.items():
+        value = graphs.reading.values[name]
+        if name in graphs.reading.standard:
+            continue
+        point = np.moveaxis(functions.start[value.name], graphs.grouping.own[name], 0)
+        start[:, place] = point[functions.levels].reshape(len(start), -1)
+    return start
+
+
+def few_nodes(functions: UnitFunctions) -> int:
+    """Return nodes per dimension while the reference is looked for."""
+    return 5 if functions.graphs.size == 1 else 3

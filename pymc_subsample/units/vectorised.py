@@ -1,0 +1,60 @@
+"""Graphs of rows over tables: of units, nodes, and the rows of a unit, along axes of their own."""
+
+from collections.abc import Mapping
+
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.replace import vectorize_graph
+from pytensor.graph.traversal import toposort
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.subtensor import AdvancedSubtensor
+
+from pymc_subsample.symbolic.graph import index_entries
+
+# Axes in front of those of rows: units and nodes.
+_FRONT = 2
+
+
+def broadcasts(output: Variable) -> bool:
+    """Whether what is the same in all rows of a unit may have one of them, in all of a graph."""
+    return all(isinstance(node.op, Elemwise | DimShuffle) for node in toposort([output]))
+
+
+def vectorised(output: Variable, replaced: Mapping[Variable, Variable]) -> Variable:
+    """Put arrays with two more axes in front in the place of inputs.
+
+    PyTensor does so, but for tables of which rows pick by an index of their own: those are indexed
+    by the larger index, in place of a loop over all that is in front.
+    """
+    memo = dict(replaced)
+    for node in toposort([output], blockers=list(memo)):
+        if isinstance(node.op, AdvancedSubtensor):
+            table, *index = vectorize_graph(list(node.inputs), memo)
+            new = _indexed(node, table, index)
+            if new is not None:
+                memo[node.outputs[0]] = new
+    return vectorize_graph(output, memo)
+
+
+def _indexed(node: Apply, table: Variable, index: list[Variable]) -> Variable | None:
+    if all(new.type.ndim == old.type.ndim for new, old in zip(index, node.inputs[1:], strict=True)):
+        return None
+    entries = index_entries(node)
+    arrays = [i for i, e in enumerate(entries) if isinstance(e, Variable)]
+    first, last = arrays[0], arrays[-1]
+    whole = all(e == slice(None) for i, e in enumerate(entries) if i not in arrays)
+    if not whole or arrays != list(range(first, last + 1)):
+        return None
+    if table.type.ndim == node.inputs[0].type.ndim:
+        new = AdvancedSubtensor(node.op.idx_list)(table, *index)
+        return pt.moveaxis(new, range(first, first + _FRONT), range(_FRONT))
+    if first:
+        return None
+    core = max(e.type.ndim for e in node.inputs[1:])
+    front = [
+        pt.arange(table.type.shape[i]).dimshuffle(
+            [0 if i == j else "x" for j in range(_FRONT + core)]
+        )
+        for i in range(_FRONT)
+    ]
+    return table[(*front, *index)]

@@ -1,0 +1,72 @@
+"""What was read of a model by units, against the model as it was written."""
+
+import numpy as np
+from pytensor.graph.basic import Variable
+from pytensor.graph.rewriting.utils import rewrite_graph
+
+from pymc_subsample.likelihood import TallModelError
+from pymc_subsample.symbolic.graph import concretize, evaluate, numpy_function
+from pymc_subsample.units.accuracy import Marginal
+from pymc_subsample.units.functions import UnitFunctions, by_level
+from pymc_subsample.units.reference import integrals
+
+# Sums of many terms in another order agree to this share of their size.
+_TOLERANCE = 1e-8
+# Points: near the start, where conditions of the model hold.
+_SPREAD = 0.1
+
+
+def check_joint(functions: UnitFunctions, rng: np.random.Generator) -> None:
+    """Compare the log density of all variables, by units and as the model has it, at a point."""
+    graphs = functions.graphs
+    reading, model = graphs.reading, graphs.reading.model
+    every = functions.of(np.arange(graphs.grouping.levels))
+    theta = functions.ravel(functions.start) + _SPREAD * rng.standard_normal(functions.size)
+    u = _SPREAD * rng.standard_normal((len(every.levels), graphs.size))
+    shared = dict(zip(functions.values, functions.split(theta), strict=True))
+    inputs = {reading.values[name]: value for name, value in shared.items()}
+    inputs |= {reading.values[name]: by_level(graphs, name, u) for name in graphs.shapes}
+    before = {
+        rv: reading.standard[rv][0] if rv in reading.standard else v
+        for rv, v in reading.values.items()
+    }
+    volumes = [volume for _, volume in reading.standard.values()]
+    found = evaluate([*before.values(), *volumes], reading.arrays | inputs)
+    total = functions.rest(theta)[0]
+    each = every.log_density(theta, u)
+    parts = [total, *each, *(-np.asarray(v) for v in found[len(before) :])]
+    as_written = dict(zip(before, found, strict=False))
+    point = {model.rvs_to_values[model[rv]].name: x for rv, x in as_written.items()}
+    concrete = concretize([model.logp()], model.value_vars, point)
+    given = {v: point[old.name] for v, old in zip(concrete.values, model.value_vars, strict=True)}
+    [written] = evaluate(concrete.outputs, concrete.arrays | given)
+    if not np.isfinite(written):  # probabilities that are rounded to 0 or 1, say
+        [graph] = concrete.outputs
+        graph = rewrite_graph(graph, include=("canonicalize", "stabilize"), clone=False)
+        [written] = evaluate([graph], concrete.arrays | given)
+    _compare(
+        float(np.sum(parts)), float(written), float(np.sum(np.abs(parts))), graphs.grouping.names
+    )
+
+
+def check_table(marginal: Marginal, units: np.ndarray, log_likelihood: Variable) -> None:
+    """Compare the graph of some units' log-likelihoods with what functions of rows add up to."""
+    functions = marginal.functions.of(marginal.functions.levels[units])
+    graphs, theta = functions.graphs, marginal.reference
+    inputs = [graphs.reading.values[name] for name in graphs.shared]
+    shared = numpy_function(inputs, [graphs.reading.constrained[name] for name in graphs.shared])
+    found = shared(*functions.split(theta))
+    [vectorised] = numpy_function(list(graphs.shared.values()), [log_likelihood])(*found)
+    modes = marginal.modes.of(units)
+    expected = integrals(functions, theta, modes, marginal.integral.per_dimension)[0]
+    for a, b in zip(vectorised, expected, strict=True):
+        _compare(a, b, abs(b) + 1.0, graphs.grouping.names)
+
+
+def _compare(found: float, expected: float, size: float, names: list[str]) -> None:
+    if not abs(found - expected) <= _TOLERANCE * size:
+        raise TallModelError(
+            f"The log density by units of {' and '.join(map(repr, names))} is {found}, where the "
+            f"model has {expected}: it was not read as it is. Please report this model, and "
+            "sample it with pm.NUTS."
+        )
