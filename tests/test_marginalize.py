@@ -369,8 +369,7 @@ def summarised(values, logp):
 def margins(mu, tau, logp):
     """Return summaries of both parameters from log densities on their grid."""
     return [
-        summarised(grid, np.logaddexp.reduce(logp, axis=axis))
-        for grid, axis in ((mu, 1), (tau, 0))
+        summarised(grid, np.logaddexp.reduce(logp, axis=axis)) for grid, axis in ((mu, 1), (tau, 0))
     ]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pytensor.tensor as pt
@@ -14,6 +15,7 @@ from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
 from pymc_subsample.likelihood.checks import sort_checks
 from pymc_subsample.likelihood.columns import row_number_test
 from pymc_subsample.likelihood.simplify import simplified
+from pymc_subsample.likelihood.support import owner_of_check
 from pymc_subsample.likelihood.terms import Rows
 from pymc_subsample.likelihood.trace import RowTrace
 from pymc_subsample.symbolic.graph import (
@@ -121,7 +123,9 @@ def unit_graphs(reading: Reading, grouping: Grouping) -> UnitGraphs:
         names = {local[v]: name for name, v in values.items()}
         rows.append(_row_graph(reading, position, grouping, memo, names, place, remaining))
     kinds = {grouping.levels: [Rows(grouping.names[0], priors[0], 0, grouping.levels, True)]}
-    guards, conditions = sort_checks(remaining, levels, dependent, reading.arrays, kinds)
+    guards, conditions = sort_checks(
+        remaining, levels, dependent, reading.arrays, kinds, partial(owner_of_check, reading.model)
+    )
     if guards:
         graphs = [*priors, *(g for g, _, _ in guards)]
         by_level = batch_graph(graphs, levels, dependent, reading.arrays)
@@ -230,7 +234,11 @@ def _row_graph(
     kinds = {len(index): [Rows(term.name, graph, axis, len(index), True)]}
     checks = {new: said for new, (_, said) in mine.items()}
     guards, scalars = (
-        sort_checks(checks, trace, dependent, reading.arrays, kinds) if checks else ([], [])
+        sort_checks(
+            checks, trace, dependent, reading.arrays, kinds, partial(owner_of_check, reading.model)
+        )
+        if checks
+        else ([], [])
     )
     for new, (old, said) in mine.items():
         del remaining[old]
@@ -259,8 +267,8 @@ def _finished(
     parameters = rebuild(list(batch.parameters.values()), dict(place))
     dependent = depends_on(parameters, [v for v in _roots(parameters) if v not in arrays])
     parameters = rebuild(parameters, freeze(parameters, dependent, arrays))
+    output = simplified(output, batch)
     [output] = rebuild([output], dict(zip(batch.parameters, parameters, strict=True)))
-    output = simplified(output)
     columns, local = {}, {}
     for new, old in batch.columns.items():
         if old in names:

@@ -8,7 +8,6 @@ import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import MvNormalRV
 from pytensor.graph.basic import Variable, equal_computations
-from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import (
     CauchyRV,
@@ -87,7 +86,7 @@ def read(model: pm.Model) -> Reading:
             [*free, *(v for form in forms.values() for v in form), *model.deterministics]
         ),
     ]
-    graphs = [_tensor(graph) for graph in graphs]
+    graphs = [g.values if isinstance(g.type, XTensorType) else g for g in graphs]
     concrete = concretize(graphs, model.value_vars, model.initial_point())
     for name, graph in zip(observed, concrete.outputs, strict=False):
         if None in graph.type.shape:
@@ -120,13 +119,6 @@ def read(model: pm.Model) -> Reading:
         derived={v.name: next(left) for v in model.deterministics},
         checks=checks,
     )
-
-
-def _tensor(graph: Variable) -> Variable:
-    """Return a graph without named dimensions."""
-    if not isinstance(graph.type, XTensorType):
-        return graph
-    return rewrite_graph(graph.values, include=("lower_xtensor",), clone=False)
 
 
 def _form(rv: Variable) -> tuple[Variable, Variable] | None:
