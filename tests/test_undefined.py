@@ -72,6 +72,13 @@ LOGARITHMS = {
     "choice": lambda m, a, b: m.log(
         m.exp(a * U) + (np.where if m is np else pt.switch)(WEIGHT > 0, b * m.exp(b * V), 0.0)
     ),
+    "choice against what is no number": lambda m, a, b: m.log(
+        m.exp(a * U)
+        + (np.where if m is np else pt.switch)(WEIGHT > 0, b * m.exp(b * V) / WEIGHT, 0.0)
+    ),
+    "negative, with an axis added": lambda m, a, b: m.log(
+        (-m.exp(a * U - abs(b)))[:, None] + np.array([2.0, 3.0]) * m.exp(a * U)[:, None]
+    ).sum(axis=1),
     "constant": lambda m, a, b: m.log(
         (np.array([1.0, 0.0, 2.0]) * m.exp(a * MANY + b)).sum(axis=1)
     ),
@@ -87,6 +94,7 @@ def test_logarithms_of_sums_that_underflow(name):
     """Exponentials of -900 to -100: most are no numbers in double precision."""
     theta, loglik = np.array([0.9, 1.1]), LOGARITHMS[name]
 
+    @np.errstate(divide="ignore", invalid="ignore")
     def rows(a, b):
         return loglik(np, a, b)
 
@@ -128,6 +136,19 @@ def test_logarithms_of_nothing():
     [found] = numpy_function([a, w], [log])(0.5, WEIGHT)
     with np.errstate(divide="ignore"):
         np.testing.assert_allclose(found, np.where(WEIGHT > 0, np.log(0.5) + 0.5 * WEIGHT, -np.inf))
+
+
+def test_sums_of_sums_are_looked_at_once():
+    """A chain of thirty periods, each state of which leads to two."""
+    p, w = pt.scalar("p"), pt.vector("w")
+    up, down = pt.exp(-p * w), pt.exp(-w)
+    for _ in range(30):
+        stay, leave = p * pt.exp(-w), (1 - p) * pt.exp(-2 * w)
+        up, down = stay * up + leave * down, leave * up + stay * down
+    [found] = numpy_function([p, w], [shifted(pt.log(up + down), [p], [w])])(0.5, WEIGHT)
+    ends = np.logaddexp(-0.5 * WEIGHT, -WEIGHT)
+    steps = 30 * (np.log(0.5) + np.logaddexp(-WEIGHT, -2 * WEIGHT))
+    np.testing.assert_allclose(found, ends + steps, rtol=1e-12)
 
 
 def test_as_they_are_written_they_underflow():
