@@ -230,13 +230,14 @@ class Pace:
     """Time and gradients of the draws since it was made."""
 
     def __init__(self) -> None:
-        self._began, self._draws, self._gradients = thread_time(), 0, 0.0
+        self._began, self._spent = thread_time(), 0.0
+        self._draws, self._gradients = 0, 0.0
 
     def add(self, gradients: float) -> None:
-        """Count a draw."""
+        """Count a draw that has just been made; what is adapted after it is no part of its time."""
+        self._spent = thread_time() - self._began
         self._draws, self._gradients = self._draws + 1, self._gradients + gradients
 
     def per_draw(self, growth: float) -> tuple[float, float]:
         """Seconds and gradients per draw, were that many times as many rows read."""
-        spent = thread_time() - self._began
-        return max(growth, 1.0) * spent / self._draws, self._gradients / self._draws
+        return max(growth, 1.0) * self._spent / self._draws, self._gradients / self._draws
