@@ -162,6 +162,7 @@ POWERS = {
     "slope above one": lambda m, a, b: ((SPENT * b ** np.arange(3)).sum(axis=1)) ** (1 + 0.5 * a),
     "slope below one": lambda m, a, b: ((SPENT * b ** np.arange(3)).sum(axis=1)) ** (0.5 * a),
     "number": lambda m, a, b: a * ((SPENT * b ** np.arange(3)).sum(axis=1)) ** 1.5,
+    "root": lambda m, a, b: a * m.sqrt((SPENT * b ** np.arange(3)).sum(axis=1)),
     "scaled": lambda m, a, b: (SPENT[:, 0] / (b * b)) ** a,
     "data": lambda m, a, b: b * SPENT[:, 0] ** a,
     "several": lambda m, a, b: (((SPENT * b) ** a) * np.arange(1.0, 4.0)).sum(axis=1),
