@@ -19,7 +19,7 @@ from pymc_subsample.steps.chains import ChainStep
 from pymc_subsample.steps.ellipsoid import far_points
 from pymc_subsample.steps.guards import company
 from pymc_subsample.steps.notices import Notice
-from pymc_subsample.steps.sizing import all_rows, choose_subsample, sized
+from pymc_subsample.steps.sizing import all_rows, choose_always, choose_subsample, sized
 from pymc_subsample.steps.subsample import ESTIMATORS, Subsample
 from pymc_subsample.steps.tuning import Tuning
 
@@ -147,8 +147,9 @@ class AdaptiveSubsample(ChainStep):
         except TallModelError:
             return
         given = self.given["subsample_size"]
-        always, moments, m, _ = sized(
-            self._kind, residuals, self.temperature, given, self.given["n_blocks"]
+        always, moments = choose_always(self._kind, residuals, self.temperature)
+        m, _ = choose_subsample(
+            self._kind, moments, self.temperature, given, self.given["n_blocks"]
         )
         m = min(m, int(_MOST_GROWTH) * self.subsample_size)  # one draw may be anywhere
         if m + len(always) > self.subsample_size + len(self.subsample.always):
