@@ -3,6 +3,7 @@
 import logging
 from dataclasses import replace
 
+import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
@@ -79,6 +80,24 @@ def test_a_run_that_grows_goes_on_once_a_chain_is_complete(monkeypatch):
     step, _, said = grow(monkeypatch, 1000.0, completed=True)
     assert step._share > 0.25
     assert any("which is exact" in text for text in said)
+
+
+def test_a_complete_chain_of_another_run_does_not_count():
+    step = pms.HMCECS(model=logistic())
+    step.completed = True
+    assert not cloudpickle.loads(cloudpickle.dumps(step)).completed
+    step._progressbar_config()
+    assert not step.completed
+
+
+def test_advice_refuses_a_step_that_outgrows_its_subsample(monkeypatch):
+    def outgrown(*_):
+        raise beside.Outgrown("as many rows as that")
+
+    monkeypatch.setattr("pymc_subsample.advice.trials.run_pilot", outgrown)
+    advice = pms.advise(logistic(), samplers=["HMCECS"])
+    assert advice.recommendation in ("pm.NUTS", "nutpie")
+    assert "HMCECS refuses the model. as many rows as that" in advice.reason
 
 
 def test_bounds_that_take_longer_than_they_may_are_given_up():

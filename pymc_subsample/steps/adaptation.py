@@ -14,7 +14,7 @@ from pymc_subsample.estimators import VARIANCE_AIM, VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
-from pymc_subsample.steps.beside import beside_all_rows
+from pymc_subsample.steps.beside import Outgrown, beside_all_rows
 from pymc_subsample.steps.chains import ChainStep
 from pymc_subsample.steps.ellipsoid import far_points
 from pymc_subsample.steps.guards import company
@@ -46,7 +46,7 @@ class AdaptiveSubsample(ChainStep):
     # What the user chose.
     given: dict[str, Any]
     _pace: "Pace"
-    # Whether a chain of this step came to its end.
+    # Whether a chain of this run, and in this process, came to its end.
     completed = False
 
     @property
@@ -80,6 +80,13 @@ class AdaptiveSubsample(ChainStep):
     @property
     def _may_resize(self) -> bool:
         return self._may_cover and self.given["subsample_size"] is None
+
+    def _progressbar_config(self, n_chains: int = 1) -> tuple[list, dict[str, list[int]]]:
+        self.completed = False
+        return super()._progressbar_config(n_chains)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"completed": False}
 
     def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> Notice | None:
         """Record a draw, and change what recent ones ask for; return what is to be said of it."""
@@ -211,7 +218,7 @@ class AdaptiveSubsample(ChainStep):
         if self._exact:
             size = f"all {self.n_rows:,} rows ({before + always:,} before)"
         if beside.use and self._may_resize and not self.completed:
-            raise RuntimeError(
+            raise Outgrown(
                 f"HMCECS: {why}; an estimate would have to read {size}, and a draw would take "
                 f"about {amount(drawn[0])} s{beside.said}. To go on with fewer rows, and too much "
                 "noise, give HMCECS(subsample_size=...)."
