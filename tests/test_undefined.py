@@ -98,7 +98,10 @@ def test_logarithms_of_sums_that_underflow(name):
     def rows(a, b):
         return loglik(np, a, b)
 
-    tall = potential(loglik)
+    assert_expanded(potential(loglik), rows, theta)
+
+
+def assert_expanded(tall, rows, theta):
     value, slope, bend = differences(rows, theta)
     np.testing.assert_allclose(tall.row_loglik(theta, slice(None)), value.astype(float), rtol=1e-12)
     expansion = expand(tall)
@@ -180,13 +183,7 @@ def test_powers_of_zeros(name):
         power = loglik(np, a, b)
         return np.where(zero, 0.0, power)
 
-    tall = potential(loglik)
-    value, slope, bend = differences(rows, theta)
-    np.testing.assert_allclose(tall.row_loglik(theta, slice(None)), value.astype(float), rtol=1e-12)
-    expansion = expand(tall)
-    at = reference_at(expansion, theta)
-    assert at.flat == 0
-    assert_sums(at, expansion, theta, slope.sum(axis=0), bend.sum(axis=0))
+    assert_expanded(potential(loglik), rows, theta)
 
 
 @pytest.mark.parametrize(("power", "value"), [(0.0, 1.0), (-1.0, np.inf), (0.5, 0.0)])
