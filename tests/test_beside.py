@@ -13,7 +13,7 @@ from pymc_subsample.all_rows import Comparison
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.control_variates.row_bounds import bound_rows
-from pymc_subsample.control_variates.strata import Unbounded
+from pymc_subsample.control_variates.strata import UnboundedError
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.steps import beside, deciding
 
@@ -92,7 +92,7 @@ def test_a_complete_chain_of_another_run_does_not_count():
 
 def test_advice_refuses_a_step_that_outgrows_its_subsample(monkeypatch):
     def outgrown(*_):
-        raise beside.Outgrown("as many rows as that")
+        raise beside.OutgrownError("as many rows as that")
 
     monkeypatch.setattr("pymc_subsample.advice.trials.run_pilot", outgrown)
     advice = pms.advise(logistic(), samplers=["HMCECS"])
@@ -108,7 +108,7 @@ def test_bounds_that_take_longer_than_they_may_are_given_up():
     points = np.random.default_rng(3).normal(reference.center, 0.1, (200, 2))
     found = bound_rows(expansion, reference, points, seconds=1e6)
     assert np.isfinite(found.per_decision)
-    with pytest.raises(Unbounded, match=r"took \d+ s of the processor.* may take 0 s"):
+    with pytest.raises(UnboundedError, match=r"took \d+ s of the processor.* may take 0 s"):
         bound_rows(expansion, reference, points, seconds=0.0)
 
 

@@ -22,7 +22,7 @@ from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.steps.austerity import AusterityMH
 from pymc_subsample.steps.barker import MinibatchBarkerMH
 from pymc_subsample.steps.base import SubsampledStep
-from pymc_subsample.steps.beside import Outgrown
+from pymc_subsample.steps.beside import OutgrownError
 from pymc_subsample.steps.confidence import ConfidenceMH
 from pymc_subsample.steps.firefly import FireflyMC
 from pymc_subsample.steps.gibbs import AusterityGibbs
@@ -79,7 +79,7 @@ class Trials:
                 continue
             try:
                 self._try(AVAILABLE[name], asked=chosen is not None)
-            except (TallModelError, Outgrown) as refusal:
+            except (TallModelError, OutgrownError) as refusal:
                 self._refuse(name, refusal)
                 if isinstance(refusal.__cause__, UNDIFFERENTIABLE):
                     refuse_bad_start(self.model, refusal)

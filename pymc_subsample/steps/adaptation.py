@@ -14,7 +14,7 @@ from pymc_subsample.estimators import VARIANCE_AIM, VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
-from pymc_subsample.steps.beside import Outgrown, beside_all_rows
+from pymc_subsample.steps.beside import OutgrownError, beside_all_rows
 from pymc_subsample.steps.chains import ChainStep
 from pymc_subsample.steps.ellipsoid import far_points
 from pymc_subsample.steps.guards import company
@@ -218,7 +218,7 @@ class AdaptiveSubsample(ChainStep):
         if self._exact:
             size = f"all {self.n_rows:,} rows ({before + always:,} before)"
         if beside.use and self._may_resize and not self.completed:
-            raise Outgrown(
+            raise OutgrownError(
                 f"HMCECS: {why}; an estimate would have to read {size}, and a draw would take "
                 f"about {amount(drawn[0])} s{beside.said}. To go on with fewer rows, and too much "
                 "noise, give HMCECS(subsample_size=...)."

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LARGE_SHARE, NO_SMALL_SHARE = 0.25, 0.1
 
 
-class Outgrown(RuntimeError):
+class OutgrownError(RuntimeError):
     """A chain's subsample has to grow until NUTS on all rows saves most of the time."""
 
 
