@@ -3,6 +3,7 @@
 import logging
 from dataclasses import replace
 
+import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
@@ -12,7 +13,7 @@ from pymc_subsample.all_rows import Comparison
 from pymc_subsample.control_variates import expand
 from pymc_subsample.control_variates.reference import reference_at
 from pymc_subsample.control_variates.row_bounds import bound_rows
-from pymc_subsample.control_variates.strata import Unbounded
+from pymc_subsample.control_variates.strata import UnboundedError
 from pymc_subsample.likelihood import TallModel
 from pymc_subsample.steps import beside, deciding
 
@@ -81,6 +82,24 @@ def test_a_run_that_grows_goes_on_once_a_chain_is_complete(monkeypatch):
     assert any("which is exact" in text for text in said)
 
 
+def test_a_complete_chain_of_another_run_does_not_count():
+    step = pms.HMCECS(model=logistic())
+    step.completed = True
+    assert not cloudpickle.loads(cloudpickle.dumps(step)).completed
+    step._progressbar_config()
+    assert not step.completed
+
+
+def test_advice_refuses_a_step_that_outgrows_its_subsample(monkeypatch):
+    def outgrown(*_):
+        raise beside.OutgrownError("as many rows as that")
+
+    monkeypatch.setattr("pymc_subsample.advice.trials.run_pilot", outgrown)
+    advice = pms.advise(logistic(), samplers=["HMCECS"])
+    assert advice.recommendation in ("pm.NUTS", "nutpie")
+    assert "HMCECS refuses the model. as many rows as that" in advice.reason
+
+
 def test_bounds_that_take_longer_than_they_may_are_given_up():
     model = TallModel(near_components())
     expansion = expand(model)
@@ -89,7 +108,7 @@ def test_bounds_that_take_longer_than_they_may_are_given_up():
     points = np.random.default_rng(3).normal(reference.center, 0.1, (200, 2))
     found = bound_rows(expansion, reference, points, seconds=1e6)
     assert np.isfinite(found.per_decision)
-    with pytest.raises(Unbounded, match=r"took \d+ s of the processor.* may take 0 s"):
+    with pytest.raises(UnboundedError, match=r"took \d+ s of the processor.* may take 0 s"):
         bound_rows(expansion, reference, points, seconds=0.0)
 
 

@@ -1,14 +1,10 @@
-"""Parameters that run to a limit: rows see them on a scale on which the limit is a point.
-
-Zuur et al. (2009, Mixed Effects Models and Extensions in Ecology with R) and the User's Guide of
-Stan have such counts; dose-response curves whose half-effect lies beyond all doses are those of
-Macdougall (2006) and of DoseFinding's documentation.
-"""
+"""Parameters that run to a limit: rows see them on a scale on which the limit is a point."""
 
 import logging
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from scipy import special, stats
 
@@ -157,6 +153,28 @@ def test_residuals_on_a_scale_are_those_of_rows_that_see_it(name):
     np.testing.assert_allclose(
         other.row_loglik(far[0], slice(0, 50)), plain.row_loglik(far[0], slice(0, 50)), rtol=1e-9
     )
+
+
+def test_scales_are_of_the_parameters_that_rows_see():
+    """Data may drop a parameter that comes first."""
+    x = 1.0 + X
+    with pm.Model() as model:
+        never, mu, alpha = pm.Normal("never"), pm.Normal("mu"), pm.Exponential("alpha", 0.01)
+        eta = pt.switch(x > 0, mu * x, never * x)
+        rows = pm.NegativeBinomial.dist(mu=pm.math.exp(eta), alpha=alpha)
+        pm.Potential("y", pt.switch(x > 0, pm.logp(rows, counts()), never * x))
+    plain = TallModel(model)
+    theta = np.array([0.7, 0.2, 3.0])
+    before, _ = expand(plain).parameters(theta)
+    assert len(before) == 2
+    for number in range(2):
+        scaled = TallModel(model, scales={number: "reciprocal"})
+        expected = np.where(np.arange(2) == number, 1 / before, before)
+        np.testing.assert_allclose(expand(scaled).parameters(theta)[0], expected, rtol=1e-12)
+        some = slice(0, 50)
+        np.testing.assert_allclose(
+            scaled.row_loglik(theta, some), plain.row_loglik(theta, some), rtol=1e-9
+        )
 
 
 def test_scales_fit_what_has_a_limit():

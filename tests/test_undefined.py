@@ -72,6 +72,13 @@ LOGARITHMS = {
     "choice": lambda m, a, b: m.log(
         m.exp(a * U) + (np.where if m is np else pt.switch)(WEIGHT > 0, b * m.exp(b * V), 0.0)
     ),
+    "choice against what is no number": lambda m, a, b: m.log(
+        m.exp(a * U)
+        + (np.where if m is np else pt.switch)(WEIGHT > 0, b * m.exp(b * V) / WEIGHT, 0.0)
+    ),
+    "negative, with an axis added": lambda m, a, b: m.log(
+        (-m.exp(a * U - abs(b)))[:, None] + np.array([2.0, 3.0]) * m.exp(a * U)[:, None]
+    ).sum(axis=1),
     "constant": lambda m, a, b: m.log(
         (np.array([1.0, 0.0, 2.0]) * m.exp(a * MANY + b)).sum(axis=1)
     ),
@@ -87,10 +94,14 @@ def test_logarithms_of_sums_that_underflow(name):
     """Exponentials of -900 to -100: most are no numbers in double precision."""
     theta, loglik = np.array([0.9, 1.1]), LOGARITHMS[name]
 
+    @np.errstate(divide="ignore", invalid="ignore")
     def rows(a, b):
         return loglik(np, a, b)
 
-    tall = potential(loglik)
+    assert_expanded(potential(loglik), rows, theta)
+
+
+def assert_expanded(tall, rows, theta):
     value, slope, bend = differences(rows, theta)
     np.testing.assert_allclose(tall.row_loglik(theta, slice(None)), value.astype(float), rtol=1e-12)
     expansion = expand(tall)
@@ -130,6 +141,19 @@ def test_logarithms_of_nothing():
         np.testing.assert_allclose(found, np.where(WEIGHT > 0, np.log(0.5) + 0.5 * WEIGHT, -np.inf))
 
 
+def test_sums_of_sums_are_looked_at_once():
+    """A chain of thirty periods, each state of which leads to two."""
+    p, w = pt.scalar("p"), pt.vector("w")
+    up, down = pt.exp(-p * w), pt.exp(-w)
+    for _ in range(30):
+        stay, leave = p * pt.exp(-w), (1 - p) * pt.exp(-2 * w)
+        up, down = stay * up + leave * down, leave * up + stay * down
+    [found] = numpy_function([p, w], [shifted(pt.log(up + down), [p], [w])])(0.5, WEIGHT)
+    ends = np.logaddexp(-0.5 * WEIGHT, -WEIGHT)
+    steps = 30 * (np.log(0.5) + np.logaddexp(-WEIGHT, -2 * WEIGHT))
+    np.testing.assert_allclose(found, ends + steps, rtol=1e-12)
+
+
 def test_as_they_are_written_they_underflow():
     value = LOGARITHMS["data"](np, 0.9, 1.1)
     assert np.isneginf(value).any()
@@ -141,6 +165,7 @@ POWERS = {
     "slope above one": lambda m, a, b: ((SPENT * b ** np.arange(3)).sum(axis=1)) ** (1 + 0.5 * a),
     "slope below one": lambda m, a, b: ((SPENT * b ** np.arange(3)).sum(axis=1)) ** (0.5 * a),
     "number": lambda m, a, b: a * ((SPENT * b ** np.arange(3)).sum(axis=1)) ** 1.5,
+    "root": lambda m, a, b: a * m.sqrt((SPENT * b ** np.arange(3)).sum(axis=1)),
     "scaled": lambda m, a, b: (SPENT[:, 0] / (b * b)) ** a,
     "data": lambda m, a, b: b * SPENT[:, 0] ** a,
     "several": lambda m, a, b: (((SPENT * b) ** a) * np.arange(1.0, 4.0)).sum(axis=1),
@@ -158,13 +183,7 @@ def test_powers_of_zeros(name):
         power = loglik(np, a, b)
         return np.where(zero, 0.0, power)
 
-    tall = potential(loglik)
-    value, slope, bend = differences(rows, theta)
-    np.testing.assert_allclose(tall.row_loglik(theta, slice(None)), value.astype(float), rtol=1e-12)
-    expansion = expand(tall)
-    at = reference_at(expansion, theta)
-    assert at.flat == 0
-    assert_sums(at, expansion, theta, slope.sum(axis=0), bend.sum(axis=0))
+    assert_expanded(potential(loglik), rows, theta)
 
 
 @pytest.mark.parametrize(("power", "value"), [(0.0, 1.0), (-1.0, np.inf), (0.5, 0.0)])

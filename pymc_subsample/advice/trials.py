@@ -22,6 +22,7 @@ from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.steps.austerity import AusterityMH
 from pymc_subsample.steps.barker import MinibatchBarkerMH
 from pymc_subsample.steps.base import SubsampledStep
+from pymc_subsample.steps.beside import OutgrownError
 from pymc_subsample.steps.confidence import ConfidenceMH
 from pymc_subsample.steps.firefly import FireflyMC
 from pymc_subsample.steps.gibbs import AusterityGibbs
@@ -64,7 +65,7 @@ class Trials:
         self.seconds, self.seed = seconds, seed
         self.found: list[Advice] = []
         self.others: dict[str, Option] = {}
-        self._refusals: dict[str, TallModelError] = {}
+        self._refusals: dict[str, Exception] = {}
         # The first step that was set up whole, its seconds, and all rows beside it.
         self._first: SubsampledStep | None = None
         self._setup = 0.0
@@ -78,7 +79,7 @@ class Trials:
                 continue
             try:
                 self._try(AVAILABLE[name], asked=chosen is not None)
-            except TallModelError as refusal:
+            except (TallModelError, OutgrownError) as refusal:
                 self._refuse(name, refusal)
                 if isinstance(refusal.__cause__, UNDIFFERENTIABLE):
                     refuse_bad_start(self.model, refusal)
@@ -96,7 +97,7 @@ class Trials:
         exact = self.others.get("ScalableMH")
         if exact is not None and advice.recommendation == "HMCECS":
             untried = f"ScalableMH, which is exact, was not tried: {exact.note}."
-            refused = exact.note.removesuffix(" Use HMCECS.")
+            refused, *_ = exact.note.split(" Use HMCECS")
             said += [refused if exact.status == "refused" else untried]
         if len(self._modes) > 1:
             said += [
@@ -109,7 +110,7 @@ class Trials:
         search = None if self._first is None else self._first._search
         return [] if search is None else list(search.modes)
 
-    def _refuse(self, name: str, refusal: TallModelError) -> None:
+    def _refuse(self, name: str, refusal: Exception) -> None:
         self._refusals[name] = refusal
         self.others[name] = Option(name, name in EXACT, "refused", note=str(refusal))
 
@@ -151,6 +152,8 @@ class Trials:
         spare = max(_SHARE * (setup + 2 * all_rows.DRAWS * per_draw), _LEAST)
         seconds = min(self.seconds, _OF_DRAWS * spare)
         pilot = run_pilot(self.model, step, seconds, self.seed, per_draw)
+        if isinstance(step, HMCECS):
+            step.completed = False  # that chain was none of a run
         if self._full is None:
             self._full = self._projected(step, pilot, setup, (1 - _OF_DRAWS) * spare)
         known |= {"tried": kind.__name__, "rows": step.n_rows}
@@ -265,7 +268,7 @@ def made[Step: SubsampledStep](
     return step, thread_time() - start
 
 
-def refuse_bad_start(model: pm.Model, refusal: TallModelError) -> None:
+def refuse_bad_start(model: pm.Model, refusal: Exception) -> None:
     """Raise a refusal again where no sampler could run: the start is impossible."""
     point, names = model.initial_point(), [v.name for v in model.value_vars]
     try:

@@ -96,7 +96,7 @@ def _is_term(fgraph: FunctionGraph, var: Variable) -> bool:
 
 
 class _Row(Scalars):
-    # Of ten elements nine are found to be computed already.
+    # Rows of series, alternatives and hidden states took 0.8 to 1.5 elements for each operation.
     most = 10 * MOST_OPERATIONS
 
 

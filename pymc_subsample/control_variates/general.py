@@ -52,7 +52,7 @@ def general_expansion(model: TallModel, order: int) -> Expansion:
         return graph.astype("float64")
 
     at_center = loglik(center)
-    sums = _GeneralSums(center, rows, at_center.sum())
+    sums = _GeneralSums(center, rows, at_center)
     rough = sums.rough() if order else None
     order = min(order, 1) if rough is not None else order
 

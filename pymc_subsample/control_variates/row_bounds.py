@@ -24,7 +24,7 @@ import numpy as np
 from pymc_subsample.blas import one_thread
 from pymc_subsample.control_variates.expansion import Expansion
 from pymc_subsample.control_variates.reference import Reference
-from pymc_subsample.control_variates.strata import SINGLE, Strata, Unbounded
+from pymc_subsample.control_variates.strata import SINGLE, Strata, UnboundedError
 from pymc_subsample.kernels.strata import Bounds, cubic_sum, distances
 from pymc_subsample.likelihood import TallModelError
 from pymc_subsample.thinning import Reading
@@ -109,7 +109,7 @@ def bound_rows(
 
     Raises
     ------
-    Unbounded
+    UnboundedError
         If there are none, or they take longer; the message says why.
     """
     if kind == "auto" and expansion.slope() is not None:
@@ -142,7 +142,7 @@ def bound_rows(
         np.maximum(bounds[0], np.where(np.isfinite(wider), wider, 0.0) / larger, out=bounds[0])
     bound, finite = bounds[0], np.isfinite(bounds[0])
     if np.mean(~finite) > _MOST_ALWAYS:
-        raise Unbounded(remainder.refusal())
+        raise UnboundedError(remainder.refusal())
     candidates = np.where(finite, np.minimum(bound * rate[stratum], 1.0), 1.0)
     candidates[without] = 0.0
     # Strata that will be read whole need no rows that are read always.
@@ -199,7 +199,7 @@ class _Remainder:
         near = expansion.remainder(center) if isinstance(kind, str) and kind != "global" else None
         self._near: Callable[[np.ndarray, np.ndarray, float], np.ndarray] | None = near
         if self._slope is None and near is None:
-            raise Unbounded(self.refusal())
+            raise UnboundedError(self.refusal())
         self.kind = "local" if self._slope is None else "global"
         limits = [] if near is None else [math.sqrt(size) + more for more in _BEYOND]
         self.limits = np.array(limits + ([] if self._slope is None else [np.inf]))
@@ -217,7 +217,7 @@ class _Remainder:
         spent = thread_time() - self._began
         self._done += rows / len(self.limits)
         if spent > self._seconds and self._done < self._n_rows:
-            raise Unbounded(
+            raise UnboundedError(
                 f"Bounds on the {_NAMED[self._power]} derivatives of the log-likelihood of "
                 f"{self._observed} took {spent:.0f} s of the processor for "
                 f"{self._done / self._n_rows:.0%} of the rows, and may take {self._seconds:.0f} s, "

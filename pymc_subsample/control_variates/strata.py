@@ -11,7 +11,7 @@ from pymc_subsample.kernels.strata import Bounds, add_cubes, alias_table, distan
 from pymc_subsample.likelihood import TallModelError
 
 
-class Unbounded(TallModelError):
+class UnboundedError(TallModelError):
     """Rows have no bounds that serve; who asked for them says what to use instead."""
 
 
@@ -33,7 +33,7 @@ class Strata:
 
     `points`, values of phi, shape (N, P), are spread as the posterior is. `elements`, shape (S, k),
     says which; `factor` and `metric`, shape (S, k, k), are the inverses of W_s, and W_s; see
-    `kernels.strata`. Raises `Unbounded` if there are too many.
+    `kernels.strata`. Raises `UnboundedError` if there are too many.
     """
 
     def __init__(self, expansion: Expansion, points: np.ndarray):
@@ -50,7 +50,7 @@ class Strata:
         codes = math.prod(map(len, self._levels))
         crowded = count * self.size**2 > _MOST_METRICS or codes > np.iinfo(np.int64).max
         if crowded or len(sums.common) > _MOST_COMMON:
-            raise Unbounded(
+            raise UnboundedError(
                 f"ScalableMH keeps a metric for each set of parameters that rows see together: "
                 f"{count:,} sets of {self.size} parameters in this model, more than it can look at "
                 "in every draw."

@@ -1,8 +1,8 @@
 """The log-likelihood of a batch of rows, rebuilt from the graph of all rows."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,13 +54,11 @@ def batch_graph(
     trace: RowTrace,
     dependent: set[Variable],
     arrays: Mapping[Variable, np.ndarray],
-    scales: Mapping[int, Scale] = MappingProxyType({}),
 ) -> BatchGraph:
     """Rebuild `outputs`, whose rows have been traced, over inputs of any number of rows.
 
     Variables where the trace stopped become columns; the values of `dependent` ones depend on
-    parameters, `arrays` are those of the data placeholders. Rows see some parameters, by their
-    numbers, on other `scales`.
+    parameters, `arrays` are those of the data placeholders.
     """
     axes, memo = trace.axes, {}
     columns: dict[Variable, Variable] = {}
@@ -85,30 +83,15 @@ def batch_graph(
     whole = [i for i in whole if i not in axes and not isinstance(i, Constant)]
     fixed = [i for i in whole if i not in dependent]
     bases = _parameter_bases([i for i in whole if i in dependent], dependent, fixed)
-    parameters, bent = {}, {}
-    for number, v in enumerate(bases):
-        new = tensor_input(v.name, v.type.dtype, v.type.shape)
-        scale = scales.get(number)
-        parameters[new] = v if scale is None else scale.forward(v)
-        memo[v] = new if scale is None else scale.back(new)
-        if scale is not None:
-            bent[memo[v]] = new, scale
+    parameters = {tensor_input(v.name, v.type.dtype, v.type.shape): v for v in bases}
+    memo |= {old: new for new, old in parameters.items()}
     fixed = list(dict.fromkeys(fixed))
     for var, value in zip(fixed, evaluate(fixed, arrays), strict=True):
         memo[var] = pt.constant(np.asarray(value, dtype=var.type.dtype))
 
     first, old = next(iter(columns.items()))
-    length = first.shape[axes[old]]
-
-    def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-        if isinstance(node.op, _VIEWS) and inputs[0] in bent:  # rows see views of u
-            view, scale = apply_op(node.op, [bent[inputs[0]][0], *inputs[1:]]), bent[inputs[0]][1]
-            new = scale.back(view[0])
-            bent[new] = view[0], scale
-            return [new]
-        return _resized(node, inputs, trace, arrays, length)
-
-    new_outputs = rebuild(outputs, memo, hook)
+    resized = partial(_resized, trace=trace, arrays=arrays, length=first.shape[axes[old]])
+    new_outputs = rebuild(outputs, memo, resized)
     used = set(ancestors(new_outputs))
     return BatchGraph(
         outputs=new_outputs,
@@ -116,6 +99,32 @@ def batch_graph(
         parameters={k: v for k, v in parameters.items() if k in used},
         columns={k: v for k, v in columns.items() if k in used},
     )
+
+
+def on_scales(graph: BatchGraph, scales: Mapping[int, Scale]) -> BatchGraph:
+    """Let rows see some parameters, by their numbers, on other scales."""
+    parameters, memo = dict[Variable, Variable](), dict[Variable, Variable]()
+    bent: dict[Variable, tuple[Variable, Scale]] = {}
+    for number, (old, value) in enumerate(graph.parameters.items()):
+        if (scale := scales.get(number)) is None:
+            parameters[old] = value
+        else:
+            new = tensor_input(old.name, old.type.dtype, old.type.shape)
+            parameters[new], memo[old] = scale.forward(value), scale.back(new)
+            bent[memo[old]] = new, scale
+
+    def seen(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
+        if not isinstance(node.op, _VIEWS) or inputs[0] not in bent:
+            return None
+        new, scale = bent[inputs[0]]  # rows see views of it
+        [view] = apply_op(node.op, [new, *inputs[1:]])
+        back = scale.back(view)
+        bent[back] = view, scale
+        return [back]
+
+    outputs = rebuild(graph.outputs, memo, seen)
+    axes = {memo.get(v, v): axis for v, axis in graph.axes.items()}
+    return replace(graph, outputs=outputs, axes=axes, parameters=parameters)
 
 
 def pieces(var: Variable, arrays: Mapping[Variable, Any]) -> Iterator[np.ndarray]:

@@ -78,11 +78,18 @@ class _Product:
             False,
         )
 
+    @property
+    def weight(self) -> Variable:
+        """The coefficient, or zero where it may be no number since data choose against it."""
+        return (
+            self.coefficient if self.zero is None else pt.switch(self.zero, 0.0, self.coefficient)
+        )
+
     def each(self, function: Callable[[Variable], Variable]) -> "_Product":
         """Apply what moves elements."""
         exponent, zero = (None if v is None else function(v) for v in (self.exponent, self.zero))
-        coefficient = (function(self.coefficient),) if self.factors else ()
-        return replace(self, factors=coefficient, exponent=exponent, zero=zero)
+        factors = tuple(function(v) if v.type.ndim else v for v in self.factors)
+        return replace(self, factors=factors, exponent=exponent, zero=zero)
 
 
 def _joined(
@@ -98,9 +105,15 @@ class _Products:
 
     def __init__(self, parameters: set[Variable], columns: set[Variable]) -> None:
         self._parameters, self._columns = parameters, columns
+        self._known: dict[Variable, _Product] = {}
 
     def of(self, var: Variable) -> _Product:
         """Return an expression as a product; with no exponential where it need not have one."""
+        if var not in self._known:
+            self._known[var] = self._of(var)
+        return self._known[var]
+
+    def _of(self, var: Variable) -> _Product:
         node, name = var.owner, elemwise_name(var.owner)
         inputs = [] if node is None else node.inputs
         if name == "Exp":
@@ -155,7 +168,7 @@ class _Products:
         shown = [t.shown for t in terms]
         most = _finite(reduce(pt.maximum, shown))
         total = reduce(
-            add, (t.coefficient * pt.exp(x - most) for t, x in zip(terms, shown, strict=True))
+            add, (t.weight * pt.exp(x - most) for t, x in zip(terms, shown, strict=True))
         )
         return _Product((total,), most, plain=False)
 
@@ -168,7 +181,7 @@ class _Products:
         shape_of = x if x.type.dtype == var.type.dtype else x.astype(var.type.dtype)
         exponent = term.shown + pt.zeros_like(shape_of)
         most = _finite(pt.max(exponent, axis=axis, keepdims=True))
-        total = (term.coefficient * pt.exp(exponent - most)).sum(axis=axis)
+        total = (term.weight * pt.exp(exponent - most)).sum(axis=axis)
         kept = tuple(range(x.type.ndim)) if axis is None else axis
         return _Product((total,), most.squeeze(axis=kept), plain=False)
 

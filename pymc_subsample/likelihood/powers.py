@@ -2,8 +2,8 @@ r"""Powers of what is zero in some rows, whatever the parameters are.
 
 :math:`0^a` does not depend on parameters that do nothing to the zero, and neither do its
 derivatives: in :math:`x^a`, where x is :math:`\sum_k x_k \alpha^k` of rows without any x_k, all are
-zero for a > 0. PyTensor multiplies :math:`\log x` and :math:`x^{a-2}`, which are infinite, by what
-is zero.
+zero for a > 0, and those of its root. PyTensor multiplies :math:`\log x` and :math:`x^{a-2}`, which
+are infinite, by what is zero.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -39,9 +39,11 @@ def without_zeros(
     moving = depends_on([rows], list(batch.parameters))
 
     def hook(node: Apply, inputs: list[Variable]) -> list[Variable] | None:
-        if elemwise_name(node) != "Pow" or _is_whole(inputs[1]):
+        if elemwise_name(node) not in ("Pow", "Sqrt"):
             return None
-        base, exponent = node.inputs[0], inputs[1]
+        base, exponent = node.inputs[0], [*inputs, pt.constant(0.5)][1]
+        if _is_whole(exponent):
+            return None
         if base not in axes or base not in moving:
             return None
         found = _zero(base, moving)

@@ -17,7 +17,7 @@ from pymc_subsample.compile import without_c
 from pymc_subsample.data import Rows as RowsOnDisk
 from pymc_subsample.data import Several
 from pymc_subsample.likelihood import binding, of_sample
-from pymc_subsample.likelihood.batch import BatchGraph, batch_graph
+from pymc_subsample.likelihood.batch import BatchGraph, batch_graph, on_scales
 from pymc_subsample.likelihood.checks import sort_checks, split_checks
 from pymc_subsample.likelihood.columns import column_graph, row_number_test, stored
 from pymc_subsample.likelihood.discovery import (
@@ -225,12 +225,13 @@ class TallModel(Evaluation):
         )
         graphs = [*(r.graph for rows in kinds.values() for r in rows), *(g for g, _, _ in guards)]
         try:
-            batch = batch_graph(graphs, trace, dependent, self._arrays, self._scales)
+            batch = batch_graph(graphs, trace, dependent, self._arrays)
         except CoupledRows as error:
             raise error.refusal(coupled_term(error, kinds)) from None
         logprior = sum((w.graph.sum() for w in self.whole), prior)
         for condition in conditions:
             logprior = pt.switch(condition, logprior, -np.inf)
+        batch = on_scales(batch, self._scales)
         self._place_parameters(batch, logprior)
         self._place_columns(batch, trace.axes, kinds, guards)
         self._functions = {}

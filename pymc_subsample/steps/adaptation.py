@@ -14,12 +14,12 @@ from pymc_subsample.estimators import VARIANCE_AIM, VARIANCE_BOUND, Moments
 from pymc_subsample.kernels.estimates import BLOCK_POISSON, PERTURBED
 from pymc_subsample.kernels.model import MINIBATCH
 from pymc_subsample.likelihood import TallModelError
-from pymc_subsample.steps.beside import beside_all_rows
+from pymc_subsample.steps.beside import OutgrownError, beside_all_rows
 from pymc_subsample.steps.chains import ChainStep
 from pymc_subsample.steps.ellipsoid import far_points
 from pymc_subsample.steps.guards import company
 from pymc_subsample.steps.notices import Notice
-from pymc_subsample.steps.sizing import all_rows, choose_subsample, sized
+from pymc_subsample.steps.sizing import all_rows, choose_always, choose_subsample, sized
 from pymc_subsample.steps.subsample import ESTIMATORS, Subsample
 from pymc_subsample.steps.tuning import Tuning
 
@@ -46,7 +46,7 @@ class AdaptiveSubsample(ChainStep):
     # What the user chose.
     given: dict[str, Any]
     _pace: "Pace"
-    # Whether a chain of this step came to its end.
+    # Whether a chain of this run, and in this process, came to its end.
     completed = False
 
     @property
@@ -80,6 +80,13 @@ class AdaptiveSubsample(ChainStep):
     @property
     def _may_resize(self) -> bool:
         return self._may_cover and self.given["subsample_size"] is None
+
+    def _progressbar_config(self, n_chains: int = 1) -> tuple[list, dict[str, list[int]]]:
+        self.completed = False
+        return super()._progressbar_config(n_chains)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"completed": False}
 
     def _adapt(self, theta: np.ndarray, info: dict[str, float]) -> Notice | None:
         """Record a draw, and change what recent ones ask for; return what is to be said of it."""
@@ -147,8 +154,9 @@ class AdaptiveSubsample(ChainStep):
         except TallModelError:
             return
         given = self.given["subsample_size"]
-        always, moments, m, _ = sized(
-            self._kind, residuals, self.temperature, given, self.given["n_blocks"]
+        always, moments = choose_always(self._kind, residuals, self.temperature)
+        m, _ = choose_subsample(
+            self._kind, moments, self.temperature, given, self.given["n_blocks"]
         )
         m = min(m, int(_MOST_GROWTH) * self.subsample_size)  # one draw may be anywhere
         if m + len(always) > self.subsample_size + len(self.subsample.always):
@@ -210,7 +218,7 @@ class AdaptiveSubsample(ChainStep):
         if self._exact:
             size = f"all {self.n_rows:,} rows ({before + always:,} before)"
         if beside.use and self._may_resize and not self.completed:
-            raise RuntimeError(
+            raise OutgrownError(
                 f"HMCECS: {why}; an estimate would have to read {size}, and a draw would take "
                 f"about {amount(drawn[0])} s{beside.said}. To go on with fewer rows, and too much "
                 "noise, give HMCECS(subsample_size=...)."
@@ -230,13 +238,14 @@ class Pace:
     """Time and gradients of the draws since it was made."""
 
     def __init__(self) -> None:
-        self._began, self._draws, self._gradients = thread_time(), 0, 0.0
+        self._began, self._spent = thread_time(), 0.0
+        self._draws, self._gradients = 0, 0.0
 
     def add(self, gradients: float) -> None:
-        """Count a draw."""
+        """Count a draw that has just been made; what is adapted after it is no part of its time."""
+        self._spent = thread_time() - self._began
         self._draws, self._gradients = self._draws + 1, self._gradients + gradients
 
     def per_draw(self, growth: float) -> tuple[float, float]:
         """Seconds and gradients per draw, were that many times as many rows read."""
-        spent = thread_time() - self._began
-        return max(growth, 1.0) * spent / self._draws, self._gradients / self._draws
+        return max(growth, 1.0) * self._spent / self._draws, self._gradients / self._draws

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 LARGE_SHARE, NO_SMALL_SHARE = 0.25, 0.1
 
 
+class OutgrownError(RuntimeError):
+    """A chain's subsample has to grow until NUTS on all rows saves most of the time."""
+
+
 @dataclass(frozen=True)
 class Beside:
     """What is said of NUTS on all rows, and whether it saves so much that going on is no use."""

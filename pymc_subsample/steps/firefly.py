@@ -149,6 +149,7 @@ class FireflyMC(ProposingStep):
     _connected = (*ProposingStep._connected, "_bright_rows")
     _without_gradient = "FireflyMC needs one for its bounds."
     _by_gradients = False  # of its bounds; those of the log-likelihood are looked at in `_prepare`
+    _estimates = False
     _rules = RULES
     reference: Reference
     record: LightRecord

@@ -15,7 +15,7 @@ from pymc_subsample.control_variates import Expansion
 from pymc_subsample.control_variates.forecast import Forecast
 from pymc_subsample.control_variates.reference import Reference, reference_at
 from pymc_subsample.control_variates.row_bounds import BOUNDS, RowBounds
-from pymc_subsample.control_variates.strata import Unbounded
+from pymc_subsample.control_variates.strata import UnboundedError
 from pymc_subsample.diagnostics.checks import Check
 from pymc_subsample.diagnostics.scalable import RULES, ProposalRecord, check_proposals
 from pymc_subsample.kernels.dynamics import Moves
@@ -286,7 +286,7 @@ class ScalableMH(ChainStep):
             )
             try:
                 found = self._deciding.choose(order, self._prepared.at_modes)
-            except Unbounded as error:
+            except UnboundedError as error:
                 instead = instead_of_bounds(problem, self._prepared)
                 raise TallModelError(f"{error} {instead}") from error
         self.control_variate_order = self._deciding.order
