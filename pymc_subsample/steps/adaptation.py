@@ -85,7 +85,7 @@ class AdaptiveSubsample(ChainStep):
         """Record a draw, and change what recent ones ask for; return what is to be said of it."""
         tuning, before, cause = self.tuning, self.subsample_size, ""
         always = len(self.subsample.always)
-        tuning.add(theta, info["acceptance_rate"], info["loglik_variance"])
+        tuning.add(theta, info["acceptance_rate"], info["loglik_variance"], info["diverging"])
         self._pace.add(info["n_steps"])
         if not tuning.due():
             return None
@@ -108,9 +108,10 @@ class AdaptiveSubsample(ChainStep):
                 cause = "the estimate perturbs the posterior by more than was predicted"
                 self._enlarge(ratio)
         changed = moved or better is not None
+        calmer = tuning.calm()
         if changed and self._kind == BLOCK_POISSON:
             self.start_at_reference = True  # inside the new ellipsoid
-        tuning.restart(self.step_size if changed else None)
+        tuning.restart(self.step_size if changed or calmer else None)
         same = self.subsample_size == before and len(self.subsample.always) == always
         notice = None if same else self._changed(cause, before, always)
         self._pace = Pace()
