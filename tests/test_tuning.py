@@ -33,18 +33,6 @@ def test_draws_that_diverge_late_raise_the_acceptance_aimed_at(when, target):
     assert copy.target_accept == tuning.target_accept
 
 
-def test_divergences_are_looked_at_once_more_after_the_last_look():
-    tuning = Tuning(1000, np.arange(2), 2, np.eye(2), 0.8)
-    found = []
-    for k in range(1000):
-        tuning.add(np.zeros(2), 0.8, 0.0, float(k == 845))
-        if tuning.calms_last():
-            found.append((k, tuning.calm()))
-    assert found == [(849, True)]
-    assert not tuning.due()
-    assert tuning.target_accept == pytest.approx(0.95)
-
-
 def test_rows_that_draws_make_impossible_have_all_rows_read(monkeypatch, caplog):
     """A subsample without the smallest observation knows nothing of the wall that it is."""
     y = 1 + np.random.default_rng(3).lognormal(0, 0.7, 2_000)

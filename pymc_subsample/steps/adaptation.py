@@ -87,8 +87,6 @@ class AdaptiveSubsample(ChainStep):
         always = len(self.subsample.always)
         tuning.add(theta, info["acceptance_rate"], info["loglik_variance"], info["diverging"])
         self._pace.add(info["n_steps"])
-        if tuning.calms_last() and tuning.calm():
-            tuning.restart(self.step_size)
         if not tuning.due():
             return None
         better = tuning.better_factor()

@@ -17,8 +17,6 @@ _PILOT_DRAWS = 8
 # Of the moves that were not accepted, where some diverge: from 0.8 to 0.95, then nearly to 0.99,
 # as Stan and PyMC advise.
 _CALMER = 0.25
-# Of the tuning phase, after which divergences are looked at last: the rest tunes the step size.
-_LAST_CALM = 0.85
 
 
 @dataclass_state
@@ -115,17 +113,12 @@ class Tuning(WithSamplingState):
         if step_size is not None:
             self.step = DualAverageAdaptation(step_size, self.target_accept, 0.05, 0.75, 10)
 
-    def calms_last(self) -> bool:
-        """Whether now is the time to look at divergences alone, for the last time."""
-        return self.done == int(_LAST_CALM * self.total)
-
     def calm(self) -> bool:
         """Aim at a higher acceptance from now on, if recent draws diverged; whether they did.
 
         Where the posterior ends in a wall, most moves are accepted at steps that are too large for
         it: the acceptance that suits a normal posterior says nothing of the wall.
         """
-        self._fold()
         diverged = bool(np.any(self.diverging[len(self.diverging) // 2 :]))
         if diverged:
             self.target_accept = 1.0 - _CALMER * (1.0 - self.target_accept)
