@@ -92,7 +92,7 @@ class AdaptiveSubsample(ChainStep):
         """Record a draw, and change what recent ones ask for; return what is to be said of it."""
         tuning, before, cause = self.tuning, self.subsample_size, ""
         always = len(self.subsample.always)
-        tuning.add(theta, info["acceptance_rate"], info["loglik_variance"])
+        tuning.add(theta, info["acceptance_rate"], info["loglik_variance"], info["diverging"])
         self._pace.add(info["n_steps"])
         if not tuning.due():
             return None
@@ -100,24 +100,29 @@ class AdaptiveSubsample(ChainStep):
         moved = not self.given["reference"] and tuning.should_recentre(self.reference.theta)
         if better is not None:
             tuning.factor = better
-        if moved:
-            cause = "the chain settled away from the reference point"
-            self._recentre(theta)
-        elif self._may_resize and tuning.noise() > 0.9 * VARIANCE_BOUND:
-            cause = "the estimate is noisier on the way than was predicted"
-            self._enlarge(tuning.noise() / VARIANCE_AIM)
-        elif self._may_cover and tuning.peak() > _COVERED * VARIANCE_BOUND:
-            cause = "the estimate is noisier in the tails than was predicted"
-            self._cover()
+        try:
+            if moved:
+                cause = "the chain settled away from the reference point"
+                self._recentre(theta)
+            elif self._may_resize and tuning.noise() > 0.9 * VARIANCE_BOUND:
+                cause = "the estimate is noisier on the way than was predicted"
+                self._enlarge(tuning.noise() / VARIANCE_AIM)
+            elif self._may_cover and tuning.peak() > _COVERED * VARIANCE_BOUND:
+                cause = "the estimate is noisier in the tails than was predicted"
+                self._cover()
+        except TallModelError:
+            cause = "recent draws make rows impossible that the subsample was without"
+            self._read_all()
         if self._may_resize and tuning.is_last_look:
             ratio = np.sqrt(self._perturbation() / _PERTURBED_AIM)  # it falls like m^-2
             if ratio > 1:
                 cause = "the estimate perturbs the posterior by more than was predicted"
                 self._enlarge(ratio)
         changed = moved or better is not None
+        calmer = tuning.calm()
         if changed and self._kind == BLOCK_POISSON:
             self.start_at_reference = True  # inside the new ellipsoid
-        tuning.restart(self.step_size if changed else None)
+        tuning.restart(self.step_size if changed or calmer else None)
         same = self.subsample_size == before and len(self.subsample.always) == always
         notice = None if same else self._changed(cause, before, always)
         self._pace = Pace()
@@ -128,10 +133,7 @@ class AdaptiveSubsample(ChainStep):
         center = self._settled(theta)
         reference = reference_at(self._expansion, center, self.temperature)
         far = far_points(self._kind, center, self.tuning.factor, self._active, self.rng)
-        try:
-            residuals = residuals_around(self._expansion, reference, self.tuning.pilot(), far)
-        except TallModelError:
-            return  # impossible rows on the way: stay, and let the end of the chain judge
+        residuals = residuals_around(self._expansion, reference, self.tuning.pilot(), far)
         self.reference = reference
         self._take(
             *sized(
@@ -147,12 +149,7 @@ class AdaptiveSubsample(ChainStep):
         """
         at = self.reference.theta
         far = far_points(self._kind, at, self.tuning.factor, self._active, self.rng)
-        try:
-            residuals = residuals_around(
-                self._expansion, self.reference, self.tuning.noisiest(), far
-            )
-        except TallModelError:
-            return
+        residuals = residuals_around(self._expansion, self.reference, self.tuning.noisiest(), far)
         given = self.given["subsample_size"]
         always, moments = choose_always(self._kind, residuals, self.temperature)
         m, _ = choose_subsample(
@@ -161,6 +158,16 @@ class AdaptiveSubsample(ChainStep):
         m = min(m, int(_MOST_GROWTH) * self.subsample_size)  # one draw may be anywhere
         if m + len(always) > self.subsample_size + len(self.subsample.always):
             self._resize(m, always, moments)
+
+    def _read_all(self) -> None:
+        """Read all rows from now on, and start again: the chain may be where some are impossible.
+
+        Where the user chose the subsample, the chain's end judges.
+        """
+        if self._may_resize and not self._exact:
+            blocks, temperature = self.given["n_blocks"], self.temperature
+            self._take(*all_rows(self._kind, self.n_rows, temperature, blocks))
+            self.start_at_reference = True
 
     def _perturbation(self) -> float:
         """Return errors of means and standard deviations at recent draws, over what is tolerable.

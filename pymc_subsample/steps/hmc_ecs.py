@@ -117,7 +117,8 @@ class HMCECS(AdaptiveSubsample):
         modes, and moved as others are. Default: the posterior mode, found on growing random
         subsets, polished on all rows and moved during tuning if the chain settles elsewhere.
     target_accept : float, default 0.8
-        Acceptance rate that the step size is tuned to, between 0 and 1.
+        Acceptance rate that the step size is tuned to, between 0 and 1. Where draws still diverge
+        late in tuning it is raised: 0.8 to 0.95, and to 0.9875 if they go on.
     path_length : float, optional
         Length of a trajectory in units of the mass matrix, jittered by 20%. Default: pi / 2, a
         quarter period, which makes successive draws from a normal posterior independent. Not used

@@ -14,6 +14,9 @@ from pymc_subsample.estimators import VARIANCE_BOUND
 _FEWEST_DRAWS = 20
 _INITIAL_STEP = 0.5
 _PILOT_DRAWS = 8
+# Of the moves that were not accepted, where some diverge: from 0.8 to 0.95, then nearly to 0.99,
+# as Stan and PyMC advise.
+_CALMER = 0.25
 
 
 @dataclass_state
@@ -24,6 +27,8 @@ class TuningState(DataClassState):
     done: int
     thetas: np.ndarray
     variances: np.ndarray
+    diverging: np.ndarray
+    target_accept: float
     factor: np.ndarray
     step: StepSizeState
 
@@ -52,20 +57,22 @@ class Tuning(WithSamplingState):
         self.total = total
         self.done = 0
         self.thetas = np.zeros((0, size))
-        self.variances = np.zeros(0)
+        self.variances, self.diverging = np.zeros(0), np.zeros(0)
         self.factor = factor
         self._active = active
-        self._target_accept = target_accept
+        self.target_accept = target_accept
         self._starts_full = len(factor) > 1
-        self._pending: list[tuple[np.ndarray, float]] = []
+        self._pending: list[tuple[np.ndarray, float, float]] = []
         self._looks = {int(f * total) for f in self.looks}
         self.restart(_INITIAL_STEP if step_size is None else step_size)
 
-    def add(self, theta: np.ndarray, acceptance: float, variance: float) -> None:
-        """Record one draw, its acceptance probability and its log-likelihood's variance."""
+    def add(
+        self, theta: np.ndarray, acceptance: float, variance: float, diverging: float = 0.0
+    ) -> None:
+        """Record one draw: its acceptance, its log-likelihood's variance and its divergences."""
         self.step.update(acceptance, True)
         self.done += 1
-        self._pending.append((theta.copy(), variance))
+        self._pending.append((theta.copy(), variance, diverging))
 
     @property
     def sampling_state(self) -> Any:
@@ -81,9 +88,10 @@ class Tuning(WithSamplingState):
 
     def _fold(self) -> None:
         if self._pending:
-            thetas, variances = zip(*self._pending, strict=True)
+            thetas, variances, diverging = zip(*self._pending, strict=True)
             self.thetas = np.concatenate([self.thetas, thetas])
             self.variances = np.concatenate([self.variances, variances])
+            self.diverging = np.concatenate([self.diverging, diverging])
             self._pending = []
 
     def due(self) -> bool:
@@ -101,9 +109,20 @@ class Tuning(WithSamplingState):
     def restart(self, step_size: float | None = None) -> None:
         """Forget the recent draws; with a step size, adapt it again from there."""
         self.thetas = self.thetas[:0]
-        self.variances = self.variances[:0]
+        self.variances, self.diverging = self.variances[:0], self.diverging[:0]
         if step_size is not None:
-            self.step = DualAverageAdaptation(step_size, self._target_accept, 0.05, 0.75, 10)
+            self.step = DualAverageAdaptation(step_size, self.target_accept, 0.05, 0.75, 10)
+
+    def calm(self) -> bool:
+        """Aim at a higher acceptance from now on, if recent draws diverged; whether they did.
+
+        Where the posterior ends in a wall, most moves are accepted at steps that are too large for
+        it: the acceptance that suits a normal posterior says nothing of the wall.
+        """
+        diverged = bool(np.any(self.diverging[len(self.diverging) // 2 :]))
+        if diverged:
+            self.target_accept = 1.0 - _CALMER * (1.0 - self.target_accept)
+        return diverged
 
     def recent(self) -> np.ndarray:
         """Later half of the draws, shape (k, d): the earlier ones may still be on their way."""
